@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import select
+import signal
 import socket
 import struct
 import subprocess
@@ -544,6 +545,141 @@ def test_a_program_that_never_reads_what_a_peer_forces_on_it_is_ended_and_said(e
         said = [line for line in proxy.logged().splitlines() if "the program with port 5000 is ended" in line]
         equal(len(said), 1, proxy.logged())
         deaf.socket.settimeout(5)
+
+
+@limit(120)
+@here
+def test_a_program_that_reads_a_little_and_then_nothing_stops_others_for_seconds_only(env):
+    """It read until its queue was under the bound: lanes stood still for it for good, and it was not ended."""
+    with two_hosts() as (small, large), large.program(6000) as other, large.program(7000) as hog, contextlib.ExitStack() as stack:
+        senders = [stack.enter_context(small.program()) for _ in range(24)]
+
+        def push(sender):
+            sender.socket.settimeout(None)
+            with contextlib.suppress(OSError):
+                while True:
+                    sender.send(hog, bytes(60_000))
+        for sender in senders:
+            threading.Thread(target=push, args=(sender,), daemon=True).start()
+
+        def queued():
+            return next((port["queued_bytes"] for port in large.info()["ports"] if port["port"] == 7000), 0)
+        bound = (2 << 20) + (8 << 20)
+        until(lambda: queued() > bound, "a full queue")
+        while queued() > bound - 200_000:
+            hog.receive()
+        victims = [stack.enter_context(small.program()) for _ in range(8)]
+        for number, victim in enumerate(victims):
+            victim.send(other, b"%d" % number)
+        equal(sorted(other.receive()[1] for _ in victims), [b"%d" % number for number in range(8)])
+        until(lambda: "the program with port 7000 is ended" in large.logged(), "its end", 15)
+        for sender in senders:
+            sender.socket.shutdown(socket.SHUT_RDWR)
+
+
+@limit(120)
+@here
+def test_peers_that_never_stop_bring_no_more_to_a_full_port_than_one(env):
+    with Proxy("127.0.200.9", free_port()) as proxy, proxy.program(5000), contextlib.ExitStack() as stack:
+        for number in range(60):
+            stream = stack.enter_context(connect(proxy, f"127.0.100.{number + 1}"))
+            stream.settimeout(0.5)
+            with contextlib.suppress(TimeoutError):
+                stream.sendall(MAP + header(1, 1 << 20, 9, 5000) + bytes(1 << 20))
+        port = next(port for port in proxy.info()["ports"] if port["port"] == 5000)
+        assert port["queued_bytes"] < (2 << 20) + (8 << 20) + (2 << 20), port
+
+
+@limit(120)
+@here
+def test_what_a_program_has_sent_goes_though_it_leaves_with_something_unread(env):
+    with two_hosts() as (small, large), large.program(6000) as receiver, large.program() as back:
+        with small.program() as first:
+            first.send(receiver, b"warm")
+            equal(receiver.receive()[1], b"warm")
+
+        def leave(case, before, after):
+            program = Program(small, None)
+            program.socket.send(b"B" + struct.pack(">H", 5050))
+            before(program)
+            os.kill(small.process.pid, signal.SIGSTOP)
+            for number in range(5):
+                program.send(receiver, b"%d" % number)
+            program.socket.close()
+            after()
+            os.kill(small.process.pid, signal.SIGCONT)
+            equal([receiver.receive()[1] for _ in range(5)], [b"%d" % number for number in range(5)], case)
+            until(lambda: not any(port["port"] == 5050 for port in small.info()["ports"]), "its end")
+
+        def late():
+            back.send((small.address, 5050), b"late")
+            time.sleep(0.3)
+
+        def unread(program):
+            equal(program.socket.recv(100)[:1], b"B")
+            back.send((small.address, 5050), b"unread")
+            assert program.has_something() or program.has_something()
+        leave("the answer to B unread", lambda program: time.sleep(0.2), lambda: None)
+        leave("a datagram unread", unread, lambda: None)
+        leave("a datagram comes meanwhile", lambda program: program.socket.recv(100), late)
+
+
+@limit(120)
+@here
+def test_a_program_that_sends_to_many_hosts_that_are_not_there_shuts_out_no_others(env):
+    with two_hosts() as (small, large), small.program() as greedy, small.program() as other, large.program(5) as far:
+        refused = 0
+        for number in range(600):
+            greedy.send((f"127.79.{number // 200}.{number % 200 + 1}", 9), b"")
+        while greedy.has_something():
+            equal(greedy.receive()[0], 3)
+            refused += 1
+        equal(refused, 600 - 256)
+        other.send(far, b"hello")
+        equal(far.receive()[1], b"hello")
+        lines = small.logged().count("cannot be reached")
+        assert lines <= 200, f"{lines} lines"
+
+
+@limit(60)
+@here
+def test_a_peer_that_takes_connections_and_ends_them_is_called_ever_later(env):
+    tcp_port = free_port()
+    with socket.create_server(("127.0.0.12", tcp_port)) as listener, Proxy("127.0.0.11", tcp_port) as proxy, proxy.program() as program:
+        counts = []
+        for says in (b"", MAP):
+            program.send(("127.0.0.12", 9), b"x")
+            end, count = time.monotonic() + 4, 0
+            while (left := end - time.monotonic()) > 0:
+                listener.settimeout(left)
+                with contextlib.suppress(TimeoutError, ConnectionError):
+                    stream = listener.accept()[0]
+                    count += 1
+                    stream.sendall(says)
+                    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    stream.close()
+            counts.append(count)
+        assert all(2 <= count < 100 for count in counts), counts
+        equal(len(proxy.logged().splitlines()), 1, proxy.logged())
+
+
+@limit(60)
+@here
+def test_ping_goes_on_after_answers_were_lost(env):
+    tcp_port = free_port()
+    ping = [os.environ["HAWSER"], "rds", "ping", "-i", "0.1", "-c", "60", "-I", "127.0.0.1", "--tcp-port", str(tcp_port), "127.0.0.2"]
+    # It dies with pings that TCP has acknowledged and it has not answered.
+    first = Proxy("127.0.0.2", tcp_port)
+    pinging = subprocess.Popen(ping, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    time.sleep(1)
+    os.kill(first.process.pid, signal.SIGSTOP)
+    time.sleep(1)
+    first.process.kill()
+    first.process.wait()
+    first.directory.cleanup()
+    with Proxy("127.0.0.2", tcp_port):
+        numbers = [int(line.split(":")[0]) for line in pinging.communicate(timeout=40)[0].splitlines()]
+    assert len([number for number in numbers if number > 40]) > 10, numbers
 
 
 def processor_seconds(pid):

@@ -26,6 +26,20 @@ pub fn recv(fd: impl AsFd, buf: &mut [u8]) -> io::Result<usize> {
     }
 }
 
+/// As [`recv`], but leaves what it gives: the next call gives it again.
+///
+/// # Errors
+/// See there.
+pub fn peek(fd: impl AsFd, buf: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match rustix::net::recv(&fd, &mut *buf, RecvFlags::DONTWAIT | RecvFlags::PEEK) {
+            Ok((read, _)) => return Ok(read),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 /// Reads all that is there, without waiting: fewer bytes than `buf` has room for are the last.
 ///
 /// One recv(2) does that, but not of a socket that is past TCP: see `hawser_core::bypass`.

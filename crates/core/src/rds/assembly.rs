@@ -80,6 +80,39 @@ impl Assembly {
         Ok(Some((header, Cow::Owned(partial.body))))
     }
 
+    /// How much of `input` can be taken before a message to a port that is full, and which port that is.
+    #[must_use]
+    pub fn before_full(&self, input: &[u8], is_full: impl Fn(u16) -> bool) -> (usize, Option<u16>) {
+        let full = |header: &Header| (!header.is_map() && is_full(header.to)).then_some(header.to);
+        let mut at = 0;
+        if let Some(partial) = &self.0 {
+            let start = &partial.start;
+            let header = match partial.header {
+                Some(header) => header,
+                None if start.len() + input.len() < HEADER_BYTES => return (input.len(), None),
+                None => {
+                    at = HEADER_BYTES - start.len();
+                    let mut bytes = [0; HEADER_BYTES];
+                    bytes[..start.len()].copy_from_slice(start);
+                    bytes[start.len()..].copy_from_slice(&input[..at]);
+                    Header::parse(&bytes)
+                }
+            };
+            if let Some(port) = full(&header) {
+                return (0, Some(port));
+            }
+            at += (header.length as usize).saturating_sub(partial.body.len());
+        }
+        while let Some((header, _)) = input.get(at..).and_then(<[u8]>::split_first_chunk) {
+            let header = Header::parse(header);
+            if let Some(port) = full(&header) {
+                return (at, Some(port));
+            }
+            at += HEADER_BYTES + header.length as usize;
+        }
+        (input.len(), None)
+    }
+
     /// Bytes of memory beyond itself.
     #[must_use]
     pub fn memory(&self) -> usize {
@@ -174,6 +207,30 @@ mod tests {
             }
             prop_assert_eq!(found, whole);
             prop_assert_eq!(assembly.memory(), 0);
+        }
+
+        #[test]
+        fn what_is_taken_before_a_full_port_ends_where_a_message_to_it_begins(
+            messages in proptest::collection::vec((0usize..120, 1u16..4), 1..8),
+            cut in 1usize..90,
+        ) {
+            let stream: Vec<u8> =
+                messages.iter().flat_map(|(length, to)| message(*length, *to)).collect();
+            let (mut assembly, mut found, mut rest) = (Assembly::default(), Vec::new(), &stream[..]);
+            loop {
+                let here = &rest[..cut.min(rest.len())];
+                let (count, full) = assembly.before_full(here, |port| port == 3);
+                prop_assert!(count <= here.len());
+                found.extend(all(&mut assembly, &here[..count]).into_iter().map(|(to, _)| to));
+                rest = &rest[count..];
+                if full.is_some() || rest.is_empty() {
+                    break;
+                }
+                prop_assert!(count > 0);
+            }
+            let wanted: Vec<u16> =
+                messages.iter().map(|(_, to)| *to).take_while(|to| *to != 3).collect();
+            prop_assert_eq!(found, wanted);
         }
 
         #[test]

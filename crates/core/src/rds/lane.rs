@@ -36,6 +36,8 @@ use crate::time::Time;
 pub const BACK_OFF_MIN: Duration = Duration::from_millis(1);
 /// See [`BACK_OFF_MIN`].
 pub const BACK_OFF_MAX: Duration = Duration::from_secs(1);
+/// A connection that was up for so long, and by which something came, was no failure.
+pub const SOUND_AFTER: Duration = Duration::from_secs(1);
 /// Pings that wait to be answered on a lane; further ones are not answered.
 pub const ANSWERS_MAX: usize = 1024;
 /// The same on all lanes of all peers; each lane may have [`ANSWERS_EACH`] all the same, so that pings
@@ -97,8 +99,8 @@ pub(crate) struct Link {
     pub(crate) map_due: bool,
     /// Bytes that were given to it, and those of them that TCP has acknowledged.
     written: u64,
-    /// No message is given to it until the peer has said who it is, or until this moment.
-    pub(crate) held: Option<Time>,
+    /// Why no message is given to it yet.
+    pub(crate) held: Option<Held>,
     /// Since when it is up.
     pub(crate) up_at: Time,
     /// Something has come by it.
@@ -107,6 +109,15 @@ pub(crate) struct Link {
     pub(crate) asked: bool,
     /// Nothing is read from it for now.
     pub(crate) paused: bool,
+}
+
+/// Until when no message is given to a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Held {
+    /// Until the peer has said something, or until this moment.
+    Until(Time),
+    /// Until the peer has said something: it says which start of it this is.
+    UntilItSpeaks,
 }
 
 /// A message in the queue.
@@ -206,13 +217,21 @@ pub(crate) struct Lane {
     sequence: u64,
     /// The least number that is new.
     pub(crate) expected: u64,
-    /// The peer's generation to which the numbers belong, as far as it said so on this lane.
+    /// The peer's generation to which the numbers and what was tried belong, as far as it said so on this
+    /// lane.
     pub(crate) generation: u32,
     back_off_us: u32,
     pub(crate) dial_at: Option<Time>,
     /// Dials that are left in which a quick answer is waited for only.
     pub(crate) quick_dials: u8,
     pub(crate) counts: Counts,
+}
+
+/// A message that was taken off a queue, to go to another one.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) sent: Sent,
+    message: Vec<u8>,
 }
 
 /// Messages that are gone from a queue, and their bytes: their ports get room.
@@ -489,38 +508,48 @@ impl Lane {
         self.outgoing().queue.iter().take_while(|queued| queued.sent.tried).count()
     }
 
-    /// Gives all messages that no connection has seen to another lane.
-    pub(crate) fn move_to(&mut self, other: &mut Lane) {
-        self.move_after(self.tried(), other);
+    /// Whether there is one among those that no connection has seen.
+    pub(crate) fn has_untried(&self, is: impl Fn(Sent) -> bool) -> bool {
+        self.outgoing().queue.range(self.tried()..).any(|queued| is(queued.sent))
+    }
+
+    /// Takes all messages that no connection has seen, the oldest first.
+    pub(crate) fn take_untried(&mut self) -> Vec<Taken> {
+        self.take_after(self.tried())
     }
 
     /// Gives all messages of a lane without a connection to another one.
     pub(crate) fn move_all_to(&mut self, other: &mut Lane) {
         debug_assert_eq!(self.sent, self.begin, "a connection has some of them");
-        self.move_after(0, other);
+        self.take_after(0).into_iter().for_each(|taken| other.put(taken));
     }
 
-    fn move_after(&mut self, kept: usize, other: &mut Lane) {
+    fn take_after(&mut self, kept: usize) -> Vec<Taken> {
         let from = self.start_of(kept);
-        let Some(outgoing) = &mut self.outgoing else { return };
+        let Some(outgoing) = &mut self.outgoing else { return Vec::new() };
         let Outgoing { bytes, queue, .. } = &mut **outgoing;
-        let moved: Vec<u8> = bytes.drain((from - self.begin) as usize..).collect();
-        let mut rest = &moved[..];
-        for queued in queue.drain(kept..) {
-            let size = queued.end - from - (moved.len() - rest.len()) as u64;
-            let (message, after) = rest.split_at(size as usize);
-            rest = after;
-            if let Some((header, body)) = message.split_first_chunk::<HEADER_BYTES>() {
-                let mut header = Header::parse(header);
-                // The number that it had is another lane's.
-                header.flags &= !FLAG_AGAIN;
-                other.push(header, body);
-                if let Some(moved) = other.outgoing.as_mut().and_then(|to| to.queue.back_mut()) {
-                    moved.sent.left = queued.sent.left;
-                }
-            }
-            self.of_no_port -= u16::from(is_of_no_port(queued.sent.from));
+        let mut start = from;
+        let mut all = Vec::with_capacity(queue.len() - kept);
+        for Queued { end, sent, .. } in queue.drain(kept..) {
+            let place = (start - self.begin) as usize..(end - self.begin) as usize;
+            all.push(Taken { sent, message: bytes.range(place).copied().collect() });
+            start = end;
+            self.of_no_port -= u16::from(is_of_no_port(sent.from));
             self.counts.sent -= 1;
+        }
+        bytes.truncate((from - self.begin) as usize);
+        all
+    }
+
+    /// Queues what was another lane's, whose number it had.
+    pub(crate) fn put(&mut self, taken: Taken) {
+        let Taken { sent, message } = taken;
+        let Some((header, body)) = message.split_first_chunk::<HEADER_BYTES>() else { return };
+        let mut header = Header::parse(header);
+        header.flags &= !FLAG_AGAIN;
+        self.push(header, body);
+        if let Some(put) = self.outgoing.as_mut().and_then(|to| to.queue.back_mut()) {
+            put.sent.left = sent.left;
         }
     }
 
@@ -536,10 +565,20 @@ impl Lane {
         Duration::from_micros(wait)
     }
 
-    /// It is up: the next failure is a first one.
+    /// Whether its connection carries messages, or did until just now: it was up for [`SOUND_AFTER`], and
+    /// the peer has said something. One that accepts and closes again and again is dialled ever later.
+    pub(crate) fn is_sound(&self, now: Time) -> bool {
+        self.link.has_spoken && now.since(self.link.up_at) >= SOUND_AFTER
+    }
+
+    /// The next failure is a first one.
     pub(crate) fn forget_failures(&mut self) {
         self.back_off_us = 0;
-        self.dial_at = None;
+    }
+
+    /// Whether it was dialled in vain many times.
+    pub(crate) fn fails_again_and_again(&self) -> bool {
+        self.back_off_us >= (BACK_OFF_MAX / 4).as_micros() as u32
     }
 
     /// Bytes of memory, itself included.

@@ -6,19 +6,23 @@
 //!   poll() ─► Dial ─► connected(), failed(), slow() accept() ─► a connection, or wait, or refuse
 //!          ─► Write ─► to_write(), wrote()          received(), acknowledged(), closed()
 //!          ─► Drain, Close, Pause, Resume, Vacant   tick() at next_tick()
+//!          ─► GiveUp                                 received() to the last byte, then give_up()
 //!          ─► Readable, Room, Notice                for those who use ports
 //! ```
 //! A *port* has a queue of what came and a count of what it has sent that is not acknowledged. A queue
 //! of more than its bound marks the port as congested, until it is under half of that (
-//! rds_recv_rcvbuf_delta, net/rds/recv.c).
+//! rds_recv_rcvbuf_delta, net/rds/recv.c). With [`OVERRUN_BYTES`] beyond its bound the port is *full*:
+//! while one is, `may_take` says before each reading how much comes before a message to it, and the
+//! connection waits there.
 //!
 //! # Invariants
 //! * a connection is named once and never again: what comes late for it changes nothing
 //! * a message to a port that nobody has is dropped and counted, as the kernel does
+//! * a full port gets no more than what was read at once when it was not full yet
 //!
 //! # Limits
-//! One address a node. A queue to which messages keep coming from peers that do not care for
-//! congestion stops the reading of their lanes, other ports' messages on these included.
+//! One address a node. A full port stops the reading of the lanes whose next message is for it, other
+//! ports' messages after that one included: `stopping` says since when, so that its owner can be ended.
 
 use core::net::{IpAddr, Ipv6Addr};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -41,6 +45,7 @@ mod incoming;
 mod leaving;
 mod partials;
 pub mod report;
+mod starts;
 
 pub use leaving::LEAVING_BYTES_MAX;
 pub use partials::PARTIAL_BYTES_MAX;
@@ -49,8 +54,11 @@ use partials::Partials;
 /// Hosts at a time. Of more, those that were down and idle for longest are forgotten; if none is, a new
 /// one is refused.
 pub const PEERS_MAX: usize = 4096;
+/// Hosts to which a port has sent and that have never answered: to another one it may not send. Where there
+/// are too many peers, those of the port that has most give way.
+pub const UNANSWERED_MAX: usize = 256;
 /// What the queue of a port may have beyond its bound: what was under way when it was announced as
-/// congested. Then the lanes that bring more are not read.
+/// congested. Then the lanes that bring more are not read, until a quarter of it is taken.
 pub const OVERRUN_BYTES: usize = 8 << 20;
 /// A peer that has broken the protocol is not let in again before this.
 pub const SHUT_OUT: Duration = Duration::from_secs(1);
@@ -88,6 +96,13 @@ pub struct Config {
     pub receive_buffer: usize,
     /// Bytes of a port's messages that are not acknowledged, and of its largest message.
     pub send_buffer: usize,
+    /// See [`OVERRUN_BYTES`].
+    pub overrun: usize,
+    /// See [`PARTIAL_BYTES_MAX`].
+    pub partials: usize,
+    /// It says what an old kernel says of itself.
+    #[cfg(test)]
+    pub(crate) says_no_start: bool,
 }
 
 impl Config {
@@ -103,6 +118,10 @@ impl Config {
             seed,
             receive_buffer: buffer,
             send_buffer: buffer,
+            overrun: OVERRUN_BYTES,
+            partials: PARTIAL_BYTES_MAX,
+            #[cfg(test)]
+            says_no_start: false,
         }
     }
 }
@@ -138,6 +157,8 @@ pub enum Request {
     Drain(Connection),
     /// Reset it; it is no connection of the node's any more.
     Close(Connection),
+    /// It holds memory which others need. Read what has come by it, and then call [`Node::give_up`].
+    GiveUp(Connection),
     /// Read no more from it for now.
     Pause(Connection),
     /// Read again.
@@ -179,6 +200,8 @@ pub enum Notice {
     Slow(IpAddr),
     /// There are too many peers.
     Peers(IpAddr),
+    /// It has never answered, and its place was needed.
+    Displaced(IpAddr),
     /// It keeps the rest of a message to itself, and others need the memory.
     Partial(IpAddr),
     /// It has started anew: messages that its last start may have got were dropped.
@@ -239,6 +262,11 @@ impl fmt::Display for Notice {
             Self::Peers(from) => {
                 write!(f, "{from} is refused: there are {PEERS_MAX} peers already")
             }
+            Self::Displaced(address) => write!(
+                f,
+                "{address} has never answered, and there are {PEERS_MAX} peers: what was sent to it is \
+                 dropped"
+            ),
             Self::Partial(from) => write!(
                 f,
                 "{from} has not sent the rest of a message for longest, and there are more than {} MiB \
@@ -270,6 +298,8 @@ pub enum SendError {
     Address,
     /// There are too many peers.
     Peers,
+    /// Too many hosts to which the port has sent have never answered.
+    Unanswered,
 }
 
 impl fmt::Display for SendError {
@@ -281,6 +311,7 @@ impl fmt::Display for SendError {
             Self::NotBound => "the port is not bound",
             Self::Address => "no such address can be sent to from here",
             Self::Peers => "there are too many peers",
+            Self::Unanswered => "256 hosts that the port has sent to have never answered",
         })
     }
 }
@@ -325,10 +356,14 @@ struct Port {
     queued_bytes: usize,
     sent_bytes: usize,
     congested: bool,
+    /// Hosts to which it has sent and that have never answered, at most.
+    unanswered: usize,
     /// It was refused room, and wants to know.
     wants_room: bool,
     /// Connections that are not read because of it.
     pausing: Vec<Connection>,
+    /// Since when there is one.
+    pauses_since: Time,
     received: u64,
     sent: u64,
 }
@@ -369,6 +404,8 @@ pub struct Node {
     key: u32,
     random: u64,
     ports: BTreeMap<u16, Port>,
+    /// Those whose queues have all that was under way, and more.
+    full: BTreeSet<u16>,
     shares: Shares,
     /// Boxed, for a map's nodes are half empty.
     peers: BTreeMap<u32, Box<Peer>>,
@@ -420,6 +457,7 @@ impl Node {
             random: config.seed,
             config,
             ports: BTreeMap::new(),
+            full: BTreeSet::new(),
             shares: Shares::default(),
             peers: BTreeMap::new(),
             by_address: BTreeMap::new(),
@@ -479,6 +517,7 @@ impl Node {
     pub fn unbind(&mut self, port: u16) {
         let Some(gone) = self.ports.remove(&port) else { return };
         self.shares.give_back(gone.lane);
+        self.full.remove(&port);
         if gone.congested {
             self.set_congested(port, false);
         }
@@ -513,7 +552,7 @@ impl Node {
         if to.0 == self.config.address {
             return self.send_to_itself(from, to.1, body);
         }
-        let at = self.peer_at(to.0, now).ok_or(SendError::Peers)?;
+        let at = self.peer_at(to.0, Some(from), now)?;
         let (Some(peer), Some(port)) = (self.peers.get_mut(&at), self.ports.get_mut(&from)) else {
             return Err(SendError::NotBound);
         };
@@ -547,7 +586,7 @@ impl Node {
         }
         let address = self.config.address;
         let (from, body) = if answers { (0, Vec::new()) } else { (from, body.to_vec()) };
-        if self.deliver(to, Datagram { from: address, port: from, body }).is_none() {
+        if !self.deliver(to, Datagram { from: address, port: from, body }) {
             self.totals.no_port += 1;
         }
         Ok(())
@@ -559,16 +598,16 @@ impl Node {
         let port = self.ports.get_mut(&at)?;
         let datagram = port.queue.pop_front()?;
         port.queued_bytes -= datagram.body.len() + MESSAGE_COST;
-        let half = self.config.receive_buffer / 2;
-        if port.queued_bytes < half {
-            let cleared = std::mem::take(&mut port.congested);
+        let Config { receive_buffer, overrun, .. } = self.config;
+        let cleared = port.queued_bytes < receive_buffer / 2 && std::mem::take(&mut port.congested);
+        if port.queued_bytes <= receive_buffer + overrun - overrun / 4 && self.full.remove(&at) {
             let paused = std::mem::take(&mut port.pausing);
-            if cleared {
-                self.set_congested(at, false);
-            }
             for connection in paused {
                 self.resume(connection);
             }
+        }
+        if cleared {
+            self.set_congested(at, false);
         }
         Some(datagram)
     }
@@ -579,9 +618,9 @@ impl Node {
         self.ports.get(&port)?.queue.front().map(|datagram| datagram.body.len())
     }
 
-    /// Puts a message into a port's queue. Returns whether that is too full; `None` if nobody has it.
-    fn deliver(&mut self, to: u16, datagram: Datagram) -> Option<bool> {
-        let port = self.ports.get_mut(&to)?;
+    /// Puts a message into a port's queue. Returns whether somebody has it.
+    fn deliver(&mut self, to: u16, datagram: Datagram) -> bool {
+        let Some(port) = self.ports.get_mut(&to) else { return false };
         port.queued_bytes += datagram.body.len() + MESSAGE_COST;
         port.received += 1;
         if port.queue.is_empty() {
@@ -593,7 +632,18 @@ impl Node {
             port.congested = true;
             self.set_congested(to, true);
         }
-        Some(bytes > self.config.receive_buffer + OVERRUN_BYTES)
+        if bytes > self.config.receive_buffer + self.config.overrun {
+            self.full.insert(to);
+        }
+        true
+    }
+
+    /// Ports for which connections are not read, and since when.
+    pub fn stopping(&self) -> impl Iterator<Item = (u16, Time)> {
+        let ports = self.full.iter().filter_map(|at| Some((at, self.ports.get(at)?)));
+        ports
+            .filter(|(_, port)| !port.pausing.is_empty())
+            .map(|(at, port)| (*at, port.pauses_since))
     }
 
     /// Marks a port of this host, and has all peers told.
@@ -633,6 +683,11 @@ impl Node {
     }
 
     fn announcement(&self) -> Announcement {
+        #[cfg(test)]
+        if self.config.says_no_start {
+            let lanes = Some(self.config.lanes as u16);
+            return Announcement { lanes, ..Announcement::default() };
+        }
         Announcement {
             lanes: Some(self.config.lanes as u16),
             generation: self.config.generation,

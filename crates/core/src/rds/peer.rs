@@ -2,11 +2,22 @@
 //!
 //! # Model
 //! Until the peer has said how many lanes it has, only lane 0 has a connection; what belongs to others
-//! waits on them. Then messages of lanes that there are not go to those that there are, before any of
-//! them was sent.
+//! waits on them. Then messages go to the lane of their port among those that there are, before any of
+//! them was sent. Another number counts only of a peer that has started anew, which it may have as
+//! another program:
+//! ```text
+//!   a Hawser       names its start in the map that is the first message of each connection: each lane
+//!                  starts anew with its own map, or when its connection of the last start ends
+//!   a later kernel names it in probes, for all lanes
+//!   an old kernel  names none. That it is one in place of a Hawser is known by its map: what was known
+//!                  is forgotten, and only lane 0 is left
+//! ```
+//! What a connection of the last start reads late is no news: it was made before the one that said first
+//! that there is another start.
 //!
 //! # Invariants
-//! * all messages of a port are on one lane, in order
+//! * all messages of a port are on one lane, in order. Only those that the last start may have got can be
+//!   on another, until its connection ends and they are dropped
 //! * lanes from 1 on are dialled only while lane 0 is up
 //!
 //! # Limits
@@ -20,14 +31,17 @@ use core::net::IpAddr;
 use std::time::Duration;
 
 use super::congestion::Map;
+use super::hash::among;
 use super::header::{Announcement, FLAG_AGAIN, Header, LANES_MAX, PROBE_PORT};
-use super::lane::{Freed, Lane, State};
+use super::lane::{Connection, Freed, Lane, Sent, State, is_of_no_port};
 use super::received::Received;
 use super::spread::Spread;
 use super::stand_in::StandIns;
 use crate::time::Time;
 
-/// A lane waits so long for the peer to say who it is before it sends anything again.
+/// Lane 0 of a peer that is not known yet waits so long for it to say who it is. (A kernel with several
+/// lanes that knows this host sends its map by any of them, and nothing by the others.) A lane of a peer
+/// that names its start on each connection waits for that, however long it takes.
 pub const HELD_MAX: Duration = Duration::from_secs(1);
 
 /// To a peer that may take a connection for any of its lanes nothing is sent on a new one for so long,
@@ -40,6 +54,9 @@ pub const HELD_BRIEFLY: Duration = Duration::from_millis(100);
 pub(crate) const ANEW_EACH: Duration = Duration::from_secs(60);
 /// See [`ANEW_EACH`].
 pub(crate) const ANEW_MAX: u8 = LANES_MAX as u8;
+
+/// Earlier starts of a peer that are remembered: connections of theirs may be read late.
+const PAST_MAX: usize = 4;
 
 /// Things that are said once of each peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +72,7 @@ pub(crate) enum Told {
     Refused,
     Announced,
     Slow,
+    Unreachable,
 }
 
 #[derive(Debug)]
@@ -62,14 +80,22 @@ pub(crate) struct Peer {
     pub(crate) address: IpAddr,
     /// Whether this end dials: its address is smaller.
     pub(crate) dials: bool,
+    /// The port that has sent to it first, if it has not connected before.
+    asked_by: Option<u16>,
     /// How many lanes are used; 0 until the peer has said.
     pub(crate) paths: usize,
     pub(crate) port_is_lane: bool,
     /// Its generation; 0 if it has not said.
     pub(crate) generation: u32,
+    /// Which connection has said so first. What an older one says is of an earlier start.
+    said_by: Connection,
+    /// Generations that it had before, the last one first.
+    past: [u32; PAST_MAX],
     /// It announces itself in maps: a Hawser.
     pub(crate) announces_in_maps: bool,
     pub(crate) probed: bool,
+    /// Something has come from it that was no announcement: what it is then is no Hawser.
+    pub(crate) has_spoken: bool,
     pub(crate) lanes: Vec<Lane>,
     /// Of a peer that may take a new connection for another lane than before.
     received: Option<Box<Received>>,
@@ -103,6 +129,23 @@ pub(crate) enum Busy {
     All,
 }
 
+/// Who has said something of itself.
+#[derive(Clone, Copy)]
+pub(crate) struct By {
+    pub(crate) lane: usize,
+    pub(crate) connection: Connection,
+    /// In a map; else in a probe.
+    pub(crate) in_map: bool,
+}
+
+/// What this host is like.
+pub(crate) struct Here<'a> {
+    /// Lanes to each peer at most.
+    pub(crate) lanes: usize,
+    /// Of [`LANES_MAX`] lanes, the one of a port.
+    pub(crate) lane_of: &'a dyn Fn(u16) -> Option<usize>,
+}
+
 /// What became of an announcement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Learnt {
@@ -113,15 +156,19 @@ pub(crate) struct Learnt {
 }
 
 impl Peer {
-    pub(crate) fn new(address: IpAddr, dials: bool, now: Time) -> Self {
+    pub(crate) fn new(address: IpAddr, dials: bool, asked_by: Option<u16>, now: Time) -> Self {
         Self {
             address,
             dials,
+            asked_by,
             paths: 0,
             port_is_lane: false,
             generation: 0,
+            said_by: Connection(0),
+            past: [0; PAST_MAX],
             announces_in_maps: false,
             probed: false,
+            has_spoken: false,
             lanes: vec![Lane::default()],
             received: None,
             answered: false,
@@ -155,6 +202,12 @@ impl Peer {
     /// Whether no lane has a connection.
     pub(crate) fn is_down(&self) -> bool {
         self.lanes.iter().all(|lane| lane.link.state == State::Down)
+    }
+
+    /// The port that has sent to it, if it has never answered.
+    pub(crate) fn unanswered_by(&self) -> Option<u16> {
+        let has_said = self.paths > 0 || self.has_spoken || self.generation != 0;
+        self.asked_by.filter(|_| !has_said && self.is_unreachable())
     }
 
     /// Whether no connection of its carries anything, nor will one that is known of.
@@ -276,6 +329,12 @@ impl Peer {
         first
     }
 
+    /// A lane's connection was no failure, though it has ended.
+    pub(crate) fn forget_failures(&mut self, lane: usize) {
+        self.lanes[lane].forget_failures();
+        self.told &= !(1 << Told::Unreachable as u8);
+    }
+
     /// Whether one more start of it is to be said: a peer could name another generation in each probe.
     pub(crate) fn may_say_anew(&mut self, now: Time) -> bool {
         let (since, count) = &mut self.said_anew;
@@ -288,47 +347,48 @@ impl Peer {
         *count <= ANEW_MAX
     }
 
-    /// The peer has said what it is, on a lane, in a map or in a probe.
+    /// The peer has said what it is.
     pub(crate) fn learn(
         &mut self,
         said: Announcement,
-        lane: usize,
-        in_map: bool,
-        lanes_here: usize,
+        by: By,
+        here: &Here<'_>,
         freed: &mut Freed,
     ) -> Learnt {
         let mut learnt = Learnt::default();
-        let generation = said.generation;
-        if generation != 0 {
-            learnt.anew = self.generation != 0 && self.generation != generation;
-            self.generation = generation;
-        }
-        if in_map {
-            self.announces_in_maps = true;
-            if generation != 0 && self.lanes[lane].generation != generation {
-                self.start_lane_anew(lane, generation, freed);
+        // (A kernel's probe comes after its map, and says more of the same start.)
+        let was_known = self.paths > 0 || (by.in_map && self.has_spoken);
+        if by.in_map && said.generation != 0 && self.lanes[by.lane].generation != said.generation {
+            if was_known {
+                self.lanes[by.lane].drop_tried(freed);
+                self.lanes[by.lane].expected = 0;
             }
-        } else if learnt.anew && !self.announces_in_maps {
-            // As rds_conn_peer_gen_update (net/rds/recv.c): a kernel says it on one lane for all.
-            for at in 0..self.lanes.len() {
-                self.lanes[at].expected = 0;
-                self.lanes[at].drop_tried(freed);
-            }
-            self.received = None;
+            self.lanes[by.lane].generation = said.generation;
         }
-        if in_map && said.lanes.is_none() {
+        if self.is_of_the_past(said.generation, by.connection) {
             return learnt;
         }
+        self.announces_in_maps |= by.in_map;
+        let is_another = said.generation != self.generation;
+        if is_another {
+            self.set_generation(said.generation, by.connection);
+        }
+        if by.in_map && said.lanes.is_none() {
+            return learnt;
+        }
+        learnt.anew = was_known && is_another;
         self.port_is_lane = said.port_is_lane;
         if learnt.anew {
             self.stand_ins = StandIns::default();
+            self.received = None;
+            self.start_lanes_anew(!by.in_map && !self.announces_in_maps, freed);
         }
-        let paths = usize::from(said.lanes.unwrap_or(1)).clamp(1, lanes_here);
+        let paths = usize::from(said.lanes.unwrap_or(1)).clamp(1, here.lanes);
         // Another number only of one that has started anew: ports would have to change lanes.
         if self.paths == 0 || (paths != self.paths && learnt.anew) {
             learnt.paths = true;
             self.paths = paths;
-            self.move_beyond(paths, freed);
+            self.put_in_place(here);
         }
         if !self.mixes_up() {
             self.received = None;
@@ -336,24 +396,91 @@ impl Peer {
         learnt
     }
 
-    fn start_lane_anew(&mut self, at: usize, generation: u32, freed: &mut Freed) {
-        let lane = &mut self.lanes[at];
-        if lane.generation != 0 {
-            lane.drop_tried(freed);
-            lane.expected = 0;
-        }
-        lane.generation = generation;
+    /// Whether an announcement is an earlier start's.
+    pub(crate) fn is_of_the_past(&self, generation: u32, connection: Connection) -> bool {
+        let was_before = generation != 0 && self.past.contains(&generation);
+        generation != self.generation && (was_before || connection < self.said_by)
     }
 
-    /// What waits on lanes that there are not goes to those that there are.
-    fn move_beyond(&mut self, paths: usize, freed: &mut Freed) {
-        for at in (paths..self.lanes.len()).rev() {
-            let (below, these) = self.lanes.split_at_mut(at);
-            let lane = &mut these[0];
-            let to = &mut below[at & (paths - 1)];
-            lane.move_to(to);
-            lane.drop_tried(freed);
+    fn set_generation(&mut self, generation: u32, said_by: Connection) {
+        if self.generation != 0 {
+            self.past.rotate_right(1);
+            self.past[0] = self.generation;
         }
+        (self.generation, self.said_by) = (generation, said_by);
+    }
+
+    /// A map has come that announces nothing, from one that did so in each: another program is there now.
+    pub(crate) fn forget_start(&mut self, by: By, here: &Here<'_>, freed: &mut Freed) {
+        self.set_generation(0, by.connection);
+        (self.announces_in_maps, self.port_is_lane, self.paths) = (false, false, 0);
+        (self.probed, self.answered, self.received) = (false, false, None);
+        self.stand_ins = StandIns::default();
+        self.spread = Spread::default();
+        self.start_lane_anew(by.lane, freed);
+        self.start_lanes_anew(false, freed);
+        self.put_in_place(here);
+    }
+
+    /// The lanes whose connections are gone, or all, start anew. (A later kernel says it on one lane for
+    /// all: rds_conn_peer_gen_update, net/rds/recv.c.)
+    fn start_lanes_anew(&mut self, all: bool, freed: &mut Freed) {
+        for at in 0..self.lanes.len() {
+            let is_gone = matches!(self.lanes[at].link.state, State::Down | State::Dialling);
+            if all || is_gone {
+                self.start_lane_anew(at, freed);
+            }
+        }
+    }
+
+    /// What a lane's last start may have got is not for this one, whose numbers begin anew.
+    fn start_lane_anew(&mut self, at: usize, freed: &mut Freed) {
+        let lane = &mut self.lanes[at];
+        lane.drop_tried(freed);
+        lane.expected = 0;
+        lane.generation = if self.announces_in_maps { self.generation } else { 0 };
+    }
+
+    /// A lane has no connection any more. If that was the last start's, so was what it has tried to send;
+    /// and a lane that this start has not is never dialled again.
+    pub(crate) fn end_last_start(&mut self, at: usize, here: &Here<'_>, freed: &mut Freed) {
+        let of = self.lanes[at].generation;
+        let is_another = of != self.generation && (self.announces_in_maps || of != 0);
+        let is_beyond = self.paths > 0 && at >= self.paths;
+        if is_another || is_beyond {
+            self.start_lane_anew(at, freed);
+        }
+        if is_beyond && !self.lanes[at].is_empty() {
+            self.put_in_place(here);
+        }
+    }
+
+    /// What no connection has seen goes to the lane of its port, among those that there are.
+    fn put_in_place(&mut self, here: &Here<'_>) {
+        let paths = if self.paths == 0 { here.lanes } else { self.paths };
+        // What a port has left behind stays together.
+        let place = |at: usize, sent: Sent| {
+            let has_port = !sent.left && !is_of_no_port(sent.from);
+            let of_port = has_port.then(|| (here.lane_of)(sent.from)).flatten();
+            among(of_port.unwrap_or(at), paths)
+        };
+        let mut all = Vec::new();
+        for (at, lane) in self.lanes.iter_mut().enumerate() {
+            if lane.has_untried(|sent| place(at, sent) != at) {
+                let taken = lane.take_untried().into_iter();
+                all.extend(taken.map(|taken| (place(at, taken.sent), taken)));
+            }
+        }
+        for (to, taken) in all {
+            self.lane(to).put(taken);
+        }
+    }
+
+    /// The lane that a source port names: a kernel leaves it as the remainder of the lanes that there are,
+    /// a Hawser of the most that there may be.
+    pub(crate) fn lane_of_port(&self, source_port: u16) -> usize {
+        let lanes = if self.announces_in_maps { LANES_MAX } else { self.paths.max(1) };
+        usize::from(source_port) % lanes
     }
 
     /// Which lane a connection is that the peer has dialled. It must wait if there is none free: a peer
@@ -362,7 +489,11 @@ impl Peer {
         let is_free = |lane: &Lane| matches!(lane.link.state, State::Down | State::Dialling);
         let paths = self.paths.max(1);
         if self.paths > 0 && self.port_is_lane {
-            let at = usize::from(source_port) % paths;
+            let at = self.lane_of_port(source_port);
+            if at >= paths {
+                // It does not know yet how many there are, and gives up none that there is.
+                return Err(Busy::All);
+            }
             return if is_free(self.lane(at)) { Ok(at) } else { Err(Busy::GivenUp(at)) };
         }
         // (A kernel may remember more lanes than there are now, and dial them.)

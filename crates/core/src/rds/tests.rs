@@ -1,5 +1,7 @@
 //! Nodes against scripted peers, and against each other in virtual time.
 
+mod anew;
+mod back_off;
 mod handshakes;
 mod leaving;
 mod limits;

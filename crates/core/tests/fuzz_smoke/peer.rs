@@ -6,11 +6,13 @@
 use std::time::Duration;
 
 use hawser_core::rds::header::{EXTENSION_BYTES, Header, MESSAGE_BYTES_MAX, PROBE_PORT};
-use hawser_core::rds::node::{Config, Connection, Node, OVERRUN_BYTES, Progress};
+use hawser_core::rds::node::{Config, Connection, Node, Progress};
 use hawser_core::time::Time;
 
 /// Bytes that a port may have waiting before it is congested.
 const RECEIVE_BUFFER: usize = 4096;
+/// And beyond that, before connections are paused.
+const OVERRUN: usize = 4096;
 /// The program's port; an operation may name another.
 const PORT: u16 = 0x0101;
 
@@ -50,6 +52,12 @@ fn frame(input: &mut Input<'_>, length: u16) -> Vec<u8> {
     [&header.encode()[..], &vec![7; length.into()]].concat()
 }
 
+/// What a full port leaves is lost here: any bytes follow.
+fn receive(node: &mut Node, connection: Connection, bytes: &[u8], now: Time) {
+    let count = if node.must_ask() { node.may_take(connection, bytes, now) } else { bytes.len() };
+    node.received(connection, &bytes[..count], now);
+}
+
 /// Plays an input.
 ///
 /// # Panics
@@ -57,7 +65,7 @@ fn frame(input: &mut Input<'_>, length: u16) -> Vec<u8> {
 pub(crate) fn play(input: &[u8]) {
     let mut input = Input(input);
     let mut config = Config::new([10, 0, 0, 2].into(), 7, 1);
-    config.receive_buffer = RECEIVE_BUFFER;
+    (config.receive_buffer, config.overrun) = (RECEIVE_BUFFER, OVERRUN);
     let mut node = Node::new(config);
     let mut now = Time::ZERO;
     let peer = [10, 0, 0, 1].into();
@@ -90,19 +98,19 @@ pub(crate) fn play(input: &[u8]) {
             (5, _) => drop(node.send(port, (peer, count), b"x", now)),
             (6, Some(connection)) => {
                 let bytes = input.take(usize::from(count) % 1024);
-                node.received(connection, bytes, now);
+                receive(&mut node, connection, bytes, now);
             }
             (7, Some(connection)) => {
                 let bytes = frame(&mut input, count % 3000);
                 let (first, rest) = bytes.split_at(usize::from(low).min(bytes.len()));
-                node.received(connection, first, now);
-                node.received(connection, rest, now);
+                receive(&mut node, connection, first, now);
+                receive(&mut node, connection, rest, now);
             }
             _ => {}
         }
         while node.poll().is_some() {}
         for port in node.report().ports {
-            assert!(port.queued_bytes <= RECEIVE_BUFFER + OVERRUN_BYTES + 2 * MESSAGE_BYTES_MAX);
+            assert!(port.queued_bytes <= RECEIVE_BUFFER + OVERRUN + 2 * MESSAGE_BYTES_MAX);
         }
     }
 }

@@ -26,8 +26,7 @@ use hawser_core::rds::TCP_PORT;
 use hawser_core::rds::header::LANES_MAX;
 use hawser_core::rds::node::report::Report;
 use hawser_core::rds::node::{
-    BindError, Config, Connection, Datagram, Node, NotTaken, Notice, PEERS_MAX, Progress, Request,
-    SendError,
+    BindError, Config, Connection, Datagram, Node, NotTaken, Notice, Progress, Request, SendError,
 };
 use hawser_core::time::Time;
 use hawser_sys::clock::monotonic_micros;
@@ -36,7 +35,7 @@ use hawser_sys::epoll::{Epoll, Event, Events};
 use hawser_sys::listen::{accept_tcp, is_of_one_connection, listen_tcp};
 use hawser_sys::process::raise_descriptor_limit;
 use hawser_sys::stream::{
-    TcpOptions, recv, send_vectored, set_tcp_options, set_unsent_bytes_max, shutdown_sending,
+    TcpOptions, peek, recv, send_vectored, set_tcp_options, set_unsent_bytes_max, shutdown_sending,
 };
 use hawser_sys::tcp_info::tcp_info;
 use tracing::warn;
@@ -53,7 +52,7 @@ const ACCEPTS_MAX: usize = 64;
 const WAITING_MAX: usize = LANES_MAX;
 /// Connections of all peers that wait: of more, one of the peer that has most is reset.
 const WAITING_ALL_MAX: usize = 1024;
-/// A peer has so long to end a connection that this end has ended.
+/// A peer has so long to end a connection that this end has ended, since something came by it last.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// TCP is asked what it has acknowledged after so many bytes, or after a time that doubles while
 /// nothing is.
@@ -95,6 +94,20 @@ impl Options {
     pub fn new(address: IpAddr) -> Self {
         Self { address, tcp_port: TCP_PORT, lanes: LANES_MAX, buffer_bytes: 2 << 20 }
     }
+}
+
+/// What a reading has brought.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Came {
+    /// Something, and there may be more.
+    Some,
+    /// Something, and there is no more (epoll(7): what comes next is another event).
+    All,
+    Nothing,
+    /// The end, after all else.
+    End,
+    /// The connection is paused, or gone.
+    Waits,
 }
 
 /// What has become possible with a port.
@@ -179,8 +192,8 @@ pub struct Endpoint {
     port_events: VecDeque<PortEvent>,
     others: Vec<OtherEvent>,
     notices: VecDeque<Notice>,
-    /// Hosts of which it was said that they cannot be reached.
-    unreachable: BTreeSet<IpAddr>,
+    /// Connections that hold memory which others need.
+    given_up: Vec<Connection>,
     buffer: Box<[u8]>,
     source_ports: (u16, u16),
     next_source: u32,
@@ -246,7 +259,7 @@ impl Endpoint {
             port_events: VecDeque::new(),
             others: Vec::new(),
             notices: VecDeque::new(),
-            unreachable: BTreeSet::new(),
+            given_up: Vec::new(),
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
             source_ports: source_ports(),
             next_source: random_u64() as u32,
@@ -340,6 +353,14 @@ impl Endpoint {
         self.node.report()
     }
 
+    /// Ports whose queues are so full that lanes have not been read because of them for so long.
+    #[must_use]
+    pub fn stopping_for(&self, time: Duration) -> Vec<u16> {
+        let now = now();
+        let stopping = self.node.stopping().filter(|(_, since)| now.since(*since) > time);
+        stopping.map(|(port, _)| port).collect()
+    }
+
     /// Its options.
     #[must_use]
     pub fn options(&self) -> &Options {
@@ -423,9 +444,6 @@ impl Endpoint {
                 self.forget(at);
                 return self.dial_failed(at, &error, now);
             }
-            if let Some(address) = self.node.address_of(at) {
-                self.unreachable.remove(&address);
-            }
             socket.dialling = false;
             socket.acknowledged_before = acknowledged_before(&socket.fd);
             // This thread may come late: what counts is how long TCP says that it took.
@@ -452,13 +470,7 @@ impl Endpoint {
     }
 
     fn dial_failed(&mut self, at: Connection, why: &io::Error, now: Time) {
-        if let Some(address) = self.node.address_of(at)
-            && self.unreachable.len() < PEERS_MAX
-            && self.unreachable.insert(address)
-        {
-            self.notices.push_back(Notice::Unreachable(address, why.to_string()));
-        }
-        self.node.failed(at, now);
+        self.node.failed(at, &why.to_string(), now);
     }
 
     /// (After the events: what has come up meanwhile is judged by the time that it took.)
@@ -527,37 +539,76 @@ impl Endpoint {
     fn read_all(&mut self, now: Time) {
         for at in std::mem::take(&mut self.to_read) {
             for _ in 0..READS_MAX {
-                let Some(socket) = self.sockets.get_mut(&at) else { break };
-                if socket.paused {
-                    break;
-                }
-                match recv(&socket.fd, &mut self.buffer) {
-                    Ok(0) => {
-                        self.ended(at, now);
-                        break;
-                    }
-                    Ok(count) => {
-                        self.node.received(at, &self.buffer[..count], now);
-                        self.requests(now);
-                        let Some(socket) = self.sockets.get_mut(&at) else { break };
-                        if count < self.buffer.len() && !socket.hangup {
-                            // All that there was (epoll(7)): what comes next is another event.
-                            socket.readable = false;
-                            self.to_read.remove(&at);
-                            break;
-                        }
-                        self.to_read.insert(at);
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        socket.readable = false;
+                match self.read(at, now) {
+                    Came::Some => drop(self.to_read.insert(at)),
+                    Came::All | Came::Nothing => {
                         self.to_read.remove(&at);
                         break;
                     }
-                    Err(_) => {
+                    Came::End => {
                         self.ended(at, now);
                         break;
                     }
+                    Came::Waits => break,
                 }
+            }
+            self.give_up(now);
+        }
+    }
+
+    /// Reads once from a connection, and hands over what came.
+    fn read(&mut self, at: Connection, now: Time) -> Came {
+        let Some(socket) = self.sockets.get_mut(&at).filter(|socket| !socket.paused) else {
+            return Came::Waits;
+        };
+        let mut most = self.buffer.len();
+        let mut result = Ok(most);
+        if self.node.must_ask() {
+            result = peek(&socket.fd, &mut self.buffer);
+            if let Ok(count @ 1..) = result {
+                most = self.node.may_take(at, &self.buffer[..count], now);
+                if most == 0 {
+                    self.requests(now);
+                    return Came::Waits;
+                }
+            }
+        }
+        if matches!(result, Ok(1..)) {
+            result = recv(&socket.fd, &mut self.buffer[..most]);
+        }
+        match result {
+            Ok(0) => Came::End,
+            Ok(count) => {
+                let is_all = count < most && !socket.hangup;
+                socket.readable &= !is_all;
+                if let Some(then) = self.draining.get_mut(&at) {
+                    *then = now.after(DRAIN_MAX);
+                }
+                self.node.received(at, &self.buffer[..count], now);
+                self.requests(now);
+                if is_all { Came::All } else { Came::Some }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                socket.readable = false;
+                Came::Nothing
+            }
+            Err(_) => Came::End,
+        }
+    }
+
+    /// Resets connections that hold memory which others need. What TCP has acknowledged is read before, and
+    /// one whose message is whole then stays.
+    fn give_up(&mut self, now: Time) {
+        while let Some(at) = self.given_up.pop() {
+            while self.node.is_given_up(at) {
+                match self.read(at, now) {
+                    Came::Some => drop(self.to_read.insert(at)),
+                    Came::All => {}
+                    Came::Nothing => self.node.give_up(at, now),
+                    Came::End => self.ended(at, now),
+                    Came::Waits => break,
+                }
+                self.requests(now);
             }
         }
     }
@@ -592,27 +643,21 @@ impl Endpoint {
         self.write_all();
     }
 
-    /// Ends connections whose peers have not. What TCP has acknowledged is read before: such a peer will
-    /// not send it again.
+    /// Ends connections by which nothing has come for a while, and whose peers have not ended them. What
+    /// TCP has acknowledged is read before: such a peer will not send it again.
     fn end_drained(&mut self, now: Time) {
         let drained = self.draining.iter().filter(|(_, then)| **then <= now);
         for at in drained.map(|(at, _)| *at).collect::<Vec<_>>() {
-            for _ in 0..READS_MAX {
-                let Some(socket) = self.sockets.get(&at).filter(|socket| !socket.paused) else {
-                    break;
-                };
-                match recv(&socket.fd, &mut self.buffer) {
-                    Ok(count) if count > 0 => {
-                        self.node.received(at, &self.buffer[..count], now);
-                        self.requests(now);
+            match self.read(at, now) {
+                Came::Nothing | Came::End => self.ended(at, now),
+                // One that is paused is read when it goes on; of one that has more, more is read.
+                Came::Some | Came::All | Came::Waits => {
+                    if let Some(then) = self.draining.get_mut(&at) {
+                        *then = now.after(DRAIN_MAX);
                     }
-                    _ => self.ended(at, now),
                 }
             }
-            // One that is paused is read when it goes on; of one that has more, more is read after a while.
-            if let Some(then) = self.draining.get_mut(&at) {
-                *then = now.after(DRAIN_MAX);
-            }
+            self.give_up(now);
         }
     }
 
@@ -652,6 +697,7 @@ impl Endpoint {
                         close_with_reset(socket.fd);
                     }
                 }
+                Request::GiveUp(at) => self.given_up.push(at),
                 Request::Pause(at) => self.pause(at, true),
                 Request::Resume(at) => self.pause(at, false),
                 Request::Vacant(peer) => self.offer_again(peer, now),

@@ -1,7 +1,7 @@
 //! `hawser rds ping`: whether a host answers over RDS, and how fast.
 //!
 //! # Model       as rds-ping: eight ports in turn, a message of no bytes to port 0 from each, which the
-//!               other host answers; a port whose answer is missing sends none until it comes
+//!               other host answers, whether earlier answers are missing or not
 //! # Limits      the answer names no number, so it belongs to its port's last ping
 
 use std::net::IpAddr;
@@ -51,7 +51,7 @@ pub fn ping(endpoint: &mut Endpoint, plan: &Plan) -> Result<u64, String> {
         let port = endpoint.bind(0).map_err(|error| error.to_string())?;
         slots.push(Slot { port, ..Slot::default() });
     }
-    let (mut sent, mut came, mut next) = (0, 0, now());
+    let (mut sent, mut came, mut next) = (0_u64, 0, now());
     // The last answers may come late.
     let last = plan.interval.max(LAST);
     while plan.count == 0 || came < plan.count {
@@ -61,13 +61,11 @@ pub fn ping(endpoint: &mut Endpoint, plan: &Plan) -> Result<u64, String> {
                 break;
             }
             let slot = &mut slots[(sent % PORTS as u64) as usize];
-            if !slot.waits {
-                sent += 1;
-                (slot.number, slot.sent) = (sent, now());
-                match endpoint.send(slot.port, (plan.to, 0), &[]) {
-                    Ok(()) => slot.waits = true,
-                    Err(error) => print(&format!(" {sent:3}: ERROR: {error}\n")),
-                }
+            sent += 1;
+            (slot.number, slot.sent) = (sent, now());
+            match endpoint.send(slot.port, (plan.to, 0), &[]) {
+                Ok(()) => slot.waits = true,
+                Err(error) => print(&format!(" {sent:3}: ERROR: {error}\n")),
             }
             let is_last = plan.count > 0 && sent >= plan.count;
             next = now().after(if is_last { last } else { plan.interval });

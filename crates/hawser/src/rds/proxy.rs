@@ -21,8 +21,9 @@
 //!
 //! # Limits
 //! A client that does not read is congested, and its senders wait. Where what was under way to it is
-//! more than the bound on that, lanes of its senders stand still; it is ended after [`STALLED_MAX`]. So is
-//! one that asks what the proxy is doing and does not read the answer.
+//! more than the bound on that, lanes of its senders stand still; if they do for [`STALLED_MAX`] it is
+//! ended, whatever it has read meanwhile. So is one that asks what the proxy is doing and does not read the
+//! answer.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -33,7 +34,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hawser_core::rds::header::MESSAGE_BYTES_MAX;
-use hawser_core::rds::node::{Datagram, OVERRUN_BYTES, SendError};
+use hawser_core::rds::node::{Datagram, Notice, SendError};
 use hawser_sys::listen::{BoundPath, SocketFile, is_of_one_connection};
 use hawser_sys::packets;
 use hawser_sys::process::{catch_signals, effective_uid, next_signal};
@@ -55,10 +56,15 @@ const HEAD: usize = 1 + 2 + 16;
 const MESSAGES_A_TURN: usize = 64;
 /// Programs that are accepted before the others have their turn.
 const ACCEPTS_A_TURN: usize = 64;
-/// A client that takes nothing for so long while lanes stand still for it is ended.
+/// A client for which lanes stand still for so long is ended.
 pub const STALLED_MAX: Duration = Duration::from_secs(5);
 /// Datagrams that a client has sent before it left, and that cannot be sent, are dropped after this.
 pub const LEAVES_AFTER: Duration = Duration::from_secs(5);
+/// Lines of the log about peers in [`LINES_EACH`]. Each is said once of a peer, but peers are forgotten, and
+/// come again.
+const LINES_MAX: u32 = 200;
+/// See [`LINES_MAX`].
+const LINES_EACH: Duration = Duration::from_secs(60);
 /// How often that is looked at.
 const LOOK_EACH: Duration = Duration::from_secs(1);
 /// How often memory that is free goes back to the system: to each new peer eight congestion maps of 8 KiB
@@ -97,8 +103,47 @@ struct Client {
     sees_all: bool,
     /// That it reads nothing was said.
     said: bool,
-    /// Since when it has left, though a datagram of its could not be sent yet.
+    /// Since when it has left, though what it has sent was not read yet, or could not be sent.
     left: Option<Instant>,
+    /// It takes nothing any more.
+    is_deaf: bool,
+    /// That it left with something unread was seen: the kernel says so before what it has sent.
+    was_reset: bool,
+}
+
+impl Client {
+    /// It takes nothing any more. What it has sent is to be read.
+    fn takes_no_more(&mut self) {
+        self.left.get_or_insert_with(Instant::now);
+        self.is_deaf = true;
+        self.gives = None;
+        self.answers.clear();
+    }
+}
+
+/// How many lines were written of late.
+struct Lines {
+    since: Instant,
+    count: u32,
+}
+
+impl Lines {
+    /// Whether one more may be written.
+    fn may(&mut self, now: Instant) -> bool {
+        if now.duration_since(self.since) >= LINES_EACH {
+            *self = Self { since: now, count: 0 };
+        }
+        self.count = self.count.saturating_add(1);
+        self.count <= LINES_MAX
+    }
+
+    fn say(&mut self, notice: &Notice) {
+        if self.may(Instant::now()) {
+            warn!("{notice}");
+        } else if self.count == LINES_MAX + 1 {
+            warn!("{LINES_MAX} lines about peers in a minute: further ones are left out");
+        }
+    }
 }
 
 /// What a client is answered.
@@ -130,6 +175,7 @@ pub struct Proxy {
     next_client: u64,
     /// Since descriptors have run out: nothing is accepted for a while.
     accepts_no_more: Option<Instant>,
+    lines: Lines,
     looked: Instant,
     gave_memory_back: Instant,
     /// What was answered to `I` last.
@@ -166,6 +212,7 @@ impl Proxy {
             by_port: BTreeMap::new(),
             next_client: FIRST_CLIENT,
             accepts_no_more: None,
+            lines: Lines { since: Instant::now(), count: 0 },
             looked: Instant::now(),
             gave_memory_back: Instant::now(),
             report: None,
@@ -207,7 +254,7 @@ impl Proxy {
                 }
             }
             while let Some(notice) = self.endpoint.next_notice() {
-                warn!("{notice}");
+                self.lines.say(&notice);
             }
             if self.looked.elapsed() >= LOOK_EACH {
                 self.looked = Instant::now();
@@ -260,6 +307,8 @@ impl Proxy {
                 said: false,
                 skips: false,
                 left: None,
+                is_deaf: false,
+                was_reset: false,
                 fd,
             };
             self.clients.insert(token, client);
@@ -269,10 +318,10 @@ impl Proxy {
     }
 
     fn serve(&mut self, token: u64) {
-        let ended =
-            self.give(token).and_then(|()| self.take(token)).and_then(|()| self.give(token));
-        if let Err(end) = ended {
-            self.end(token, &end);
+        self.give(token);
+        match self.take(token) {
+            Ok(()) => self.give(token),
+            Err(end) => self.end(token, &end),
         }
     }
 
@@ -306,6 +355,13 @@ impl Proxy {
                     client.parts = Vec::new();
                     client.skips = self.buffer.first() == Some(&b's');
                     self.answer(token, error_message(TOO_LONG, "the message is too long"));
+                    continue;
+                }
+                Err(error)
+                    if error.kind() == io::ErrorKind::ConnectionReset && !client.was_reset =>
+                {
+                    client.was_reset = true;
+                    client.takes_no_more();
                     continue;
                 }
                 Err(_) => return Err(End::Left),
@@ -365,14 +421,15 @@ impl Proxy {
                     (false, port) => self.report_of(port),
                 };
                 let report = Answer::Report(report, 0);
-                if let Some(client) = self.clients.get_mut(&token) {
+                if let Some(client) = self.clients.get_mut(&token).filter(|client| !client.is_deaf)
+                {
                     client.took = Instant::now();
                     client.answers.push(report);
                 }
             }
             _ => {
                 self.answer(token, error_message(NO_MESSAGE, "no message begins so"));
-                let _ = self.give(token);
+                self.give(token);
                 return Err(End::Wrong);
             }
         }
@@ -392,7 +449,9 @@ impl Proxy {
             Err(SendError::Full | SendError::Congested) => return Ok(()),
             Err(error @ SendError::TooLong) => Some((TOO_LONG, error)),
             Err(error @ SendError::NotBound) => Some((NO_PORT, error)),
-            Err(error @ (SendError::Address | SendError::Peers)) => Some((NO_ADDRESS, error)),
+            Err(error @ (SendError::Address | SendError::Peers | SendError::Unanswered)) => {
+                Some((NO_ADDRESS, error))
+            }
         };
         client.waits = None;
         if let Some((code, error)) = refused {
@@ -402,7 +461,7 @@ impl Proxy {
     }
 
     fn answer(&mut self, token: u64, message: Vec<u8>) {
-        if let Some(client) = self.clients.get_mut(&token) {
+        if let Some(client) = self.clients.get_mut(&token).filter(|client| !client.is_deaf) {
             client.answers.push(Answer::Message(message));
         }
     }
@@ -432,8 +491,10 @@ impl Proxy {
     }
 
     /// Gives a client its answers and what has come for its port, as far as it takes them.
-    fn give(&mut self, token: u64) -> Result<(), End> {
-        let Some(client) = self.clients.get_mut(&token) else { return Ok(()) };
+    fn give(&mut self, token: u64) {
+        let Some(client) = self.clients.get_mut(&token).filter(|client| !client.is_deaf) else {
+            return;
+        };
         while client.writable
             && client.gives.is_none()
             && let Some(answer) = client.answers.first()
@@ -450,22 +511,22 @@ impl Proxy {
                     (packets::send(&client.fd, &parts, false), (!is_last).then_some(end))
                 }
             };
-            if took(client, sent)? {
+            if took(client, sent) {
                 match (client.answers.first_mut(), after) {
                     (Some(Answer::Report(_, at)), Some(end)) => *at = end,
                     _ => drop(client.answers.remove(0)),
                 }
             }
         }
-        let Some(port) = client.port else { return Ok(()) };
-        while client.writable {
+        let Some(port) = client.port else { return };
+        while client.writable && !client.is_deaf {
             let Some((datagram, at)) = &mut client.gives else {
                 if !client.answers.is_empty() {
-                    return Ok(());
+                    return;
                 }
                 match self.endpoint.receive(port) {
                     Some(datagram) => client.gives = Some((datagram, 0)),
-                    None => return Ok(()),
+                    None => return,
                 }
                 continue;
             };
@@ -477,7 +538,7 @@ impl Proxy {
             let parts = [IoSlice::new(head), IoSlice::new(&rest[..here])];
             *at += here;
             let sent = packets::send(&client.fd, &parts, false);
-            if !took(client, sent)? {
+            if !took(client, sent) {
                 if let Some((_, at)) = &mut client.gives {
                     *at -= here;
                 }
@@ -485,7 +546,6 @@ impl Proxy {
                 client.gives = None;
             }
         }
-        Ok(())
     }
 
     /// Has the program that has this port, and has left, give it up.
@@ -531,7 +591,6 @@ impl Proxy {
             warn!("a program is ended: it asked what the proxy is doing, and reads nothing");
             self.end(token, &End::Left);
         }
-        let bound = self.endpoint.options().buffer_bytes + OVERRUN_BYTES;
         let report = self.endpoint.report();
         for port in report.ports.iter().filter(|port| port.congested) {
             let client = self.by_port.get(&port.port).and_then(|at| self.clients.get_mut(at));
@@ -545,31 +604,33 @@ impl Proxy {
                 );
             }
         }
-        for port in report.ports.iter().filter(|port| port.queued_bytes > bound) {
-            let Some(token) = self.by_port.get(&port.port).copied() else { continue };
-            if self.clients.get(&token).is_some_and(|client| client.took.elapsed() > STALLED_MAX) {
-                warn!(
-                    "the program with port {} is ended: it reads nothing, and {} bytes wait for it",
-                    port.port, port.queued_bytes
-                );
-                self.end(token, &End::Left);
-            }
+        for port in self.endpoint.stopping_for(STALLED_MAX) {
+            let Some(token) = self.by_port.get(&port).copied() else { continue };
+            warn!(
+                "the program with port {port} is ended: so much waits for it that lanes have stood still \
+                 for {} s",
+                STALLED_MAX.as_secs()
+            );
+            self.end(token, &End::Left);
         }
     }
 }
 
 /// Whether a client has taken a message.
-fn took(client: &mut Client, sent: io::Result<()>) -> Result<bool, End> {
+fn took(client: &mut Client, sent: io::Result<()>) -> bool {
     match sent {
         Ok(()) => {
             client.took = Instant::now();
-            Ok(true)
+            true
         }
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             client.writable = false;
-            Ok(false)
+            false
         }
-        Err(_) => Err(End::Left),
+        Err(_) => {
+            client.takes_no_more();
+            false
+        }
     }
 }
 
@@ -607,5 +668,20 @@ pub fn ask(path: &Path) -> io::Result<serde_json::Value> {
             }
             _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no proxy")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_about_peers_are_so_many_in_a_minute() {
+        let start = Instant::now();
+        let mut lines = Lines { since: start, count: 0 };
+        let written = |lines: &mut Lines, now| (0..5000).filter(|_| lines.may(now)).count();
+        assert_eq!(written(&mut lines, start), LINES_MAX as usize);
+        assert_eq!(written(&mut lines, start + LINES_EACH / 2), 0);
+        assert_eq!(written(&mut lines, start + LINES_EACH), LINES_MAX as usize);
     }
 }

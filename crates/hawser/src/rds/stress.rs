@@ -226,21 +226,26 @@ fn params(plan: &Plan) -> String {
     )
 }
 
-/// Tries again each second where nobody listens or nothing leads there, `retries` times; and for some
-/// seconds where nobody listens yet.
+/// Tries again `retries` times, a second apart, where nobody listens or nothing leads there; without that,
+/// for some seconds where nobody listens yet.
 fn connect(from: Option<IpAddr>, to: SocketAddr, retries: u32) -> io::Result<TcpStream> {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
-    let until = now().after(CONNECT_MAX.max(Duration::from_secs(retries.into())));
     let again = [ConnectionRefused, HostUnreachable, NetworkUnreachable];
-    let again = if retries > 0 { &again[..] } else { &again[..1] };
+    let (again, mut left, each) = if retries > 0 {
+        (&again[..], retries, Duration::from_secs(1))
+    } else {
+        let each = Duration::from_millis(100);
+        (&again[..1], (CONNECT_MAX.as_millis() / each.as_millis()) as u32, each)
+    };
     loop {
         let result = match from {
             None => TcpStream::connect(to),
             Some(from) => dial_waiting(from, to, CONNECT_MAX),
         };
         match result {
-            Err(error) if again.contains(&error.kind()) && now() < until => {
-                std::thread::sleep(Duration::from_millis(100));
+            Err(error) if again.contains(&error.kind()) && left > 0 => {
+                left -= 1;
+                std::thread::sleep(each);
             }
             other => return other,
         }

@@ -1,13 +1,13 @@
 //! Connections: which are dialled and taken, what is written to them, what becomes of them.
 
 use super::{
-    Announcement, Arc, Busy, COMES_DOWN, Connection, Duration, FLAG_MAP, GIVE_UP, Header, IDLE,
-    IpAddr, KNOCK_AGAIN, LANES_MAX, MAP_BYTES, Map, Node, NotTaken, Notice, PEERS_MAX, PROBE_PORT,
-    Peer, Place, Progress, QUICK_DIALS, QUICK_DIALS_TIME, Request, SHUT_OUT, SLOW, State, Time,
-    Told, VecDeque, as_ipv6, is_a_host,
+    Announcement, Arc, BTreeMap, Busy, COMES_DOWN, Connection, Duration, FLAG_MAP, GIVE_UP, Header,
+    IDLE, IpAddr, KNOCK_AGAIN, LANES_MAX, MAP_BYTES, Map, Node, NotTaken, Notice, PEERS_MAX,
+    PROBE_PORT, Peer, Place, Progress, QUICK_DIALS, QUICK_DIALS_TIME, Request, SHUT_OUT, SLOW,
+    SendError, State, Time, Told, UNANSWERED_MAX, VecDeque, as_ipv6, is_a_host,
 };
 use crate::rds::header::HEADER_BYTES;
-use crate::rds::lane::{Lane, MapMessage};
+use crate::rds::lane::{Held, Lane, MapMessage};
 use crate::rds::peer::HELD_MAX;
 use crate::rds::spread::{self, Seen};
 use crate::rds::stand_in::DIALLED_AGAIN;
@@ -26,32 +26,75 @@ fn quick_dials(rtt: Duration) -> u8 {
 }
 
 impl Node {
-    /// The peer with this address, which is made if there is none.
-    pub(super) fn peer_at(&mut self, address: IpAddr, now: Time) -> Option<u32> {
+    /// The peer with this address, which is made if there is none: for what a port sends, or because it has
+    /// connected.
+    pub(super) fn peer_at(
+        &mut self,
+        address: IpAddr,
+        asked_by: Option<u16>,
+        now: Time,
+    ) -> Result<u32, SendError> {
         if let Some(at) = self.by_address.get(&address) {
-            return Some(*at);
+            return Ok(*at);
         }
-        if self.peers.len() >= PEERS_MAX && !self.forget_one() {
-            return None;
+        if asked_by.is_some_and(|port| self.has_too_many_unanswered(port)) {
+            return Err(SendError::Unanswered);
+        }
+        if self.peers.len() >= PEERS_MAX && !self.forget_one(asked_by) {
+            return Err(SendError::Peers);
         }
         let dials = as_ipv6(self.config.address) < as_ipv6(address);
         let at = self.next_peer;
         self.next_peer += 1;
-        self.peers.insert(at, Box::new(Peer::new(address, dials, now)));
+        self.peers.insert(at, Box::new(Peer::new(address, dials, asked_by, now)));
         self.by_address.insert(address, at);
         self.told_of_peers = false;
-        Some(at)
+        if let Some(port) = asked_by.and_then(|port| self.ports.get_mut(&port)) {
+            port.unanswered += 1;
+        }
+        Ok(at)
     }
 
-    fn forget_one(&mut self) -> bool {
-        let oldest = self
-            .peers
-            .iter()
-            .filter(|(_, peer)| peer.is_down() && peer.is_idle())
-            .min_by_key(|(_, peer)| peer.used)
-            .map(|(at, peer)| (*at, peer.address));
-        let Some((at, address)) = oldest else { return false };
-        for lane in self.peers.remove(&at).iter_mut().flat_map(|peer| &mut peer.lanes) {
+    /// Whether too many hosts to which a port has sent have never answered. They are counted where they may
+    /// be too many.
+    fn has_too_many_unanswered(&mut self, at: u16) -> bool {
+        let Some(port) = self.ports.get_mut(&at) else { return false };
+        if port.unanswered >= UNANSWERED_MAX {
+            let peers = self.peers.values();
+            port.unanswered = peers.filter(|peer| peer.unanswered_by() == Some(at)).count();
+        }
+        port.unanswered >= UNANSWERED_MAX
+    }
+
+    /// The oldest of those that have never answered the port that has most of these, if it has more than
+    /// the one that asks for another.
+    fn surplus_peer(&self, asked_by: Option<u16>) -> Option<u32> {
+        let mut of_ports = BTreeMap::<u16, usize>::new();
+        let ports = self.peers.values().filter_map(|peer| peer.unanswered_by());
+        ports.for_each(|port| *of_ports.entry(port).or_default() += 1);
+        let own = asked_by.and_then(|port| of_ports.get(&port)).copied().unwrap_or(0);
+        let (most, _) = of_ports
+            .into_iter()
+            .filter(|(_, count)| *count > own)
+            .max_by_key(|(_, count)| *count)?;
+        let of_port = self.peers.iter().filter(|(_, peer)| peer.unanswered_by() == Some(most));
+        of_port.min_by_key(|(_, peer)| peer.used).map(|(at, _)| *at)
+    }
+
+    fn forget_one(&mut self, asked_by: Option<u16>) -> bool {
+        let idle = self.peers.iter().filter(|(_, peer)| peer.is_down() && peer.is_idle());
+        let oldest = idle.min_by_key(|(_, peer)| peer.used).map(|(at, _)| *at);
+        let Some(at) = oldest.or_else(|| self.surplus_peer(asked_by)) else { return false };
+        let Some(mut peer) = self.peers.remove(&at) else { return false };
+        let address = peer.address;
+        if !peer.is_idle() {
+            self.requests.push_back(Request::Notice(Notice::Displaced(address)));
+        }
+        for lane in &mut peer.lanes {
+            if let Some(dialled) = lane.link.connection {
+                self.connections.remove(&dialled);
+                self.requests.push_back(Request::Close(dialled));
+            }
             lane.drop_queued(&mut self.freed, |_| true);
         }
         self.give_room();
@@ -183,9 +226,10 @@ impl Node {
         self.dial_all(at, now);
     }
 
-    /// A connection that was asked for cannot be had.
-    pub fn failed(&mut self, connection: Connection, now: Time) {
+    /// A connection that was asked for cannot be had, for this reason.
+    pub fn failed(&mut self, connection: Connection, why: &str, now: Time) {
         let Some((at, lane)) = self.forget_connection(connection) else { return };
+        self.cannot_be_reached(at, why);
         if let Some(peer) = self.peers.get_mut(&at) {
             peer.lanes[lane].rewind();
         }
@@ -215,7 +259,7 @@ impl Node {
         if from == self.config.address || !is_a_host(from) {
             return Err(NotTaken::Refuse);
         }
-        let Some(at) = self.peer_at(from, now) else {
+        let Ok(at) = self.peer_at(from, None, now) else {
             if !std::mem::replace(&mut self.told_of_peers, true) {
                 self.requests.push_back(Request::Notice(Notice::Peers(from)));
             }
@@ -262,35 +306,32 @@ impl Node {
     }
 
     fn up(&mut self, at: u32, lane: usize, accepted_from: Option<u16>, now: Time) {
-        let said = self.announcement();
         let Some(peer) = self.peers.get_mut(&at) else { return };
         let unknown = peer.paths == 0;
         // What was sent to one start of a peer is not for the next: a Hawser says which it is in the
         // first message of each connection. And that says which lane a connection is that has come
         // before the peer has said what its ports mean. (A kernel's first message is a map, too, on
         // lane 0.)
-        let says_who_it_is = unknown || peer.announces_in_maps;
-        let may_be_reset = !says_who_it_is && peer.dials && peer.mixes_up();
-        let held_for =
-            if says_who_it_is { Some(HELD_MAX) } else { may_be_reset.then(|| peer.held_briefly()) };
-        let probe = unknown && !peer.probed;
-        peer.probed |= probe;
+        let held_for = if peer.announces_in_maps {
+            None
+        } else if unknown {
+            Some(HELD_MAX)
+        } else {
+            (peer.dials && peer.mixes_up()).then(|| peer.held_briefly())
+        };
+        let waits_for_its_name = peer.announces_in_maps.then_some(Held::UntilItSpeaks);
         let this = &mut peer.lanes[lane];
-        if !may_be_reset {
-            this.forget_failures();
-        }
+        this.dial_at = None;
         this.counts.connections += 1;
         this.link.state = State::Up;
         this.link.up_at = now;
         this.link.accepted_from = accepted_from;
         this.link.map_due = true;
-        this.link.held = held_for.map(|time| now.after(time));
-        if probe {
-            let extensions = said.write();
-            let header = Header { from: PROBE_PORT, to: 0, extensions, ..Header::default() };
-            this.push(header, &[]);
-        }
+        this.link.held = held_for.map(|time| Held::Until(now.after(time))).or(waits_for_its_name);
         Self::ask_to_write(&mut self.requests, this);
+        if unknown {
+            self.probe(at, lane);
+        }
         // The search for lanes that share a limit goes on once all are up.
         self.timers.insert((now, at));
         if let Some(time) = held_for {
@@ -298,51 +339,75 @@ impl Node {
         }
     }
 
+    /// Asks a peer once how many lanes it has.
+    pub(super) fn probe(&mut self, at: u32, lane: usize) {
+        let extensions = self.announcement().write();
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        if !std::mem::replace(&mut peer.probed, true) {
+            let header = Header { from: PROBE_PORT, to: 0, extensions, ..Header::default() };
+            peer.lanes[lane].push(header, &[]);
+            Self::ask_to_write(&mut self.requests, &mut peer.lanes[lane]);
+        }
+    }
+
     /// The connection's first message has come, and the peer is known as far as it says.
     pub(super) fn release(&mut self, at: u32, lane: usize) -> usize {
         let Some(peer) = self.peers.get_mut(&at) else { return lane };
+        peer.has_spoken |= !peer.announces_in_maps;
         let link = &mut peer.lanes[lane].link;
         if link.held.take().is_none() {
             return lane;
         }
         let Some(port) = link.accepted_from else {
             peer.stand_ins.taken(lane);
-            peer.lanes[lane].forget_failures();
             Self::ask_to_write(&mut self.requests, &mut peer.lanes[lane]);
             return lane;
         };
         // A connection that came before the peer has said what its ports mean was taken for lane 0.
-        let meant = usize::from(port) % peer.paths.max(1);
+        let meant = peer.lane_of_port(port);
+        if meant >= peer.paths.max(1) {
+            // It was dialled for a lane that there is not. Nothing has gone by it in either direction.
+            self.drain(at, lane);
+            return lane;
+        }
         let is_another = peer.port_is_lane && meant != lane;
-        let lane = if is_another && peer.lane(meant).link.state == State::Down {
-            let link = std::mem::take(&mut peer.lanes[lane].link);
-            peer.lanes[meant].link = link;
-            peer.lanes[meant].generation = peer.generation;
-            if let Some(connection) = peer.lanes[meant].link.connection {
-                let place = Place { peer: at, lane: meant as u8 };
-                self.connections.insert(connection, place);
-            }
-            self.requests.push_back(Request::Vacant(peer.address));
-            meant
-        } else {
-            lane
-        };
+        let moves = is_another && peer.lane(meant).link.state == State::Down;
+        let lane = if moves { self.move_connection(at, lane, meant) } else { lane };
+        let Some(peer) = self.peers.get_mut(&at) else { return lane };
         Self::ask_to_write(&mut self.requests, &mut peer.lanes[lane]);
         lane
+    }
+
+    /// A connection turns out to be another lane's, which has none. Returns that lane.
+    pub(super) fn move_connection(&mut self, at: u32, lane: usize, meant: usize) -> usize {
+        let Some(peer) = self.peers.get_mut(&at) else { return lane };
+        let link = std::mem::take(&mut peer.lanes[lane].link);
+        peer.lane(meant).link = link;
+        peer.lanes[meant].generation = if peer.announces_in_maps { peer.generation } else { 0 };
+        peer.lanes[meant].dial_at = None;
+        if let Some(connection) = peer.lanes[meant].link.connection {
+            let place = Place { peer: at, lane: meant as u8 };
+            self.connections.insert(connection, place);
+        }
+        self.requests.push_back(Request::Vacant(peer.address));
+        meant
     }
 
     /// What goes next on a connection, in two parts. Nothing if it waits for something.
     pub fn to_write(&mut self, connection: Connection) -> [&[u8]; 2] {
         let Some((at, lane)) = self.place_of(connection) else { return [&[], &[]] };
         let said = self.announcement();
-        let Some(peer) = self.peers.get_mut(&at) else { return [&[], &[]] };
-        let number = if peer.announces_in_maps { self.map_number } else { 0 };
-        let Some(lane) = peer.lanes.get_mut(lane) else { return [&[], &[]] };
+        let number = self.map_number;
+        let Some(lane) = self.peers.get_mut(&at).and_then(|peer| peer.lanes.get_mut(lane)) else {
+            return [&[], &[]];
+        };
         if lane.link.map_due && lane.link.map.is_none() && lane.is_up() {
             self.totals.maps_sent += 1;
             lane.link.map_due = false;
             let mut map: MapMessage = [0; HEADER_BYTES + MAP_BYTES];
             let (header, bits) = map.split_at_mut(HEADER_BYTES);
+            #[cfg(test)]
+            let said = if said.generation == 0 { Announcement::default() } else { said };
             header.copy_from_slice(&map_header(said, number).encode());
             self.congested.write(bits);
             // A map for each lane of each peer would leave holes in the heap between what stays.
@@ -397,6 +462,9 @@ impl Node {
         let Some((at, lane)) = self.forget_connection(connection) else { return };
         let Some(peer) = self.peers.get_mut(&at) else { return };
         let is_refused = peer.is_refused(lane);
+        if peer.lanes[lane].is_sound(now) {
+            peer.forget_failures(lane);
+        }
         peer.answered_after(lane, now);
         peer.lane_ended(lane);
         if is_refused && peer.stand_ins.refused(lane, now) {
@@ -404,14 +472,22 @@ impl Node {
             Self::ask_to_write(&mut self.requests, &mut peer.lanes[carrier]);
             self.notice(at, Told::Refused, |address| Notice::Refused(address, lane));
         }
+        self.end_last_start(at, lane, now);
         let Some(peer) = self.peers.get_mut(&at) else { return };
         peer.lanes[lane].quick_dials = quick_dials(peer.rtt);
         peer.used = now;
         self.requests.push_back(Request::Vacant(peer.address));
+        if peer.dials && peer.lanes[lane].fails_again_and_again() && !peer.mixes_up() {
+            self.cannot_be_reached(at, "it ends each connection soon");
+        }
         self.dial_later(at, lane, now);
     }
 
-    fn drain(&mut self, at: u32, lane: usize) {
+    fn cannot_be_reached(&mut self, at: u32, why: &str) {
+        self.notice(at, Told::Unreachable, |address| Notice::Unreachable(address, why.to_owned()));
+    }
+
+    pub(super) fn drain(&mut self, at: u32, lane: usize) {
         if let Some(link) = self.peers.get_mut(&at).and_then(|peer| peer.lanes.get_mut(lane))
             && link.link.state == State::Up
             && let Some(connection) = link.link.connection
@@ -462,7 +538,7 @@ impl Node {
         self.set_dial_time(at, lane, now.after(wait));
     }
 
-    fn set_dial_time(&mut self, at: u32, lane: usize, then: Time) {
+    pub(super) fn set_dial_time(&mut self, at: u32, lane: usize, then: Time) {
         if let Some(peer) = self.peers.get_mut(&at) {
             peer.lane(lane).dial_at = Some(then);
             self.timers.insert((then, at));
@@ -490,10 +566,9 @@ impl Node {
         let mut due = Vec::new();
         for (lane, this) in peer.lanes.iter_mut().enumerate() {
             this.give_back_memory();
-            if this.link.held.is_some_and(|until| until <= now) {
+            if matches!(this.link.held, Some(Held::Until(then)) if then <= now) {
                 this.link.held = None;
                 peer.stand_ins.taken(lane);
-                this.forget_failures();
                 Self::ask_to_write(&mut self.requests, this);
             }
             if wants && this.dial_at.is_some_and(|then| then <= now) {

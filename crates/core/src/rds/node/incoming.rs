@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 
 use super::{
-    Announcement, Connection, Counts, Datagram, Header, LANES_MAX, MAP_BYTES, Map, Node, Notice,
-    PROBE_PORT, Request, Time, Told,
+    Announcement, Connection, Counts, Datagram, Header, MAP_BYTES, Map, Node, Notice, PROBE_PORT,
+    Request, Time, Told,
 };
 use crate::rds::assembly::Assembly;
 use crate::rds::lane::{ANSWERS_ALL_MAX, ANSWERS_EACH, ANSWERS_MAX};
-use crate::rds::peer::Learnt;
+use crate::rds::peer::By;
 
 impl Node {
     /// Bytes that came on a connection. What they bring is in the ports' queues afterwards.
@@ -31,16 +31,47 @@ impl Node {
         {
             let this = &mut peer.lanes[lane];
             let is_another = messages(&this.counts) != before;
-            self.partials.has(connection, assembly.memory(), is_another, now);
+            let paused = this.link.paused;
+            self.partials.has(connection, assembly.memory(), is_another, paused, now);
             this.link.assembly = assembly;
-            while let Some(surplus) = self.partials.surplus() {
-                self.give_up(surplus, now);
+            while let Some(surplus) = self.partials.surplus(self.config.partials) {
+                self.requests.push_back(Request::GiveUp(surplus));
             }
         }
     }
 
-    /// Resets a connection that holds memory which others need: its peer sends the message again.
-    fn give_up(&mut self, connection: Connection, now: Time) {
+    /// Whether a port is full: before what has come by a connection is taken, [`Node::may_take`] is to be
+    /// asked how much of it.
+    #[must_use]
+    pub fn must_ask(&self) -> bool {
+        !self.full.is_empty()
+    }
+
+    /// How many of these bytes, which have come by a connection, may be taken: those before a message to a
+    /// port that is full. What follows is left, and the connection paused.
+    pub fn may_take(&mut self, connection: Connection, bytes: &[u8], now: Time) -> usize {
+        let Some((at, lane)) = self.place_of(connection) else { return bytes.len() };
+        let Some(peer) = self.peers.get(&at) else { return bytes.len() };
+        let is_full = |port: u16| self.full.contains(&port);
+        let (count, full) = peer.lanes[lane].link.assembly.before_full(bytes, is_full);
+        if let Some(port) = full {
+            self.pause(connection, port, now);
+        }
+        count
+    }
+
+    /// Whether a connection was given up, and the message that it brings is not whole yet.
+    #[must_use]
+    pub fn is_given_up(&self, connection: Connection) -> bool {
+        self.partials.is_given_up(connection)
+    }
+
+    /// All that had come by a connection that was given up was read. If its message is not whole still, it
+    /// is reset: its peer sends it again.
+    pub fn give_up(&mut self, connection: Connection, now: Time) {
+        if !self.is_given_up(connection) {
+            return;
+        }
         self.partials.forget(connection);
         if let Some((at, _)) = self.place_of(connection) {
             self.notice(at, Told::Partial, Notice::Partial);
@@ -75,7 +106,7 @@ impl Node {
     fn message(&mut self, connection: Connection, header: Header, body: Cow<'_, [u8]>, now: Time) {
         let Some((at, lane)) = self.place_of(connection) else { return };
         if header.is_map() {
-            return self.map(at, lane, &header, &body, now);
+            return self.map(connection, &header, &body, now);
         }
         let lane = self.release(at, lane);
         let Some(peer) = self.peers.get_mut(&at) else { return };
@@ -90,7 +121,7 @@ impl Node {
                 let notice = |from| Notice::Extension(from, unreadable.0);
                 self.notice(at, Told::Extension, notice);
             }
-            self.learn(at, lane, said, false, now);
+            self.learn(at, By { lane, connection, in_map: false }, said, now);
             if header.to == PROBE_PORT {
                 return;
             }
@@ -100,23 +131,30 @@ impl Node {
         }
         let from = peer_address(self, at);
         let datagram = Datagram { from, port: header.from, body: body.into_owned() };
-        match self.deliver(header.to, datagram) {
-            None => {
-                self.totals.no_port += 1;
-                self.notice(at, Told::NoPort, |from| Notice::NoPort(from, header.to));
-            }
-            Some(false) => {}
-            Some(true) => self.pause(connection, header.to),
+        if !self.deliver(header.to, datagram) {
+            self.totals.no_port += 1;
+            self.notice(at, Told::NoPort, |from| Notice::NoPort(from, header.to));
         }
     }
 
-    fn map(&mut self, at: u32, lane: usize, header: &Header, body: &[u8], now: Time) {
+    fn map(&mut self, connection: Connection, header: &Header, body: &[u8], now: Time) {
         self.totals.maps_received += 1;
         let said = Announcement::read(&header.extensions);
+        let Some((at, lane)) = self.place_of(connection) else { return };
+        let Some(peer) = self.peers.get(&at) else { return };
+        let names_its_start = said.generation != 0 || peer.announces_in_maps;
+        let is_of_the_past = names_its_start && peer.is_of_the_past(said.generation, connection);
+        let by = By { lane, connection, in_map: true };
         if said != Announcement::default() {
-            self.learn(at, lane, said, true, now);
+            self.learn(at, by, said, now);
+        } else if peer.announces_in_maps && !is_of_the_past {
+            self.forget_start(at, by, now);
         }
+        let Some((_, lane)) = self.place_of(connection) else { return };
         self.release(at, lane);
+        if is_of_the_past {
+            return;
+        }
         let (Some(map), Some(peer)) = (Map::read(body), self.peers.get_mut(&at)) else {
             debug_assert_ne!(body.len(), MAP_BYTES);
             return self.notice(at, Told::Map, Notice::BadMap);
@@ -124,30 +162,6 @@ impl Node {
         if peer.is_newest_map(said.generation, header.sequence) {
             peer.congested = map;
             self.tell_of_room();
-        }
-    }
-
-    fn learn(&mut self, at: u32, lane: usize, said: Announcement, in_map: bool, now: Time) {
-        let lanes_here = self.config.lanes;
-        if let Some(lanes) = said.lanes.filter(|lanes| !(1..=LANES_MAX as u16).contains(lanes)) {
-            self.notice(at, Told::Announced, |address| Notice::Announced(address, lanes));
-        }
-        let Some(peer) = self.peers.get_mut(&at) else { return };
-        let before: u64 = peer.lanes.iter().map(|lane| lane.counts.dropped).sum();
-        let Learnt { anew, paths } = peer.learn(said, lane, in_map, lanes_here, &mut self.freed);
-        let dropped: u64 = peer.lanes.iter().map(|lane| lane.counts.dropped).sum::<u64>() - before;
-        let address = peer.address;
-        if (anew || dropped > 0) && peer.may_say_anew(now) {
-            self.requests.push_back(Request::Notice(Notice::Anew(address, dropped)));
-        }
-        self.give_room();
-        if paths {
-            self.requests.push_back(Request::Vacant(address));
-            self.dial_all(at, now);
-            let Some(peer) = self.peers.get_mut(&at) else { return };
-            for lane in &mut peer.lanes {
-                Self::ask_to_write(&mut self.requests, lane);
-            }
         }
     }
 
@@ -177,14 +191,18 @@ impl Node {
         Self::ask_to_write(&mut self.requests, this);
     }
 
-    /// A queue is fuller than it should be by what was under way.
-    fn pause(&mut self, connection: Connection, port: u16) {
+    /// The next message of a connection is for a port that is full.
+    fn pause(&mut self, connection: Connection, port: u16, now: Time) {
         if let Some((at, lane)) = self.place_of(connection)
             && let Some(peer) = self.peers.get_mut(&at)
             && let Some(port) = self.ports.get_mut(&port)
             && !port.pausing.contains(&connection)
         {
+            if port.pausing.is_empty() {
+                port.pauses_since = now;
+            }
             port.pausing.push(connection);
+            self.partials.set_paused(connection, true);
             if !std::mem::replace(&mut peer.lanes[lane].link.paused, true) {
                 self.requests.push_back(Request::Pause(connection));
             }
@@ -197,6 +215,7 @@ impl Node {
             && !self.ports.values().any(|port| port.pausing.contains(&connection))
         {
             peer.lanes[lane].link.paused = false;
+            self.partials.set_paused(connection, false);
             self.requests.push_back(Request::Resume(connection));
         }
     }

@@ -98,7 +98,7 @@ fn give_up(node: &mut Node, since: Time) {
         node.tick(now);
         for request in requests(node) {
             if let Request::Dial { connection, .. } = request {
-                node.failed(connection, now);
+                node.failed(connection, "refused", now);
             }
         }
     }

@@ -7,6 +7,7 @@ use crate::rds::header::{FLAG_AGAIN, FLAG_MAP, LANES_MAX, MESSAGE_BYTES_MAX, PRO
 use crate::rds::lane::ANSWERS_MAX;
 use crate::rds::node::{
     BindError, NotTaken, Notice, OVERRUN_BYTES, PARTIAL_BYTES_MAX, PEERS_MAX, SHUT_OUT, SendError,
+    UNANSWERED_MAX,
 };
 
 fn notices(node: &mut Node) -> Vec<Notice> {
@@ -138,34 +139,73 @@ fn a_full_queue_is_congested_until_half_of_it_is_taken() {
     assert!(written(&mut node, connection).is_empty());
     node.received(connection, &message(2, 4, 4001, 0, &[0; 100]), Time::ZERO);
     let map = written(&mut node, connection);
-    assert_eq!((map[0].0.flags, map[0].0.sequence, map[0].1[4001 / 8]), (FLAG_MAP, 0, 2));
+    assert_eq!((map[0].0.flags, map[0].0.sequence, map[0].1[4001 / 8]), (FLAG_MAP, 2, 2));
     node.receive(port).unwrap();
     let map = written(&mut node, connection);
     assert_eq!(map[0].1[4001 / 8], 0);
 }
 
+/// Reads from a connection as its driver does. Returns how much was taken.
+fn read(node: &mut Node, connection: Connection, bytes: &[u8], now: Time) -> usize {
+    let count = if node.must_ask() { node.may_take(connection, bytes, now) } else { bytes.len() };
+    node.received(connection, &bytes[..count], now);
+    count
+}
+
 #[test]
 fn a_queue_that_overruns_stops_the_reading_until_it_is_taken() {
     let (mut node, connection) = accepted(1000);
-    let port = node.bind(4001).unwrap();
-    let body = vec![0; MESSAGE_BYTES_MAX];
-    let mut sequence = 0;
-    while !requests(&mut node).contains(&Request::Pause(connection)) {
-        sequence += 1;
-        node.received(connection, &message(sequence, 4, 4001, 0, &body), Time::ZERO);
-        assert!(sequence <= (OVERRUN_BYTES / MESSAGE_BYTES_MAX) as u64 + 2);
+    let (port, other) = (node.bind(4001).unwrap(), node.bind(4002).unwrap());
+    let whole = message(1, 4, port, 0, &vec![0; MESSAGE_BYTES_MAX]);
+    let now = at_ms(7);
+    let mut count = 0;
+    while read(&mut node, connection, &whole, now) > 0 {
+        count += 1;
     }
-    while node.receive(port).is_some() {}
+    assert_eq!(count, OVERRUN_BYTES / MESSAGE_BYTES_MAX + 1);
+    assert!(requests(&mut node).contains(&Request::Pause(connection)));
+    assert_eq!(node.stopping().collect::<Vec<_>>(), [(port, now)]);
+    // A quarter of it is enough, whatever it is congested by; and less is not.
+    (0..2).for_each(|_| drop(node.receive(port)));
+    assert!(!requests(&mut node).contains(&Request::Resume(connection)));
+    node.receive(port);
     assert!(requests(&mut node).contains(&Request::Resume(connection)));
-    // And when the port is given back instead.
-    for _ in 0..12 {
-        sequence += 1;
-        node.received(connection, &message(sequence, 4, 4001, 0, &body), Time::ZERO);
+    assert_eq!((node.stopping().count(), node.must_ask()), (0, false));
+    // What is for others comes, up to a message for the one that is full.
+    while !node.must_ask() {
+        read(&mut node, connection, &whole, now);
     }
-    requests(&mut node);
+    let both = [&message(1, 4, other, 0, b"x")[..], &message(1, 4, 9, 0, b"y")].concat();
+    assert_eq!(read(&mut node, connection, &[&both[..], &whole].concat(), now), both.len());
+    assert_eq!(node.receive(other).unwrap().body, b"x");
+    assert!(requests(&mut node).contains(&Request::Pause(connection)));
+    // And when the port is given back instead.
     node.unbind(port);
     assert!(requests(&mut node).contains(&Request::Resume(connection)));
-    assert_eq!(node.report().ports.len(), 0);
+    assert!(!node.must_ask());
+}
+
+/// Each connection brought one more message: of 200 peers that was 200 MiB.
+#[test]
+fn many_peers_bring_no_more_to_a_full_port_than_one() {
+    let mut node = node("255.0.0.1");
+    let port = node.bind(5).unwrap();
+    let whole = message(1, 4, 5, 0, &vec![7; MESSAGE_BYTES_MAX]);
+    for number in 0..200 {
+        let from = IpAddr::V4(core::net::Ipv4Addr::from_bits(0x0a00_0000 + number));
+        let connection = node.accept(from, 8, Time::ZERO).unwrap();
+        // Its first half is there before the port is full, or not.
+        let stream = [kernel_map(), whole.clone()].concat();
+        for part in stream.chunks(256 << 10) {
+            if read(&mut node, connection, part, Time::ZERO) < part.len() {
+                break;
+            }
+        }
+    }
+    let queued = node.report().ports[0].queued_bytes;
+    let most = node.config().receive_buffer + OVERRUN_BYTES + MESSAGE_BYTES_MAX + 1000;
+    assert!(queued <= most, "{queued} of {most}");
+    assert_eq!(node.receive(port).unwrap().body.len(), MESSAGE_BYTES_MAX);
 }
 
 #[test]
@@ -259,7 +299,7 @@ fn a_peer_that_is_given_up_is_dialled_again_for_what_waited_for_its_congestion()
         node.tick(now);
         for request in requests(&mut node) {
             match request {
-                Request::Dial { connection, .. } => node.failed(connection, now),
+                Request::Dial { connection, .. } => node.failed(connection, "refused", now),
                 Request::Room(of) if of == port => room_at = room_at.or(Some(second)),
                 _ => {}
             }
@@ -392,6 +432,53 @@ fn peers_are_bounded_and_the_idle_ones_forgotten() {
     assert_eq!(node.report().totals.refused, 2);
 }
 
+/// One program sent to 4,200 hosts that are not there, and no new peer was taken any more.
+#[test]
+fn hosts_that_never_answer_shut_no_others_out() {
+    let now = Time::ZERO;
+    let mut node = node("255.0.0.1");
+    let at = |number: u32| IpAddr::V4(core::net::Ipv4Addr::from_bits(0x0a00_0000 + number));
+    let mut next = 0;
+    let mut send_to_new = |node: &mut Node, port| {
+        next += 1;
+        node.send(port, (at(next), 9), b"x", now)
+    };
+    let greedy = node.bind(0).unwrap();
+    let sent = (0..1000).filter(|_| send_to_new(&mut node, greedy).is_ok()).count();
+    assert_eq!(sent, UNANSWERED_MAX);
+    assert_eq!(send_to_new(&mut node, greedy), Err(SendError::Unanswered));
+    // Many ports, or one that is given back and taken again, can hold all places.
+    let others: Vec<u16> = (0..30).map(|_| node.bind(0).unwrap()).collect();
+    for number in 0..PEERS_MAX - UNANSWERED_MAX {
+        send_to_new(&mut node, others[number / UNANSWERED_MAX]).unwrap();
+    }
+    assert_eq!(node.report().peers.len(), PEERS_MAX);
+    requests(&mut node);
+    let outside = address("11.0.0.1");
+    let connection = node.accept(outside, 8, now).unwrap();
+    node.received(connection, &kernel_map(), now);
+    let displaced = |request: &Request| matches!(request, Request::Notice(Notice::Displaced(_)));
+    assert_eq!(requests(&mut node).iter().filter(|request| displaced(request)).count(), 1);
+    let quiet = node.bind(0).unwrap();
+    assert_eq!(send_to_new(&mut node, quiet), Ok(()));
+    assert_eq!(node.send(quiet, (outside, 9), b"x", now), Ok(()));
+    assert_eq!(node.report().peers.len(), PEERS_MAX);
+    // Once they answer they count no more.
+    let dialled = node.bind(0).unwrap();
+    let mut small = super::node(SMALL);
+    small.bind(dialled).unwrap();
+    for number in 0..2 * UNANSWERED_MAX as u32 {
+        let to = IpAddr::V4(core::net::Ipv4Addr::from_bits(0x0b00_0000 + number));
+        small.send(dialled, (to, 9), b"x", now).unwrap();
+        let connection = requests(&mut small).into_iter().find_map(|request| match request {
+            Request::Dial { connection, .. } => Some(connection),
+            _ => None,
+        });
+        small.connected(connection.unwrap(), now);
+        small.received(connection.unwrap(), &kernel_map(), now);
+    }
+}
+
 #[test]
 fn beginnings_of_messages_are_bounded_and_the_oldest_is_given_up() {
     let mut node = node("255.0.0.1");
@@ -405,7 +492,7 @@ fn beginnings_of_messages_are_bounded_and_the_oldest_is_given_up() {
         let connection = node.accept(at(number), 8, now).unwrap();
         node.received(connection, &kernel_map(), now);
         node.received(connection, &whole[..whole.len() - 1], now);
-        for request in requests(&mut node) {
+        for request in requests_and_given_up(&mut node, now) {
             match request {
                 Request::Close(of) => closed.push(of),
                 Request::Notice(notice) => assert!(matches!(notice, Notice::Partial(_))),
@@ -425,6 +512,61 @@ fn beginnings_of_messages_are_bounded_and_the_oldest_is_given_up() {
     let again = node.accept(at(0), 8, at_ms(9000)).unwrap();
     node.received(again, &message(1, 4, 5, FLAG_AGAIN, b"again"), at_ms(9000));
     assert_eq!(node.receive(port).unwrap().body, b"again");
+}
+
+/// What is asked for, where nothing more has come by connections that are given up.
+fn requests_and_given_up(node: &mut Node, now: Time) -> Vec<Request> {
+    let mut all = Vec::new();
+    while let Some(request) = node.poll() {
+        if let Request::GiveUp(connection) = request {
+            node.give_up(connection, now);
+        }
+        all.push(request);
+    }
+    all
+}
+
+#[test]
+fn a_beginning_whose_port_is_full_is_not_given_up_and_one_whose_rest_had_come_stays() {
+    let now = Time::ZERO;
+    let mut config = Config::new(address("255.0.0.1"), 7, 1);
+    (config.receive_buffer, config.overrun, config.partials) = (1000, 1000, 130_000);
+    let mut node = Node::new(config);
+    let (full, free) = (node.bind(5).unwrap(), node.bind(6).unwrap());
+    let mut number = 0;
+    let mut begin = |node: &mut Node, to| {
+        number += 1;
+        let from = IpAddr::V4(core::net::Ipv4Addr::from_bits(0x0a00_0000 + number));
+        let connection = node.accept(from, 8, now).unwrap();
+        let whole = message(1, 4, to, 0, &[7; 40_000]);
+        node.received(connection, &kernel_map(), now);
+        read(node, connection, &whole[..30_000], now);
+        (connection, whole[30_000..].to_vec())
+    };
+    // The oldest waits for a port that is full.
+    let (waits, rest) = begin(&mut node, full);
+    let (filler, filling) = begin(&mut node, full);
+    read(&mut node, filler, &filling, now);
+    assert_eq!(read(&mut node, waits, &rest, now), 0);
+    let (comes, rest_of_that) = begin(&mut node, free);
+    let (stays_away, _) = begin(&mut node, free);
+    requests(&mut node);
+    begin(&mut node, free);
+    // The next one's rest is there when it is read to its end: the one after it is given up then.
+    let asked = requests(&mut node);
+    assert_eq!(asked.iter().filter(|r| matches!(r, Request::GiveUp(_))).count(), 1);
+    assert!(asked.contains(&Request::GiveUp(comes)), "{asked:?}");
+    node.received(comes, &rest_of_that, now);
+    node.give_up(comes, now);
+    let closed = |asked: &[Request], of| asked.contains(&Request::Close(of));
+    assert!(!closed(&requests(&mut node), comes));
+    assert_eq!(node.receive(free).unwrap().body.len(), 40_000);
+    begin(&mut node, free);
+    let asked = requests_and_given_up(&mut node, now);
+    assert!(closed(&asked, stays_away) && !closed(&asked, waits), "{asked:?}");
+    while node.receive(full).is_some() {}
+    node.received(waits, &rest, now);
+    assert_eq!(node.receive(full).unwrap().body.len(), 40_000);
 }
 
 #[test]

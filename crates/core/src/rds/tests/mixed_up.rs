@@ -121,7 +121,7 @@ fn play(seed: u64, node_dials: bool) -> u64 {
     node.closed(first, now);
     for request in requests(&mut node) {
         if let Request::Dial { connection, .. } = request {
-            node.failed(connection, now);
+            node.failed(connection, "refused", now);
         }
     }
     let mut next = vec![0; usize::from(PORTS)];

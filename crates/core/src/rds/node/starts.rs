@@ -1,0 +1,95 @@
+//! A peer says what it is, and that it has started anew.
+
+use super::{Announcement, LANES_MAX, Node, Notice, Request, State, Time, Told};
+use crate::rds::peer::{By, Here, Learnt, Peer};
+
+/// Messages that were dropped because a peer has started anew.
+fn dropped(peer: &Peer) -> u64 {
+    peer.lanes.iter().map(|lane| lane.counts.dropped).sum()
+}
+
+impl Node {
+    /// Does something with a peer that may drop what its last start may have got. Says so if it did, or
+    /// if the peer has started anew.
+    fn with_start<T>(
+        &mut self,
+        at: u32,
+        now: Time,
+        change: impl FnOnce(&mut Peer, &Here<'_>, &mut crate::rds::lane::Freed) -> (T, bool),
+    ) -> Option<T> {
+        let ports = &self.ports;
+        let here = Here {
+            lanes: self.config.lanes,
+            lane_of: &|port| ports.get(&port).map(|port| port.lane),
+        };
+        let peer = self.peers.get_mut(&at)?;
+        let before = dropped(peer);
+        let (done, anew) = change(peer, &here, &mut self.freed);
+        let dropped = dropped(peer) - before;
+        if (anew || dropped > 0) && peer.may_say_anew(now) {
+            self.requests.push_back(Request::Notice(Notice::Anew(peer.address, dropped)));
+        }
+        self.give_room();
+        Some(done)
+    }
+
+    pub(super) fn learn(&mut self, at: u32, by: By, said: Announcement, now: Time) {
+        if let Some(lanes) = said.lanes.filter(|lanes| !(1..=LANES_MAX as u16).contains(lanes)) {
+            self.notice(at, Told::Announced, |address| Notice::Announced(address, lanes));
+        }
+        let learnt = self.with_start(at, now, |peer, here, freed| {
+            let learnt = peer.learn(said, by, here, freed);
+            (learnt, learnt.anew)
+        });
+        if matches!(learnt, Some(Learnt { paths: true, .. })) {
+            self.has_other_lanes(at, now);
+        }
+    }
+
+    /// A peer has become another program, of which nothing is known: it begins with lane 0.
+    pub(super) fn forget_start(&mut self, at: u32, by: By, now: Time) {
+        self.with_start(at, now, |peer, here, freed| (peer.forget_start(by, here, freed), true));
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        let lanes = peer.lanes.len();
+        // What is dialled would be taken for any lane, or be reset.
+        for lane in peer.lanes.iter_mut().filter(|lane| lane.link.state == State::Dialling) {
+            let dialled = lane.link.connection;
+            lane.rewind();
+            if let Some(dialled) = dialled {
+                self.connections.remove(&dialled);
+                self.requests.push_back(Request::Close(dialled));
+            }
+        }
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        let stays = by.lane == 0 || peer.lanes[0].link.state == State::Down;
+        if stays && by.lane > 0 {
+            self.move_connection(at, by.lane, 0);
+        }
+        (1..lanes).for_each(|lane| self.drain(at, lane));
+        if stays {
+            self.probe(at, 0);
+        } else {
+            self.set_dial_time(at, 0, now);
+        }
+    }
+
+    /// A lane has no connection any more.
+    pub(super) fn end_last_start(&mut self, at: u32, lane: usize, now: Time) {
+        self.with_start(at, now, |peer, here, freed| {
+            (peer.end_last_start(lane, here, freed), false)
+        });
+    }
+
+    fn has_other_lanes(&mut self, at: u32, now: Time) {
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        self.requests.push_back(Request::Vacant(peer.address));
+        for lane in peer.paths..peer.lanes.len() {
+            self.drain(at, lane);
+        }
+        self.dial_all(at, now);
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        for lane in &mut peer.lanes {
+            Self::ask_to_write(&mut self.requests, lane);
+        }
+    }
+}

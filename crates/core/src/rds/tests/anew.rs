@@ -1,0 +1,285 @@
+//! A peer that starts anew: with another number of lanes, as another program, or saying nothing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::handshakes::{dials, with_an_old_kernel};
+use super::*;
+use crate::rds::header::{FLAG_AGAIN, FLAG_MAP, PROBE_PORT};
+use crate::rds::node::{GIVE_UP, NotTaken};
+
+/// What a Hawser says of itself.
+fn said(generation: u8, lanes: u8) -> [u8; 10] {
+    [5, 0, lanes, 6, 0, 0, 0, generation, 8, 0]
+}
+
+/// The map of a Hawser, which is the first message of each of its connections.
+fn hawser_map(generation: u8, lanes: u8) -> Vec<u8> {
+    let mut bytes = message(1, 0, 0, FLAG_MAP, &[0; 8192]);
+    bytes[32..42].copy_from_slice(&said(generation, lanes));
+    bytes
+}
+
+/// The peer, which takes what is dialled.
+#[derive(Default)]
+struct Far {
+    /// By lane.
+    connections: BTreeMap<u16, Connection>,
+    /// What came of each port, in the order in which it was read.
+    got: BTreeMap<u16, Vec<u8>>,
+    closed: usize,
+    dialled: usize,
+}
+
+impl Far {
+    /// Takes connections for so long, and says `first` by each of them.
+    fn pass(&mut self, node: &mut Node, now: &mut Time, ms: u64, first: &[u8]) {
+        let end = now.after(Duration::from_millis(ms));
+        while *now < end {
+            *now = now.after(Duration::from_millis(1));
+            node.tick(*now);
+            for request in requests(node) {
+                match request {
+                    Request::Dial { connection, port_remainder, .. } => {
+                        self.dialled += 1;
+                        self.connections.insert(port_remainder, connection);
+                        node.connected(connection, *now);
+                        node.received(connection, first, *now);
+                    }
+                    Request::Drain(at) | Request::Close(at) => {
+                        self.closed += 1;
+                        self.connections.retain(|_, other| *other != at);
+                        node.closed(at, *now);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Reads what there is, and acknowledges it.
+    fn read(&mut self, node: &mut Node, now: Time) {
+        for connection in self.connections.values() {
+            for (header, body) in written(node, *connection) {
+                if header.from > PROBE_PORT {
+                    self.got.entry(header.from).or_default().push(body[0]);
+                }
+            }
+            node.acknowledged(*connection, progress(u64::MAX), now);
+        }
+    }
+
+    /// All connections break.
+    fn die(&mut self, node: &mut Node, now: Time) {
+        for connection in std::mem::take(&mut self.connections).into_values() {
+            node.closed(connection, now);
+        }
+    }
+}
+
+/// A node with many ports, connected to a Hawser with so many lanes, which has read all.
+fn with_a_hawser(lanes: u8, now: &mut Time) -> (Node, Far, Vec<u16>) {
+    let (mut node, first, _) = dialled(*now);
+    let mut far = Far { connections: [(0, first)].into(), ..Far::default() };
+    node.received(first, &hawser_map(1, lanes), *now);
+    far.pass(&mut node, now, 20, &hawser_map(1, lanes));
+    far.read(&mut node, *now);
+    assert_eq!(far.connections.len(), usize::from(lanes));
+    far.got.clear();
+    let ports = (0..16).map(|_| node.bind(0).unwrap()).collect();
+    (node, far, ports)
+}
+
+fn send(node: &mut Node, ports: &[u16], number: u8, now: Time) {
+    for port in ports {
+        node.send(*port, (address(LARGE), 9), &[number], now).unwrap();
+    }
+}
+
+#[test]
+fn order_holds_where_a_peer_starts_anew_with_more_lanes() {
+    let mut now = Time::ZERO;
+    let (mut node, mut far, ports) = with_a_hawser(1, &mut now);
+    far.die(&mut node, now);
+    (1..4).for_each(|number| send(&mut node, &ports, number, now));
+    far.pass(&mut node, &mut now, 20, &hawser_map(2, 8));
+    (4..6).for_each(|number| send(&mut node, &ports, number, now));
+    assert_eq!(far.connections.len(), 8);
+    // The lanes beyond the first are read first.
+    let first = far.connections.remove(&0).unwrap();
+    far.read(&mut node, now);
+    assert!(!far.got.is_empty(), "all go by the first lane");
+    far.connections.insert(0, first);
+    far.read(&mut node, now);
+    for port in &ports {
+        assert_eq!(far.got[port], [1, 2, 3, 4, 5], "of port {port}");
+    }
+}
+
+#[test]
+fn nothing_is_stuck_where_a_peer_starts_anew_with_fewer_lanes_while_connections_of_others_live() {
+    let mut now = Time::ZERO;
+    let (mut node, mut far, ports) = with_a_hawser(8, &mut now);
+    // All is given to connections, and what comes then waits for room in these.
+    send(&mut node, &ports, 1, now);
+    let old = std::mem::take(&mut far.connections);
+    for connection in old.values() {
+        written(&mut node, *connection);
+    }
+    send(&mut node, &ports, 2, now);
+    node.closed(old[&0], now);
+    far.pass(&mut node, &mut now, 20, &hawser_map(2, 1));
+    // What the last start may have got is dropped when its connections end, and the rest has come.
+    for connection in old.values() {
+        node.closed(*connection, now);
+    }
+    far.pass(&mut node, &mut now, 20, &hawser_map(2, 1));
+    far.read(&mut node, now);
+    for port in &ports {
+        assert_eq!(far.got[port], [2], "of port {port}");
+    }
+    assert!(node.report().ports.iter().all(|port| port.sent_bytes == 0));
+    assert_eq!(far.connections.len(), 1, "other lanes are not dialled again");
+}
+
+#[test]
+fn a_hawser_with_fewer_lanes_takes_the_place_of_an_old_kernel() {
+    let mut now = Time::ZERO;
+    let (mut node, lanes, _) = with_an_old_kernel(now);
+    let ports: Vec<u16> = (0..16).map(|_| node.bind(0).unwrap()).collect();
+    lanes.iter().for_each(|lane| node.closed(*lane, now));
+    send(&mut node, &ports, 1, now);
+    let mut far = Far::default();
+    far.pass(&mut node, &mut now, 500, &hawser_map(2, 1));
+    assert_eq!(node.report().peers[0].paths, 1);
+    far.read(&mut node, now);
+    assert!(ports.iter().all(|port| far.got[port] == [1]), "{:?}", far.got);
+    let before = far.dialled;
+    far.pass(&mut node, &mut now, 10_000, &hawser_map(2, 1));
+    assert_eq!(far.dialled - before, 0, "dials of lanes that there are not");
+}
+
+#[test]
+fn an_old_kernel_with_one_lane_takes_the_place_of_a_hawser() {
+    for lane_that_is_taken in [0, 5] {
+        let mut now = Time::ZERO;
+        let (mut node, mut far, ports) = with_a_hawser(8, &mut now);
+        send(&mut node, &ports, 1, now);
+        far.connections.values().for_each(|connection| drop(written(&mut node, *connection)));
+        far.die(&mut node, now);
+        send(&mut node, &ports, 2, now);
+        // It has one lane, takes one connection for it, and resets the others.
+        let mut taken = None;
+        for _ in 0..3000 {
+            now = now.after(Duration::from_millis(1));
+            node.tick(now);
+            for request in requests(&mut node) {
+                match request {
+                    Request::Dial { connection, port_remainder, .. } => {
+                        node.connected(connection, now);
+                        if taken.is_none() && (port_remainder == lane_that_is_taken) {
+                            taken = Some(connection);
+                            node.received(connection, &kernel_map(), now);
+                            node.received(connection, &probe(1, 0, PROBE_PORT, &[]), now);
+                        } else {
+                            node.closed(connection, now);
+                        }
+                    }
+                    Request::Drain(connection) => {
+                        taken = taken.filter(|at| *at != connection);
+                        node.closed(connection, now);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let report = node.report();
+        assert_eq!((report.peers[0].paths, report.peers[0].generation), (1, 0));
+        far.connections.insert(0, taken.unwrap());
+        far.read(&mut node, now);
+        for port in &ports {
+            assert_eq!(far.got[port], [2], "of port {port}, by lane {lane_that_is_taken}");
+        }
+    }
+}
+
+#[test]
+fn a_connection_of_a_lane_that_there_is_not_gives_up_none_that_there_is() {
+    let mut config = Config::new(address(LARGE), 7, 1);
+    config.lanes = 1;
+    let mut node = Node::new(config);
+    let first = node.accept(address(SMALL), 40_000, Time::ZERO).unwrap();
+    node.received(first, &hawser_map(1, 8), Time::ZERO);
+    requests(&mut node);
+    for port in 40_001..40_008 {
+        assert_eq!(node.accept(address(SMALL), port, Time::ZERO), Err(NotTaken::Wait));
+    }
+    let asked = requests(&mut node);
+    assert!(!asked.contains(&Request::Drain(first)), "{asked:?}");
+}
+
+#[test]
+fn a_new_start_that_says_nothing_gets_nothing_however_long_that_takes() {
+    for (generation, wanted) in [(1, &[1, 2][..]), (2, &[2])] {
+        let mut now = Time::ZERO;
+        let (mut node, mut far, ports) = with_a_hawser(1, &mut now);
+        send(&mut node, &ports[..1], 1, now);
+        written(&mut node, far.connections[&0]);
+        far.die(&mut node, now);
+        send(&mut node, &ports[..1], 2, now);
+        far.pass(&mut node, &mut now, 5000, &[]);
+        far.read(&mut node, now);
+        assert!(far.got.is_empty(), "{:?}", far.got);
+        node.received(far.connections[&0], &hawser_map(generation, 1), now);
+        far.read(&mut node, now);
+        assert_eq!(far.got[&ports[0]], wanted);
+    }
+}
+
+#[test]
+fn what_a_connection_of_the_last_start_says_late_changes_nothing() {
+    let now = Time::ZERO;
+    let mut large = node(LARGE);
+    let port = large.bind(9).unwrap();
+    let accept = |large: &mut Node, from| large.accept(address(SMALL), from, now).unwrap();
+    let first = accept(&mut large, 40_000);
+    large.received(first, &hawser_map(1, 8), now);
+    let late = accept(&mut large, 40_001);
+    large.closed(first, now);
+    let anew = accept(&mut large, 40_008);
+    large.received(anew, &hawser_map(2, 2), now);
+    let full = message(7, 0, 0, FLAG_MAP, &[255; 8192]);
+    let mut full_map = hawser_map(1, 8);
+    full_map[48..].copy_from_slice(&full[48..]);
+    large.received(late, &[full_map, message(3, 5, 9, 0, b"late")].concat(), now);
+    assert_eq!(large.receive(port).unwrap().body, b"late");
+    let report = large.report();
+    let peer = &report.peers[0];
+    assert_eq!((peer.paths, peer.generation, peer.congested_ports), (2, 2, 0));
+    // Its lane's numbers begin anew with the next connection.
+    large.closed(late, now);
+    let next = accept(&mut large, 40_009);
+    large.received(next, &[hawser_map(2, 2), message(2, 5, 9, FLAG_AGAIN, b"next")].concat(), now);
+    assert_eq!(large.receive(port).unwrap().body, b"next");
+}
+
+#[test]
+fn a_peer_that_was_forgotten_is_told_of_congestion_by_the_number_that_maps_have() {
+    let now = Time::ZERO;
+    let mut config = Config::new(address(LARGE), 7, 1);
+    config.receive_buffer = 100;
+    let mut large = Node::new(config);
+    let port = large.bind(9).unwrap();
+    let first = large.accept(address(SMALL), 40_000, now).unwrap();
+    let number = |large: &mut Node, at| {
+        let maps = written(large, at).into_iter().filter(|(header, _)| header.is_map());
+        maps.map(|(header, _)| header.sequence).next_back().unwrap()
+    };
+    let before = number(&mut large, first);
+    large.received(first, &message(1, 5, port, 0, &[0; 200]), now);
+    assert_eq!(number(&mut large, first), before + 1);
+    // As one that has just come, of which nothing is known.
+    let other = large.accept(address("10.0.0.0"), 40_000, now).unwrap();
+    assert_eq!(number(&mut large, other), before + 1);
+    assert!(dials(&mut large).is_empty() && GIVE_UP > Duration::ZERO);
+}
