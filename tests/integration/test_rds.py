@@ -551,30 +551,23 @@ def test_a_program_that_never_reads_what_a_peer_forces_on_it_is_ended_and_said(e
 @here
 def test_a_program_that_reads_a_little_and_then_nothing_stops_others_for_seconds_only(env):
     """It read until its queue was under the bound: lanes stood still for it for good, and it was not ended."""
-    with two_hosts() as (small, large), large.program(6000) as other, large.program(7000) as hog, contextlib.ExitStack() as stack:
-        senders = [stack.enter_context(small.program()) for _ in range(24)]
-
-        def push(sender):
-            sender.socket.settimeout(None)
-            with contextlib.suppress(OSError):
-                while True:
-                    sender.send(hog, bytes(60_000))
-        for sender in senders:
-            threading.Thread(target=push, args=(sender,), daemon=True).start()
+    with Proxy("127.0.200.8", free_port()) as proxy, proxy.program(6000) as other, proxy.program(7000) as hog, contextlib.ExitStack() as stack:
+        def peer(number, *messages):
+            stream = stack.enter_context(connect(proxy, f"127.0.101.{number}"))
+            stream.settimeout(0.5)
+            with contextlib.suppress(TimeoutError):
+                stream.sendall(MAP + b"".join(header(at, len(body), 9, port) + body for at, (port, body) in enumerate(messages, 1)))
 
         def queued():
-            return next((port["queued_bytes"] for port in large.info()["ports"] if port["port"] == 7000), 0)
-        bound = (2 << 20) + (8 << 20)
-        until(lambda: queued() > bound, "a full queue")
-        while queued() > bound - 200_000:
-            hog.receive()
-        victims = [stack.enter_context(small.program()) for _ in range(8)]
-        for number, victim in enumerate(victims):
-            victim.send(other, b"%d" % number)
-        equal(sorted(other.receive()[1] for _ in victims), [b"%d" % number for number in range(8)])
-        until(lambda: "the program with port 7000 is ended" in large.logged(), "its end", 15)
-        for sender in senders:
-            sender.socket.shutdown(socket.SHUT_RDWR)
+            return next(port["queued_bytes"] for port in proxy.info()["ports"] if port["port"] == 7000)
+        for number in range(1, 13):
+            peer(number, (7000, bytes(1 << 20)))
+        until(lambda: queued() > (2 << 20) + (8 << 20), "a full queue")
+        peer(99, (7000, b"waits"), (6000, b"after it"))
+        hog.receive()
+        other.socket.settimeout(12)
+        equal(other.receive()[1], b"after it")
+        assert "the program with port 7000 is ended" in proxy.logged(), proxy.logged()
 
 
 @limit(120)
