@@ -75,6 +75,46 @@ fn a_close_behind_an_error_that_is_still_under_way_takes_nothing_away() {
 }
 
 #[test]
+fn what_the_server_ignores_after_an_error_leaves_the_unnamed_statement_as_it_was() {
+    for ignored in [
+        close(""),
+        parse("", "SELECT 'two'"),
+        query("SELECT 2"),
+        [parse("", "SELECT 'two'"), close(""), query("SELECT 2")].concat(),
+    ] {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &[parse("", "SELECT 'one'"), sync()].concat());
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("1I"));
+        world.send(&client, &[bind("nonesuch"), ignored, sync()].concat());
+        world.send(&server, &answers("EI"));
+        server.received();
+        world.send(&client, &[bind(""), execute(), sync()].concat());
+        let sent = server.received();
+        assert_eq!(kinds(&sent), "PBES", "it is prepared again, to be certain");
+        assert!(String::from_utf8_lossy(&sent).contains("SELECT 'one'"));
+    }
+}
+
+#[test]
+fn a_parse_that_fails_takes_the_unnamed_statement_before_it_away() {
+    for before in [Vec::new(), [bind(""), execute()].concat()] {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &[parse("", "SELECT 'one'"), sync()].concat());
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("1I"));
+        let answered = if before.is_empty() { "EI" } else { "2CEI" };
+        world.send(&client, &[before, parse("", "SELEC"), sync()].concat());
+        world.send(&server, &answers(answered));
+        server.received();
+        world.send(&client, &[bind(""), execute(), sync()].concat());
+        assert_eq!(server.kinds(), "CBES", "after a Close, so that the Bind fails");
+    }
+}
+
+#[test]
 fn trap_14_an_unnamed_statement_of_another_client_is_not_run_after_an_error() {
     // The second client's Parse or Close of the unnamed statement is ignored by the server
     // because of an error before it: the server still has the first client's.
