@@ -12,6 +12,7 @@ use super::request_queue::{Change, Entry, Request};
 use super::server_unnamed::ServerUnnamed;
 use super::socket::Socket;
 use crate::hash::Keyed;
+use crate::session::part::Part;
 
 impl<S: Socket> Client<S> {
     /// What a name stands for, for a message that is sent now.
@@ -52,7 +53,11 @@ impl<S: Socket> Client<S> {
     /// The server has failed or ignored it.
     pub(super) fn ignore(&mut self, change: &Change, unnamed: &mut ServerUnnamed) {
         match change {
-            Change::Unnamed => unnamed.ignore(),
+            Change::Unnamed => {
+                if unnamed.ignore() {
+                    self.pins.remove(Part::UnnamedStatement);
+                }
+            }
             Change::Names => self.change_names(Journal::ignore),
             Change::Notes => self.change_notes(Journal::ignore),
             _ => {}

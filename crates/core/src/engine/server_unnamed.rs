@@ -44,6 +44,8 @@ struct InFlight {
     makes: Option<Arc<Unnamed>>,
     /// Where that is parsed; `None` if it is brought.
     parsed: Option<Parsed>,
+    /// It is then one that the server alone knows, so that the client is pinned.
+    native: bool,
 }
 
 /// The unnamed statement of a server connection, and since when it is that.
@@ -55,6 +57,8 @@ pub(super) struct ServerUnnamed {
     since: u64,
     /// Changes of its client's that are in flight, the oldest first.
     in_flight: VecDeque<InFlight>,
+    /// Nothing that is confirmed pins the client for its unnamed statement: one in flight does.
+    pins_in_flight: bool,
     /// Where its client's, as far as it is confirmed, was parsed; `None` if it was brought.
     parsed: Option<Parsed>,
     /// Prepared anew, it is another than its client has been told, whose message has waited for that.
@@ -183,20 +187,26 @@ impl ServerUnnamed {
     /// The server has answered the oldest change.
     pub(super) fn confirm(&mut self, confirmed: &mut Option<Arc<Unnamed>>) {
         debug_assert!(!self.in_flight.is_empty(), "an entry of the queue is of no change");
-        if let Some(InFlight { makes, parsed }) = self.in_flight.pop_front() {
+        if let Some(InFlight { makes, parsed, native }) = self.in_flight.pop_front() {
             (*confirmed, self.parsed) = (makes, parsed);
+            self.pins_in_flight &= !native;
         }
     }
 
-    /// The server has failed or ignored the message of the oldest change.
-    pub(super) fn ignore(&mut self) {
+    /// The server has failed or ignored the message of the oldest change. Whether the client is not pinned
+    /// any more.
+    pub(super) fn ignore(&mut self) -> bool {
         debug_assert!(!self.in_flight.is_empty(), "an entry of the queue is of no change");
         self.in_flight.pop_front();
+        let unpins = self.pins_in_flight && !self.in_flight.iter().any(|change| change.native);
+        self.pins_in_flight &= !unpins;
+        unpins
     }
 
     /// The client has left: what becomes of its changes is of no use.
     pub(super) fn leave_client(&mut self) {
         self.in_flight = VecDeque::new();
+        self.pins_in_flight = false;
         self.parsed = None;
         self.has_changed = false;
     }
@@ -224,7 +234,8 @@ mod tests {
                 match random.below(6) {
                     0..=2 => {
                         let makes = (random.below(3) > 0).then(|| statement(&number.to_string()));
-                        server.in_flight.push_back(InFlight { makes: makes.clone(), parsed: None });
+                        let change = InFlight { makes: makes.clone(), parsed: None, native: false };
+                        server.in_flight.push_back(change);
                         expected.1.push_back(makes);
                     }
                     3 | 4 => {
@@ -258,7 +269,7 @@ mod tests {
             [("same", of(2, false)), ("after", of(2, true)), ("later", of(3, false))]
         {
             let makes = Some(statement(text));
-            server.in_flight.push_back(InFlight { makes, parsed });
+            server.in_flight.push_back(InFlight { makes, parsed, native: false });
         }
         server.statement = server.in_flight[2].makes.clone();
         server.restate_after(&mut confirmed, 2, |before| {

@@ -8,6 +8,7 @@ use crate::engine::client::Client;
 use crate::engine::request_queue::{Change, Request};
 use crate::engine::socket::Socket;
 use crate::pool::statement::Unnamed;
+use crate::session::part::Part;
 
 impl<S: Socket> Backend<S> {
     /// The client's unnamed statement, for a message that is sent now.
@@ -37,7 +38,7 @@ impl<S: Socket> Backend<S> {
             (client.unnamed, unnamed.parsed) = (Some(statement), parsed);
             return None;
         }
-        unnamed.in_flight.push_back(InFlight { makes: Some(statement), parsed });
+        unnamed.in_flight.push_back(InFlight { makes: Some(statement), parsed, native: false });
         Some(Change::Unnamed)
     }
 
@@ -52,8 +53,27 @@ impl<S: Socket> Backend<S> {
         }
         let nothing_to_take = self.prepared.unnamed.in_flight.is_empty();
         if client.unnamed.is_some() || !nothing_to_take {
-            self.prepared.unnamed.in_flight.push_back(InFlight { makes: None, parsed: None });
+            let change = InFlight { makes: None, parsed: None, native: false };
+            self.prepared.unnamed.in_flight.push_back(change);
             self.request_with(Request::Unnaming, Some(Change::Unnamed));
         }
+    }
+
+    /// The same, by a Parse of one that the server alone knows from then on: the client keeps its backend.
+    pub(in crate::engine) fn displace_unnamed_natively(&mut self, client: &mut Client<S>) {
+        let unnamed = &mut self.prepared.unnamed;
+        if self.requests.is_skipping_to_sync() {
+            return; // the server ignores it
+        }
+        if self.requests.is_empty() {
+            client.unnamed = None;
+        } else {
+            // An error before it leaves what is there: that may be another client's.
+            unnamed.pins_in_flight |= !client.pins.contains(Part::UnnamedStatement);
+            unnamed.in_flight.push_back(InFlight { makes: None, parsed: None, native: true });
+            self.request_with(Request::Unnaming, Some(Change::Unnamed));
+        }
+        client.pins.insert(Part::UnnamedStatement);
+        self.prepared.unnamed.closed(self.requests.pipeline());
     }
 }

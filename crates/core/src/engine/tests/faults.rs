@@ -98,6 +98,32 @@ fn what_the_server_ignores_after_an_error_leaves_the_unnamed_statement_as_it_was
 }
 
 #[test]
+fn a_long_parse_that_the_server_ignores_leaves_no_other_clients_unnamed_statement() {
+    let long = format!("SELECT '{}'", "x".repeat(200_000));
+    for own in [false, true] {
+        let mut world = World::new(1);
+        let (one, two) = (world.client(), world.client());
+        if own {
+            world.send(&two, &[parse("", "SELECT 'two'"), bind(""), execute(), sync()].concat());
+            world.send(&world.servers[0].clone(), &answers("12CI"));
+        }
+        world.send(&one, &[parse("", "SELECT 'one'"), bind(""), execute(), sync()].concat());
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("12CI"));
+        for part in [bind("nonesuch"), parse("", &long), sync()].concat().chunks(10_000) {
+            world.send(&two, part);
+        }
+        server.received();
+        world.send(&server, &answers("EI"));
+        assert_eq!(server.kinds(), "X", "what was prepared there is not shared");
+        world.send(&two, &[bind(""), execute(), sync()].concat());
+        let sent = world.servers[1].received();
+        assert_eq!(kinds(&sent), if own { "PBES" } else { "BES" }, "on another server connection");
+        assert_eq!(String::from_utf8_lossy(&sent).contains("SELECT 'two'"), own);
+    }
+}
+
+#[test]
 fn a_parse_that_fails_takes_the_unnamed_statement_before_it_away() {
     for before in [Vec::new(), [bind(""), execute()].concat()] {
         let mut world = World::new(1);

@@ -365,11 +365,9 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         if looks {
             self.clear_catalog()?;
         }
-        self.client.pins.insert(if name.is_empty() {
-            Part::UnnamedStatement
-        } else {
-            Part::ProtocolStatement
-        });
+        if !name.is_empty() {
+            self.client.pins.insert(Part::ProtocolStatement);
+        }
         // Its text may not have been seen whole: anything may be in it.
         self.backend.session.rereading = true;
         const ROWS_ONLY: [&[u8]; 6] =
@@ -380,8 +378,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         }
         self.backend.lending.spoiled.get_or_insert(why);
         if name.is_empty() {
-            self.backend.displace_unnamed(self.client);
-            self.backend.prepared.unnamed.closed(self.backend.requests.pipeline());
+            self.backend.displace_unnamed_natively(self.client);
         }
         self.pass();
         let noted = Some((name, NotedStatement::default()));
