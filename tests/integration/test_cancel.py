@@ -296,6 +296,6 @@ def test_a_peer_that_is_away_is_named_and_a_request_is_sent_on_once(env):
         of_first.cancel(second)
         until(lambda: "did not reach peer 1" in second.pooler.text(), "the peer that is away")
         of_second.cancel(first)
-        until(lambda: "check `peers` in [process]" in first.pooler.text(), "the wrong address")
+        until(lambda: "check `peers` and `peer_id` in [process]" in first.pooler.text(), "the wrong address")
         for client in (of_first, of_second):
             equal(client.value("select 1"), "1")

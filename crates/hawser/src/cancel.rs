@@ -18,6 +18,7 @@
 //!   for it is under way
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hawser_core::engine::{CancelKey, CancelRequest, ToLoop};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -40,6 +41,8 @@ pub struct CancelGate {
     from_clients: Arc<Semaphore>,
     /// Those that are on their way to other poolers.
     pub to_peers: ToPeers,
+    /// It was said that one came here that is for another pooler.
+    said_astray: AtomicBool,
 }
 
 impl Default for CancelGate {
@@ -48,6 +51,7 @@ impl Default for CancelGate {
             to_servers: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
             from_clients: Arc::new(Semaphore::new(FROM_CLIENTS_MAX)),
             to_peers: ToPeers::default(),
+            said_astray: AtomicBool::new(false),
         }
     }
 }
@@ -82,9 +86,12 @@ pub async fn received(service: &Service, process: u32, key: &[u8]) {
     let config = service.config.load();
     let own = config.start.process.peer_id;
     let request = Received::new(process, key);
-    if request.sent_on && !request.may_be_for(own) {
+    let astray = request.sent_on && (own == 0 || !request.may_be_for(own));
+    // Once: anybody can send such a request.
+    if astray && !service.cancels.said_astray.swap(true, Ordering::Relaxed) {
         tracing::warn!(
-            "a peer sent a cancel request here, to peer {own}, that is for another: check `peers` in [process]"
+            "a peer sent a cancel request here that is for another (this is peer {own}): check `peers` and \
+             `peer_id` in [process]"
         );
     }
     let within = config.reload.timeouts.cancel_wait_timeout.get().unwrap_or(WAIT_DEFAULT);

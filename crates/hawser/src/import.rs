@@ -440,12 +440,14 @@ impl Import {
     /// `[peers]`, which is one setting here.
     fn peers(&mut self) -> Result<(), ImportError> {
         let peers = std::mem::take(&mut self.peers);
-        let list = peers.list.iter().map(entry::peer).collect::<Result<Vec<_>, _>>()?;
-        let line = format!("peers = [{}]", list.join(", "));
-        if self.has_peer_id && !list.is_empty() {
-            self.line(Table::Process, line);
-        } else if !list.is_empty() {
-            self.notes.push(comment(&format!("{line}: without peer_id nothing is sent on")));
+        if !self.has_peer_id {
+            for peer in &peers.list {
+                let note = format!("[peers] {}: without peer_id nothing is sent on", peer.key);
+                self.notes.push(comment(&note));
+            }
+        } else if !peers.list.is_empty() {
+            let list = peers.list.iter().map(entry::peer).collect::<Result<Vec<_>, _>>()?;
+            self.line(Table::Process, format!("peers = [{}]", list.join(", ")));
         }
         Ok(())
     }

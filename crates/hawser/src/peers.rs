@@ -10,14 +10,16 @@
 //!
 //! # Invariants
 //! * a request is sent on once: its key then ends with [`SENT_ON`], and who gets it keeps it
-//! * at most [`IN_FLIGHT_MAX`] are under way at a time, each for `cancel_wait_timeout` at most
+//! * at most [`IN_FLIGHT_MAX`] are under way to each peer at a time, each for `cancel_wait_timeout` at most;
+//!   those that all peers are asked for, for [`OF_ALL_MAX`]: their sender waits, though its own pooler may
+//!   have dealt with it
 //!
 //! # Limits
 //! It goes in the clear, as clients send cancel requests: key and process id can be read on the network
 //! between the peers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use hawser_core::engine::{OwnProcessIds, peer_of_process};
@@ -33,8 +35,10 @@ use crate::config::{Peer, ServerAddress};
 /// of which there is one in 2^96.
 const SENT_ON: &[u8] = b"\0hawser peer";
 
-/// Requests to peers that are under way at a time.
+/// Requests to a peer that are under way at a time.
 pub const IN_FLIGHT_MAX: u32 = 64;
+/// How long a request may take that may be for any peer.
+const OF_ALL_MAX: Duration = Duration::from_secs(1);
 
 /// The process ids that clients of this pooler get. `peer_id`: 0 if it has no peers.
 pub fn own_process_ids(peer_id: u32, start: u32) -> OwnProcessIds {
@@ -80,20 +84,27 @@ impl<'a> Received<'a> {
     }
 }
 
-/// Requests that are on their way to peers.
-#[derive(Clone, Debug)]
-pub struct ToPeers {
-    places: Arc<Semaphore>,
-    /// By the peer's number.
-    in_flight: Arc<[AtomicU32]>,
+/// Requests that are on their way to one peer.
+#[derive(Debug)]
+struct ToPeer {
+    places: Semaphore,
+    in_flight: AtomicU32,
+    /// The last one did not reach it, which was said.
+    is_away: AtomicBool,
 }
+
+/// Requests that are on their way to peers, by the peer's number.
+#[derive(Clone, Debug)]
+pub struct ToPeers(Arc<[ToPeer]>);
 
 impl Default for ToPeers {
     fn default() -> Self {
-        Self {
-            places: Arc::new(Semaphore::new(IN_FLIGHT_MAX as usize)),
-            in_flight: (0..=u8::MAX).map(|_| AtomicU32::new(0)).collect(),
-        }
+        let to_peer = |_| ToPeer {
+            places: Semaphore::new(IN_FLIGHT_MAX as usize),
+            in_flight: AtomicU32::new(0),
+            is_away: AtomicBool::new(false),
+        };
+        Self((0..=u8::MAX).map(to_peer).collect())
     }
 }
 
@@ -116,7 +127,7 @@ impl Drop for Counted<'_> {
 impl ToPeers {
     /// How many requests are on their way to the peer with this number.
     pub fn in_flight(&self, id: u8) -> u32 {
-        self.in_flight[usize::from(id)].load(Ordering::Relaxed)
+        self.0[usize::from(id)].in_flight.load(Ordering::Relaxed)
     }
 
     /// Sends a request on to the peers that it may be for, and returns once they have dealt with it, or
@@ -132,6 +143,8 @@ impl ToPeers {
         if to.is_empty() {
             return 0;
         }
+        let of_all = peer_of_process(request.process).is_none();
+        let within = if of_all { within.min(OF_ALL_MAX) } else { within };
         let mut packet = Vec::new();
         startup::write_cancel(&mut packet, request.process, &[request.key, SENT_ON].concat());
         let packet: Arc<[u8]> = packet.into();
@@ -144,10 +157,11 @@ impl ToPeers {
 
     async fn send_to(self, peer: Peer, packet: Arc<[u8]>, within: Duration) -> bool {
         let Peer { id, address } = &peer;
-        let _counted = Counted::new(&self.in_flight[usize::from(*id)]);
+        let to_peer = &self.0[usize::from(*id)];
+        let _counted = Counted::new(&to_peer.in_flight);
         let sent = async {
             // The semaphore is never closed.
-            let _place = self.places.acquire().await;
+            let _place = to_peer.places.acquire().await;
             match address {
                 ServerAddress::Tcp { host, port, .. } => {
                     say(TcpStream::connect((host.as_str(), *port)).await?, &packet).await
@@ -156,16 +170,17 @@ impl ToPeers {
                 ServerAddress::Link { .. } => Ok(()), // `peers` takes none
             }
         };
-        match tokio::time::timeout(within, sent).await {
-            Ok(Ok(())) => return true,
-            Ok(Err(error)) => {
-                tracing::warn!("a cancel request did not reach peer {id} at {address}: {error}");
+        let why = match tokio::time::timeout(within, sent).await {
+            Ok(Ok(())) => {
+                to_peer.is_away.store(false, Ordering::Relaxed);
+                return true;
             }
-            Err(_) => {
-                tracing::warn!(
-                    "peer {id} at {address} did not take a cancel request within {within:?}"
-                );
-            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("it was not taken within {within:?}"),
+        };
+        // Once for each time that it is away: anybody can send cancel requests.
+        if !to_peer.is_away.swap(true, Ordering::Relaxed) {
+            tracing::warn!("a cancel request did not reach peer {id} at {address}: {why}");
         }
         false
     }

@@ -71,7 +71,8 @@ impl<S: Socket> Engine<S> {
     ) {
         debug_assert!(backend.is_at_rest(), "a backend is given back in the middle of something");
         backend.leave_client();
-        if std::mem::replace(&mut backend.known.notifying, Notifying::No) == Notifying::Noted {
+        if backend.known.notifying != Notifying::No {
+            backend.known.notifying = Notifying::Left;
             backend.pool.notifiers().leaves(backend.process(), now);
         }
         if let Some(reason) = self.unfit(&backend, now) {
@@ -263,6 +264,9 @@ impl<S: Socket> Engine<S> {
         reason: &str,
     ) {
         self.resident.remove(backend.place());
+        if backend.known.notifying != Notifying::No {
+            backend.pool.notifiers().ended(backend.process());
+        }
         if backend.known.at_stake.has_schema() {
             backend.pool.schema_changed(); // its COMMIT may have come to the server
         }

@@ -621,7 +621,9 @@ impl<S: Socket> Engine<S> {
         if let Some(reached) = reached {
             effects.absorb(&reached);
         }
+        let notifying = backend.known.notifying;
         client.record_effects(&mut backend, &effects, false);
+        backend.known.notifying = notifying; // (what it notifies may have been heard already)
         if effects.forgets_statements() {
             backend.last_query_takes_all(client);
         }

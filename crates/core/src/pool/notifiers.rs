@@ -2,17 +2,17 @@
 //!
 //! # Model
 //! A client whose text has a NOTIFY, or `pg_notify()`, is noted for its server connection before the text
-//! is sent. Up to [`HEARD_WITHIN`] after it has given the connection back, what is heard of that process
-//! is its own. A second client that notifies meanwhile is believed once something of the first has been
-//! heard.
+//! is sent. What is heard of that process is its own until another client gets the connection, and for
+//! [`HEARD_WITHIN`] at most after it has given the connection back.
+//!
+//! # Invariant
+//! No client is named that may not be the sender: what comes within [`HEARD_WITHIN`] of another notifier's
+//! time with the connection has the server's process id, and so has what a trigger or a function notifies.
 //!
 //! # Limits
-//! Where two clients notify by one server connection at the same time, and where a trigger or a function
-//! notifies, the sender is not known: the notification has the server's process id. What a trigger or a
-//! function of another client notifies on the same connection within that time is taken for the first
-//! one's.
+//! A server or a listening connection that is behind by more than [`HEARD_WITHIN`].
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::hash::IdMap;
@@ -25,26 +25,27 @@ const HEARD_WITHIN: Duration = Duration::from_secs(1);
 /// So many are kept before those are looked for that are of no use any more.
 const SWEPT_AT: usize = 256;
 
-/// A client, and when it gave the server connection back.
-#[derive(Clone, Copy, Debug)]
-struct Notifier {
-    client: u32,
-    left: Option<Time>,
-    /// Nothing has been heard since its last text that may notify.
-    unheard: bool,
-}
-
-impl Notifier {
-    fn may_be_heard(&self, now: Time) -> bool {
-        self.left.is_none_or(|left| now.since(left) < HEARD_WITHIN)
-    }
-}
-
-/// The last client that has notified by a server connection, and the one before it.
-#[derive(Clone, Copy, Debug)]
+/// Who has notified by a server connection.
+#[derive(Clone, Copy, Debug, Default)]
 struct OfProcess {
-    last: Notifier,
-    before: Option<Notifier>,
+    /// The client that has it, or had it last.
+    client: Option<u32>,
+    /// When that gave it back.
+    left: Option<Time>,
+    /// When another one gave it back that had notified.
+    other_left: Option<Time>,
+}
+
+impl OfProcess {
+    fn is_recent(at: Option<Time>, now: Time) -> bool {
+        at.is_some_and(|at| now.since(at) < HEARD_WITHIN)
+    }
+
+    /// Whether anything may still be heard of these.
+    fn is_of_use(&self, now: Time) -> bool {
+        let has_it = self.client.is_some() && self.left.is_none();
+        has_it || Self::is_recent(self.left, now) || Self::is_recent(self.other_left, now)
+    }
 }
 
 /// Who has notified by each process of a database's server.
@@ -52,37 +53,48 @@ struct OfProcess {
 pub struct Notifiers(Mutex<IdMap<u32, OfProcess>>);
 
 impl Notifiers {
+    fn known(&self) -> MutexGuard<'_, IdMap<u32, OfProcess>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A client sends something that may notify. `process`: that of its server connection.
     pub fn notifies(&self, process: u32, client: u32, now: Time) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known();
         if known.len() >= SWEPT_AT {
-            known.retain(|_, of| of.last.may_be_heard(now));
+            known.retain(|_, of| of.is_of_use(now));
         }
-        let last = Notifier { client, left: None, unheard: true };
-        let of = known.entry(process).or_insert(OfProcess { last, before: None });
-        if of.last.client != client {
-            of.before = Some(of.last);
-        }
-        of.last = last;
+        let of = known.entry(process).or_default();
+        (of.client, of.left) = (Some(client), None);
     }
 
     /// The client gives that server connection back.
     pub fn leaves(&self, process: u32, now: Time) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(of) = known.get_mut(&process) {
-            of.last.left = Some(now);
+        if let Some(of) = self.known().get_mut(&process) {
+            of.left = Some(now);
         }
+    }
+
+    /// A client gets that server connection. Whether it is the one that has notified by it.
+    pub fn lent(&self, process: u32, client: u32) -> bool {
+        let mut known = self.known();
+        let Some(of) = known.get_mut(&process) else { return false };
+        let same = of.client == Some(client);
+        if !same {
+            *of = OfProcess { client: None, left: None, other_left: of.left };
+        }
+        same
+    }
+
+    /// That server connection has ended.
+    pub fn ended(&self, process: u32) {
+        self.known().remove(&process);
     }
 
     /// The client that has sent what is heard now of this process, if it is known.
     pub fn of(&self, process: u32, now: Time) -> Option<u32> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let OfProcess { last, before } = known.get_mut(&process)?;
-        let is_due = |one: &Notifier| one.unheard && one.client != last.client;
-        let is_known = last.may_be_heard(now)
-            && !before.is_some_and(|before| is_due(&before) && before.may_be_heard(now));
-        last.unheard &= !is_known;
-        is_known.then_some(last.client)
+        let of = *self.known().get(&process)?;
+        let is_heard = of.left.is_none() || OfProcess::is_recent(of.left, now);
+        of.client.filter(|_| is_heard && !OfProcess::is_recent(of.other_left, now))
     }
 }
 
@@ -95,32 +107,35 @@ mod tests {
     }
 
     #[test]
-    fn what_is_heard_is_of_the_client_that_has_notified_last() {
+    fn what_is_heard_is_of_the_client_that_has_notified() {
         let notifiers = Notifiers::default();
         assert_eq!(notifiers.of(1, at(0)), None);
         notifiers.notifies(1, 7, at(0));
         assert_eq!(notifiers.of(1, at(5_000)), Some(7), "its transaction goes on");
         notifiers.leaves(1, at(5_000));
         assert_eq!(notifiers.of(1, at(5_999)), Some(7));
-        assert_eq!(notifiers.of(1, at(6_000)), None, "a trigger's of another client");
+        assert!(notifiers.lent(1, 7));
+        assert_eq!(notifiers.of(1, at(5_999)), Some(7), "nobody else has had it");
+        assert_eq!(notifiers.of(1, at(6_000)), None, "it notified long ago");
         assert_eq!(notifiers.of(2, at(5_000)), None);
+        notifiers.ended(1);
+        assert_eq!(notifiers.of(1, at(5_001)), None);
     }
 
     #[test]
-    fn of_two_in_a_short_time_it_is_not_known_whose_it_is() {
+    fn what_comes_while_another_has_the_connection_is_of_nobody() {
         let notifiers = Notifiers::default();
         notifiers.notifies(1, 7, at(0));
         notifiers.leaves(1, at(1));
-        notifiers.notifies(1, 8, at(2));
+        assert!(!notifiers.lent(1, 8));
+        assert_eq!(notifiers.of(1, at(2)), None, "a trigger's of the other, or the first one's");
         notifiers.notifies(1, 8, at(3));
-        assert_eq!(notifiers.of(1, at(4)), None);
-        assert_eq!(notifiers.of(1, at(1_001)), Some(8));
+        notifiers.notifies(1, 8, at(4));
+        assert_eq!(notifiers.of(1, at(5)), None, "of one of the two");
+        assert_eq!(notifiers.of(1, at(1_001)), Some(8), "the first one's has come long ago");
         notifiers.leaves(1, at(1_500));
-        notifiers.notifies(1, 8, at(1_600));
-        assert_eq!(notifiers.of(1, at(1_601)), Some(8), "the same client again");
-        notifiers.leaves(1, at(1_602));
-        notifiers.notifies(1, 7, at(1_603));
-        assert_eq!(notifiers.of(1, at(1_604)), Some(7), "all of the other's has been heard");
+        assert!(!notifiers.lent(1, 7));
+        assert_eq!(notifiers.of(1, at(5_000)), None, "the first one does not notify by it now");
     }
 
     #[test]
@@ -130,6 +145,6 @@ mod tests {
             notifiers.notifies(process, 7, at(u64::from(process) * 10));
             notifiers.leaves(process, at(u64::from(process) * 10));
         }
-        assert!(notifiers.0.lock().unwrap().len() <= SWEPT_AT);
+        assert!(notifiers.known().len() <= SWEPT_AT);
     }
 }

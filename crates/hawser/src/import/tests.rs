@@ -117,7 +117,7 @@ tcp_keepidle = 60
         "# database a was left out",
         "# password was left out",
         "# database hawser was left out",
-        "# peers = [\"1=/x/.s.PGSQL.6432\"]: without peer_id",
+        "# [peers] 1: without peer_id",
         "# auth_type = ldap is not supported",
         "# auth_hba_file = hba.conf: only",
         "# so_reuseport = 1 has no equivalent: one process",

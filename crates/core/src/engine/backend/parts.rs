@@ -63,6 +63,8 @@ pub(in crate::engine) enum Notifying {
     Due,
     /// It is noted ([`crate::pool::Notifiers`]).
     Noted,
+    /// It has given the backend back.
+    Left,
 }
 
 /// Which connection it is, and where it is registered.
