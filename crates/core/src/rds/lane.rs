@@ -105,6 +105,8 @@ pub(crate) struct Link {
     pub(crate) up_at: Time,
     /// Something has come by it.
     pub(crate) has_spoken: bool,
+    /// A message has been taken by it.
+    has_taken: bool,
     /// That there is something to write was said.
     pub(crate) asked: bool,
     /// Nothing is read from it for now.
@@ -409,6 +411,7 @@ impl Lane {
             && first.written <= total
         {
             freed.push((first.sent, (first.end - end) as usize));
+            self.link.has_taken = true;
             self.of_no_port -= u16::from(is_of_no_port(first.sent.from));
             end = first.end;
             self.next -= 1;
@@ -566,9 +569,11 @@ impl Lane {
     }
 
     /// Whether its connection carries messages, or did until just now: it was up for [`SOUND_AFTER`], and
-    /// the peer has said something. One that accepts and closes again and again is dialled ever later.
+    /// the peer has said or taken something. One that accepts and closes again and again is dialled ever later.
     pub(crate) fn is_sound(&self, now: Time) -> bool {
-        self.link.has_spoken && now.since(self.link.up_at) >= SOUND_AFTER
+        // (A kernel says nothing by a lane on which it only receives.)
+        let carries = self.link.has_spoken || self.link.has_taken;
+        carries && now.since(self.link.up_at) >= SOUND_AFTER
     }
 
     /// The next failure is a first one.

@@ -641,9 +641,11 @@ impl Node {
     /// Ports for which connections are not read, and since when.
     pub fn stopping(&self) -> impl Iterator<Item = (u16, Time)> {
         let ports = self.full.iter().filter_map(|at| Some((at, self.ports.get(at)?)));
+        // Too much waits for them for any to be waited for.
+        let is_too_much = self.partials.paused_bytes() > self.config.partials;
         ports
             .filter(|(_, port)| !port.pausing.is_empty())
-            .map(|(at, port)| (*at, port.pauses_since))
+            .map(move |(at, port)| (*at, if is_too_much { Time::ZERO } else { port.pauses_since }))
     }
 
     /// Marks a port of this host, and has all peers told.

@@ -204,10 +204,10 @@ impl Peer {
         self.lanes.iter().all(|lane| lane.link.state == State::Down)
     }
 
-    /// The port that has sent to it, if it has never answered.
+    /// The port that has sent to it, if it has never answered, and something waits for it.
     pub(crate) fn unanswered_by(&self) -> Option<u16> {
         let has_said = self.paths > 0 || self.has_spoken || self.generation != 0;
-        self.asked_by.filter(|_| !has_said && self.is_unreachable())
+        self.asked_by.filter(|_| !has_said && self.is_unreachable() && !self.is_idle())
     }
 
     /// Whether no connection of its carries anything, nor will one that is known of.

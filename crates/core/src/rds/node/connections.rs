@@ -219,8 +219,9 @@ impl Node {
         }
         self.up(at, lane, None, now);
         let Some(peer) = self.peers.get(&at) else { return };
-        if !peer.port_is_lane && !peer.are_up_before(lane) {
-            // A lane before it broke meanwhile: the peer takes this one for that.
+        let is_of_no_lane = peer.paths > 0 && lane >= peer.paths; // it has started anew with fewer
+        if is_of_no_lane || (!peer.port_is_lane && !peer.are_up_before(lane)) {
+            // (Or a lane before it broke meanwhile: the peer takes this one for that.)
             return self.drain(at, lane);
         }
         self.dial_all(at, now);
@@ -477,7 +478,8 @@ impl Node {
         peer.lanes[lane].quick_dials = quick_dials(peer.rtt);
         peer.used = now;
         self.requests.push_back(Request::Vacant(peer.address));
-        if peer.dials && peer.lanes[lane].fails_again_and_again() && !peer.mixes_up() {
+        let fails = peer.dials && peer.lanes[lane].fails_again_and_again() && !peer.mixes_up();
+        if fails && peer.is_unreachable() {
             self.cannot_be_reached(at, "it ends each connection soon");
         }
         self.dial_later(at, lane, now);

@@ -5,7 +5,9 @@
 //!               whole then, the connection is reset. Its sender has the whole message still
 //! # Invariants
 //! * one that is not read because of a full port is not given up: what TCP has acknowledged of it is
-//!   unread, and its sender would take it for delivered. It does not grow meanwhile
+//!   unread, and its sender would take it for delivered. It does not grow meanwhile, and counts apart:
+//!   where these are too much, the ports that they wait for have stood still for long enough
+//!   ([`Node::stopping`](super::Node::stopping))
 //! # Why not     to refuse the newest: peers that send a beginning and no more would shut out all others.
 //!               The peer that has most: one with eight busy lanes has more than each of many that send
 //!               a beginning by one, and would be reset again and again
@@ -39,7 +41,12 @@ enum Is {
 #[derive(Debug, Default)]
 pub(super) struct Partials {
     of: BTreeMap<Connection, Partial>,
+    /// Of those that are read.
     bytes: usize,
+    /// Of those that wait for a full port.
+    paused_bytes: usize,
+    /// Of those that are given up, and will be reset.
+    given_up_bytes: usize,
 }
 
 impl Partials {
@@ -62,27 +69,41 @@ impl Partials {
                 _ => Is::Read,
             };
             self.of.insert(of, Partial { bytes, began, is });
-            self.bytes += if is == Is::GivenUp { 0 } else { bytes };
+            *self.bytes_of(is) += bytes;
         }
+    }
+
+    /// Where its bytes are counted.
+    fn bytes_of(&mut self, is: Is) -> &mut usize {
+        match is {
+            Is::Read => &mut self.bytes,
+            Is::Paused => &mut self.paused_bytes,
+            Is::GivenUp => &mut self.given_up_bytes,
+        }
+    }
+
+    fn set(&mut self, of: Connection, is: Is) {
+        let Some(partial) = self.of.get_mut(&of) else { return };
+        let (before, bytes) = (std::mem::replace(&mut partial.is, is), partial.bytes);
+        *self.bytes_of(before) -= bytes;
+        *self.bytes_of(is) += bytes;
     }
 
     /// A connection is not read for now, or is again.
     pub(super) fn set_paused(&mut self, of: Connection, paused: bool) {
-        if let Some(partial) = self.of.get_mut(&of) {
-            if partial.is == Is::GivenUp {
-                self.bytes += partial.bytes;
-            }
-            partial.is = if paused { Is::Paused } else { Is::Read };
-        }
+        self.set(of, if paused { Is::Paused } else { Is::Read });
     }
 
     /// A connection has none.
     pub(super) fn forget(&mut self, of: Connection) {
-        if let Some(gone) = self.of.remove(&of)
-            && gone.is != Is::GivenUp
-        {
-            self.bytes -= gone.bytes;
+        if let Some(gone) = self.of.remove(&of) {
+            *self.bytes_of(gone.is) -= gone.bytes;
         }
+    }
+
+    /// Bytes of those that wait for a full port.
+    pub(super) fn paused_bytes(&self) -> usize {
+        self.paused_bytes
     }
 
     /// The one to be given up, if all are more than `most`.
@@ -90,15 +111,45 @@ impl Partials {
         if self.bytes <= most {
             return None;
         }
-        let may_go = self.of.iter_mut().filter(|(_, partial)| partial.is == Is::Read);
-        let (at, first) = may_go.min_by_key(|(at, partial)| (partial.began, **at))?;
-        first.is = Is::GivenUp;
-        self.bytes -= first.bytes;
-        Some(*at)
+        let may_go = self.of.iter().filter(|(_, partial)| partial.is == Is::Read);
+        let (at, _) = may_go.min_by_key(|(at, partial)| (partial.began, **at))?;
+        let at = *at;
+        self.set(at, Is::GivenUp);
+        Some(at)
     }
 
     /// Whether it was given up, and its message is not whole yet.
     pub(super) fn is_given_up(&self, of: Connection) -> bool {
         self.of.get(&of).is_some_and(|partial| partial.is == Is::GivenUp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Time {
+        Time::from_micros(ms * 1000)
+    }
+
+    #[test]
+    fn what_waits_for_a_full_port_pushes_nothing_else_out() {
+        let mut partials = Partials::default();
+        for number in 0..10 {
+            partials.has(Connection(number), 100, true, false, at(number));
+            partials.set_paused(Connection(number), true);
+        }
+        partials.has(Connection(20), 100, true, false, at(20));
+        assert_eq!((partials.surplus(500), partials.paused_bytes()), (None, 1000));
+        for number in 0..5 {
+            partials.set_paused(Connection(number), false);
+        }
+        assert_eq!(partials.surplus(500), Some(Connection(0)), "the oldest of those that are read");
+        assert!(partials.is_given_up(Connection(0)));
+        assert_eq!((partials.surplus(500), partials.paused_bytes()), (None, 500));
+        for number in 0..=20 {
+            partials.forget(Connection(number));
+        }
+        assert_eq!((partials.bytes, partials.paused_bytes, partials.given_up_bytes), (0, 0, 0));
     }
 }

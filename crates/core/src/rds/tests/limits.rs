@@ -530,7 +530,7 @@ fn requests_and_given_up(node: &mut Node, now: Time) -> Vec<Request> {
 fn a_beginning_whose_port_is_full_is_not_given_up_and_one_whose_rest_had_come_stays() {
     let now = Time::ZERO;
     let mut config = Config::new(address("255.0.0.1"), 7, 1);
-    (config.receive_buffer, config.overrun, config.partials) = (1000, 1000, 130_000);
+    (config.receive_buffer, config.overrun, config.partials) = (1000, 1000, 100_000);
     let mut node = Node::new(config);
     let (full, free) = (node.bind(5).unwrap(), node.bind(6).unwrap());
     let mut number = 0;
