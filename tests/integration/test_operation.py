@@ -299,7 +299,9 @@ def test_check_says_what_is_wrong_and_where(env):
 @pooler_only
 def test_check_names_what_cannot_be_known_of_a_database(env):
     """Of sessions whose server has not the extension: functions that change them, which no statement's text shows."""
-    entry = (f'\n[[database]]\nname = "looked"\ndbname = "app"\nservers = ["{env.cluster.address}"]\nuser = "app"\n'
+    env.server().execute("drop database if exists looked_at")
+    env.server().execute("create database looked_at")  # other tests leave functions in theirs
+    entry = (f'\n[[database]]\nname = "looked"\ndbname = "looked_at"\nservers = ["{env.cluster.address}"]\nuser = "app"\n'
              f'password = "{env.target.secrets["app"]}"\n')
     pooler = Pooler(tempfile.mkdtemp(dir=env.directory) + "/looked", env.cluster, append=entry)
 
@@ -309,7 +311,7 @@ def test_check_names_what_cannot_be_known_of_a_database(env):
         return [line for line in done.stdout.splitlines() if '"looked"' in line]
     (line,) = check()
     assert line.startswith("ok") and "no function of it changes its session" in line, line
-    owner = env.server()
+    owner = env.server("looked_at")
     owner.execute("""
         create schema census;
         create function census.sets() returns text language sql as $$ select set_config('my.user', 'x', false) $$;

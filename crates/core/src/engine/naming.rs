@@ -53,14 +53,16 @@ impl<S: Socket> Client<S> {
     /// The server has failed or ignored it.
     pub(super) fn ignore(&mut self, change: &Change, unnamed: &mut ServerUnnamed) {
         match change {
-            Change::Unnamed => {
-                if unnamed.ignore() {
-                    self.pins.remove(Part::UnnamedStatement);
-                }
-            }
+            Change::Unnamed => self.ignore_unnamed(unnamed),
             Change::Names => self.change_names(Journal::ignore),
             Change::Notes => self.change_notes(Journal::ignore),
             _ => {}
+        }
+    }
+
+    fn ignore_unnamed(&mut self, unnamed: &mut ServerUnnamed) {
+        if unnamed.ignore() {
+            self.pins.remove(Part::UnnamedStatement);
         }
     }
 
