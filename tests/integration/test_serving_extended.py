@@ -245,3 +245,17 @@ def test_trap_03_an_open_portal_keeps_its_server_over_flush(env):
             rows += client.collect(until="sCE").rows
         equal([int(row[0]) for row in rows], list(range(1, 11)))
         equal(client.exchange(m.SYNC).kinds, "Z")
+
+
+def test_trap_14_a_long_parse_that_is_ignored_leaves_no_other_clients_statement(env):
+    with env.pooler_with(pool_size=1) as target:
+        for length in (20_000, 70_000, 200_000):
+            for own in (False, True):
+                stranger, client = env.connect(target), env.connect(target)
+                if own:
+                    client.extended("select 'own'")
+                stranger.extended("select 'another''s'")
+                client.send(m.bind("none"), m.parse(f"select '{'x' * length}'"), m.SYNC)
+                equal(client.collect().sqlstate, "26000")
+                result = client.exchange(m.bind(), m.execute(), m.SYNC)
+                equal((result.sqlstate, result.rows), (None, [("own",)]) if own else ("26000", []), f"{length}, {own}")
