@@ -1,9 +1,11 @@
 """A throw-away PostgreSQL cluster: initdb, users of every login method, TLS, logical WAL; gone at the end.
 
-# Invariants  nothing listens on anything but loopback and a private directory; ports are the kernel's choice
+# Invariants  nothing listens on anything but loopback and a private directory; ports are below those of outgoing connections
 # Limits      PostgreSQL refuses to be root: as root, everything of the cluster belongs to and runs as `postgres`
 """
 
+import contextlib
+import itertools
 import os
 import pathlib
 import pwd
@@ -109,12 +111,25 @@ def own_name():
     return pwd.getpwuid(os.geteuid()).pw_name
 
 
+PORTS = itertools.count()
+# Below those that outgoing connections have (net.ipv4.ip_local_port_range).
+PORT_FIRST, PORTS_OF_A_PROCESS, PROCESSES = 10_000, 200, 100
+
+
 def free_port():
-    """A port that was free a moment ago, on both families: PostgreSQL and the pooler are told a number."""
-    with socket.socket(socket.AF_INET6) as probe:
-        probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        probe.bind(("::", 0))
-        return probe.getsockname()[1]
+    """A port that was free a moment ago, on both families: PostgreSQL and the pooler are told a number.
+
+    Of this process's own part of the ports: another one, or an outgoing connection, could take it before it is bound.
+    """
+    first = PORT_FIRST + os.getpid() % PROCESSES * PORTS_OF_A_PROCESS
+    for _ in range(PORTS_OF_A_PROCESS):
+        port = first + next(PORTS) % PORTS_OF_A_PROCESS
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            with contextlib.suppress(OSError):
+                probe.bind(("::", port))
+                return port
+    raise OSError(f"no port of {first} to {first + PORTS_OF_A_PROCESS - 1} is free")
 
 
 class Cluster:
