@@ -12,9 +12,10 @@
 //! # Limits
 //! A server or a listening connection that is behind by more than [`HEARD_WITHIN`].
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use super::shared::unpoisoned;
 use crate::hash::IdMap;
 use crate::time::Time;
 
@@ -54,7 +55,7 @@ pub struct Notifiers(Mutex<IdMap<u32, OfProcess>>);
 
 impl Notifiers {
     fn known(&self) -> MutexGuard<'_, IdMap<u32, OfProcess>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.0.lock())
     }
 
     /// A client sends something that may notify. `process`: that of its server connection.

@@ -189,7 +189,7 @@ fn micros_of(duration: Duration) -> u64 {
 
 /// A lock's content, also when a thread panicked while it held it: all that is done under these
 /// locks leaves the content whole at each step.
-fn unpoisoned<T>(result: Result<T, PoisonError<T>>) -> T {
+pub(super) fn unpoisoned<T>(result: Result<T, PoisonError<T>>) -> T {
     result.unwrap_or_else(PoisonError::into_inner)
 }
 

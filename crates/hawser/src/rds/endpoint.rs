@@ -650,8 +650,10 @@ impl Endpoint {
         for at in drained.map(|(at, _)| *at).collect::<Vec<_>>() {
             match self.read(at, now) {
                 Came::Nothing | Came::End => self.ended(at, now),
-                // One that is paused is read when it goes on; of one that has more, more is read.
-                Came::Some | Came::All | Came::Waits => {
+                // It has more time since that.
+                Came::Some | Came::All => {}
+                // It is paused, and read when it goes on.
+                Came::Waits => {
                     if let Some(then) = self.draining.get_mut(&at) {
                         *then = now.after(DRAIN_MAX);
                     }

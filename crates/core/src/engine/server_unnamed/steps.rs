@@ -44,36 +44,36 @@ impl<S: Socket> Backend<S> {
 
     /// The message that is sent next takes the client's unnamed statement away.
     pub(in crate::engine) fn displace_unnamed(&mut self, client: &mut Client<S>) {
-        if self.requests.is_skipping_to_sync() {
-            return;
-        }
-        if self.requests.is_empty() {
-            client.unnamed = None;
-            return;
-        }
-        let nothing_to_take = self.prepared.unnamed.in_flight.is_empty();
-        if client.unnamed.is_some() || !nothing_to_take {
-            let change = InFlight { makes: None, parsed: None, native: false };
-            self.prepared.unnamed.in_flight.push_back(change);
-            self.request_with(Request::Unnaming, Some(Change::Unnamed));
-        }
+        self.displace(client, false);
     }
 
     /// The same, by a Parse of one that the server alone knows from then on: the client keeps its backend.
     pub(in crate::engine) fn displace_unnamed_natively(&mut self, client: &mut Client<S>) {
-        let unnamed = &mut self.prepared.unnamed;
         if self.requests.is_skipping_to_sync() {
             return; // the server ignores it
         }
-        if self.requests.is_empty() {
-            client.unnamed = None;
-        } else {
-            // An error before it leaves what is there: that may be another client's.
-            unnamed.pins_in_flight |= !client.pins.contains(Part::UnnamedStatement);
-            unnamed.in_flight.push_back(InFlight { makes: None, parsed: None, native: true });
-            self.request_with(Request::Unnaming, Some(Change::Unnamed));
+        if !self.requests.is_empty() {
+            self.prepared.unnamed.pins_in_flight |= !client.pins.contains(Part::UnnamedStatement);
         }
+        self.displace(client, true);
         client.pins.insert(Part::UnnamedStatement);
         self.prepared.unnamed.closed(self.requests.pipeline());
+    }
+
+    /// `native`: by one that the server alone knows. (An error before that leaves what is there, which may
+    /// be another client's, so it is a change even where the client has none.)
+    fn displace(&mut self, client: &mut Client<S>, native: bool) {
+        if self.requests.is_skipping_to_sync() {
+            return;
+        }
+        if self.requests.is_empty() {
+            client.unnamed = None;
+            return;
+        }
+        let in_flight = &mut self.prepared.unnamed.in_flight;
+        if native || client.unnamed.is_some() || !in_flight.is_empty() {
+            in_flight.push_back(InFlight { makes: None, parsed: None, native });
+            self.request_with(Request::Unnaming, Some(Change::Unnamed));
+        }
     }
 }
