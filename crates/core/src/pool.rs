@@ -30,6 +30,7 @@ pub(crate) mod description;
 mod left;
 mod lending;
 mod likeness;
+mod lock;
 mod names;
 mod notifiers;
 mod parameters;

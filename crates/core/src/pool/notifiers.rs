@@ -15,7 +15,7 @@
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::shared::unpoisoned;
+use super::lock::unpoisoned;
 use crate::hash::IdMap;
 use crate::time::Time;
 

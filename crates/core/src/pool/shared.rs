@@ -5,7 +5,7 @@
 //! says so) or another lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 
 use super::asking::Asking;
@@ -13,6 +13,7 @@ use super::basis::{Bases, Basis};
 use super::database::Database;
 use super::left::LeftServers;
 use super::lending::{Limits, Pool};
+use super::lock::unpoisoned;
 use super::names::{CustomNames, KnownNames};
 use super::notifiers::Notifiers;
 use super::parameters::ServerParameters;
@@ -185,12 +186,6 @@ pub struct SharedPool<B> {
 
 fn micros_of(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// A lock's content, also when a thread panicked while it held it: all that is done under these
-/// locks leaves the content whole at each step.
-pub(super) fn unpoisoned<T>(result: Result<T, PoisonError<T>>) -> T {
-    result.unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<B> SharedPool<B> {
