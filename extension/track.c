@@ -187,8 +187,10 @@ note_before(Node *statement)
 				traces.seed = true;
 		}
 	}
-	else if (IsA(statement, CreateFunctionStmt))
-		settings_names_unknown();	/* its SET clauses hold while its body is checked */
+	else if (IsA(statement, CreateFunctionStmt) || IsA(statement, AlterFunctionStmt) ||
+			 IsA(statement, AlterRoleSetStmt) || IsA(statement, AlterDatabaseSetStmt))
+		settings_names_unknown();	/* custom names in SET clauses are known from here on; they hold while a
+									 * function's body is checked */
 	else if (IsA(statement, LoadStmt))
 	{
 		traces.loads = traces.foreign = true;

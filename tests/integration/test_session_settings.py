@@ -1,7 +1,11 @@
 """Settings that no server reports, and roles, on one server connection for all: each client has its own, whatever others do between."""
 
+import contextlib
+import time
+
 from harness import messages as m
-from harness.suite import equal
+from harness.suite import Skip, equal, pooler_only
+from harness.wire import Disconnected, ServerError
 
 SETTINGS = {"pool_size": 1}
 
@@ -129,6 +133,63 @@ def test_nothing_runs_with_more_rights_when_the_role_is_gone(env):
     assert client.attempt("delete from precious").errors
     equal(other.value("select count(*) from precious"), "1")
     other.execute("drop table precious")
+
+
+@pooler_only
+def test_nothing_runs_without_a_start_value_that_is_not_allowed_any_more(env):
+    """A start value has been taken at a login; it may be refused by the time that it is set."""
+    server = env.server()
+    server.execute("drop table if exists written; create table written (by text); grant all on written to public")
+    for mode in ("transaction", "session"):
+        server.execute("create role lender; grant lender to app")
+        with env.pooler_with(pool_size=1, pool_mode=mode) as target:
+            start = {"options": "-c role=lender"}
+            with target.connect(**start) as first:
+                equal(first.value("select current_user"), "lender")
+            server.execute("revoke lender from app")
+            with target.connect() as other:
+                equal(other.value("select current_user"), "app")
+            with contextlib.suppress(ServerError, Disconnected, OSError), target.connect(**start) as client:
+                for _ in range(2):
+                    client.attempt("insert into written select current_user")
+            time.sleep(0.5)  # what has been sent may still run
+            equal(server.rows("select * from written"), [], mode)
+            with target.connect() as other:
+                equal(other.value("select current_user"), "app")
+        server.execute("drop role lender")
+
+
+@pooler_only
+def test_what_a_client_was_told_stays_when_the_servers_own_value_changes(env):
+    server = env.server()
+    own = server.value("show timezone")
+    one, other = env.connect(TimeZone=own), env.connect()
+    try:
+        equal((one.value("show timezone"), other.value("show timezone")), (own, own))
+        server.execute("alter system set timezone to 'Europe/Berlin'")
+        server.execute("select pg_reload_conf()")
+        time.sleep(0.5)
+        other.value("select 1")
+        equal(one.value("show timezone"), own)
+    finally:
+        server.execute("alter system reset timezone")
+        server.execute("select pg_reload_conf()")
+
+
+@pooler_only
+def test_custom_names_in_set_clauses_are_known_to_no_other_client(env):
+    one, other, server = env.connect(), env.connect(), env.server()
+    if int(server.value("show server_version_num")) < 150000:
+        raise Skip("only superusers may name such settings before PostgreSQL 15")
+    server.execute("grant set on parameter clause.one, clause.two to app")
+    for text in (
+        "create or replace function ours() returns int language sql set clause.one = '1' as 'select 1'",
+        "create or replace function ours() returns int language sql as 'select 1'; alter function ours() set clause.two = '1'",
+    ):
+        one.execute(text)
+        for name in ("clause.one", "clause.two"):
+            equal(other.value(f"select current_setting('{name}', true) is null"), "t", text)
+    one.execute("drop function ours()")
 
 
 def test_statements_keep_the_search_path_under_which_they_were_prepared(env):

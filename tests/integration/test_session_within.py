@@ -1,9 +1,14 @@
 """Names and settings of each client's own that go to the one server connection within its pipelines, whatever becomes of these."""
 
+import time
+
 from harness import messages as m
 from harness.suite import equal
 
 SETTINGS = {"pool_size": 1}
+
+# Functions are read anew by then.
+CENSUS_SECONDS = 2.5
 
 OWN = "select current_setting('application_name'), current_setting('my.tenant', true)"
 
@@ -93,6 +98,39 @@ def test_what_a_function_sets_in_the_same_pipeline(env):
     one.exchange(m.parse("select renames('in vain')"), run(""), m.parse("select 1/0"), run(""), m.SYNC)
     equal(two.exchange(run("own"), m.SYNC).rows, [("of 1", "t1")])
     equal(one.exchange(run("own"), m.SYNC).rows, [("by a function", "t0")])
+
+
+def test_a_function_that_sets_what_went_within_leaves_no_others_value(env):
+    """A custom setting, which no server reports: after an error it is the one that was there before, of the other client."""
+    clients = one, two = env.connect(), env.connect()
+    for n, client in enumerate(clients):
+        client.execute(f"set my.tenant = 't{n}'")
+        client.exchange(m.parse("select current_setting('my.tenant', true)", "own"), m.SYNC)
+    one.execute(
+        "create or replace function moves(text, boolean) returns text language plpgsql as"
+        " $$ begin perform set_config('my.tenant', $1, false); if $2 then raise 'no'; end if; return 'moved'; end $$;"
+        " create or replace function moves_row() returns trigger language plpgsql as"
+        " $$ begin perform set_config('my.tenant', 'of a row', false); return new; end $$;"
+        " drop table if exists moved; create table moved (a int check (a > 0));"
+        " create trigger moves before insert on moved for each row execute function moves_row()"
+    )
+    time.sleep(CENSUS_SECONDS)  # then it is known what they do
+    for failing in (
+        m.parse("select moves('in vain', true)") + run(""),
+        m.parse("select moves('in vain', false)") + run("") + m.parse("select 1/0") + run(""),
+        m.parse("insert into moved values (0)") + run(""),
+    ):
+        for prepared in (False, True):
+            two.exchange(run("own"), m.SYNC)
+            if prepared:
+                equal(one.exchange(m.parse("select moves($1, true)", "moves"), m.SYNC).kinds, "1Z")
+                two.exchange(run("own"), m.SYNC)
+                failing = run("moves", "in vain")
+            equal(len(one.exchange(failing, m.SYNC).errors), 1)
+            for n, client in enumerate(clients):
+                equal(client.exchange(run("own"), m.SYNC).rows, [(f"t{n}",)])
+            if prepared:
+                one.exchange(m.close_statement("moves"), m.SYNC)
 
 
 def test_commands_that_need_a_transaction_of_their_own_have_one(env):

@@ -45,6 +45,7 @@ pub use ticket::{Ask, Ticket};
 
 use std::sync::Arc;
 
+use crate::ids::ServerAddressId;
 use crate::pool::Notifiers;
 use crate::time::Time;
 use crate::wire::error::ClientError;
@@ -53,13 +54,22 @@ use crate::wire::{backend, build};
 /// Channels that one client may listen on here; one with more keeps its backend.
 pub const CHANNELS_A_CLIENT_MAX: usize = 10_000;
 
+/// Where the listening connection hears markers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marker {
+    /// Its channel, on which it alone listens, but for the backends that end listening at the moment.
+    pub channel: Channel,
+    /// Its server: what is notified on another never comes.
+    pub server: ServerAddressId,
+}
+
 /// What a hub tells a loop.
 #[derive(Clone, Debug)]
 pub enum FromHub {
     /// A notification on a channel on which clients of the loop listen.
     Notified(Arc<Notification>),
-    /// What the ticket was for has come. With the channel of markers.
-    Passed(Ticket, Channel),
+    /// What the ticket was for has come. With the channel of markers, and the server on which that is.
+    Passed(Ticket, Marker),
     /// The listening connection could not be opened, or has been lost.
     Failed {
         /// Who waited for it.

@@ -92,6 +92,7 @@ impl<S: Socket> Backend<S> {
     /// From what the dialler brings.
     pub(super) fn new(seed: BackendSeed<S>, home: LoopId, place: Slot) -> Self {
         let keep = seed.pool.settings().max_prepared_statements as usize;
+        seed.pool.note_opened(seed.server, seed.epoch);
         let functions = Functions::of(&seed.pool);
         let functions_serial = seed.pool.functions_serial();
         let report = seed.report.filter(|_| seed.pool.trusts_reports());

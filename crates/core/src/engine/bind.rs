@@ -28,41 +28,53 @@ use crate::wire::{TransactionStatus, build};
 /// Name of the statement that changes settings within a pipeline.
 const SETTING_STATEMENT: &[u8] = b"hawser_settings";
 
+/// What brings a server connection from the one to the other. A setting that it reports goes back to the value
+/// that it has told at connect, which its clients have been told, too: a RESET would take it to what the
+/// server's configuration has by now.
+pub(super) fn changes<'a>(
+    before: &'a Settings,
+    desired: &'a Settings,
+    parameters: &'a ServerParameters,
+) -> impl Iterator<Item = Change<'a>> {
+    // (What is not ASCII has been told in the encoding of that moment.)
+    let told = |name: &[u8]| {
+        let told = parameters.get(name)?;
+        (told.is_ascii() && !ServerParameters::is_fixed(name)).then_some(told)
+    };
+    before.diff(desired).map(move |change| match change {
+        Change::Reset(name) => told(name).map_or(change, |told| Change::Set(name, told)),
+        Change::Set(..) => change,
+    })
+}
+
 impl<S: Socket> Backend<S> {
-    /// Appends the queries that bring the backend's settings to what is wanted. What is in `trusted`,
-    /// the client's start values, has been taken by this server at its login.
+    /// Appends the queries that bring the backend's settings to what is wanted.
     ///
-    /// Anything else may fail by now (a role that is gone, a value that is no longer valid), and must
-    /// not leave what follows to run without it: it is set in a transaction block, which then stays
-    /// open and fails all that follows. Whether that is so: see `ClientMessage::open`.
-    pub(super) fn apply_settings(
-        &mut self,
-        desired: &Settings,
-        trusted: &Settings,
-        out: &mut Vec<u8>,
-    ) {
+    /// A change may fail: a role that is gone or not granted any more, a value that is no longer valid, a
+    /// cancel request of somebody else's. What follows must not run without it: it is made in a transaction
+    /// block, which then stays open and fails all that follows. Whether that is so: see
+    /// `ClientMessage::open`. But for settings that the server reports, which anybody may set to what it has
+    /// reported.
+    pub(super) fn apply_settings(&mut self, desired: &Settings, out: &mut Vec<u8>) {
         if self.session.applied == *desired {
             return;
         }
         let before = std::mem::replace(&mut self.session.applied, desired.clone());
-        let changes: Vec<_> = before.diff(desired).collect();
+        let parameters = self.session.parameters.clone();
+        let changes: Vec<_> = changes(&before, desired, &parameters).collect();
         self.define(&changes);
-        let may_fail = |change: &Change<'_>| match change {
-            Change::Set(name, value) => {
-                let reported = self.session.parameters.get(name).is_some();
-                let taken = reported && !ServerParameters::is_fixed(name);
-                // (Where users share it, what took it was a session of another role's.)
-                !taken && (self.owner.shared || trusted.get(name) != Some(value))
-            }
-            Change::Reset(_) => false,
+        let may_fail = |change: &Change<'_>| {
+            let name = change.name();
+            ServerParameters::is_fixed(name) || self.session.parameters.get(name).is_none()
         };
-        self.session.applying = changes.iter().any(may_fail);
+        let in_block = changes.iter().any(may_fail);
+        self.session.applying |= in_block;
         let mut text = Vec::new();
-        if self.session.applying {
+        if in_block {
             text.extend_from_slice(b"BEGIN;");
         }
         settings::write_set_query(changes, &mut text);
-        if self.session.applying {
+        if in_block {
             text.extend_from_slice(b";COMMIT");
         }
         self.inject_query(&text, out);
@@ -86,9 +98,10 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// The same for a client whose unnamed statement is known to the server only.
+    /// The same for a client whose unnamed statement is known to the server only. Its message has to wait for
+    /// the outcome.
     pub(super) fn apply_beside_unnamed(&mut self, desired: &Settings, out: &mut Vec<u8>) {
-        self.set_within_pipeline(desired, out);
+        self.set_in_pipeline(desired, Request::InjectedSettings { statement: 0 }, out);
         out.extend_from_slice(&build::SYNC);
         self.request(Request::InjectedSync);
     }
@@ -251,22 +264,11 @@ impl<S: Socket> Backend<S> {
     /// force back after it. (What the backend has is the same then as before.)
     fn set_aside(&mut self, settings: &Settings) -> (Vec<u8>, Vec<u8>) {
         let before = self.session.applied.clone();
+        let parameters = self.session.parameters.clone();
         let reads = |change: &Change<'_>| self.pool.statements.may_depend_on(change.name());
-        let changes: Vec<_> = before.diff(settings).filter(reads).collect();
+        let changes: Vec<_> = changes(&before, settings, &parameters).filter(reads).collect();
         self.define(&changes);
-        // Who the session is, is reported too, as it is now.
-        let own = |name: &[u8]| {
-            self.session.parameters.get(name).filter(|_| !ServerParameters::is_fixed(name))
-        };
-        let changes = changes.into_iter().map(|change| match change {
-            Change::Reset(name) => {
-                // (What is not ASCII has been told in the encoding of that moment.)
-                let own = own(name).filter(|own| own.is_ascii());
-                own.map_or(change, |own| Change::Set(name, own))
-            }
-            Change::Set(..) => change,
-        });
-        let aside = Aside::new(changes.collect());
+        let aside = Aside::new(changes);
         (aside.apart(), aside.back())
     }
 
@@ -287,7 +289,6 @@ impl<S: Socket> Backend<S> {
         statement: &Statement,
         out: &mut Vec<u8>,
     ) {
-        let start = &client.record.start.clone();
         let mut parse = |backend: &mut Self, out: &mut Vec<u8>| {
             backend.inject_own_parse(name, &statement.body, None, out);
             backend.own_query_takes(client, name);
@@ -297,9 +298,9 @@ impl<S: Socket> Backend<S> {
         } else if self.from_server.status == TransactionStatus::Idle && !self.settings_in_doubt() {
             let before = self.session.applied.clone();
             let settings = with_timeout_of(&statement.settings, &before);
-            self.apply_settings(&settings, start, out);
+            self.apply_settings(&settings, out);
             parse(self, out);
-            self.apply_settings(&before, start, out);
+            self.apply_settings(&before, out);
         } else {
             let alone = self.from_server.status == TransactionStatus::Idle;
             if alone {
@@ -348,8 +349,14 @@ impl<S: Socket> Backend<S> {
     /// transaction block the change is a local one: what the client has set there with LOCAL would
     /// outlast the block if a plain SET put it back.
     fn set_within_pipeline(&mut self, desired: &Settings, out: &mut Vec<u8>) {
+        self.set_in_pipeline(desired, Request::Injected, out);
+    }
+
+    /// The same; `owed` is for each of them.
+    fn set_in_pipeline(&mut self, desired: &Settings, owed: Request, out: &mut Vec<u8>) {
         let before = std::mem::replace(&mut self.session.applied, desired.clone());
-        let changes: Vec<_> = before.diff(desired).collect();
+        let parameters = self.session.parameters.clone();
+        let changes: Vec<_> = changes(&before, desired, &parameters).collect();
         self.define(&changes);
         for change in changes {
             let mut body = Vec::new();
@@ -358,12 +365,17 @@ impl<S: Socket> Backend<S> {
             } else {
                 settings::write_set_query([change], &mut body);
             }
-            self.run_within_pipeline(body, out);
+            self.run_in_pipeline(body, owed, out);
         }
     }
 
     /// Appends messages that run a statement of ours as part of the client's pipeline.
-    pub(super) fn run_within_pipeline(&mut self, mut text: Vec<u8>, out: &mut Vec<u8>) {
+    pub(super) fn run_within_pipeline(&mut self, text: Vec<u8>, out: &mut Vec<u8>) {
+        self.run_in_pipeline(text, Request::Injected, out);
+    }
+
+    /// The same; `owed` is for its Bind and its Execute.
+    fn run_in_pipeline(&mut self, mut text: Vec<u8>, owed: Request, out: &mut Vec<u8>) {
         text.extend_from_slice(&[0; 3]);
         build::parse(out, SETTING_STATEMENT, &text);
         build::bind_plain(out, SETTING_STATEMENT, SETTING_STATEMENT);
@@ -372,8 +384,8 @@ impl<S: Socket> Backend<S> {
         build::close_portal(out, SETTING_STATEMENT);
         build::close_statement(out, SETTING_STATEMENT);
         self.request(Request::InjectedParse { statement: 0 });
-        for _ in ["Bind", "Execute", "Close", "Close"] {
-            self.request(Request::Injected);
+        for owed in [owed, owed, Request::Injected, Request::Injected] {
+            self.request(owed);
         }
     }
 }

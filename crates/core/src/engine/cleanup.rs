@@ -444,7 +444,8 @@ impl<S: Socket> Engine<S> {
         let client = self.clients.get(slot);
         let reset = client.map_or(Reset::No, |c| match c.mode {
             PoolMode::Session => Reset::AsConfigured,
-            _ if c.is_pinned() => Reset::All,
+            // (What a RESET under way has done is known once its pipeline has ended.)
+            _ if c.is_pinned() || c.is_unsettled() => Reset::All,
             _ => Reset::No,
         });
         let exclusive = client.is_some_and(|c| c.exclusive);
@@ -592,12 +593,10 @@ impl<S: Socket> Backend<S> {
         let mut out = Vec::new();
         if self.requests.end_copy() {
             build::copy_fail(&mut out, "the client has closed its connection");
-        } else if self.requests.is_in_pipeline()
-            && !self.requests.is_skipping_to_sync()
-            && self.from_server.status == TransactionStatus::Idle
-        {
+        } else if self.requests.is_in_pipeline() && !self.requests.is_skipping_to_sync() {
             // A Sync alone would commit what the pipeline has done so far, which its client has
-            // not asked for: the pipeline is made to fail first.
+            // not asked for: the pipeline is made to fail first. (A transaction block that was open when the
+            // server was last ready may have been ended within the pipeline, or before it.)
             build::parse(&mut out, b"hawser_refused", ABANDONED);
             self.request(Request::InjectedParse { statement: 0 });
         }

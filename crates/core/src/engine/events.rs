@@ -458,7 +458,10 @@ impl<S: Socket> Engine<S> {
                 backend.discard_sequences(false, &mut out);
             }
             let first = without_short_timeout(&client.desired);
-            backend.apply_settings(&first, &client.record.start, &mut out);
+            backend.apply_settings(&first, &mut out);
+            if backend.session.applying {
+                backend.ahead.begin(); // its first message waits for the outcome
+            }
             backend.apply_timeout(&client.desired, &mut out);
         }
         if !self.write_to_backend(slot, &out) {
@@ -659,6 +662,7 @@ impl<S: Socket> Engine<S> {
                         backend.lending.cancels_in_flight.saturating_sub(1);
                     if backend.lending.cancels_in_flight == 0 {
                         let held = client.held;
+                        self.settle_channels_after_cancel(host, slot, now);
                         self.ask_behind_cancel(host, slot, now);
                         if held {
                             self.resume_later(slot);

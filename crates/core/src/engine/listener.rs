@@ -11,8 +11,9 @@
 //! * a query that is not answered within [`ANSWER_US`] ends it: nobody waits for it without an end
 //!
 //! # Limits
-//! RECONNECT, `server_lifetime` and a change of the server leave it alone: to replace it would lose
-//! what is notified meanwhile. It ends with its server process, as a client's own connection would.
+//! RECONNECT and `server_lifetime` leave it alone: to replace it would lose what is notified meanwhile. It ends
+//! with its server process, as a client's own connection would, and where the pool has left its server:
+//! what is notified on another never comes.
 
 mod steps;
 
@@ -77,6 +78,12 @@ impl<S: Socket> Listener<S> {
     /// The channel on which this connection alone hears markers.
     fn marker(&self) -> Channel {
         Channel::new(format!("hawser_{}_{}", self.process, self.id.0).as_bytes())
+    }
+
+    /// Whether what the pool's clients notify does not come on it: the pool has left its server.
+    fn is_left(&self) -> bool {
+        self.pool.left().has(self.server, self.opened)
+            || self.pool.has_moved_from(self.server, self.epoch)
     }
 
     /// What makes a new connection ready. It sits idle where a connection of a client's own would

@@ -4,7 +4,8 @@
 //! ```text
 //!   AtRest ── gets a backend that another has notified from ──► Cleaning ── ticket ──► AtRest
 //!     │ has channels, and sends a LISTEN ──► Ahead ── ticket ──► AtRest
-//!     │ a transaction has ended; its answer is held back
+//!     │ a transaction has ended; its answer is held back (AfterCancel: while a cancel request is on its way,
+//!     │ which would hit a query of ours)
 //!     ├─ nothing changed ───────────────────────────────► Fencing ── ticket ──► answered
 //!     ├─ it keeps its backend to listen ──► TakingOver ── ticket ──► Returning ──► answered
 //!     └─ LISTEN, UNLISTEN ──► Asking ──► (new channels) Joining ── ticket ──► Leaving ──► answered
@@ -44,7 +45,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::listen::change::{Pending, Taken};
-use crate::listen::{Channel, Notification};
+use crate::listen::{Channel, Marker, Notification};
 
 /// What is under way for a client that listens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -52,6 +53,7 @@ enum Stage {
     /// Nothing.
     #[default]
     AtRest,
+    AfterCancel,
     Cleaning,
     Ahead,
     Asking,
@@ -97,10 +99,14 @@ pub(super) struct Listening {
     /// Notifications that wait for it.
     queue: VecDeque<Waiting>,
     queued_bytes: usize,
+    /// What its own backend has heard, on which it keeps listening: it comes after `queue`.
+    native: Vec<Waiting>,
     /// What its own backend has heard since the transaction that listened.
     overheard: Vec<Notification>,
     /// It has heard its own marker: what comes after that is heard otherwise.
     overheard_all: bool,
+    /// The channel of markers on which it listens while it takes over: it hears those of others, too.
+    marker: Option<Channel>,
     /// What the listening connection has heard after the marker, while the backend has not answered.
     later: Vec<Waiting>,
     /// What its own backend listens on.
@@ -130,8 +136,8 @@ struct Ahead {
     channels: BTreeSet<Channel>,
     /// Channels that it is to be asked for.
     wanted: Vec<Channel>,
-    /// The channel of its markers.
-    marker: Option<Channel>,
+    /// Where it hears markers.
+    marker: Option<Marker>,
     /// It has failed: the transaction goes on without.
     given_up: bool,
 }
@@ -141,8 +147,8 @@ impl Ahead {
         &self.channels
     }
 
-    /// The channel of markers, if all of these channels have been heard ahead.
-    fn marker_for(&self, joined: &BTreeSet<Channel>) -> Option<Channel> {
+    /// Where it hears markers, if it has heard all of these channels ahead.
+    fn marker_for(&self, joined: &BTreeSet<Channel>) -> Option<Marker> {
         let heard = !self.given_up && joined.is_subset(&self.channels);
         self.marker.clone().filter(|_| heard)
     }
@@ -155,7 +161,8 @@ impl Listening {
     }
 
     fn count_queued(&mut self) {
-        let queued = self.queue.iter().chain(&self.later).map(|waiting| waiting.message.len());
+        let waiting = self.queue.iter().chain(&self.native).chain(&self.later);
+        let queued = waiting.map(|waiting| waiting.message.len());
         let overheard = self.overheard.iter().map(|one| one.message.len());
         self.queued_bytes = queued.chain(overheard).sum();
     }

@@ -51,6 +51,9 @@ pub(super) struct Unverified {
     cut_off: u8,
     /// A DISCARD ALL has come since: what its settings are on the server now is what a RESET gives there.
     discarded: bool,
+    /// Its client's settings went within the pipeline that put them in doubt, and have been taken back with all
+    /// that it did: what the server has now is what was there before, perhaps another client's.
+    reverted: bool,
     /// The question that is under way.
     question: Option<Question>,
     answer: Option<Answer>,
@@ -151,6 +154,11 @@ impl Unverified {
     /// A DISCARD ALL has worked. Its client's start values are known, and no SET has brought them back yet.
     pub(super) fn discarded(&mut self) {
         self.discarded = !self.names.is_empty();
+    }
+
+    /// The pipeline that put settings in doubt has failed, and with it those of the client that went within.
+    pub(super) fn reverted(&mut self) {
+        self.reverted = true;
     }
 
     /// The parts that it is about.

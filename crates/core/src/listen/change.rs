@@ -125,8 +125,9 @@ pub fn is_named(channel: &[u8], name: &[u8]) -> bool {
     *channel == *name || is_cut_from(channel, name)
 }
 
+/// Names of ASCII that are too long are not read from texts (see [`crate::session::scan`]).
 fn is_cut_from(channel: &[u8], name: &[u8]) -> bool {
-    channel.len() >= CUT_BYTES_MIN && name.starts_with(channel)
+    channel.len() >= CUT_BYTES_MIN && !name.is_ascii() && name.starts_with(channel)
 }
 
 fn mark(number: usize) -> Box<[u8]> {

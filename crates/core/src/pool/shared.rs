@@ -26,7 +26,7 @@ use super::stats::PoolStats;
 use crate::engine::about::ListenLost;
 use crate::engine::census::Census;
 use crate::hash::Keyed;
-use crate::ids::PoolId;
+use crate::ids::{PoolId, ServerAddressId};
 use crate::session::functions::FunctionNames;
 use crate::session::settings::{Interner, Mark, Settings};
 use crate::time::Time;
@@ -165,6 +165,8 @@ pub struct SharedPool<B> {
     waiting: AtomicU32,
     epoch: AtomicU32,
     left: LeftServers,
+    /// The epoch and the server of the backend that was opened last.
+    opened_last: AtomicU64,
     settings: RwLock<Arc<PoolSettings>>,
     parameters: RwLock<Option<Arc<ServerParameters>>>,
     bases: Bases,
@@ -228,6 +230,7 @@ impl<B> SharedPool<B> {
             waiting: AtomicU32::new(0),
             epoch: AtomicU32::new(0),
             left: LeftServers::default(),
+            opened_last: AtomicU64::new(0),
             settings: RwLock::new(Arc::new(settings)),
             parameters: RwLock::new(None),
             bases: Bases::new(hash_key),
@@ -402,6 +405,19 @@ impl<B> SharedPool<B> {
     /// The servers that its backends leave once they are released.
     pub fn left(&self) -> &LeftServers {
         &self.left
+    }
+
+    /// A backend of this server has been opened, in this epoch.
+    pub fn note_opened(&self, server: ServerAddressId, epoch: u32) {
+        self.opened_last.store(u64::from(epoch) << 32 | u64::from(server.0), Ordering::Relaxed);
+    }
+
+    /// Whether a connection to this server, opened in that epoch, is of an older one, and the backends of
+    /// this one are of another server.
+    pub fn has_moved_from(&self, server: ServerAddressId, epoch: u32) -> bool {
+        let now = self.epoch();
+        let last = self.opened_last.load(Ordering::Relaxed);
+        epoch != now && last >> 32 == u64::from(now) && last as u32 != server.0
     }
 
     /// Begins a new epoch (RECONNECT, a reload that changed the server, a changed role).

@@ -320,6 +320,8 @@ struct Finder {
     temporary_pending: bool,
     language_pending: bool,
     set_config: Option<SetConfig>,
+    /// The name in a SET that belongs to CREATE or ALTER, as far as it has come.
+    set_option: Option<Vec<u8>>,
     atomic: Option<Atomic>,
     // The word of a watched string that is being read.
     inner: [u8; NAME_BYTES_MAX],
@@ -353,6 +355,7 @@ impl Finder {
             temporary_pending: false,
             language_pending: false,
             set_config: None,
+            set_option: None,
             atomic: None,
             inner: [0; NAME_BYTES_MAX],
             inner_length: 0,
@@ -380,6 +383,7 @@ impl Finder {
         }
         if self.careful {
             self.decide(word, kind);
+            self.continue_set_option(kind, text);
             if let Some(SetConfig { argument: 1, tokens, null, .. }) = &mut self.set_config
                 && *tokens > 0
             {
@@ -420,6 +424,7 @@ impl Finder {
         }
         if self.careful {
             self.decide(Word::None, Kind::Symbol(b';'));
+            self.continue_set_option(Kind::Symbol(b';'), b"");
             if self.set_config.take().is_some() {
                 self.found.unsure = true;
             }
@@ -532,6 +537,10 @@ impl Finder {
                 }
             }
             Word::For => self.for_seen = true,
+            Word::Set if matches!(self.first, Word::Create | Word::Alter) => {
+                self.set_option = Some(Vec::new());
+                self.careful = true;
+            }
             Word::Into => self.may_make_table(),
             Word::Create if self.first == Word::Explain => self.may_make_table(),
             Word::Hold => {
@@ -696,6 +705,36 @@ impl Finder {
         let lasting = PartSet::of(&[Part::CustomSetting]);
         let parts = if local { parts.intersection(lasting) } else { parts };
         self.found.flags = self.found.flags.union(parts);
+    }
+
+    /// A custom name in a SET of CREATE or ALTER (of a function, role or database) is known to the server from
+    /// then on (`validate_option_array_item`, guc.c), and stays so when the transaction has ended.
+    fn continue_set_option(&mut self, kind: Kind, text: &[u8]) {
+        let Some(name) = &mut self.set_option else { return };
+        let begins = name.last().is_none_or(|last| *last == b'.');
+        match kind {
+            Kind::Word | Kind::Quoted if begins && name.len() + text.len() < NAME_BYTES_MAX => {
+                name.extend_from_slice(text);
+            }
+            Kind::Word | Kind::Quoted if begins => {
+                self.set_option = None;
+                self.any_setting();
+            }
+            Kind::Symbol(b'.') if !begins => name.push(b'.'),
+            _ => {
+                let mut name = self.set_option.take().unwrap_or_default();
+                name.make_ascii_lowercase();
+                if !is_custom(&name) {
+                    return;
+                }
+                self.flag(Part::CustomSetting);
+                if self.found.configured.len() + self.found.defined.len() >= STATEMENTS_MAX {
+                    self.found.truncated = true;
+                } else {
+                    self.found.defined.push(Name::new(&name));
+                }
+            }
+        }
     }
 
     fn changes_schema(&mut self, change: SchemaChange) {

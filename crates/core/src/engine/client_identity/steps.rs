@@ -6,6 +6,9 @@ use crate::engine::request_queue::Request;
 use crate::engine::socket::{Mptcp, Socket};
 use crate::session::settings::SettingsBuilder;
 
+/// Ends SET ROLE and SET SESSION AUTHORIZATION, also where a role has a setting of its own for `role`.
+const RESET_ROLES: &[u8] = b"RESET SESSION AUTHORIZATION;RESET ROLE";
+
 impl<S: Socket> Backend<S> {
     /// Appends what tells the server of the client whose message follows.
     pub(in crate::engine) fn tell(
@@ -14,17 +17,24 @@ impl<S: Socket> Backend<S> {
         mptcp: Option<Mptcp>,
         out: &mut Vec<u8>,
     ) {
-        let Some(told) = &mut self.owner.client_identity else { return };
-        let Some(process) = told.due.take() else { return };
-        told.key.write_to(process, None, about, mptcp, out);
-        self.request(Request::TellIdentity);
-        if self.session.applied.get(b"role").is_some()
-            || self.session.applied.get(b"session_authorization").is_some()
-        {
+        if !self.owner.client_identity.as_ref().is_some_and(|told| told.is_due()) {
+            return;
+        }
+        let roles: [&[u8]; 2] = [b"role", b"session_authorization"];
+        if roles.iter().any(|name| self.session.applied.get(name).is_some()) {
+            // The call ends them; but where it fails, for the function is gone, they would stay.
+            self.inject_query(RESET_ROLES, out);
             let mut applied = SettingsBuilder::from(&self.session.applied);
-            applied.remove(b"role");
-            applied.remove(b"session_authorization");
+            for name in roles {
+                applied.remove(name);
+            }
             self.session.applied = self.pool.interner().share(applied.build());
+        }
+        if let Some(told) = &mut self.owner.client_identity
+            && let Some(process) = told.due.take()
+        {
+            told.key.write_to(process, None, about, mptcp, out);
+            self.request(Request::TellIdentity);
         }
     }
 }

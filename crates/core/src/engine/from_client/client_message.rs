@@ -182,12 +182,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.passage.cut(self.backend)?;
         if self.client.is_session_mode() {
             self.backend.apply_beside_unnamed(&self.client.desired, &mut self.passage.out);
-            return Ok(());
+            self.backend.ahead.begin();
+            return self.wait();
         }
         self.lift_first()?;
-        let start = &self.client.record.start;
         let first = without_short_timeout(&self.client.desired);
-        self.backend.apply_settings(&first, start, &mut self.passage.out);
+        self.backend.apply_settings(&first, &mut self.passage.out);
         if self.backend.session.applying && !self.fails_in_failed_block() {
             // It would end the block that keeps it from running without its settings.
             self.backend.ahead.begin();
@@ -589,6 +589,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Begins to look at the text of a Query that streams.
     fn begin_scan(&mut self) -> Result<(), Halt> {
         self.clear_catalog()?;
+        self.before_sequences_unseen()?;
         let in_doubt = self.may_be_reread();
         if in_doubt {
             self.hold()?;
@@ -716,10 +717,19 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.client.deallocate(deallocated, self.backend.from_server.status);
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
-        if self.backend.from_server.status == TransactionStatus::InTransaction {
-            // As any simple query it takes the unnamed portal away, which outlasts its pipeline here.
+        // As any simple query it takes the unnamed statement away, which here the server alone knows, and
+        // the unnamed portal, which outlasts its pipeline in a transaction block.
+        let native = self.client.pins.contains(Part::UnnamedStatement);
+        let in_block = self.backend.from_server.status == TransactionStatus::InTransaction;
+        if native {
+            build::close_statement(&mut self.passage.out, b"");
+            self.backend.request(Request::Injected);
+        }
+        if in_block {
             build::close_portal(&mut self.passage.out, b"");
             self.backend.request(Request::Injected);
+        }
+        if native || in_block {
             self.passage.out.extend_from_slice(&build::SYNC);
             self.backend.request(Request::InjectedSync);
         }

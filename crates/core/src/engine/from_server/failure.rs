@@ -48,7 +48,8 @@ impl<S: Socket> Relay<'_, S> {
             }
             Request::Call | Request::Sync => return Ok(Fate::Pass),
             // (One that is cut off is its client's pipeline: by its timeout, or on its request.)
-            Request::InjectedSettings { .. } if healing || is_cut_off(body) => {}
+            Request::InjectedSettings { statement }
+                if healing || (statement != 0 && is_cut_off(body)) => {}
             Request::InjectedQuery
             | Request::InjectedLift
             | Request::InjectedRollback

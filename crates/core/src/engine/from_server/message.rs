@@ -122,13 +122,15 @@ impl<S: Socket> Relay<'_, S> {
             return Fate::Skip;
         }
         // Each client is known by the process id that it was given.
-        match named().filter(|_| relayed.whole) {
-            Some(own) if own.process == process => {
-                Fate::Replace(own.message_from(self.own_process).as_ref().into())
-            }
-            Some(anothers) => Fate::Replace(anothers.message.as_ref().into()),
-            None => Fate::Pass,
+        let message = match named().filter(|_| relayed.whole) {
+            Some(own) if own.process == process => own.message_from(self.own_process),
+            Some(anothers) => anothers.message,
+            None => return Fate::Pass,
+        };
+        if client.keeps_native_notification(self.backend.requests.is_empty(), &message) {
+            return Fate::Skip;
         }
+        Fate::Replace(message.as_ref().into())
     }
 
     /// A message while nothing is outstanding.

@@ -262,6 +262,9 @@ fn close_session_books<S: Socket>(
     }
     if let Some(wanted) = wanted {
         client.desired = wanted;
+        if let Some(doubt) = &mut backend.known.unverified {
+            doubt.reverted();
+        }
     }
     if client.failed
         && let Some(doubt) = &mut backend.known.unverified

@@ -13,7 +13,7 @@ use crate::engine::socket::{Readiness, Socket, Token, write_kept};
 use crate::engine::table::{Engine, Holder, Resident};
 use crate::engine::{limits, table};
 use crate::ids::{LoopId, PoolId, Slot};
-use crate::listen::{Ask, FromHub, Hub, Step, Ticket};
+use crate::listen::{Ask, FromHub, Hub, Marker, Step, Ticket};
 use crate::time::Time;
 use crate::wire::build;
 use crate::wire::error::{ClientError, Severity, SqlState};
@@ -201,6 +201,7 @@ impl<S: Socket> Engine<S> {
     fn heard<H: Host<S>>(&mut self, host: &mut H, place: Slot, heard: Vec<Heard>, now: Time) {
         let Some(listener) = self.listener(place) else { return };
         let (pool, marker) = (listener.pool.clone(), listener.marker());
+        let heard_at = Marker { channel: marker.clone(), server: listener.server };
         for heard in heard {
             let Some(hub) = self.hubs.get_mut(&pool.id) else { return };
             let tell = |said| ToLoop::FromHub { pool: pool.clone(), said };
@@ -221,7 +222,7 @@ impl<S: Socket> Engine<S> {
                 }
                 Heard::Ready => {
                     for (to, ticket) in hub.hub.answered() {
-                        host.send(to, tell(FromHub::Passed(ticket, marker.clone())));
+                        host.send(to, tell(FromHub::Passed(ticket, heard_at.clone())));
                     }
                     let first = self
                         .listener(place)
@@ -302,11 +303,14 @@ impl<S: Socket> Engine<S> {
             let unused = unused && now.micros_since(hub.wanted) >= UNUSED_US;
             match hub.place {
                 Some(place) => {
-                    let late = self.listener(place).is_some_and(|listener| {
-                        (busy || !listener.ready) && now.micros_since(listener.asked) >= ANSWER_US
-                    });
+                    let Some(listener) = self.listener(place) else { continue };
+                    let late =
+                        (busy || !listener.ready) && now.micros_since(listener.asked) >= ANSWER_US;
                     if late {
                         self.listener_ends(host, place, "it does not answer", now);
+                    } else if listener.is_left() {
+                        let reason = "its server is no longer what the database asks for";
+                        self.listener_ends(host, place, reason, now);
                     } else if unused {
                         self.listener_ends(host, place, "nobody listens any more", now);
                     } else {

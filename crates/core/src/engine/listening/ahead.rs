@@ -30,7 +30,7 @@ use crate::engine::host::Host;
 use crate::engine::socket::Socket;
 use crate::engine::table::Engine;
 use crate::ids::Slot;
-use crate::listen::{Ask, CHANNELS_A_CLIENT_MAX, Channel};
+use crate::listen::{Ask, CHANNELS_A_CLIENT_MAX, Channel, Marker};
 use crate::session::part::Part;
 use crate::time::Time;
 
@@ -105,7 +105,7 @@ impl<S: Socket> Engine<S> {
         &mut self,
         host: &mut H,
         slot: Slot,
-        marker: Option<Channel>,
+        marker: Option<Marker>,
         now: Time,
     ) {
         let Some(client) = self.clients.get_mut(slot) else { return };

@@ -47,13 +47,14 @@ impl<S: Socket> Engine<S> {
         listening.joining_ahead = false;
         listening.overheard = Vec::new();
         listening.overheard_all = false;
+        listening.marker = None;
         if !answers {
             self.give_notifications(host, slot, now);
             self.resume_later(slot);
             return;
         }
         let mut answer = std::mem::take(&mut listening.held);
-        for waiting in listening.queue.drain(..) {
+        for waiting in listening.queue.drain(..).chain(listening.native.drain(..)) {
             answer.extend_from_slice(&waiting.message);
         }
         answer.append(&mut listening.held_reports);

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Stage;
+use super::{Stage, Waiting};
 use crate::engine::client::Client;
 use crate::engine::host::Host;
 use crate::engine::socket::Socket;
@@ -43,20 +43,47 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(listening) = client.listening() else { return };
+        listening.held.extend_from_slice(answer[0]);
+        listening.held.extend_from_slice(answer[1]);
+        listening.held_reports = std::mem::take(&mut listening.reports);
+        self.settle_channels(host, slot, now);
+    }
+
+    /// A cancel request has been delivered for which the end of a client's transaction has waited.
+    pub(in crate::engine) fn settle_channels_after_cancel<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        now: Time,
+    ) {
+        if self.clients.get(slot).is_some_and(|client| client.stage() == Stage::AfterCancel) {
+            self.settle_channels(host, slot, now);
+        }
+    }
+
+    /// Finds out what has become of its channels; its answer is held back.
+    fn settle_channels<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let cancelled = client.backend.as_ref().is_some_and(|b| b.lending.cancels_in_flight > 0);
         let keeps_natively = client.pins.contains(Part::Listen);
         // Its statements are the server's alone, and a query of ours would take the unnamed one away.
         let by_name = client.pins.contains(Part::UnnamedStatement)
             || client.pins.contains(Part::ProtocolStatement);
         let Some(listening) = client.listening() else { return };
-        listening.held.extend_from_slice(answer[0]);
-        listening.held.extend_from_slice(answer[1]);
-        listening.held_reports = std::mem::take(&mut listening.reports);
+        if listening.is_unchanged() && listening.channels.is_empty() {
+            self.release_answer(host, slot, now);
+            return;
+        }
+        if cancelled {
+            listening.stage = Stage::AfterCancel;
+            client.held = true;
+            return;
+        }
+        listening.stage = Stage::AtRest;
         if listening.is_unchanged() {
             // By far the most often; and there may be thousands of channels.
-            match listening.channels.is_empty() {
-                true => self.release_answer(host, slot, now),
-                false => self.fence(host, slot, Ask::default()),
-            }
+            self.fence(host, slot, Ask::default());
             return;
         }
         let mut after = listening.channels.clone();
@@ -306,10 +333,14 @@ impl<S: Socket> Engine<S> {
             return;
         };
         let Some(client) = self.clients.get_mut(slot) else { return };
+        let elsewhere = client.is_on_another_server(&marker);
         let pool = self.pools[client.pool as usize].pool.clone();
         let Some(ticket) = client.next_ticket(slot) else { return };
         self.ask_hub(host, &pool, ask);
-        self.mark_and_leave(ticket, &marker);
+        match elsewhere {
+            true => self.keep_joining(host, slot, now),
+            false => self.mark_and_leave(ticket, &marker.channel),
+        }
     }
 
     /// A client whose own backend listens has left channels on which the listening connection
@@ -374,7 +405,12 @@ impl<S: Socket> Engine<S> {
         if let Some(listening) = client.listening() {
             listening.joining.clear();
             listening.joining_ahead = false;
+            // What the listening connection has heard up to here comes first.
+            let before = std::mem::take(&mut listening.queue);
             listening.flush_overheard(own, process);
+            let heard = std::mem::replace(&mut listening.queue, before);
+            let native = heard.into_iter().map(|waiting| Waiting { channel: None, ..waiting });
+            listening.native.extend(native);
         }
         if after.is_empty() {
             self.release_answer(host, slot, now);

@@ -1,6 +1,7 @@
 //! Notifications: from the listening connection, and from a client's own backend.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::{Listening, Stage, Waiting};
 use crate::engine::about::ClientState;
@@ -36,7 +37,7 @@ impl<S: Socket> Client<S> {
             return notification().is_some_and(|of| listening.channels.contains(&of.channel));
         }
         let hears = match listening.stage {
-            Stage::AtRest | Stage::Ahead => !listening.pending.is_empty(),
+            Stage::AtRest | Stage::Ahead | Stage::AfterCancel => !listening.pending.is_empty(),
             Stage::Asking | Stage::Joining => true,
             Stage::Leaving { .. } => !listening.joining.is_empty() && !listening.overheard_all,
             Stage::Cleaning | Stage::Fencing | Stage::TakingOver | Stage::Returning { .. } => false,
@@ -55,6 +56,23 @@ impl<S: Socket> Client<S> {
             listening.queued_bytes += notification.message.len();
             listening.overheard.push(notification);
         }
+        true
+    }
+
+    /// Its own backend, on which it keeps listening, has heard a notification. Whether that waits, because
+    /// what the listening connection has heard for it comes first. `at_rest`: its backend owes nothing.
+    pub(in crate::engine) fn keeps_native_notification(
+        &mut self,
+        at_rest: bool,
+        message: &Arc<[u8]>,
+    ) -> bool {
+        let ends = !at_rest || self.stage() != Stage::AtRest;
+        if self.is_session_mode() || !ends || !self.has_channels() {
+            return false;
+        }
+        let Some(listening) = self.listening() else { return false };
+        listening.queued_bytes += message.len();
+        listening.native.push(Waiting { message: message.clone(), channel: None });
         true
     }
 
@@ -90,6 +108,9 @@ impl<S: Socket> Engine<S> {
         for slot in clients {
             let own = self.process_of(slot);
             let Some(client) = self.clients.get_mut(slot) else { continue };
+            if client.state == ClientState::Closing {
+                continue; // it is told nothing more
+            }
             let sends = client.stage() != Stage::Cleaning
                 && client.backend.as_ref().is_some_and(|b| b.process() == notification.process);
             let Some(listening) = client.listening() else { continue };

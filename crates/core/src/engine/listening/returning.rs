@@ -73,6 +73,7 @@ impl<S: Socket> Engine<S> {
         }
         listening.stage = Stage::Returning { answered: false, marked: false };
         listening.overheard_all = false;
+        listening.marker = Some(marker.clone());
         let mut mark = b"NOTIFY ".to_vec();
         marker.write_quoted(&mut mark);
         mark.extend_from_slice(format!(",'{}'", ticket.write(self.id)).as_bytes());
@@ -91,6 +92,7 @@ impl<S: Socket> Engine<S> {
         // These count, though the listening connection ends listening.
         let mut queue = std::mem::take(&mut listening.queue);
         queue.iter_mut().for_each(|waiting| waiting.channel = None);
+        queue.extend(std::mem::take(&mut listening.native));
         for notification in std::mem::take(&mut listening.overheard) {
             let message = match notification.process == process {
                 true => notification.message_from(own),
@@ -111,12 +113,10 @@ impl Listening {
     /// The backend has heard a notification while it takes over. What it hears of channels that the
     /// listening connection is still on, it has from that, up to the marker.
     pub(super) fn overhear_returning(&mut self, notification: Notification, process: u32) {
-        let ticket = Ticket::read(notification.payload());
-        let is_marker = notification.process == process
-            && ticket.is_some_and(|(_, ticket)| ticket.serial == self.serial)
-            && !self.channels.contains(&notification.channel);
-        if is_marker && !self.overheard_all {
-            self.overheard_all = true;
+        if self.marker.as_ref() == Some(&notification.channel) {
+            let ticket = Ticket::read(notification.payload());
+            self.overheard_all |= notification.process == process
+                && ticket.is_some_and(|(_, ticket)| ticket.serial == self.serial);
         } else if self.overheard_all || !self.channels.contains(&notification.channel) {
             self.queued_bytes += notification.message.len();
             self.overheard.push(notification);

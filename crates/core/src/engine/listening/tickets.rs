@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Stage;
+use super::{Listening, Stage};
 use crate::engine::about::ClientState;
 use crate::engine::backend::{PoolRef, Reset};
 use crate::engine::client::Client;
@@ -11,11 +11,17 @@ use crate::engine::message::ToLoop;
 use crate::engine::socket::Socket;
 use crate::engine::table::Engine;
 use crate::ids::{LoopId, PoolId, Slot};
-use crate::listen::{Ask, Channel, FromHub, Ticket};
+use crate::listen::{Ask, FromHub, Marker, Ticket};
 use crate::time::Time;
 use crate::wire::error::ClientError;
 
 impl<S: Socket> Client<S> {
+    /// Whether its backend is of another server than the listening connection, which then hears nothing of it:
+    /// the servers of the pool are being changed.
+    pub(super) fn is_on_another_server(&self, marker: &Marker) -> bool {
+        self.backend.as_ref().is_some_and(|backend| backend.server() != marker.server)
+    }
+
     pub(super) fn next_ticket(&mut self, slot: Slot) -> Option<Ticket> {
         let listening = self.listening()?;
         listening.serial = listening.serial.wrapping_add(1);
@@ -105,10 +111,11 @@ impl<S: Socket> Engine<S> {
         &mut self,
         host: &mut H,
         ticket: Ticket,
-        marker: &Channel,
+        marker: &Marker,
         now: Time,
     ) {
         let Some((client, stage)) = self.waiting_with(ticket) else { return };
+        let elsewhere = client.is_on_another_server(marker);
         match stage {
             Stage::Cleaning | Stage::Fencing => {
                 if let Some(backend) = &mut client.backend {
@@ -116,11 +123,27 @@ impl<S: Socket> Engine<S> {
                 }
                 self.release_answer(host, ticket.slot, now);
             }
-            Stage::Joining => self.mark_and_leave(ticket, marker),
+            Stage::Joining if elsewhere => self.keep_joining(host, ticket.slot, now),
+            Stage::Joining => self.mark_and_leave(ticket, &marker.channel),
             Stage::Ahead => self.joined_ahead(host, ticket.slot, Some(marker.clone()), now),
-            Stage::TakingOver => self.return_to_backend(ticket, marker),
-            Stage::AtRest | Stage::Asking | Stage::Leaving { .. } | Stage::Returning { .. } => {}
+            Stage::TakingOver if elsewhere => self.release_answer(host, ticket.slot, now),
+            Stage::TakingOver => self.return_to_backend(ticket, &marker.channel),
+            Stage::AtRest
+            | Stage::AfterCancel
+            | Stage::Asking
+            | Stage::Leaving { .. }
+            | Stage::Returning { .. } => {}
         }
+    }
+
+    /// The listening connection does not join the channels at hand: the client's own backend listens on
+    /// them, and is kept.
+    pub(super) fn keep_joining<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        let Some(listening) = self.clients.get_mut(slot).and_then(Client::listening) else {
+            return;
+        };
+        let after = listening.channels.difference(&listening.joining).cloned().collect();
+        self.keep_to_listen(host, slot, &after, now);
     }
 
     /// From here on the listening connection hears all for this client.
@@ -173,16 +196,16 @@ impl<S: Socket> Engine<S> {
             }
             Stage::Ahead => self.joined_ahead(host, ticket.slot, None, now),
             Stage::Joining => {
-                // Its own backend listens.
-                let Some(listening) = client.listening() else { return };
-                let mut after = listening.channels.clone();
-                after.retain(|channel| !listening.joining.contains(channel));
-                if lost && !after.is_empty() {
-                    return;
+                let stays = |of: &Listening| of.channels.difference(&of.joining).next().is_some();
+                if !lost || !client.listening().is_some_and(|listening| stays(listening)) {
+                    self.keep_joining(host, ticket.slot, now);
                 }
-                self.keep_to_listen(host, ticket.slot, &after, now);
             }
-            Stage::AtRest | Stage::Asking | Stage::Leaving { .. } | Stage::Returning { .. } => {}
+            Stage::AtRest
+            | Stage::AfterCancel
+            | Stage::Asking
+            | Stage::Leaving { .. }
+            | Stage::Returning { .. } => {}
         }
     }
 

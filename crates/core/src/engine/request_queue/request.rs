@@ -87,7 +87,7 @@ pub(in crate::engine) enum Request {
     /// Injected: Bind and Execute of a statement that brings settings within the client's pipeline
     /// (see [`super::super::within`]).
     InjectedSettings {
-        /// Id of the statement.
+        /// Id of the statement; 0 where they are set before a client's message that waits for it.
         statement: u64,
     },
     /// Injected: Describe of a statement.

@@ -57,12 +57,12 @@ impl<S: Socket> Backend<S> {
     }
 
     /// Appends what takes others' statements away and, if it `brings`, makes them the client's. What
-    /// could not be prepared before is tried again, once for each transaction. Whether the client's message has to wait for
-    /// the outcome.
+    /// could not be prepared before is tried again, once for each transaction. Whether the client's message has
+    /// to wait for the outcome.
     fn bring_sql(
         &mut self,
         wanted: &[Arc<SqlStatement>],
-        (desired, start): (&Settings, &Settings),
+        desired: &Settings,
         brings: bool,
         out: &mut Vec<u8>,
     ) -> bool {
@@ -104,7 +104,7 @@ impl<S: Socket> Backend<S> {
         for one in &missing {
             if !same_parse_settings(&self.session.applied, &one.settings) {
                 let settings = with_timeout_of(&one.settings, &self.session.applied);
-                self.apply_settings(&settings, start, out);
+                self.apply_settings(&settings, out);
             }
             let change = Some(Change::Prepares(one.clone()));
             match &one.parsed {
@@ -115,7 +115,7 @@ impl<S: Socket> Backend<S> {
         }
         if !missing.is_empty() {
             let desired = with_timeout_of(desired, &self.session.applied);
-            self.apply_settings(&desired, start, out);
+            self.apply_settings(&desired, out);
         }
         let order =
             |there: &There| wanted.iter().position(|one| Arc::ptr_eq(one, &there.statement));
@@ -479,8 +479,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.lift_first()?;
         }
         self.passage.cut(self.backend)?;
-        let settings = (&self.client.desired, &self.client.record.start);
-        if self.backend.bring_sql(&wanted, settings, brings, &mut self.passage.out) {
+        let desired = &self.client.desired;
+        if self.backend.bring_sql(&wanted, desired, brings, &mut self.passage.out) {
             self.backend.ahead.begin();
             return self.wait();
         }

@@ -2,8 +2,9 @@
 
 use super::census::{LOCKS, learn};
 use super::harness::*;
-use crate::engine::PoolMode;
-use crate::ids::LoopId;
+use crate::engine::process_ids::PROCESS_ID_FIRST;
+use crate::engine::{PoolMode, ToLoop};
+use crate::ids::{LoopId, ServerAddressId};
 
 const LOOK: &str = "SELECT pg_listening_channels()";
 const WRITTEN: &str =
@@ -280,4 +281,110 @@ fn a_client_that_has_discarded_all_is_notified_of_nothing() {
         assert_eq!(client.kinds(), "", "{start:?}");
         assert_eq!(kinds(&hub.received()), "Q", "{start:?}: nobody listens any more");
     }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A row of one text.
+fn row_of(text: &str) -> Vec<u8> {
+    let length = u32::try_from(text.len()).unwrap().to_be_bytes();
+    message(b'D', &[&[0, 1][..], &length, text.as_bytes()].concat())
+}
+
+/// A notification of this process.
+fn notified(process: u32, channel: &str, payload: &str) -> Vec<u8> {
+    let said = format!("{channel}\0{payload}\0");
+    message(b'A', &[&process.to_be_bytes()[..], said.as_bytes()].concat())
+}
+
+/// Isolation test, seed 10003. While a client's backend takes over what it listens on, it hears the markers of
+/// all clients.
+#[test]
+fn markers_of_others_are_for_no_client() {
+    let (mut world, client, server, hub) = listener();
+    world.send(&client, &query("SET client_encoding TO 'LATIN1'"));
+    let encoding = parameter("client_encoding", "LATIN1");
+    world.send(&server, &[answers("C"), encoding, answers("I")].concat());
+    while hub.kinds() == "Q" {
+        world.send(&hub, &answers("CI"));
+    }
+    world.send(&server, &value("4c4154494e31")); // in hexadecimal
+    world.send(&client, &query("LISTEN two"));
+    world.send(&server, &answers("CI"));
+    client.received();
+    server.received();
+    world.send(&server, &[columns(), row_of("two"), answers("CI")].concat());
+    while hub.kinds() == "Q" {
+        world.send(&hub, &answers("CI"));
+    }
+    let sent = text(&server.received());
+    let marker = between(&sent, "UNLISTEN \"", "\"");
+    let ticket = between(&sent, ",'", "'");
+    let process = 101;
+    let [own, others] = [ticket, "1.7.502.1"].map(|ticket| notified(process, marker, ticket));
+    let of_others = notified(7, marker, "1.7.502.1");
+    let heard = [&others[..], &of_others, &own, &others, &of_others, &notified(7, "one", "x")];
+    world.send(&server, &[&answers("CCCCI")[..], &heard.concat(), &answers("CICI")].concat());
+    world.send(&hub, &own);
+    while hub.kinds() == "Q" {
+        world.send(&hub, &answers("CI"));
+    }
+    let told = client.received();
+    assert!(text(&told).contains("one\0x"), "{}", text(&told));
+    assert_eq!(kinds(&told), "CAZ", "{}", text(&told));
+}
+
+/// A server that has been left may live on: what is notified on the one that clients are on by now never comes.
+#[test]
+fn the_listening_connection_follows_its_pool_to_another_server() {
+    let (mut world, client, old, hub) = listener();
+    world.pool.begin_epoch();
+    world.wait_ms(2_000);
+    assert!(!hub.is_dropped(), "it may be the same server yet");
+    world.server_address = ServerAddressId(1);
+    let other = world.client();
+    world.send(&other, &query("SELECT 1"));
+    world.send(&old, &answers("CI"));
+    assert!(old.is_dropped(), "of the epoch before");
+    assert_eq!(other.kinds(), "CZ");
+    world.send(&other, &query("LISTEN two"));
+    let server = world.servers.last().unwrap().clone();
+    world.send(&server, &answers("CI"));
+    world.send(&server, &[columns(), row_of("two"), answers("CI")].concat());
+    while !hub.is_dropped() && hub.kinds() == "Q" {
+        world.send(&hub, &answers("CI"));
+    }
+    let sent = String::from_utf8_lossy(&server.received()).into_owned();
+    assert!(!sent.contains("NOTIFY"), "it would not be heard");
+    assert_eq!(other.kinds(), "CZ", "its own server connection listens");
+    assert_eq!(world.idle_backends(), 0);
+    world.wait_ms(2_000);
+    assert!(hub.is_dropped());
+    assert!(String::from_utf8_lossy(&client.received()).contains("listens for this one"));
+}
+
+/// A cancel request that comes late would hit what Hawser asks for the client's channels, and end its session.
+#[test]
+fn what_becomes_of_channels_is_asked_once_no_cancel_request_is_on_its_way() {
+    let (mut world, client, server, hub) = listener();
+    world.send(&client, &query("UNLISTEN one; SELECT pg_sleep(1)"));
+    server.received();
+    let cancel = ToLoop::Cancel { process: PROCESS_ID_FIRST, key: [9; 4].into() };
+    world.deliver(LoopId(0), cancel);
+    world.send(&server, &answers("CCCI"));
+    assert_eq!((server.kinds(), client.kinds()), (String::new(), String::new()));
+    world.deliver(LoopId(0), ToLoop::CancelDone(world.asked.cancels[0].backend));
+    assert_eq!(server.kinds(), "Q");
+    world.send(&server, &[columns(), row_of("hawser_unlisten_1"), answers("CI")].concat());
+    while hub.kinds() == "Q" {
+        world.send(&hub, &answers("CI"));
+    }
+    assert_eq!(server.kinds(), "Q", "UNLISTEN");
+    world.send(&server, &answers("CI"));
+    while hub.kinds() == "Q" {
+        world.send(&hub, &answers("CI"));
+    }
+    assert_eq!(client.kinds(), "CCZ");
 }

@@ -124,6 +124,24 @@ fn a_long_parse_that_the_server_ignores_leaves_no_other_clients_unnamed_statemen
 }
 
 #[test]
+fn a_deallocate_that_is_answered_here_takes_an_unnamed_statement_away_that_the_server_alone_knows()
+{
+    let mut world = World::new(1);
+    let (client, server) = world.client_with("s", "SELECT 1");
+    let long = format!("SELECT '{}'", "x".repeat(200_000));
+    for part in [parse("", &long), sync()].concat().chunks(10_000) {
+        world.send(&client, part);
+    }
+    assert_eq!(server.kinds(), "QPS", "after DEALLOCATE ALL");
+    world.send(&server, &answers("CI1I"));
+    assert_eq!(world.idle_backends(), 0, "the client keeps it");
+    world.send(&client, &query("DEALLOCATE s"));
+    assert_eq!(server.kinds(), "CS", "the server's unnamed one, as its own Query would");
+    world.send(&server, &answers("3I"));
+    assert!(client.kinds().ends_with("1ZCZ"), "answered here");
+}
+
+#[test]
 fn a_parse_that_fails_takes_the_unnamed_statement_before_it_away() {
     for before in [Vec::new(), [bind(""), execute()].concat()] {
         let mut world = World::new(1);
@@ -410,6 +428,100 @@ fn trap_17_a_long_bind_that_comes_in_bits_finds_its_statement() {
         assert_eq!(&sent[6..8], b"hw", "cut at {cut}");
         world.send(&server, &answers("2CI"));
     }
+}
+
+#[test]
+fn a_long_parse_waits_while_it_is_not_known_what_its_name_stands_for() {
+    let long = format!("SELECT '{}'", "x".repeat(200_000));
+    let parts = |world: &mut World, client: &Peer, bytes: Vec<u8>| {
+        for part in bytes.chunks(10_000) {
+            world.send(client, part);
+        }
+    };
+    // The name is given by a Parse that is ignored: it is free.
+    let mut world = World::new(1);
+    let (_, server) = world.client_with("x", "SELECT 1");
+    let client = world.client();
+    let first = [parse("", "SELEC"), parse("s", "SELECT 1"), sync()].concat();
+    parts(&mut world, &client, [first, parse("s", &long), bind("s"), execute(), sync()].concat());
+    assert_eq!(server.kinds(), "PS");
+    world.send(&server, &answers("EI"));
+    let sent = server.kinds();
+    assert!(sent.starts_with('Q'), "{sent}: the others' statements go first");
+    world.send(&server, &answers("CI"));
+    world.send(&server, &answers("12CI"));
+    assert!(!String::from_utf8_lossy(&client.received()).contains("42P05"));
+    // It is taken away by a Close that is ignored: it is not.
+    let mut world = World::new(1);
+    let (client, _) = world.client_with("s", "SELECT 1");
+    world.pool.begin_epoch();
+    world.wait_ms(2_000);
+    let first = [parse("", "SELEC"), message(b'C', b"Ss\0"), sync()].concat();
+    parts(&mut world, &client, [first, parse("s", &long), sync()].concat());
+    let server = world.servers.last().unwrap().clone();
+    assert_eq!(kinds(&server.received()), "PS");
+    world.send(&server, &answers("EI"));
+    let sent = String::from_utf8_lossy(&server.received()).into_owned();
+    assert!(!sent.contains("xxxx"), "it is refused");
+}
+
+#[test]
+fn execute_waits_while_it_is_not_known_whether_its_statement_is_closed() {
+    let mut world = World::new(1);
+    let (client, server) = world.client_with("s", "SELECT 1");
+    let closes = [parse("", "SELEC"), message(b'C', b"Ss\0"), sync()].concat();
+    world.send(&client, &[closes, query("EXECUTE s")].concat());
+    assert_eq!(server.kinds(), "PS");
+    world.send(&server, &answers("EI"));
+    assert_eq!(server.kinds(), "PS", "the statement by its client's name for it");
+    world.send(&server, &answers("1I"));
+    assert_eq!(server.received(), query("EXECUTE s"));
+}
+
+/// The server was last ready in a transaction block, which the pipeline itself has ended.
+#[test]
+fn a_client_that_leaves_in_mid_pipeline_has_nothing_committed_after_a_commit_in_it() {
+    let run = |text: &str| [parse("", text), bind(""), execute()].concat();
+    for ends in ["COMMIT", "ROLLBACK"] {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &query("BEGIN"));
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("CT"));
+        let flush = message(b'H', b"");
+        world.send(&client, &[run(ends), run("INSERT INTO t VALUES (1)"), flush].concat());
+        server.received();
+        world.send(&server, &answers("12C12C"));
+        world.close(&client);
+        let sent = String::from_utf8_lossy(&server.received()).into_owned();
+        assert!(sent.contains("the client has left"), "{ends}: it is made to fail: {sent}");
+    }
+}
+
+/// What a RESET that streams has done is known when its pipeline has ended.
+#[test]
+fn a_client_that_vanishes_after_a_long_reset_leaves_no_books_that_are_not_true() {
+    let mut world = World::new(1);
+    let client = world.client_of(LoopId(0), PoolMode::Transaction, &[("role", "r")]);
+    let other = world.client_of(LoopId(0), PoolMode::Transaction, &[("role", "r")]);
+    let reset = query(&format!("RESET ROLE /*{}*/", "x".repeat(200_000)));
+    for part in reset.chunks(10_000) {
+        world.send(&client, part);
+    }
+    let server = world.servers[0].clone();
+    while server.kinds().starts_with("QQ") {
+        world.send(&server, &answers("CCCI"));
+    }
+    world.close(&client);
+    for request in std::mem::take(&mut world.asked.cancels) {
+        world.deliver(LoopId(0), ToLoop::CancelDone(request.backend));
+    }
+    world.send(&server, &answers("CI"));
+    assert_eq!(server.received(), query("DISCARD ALL"));
+    world.send(&server, &answers("CI"));
+    world.send(&other, &query("SELECT 1"));
+    let sent = String::from_utf8_lossy(&server.received()).into_owned();
+    assert!(sent.contains("SET \"role\" TO 'r'"), "{sent}");
 }
 
 #[test]

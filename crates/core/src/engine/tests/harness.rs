@@ -257,6 +257,8 @@ pub(super) struct World {
     /// What else servers that are opened from now on report.
     pub(super) own: Vec<(&'static str, &'static str)>,
     opens_nothing: bool,
+    /// Whose they are.
+    pub(super) server_address: ServerAddressId,
     /// What they report of their sessions, if they do.
     pub(super) report: Option<&'static str>,
     /// They can be handed over to clients.
@@ -342,6 +344,7 @@ impl World {
             in_hot_standby: "",
             own: Vec::new(),
             opens_nothing: false,
+            server_address: ServerAddressId(0),
             report: None,
             hands_over: false,
         }
@@ -429,7 +432,7 @@ impl World {
                     report: self.report.map(|text| Report::read(text.as_bytes()).unwrap()),
                     process: 100 + number,
                     key: vec![number as u8; 4].into(),
-                    server: ServerAddressId(0),
+                    server: self.server_address,
                     epoch: pool.epoch(),
                     opened: self.now,
                     permit: Box::new(()),

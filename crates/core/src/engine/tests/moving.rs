@@ -236,9 +236,9 @@ fn a_setting_that_is_not_reported_moves_with_the_value_that_the_server_shows() {
     world.send(&server, &value("90s"));
     assert_eq!(world.idle_backends(), 1, "it does not pin");
     world.send(&other, &query("SELECT 1"));
-    let reset = query("RESET \"statement_timeout\"");
+    let reset = query("BEGIN;RESET \"statement_timeout\";COMMIT");
     assert_eq!(server.received(), [reset, query("SELECT 1")].concat());
-    world.send(&server, &answers("CICI"));
+    world.send(&server, &answers("CCCICI"));
     world.send(&client, &query("SELECT 2"));
     let set = query("BEGIN;SET \"statement_timeout\" TO '90s';COMMIT");
     assert_eq!(server.received(), [set, query("SELECT 2")].concat(), "in one write");

@@ -161,7 +161,8 @@ fn a_text_that_streams_has_the_start_values_back_when_it_has_ended() {
         let pad = "x".repeat(limits::WHOLE_TEXT_BYTES);
         world.send(&client, &query(&format!("RESET ALL; SET TimeZone = '{value}' /*{pad}*/")));
         let set = parameter("TimeZone", value);
-        world.send(&server, &[answers("CC"), set, answers("I")].concat());
+        assert_eq!(server.kinds(), "QQ", "after DISCARD SEQUENCES: it may ask, further on");
+        world.send(&server, &[answers("CICC"), set, answers("I")].concat());
         assert_eq!(client.kinds(), "CCSZ");
         world.send(&other, &query("SELECT 1"));
         if value != "UTC" {
@@ -262,9 +263,11 @@ fn discard_all_gives_a_session_of_its_own_the_clients_start_values_again() {
     assert_eq!(client.kinds(), "CZ", "for the client nothing has changed");
     world.send(&client, &query("SELECT now()"));
     let sent = server.received();
-    assert_eq!(kinds(&sent), "PBECCSQ", "beside the unnamed statement, which stays");
+    assert_eq!(kinds(&sent), "PBECCS", "beside the unnamed statement, which stays");
     assert!(String::from_utf8_lossy(&sent).contains(SET_TOKYO));
-    world.send(&server, &answers("12C33ICI"));
+    world.send(&server, &answers("12C33I"));
+    assert_eq!(server.kinds(), "Q", "it has waited");
+    world.send(&server, &answers("CI"));
     assert_eq!(client.kinds(), "CZ");
     // Refused in a transaction, and then there is nothing to bring back.
     world.send(&client, &query("BEGIN"));
@@ -292,9 +295,10 @@ fn what_follows_a_pipelined_discard_all_waits_for_it_and_for_the_start_values() 
         );
         let sent = server.received();
         let native = mode == PoolMode::Session;
-        assert_eq!(kinds(&sent), if native { "PBECCSPBES" } else { "QPBES" });
+        assert_eq!(kinds(&sent), if native { "PBECCS" } else { "QPBES" });
         assert!(String::from_utf8_lossy(&sent).contains(SET_TOKYO));
         world.send(&server, &answers(if native { "12C33I" } else { "CI" }));
+        assert_eq!(server.kinds(), if native { "PBES" } else { "" });
         world.send(&server, &answers("12CI"));
         assert_eq!(client.kinds(), "12C12CZ");
     }

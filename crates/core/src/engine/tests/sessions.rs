@@ -24,7 +24,7 @@ fn start_values_go_ahead_of_the_first_message_in_one_write() {
     world.send(&other, &query("SELECT 1"));
     let text = server.received();
     assert_eq!(kinds(&text), "QQ");
-    assert!(String::from_utf8_lossy(&text).contains("RESET \"application_name\""));
+    assert!(String::from_utf8_lossy(&text).contains("SET \"application_name\" TO ''"));
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn trap_08_what_a_client_sets_moves_with_it() {
     assert_eq!(world.idle_backends(), 1, "it must not pin");
     server.received();
     world.send(&other, &query("SHOW TimeZone"));
-    assert!(String::from_utf8_lossy(&server.received()).contains("RESET \"timezone\""));
+    assert!(String::from_utf8_lossy(&server.received()).contains("SET \"timezone\" TO 'UTC'"));
     let back = parameter("TimeZone", "UTC");
     world.send(&server, &[answers("C"), back, answers("ICI")].concat());
     assert_eq!(other.kinds(), "CZ");
@@ -543,7 +543,7 @@ fn currval_never_answers_with_anothers_value_behind_settings_of_ours_either() {
     let start = [("work_mem", "7MB")];
     let two = world.client_of(LoopId(0), PoolMode::Transaction, &start);
     world.send(&two, &query("SELECT lastval()"));
-    let set = query("SET \"work_mem\" TO '7MB'");
+    let set = query("BEGIN;SET \"work_mem\" TO '7MB';COMMIT");
     let rest = [query("DISCARD SEQUENCES"), query("SELECT lastval()")].concat();
     assert_eq!(server.received(), [set, rest].concat());
 }
@@ -606,7 +606,8 @@ fn a_start_value_of_the_client_before_is_put_back_whatever_the_reset_query_leave
         let server = world.servers[0].clone();
         world.send(&client, &query("SHOW x"));
         server.received();
-        world.send(&server, &answers("CI"));
+        world.send(&server, &answers("CCCI"));
+        assert_eq!(server.kinds(), "Q", "it has waited");
         world.send(&server, &answers("CI"));
         world.close(&client);
         assert_eq!(server.received(), query(reset));
@@ -616,7 +617,7 @@ fn a_start_value_of_the_client_before_is_put_back_whatever_the_reset_query_leave
         let sent = String::from_utf8_lossy(&server.received()).into_owned();
         assert_eq!(sent.contains("work_mem"), !expected.is_empty(), "{reset}: {sent}");
         if !expected.is_empty() {
-            world.send(&server, &answers("CI"));
+            world.send(&server, &answers("CCCI"));
         }
         world.send(&server, &answers("CI"));
         world.close(&next);

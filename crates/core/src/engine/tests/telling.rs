@@ -117,10 +117,11 @@ fn settings_and_roles_are_set_behind_it() {
     let asked = sent(&server);
     assert!(asked.last().unwrap().contains("current_setting('role'"), "{asked:?}");
     world.send(&server, &value("sub"));
-    // The hand-over ends a role: it need not be reset, and is set again.
+    // The call ends a role; where there is no such function any more, it would stay.
     world.send(&one, &query("SELECT 2"));
-    assert_eq!(sent(&server), ["-> 1", "SET \"datestyle\" TO 'German, DMY'", "SELECT 2"]);
-    world.send(&server, &[noted(), answers("CICI")].concat());
+    let reset = "RESET SESSION AUTHORIZATION;RESET ROLE";
+    assert_eq!(sent(&server), [reset, "-> 1", "SET \"datestyle\" TO 'German, DMY'", "SELECT 2"]);
+    world.send(&server, &[answers("CCI"), noted(), answers("CICI")].concat());
     world.send(&two, &query("SELECT 3"));
     let all = sent(&server).join(";");
     assert!(all.starts_with("-> 2;") && all.contains("SET \"role\" TO 'sub'"), "{all}");

@@ -40,6 +40,7 @@ impl<S: Socket> Backend<S> {
         let pipeline = self.requests.pipeline();
         let doubt = self.known.unverified.get_or_insert_default();
         doubt.begin_anew_if_discarded();
+        doubt.reverted = false;
         if doubt.names.is_empty() && !doubt.vague {
             doubt.since = pipeline;
         }
@@ -396,7 +397,10 @@ impl<S: Socket> Client<S> {
             settings.build()
         };
         let applied = told(&backend.session.applied, &Settings::EMPTY);
-        let desired = told(&self.desired, &self.record.start);
+        let desired = match doubt.reverted {
+            true => self.desired.clone(),
+            false => told(&self.desired, &self.record.start),
+        };
         self.adopt_settings(backend, applied, desired, since);
     }
 

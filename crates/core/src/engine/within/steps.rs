@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{REPORTED, Within, goes_within, reads_or_writes_rows};
 use crate::engine::backend::Backend;
+use crate::engine::bind::changes;
 use crate::engine::client::Client;
 use crate::engine::from_client::client_message::ClientMessage;
 use crate::engine::halt::Halt;
@@ -19,12 +20,9 @@ use crate::wire::{TransactionStatus, build, frame, frontend};
 
 impl<S: Socket> Client<S> {
     /// Whether the messages at the start of `bytes` are a pipeline, whole, that settings may go with.
-    fn takes_settings(
-        &self,
-        mut bytes: &[u8],
-        options: ScanOptions,
-        unnamed: Option<&Arc<Unnamed>>,
-    ) -> bool {
+    /// `options`: how its texts are read.
+    fn takes_settings(&self, mut bytes: &[u8], options: ScanOptions, backend: &Backend<S>) -> bool {
+        let unnamed = backend.unnamed_of(self);
         // Names that Parses of this pipeline have given.
         let mut parsed: [&[u8]; 4] = [&[]; 4];
         let mut named = 0;
@@ -43,6 +41,7 @@ impl<S: Socket> Client<S> {
                     room && options == ScanOptions::default()
                         && is_plain(text)
                         && reads_or_writes_rows(text)
+                        && backend.effects_of_functions(text).is_none_or(|one| one.is_none())
                 }),
                 frontend::BIND => {
                     let names = frame::take_string(body)
@@ -92,7 +91,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             && !backend.shares_nothing()
             && backend.from_server.status == TransactionStatus::Idle
             && matches!(self.header.kind, frontend::BIND | frontend::PARSE)
-            && client.takes_settings(self.passage.rest(), self.scan_options(), self.unnamed())
+            && client.takes_settings(self.passage.rest(), self.scan_options(), backend)
     }
 
     /// Sends the client's settings with its pipeline. Whether they have gone. The pipeline's own first
@@ -108,7 +107,8 @@ impl<S: Socket> Backend<S> {
     /// follows. `false`: nothing is appended, not all of them can be.
     fn set_within(&mut self, desired: &Settings, out: &mut Vec<u8>) -> bool {
         let before = self.session.applied.clone();
-        let changes: Vec<_> = before.diff(desired).collect();
+        let parameters = self.session.parameters.clone();
+        let changes: Vec<_> = changes(&before, desired, &parameters).collect();
         if changes.len() > limits::WITHIN_SETTINGS_MAX
             || !changes.iter().all(goes_within)
             || desired.needs_encoding()

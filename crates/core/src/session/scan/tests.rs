@@ -630,3 +630,32 @@ fn hostile_texts_take_linear_time() {
         }
     }
 }
+
+#[test]
+fn how_the_server_folds_letters_beyond_ascii_is_not_known() {
+    for text in ["listen Ärger", "unlisten Ärger", "prepare Ä as select 1", "savepoint ä"] {
+        assert!(find(text).unsure, "{text}");
+    }
+    assert!(!find("listen \"Ärger\"").unsure);
+    assert!(!find("select größe from maße").unsure);
+}
+
+#[test]
+fn custom_names_in_set_clauses_of_ddl_are_known_to_the_server() {
+    for (text, defined) in [
+        ("create function f() returns int language sql set my.z = '1' as 'select 1'", Some("my.z")),
+        ("alter function g() set My.Z to 1", Some("my.z")),
+        ("alter role r set \"my\".z = 'a'; select 1", Some("my.z")),
+        ("alter database d set my.z from current", Some("my.z")),
+        ("create procedure p() set search_path = a, b as ''", None),
+        ("alter table t alter a set default b.c", None),
+        ("alter table t set schema s", None),
+    ] {
+        let found = find(text);
+        let names: Vec<_> = found.defined.iter().map(|name| name.as_bytes().to_vec()).collect();
+        let expected: Vec<_> = defined.iter().map(|name| name.as_bytes().to_vec()).collect();
+        assert_eq!(names, expected, "{text}");
+        let pins = found.parts(|_| false).contains(Part::CustomSetting);
+        assert_eq!(pins, defined.is_some(), "{text}");
+    }
+}

@@ -341,9 +341,12 @@ impl Head {
 
     /// The identifier at `i`. One that the server would cut is none: where it cuts depends on
     /// the encoding.
+    /// (How the server folds letters beyond ASCII of a name without quotes depends on its encoding and
+    /// locale: `downcase_identifier`, scansup.c.)
     fn name(&self, i: usize) -> Option<Name> {
-        let named = matches!(self.kind(i)?, Kind::Word | Kind::Quoted);
+        let kind = self.kind(i)?;
         let text = self.text(i);
+        let named = kind == Kind::Quoted || (kind == Kind::Word && text.is_ascii());
         (named && !text.is_empty() && text.len() < NAME_BYTES_MAX).then(|| Name(text.into()))
     }
 

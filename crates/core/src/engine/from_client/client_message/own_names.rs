@@ -162,6 +162,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.answer_refused(&error)?;
             return Ok(true);
         }
+        if !self.client.names_are_settled() {
+            self.hold()?; // which of them there are depends on what is ahead
+        }
         let names = self.own_names_in(text, effects);
         if names.is_empty() || self.client.exclusive || self.backend.is_classic() {
             return self.without_more_names(text, effects);

@@ -132,6 +132,10 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             self.before_unshared(effects)?;
         }
         self.note_parsed_change(effects.as_ref().map_or(SchemaChange::All, |one| one.schema));
+        let is_unnamed = name_and_rest.is_some_and(|(name, _)| name.is_empty());
+        if is_unnamed && !self.client.is_session_mode() {
+            self.backend.displace_unnamed_natively(self.client);
+        }
         match name_and_rest.and_then(|(name, rest)| Some((name, self.in_place_of_nulls(rest)?))) {
             Some((name, body)) => self.pass_parse(name, &body)?,
             None => self.pass(),
@@ -158,9 +162,9 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             if effects.as_ref().is_none_or(Effects::listens) {
                 self.client.pins.insert(Part::Listen);
             }
-            // The unnamed one, too, is what the server has.
-            self.client.pins.insert(Part::ProtocolStatement);
-            self.client.pins.insert(Part::UnnamedStatement);
+            if !is_unnamed {
+                self.client.pins.insert(Part::ProtocolStatement);
+            }
             self.backend.lending.spoiled.get_or_insert("statements are not shared");
         }
         Ok(())
@@ -355,6 +359,9 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
     /// reason for which the backend is closed after it. `looks`: it may look at what else is prepared.
     fn parse_unshared(&mut self, why: &'static str, looks: bool) -> Result<(), Halt> {
         let name = frame::take_string(self.body).map_or(self.body, |(name, _)| name);
+        if !name.is_empty() {
+            self.hold_for_name(name)?;
+        }
         if let Some(named) = self.client.statement(name) {
             let existing = named.statement.clone();
             self.refuse_parse(name, &existing, b"\0\0\0")?;
@@ -364,6 +371,9 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         }
         if looks {
             self.clear_catalog()?;
+        }
+        if !self.is_whole() {
+            self.before_sequences_unseen()?; // its Bind comes within the pipeline
         }
         if !name.is_empty() {
             self.client.pins.insert(Part::ProtocolStatement);

@@ -109,6 +109,13 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
+    /// The same of a text that is too long to be looked at, and may ask. Where its client's own transaction has
+    /// drawn, nothing is discarded: that would take its values, too.
+    pub(super) fn before_sequences_unseen(&mut self) -> Result<(), Halt> {
+        let drawn = &self.backend.known.drawn;
+        if drawn.by_others() && !drawn.by_client() { self.before_sequences() } else { Ok(()) }
+    }
+
     /// The transaction may have drawn the value itself, or another client before it: has the server
     /// find out, and discard in the second case.
     fn keep_own_alone(&mut self) {
