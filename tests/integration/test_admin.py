@@ -312,6 +312,24 @@ def test_pause_and_resume(env):
 
 
 @pooler_only
+def test_a_resume_while_a_pause_waits_leaves_nothing_paused(env):
+    with env.pooler_with() as target:
+        client, busy = env.connect(target), env.connect(target)
+        client.value("select 1")
+        busy.execute("begin")
+        for name in (" app", ""):
+            one, two = console(env, target), console(env, target)
+            pausing = Background(one.attempt, f"PAUSE{name}")
+            time.sleep(0.3)
+            equal(two.execute(f"RESUME{name}").tags, ["RESUME"])
+            equal(pausing.join().errors[0]["C"], "57014")
+            time.sleep(0.2)
+            equal(env.connect(target).value("select 'served'"), "served")
+            equal(client.value("select 1"), "1")
+        busy.execute("commit")
+
+
+@pooler_only
 def test_disable_and_enable(env):
     with env.pooler_with() as target:
         client = env.connect(target)

@@ -218,6 +218,32 @@ def test_readyz_says_when_no_server_answers(env):
 
 
 @pooler_only
+def test_readyz_does_not_mind_a_database_that_a_server_does_not_have(env):
+    append = '[[database]]\nname = "absent"\n'
+    with env.pooler_with(append, query_wait_timeout="1s", server_idle_timeout="1s") as target:
+        until(lambda: target.pooler.http("/readyz")[0] == 200, "ready")
+        try:
+            env.connect(target, database="absent", user="app_trust").attempt("select 1")
+        except ServerError:
+            pass
+        equal(target.pooler.http("/readyz")[0], 200)
+
+
+@pooler_only
+def test_a_login_without_a_proof_does_not_hold_the_end_up(env):
+    with env.pooler_with(shutdown_timeout="20s", start=False) as target:
+        target.pooler.start()
+        client = env.raw(target)
+        client.send(m.startup({"user": "app", "database": "app"}))
+        assert client.pending(5), "it is asked for a proof"
+        target.pooler.signal(signal.SIGTERM)
+        began = time.monotonic()
+        equal(target.pooler.wait(), 0)
+        assert time.monotonic() - began < 5
+        target.pooler.process = None
+
+
+@pooler_only
 def test_metrics_are_in_prometheus_format_and_count(env):
     with env.pooler_with() as target:
         client = env.connect(target)

@@ -45,6 +45,22 @@ def test_a_password_file_is_read_for_each_server_connection(env):
 
 
 @pooler_only
+def test_a_password_that_a_reload_brings_is_used_by_the_pools_that_there_are(env):
+    with env.pooler_with(**settings(env, password=SECRET)) as target:
+        client = env.connect(target)
+        equal(client.value("select session_user"), "app2")
+        server = env.server()
+        server.execute("alter role app2 password 'the next one'")
+        try:
+            target.pooler.write(password="the next one")
+            target.pooler.reload()
+            reopen(target)
+            equal(client.value("select session_user"), "app2", "without a new login")
+        finally:
+            server.execute("alter role app2 password 'second \"secret\"'")
+
+
+@pooler_only
 def test_a_command_runs_again_when_its_password_is_old_or_refused(env):
     with env.pooler_with(start=False, **settings(env)) as target:
         directory = target.pooler.directory

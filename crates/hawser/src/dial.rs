@@ -240,6 +240,24 @@ impl DialError {
         }
     }
 
+    /// Whether no server has answered, or none that takes sessions.
+    pub fn is_without_server(&self) -> bool {
+        match self {
+            Self::Resolve { .. }
+            | Self::Connect { .. }
+            | Self::Tls { .. }
+            | Self::Timeout { .. }
+            | Self::Talk { .. }
+            | Self::Unsuitable { .. } => true,
+            Self::Refused { error, .. } => error.code == SqlState::CANNOT_CONNECT_NOW,
+            Self::Authentication { .. }
+            | Self::Password { .. }
+            | Self::NotHandedOver { .. }
+            | Self::Full(_)
+            | Self::Lagging { .. } => false,
+        }
+    }
+
     /// What a client is told. The server's own words where there are any.
     pub fn to_client_error(&self) -> ClientError {
         match self {

@@ -326,18 +326,20 @@ impl Login {
         let network = self.origin.network();
         self.permit.as_mut().ok_or(Stop::Gone)?.admit(max_client_conn, network)?;
 
-        let found = match options.replication {
-            // It has no database: the servers are those of `*`, or of the only entry.
-            Replication::Physical => config.database(&user).or_else(|| match config.databases() {
-                [only] => Some(only),
-                _ => None,
-            }),
-            Replication::None | Replication::Database => config.database(&database),
+        let mut phase = self.service.phase.subscribe();
+        let found = entry_of(&config, &database, &user, options.replication);
+        let login = async {
+            let proof = self.authenticate(&database, &user, options.replication, found).await?;
+            self.enter(&startup, options, (&database, &user), proof).await
         };
-        let (proved, secret) =
-            self.authenticate(&database, &user, options.replication, found).await?;
-        let found = found.ok_or_else(|| no_database(&database))?;
-        self.enter(&startup, options, (&database, &user), found, (proved, secret)).await
+        tokio::select! {
+            result = login => result,
+            // One that proves nothing, or waits for a server, would hold the end of the process up.
+            _ = phase.wait_for(|phase| *phase >= Phase::Draining) => {
+                let message = "the pooler is shutting down";
+                Err(ClientError::fatal(SqlState::CANNOT_CONNECT_NOW, message).into())
+            }
+        }
     }
 
     /// Reads up to the StartupMessage. `None`: it was something else, and all is done.
@@ -562,11 +564,13 @@ impl Login {
         startup: &Startup,
         mut options: options::Startup,
         (database, user): (&str, &str),
-        found: &DatabaseConfig,
         (proved, secret): (Proved, Secret),
     ) -> Result<(), Stop> {
         let service = self.service.clone();
-        let config = self.config.clone();
+        // The proof may have taken a while, and the configuration may be another one since.
+        let config = service.config.load_full();
+        let found = entry_of(&config, database, user, options.replication)
+            .ok_or_else(|| no_database(database))?;
         if config.reload.names.application_name_add_host {
             start::add_host(&mut options.settings, &self.origin);
         }
@@ -592,13 +596,12 @@ impl Login {
             replication: options.replication,
             credentials: self.credentials(found, user, &secret, &proved)?,
         };
-        let entry = service.pools.get_or_create(&config, found, &wanted)?;
-        if service.gates.is_paused(database) {
-            entry.pool.lock().pause();
-        }
+        let entry = service.pools.get_or_create(&service.config, &config, found, &wanted)?;
+        service.gates.pause_pool(database, || entry.pool.lock().pause());
         let place = entry.enter();
         census::wait(&service, &entry).await;
-        if entry.key.replication.is_none() {
+        // (While its database is paused, nothing is opened to ask.)
+        if entry.key.replication.is_none() && !service.gates.is_paused(database) {
             if entry.pool.parameters().is_some() {
                 enquiry::notice_changed_settings(&service, &entry).await;
             } else {
@@ -718,9 +721,10 @@ impl Login {
         } else {
             self.authenticate(&database, &user, Replication::None, None).await?.0
         };
-        let role = if owns || self.config.is_admin(&user) {
+        let config = self.service.config.load(); // by now
+        let role = if owns || config.is_admin(&user) {
             AdminRole::Admin
-        } else if self.config.is_stats_user(&user) {
+        } else if config.is_stats_user(&user) {
             AdminRole::Stats
         } else {
             return Err(ClientError::fatal(
@@ -745,6 +749,23 @@ impl Login {
         // Its own task: the login's time bound does not hold for the console.
         tokio::spawn(self.service.admin.serve(self.service.clone(), client));
         Ok(())
+    }
+}
+
+/// The entry of the configuration for a session.
+fn entry_of<'config>(
+    config: &'config Config,
+    database: &str,
+    user: &str,
+    replication: Replication,
+) -> Option<&'config DatabaseConfig> {
+    match replication {
+        // It has no database: the servers are those of `*`, or of the only entry.
+        Replication::Physical => config.database(user).or_else(|| match config.databases() {
+            [only] => Some(only),
+            _ => None,
+        }),
+        Replication::None | Replication::Database => config.database(database),
     }
 }
 

@@ -18,6 +18,7 @@
 //! It goes in the clear, as clients send cancel requests: key and process id can be read on the network
 //! between the peers.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -160,8 +161,15 @@ impl ToPeers {
         let to_peer = &self.0[usize::from(*id)];
         let _counted = Counted::new(&to_peer.in_flight);
         let sent = async {
-            // The semaphore is never closed.
-            let _place = to_peer.places.acquire().await;
+            // To wait for a peer that is away would keep connections that others need.
+            let place = to_peer.places.try_acquire();
+            let _place = match place {
+                Ok(place) => place,
+                Err(_) if to_peer.is_away.load(Ordering::Relaxed) => {
+                    return Err(io::Error::other("it is away, and too many wait for it"));
+                }
+                Err(_) => to_peer.places.acquire().await.map_err(io::Error::other)?,
+            };
             match address {
                 ServerAddress::Tcp { host, port, .. } => {
                     say(TcpStream::connect((host.as_str(), *port)).await?, &packet).await
@@ -187,7 +195,7 @@ impl ToPeers {
 }
 
 /// Sends the request and waits until the peer, which says nothing, closes the connection.
-async fn say<S: AsyncRead + AsyncWrite + Unpin>(mut peer: S, packet: &[u8]) -> std::io::Result<()> {
+async fn say<S: AsyncRead + AsyncWrite + Unpin>(mut peer: S, packet: &[u8]) -> io::Result<()> {
     peer.write_all(packet).await?;
     peer.flush().await?;
     let _ = peer.read(&mut [0; 16]).await; // an error here is the end as well

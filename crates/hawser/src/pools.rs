@@ -44,6 +44,7 @@ use crate::dial::hand_over::Secret;
 use crate::dial::password::{self, PasswordSource};
 use crate::dial::{Login, Target};
 use crate::limits::ServerBounds;
+use crate::login::access::Access;
 use crate::loops::Pool;
 use crate::process::random_u64;
 use crate::service::{Service, server_tcp_options};
@@ -108,6 +109,8 @@ pub struct PoolEntry {
     refusal: Mutex<Option<ClientError>>,
     /// When an opening last took longer than `server_connect_timeout`, and what that is called.
     unanswered: Mutex<Option<(Instant, ClientError)>>,
+    /// When an opening last found no server that takes sessions, and what that is called.
+    without_server: Mutex<Option<(Instant, String)>>,
     failures: open::Failures,
     clients: AtomicUsize,
     at_login: Mutex<AtLogin>,
@@ -169,6 +172,12 @@ impl PoolEntry {
 
     /// What a login is told that has waited since then, if its server has not answered an attempt to
     /// connect within `server_connect_timeout`: it has waited as long as it may.
+    /// Why the last opening found no server that takes sessions, if it did, and no longer ago than that.
+    pub fn without_server(&self, within: Duration) -> Option<String> {
+        let last = locked(&self.without_server);
+        last.as_ref().filter(|(at, _)| at.elapsed() < within).map(|(_, why)| why.clone())
+    }
+
     fn unanswered_since(&self, since: Instant) -> Option<ClientError> {
         let unanswered = locked(&self.unanswered);
         unanswered.as_ref().filter(|(at, _)| *at > since).map(|(_, error)| error.clone())
@@ -404,9 +413,11 @@ impl Pools {
     /// The pool for a client, made if there is none yet.
     ///
     /// # Errors
-    /// There are [`CONNECT_ONLY_POOLS_MAX`] of this database and role already.
+    /// There are [`CONNECT_ONLY_POOLS_MAX`] of this database and role already; or `config` is in force no more,
+    /// which it must be while the pool is made: a reload gives those that there are what it says.
     pub fn get_or_create(
         &self,
+        in_force: &ArcSwap<Config>,
         config: &Config,
         database: &DatabaseConfig,
         wanted: &Wanted<'_>,
@@ -440,6 +451,12 @@ impl Pools {
             }
             return Ok(entry.clone());
         }
+        if !std::ptr::eq(&**in_force.load(), config) {
+            let message = "the configuration is being reloaded";
+            return Err(
+                ClientError::fatal(SqlState::CANNOT_CONNECT_NOW, message).hint("Connect again.")
+            );
+        }
         registry.make_room(&key)?;
         let login = Login {
             user: user.to_owned(),
@@ -471,6 +488,7 @@ impl Pools {
             changed: Notify::new(),
             refusal: Mutex::new(None),
             unanswered: Mutex::new(None),
+            without_server: Mutex::new(None),
             failures: open::Failures::default(),
             clients: AtomicUsize::new(0),
             checked: Mutex::default(),
@@ -492,7 +510,7 @@ impl Pools {
     /// Gives each pool what the configuration now says. Begins a new epoch where the way to the
     /// servers has changed.
     pub fn reconfigure(&self, service: &Service, connectings: Connectings) {
-        let config = service.config.load();
+        let (config, access) = (service.config.load(), service.access.load());
         self.statement_memory.set_max(config.reload.pool.prepared_statements_memory.to_usize());
         let now = service.loops.now();
         for entry in self.all() {
@@ -502,6 +520,9 @@ impl Pools {
             let old = entry.route.load();
             let mut login = old.login.clone();
             login.database = database.dbname_for(&entry.key.database).to_owned();
+            if let Some(credentials) = known_credentials(&access, database, &entry.key.user) {
+                login.credentials = credentials;
+            }
             let new = route(&config, database, &entry.key.user, login, &connectings);
             let moved = old.target.servers != new.target.servers
                 || old.target.session_attrs != new.target.session_attrs
@@ -536,6 +557,19 @@ impl Pools {
             }
         }
         self.set_connectings(connectings);
+    }
+}
+
+/// What there is by now to log in to servers as this user; `None` if that is looked up at each login.
+fn known_credentials(
+    access: &Access,
+    database: &DatabaseConfig,
+    user: &str,
+) -> Option<Arc<Credentials>> {
+    match &database.forced_user {
+        Some(forced) if forced.name == user => access.credentials_of(forced).ok(),
+        Some(_) => None,
+        None => access.secret(user).map(|_| access.credentials(user)),
     }
 }
 
@@ -694,7 +728,8 @@ mod tests {
     fn pools_for_settings_that_only_a_connect_can_set_are_bounded_for_each_user() {
         let text = "[[database]]\nname = \"*\"\nservers = \"localhost:1\"\n\
                     [auth]\nauth_type = \"trust\"\n[[user]]\nname = \"ann\"\n";
-        let config = Config::from_str(text, "test.toml").unwrap();
+        let config = Arc::new(Config::from_str(text, "test.toml").unwrap());
+        let in_force = ArcSwap::new(config.clone());
         let database = config.database("app").unwrap();
         let pools = Pools::new(1);
         let get = |user: &str, value: usize| {
@@ -708,7 +743,7 @@ mod tests {
                 replication: Replication::None,
                 credentials: Arc::new(Credentials::new(&crate::auth::secret::Secret::None, None)),
             };
-            pools.get_or_create(&config, database, &wanted)
+            pools.get_or_create(&in_force, &config, database, &wanted)
         };
         for value in 0..CONNECT_ONLY_POOLS_MAX {
             get("ann", value).unwrap();

@@ -169,9 +169,16 @@ impl Resolver {
         rows
     }
 
-    /// Forgets everything (SIGHUP, RECONNECT).
-    pub fn forget(&self) {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    /// All names are asked for again when they are next needed (SIGHUP, RECONNECT). What they meant last is used on
+    /// where name service fails.
+    pub fn ask_anew(&self) {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        for entry in names.values() {
+            // One that is being asked for at the moment gets an answer of now.
+            if let Ok(mut entry) = entry.try_lock() {
+                entry.resolved = None;
+            }
+        }
     }
 }
 
@@ -212,7 +219,11 @@ mod tests {
         let found = resolver.lookup("localhost", 7, Duration::from_secs(9), SOON).await.unwrap();
         assert!(found.iter().all(|address| address.ip().is_loopback() && address.port() == 7));
         assert_eq!(resolver.hosts().len(), 1);
-        resolver.forget();
+        resolver.ask_anew();
         assert!(resolver.hosts().is_empty());
+        let away = async { Err(io::Error::other("away")) };
+        let ttl = Duration::from_secs(9);
+        let known = resolver.known("localhost", ttl, SOON, away).await.unwrap();
+        assert!(!known.is_empty(), "what it meant last is used on");
     }
 }

@@ -154,13 +154,15 @@ impl Service {
         let (access, accepting, routes) = load_files(&config)?;
         let mut changes = old.changes(&config);
         self.dialler.links.put_in_force(&config.reload.links).map_err(NotInForce)?;
-        changes.extend(self.access.load().changes(&access));
+        let old = self.access.load();
+        changes.extend(old.changes(&access));
+        access.keep_from(&old);
         self.dialler.mptcp.manager.want(config.reload.network.mptcp_manage);
         self.acceptor.replace(accepting);
         self.access.store(Arc::new(access));
         self.config.store(Arc::new(config));
         self.enquiries.forget();
-        self.dialler.resolver.forget();
+        self.dialler.resolver.ask_anew();
         self.client_names.forget();
         self.pools.reconfigure(self, routes);
         Ok(changes)

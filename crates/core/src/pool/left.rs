@@ -17,15 +17,13 @@ use std::sync::{PoisonError, RwLock};
 use crate::ids::ServerAddressId;
 use crate::time::Time;
 
-/// Servers, and when the look at them began.
-type Left = (Box<[ServerAddressId]>, Time);
-
 /// Those servers.
 #[derive(Debug, Default)]
 pub struct LeftServers {
     /// A hint that spares each release the lock.
     any: AtomicBool,
-    servers: RwLock<Left>,
+    /// Each with the moment at which the look began that has shown it.
+    servers: RwLock<Box<[(ServerAddressId, Time)]>>,
 }
 
 impl LeftServers {
@@ -34,14 +32,14 @@ impl LeftServers {
     pub fn has(&self, server: ServerAddressId, opened: Time) -> bool {
         self.any.load(Ordering::Acquire) && {
             let left = self.servers.read().unwrap_or_else(PoisonError::into_inner);
-            opened < left.1 && left.0.contains(&server)
+            left.iter().any(|(one, looked)| *one == server && opened < *looked)
         }
     }
 
-    /// Names all of them, by a look that began at `looked`.
-    pub fn set(&self, servers: &[ServerAddressId], looked: Time) {
+    /// Names all of them, each with the moment at which the look began that has shown it.
+    pub fn set(&self, servers: &[(ServerAddressId, Time)]) {
         let mut left = self.servers.write().unwrap_or_else(PoisonError::into_inner);
-        *left = (servers.into(), looked);
+        *left = servers.into();
         self.any.store(!servers.is_empty(), Ordering::Release);
     }
 }
@@ -56,10 +54,10 @@ mod tests {
         let (before, looked, after) = (Time::ZERO, Time::from_micros(5), Time::from_micros(9));
         let left = LeftServers::default();
         assert!(!left.has(one, before));
-        left.set(&[one, three], looked);
+        left.set(&[(one, looked), (three, looked)]);
         assert_eq!([one, two, three].map(|server| left.has(server, before)), [true, false, true]);
         assert!(!left.has(one, looked) && !left.has(one, after), "it was asked itself since");
-        left.set(&[], after);
+        left.set(&[]);
         assert!(!left.has(one, before));
     }
 }

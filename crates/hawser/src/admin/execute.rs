@@ -164,18 +164,19 @@ async fn pause(pooler: &dyn Pooler, database: Option<&str>) -> Result<Tag, Clien
         // Asked anew each time: a pool may be made meanwhile.
         let mut left = 0;
         for pool in pools_of(pooler, database, "pause")? {
-            pool.lock().pause();
+            pooler.gates().pause_pool(&pool.database, || pool.lock().pause());
             pooler.close_idle(&pool);
             left += pool.lock().total();
         }
-        if left == 0 {
-            return Ok("PAUSE".to_owned());
-        }
+        pooler.close_lines(database); // on which servers are asked what they are
         if !is_paused(pooler, database) {
             return Err(error(
                 SqlState::QUERY_CANCELED,
                 "RESUME came before the pause was complete",
             ));
+        }
+        if left == 0 {
+            return Ok("PAUSE".to_owned());
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
@@ -230,7 +231,7 @@ fn kill(pooler: &dyn Pooler, database: Option<&str>) -> Result<Tag, ClientError>
     tracing::warn!(database, "killed by an administrator: clients and servers are cut off");
     let said = ClientError::fatal(SqlState::ADMIN_SHUTDOWN, KILLED);
     for pool in pools {
-        pool.lock().pause();
+        pooler.gates().pause_pool(&pool.database, || pool.lock().pause());
         pooler.close_idle(&pool);
         // What its clients have comes back to a new epoch, and is closed.
         pooler.reconnect(&pool);

@@ -194,6 +194,15 @@ impl Gates {
         closed.all_paused || closed.paused.contains(database)
     }
 
+    /// Pauses a pool of `database` if that is paused. A RESUME ends the pause first, and resumes the pools
+    /// after that: so none stays paused by itself.
+    pub fn pause_pool(&self, database: &str, pause: impl FnOnce()) {
+        let closed = self.lock();
+        if closed.all_paused || closed.paused.contains(database) {
+            pause();
+        }
+    }
+
     /// Whether everything is paused.
     pub fn all_paused(&self) -> bool {
         self.lock().all_paused

@@ -220,18 +220,21 @@ impl Running {
     }
 }
 
+/// So long a server that was not found keeps new clients away.
+const NOT_READY: Duration = Duration::from_secs(15);
+
 impl Running {
-    /// Not ready: a server has refused lately, and no pool has a server connection.
+    /// Not ready: an opening has found no server lately, and no pool has a server connection. (Where no client
+    /// comes, for this says so, nothing is opened that would show the server again.)
     fn some_server_answers(&self) -> Result<(), String> {
         let pools = self.service.pools.all();
         let connected = |pool: &Pool| {
             let pool = pool.lock();
             pool.idle_count() + pool.lent_count() > 0
         };
-        let refused = pools.iter().find_map(|entry| entry.pool.last_error());
-        match refused {
-            Some(error) if !pools.iter().any(|entry| connected(&entry.pool)) => {
-                Err(format!("no server answers: {}", error.message))
+        match pools.iter().find_map(|entry| entry.without_server(NOT_READY)) {
+            Some(why) if !pools.iter().any(|entry| connected(&entry.pool)) => {
+                Err(format!("no server answers: {why}"))
             }
             _ => Ok(()),
         }

@@ -156,13 +156,16 @@ mod tests {
     use std::time::Instant;
 
     use super::super::standing::State;
+    use hawser_core::time::Time;
+
     use super::*;
 
     #[test]
     fn a_failed_attempt_counts_more_than_silence_and_that_more_than_being_left() {
         let serving =
             State { in_recovery: true, read_only: false, wal: 1, own_lag: Duration::ZERO };
-        let look = |standing, silent| Look { standing, lag: Duration::ZERO, silent };
+        let look =
+            |standing, silent| Look { standing, lag: Duration::ZERO, silent, answered: Time::ZERO };
         let well = look(Standing::Serving(serving), false);
         let silent = look(Standing::Serving(serving), true);
         let failing = Fare::Failing { times: 3, until: Instant::now(), reason: "no route".into() };

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use hawser_core::engine::ServerAddressId;
 use hawser_core::session::options::Replication;
+use hawser_core::time::Time;
 use hawser_core::wire::error::SqlState;
 use tokio::time::timeout;
 
@@ -100,8 +101,11 @@ impl WalHistory {
             self.primary = Some(primary.clone());
             self.samples.clear();
         }
-        if self.samples.back().is_some_and(|(_, last)| wal <= *last) {
-            return;
+        match self.samples.back() {
+            Some((_, last)) if wal == *last => return,
+            // It has lost what it had: restored, or another one at the same address.
+            Some((_, last)) if wal < *last => self.samples.clear(),
+            _ => {}
         }
         if self.samples.len() >= SAMPLES_MAX {
             let mut keep = false;
@@ -168,6 +172,8 @@ pub struct Look {
     pub lag: Duration,
     /// The last look got no answer.
     pub silent: bool,
+    /// When the look began that has last got one.
+    pub answered: Time,
 }
 
 /// What is known of each server that is looked at.
@@ -238,13 +244,13 @@ impl Dialler {
         target: &Target,
         login: &Login,
         within: Duration,
-    ) -> Standing {
+    ) -> Option<Standing> {
         // A command may take longer than a look: it has its own bound.
         let credentials = match target.password.as_ref() {
             Some(source) if source.user == login.user => {
                 match self.passwords.get(source, None, target.connect_timeout).await {
                     Ok(credentials) => credentials,
-                    Err(_) => return Standing::Unknown,
+                    Err(_) => return None,
                 }
             }
             _ => login.credentials.clone(),
@@ -266,13 +272,14 @@ impl Dialler {
                 {
                     return Some(Standing::NotAccepting);
                 }
-                Err(_) => return None,
+                Err(error) if error.is_fatal() => return None,
+                Err(_) => return Some(Standing::Unknown),
             };
             let state = talk.query(QUESTION).await.ok().as_ref().and_then(State::read);
             talk.terminate().await;
-            state.map(Standing::Serving)
+            Some(state.map_or(Standing::Unknown, Standing::Serving))
         };
-        timeout(within, look).await.ok().flatten().unwrap_or(Standing::Unknown)
+        timeout(within, look).await.unwrap_or(Some(Standing::Unknown))
     }
 
     /// Keeps what is known of the servers that are looked at.
@@ -351,7 +358,12 @@ mod tests {
             target.session_attrs = attrs;
             target.max_replica_lag = Some(Duration::from_secs(5));
             let lag = Duration::from_secs(lag);
-            let looks = standings.map(|standing| Look { standing, lag, silent: false });
+            let looks = standings.map(|standing| Look {
+                standing,
+                lag,
+                silent: false,
+                answered: Time::ZERO,
+            });
             let found = unfit(&target.wants(), &names.iter().cloned().zip(looks).collect());
             names
                 .clone()
@@ -379,6 +391,15 @@ mod tests {
         let turned = Some(Unfit::ReadOnly);
         assert_eq!(judge(Attrs::ReadWrite, [read_only, primary], 0), [turned, None]);
         assert_eq!(judge(Attrs::Primary, [read_only, primary], 0), [None, None]);
+    }
+
+    #[test]
+    fn wal_that_is_lost_is_not_compared_with() {
+        let server = ServerAddress::Unix("/one".into());
+        let (now, mut history) = (Instant::now(), WalHistory::default());
+        history.add(&server, 1_000, now);
+        history.add(&server, 100, now + Duration::from_secs(60)); // restored
+        assert_eq!(history.lag(100, now + Duration::from_secs(90)), Some(Duration::ZERO));
     }
 
     #[test]

@@ -24,6 +24,9 @@ use crate::dial::enter::Credentials;
 use crate::pools::membership;
 use crate::tls::connect::outward;
 
+/// Users of whom is kept what they log in to servers with; beyond, of those alone that have pools.
+const CREDENTIALS_MAX: usize = 10_000;
+
 /// Plain passwords whose keys are made ahead; beyond, at the first login.
 const DERIVED_AHEAD_MAX: usize = 10_000;
 
@@ -92,6 +95,15 @@ impl Access {
             }
         }
         if errors.is_empty() { Ok(access) } else { Err(errors) }
+    }
+
+    /// Takes over what users have shown since the start, and the keys of issuers that may not answer now.
+    pub fn keep_from(&self, old: &Self) {
+        fn taken<T: Clone>(of: &Mutex<T>) -> T {
+            of.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        }
+        *self.credentials.lock().unwrap_or_else(PoisonError::into_inner) = taken(&old.credentials);
+        self.key_sets.keep_from(&old.key_sets);
     }
 
     /// TLS towards servers that judge logins: where rules have them it has been made.
@@ -175,6 +187,9 @@ impl Access {
         make: impl Fn() -> Credentials,
     ) -> Arc<Credentials> {
         let mut all = self.credentials.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= CREDENTIALS_MAX && !all.contains_key(user) {
+            all.retain(|_, known| Arc::strong_count(known) > 1); // those that pools have
+        }
         match all.get_mut(user) {
             Some(known) if known.cover(secret) => known.clone(),
             Some(known) => {

@@ -74,6 +74,18 @@ pub struct Fetching {
 }
 
 impl KeySets {
+    /// Takes over the keys of issuers: they are read again when they are next needed, and used if that fails.
+    pub fn keep_from(&self, old: &Self) {
+        let old = old.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (source, held) in old.iter().filter(|(source, _)| !matches!(source, KeySource::File(_)))
+        {
+            let due = |(read, keys): (Instant, _)| Some((read.checked_sub(KEPT)?, keys));
+            let keys = Mutex::new(held.keys().and_then(due));
+            all.insert(source.clone(), Arc::new(Held { keys, ..Held::default() }));
+        }
+    }
+
     /// The keys of a source; `anew`: the kept ones did not do.
     ///
     /// # Errors

@@ -32,7 +32,8 @@ impl Proving<'_> {
         let asked = self.service.threads.heavy(async move {
             ldap::check(&server, fetching.tls, &user, &text, fetching.within).await
         });
-        match asked.await.unwrap_or_else(|| Err("the process ends".to_owned())) {
+        let asked = async { asked.await.unwrap_or_else(|| Err("the process ends".to_owned())) };
+        match self.while_others_wait(asked).await? {
             Ok(Ok(())) => Ok(Proved { password: Some(password), ..Proved::default() }),
             Ok(Err(reason)) => self.refuse(rule, reason),
             Err(reason) => {
@@ -53,7 +54,8 @@ impl Proving<'_> {
             host: self.host(pam.use_host_name, config.reload.servers.dns_max_ttl).await,
             password: password.clone(),
         };
-        match pam::check(&question, config.reload.servers.server_connect_timeout).await {
+        let within = config.reload.servers.server_connect_timeout;
+        match self.while_others_wait(pam::check(&question, within)).await? {
             Ok(Ok(())) => Ok(Proved { password: Some(password), ..Proved::default() }),
             Ok(Err(reason)) => self.refuse(rule, reason),
             Err(reason) => {
@@ -61,6 +63,13 @@ impl Proving<'_> {
                 self.refuse(rule, reason)
             }
         }
+    }
+
+    /// Waits for what is asked elsewhere; where places for logins are short, it gives way like one whose client
+    /// has still to prove itself.
+    async fn while_others_wait<T>(&self, asked: impl Future<Output = T>) -> Result<T, Stop> {
+        let asked = async { Ok::<T, Stop>(asked.await) };
+        self.service.limits.wait(self.awaited, self.origin.network(), asked).await
     }
 
     /// Where the client is: its address, or its name; nothing of a unix socket's.
@@ -97,7 +106,7 @@ impl Proving<'_> {
         let reason = match oauth::token(&first).map_err(malformed_bearer)? {
             // It asks where to get one.
             None => "the client has shown no token".to_owned(),
-            Some(token) => match self.identity(oauth, token).await {
+            Some(token) => match self.while_others_wait(self.identity(oauth, token)).await? {
                 Ok(identity) if self.is_mapped(rule, &identity) => return Ok(Proved::default()),
                 Ok(identity) => format!("the token is that of \"{identity}\""),
                 Err(reason) => reason,

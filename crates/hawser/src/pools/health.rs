@@ -12,7 +12,7 @@
 //!
 //! # Limits  a server that gives no answer keeps its place: its own connections show what it is
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -28,6 +28,8 @@ use crate::service::{Phase, Service};
 
 /// How often the setting is looked at while it is off.
 const OFF_PERIOD: Duration = Duration::from_secs(1);
+/// So many logins are tried in one look at a server.
+const LOGINS_A_LOOK: usize = 3;
 /// How long a look may take, where the interval is shorter.
 const LOOK_AT_LEAST: Duration = Duration::from_secs(1);
 
@@ -45,7 +47,8 @@ pub async fn run(service: Arc<Service>) {
             None => Vec::new(),
         };
         let looked = service.loops.now();
-        let standings = look(&service, &entries, interval.unwrap_or_default()).await;
+        let looks = look(&service, &entries, &health.logins, interval.unwrap_or_default()).await;
+        let standings = health.take_logins(looks);
         health.act(&service, &entries, standings, looked);
     }
 }
@@ -56,39 +59,56 @@ fn is_looked_at(entry: &Arc<PoolEntry>) -> bool {
         && (target.session_attrs != TargetSessionAttrs::Any || target.max_replica_lag.is_some())
 }
 
-/// One look at each server.
+/// What a look has shown, and the pool as whose login; `None` if each was refused.
+type Shown = (Standing, Option<Arc<Route>>);
+
+/// One look at each server, as one of its pools logs in: where that is refused (its password has changed, say),
+/// as others, beginning with the one that last was not.
 async fn look(
     service: &Arc<Service>,
     entries: &[Arc<PoolEntry>],
+    logins: &HashMap<ServerAddress, Arc<Route>>,
     interval: Duration,
-) -> HashMap<ServerAddress, Standing> {
-    let mut routes: HashMap<ServerAddress, Arc<Route>> = HashMap::new();
+) -> HashMap<ServerAddress, Shown> {
+    let mut routes: HashMap<ServerAddress, VecDeque<Arc<Route>>> = HashMap::new();
     for entry in entries {
         let route = entry.route.load_full();
         for server in &route.target.servers {
-            routes.entry(server.clone()).or_insert_with(|| route.clone());
+            let routes = routes.entry(server.clone()).or_default();
+            match logins.get(server).is_some_and(|last| Arc::ptr_eq(last, &route)) {
+                true => routes.push_front(route.clone()),
+                false => routes.push_back(route.clone()),
+            }
         }
     }
     let mut looks = JoinSet::new();
-    for (server, route) in routes {
+    for (server, routes) in routes {
         let service = service.clone();
-        let within = route.target.connect_timeout.min(interval.max(LOOK_AT_LEAST));
         looks.spawn(async move {
-            let look = service.dialler.look_at(&server, &route.target, &route.login, within);
-            let standing = look.await;
-            (server, standing)
+            for route in routes.into_iter().take(LOGINS_A_LOOK) {
+                let within = route.target.connect_timeout.min(interval.max(LOOK_AT_LEAST));
+                let look = service.dialler.look_at(&server, &route.target, &route.login, within);
+                if let Some(standing) = look.await {
+                    return (server, (standing, Some(route)));
+                }
+            }
+            (server, (Standing::Unknown, None))
         });
     }
-    let mut standings = HashMap::new();
+    let mut shown = HashMap::new();
     while let Some(look) = looks.join_next().await {
-        standings.extend(look.ok()); // one that has panicked has said so, and shows nothing
+        shown.extend(look.ok()); // one that has panicked has said so, and shows nothing
     }
-    standings
+    shown
 }
 
 /// What earlier looks have shown.
 #[derive(Default)]
 struct Health {
+    /// The pool as whose login each server was last looked at.
+    logins: HashMap<ServerAddress, Arc<Route>>,
+    /// Servers of which it has been said that they refuse the logins of all pools.
+    refused: HashSet<ServerAddress>,
     /// Of each list of servers.
     wal: HashMap<Vec<ServerAddress>, WalHistory>,
     /// What each server said when it last gave an answer: one look that gets none changes nothing.
@@ -98,6 +118,32 @@ struct Health {
 }
 
 impl Health {
+    /// Keeps as whose login each server could be looked at.
+    fn take_logins(
+        &mut self,
+        looks: HashMap<ServerAddress, Shown>,
+    ) -> HashMap<ServerAddress, Standing> {
+        self.logins.clear();
+        let mut standings = HashMap::new();
+        for (server, (standing, login)) in looks {
+            let news = match &login {
+                Some(_) => !self.refused.remove(&server),
+                None => self.refused.insert(server.clone()),
+            };
+            if login.is_none() && news {
+                tracing::warn!(
+                    %server,
+                    "the server refuses every login that there is for it: what it is now is not known \
+                     (SHOW POOLS EXTENDED shows why)"
+                );
+            }
+            self.logins.extend(login.map(|route| (server.clone(), route)));
+            standings.insert(server, standing);
+        }
+        self.refused.retain(|server| standings.contains_key(server));
+        standings
+    }
+
     fn act(
         &mut self,
         service: &Service,
@@ -114,16 +160,16 @@ impl Health {
             let wal = self.wal.entry(list.clone()).or_default();
             lags.extend(measure(wal, &list, &standings, now));
         }
-        let looks = self.with_earlier(standings, &lags);
+        let looks = self.with_earlier(standings, &lags, looked);
         service.dialler.set_looks(looks.clone());
         let before = std::mem::take(&mut self.left);
         for entry in entries {
             let unfit = unfit(&entry.route.load().target.wants(), &looks);
-            self.leave(service, entry, &unfit, &before, looked);
+            self.leave(service, entry, &unfit, &before, &looks);
         }
         for entry in service.pools.all() {
             if !entries.iter().any(|one| Arc::ptr_eq(one, &entry)) {
-                entry.pool.left().set(&[], looked); // no longer looked at
+                entry.pool.left().set(&[]); // no longer looked at
             }
         }
         for ((database, server), _) in before {
@@ -138,6 +184,7 @@ impl Health {
         &mut self,
         standings: HashMap<ServerAddress, Standing>,
         lags: &HashMap<ServerAddress, Duration>,
+        looked: Time,
     ) -> Looks {
         let mut looks = Looks::new();
         for (server, standing) in standings {
@@ -147,6 +194,7 @@ impl Health {
                     standing,
                     lag: lags.get(&server).copied().unwrap_or_default(),
                     silent: standing == Standing::Unknown,
+                    answered: looked,
                 },
             };
             looks.insert(server, now);
@@ -162,14 +210,17 @@ impl Health {
         entry: &PoolEntry,
         unfit: &[(ServerAddress, Unfit)],
         before: &BTreeMap<(String, String), Unfit>,
-        looked: Time,
+        looks: &Looks,
     ) {
         let database = &entry.key.database;
-        let lasting: Vec<_> =
-            unfit.iter().filter(|(_, why)| why.lasts()).map(|(server, _)| server).collect();
-        let ids = service.dialler.ids_of(&lasting);
+        let mut ids = Vec::new();
+        for (server, _) in unfit.iter().filter(|(_, why)| why.lasts()) {
+            // What has been opened since the last look that was answered knows better: it was asked itself.
+            let answered = looks.get(server).map_or(Time::ZERO, |look| look.answered);
+            ids.extend(service.dialler.ids_of(&[server]).into_iter().map(|id| (id, answered)));
+        }
         let left = entry.pool.left();
-        left.set(&ids, looked);
+        left.set(&ids);
         if !ids.is_empty() {
             let is_left = |backend: &Backend<_>, _| left.has(backend.server(), backend.opened());
             upkeep::close_idle(service, &entry.pool, is_left);
@@ -230,15 +281,17 @@ mod tests {
     fn a_look_without_an_answer_leaves_what_is_known() {
         let server = ServerAddress::Unix("/one".into());
         let state = State { in_recovery: true, read_only: false, wal: 7, own_lag: Duration::ZERO };
-        let lag = Duration::from_secs(9);
+        let (lag, answered) = (Duration::from_secs(9), Time::ZERO);
         let mut health = Health::default();
         let mut look = |standing: Standing, lag: Option<Duration>| {
             let lags = lag.map(|lag| (server.clone(), lag)).into_iter().collect();
-            health.with_earlier(HashMap::from([(server.clone(), standing)]), &lags)[&server]
+            let looks = HashMap::from([(server.clone(), standing)]);
+            health.with_earlier(looks, &lags, answered)[&server]
         };
-        let unknown = Look { standing: Standing::Unknown, lag: Duration::ZERO, silent: true };
+        let unknown =
+            Look { standing: Standing::Unknown, lag: Duration::ZERO, silent: true, answered };
         assert_eq!(look(Standing::Unknown, None), unknown);
-        let lagging = Look { standing: Standing::Serving(state), lag, silent: false };
+        let lagging = Look { standing: Standing::Serving(state), lag, silent: false, answered };
         assert_eq!(look(Standing::Serving(state), Some(lag)), lagging);
         assert_eq!(look(Standing::Unknown, None), Look { silent: true, ..lagging });
         assert_eq!(look(Standing::Unknown, None), Look { silent: true, ..lagging });

@@ -128,6 +128,7 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
                 retry_others(service, &entry);
             }
             *locked(&entry.refusal) = None;
+            *locked(&entry.without_server) = None;
             pool.set_last_error(None);
             service.tally.server_logins.increment();
             let seed = seed(service, pool, epoch, socket, parameters, opened);
@@ -140,6 +141,9 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
             // A limit that is reached says nothing of the server: the next attempt waits in its turn.
             let is_full = matches!(error, DialError::Full(_));
             let is_silent = matches!(error, DialError::Timeout { .. });
+            let without_server =
+                error.is_without_server().then(|| (Instant::now(), error.to_string()));
+            *locked(&entry.without_server) = without_server;
             // Nobody waits for what is opened for `min_pool_size`: no room for it is no news.
             let is_news = !is_full || pool.anybody_waits() || pool.parameters().is_none();
             let before = if is_news { entry.failures.add(begun) } else { None };

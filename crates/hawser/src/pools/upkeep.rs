@@ -84,7 +84,7 @@ fn make_those_always_wanted(service: &Service) {
             credentials,
         };
         // Only settings that a client asks for are refused.
-        let _ = service.pools.get_or_create(&config, database, &wanted);
+        let _ = service.pools.get_or_create(&service.config, &config, database, &wanted);
     }
 }
 
