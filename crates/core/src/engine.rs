@@ -56,6 +56,8 @@ mod naming;
 mod noted;
 mod owed;
 mod pending_bytes;
+mod pending_reset;
+mod pending_session;
 mod pinned;
 mod plain;
 mod process_ids;

@@ -1,28 +1,21 @@
 //! A client: what it has asked for, and what is under way for it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::about::{ClientAbout, ClientSecret, ClientState, PoolMode};
 use super::backend::Backend;
-use super::census::Reader;
-use super::effects::{Resetting, Unusual};
 use super::halt::TooManyStatements;
-use super::journal::Journal;
-use super::limits;
-use super::listening::Listening;
 use super::names::{ClientStatement, ClientStatements, Deallocated, significant};
-use super::noted::NotedStatement;
 use super::pending_bytes::PendingBytes;
+use super::pending_reset::PendingReset;
+use super::pending_session::{Farewell, PendingSession};
 use super::socket::Socket;
-use super::sql_statement::ClientSql;
-use super::vacancy::Vacancy;
 use crate::hash::Keyed;
 use crate::pool::description::Seen;
 use crate::pool::statement::{Statement, StatementMemory, Unnamed};
-use crate::pool::{Basis, Parameter, Wish};
+use crate::pool::{Basis, Wish};
 use crate::session::part::{Part, PartSet};
-use crate::session::scan::{Scanner, names_temporary_schema};
+use crate::session::scan::names_temporary_schema;
 use crate::session::settings::Settings;
 use crate::time::Time;
 use crate::wire::frame::Header;
@@ -44,62 +37,6 @@ pub(super) struct Record<S: Socket> {
     /// The settings that it started with, as they differ from the server's own.
     pub(super) start: Settings,
     pub(super) _permit: S::Permit,
-}
-
-/// What is known of a client only while it does something out of the ordinary.
-#[derive(Default)]
-pub(super) struct PendingSession {
-    /// What it is sent before its BackendKeyData; none once it has been greeted.
-    pub(super) greeting: Option<Vec<u8>>,
-    /// What it was told of its session before there was one: see [`super::hand_over`].
-    pub(super) told_early: Option<Vec<Parameter>>,
-    /// The settings that a RESET under way takes back.
-    pub(super) resetting: Resetting,
-    /// A DISCARD ALL or DEALLOCATE ALL is under way.
-    pub(super) forgetting: bool,
-    /// Settings that are SET after such a RESET, in the same text.
-    pub(super) set_again: Vec<Box<[u8]>>,
-    /// A DISCARD ALL is under way, which ends these pins; those that came after it stay.
-    pub(super) discarding: Option<PartSet>,
-    /// That DISCARD ALL has worked, whatever fails after it.
-    pub(super) discarded: bool,
-    /// A pipeline that a Sync of ours has ended changed what the server reports: what the client
-    /// has been told before, and what it is due with the end of its own.
-    pub(super) untold: Option<(Settings, Vec<u8>)>,
-    /// What the server has reported after a ROLLBACK that went before its Query, or, of who the
-    /// session is, after a DISCARD ALL in such a pipeline: the client is due it with the end of its own.
-    pub(super) untold_reports: Vec<u8>,
-    /// The pipeline with whose end all of this is settled.
-    pub(super) settles_in: u64,
-    /// Statements that the server knows by the client's own names, and that take start values.
-    pub(super) noted: Option<Box<Journal<NotedStatement>>>,
-    /// Portals of statements whose execution changes the books: see [`super::restore`].
-    pub(super) unusual_portals: BTreeMap<Box<[u8]>, Box<Unusual>>,
-    /// Portals whose statements the client has not been told the rows of.
-    pub(super) portals: BTreeMap<Box<[u8]>, Arc<Seen>>,
-    /// An UNLISTEN * is under way, with no LISTEN after it.
-    pub(super) unlistening: bool,
-    /// Its statements of SQL's PREPARE.
-    pub(super) by_sql: Option<Box<ClientSql>>,
-    /// What it listens on without a backend of its own.
-    pub(super) listening: Option<Box<Listening>>,
-    /// How far a database has been emptied of connections for a statement of its.
-    pub(super) vacancy: Option<Vacancy>,
-    /// Scan of a Query that streams.
-    pub(super) scanner: Option<Box<Scanner>>,
-    /// The same for what the functions do that its words reach.
-    pub(super) reader: Option<Box<Reader>>,
-    /// Bytes still to come of a message that goes nowhere.
-    pub(super) discard: usize,
-    /// Its pipeline failed and its backend has been given back: what it sends goes nowhere until
-    /// its Sync, which is answered here.
-    pub(super) skipping: bool,
-    /// It has said goodbye, and still gets the answers that are owed to it.
-    pub(super) leaving: bool,
-    /// It did so to a query that had been running for a while: it has given up.
-    pub(super) gave_up: bool,
-    /// And has closed its connection since.
-    pub(super) gone: bool,
 }
 
 /// A client.
@@ -161,7 +98,7 @@ impl<S: Socket> Client<S> {
     pub(super) fn is_pinned(&self) -> bool {
         self.mode == PoolMode::Session
             || !self.pins.is_empty()
-            || self.pending_session.as_ref().is_some_and(|extra| extra.discarding.is_some())
+            || self.reset_under_way().is_some_and(PendingReset::discards_all)
             || self.keeps_backend_to_listen()
     }
 
@@ -194,44 +131,35 @@ impl<S: Socket> Client<S> {
 
     /// Whether something is under way on whose outcome the reading of later messages depends.
     pub(super) fn is_unsettled(&self) -> bool {
-        self.pending_session.as_ref().is_some_and(|extra| {
-            extra.resetting != Resetting::No
-                || extra.forgetting
-                || extra.discarding.is_some()
-                || extra.unlistening
-        })
+        self.reset_under_way().is_some()
     }
 
     /// What it is due with the end of its pipeline, where no server sends it.
     pub(super) fn take_untold(&mut self) -> Vec<u8> {
-        let Some(extra) = &mut self.pending_session else { return Vec::new() };
-        let mut told = std::mem::take(&mut extra.untold_reports);
-        told.extend(extra.untold.take().into_iter().flat_map(|(_, told)| told));
-        told
+        self.pending_session.as_mut().map_or_else(Vec::new, |extra| extra.untold.take())
     }
 
     /// Whether some of the message at hand has been dealt with already.
     #[inline]
     pub(super) fn is_in_mid_message(&self) -> bool {
         self.backend.as_ref().is_some_and(|backend| backend.to_server.is_open())
-            || self.pending_session.as_ref().is_some_and(|extra| extra.discard > 0)
+            || self.pending_session.as_ref().is_some_and(|extra| extra.dropped.is_in_message())
     }
 
     /// Whether what it sends goes nowhere until its Sync.
     pub(super) fn is_skipping(&self) -> bool {
-        self.pending_session.as_ref().is_some_and(|extra| extra.skipping)
+        self.pending_session.as_ref().is_some_and(|extra| extra.dropped.is_until_sync())
     }
 
     /// Whether it has said goodbye, and only waits for answers.
     pub(super) fn is_leaving(&self) -> bool {
-        self.pending_session.as_ref().is_some_and(|extra| extra.leaving)
+        self.pending_session.as_ref().is_some_and(|extra| extra.farewell != Farewell::None)
     }
 
     /// Whether it has said goodbye to a running query, and gone.
     pub(super) fn has_given_up(&self) -> bool {
-        self.pending_session
-            .as_ref()
-            .is_some_and(|extra| extra.leaving && extra.gave_up && extra.gone)
+        let gave_up = Farewell::Gone { gave_up: true };
+        self.pending_session.as_ref().is_some_and(|extra| extra.farewell == gave_up)
     }
 
     /// Whether it waits for a backend to be told that it has logged in.
@@ -245,28 +173,7 @@ impl<S: Socket> Client<S> {
 
     /// Drops what is out of the ordinary, if nothing of it is under way any more.
     pub(super) fn settle(&mut self) {
-        if let Some(extra) = &self.pending_session
-            && extra.greeting.is_none()
-            && extra.told_early.is_none()
-            && extra.resetting == Resetting::No
-            && !extra.forgetting
-            && extra.discarding.is_none()
-            && extra.untold.is_none()
-            && extra.untold_reports.is_empty()
-            && extra.noted.as_ref().is_none_or(|noted| noted.is_empty())
-            && extra.unusual_portals.is_empty()
-            && extra.portals.is_empty()
-            && !extra.unlistening
-            && extra.by_sql.is_none()
-            && extra.listening.is_none()
-            && extra.vacancy.is_none()
-            && extra.scanner.is_none()
-            && extra.discard == 0
-            && !extra.skipping
-            && !extra.leaving
-        {
-            self.pending_session = None;
-        }
+        self.pending_session.take_if(|extra| extra.is_empty());
     }
 
     /// What it would like to find on a backend, whose first message this is.
@@ -310,13 +217,7 @@ impl<S: Socket> Client<S> {
     /// The description of a portal of this name will be the first that the client is told of the rows of
     /// its statement.
     pub(super) fn note_described(&mut self, portal: &[u8], seen: Arc<Seen>) {
-        let portals = &mut self.pending_session().portals;
-        let portal = significant(portal);
-        if portals.len() >= limits::UNUSUAL_PORTALS_MAX && !portals.contains_key(portal) {
-            seen.rows(u64::MAX); // what it is told then is not known, and nothing is equal to it
-            return;
-        }
-        portals.insert(portal.into(), seen);
+        self.pending_session().portals.note_undescribed(portal, seen);
     }
 
     /// Where is noted what a portal's description tells the client.
@@ -324,7 +225,7 @@ impl<S: Socket> Client<S> {
         if portal.is_empty() {
             return self.bound.clone();
         }
-        self.pending_session.as_ref()?.portals.get(significant(portal)).cloned()
+        self.pending_session.as_ref()?.portals.described_by(portal)
     }
 
     /// A name stands for another statement from here on.

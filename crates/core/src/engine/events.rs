@@ -2,13 +2,14 @@
 
 use super::about::{ClientState, PoolMode};
 use super::backend::{Backend, BackendSeed, PoolRef, Tidying};
-use super::client::{Client, PendingSession, Record, parts_of_start};
+use super::client::{Client, Record, parts_of_start};
 use super::host::Host;
 use super::limits;
 use super::message::{
     BackendRow, BackendState, ClientRow, Event, NewClient, Scope, Snapshot, ToLoop,
 };
 use super::pending_bytes::PendingBytes;
+use super::pending_session::PendingSession;
 use super::process_ids::PROCESS_ID_FIRST;
 use super::socket::{Readiness, Socket, Token, write_kept};
 use super::table::{Engine, Holder};
@@ -44,7 +45,7 @@ impl<S: Socket> Engine<S> {
             && let Some(client) = self.clients.get_mut(slot)
             && client.is_leaving()
         {
-            client.pending_session().gone = true;
+            client.pending_session().farewell.goes();
             // It has gone without waiting for its answers, and has said so: what it asked for is
             // carried out. The first answer that cannot be written ends that, as in PostgreSQL.
             return;
@@ -148,7 +149,7 @@ impl<S: Socket> Engine<S> {
     pub(super) fn client_hung_up<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         if client.is_leaving() {
-            client.pending_session().gone = true;
+            client.pending_session().farewell.goes();
             return;
         }
         if client.state == ClientState::Waiting {
@@ -636,10 +637,10 @@ impl<S: Socket> Engine<S> {
         error.write(&mut answer);
         client.input.forget_first(at);
         if to_come > 0 {
-            client.pending_session().discard = to_come;
+            client.pending_session().dropped.rest_of_message(to_come);
         }
         if !ended {
-            client.pending_session().skipping = true; // its Sync is still to come
+            client.pending_session().dropped.until_sync(); // its Sync is still to come
         }
         host.event(Event::Told { error: &error });
         if ended {

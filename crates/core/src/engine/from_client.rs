@@ -27,6 +27,7 @@ use super::halt::Halt;
 use super::host::Host;
 use super::limits;
 use super::names::{ClientStatement, Deallocated, significant};
+use super::pending_session::Farewell;
 use super::plain::{Passed, Pipeline};
 use super::socket::{Socket, Token};
 use super::table::Engine;
@@ -237,8 +238,7 @@ impl<S: Socket> Engine<S> {
                     // leave unanswered.
                     client.input.clear();
                     let gave_up = now.micros_since(client.since) > limits::GOODBYE_BEHIND_QUERY_US;
-                    let extra = client.pending_session();
-                    (extra.leaving, extra.gave_up) = (true, gave_up);
+                    client.pending_session().farewell = Farewell::Said { gave_up };
                 } else {
                     self.close_client(host, slot, "client said goodbye", now);
                 }
@@ -365,17 +365,16 @@ impl<S: Socket> Engine<S> {
             let part = backend.to_server.take_part(rest.len());
             let ended = !backend.to_server.is_open();
             passage.pass(part);
-            if client.pending_session.as_ref().is_some_and(|extra| extra.scanner.is_some()) {
+            if client.pending_session.as_ref().is_some_and(|extra| extra.streaming.is_some()) {
                 self.scan_on(slot, &rest[..part], ended);
             }
             if ended {
                 self.end_failed_pipeline(slot, passage)?;
             }
         } else if let Some(extra) = &mut client.pending_session
-            && extra.discard > 0
+            && extra.dropped.is_in_message()
         {
-            let part = extra.discard.min(rest.len());
-            extra.discard -= part;
+            let part = extra.dropped.take_part(rest.len());
             if let Some(backend) = &mut client.backend {
                 passage.cut(backend)?;
             }
@@ -402,7 +401,7 @@ impl<S: Socket> Engine<S> {
             // The server, too, reads and ignores copy data that it has not asked for.
             frontend::COPY_DATA | frontend::COPY_DONE | frontend::COPY_FAIL => {
                 if header.total() > rest.len() {
-                    client.pending_session().discard = header.total() - rest.len();
+                    client.pending_session().dropped.rest_of_message(header.total() - rest.len());
                 }
             }
             frontend::SYNC => {
@@ -583,7 +582,7 @@ impl<S: Socket> Engine<S> {
         passage.cut(backend)?;
         passage.out.extend_from_slice(&build::SYNC);
         backend.requests.push_sync_after_error();
-        client.pending_session().skipping = true;
+        client.pending_session().dropped.until_sync();
         Ok(())
     }
 
@@ -603,18 +602,13 @@ impl<S: Socket> Engine<S> {
     fn scan_on(&mut self, slot: Slot, part: &[u8], ended: bool) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let extra = client.pending_session();
-        let Some(scanner) = &mut extra.scanner else { return };
-        let read = if ended { &part[..part.len().saturating_sub(1)] } else { part };
-        scanner.feed(read);
-        if let Some(reader) = &mut extra.reader {
-            reader.feed(read);
-        }
+        let Some(streaming) = &mut extra.streaming else { return };
+        streaming.feed(if ended { &part[..part.len().saturating_sub(1)] } else { part });
         if !ended {
             return;
         }
-        let Some(scanner) = extra.scanner.take() else { return };
-        let reached = extra.reader.take().and_then(|reader| reader.finish());
-        let findings = scanner.finish();
+        let Some(streaming) = extra.streaming.take() else { return };
+        let (findings, reached) = streaming.finish();
         let Some(mut backend) = client.backend.take() else { return };
         let mut effects =
             Effects::of(&findings, |name| backend.session.parameters.get(name).is_some());
@@ -627,9 +621,8 @@ impl<S: Socket> Engine<S> {
         if effects.forgets_statements() {
             backend.last_query_takes_all(client);
         }
-        if let Some(extra) = &mut client.pending_session {
-            // Its end has been asked for already.
-            extra.settles_in = extra.settles_in.min(backend.requests.pipeline().saturating_sub(1));
+        if let Some(reset) = client.pending_session().reset.as_mut() {
+            reset.was_ended_before(backend.requests.pipeline());
         }
         client.backend = Some(backend);
         client.settle();
@@ -676,10 +669,11 @@ fn skip_to_sync<S: Socket>(
     }
     passage.skip(header.total().min(available));
     if header.kind != frontend::SYNC {
-        client.pending_session().discard = header.total().saturating_sub(available);
+        let rest = header.total().saturating_sub(available);
+        client.pending_session().dropped.rest_of_message(rest);
         return Ok(());
     }
-    client.pending_session().skipping = false;
+    client.pending_session().dropped.sync_has_come();
     client.settle();
     // Our own Sync may not have been answered yet: then that answer becomes the client's.
     if let Some(backend) = &mut client.backend

@@ -63,8 +63,8 @@ impl<S: Socket> Client<S> {
         let moved = |settings: &Settings| pool.interner().share(rebased(settings, &old, &new));
         self.desired = moved(&self.desired);
         self.record.start = moved(&self.record.start);
-        if let Some((believed, _)) =
-            self.pending_session.as_mut().and_then(|extra| extra.untold.as_mut())
+        if let Some(believed) =
+            self.pending_session.as_mut().and_then(|extra| extra.untold.believed_mut())
         {
             *believed = moved(believed);
         }

@@ -29,12 +29,9 @@
 
 mod steps;
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::effects::{Resetting, Unusual};
-use super::halt::TooManyPortals;
-use super::limits;
 use crate::session::scan::{Discard, Findings, Name, SetValue, Verb};
 use crate::session::settings;
 use crate::session::settings::quoting::write_value;
@@ -260,19 +257,6 @@ pub(super) fn lengthened(
         at: characters(&text[..range.end], utf8),
         by: characters(literal, utf8) - range.len(),
     })
-}
-
-/// Notes what stands under a name, if there is room.
-fn note(
-    known: &mut BTreeMap<Box<[u8]>, Box<Unusual>>,
-    name: &[u8],
-    unusual: &Unusual,
-) -> Result<(), TooManyPortals> {
-    if known.len() >= limits::UNUSUAL_PORTALS_MAX {
-        return Err(TooManyPortals);
-    }
-    known.insert(name.into(), Box::new(unusual.clone()));
-    Ok(())
 }
 
 #[cfg(test)]

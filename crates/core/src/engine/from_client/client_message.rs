@@ -24,6 +24,8 @@ use crate::engine::from_client::kinds::bad_length;
 use crate::engine::from_client::passage::Passage;
 use crate::engine::halt::Halt;
 use crate::engine::names::Deallocated;
+use crate::engine::pending_reset::PendingReset;
+use crate::engine::pending_session::StreamingQuery;
 use crate::engine::request_queue::Request;
 use crate::engine::restore;
 use crate::engine::socket::Socket;
@@ -371,7 +373,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.passage.skip(HEADER_BYTES + self.body.len());
         let rest = self.header.body - self.body.len();
         if rest > 0 {
-            self.client.pending_session().discard = rest;
+            self.client.pending_session().dropped.rest_of_message(rest);
         }
         Ok(())
     }
@@ -594,19 +596,16 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if in_doubt {
             self.hold()?;
         }
-        let mut scanner = Box::new(Scanner::new(self.scan_options()));
+        let mut scanner = Scanner::new(self.scan_options());
         let functions = self.backend.known.functions.as_deref();
         if in_doubt || functions.is_some_and(Functions::are_named) {
             scanner.doubt();
         }
         let told = self.backend.known.session_report.is_some();
-        let mut reader = functions.filter(|_| !told).and_then(Functions::reader);
-        if let Some(reader) = &mut reader {
-            reader.feed(self.body);
-        }
-        scanner.feed(self.body);
-        let extra = self.client.pending_session();
-        (extra.scanner, extra.reader) = (Some(scanner), reader.map(Box::new));
+        let reader = functions.filter(|_| !told).and_then(Functions::reader);
+        let mut streaming = Box::new(StreamingQuery::new(scanner, reader));
+        streaming.feed(self.body);
+        self.client.pending_session().streaming = Some(streaming);
         Ok(())
     }
 
@@ -696,8 +695,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.passage.cut(self.backend)?;
         let own = [Part::SqlStatement, Part::ProtocolStatement, Part::UnnamedStatement];
         // A DISCARD ALL under way may fail, or not be run at all.
-        let discarding = self.client.pending_session.as_ref().and_then(|extra| extra.discarding);
-        let pins = self.client.pins.union(discarding.unwrap_or(PartSet::EMPTY));
+        let discarding = self.client.reset_under_way().map_or(PartSet::EMPTY, PendingReset::ends);
+        let pins = self.client.pins.union(discarding);
         let keeps =
             own.iter().any(|part| pins.contains(*part)) || !self.client.sql_statements().is_empty();
         self.backend.deallocate_all(keeps, &mut self.passage.out);

@@ -90,9 +90,9 @@ impl<S: Socket> Client<S> {
         if let Some(unusual) = &effects.unusual
             && self.has_start_values()
         {
-            self.note_resetting(backend, unusual, restored);
+            self.note_resetting_of(backend, unusual, restored);
             if unusual.discards_all && self.is_unsettled() {
-                self.pending_session().discarding = Some(PartSet::EMPTY);
+                self.note_discarding(backend, PartSet::EMPTY);
             }
         }
     }
@@ -129,17 +129,15 @@ impl<S: Socket> Client<S> {
                 backend.doubt_settings(effects);
             }
         }
-        if effects.pins.contains(Part::Listen)
-            && let Some(extra) = &mut self.pending_session
-        {
-            extra.unlistening = false;
+        if effects.pins.contains(Part::Listen) {
+            self.listens_again();
         }
     }
 
     /// What is out of the ordinary, and settled when it is known how it has ended.
     fn record_unusual(&mut self, backend: &mut Backend<S>, unusual: &Unusual, restored: bool) {
         backend.prepared.replay.forget();
-        self.note_resetting(backend, unusual, restored);
+        self.note_resetting_of(backend, unusual, restored);
         if restored
             && !unusual.discards_all
             && unusual.resetting != Resetting::No
@@ -148,9 +146,7 @@ impl<S: Socket> Client<S> {
             self.doubt_resetting(backend, &unusual.resetting);
         }
         if unusual.forgets_statements {
-            self.pending_session().forgetting = true;
-            backend.prepared.statements.clear_in_doubt();
-            backend.prepared.uncertain = true;
+            self.note_forgetting(backend);
         }
         if unusual.discards_all {
             // What no command undoes is left on the server by this one, too.
@@ -161,24 +157,17 @@ impl<S: Socket> Client<S> {
             };
             let stays = self.pins.iter().filter(stays).collect();
             let ends = std::mem::replace(&mut self.pins, stays);
-            let extra = self.pending_session();
-            extra.discarding = Some(extra.discarding.take().unwrap_or(PartSet::EMPTY).union(ends));
+            self.note_discarding(backend, ends);
         }
         self.record_listening(unusual);
-        if unusual.unlistens_all {
-            self.pending_session().unlistening = true;
-        }
+        self.note_unlistening(backend, unusual);
     }
 
     /// Settings go back to start values: whose is settled when it is known what has come of it,
     /// unless the client's are SET after it at once.
-    fn note_resetting(&mut self, backend: &Backend<S>, unusual: &Unusual, restored: bool) {
-        if !self.is_unsettled() {
-            self.pending_session().settles_in = backend.requests.pipeline();
-        }
-        if unusual.resetting != Resetting::No && (!restored || unusual.discards_all) {
-            self.pending_session().resetting.absorb(&unusual.resetting);
-            self.pending_session().set_again.extend_from_slice(&unusual.set_again);
+    fn note_resetting_of(&mut self, backend: &Backend<S>, unusual: &Unusual, restored: bool) {
+        if !restored || unusual.discards_all {
+            self.note_resetting(backend, &unusual.resetting, &unusual.set_again);
         }
     }
 
@@ -206,9 +195,6 @@ impl<S: Socket> Client<S> {
             return;
         }
         backend.prepared.replay.forget();
-        if !self.is_unsettled() {
-            self.pending_session().settles_in = backend.requests.pipeline();
-        }
-        self.pending_session().resetting.absorb(&Resetting::Names(names));
+        self.note_resetting(backend, &Resetting::Names(names), &[]);
     }
 }

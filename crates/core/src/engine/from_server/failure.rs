@@ -161,7 +161,7 @@ impl<S: Socket> Relay<'_, S> {
             Some(Request::InjectedSync) if !healing => {
                 if let Some(client) = &mut self.client {
                     // The client's own Sync is still to come.
-                    client.pending_session().skipping = true;
+                    client.pending_session().dropped.until_sync();
                 }
             }
             Some(_) => {}
@@ -316,7 +316,7 @@ impl<S: Socket> Relay<'_, S> {
             && self.backend.send(&build::SYNC).is_ok()
         {
             self.backend.requests.push_sync_after_error();
-            client.pending_session().skipping = true;
+            client.pending_session().dropped.until_sync();
         }
     }
 }

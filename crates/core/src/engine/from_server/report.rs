@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{Fate, Last, Relay, Relayed};
-use crate::engine::effects::Resetting;
 use crate::engine::hand_over::CHALLENGE;
+use crate::engine::pending_reset::PendingReset;
 use crate::engine::request_queue::Request;
 use crate::engine::socket::Socket;
 use crate::pool::ServerParameters;
@@ -12,7 +12,7 @@ use crate::session::part::Part;
 use crate::session::report::{NAME, SCHEMA};
 use crate::session::settings::SettingsBuilder;
 use crate::wire::frame::HEADER_BYTES;
-use crate::wire::{build, frame};
+use crate::wire::frame;
 
 /// Settings that a server may begin to report within one query: an extension that it loads makes some.
 const NEW_REPORTS_MAX: u32 = 100;
@@ -132,16 +132,14 @@ impl<S: Socket> Relay<'_, S> {
         let waits = match backend.requests.front() {
             Some(Request::InjectedRollback) => true,
             Some(Request::InjectedSync) if fixed => {
-                let extra = self.client.as_ref().and_then(|client| client.pending_session.as_ref());
-                extra.is_some_and(|extra| {
-                    extra.discarding.is_some() && backend.requests.has_come_to(extra.settles_in)
-                })
+                let reset = self.client.as_ref().and_then(|client| client.reset_under_way());
+                reset.is_some_and(|reset| reset.discards_all() && reset.has_come(&backend.requests))
             }
             _ => false,
         };
         if waits && let Some(client) = &mut self.client {
             // The query, or pipeline, ends here for the server alone.
-            build::parameter_status(&mut client.pending_session().untold_reports, name, value);
+            client.pending_session().untold.report(name, value);
             return Fate::Skip;
         }
         let ours = backend.requests.front().is_some_and(Request::is_injected)
@@ -149,9 +147,9 @@ impl<S: Socket> Relay<'_, S> {
         let resetting =
             self.client.as_ref().and_then(|client| client.pending_session.as_ref()).is_some_and(
                 |extra| {
-                    extra.untold.is_some()
-                        || (extra.resetting != Resetting::No
-                            && backend.requests.has_come_to(extra.settles_in))
+                    let resets =
+                        |reset: &PendingReset| reset.resets() && reset.has_come(&backend.requests);
+                    extra.untold.is_changed() || extra.reset.as_deref().is_some_and(resets)
                 },
             );
         if ours || (resetting && !fixed) { Fate::Skip } else { Fate::Pass }

@@ -6,13 +6,11 @@ use super::{Fate, Relay, Relayed};
 use crate::engine::about::PoolMode;
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
-use crate::engine::effects::{Effects, Resetting};
+use crate::engine::effects::Effects;
 use crate::engine::request_queue::Request;
-use crate::engine::restore::KEPT_BY_RESET_ALL;
 use crate::engine::socket::Socket;
 use crate::pool::statement::{Statement, text_of};
 use crate::pool::{Basis, ServerParameters};
-use crate::session::part::Part;
 use crate::session::settings::{Settings, SettingsBuilder, is_custom};
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
@@ -35,10 +33,11 @@ impl<S: Socket> Relay<'_, S> {
         if !owed.ends_with_ready() {
             return Err("the server was ready before it had answered everything");
         }
-        let later = self.client.as_ref().is_some_and(|client| {
-            let extra = client.pending_session.as_ref().filter(|_| client.is_unsettled());
-            extra.is_some_and(|extra| !self.backend.requests.has_come_to(extra.settles_in))
-        });
+        let later = self
+            .client
+            .as_ref()
+            .and_then(|client| client.reset_under_way())
+            .is_some_and(|reset| !reset.has_come(&self.backend.requests));
         if let (Some(change), Some(client)) =
             (self.backend.requests.front_change(), &mut self.client)
         {
@@ -119,7 +118,6 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.lending.transactions += 1;
         if let Some(client) = &mut self.client {
             client.desired = self.backend.session.applied.clone();
-            client.pending_session().unusual_portals.clear();
             client.pending_session().portals.clear();
         }
     }
@@ -208,15 +206,7 @@ impl<S: Socket> Relay<'_, S> {
     pub(super) fn forgotten_for_good(&mut self, tag: &[u8]) {
         let Some(client) = &mut self.client else { return };
         client.took_all_names();
-        let Some(extra) = &mut client.pending_session else { return };
-        if !self.backend.requests.has_come_to(extra.settles_in) {
-            return;
-        }
-        extra.discarded |= tag == b"DISCARD ALL\0" && extra.discarding.is_some();
-        if std::mem::take(&mut extra.forgetting) {
-            self.backend.prepared.uncertain = false;
-            self.backend.prepared.statements.settle();
-        }
+        client.has_discarded(self.backend, tag == b"DISCARD ALL\0");
     }
 }
 
@@ -242,7 +232,6 @@ fn close_session_books<S: Socket>(
         if backend.requests.is_empty()
             && let Some(extra) = &mut client.pending_session
         {
-            extra.unusual_portals.clear();
             extra.portals.clear();
         }
         backend.requests.forget_portals();
@@ -255,8 +244,8 @@ fn close_session_books<S: Socket>(
     let mut told = Vec::new();
     if client.pending_session.is_some() && !ended.later {
         let reports = client.pending_session.as_mut().filter(|_| ended.own);
-        told = reports.map_or_else(Vec::new, |e| std::mem::take(&mut e.untold_reports));
-        told.extend(settle_extra(client, backend, ended.own));
+        told = reports.map_or_else(Vec::new, |extra| extra.untold.take_reports());
+        told.extend(settle_pending(client, backend, ended.own));
     } else if client.desired != backend.session.applied {
         client.desired = backend.session.applied.clone();
     }
@@ -337,95 +326,6 @@ impl<S: Socket> Backend<S> {
     }
 }
 
-/// Whether a setting was set after its RESET: the text says so, or the server has it at another
-/// value than the one that a RESET gives.
-fn set_after_all<S: Socket>(backend: &Backend<S>, set_again: &[Box<[u8]>], name: &[u8]) -> bool {
-    set_again.iter().any(|again| again.eq_ignore_ascii_case(name))
-        || (backend.session.parameters.get(name).is_some()
-            && backend.session.applied.get(name).is_some())
-}
-
-/// A RESET or DISCARD ALL that has worked.
-struct Reset<'a> {
-    /// What it took back.
-    resetting: &'a Resetting,
-    /// It is a DISCARD ALL.
-    discards: bool,
-    /// Settings that were SET after it, in the same text.
-    set_again: Vec<Box<[u8]>>,
-}
-
-impl Reset<'_> {
-    /// What the server has now, where the settings that it took back are at the server's own start values;
-    /// and what the client wants, with the client's (`start`).
-    fn settings<S: Socket>(
-        &self,
-        backend: &Backend<S>,
-        start: &Settings,
-    ) -> (SettingsBuilder, SettingsBuilder) {
-        match self.resetting {
-            Resetting::Names(names) => self.settings_of_names(names, backend, start),
-            Resetting::All | Resetting::No => self.settings_of_all(backend, start),
-        }
-    }
-
-    fn settings_of_names<S: Socket>(
-        &self,
-        names: &[Box<[u8]>],
-        backend: &Backend<S>,
-        start: &Settings,
-    ) -> (SettingsBuilder, SettingsBuilder) {
-        let mut applied = SettingsBuilder::from(&backend.session.applied);
-        for name in names.iter().filter(|name| backend.session.parameters.get(name).is_none()) {
-            applied.remove(name);
-        }
-        let mut desired = applied.clone();
-        for name in names.iter().filter(|name| !set_after_all(backend, &self.set_again, name)) {
-            match start.get(name) {
-                Some(value) => desired.set(name, value),
-                None => desired.remove(name),
-            };
-        }
-        (applied, desired)
-    }
-
-    fn settings_of_all<S: Socket>(
-        &self,
-        backend: &Backend<S>,
-        start: &Settings,
-    ) -> (SettingsBuilder, SettingsBuilder) {
-        let mut applied = SettingsBuilder::from(&backend.session.applied);
-        let keeps = |name: &[u8]| !self.discards && KEPT_BY_RESET_ALL.contains(&name);
-        for (name, _) in backend.session.applied.iter().filter(|(name, _)| !keeps(name)) {
-            if is_custom(name) {
-                applied.set(name, b""); // the name itself stays
-            } else if backend.session.parameters.get(name).is_none() {
-                applied.remove(name);
-            }
-        }
-        let mut desired = SettingsBuilder::from(start);
-        for (name, _) in backend.session.applied.iter().filter(|(name, _)| is_custom(name)) {
-            desired.set(name, start.get(name).unwrap_or_default());
-        }
-        for (name, value) in backend.session.applied.iter().filter(|(name, _)| keeps(name)) {
-            desired.set(name, value);
-        }
-        if self.discards {
-            for name in KEPT_BY_RESET_ALL {
-                applied.remove(name); // SET SESSION AUTHORIZATION DEFAULT
-            }
-        }
-        let settable = |name: &[u8]| !ServerParameters::is_fixed(name);
-        let pairs = backend.session.parameters.pairs.iter();
-        for (name, value) in pairs.filter(|(name, _)| settable(name)) {
-            if set_after_all(backend, &self.set_again, name) {
-                desired.set(name, backend.session.applied.get(name).unwrap_or(value));
-            }
-        }
-        (applied, desired)
-    }
-}
-
 /// What a client is due whose view of the settings that the server reports changes from what it believed.
 fn reports_due<S: Socket>(
     desired: &Settings,
@@ -448,60 +348,22 @@ fn reports_due<S: Socket>(
 /// Closes the books of what was out of the ordinary. Returns the ParameterStatus messages that
 /// the client is due.
 /// `own`: a pipeline of the client's has ended, not one that a Sync of ours has.
-fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>, own: bool) -> Vec<u8> {
-    let discarded = client.pending_session.as_ref().is_some_and(|extra| extra.discarded);
-    let failed = client.failed && !discarded;
+fn settle_pending<S: Socket>(
+    client: &mut Client<S>,
+    backend: &mut Backend<S>,
+    own: bool,
+) -> Vec<u8> {
     let Some(extra) = &mut client.pending_session else { return Vec::new() };
-    let forgetting = std::mem::take(&mut extra.forgetting);
-    let resetting = std::mem::take(&mut extra.resetting);
-    let set_again = std::mem::take(&mut extra.set_again);
-    let discarding = extra.discarding.take();
-    extra.discarded = false;
-    // Bound and not executed, it has done nothing.
-    let worked = discarded && discarding.is_some();
-    let nothing_done = discarding.is_some() && !worked;
-    // In a transaction the UNLISTEN may still be rolled back: the pin stays.
-    let unlistened = std::mem::take(&mut extra.unlistening)
-        && !failed
-        && backend.from_server.status == TransactionStatus::Idle;
-    if worked && let Some(listening) = &mut extra.listening {
-        listening.discard();
-    }
-    if let Some(pins) = discarding.filter(|_| !worked) {
-        client.pins = client.pins.union(pins);
-    } else if worked {
-        extra.by_sql = None;
-        backend.prepared.by_sql = None;
-        if let Some(doubt) = &mut backend.known.unverified {
-            doubt.discarded();
-        }
-    }
-    if unlistened {
-        client.pins.remove(Part::Listen);
-    }
-    if forgetting && !failed {
-        backend.prepared.uncertain = false;
-        backend.prepared.statements.settle();
-    }
-    let untold = extra.untold.take();
-    let mut believed = std::mem::take(&mut client.desired);
-    let tells = resetting != Resetting::No || untold.is_some();
-    if let Some((before, _)) = untold {
-        believed = before;
-    }
-    if failed || nothing_done || resetting == Resetting::No {
-        client.desired = backend.session.applied.clone();
-    } else {
-        let reset = Reset { resetting: &resetting, discards: worked, set_again };
-        let (applied, desired) = reset.settings(backend, &client.record.start);
-        let mut interner = backend.pool.interner();
-        backend.session.applied = interner.share(applied.build());
-        client.desired = interner.share(desired.build());
-    }
+    let resets = extra.reset.as_ref().is_some_and(|reset| reset.resets());
+    let tells = resets || extra.untold.is_changed();
+    let told_before = extra.untold.take_believed();
+    let desired = client.settle_reset(backend);
+    let before = std::mem::replace(&mut client.desired, desired);
+    let believed = told_before.unwrap_or(before);
     let told = if tells { reports_due(&client.desired, &believed, backend) } else { Vec::new() };
     if !own && !told.is_empty() {
         // With the end of its own pipeline, as the server would tell it.
-        client.pending_session().untold = Some((believed, told));
+        client.pending_session().untold.change(believed, told);
         return Vec::new();
     }
     client.settle();

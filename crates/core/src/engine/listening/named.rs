@@ -16,10 +16,8 @@ impl<S: Socket> Client<S> {
     /// A statement that listens, or ends it, is on its way to the server.
     pub(in crate::engine) fn record_listening(&mut self, unusual: &Unusual) {
         let Some(named) = &unusual.named_channels else { return };
-        if !named.listens.is_empty()
-            && let Some(extra) = &mut self.pending_session
-        {
-            extra.unlistening = false; // that is not all any more
+        if !named.listens.is_empty() {
+            self.listens_again();
         }
         if self.pins.contains(Part::Listen) {
             // Its own backend listens. What it has here besides, and comes back to, it keeps here.

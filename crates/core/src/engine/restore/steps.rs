@@ -1,11 +1,10 @@
 //! RESET, and the error positions of texts that are longer than their client's own.
 
-use super::{Insertion, Longer, Replacement, behind, characters, lengthened, note};
+use super::{Insertion, Longer, Replacement, behind, characters, lengthened};
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
 use crate::engine::effects::Unusual;
 use crate::engine::halt::TooManyPortals;
-use crate::engine::names::significant;
 use crate::engine::request_queue::Request;
 use crate::engine::socket::Socket;
 use crate::wire::build;
@@ -54,16 +53,15 @@ impl<S: Socket> Client<S> {
         portal: &[u8],
         unusual: Option<&Unusual>,
     ) -> Result<(), TooManyPortals> {
-        let portal = significant(portal);
         if let Some(extra) = &mut self.pending_session {
-            extra.unusual_portals.remove(portal);
+            extra.portals.made_ordinary(portal);
         }
         match unusual.filter(|unusual| {
             unusual.deallocates.is_some()
                 || unusual.forgets_statements
                 || self.is_restored_behind(unusual)
         }) {
-            Some(unusual) => note(&mut self.pending_session().unusual_portals, portal, unusual),
+            Some(unusual) => self.pending_session().portals.made_unusual(portal, unusual),
             None => Ok(()),
         }
     }
@@ -75,8 +73,7 @@ impl<S: Socket> Client<S> {
 
     /// What was noted of a portal.
     pub(in crate::engine) fn portal(&self, portal: &[u8]) -> Option<Box<Unusual>> {
-        let known = &self.pending_session.as_ref()?.unusual_portals;
-        known.get(significant(portal)).cloned()
+        self.pending_session.as_ref()?.portals.unusual(portal).map(|of| Box::new(of.clone()))
     }
 
     /// Appends what puts the start values back after an Execute.

@@ -366,7 +366,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             let existing = named.statement.clone();
             self.refuse_parse(name, &existing, b"\0\0\0")?;
             let rest = self.header.body - self.body.len();
-            self.client.pending_session().discard = rest;
+            self.client.pending_session().dropped.rest_of_message(rest);
             return Ok(());
         }
         if looks {

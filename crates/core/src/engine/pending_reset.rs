@@ -1,0 +1,94 @@
+//! RESET, DISCARD, DEALLOCATE ALL and UNLISTEN * that are under way: what they will have done to the books.
+//!
+//! # Model
+//! ```text
+//!   sent ──► pending ── its pipeline has ended ──► done
+//!               │  └─── has failed ─────────────► nothing
+//!               └ CommandComplete of DISCARD ALL, DEALLOCATE ALL ──► done, whatever fails after it
+//! ```
+//! The books change where the pipeline ends in which they were sent: an error takes a RESET back. DISCARD ALL
+//! commits at once (`PreventInTransactionBlock`, xact.c), and DEALLOCATE ALL knows of no transactions
+//! (`DropAllPreparedStatements`, prepare.c).
+//!
+//! # Invariant
+//! While there is one, the client's later messages wait, but for those of the same pipeline.
+
+mod steps;
+
+use super::effects::Resetting;
+use super::request_queue::RequestQueue;
+use crate::session::part::PartSet;
+
+/// A DISCARD ALL.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum DiscardAll {
+    No,
+    /// It is under way, and ends these pins; those that came after it stay.
+    Pending(PartSet),
+    /// It has worked.
+    Done,
+}
+
+/// What is under way of one pipeline.
+#[derive(Debug)]
+pub(super) struct PendingReset {
+    /// The pipeline with whose end it is settled.
+    settles_in: u64,
+    /// Settings that go back to their start values.
+    resetting: Resetting,
+    /// Settings that are SET after such a RESET, in the same text.
+    set_again: Vec<Box<[u8]>>,
+    /// All prepared statements are taken away.
+    forgets_statements: bool,
+    discards_all: DiscardAll,
+    /// Of LISTEN, nothing pins any more.
+    unlistens: bool,
+}
+
+impl PendingReset {
+    fn new(pipeline: u64) -> Self {
+        Self {
+            settles_in: pipeline,
+            resetting: Resetting::No,
+            set_again: Vec::new(),
+            forgets_statements: false,
+            discards_all: DiscardAll::No,
+            unlistens: false,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.resetting == Resetting::No
+            && !self.forgets_statements
+            && self.discards_all == DiscardAll::No
+            && !self.unlistens
+    }
+
+    /// Whether the server has come to its pipeline.
+    pub(super) fn has_come(&self, requests: &RequestQueue) -> bool {
+        requests.has_come_to(self.settles_in)
+    }
+
+    /// Its end has been sent already, before what it does was known.
+    pub(super) fn was_ended_before(&mut self, pipeline: u64) {
+        self.settles_in = self.settles_in.min(pipeline.saturating_sub(1));
+    }
+
+    /// Whether settings go back to their start values.
+    pub(super) fn resets(&self) -> bool {
+        self.resetting != Resetting::No
+    }
+
+    /// Whether a DISCARD ALL is part of it.
+    pub(super) fn discards_all(&self) -> bool {
+        self.discards_all != DiscardAll::No
+    }
+
+    /// The pins that a DISCARD ALL ends, which may fail yet.
+    pub(super) fn ends(&self) -> PartSet {
+        match self.discards_all {
+            DiscardAll::Pending(ends) => ends,
+            DiscardAll::No | DiscardAll::Done => PartSet::EMPTY,
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! What RESET, DISCARD and the like do to the books, when their pipeline has ended.
+
+use super::{DiscardAll, PendingReset};
+use crate::engine::backend::Backend;
+use crate::engine::client::Client;
+use crate::engine::effects::{Resetting, Unusual};
+use crate::engine::restore::KEPT_BY_RESET_ALL;
+use crate::engine::socket::Socket;
+use crate::pool::ServerParameters;
+use crate::session::part::{Part, PartSet};
+use crate::session::settings::{Settings, SettingsBuilder, is_custom};
+use crate::wire::TransactionStatus;
+
+impl<S: Socket> Client<S> {
+    fn pending_reset(&mut self, backend: &Backend<S>) -> &mut PendingReset {
+        let new = || Box::new(PendingReset::new(backend.requests.pipeline()));
+        self.pending_session().reset.get_or_insert_with(new)
+    }
+
+    /// What is under way of RESET, DISCARD and the like.
+    #[inline]
+    pub(in crate::engine) fn reset_under_way(&self) -> Option<&PendingReset> {
+        self.pending_session.as_ref()?.reset.as_deref()
+    }
+
+    /// Settings go back to start values with the pipeline at hand.
+    pub(in crate::engine) fn note_resetting(
+        &mut self,
+        backend: &Backend<S>,
+        resetting: &Resetting,
+        set_again: &[Box<[u8]>],
+    ) {
+        if *resetting != Resetting::No {
+            let reset = self.pending_reset(backend);
+            reset.resetting.absorb(resetting);
+            reset.set_again.extend_from_slice(set_again);
+        }
+    }
+
+    /// All prepared statements are taken away with the pipeline at hand.
+    pub(in crate::engine) fn note_forgetting(&mut self, backend: &mut Backend<S>) {
+        self.pending_reset(backend).forgets_statements = true;
+        backend.prepared.statements.clear_in_doubt();
+        backend.prepared.uncertain = true;
+    }
+
+    /// A DISCARD ALL is part of the pipeline at hand, and ends these pins.
+    pub(in crate::engine) fn note_discarding(&mut self, backend: &Backend<S>, ends: PartSet) {
+        let reset = self.pending_reset(backend);
+        reset.discards_all = DiscardAll::Pending(reset.ends().union(ends));
+    }
+
+    /// An UNLISTEN * by itself is part of the pipeline at hand.
+    pub(in crate::engine) fn note_unlistening(&mut self, backend: &Backend<S>, unusual: &Unusual) {
+        if unusual.unlistens_all {
+            self.pending_reset(backend).unlistens = true;
+        }
+    }
+
+    /// A LISTEN comes after the UNLISTEN *, if there is one.
+    pub(in crate::engine) fn listens_again(&mut self) {
+        let Some(extra) = &mut self.pending_session else { return };
+        if let Some(reset) = &mut extra.reset {
+            reset.unlistens = false;
+        }
+        extra.reset.take_if(|reset| reset.is_empty());
+    }
+
+    /// A DISCARD ALL or DEALLOCATE ALL has worked, whatever fails after it.
+    pub(in crate::engine) fn has_discarded(&mut self, backend: &mut Backend<S>, all: bool) {
+        let Some(extra) = &mut self.pending_session else { return };
+        let Some(reset) = &mut extra.reset else { return };
+        if !reset.has_come(&backend.requests) {
+            return;
+        }
+        if all && reset.discards_all() {
+            reset.discards_all = DiscardAll::Done;
+        }
+        if std::mem::take(&mut reset.forgets_statements) {
+            backend.prepared.uncertain = false;
+            backend.prepared.statements.settle();
+        }
+        extra.reset.take_if(|reset| reset.is_empty());
+    }
+
+    /// The pipeline of what is under way has ended. The settings that the client wants by that.
+    pub(in crate::engine) fn settle_reset(&mut self, backend: &mut Backend<S>) -> Settings {
+        let reset = self.pending_session.as_mut().and_then(|extra| extra.reset.take());
+        let Some(reset) = reset else { return backend.session.applied.clone() };
+        let done = reset.discards_all == DiscardAll::Done;
+        let failed = self.failed && !done;
+        match reset.discards_all {
+            DiscardAll::No => {}
+            // Bound and not executed, or failed, it has done nothing.
+            DiscardAll::Pending(ends) => self.pins = self.pins.union(ends),
+            DiscardAll::Done => self.discarded(backend),
+        }
+        // In a transaction the UNLISTEN may still be rolled back: the pin stays.
+        if reset.unlistens && !failed && backend.from_server.status == TransactionStatus::Idle {
+            self.pins.remove(Part::Listen);
+        }
+        if reset.forgets_statements && !failed {
+            backend.prepared.uncertain = false;
+            backend.prepared.statements.settle();
+        }
+        let nothing_done = matches!(reset.discards_all, DiscardAll::Pending(_));
+        if failed || nothing_done || reset.resetting == Resetting::No {
+            return backend.session.applied.clone();
+        }
+        let PendingReset { resetting, set_again, .. } = *reset;
+        let reset = Reset { resetting: &resetting, discards: done, set_again };
+        let (applied, desired) = reset.settings(backend, &self.record.start);
+        let mut interner = backend.pool.interner();
+        backend.session.applied = interner.share(applied.build());
+        interner.share(desired.build())
+    }
+
+    /// A DISCARD ALL has worked.
+    fn discarded(&mut self, backend: &mut Backend<S>) {
+        if let Some(extra) = &mut self.pending_session {
+            extra.by_sql = None;
+            if let Some(listening) = &mut extra.listening {
+                listening.discard();
+            }
+        }
+        backend.prepared.by_sql = None;
+        if let Some(doubt) = &mut backend.known.unverified {
+            doubt.discarded();
+        }
+    }
+}
+
+/// Whether a setting was set after its RESET: the text says so, or the server has it at another
+/// value than the one that a RESET gives.
+fn set_after_all<S: Socket>(backend: &Backend<S>, set_again: &[Box<[u8]>], name: &[u8]) -> bool {
+    set_again.iter().any(|again| again.eq_ignore_ascii_case(name))
+        || (backend.session.parameters.get(name).is_some()
+            && backend.session.applied.get(name).is_some())
+}
+
+/// A RESET or DISCARD ALL that has worked.
+struct Reset<'a> {
+    /// What it took back.
+    resetting: &'a Resetting,
+    /// It is a DISCARD ALL.
+    discards: bool,
+    /// Settings that were SET after it, in the same text.
+    set_again: Vec<Box<[u8]>>,
+}
+
+impl Reset<'_> {
+    /// What the server has now, where the settings that it took back are at the server's own start values;
+    /// and what the client wants, with the client's (`start`).
+    fn settings<S: Socket>(
+        &self,
+        backend: &Backend<S>,
+        start: &Settings,
+    ) -> (SettingsBuilder, SettingsBuilder) {
+        match self.resetting {
+            Resetting::Names(names) => self.settings_of_names(names, backend, start),
+            Resetting::All | Resetting::No => self.settings_of_all(backend, start),
+        }
+    }
+
+    fn settings_of_names<S: Socket>(
+        &self,
+        names: &[Box<[u8]>],
+        backend: &Backend<S>,
+        start: &Settings,
+    ) -> (SettingsBuilder, SettingsBuilder) {
+        let mut applied = SettingsBuilder::from(&backend.session.applied);
+        for name in names.iter().filter(|name| backend.session.parameters.get(name).is_none()) {
+            applied.remove(name);
+        }
+        let mut desired = applied.clone();
+        for name in names.iter().filter(|name| !set_after_all(backend, &self.set_again, name)) {
+            match start.get(name) {
+                Some(value) => desired.set(name, value),
+                None => desired.remove(name),
+            };
+        }
+        (applied, desired)
+    }
+
+    fn settings_of_all<S: Socket>(
+        &self,
+        backend: &Backend<S>,
+        start: &Settings,
+    ) -> (SettingsBuilder, SettingsBuilder) {
+        let mut applied = SettingsBuilder::from(&backend.session.applied);
+        let keeps = |name: &[u8]| !self.discards && KEPT_BY_RESET_ALL.contains(&name);
+        for (name, _) in backend.session.applied.iter().filter(|(name, _)| !keeps(name)) {
+            if is_custom(name) {
+                applied.set(name, b""); // the name itself stays
+            } else if backend.session.parameters.get(name).is_none() {
+                applied.remove(name);
+            }
+        }
+        let mut desired = SettingsBuilder::from(start);
+        for (name, _) in backend.session.applied.iter().filter(|(name, _)| is_custom(name)) {
+            desired.set(name, start.get(name).unwrap_or_default());
+        }
+        for (name, value) in backend.session.applied.iter().filter(|(name, _)| keeps(name)) {
+            desired.set(name, value);
+        }
+        if self.discards {
+            for name in KEPT_BY_RESET_ALL {
+                applied.remove(name); // SET SESSION AUTHORIZATION DEFAULT
+            }
+        }
+        let settable = |name: &[u8]| !ServerParameters::is_fixed(name);
+        let pairs = backend.session.parameters.pairs.iter();
+        for (name, value) in pairs.filter(|(name, _)| settable(name)) {
+            if set_after_all(backend, &self.set_again, name) {
+                desired.set(name, backend.session.applied.get(name).unwrap_or(value));
+            }
+        }
+        (applied, desired)
+    }
+}

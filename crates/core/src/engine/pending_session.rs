@@ -1,0 +1,266 @@
+//! What is known of a client only while it does something out of the ordinary.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::census::Reader;
+use super::effects::{Effects, Unusual};
+use super::halt::TooManyPortals;
+use super::journal::Journal;
+use super::limits;
+use super::listening::Listening;
+use super::names::significant;
+use super::noted::NotedStatement;
+use super::pending_reset::PendingReset;
+use super::sql_statement::ClientSql;
+use super::vacancy::Vacancy;
+use crate::pool::Parameter;
+use crate::pool::description::Seen;
+use crate::session::scan::{Findings, Scanner};
+use crate::session::settings::Settings;
+use crate::wire::build;
+
+/// All of it. Each part is empty where nothing of its kind is under way.
+#[derive(Default)]
+pub(super) struct PendingSession {
+    /// What it is sent before its BackendKeyData; none once it has been greeted.
+    pub(super) greeting: Option<Vec<u8>>,
+    /// What it was told of its session before there was one: see [`super::hand_over`].
+    pub(super) told_early: Option<Vec<Parameter>>,
+    /// RESET, DISCARD and the like whose pipeline has not ended.
+    pub(super) reset: Option<Box<PendingReset>>,
+    pub(super) untold: Untold,
+    /// Statements that the server knows by the client's own names, and that take start values.
+    pub(super) noted: Option<Box<Journal<NotedStatement>>>,
+    pub(super) portals: Portals,
+    /// Its statements of SQL's PREPARE.
+    pub(super) by_sql: Option<Box<ClientSql>>,
+    /// What it listens on without a backend of its own.
+    pub(super) listening: Option<Box<Listening>>,
+    /// How far a database has been emptied of connections for a statement of its.
+    pub(super) vacancy: Option<Vacancy>,
+    /// A Query that streams.
+    pub(super) streaming: Option<Box<StreamingQuery>>,
+    pub(super) dropped: Dropped,
+    pub(super) farewell: Farewell,
+}
+
+impl PendingSession {
+    /// Whether nothing of it is under way any more.
+    pub(super) fn is_empty(&self) -> bool {
+        self.greeting.is_none()
+            && self.told_early.is_none()
+            && self.reset.is_none()
+            && self.untold.is_empty()
+            && self.noted.as_ref().is_none_or(|noted| noted.is_empty())
+            && self.portals.are_ordinary()
+            && self.by_sql.is_none()
+            && self.listening.is_none()
+            && self.vacancy.is_none()
+            && self.streaming.is_none()
+            && !self.dropped.drops()
+            && self.farewell == Farewell::None
+    }
+}
+
+/// ParameterStatus messages that a client is due with the end of its own pipeline, where no server sends them.
+#[derive(Default)]
+pub(super) struct Untold {
+    /// A pipeline that a Sync of ours has ended changed what the server reports: what the client has been told
+    /// before, and what it is due.
+    changed: Option<(Settings, Vec<u8>)>,
+    /// What the server has reported after a ROLLBACK that went before the client's Query, or, of who the session
+    /// is, after a DISCARD ALL in such a pipeline.
+    reports: Vec<u8>,
+}
+
+impl Untold {
+    fn is_empty(&self) -> bool {
+        self.changed.is_none() && self.reports.is_empty()
+    }
+
+    /// All of it, in its order.
+    pub(super) fn take(&mut self) -> Vec<u8> {
+        let mut told = self.take_reports();
+        told.extend(self.changed.take().into_iter().flat_map(|(_, told)| told));
+        told
+    }
+
+    /// The server has reported this.
+    pub(super) fn report(&mut self, name: &[u8], value: &[u8]) {
+        build::parameter_status(&mut self.reports, name, value);
+    }
+
+    pub(super) fn take_reports(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.reports)
+    }
+
+    /// A pipeline that a Sync of ours has ended changed what the client has been told, `believed`.
+    pub(super) fn change(&mut self, believed: Settings, told: Vec<u8>) {
+        self.changed = Some((believed, told));
+    }
+
+    pub(super) fn is_changed(&self) -> bool {
+        self.changed.is_some()
+    }
+
+    /// What the client has been told before; what it is due is reckoned anew.
+    pub(super) fn take_believed(&mut self) -> Option<Settings> {
+        self.changed.take().map(|(believed, _)| believed)
+    }
+
+    pub(super) fn believed_mut(&mut self) -> Option<&mut Settings> {
+        self.changed.as_mut().map(|(believed, _)| believed)
+    }
+}
+
+/// Portals that are out of the ordinary, by their names.
+#[derive(Default)]
+pub(super) struct Portals {
+    /// Of statements whose execution changes the books: see [`super::restore`].
+    unusual: BTreeMap<Box<[u8]>, Box<Unusual>>,
+    /// Of statements that the client has not been told the rows of.
+    undescribed: BTreeMap<Box<[u8]>, Arc<Seen>>,
+}
+
+impl Portals {
+    fn are_ordinary(&self) -> bool {
+        self.unusual.is_empty() && self.undescribed.is_empty()
+    }
+
+    /// They have ended with their transaction.
+    pub(super) fn clear(&mut self) {
+        self.unusual.clear();
+        self.undescribed.clear();
+    }
+
+    /// What is noted of a portal's execution.
+    pub(super) fn unusual(&self, portal: &[u8]) -> Option<&Unusual> {
+        self.unusual.get(significant(portal)).map(|unusual| &**unusual)
+    }
+
+    /// A portal of this name has been made, of an ordinary statement.
+    pub(super) fn made_ordinary(&mut self, portal: &[u8]) {
+        self.unusual.remove(significant(portal));
+    }
+
+    /// A portal of this name has been made. `Err` if there is no room to note it.
+    pub(super) fn made_unusual(
+        &mut self,
+        portal: &[u8],
+        unusual: &Unusual,
+    ) -> Result<(), TooManyPortals> {
+        if self.unusual.len() >= limits::UNUSUAL_PORTALS_MAX {
+            return Err(TooManyPortals);
+        }
+        self.unusual.insert(significant(portal).into(), Box::new(unusual.clone()));
+        Ok(())
+    }
+
+    /// The description of a portal of this name will be the first that the client is told of the rows of its
+    /// statement.
+    pub(super) fn note_undescribed(&mut self, portal: &[u8], seen: Arc<Seen>) {
+        let portal = significant(portal);
+        let known = &mut self.undescribed;
+        if known.len() >= limits::UNUSUAL_PORTALS_MAX && !known.contains_key(portal) {
+            seen.rows(u64::MAX); // what it is told then is not known, and nothing is equal to it
+            return;
+        }
+        known.insert(portal.into(), seen);
+    }
+
+    /// Where is noted what a portal's description tells the client.
+    pub(super) fn described_by(&self, portal: &[u8]) -> Option<Arc<Seen>> {
+        self.undescribed.get(significant(portal)).cloned()
+    }
+}
+
+/// A Query of which more is still to come: what has been found in its text.
+pub(super) struct StreamingQuery {
+    scanner: Scanner,
+    /// What the functions do that its words reach.
+    reader: Option<Reader>,
+}
+
+impl StreamingQuery {
+    pub(super) fn new(scanner: Scanner, reader: Option<Reader>) -> Self {
+        Self { scanner, reader }
+    }
+
+    pub(super) fn feed(&mut self, part: &[u8]) {
+        self.scanner.feed(part);
+        if let Some(reader) = &mut self.reader {
+            reader.feed(part);
+        }
+    }
+
+    pub(super) fn finish(self) -> (Findings, Option<Effects>) {
+        (self.scanner.finish(), self.reader.and_then(Reader::finish))
+    }
+}
+
+/// What a client sends that goes nowhere.
+#[derive(Default)]
+pub(super) struct Dropped {
+    /// Bytes still to come of a message.
+    bytes: usize,
+    /// Its pipeline failed and its backend has been given back: all up to its Sync, which is answered here.
+    to_sync: bool,
+}
+
+impl Dropped {
+    fn drops(&self) -> bool {
+        self.bytes > 0 || self.to_sync
+    }
+
+    /// So many bytes of the message at hand are still to come.
+    pub(super) fn rest_of_message(&mut self, bytes: usize) {
+        self.bytes = bytes;
+    }
+
+    pub(super) fn is_in_message(&self) -> bool {
+        self.bytes > 0
+    }
+
+    /// Of what has come, so much belongs to that message.
+    pub(super) fn take_part(&mut self, come: usize) -> usize {
+        let part = self.bytes.min(come);
+        self.bytes -= part;
+        part
+    }
+
+    pub(super) fn until_sync(&mut self) {
+        self.to_sync = true;
+    }
+
+    pub(super) fn sync_has_come(&mut self) {
+        self.to_sync = false;
+    }
+
+    pub(super) fn is_until_sync(&self) -> bool {
+        self.to_sync
+    }
+}
+
+/// How far a client has left that is still owed answers.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) enum Farewell {
+    #[default]
+    None,
+    /// It has said goodbye.
+    Said {
+        /// To a query that had been running for a while.
+        gave_up: bool,
+    },
+    /// And has closed its connection since.
+    Gone { gave_up: bool },
+}
+
+impl Farewell {
+    /// It has closed its connection.
+    pub(super) fn goes(&mut self) {
+        if let Self::Said { gave_up } = *self {
+            *self = Self::Gone { gave_up };
+        }
+    }
+}
