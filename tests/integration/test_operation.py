@@ -219,7 +219,7 @@ def test_readyz_says_when_no_server_answers(env):
 
 @pooler_only
 def test_readyz_does_not_mind_a_database_that_a_server_does_not_have(env):
-    append = '[[database]]\nname = "absent"\n'
+    append = f'[[database]]\nname = "absent"\nservers = ["127.0.0.1:{env.cluster.port}"]\n'
     with env.pooler_with(append, query_wait_timeout="1s", server_idle_timeout="1s") as target:
         until(lambda: target.pooler.http("/readyz")[0] == 200, "ready")
         try:
