@@ -17,6 +17,7 @@
 //! * [`congestion`] which ports of a host take no more
 //! * [`hash`] which lane a port's messages go by
 //! * [`lane`] one lane: its queue, its sequence numbers, its connection and when it is dialled again
+//! * `numbers` which numbers have come by a lane
 //! * [`peer`] a host and its lanes: how many there are, which lane a connection is
 //! * [`spread`] which lanes share a limit, and are dialled again from another source port
 //! * [`stand_in`] which lanes a kernel does not take any more, and which carry their messages
@@ -49,6 +50,7 @@ pub mod hash;
 pub mod header;
 pub mod lane;
 pub mod node;
+mod numbers;
 pub mod peer;
 mod received;
 pub mod spread;

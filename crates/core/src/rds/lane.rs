@@ -28,6 +28,7 @@ use std::time::Duration;
 use super::assembly::Assembly;
 use super::congestion::MAP_BYTES;
 use super::header::{FLAG_AGAIN, FLAGS_AT, HEADER_BYTES, Header, PROBE_PORT};
+use super::numbers::Numbers;
 use super::spread;
 use crate::time::Time;
 
@@ -217,8 +218,8 @@ pub(crate) struct Lane {
     /// TCP had nothing left to send since the search for lanes that share a limit looked last.
     ran_dry: bool,
     sequence: u64,
-    /// The least number that is new.
-    pub(crate) expected: u64,
+    /// Of the messages that have come.
+    pub(crate) numbers: Numbers,
     /// The peer's generation to which the numbers and what was tried belong, as far as it said so on this
     /// lane.
     pub(crate) generation: u32,

@@ -32,8 +32,9 @@ use std::time::Duration;
 
 use super::congestion::Map;
 use super::hash::among;
-use super::header::{Announcement, FLAG_AGAIN, Header, LANES_MAX, PROBE_PORT};
+use super::header::{Announcement, Header, LANES_MAX, PROBE_PORT};
 use super::lane::{Connection, Freed, Lane, Sent, State, is_of_no_port};
+use super::numbers::Numbers;
 use super::received::Received;
 use super::spread::Spread;
 use super::stand_in::StandIns;
@@ -270,10 +271,10 @@ impl Peer {
         let this = &mut self.lanes[lane];
         let is_new = match &mut self.received {
             Some(received) => received.is_new(lane, header),
-            None => header.sequence >= this.expected || header.flags & FLAG_AGAIN == 0,
+            None => !this.numbers.had(header),
         };
         if is_new {
-            this.expected = header.sequence.wrapping_add(1);
+            this.numbers.take(header);
         }
         is_new
     }
@@ -282,8 +283,9 @@ impl Peer {
     /// theirs is.
     fn begin_to_remember(&mut self, lane: usize) {
         if self.received.is_none() && self.mixes_up() && (self.answered || lane > 0) {
-            let expected = |at: usize| self.lanes.get(at).map_or(0, |lane| lane.expected);
-            self.received = Some(Box::new(Received::new(expected)));
+            let numbers =
+                |at: usize| self.lanes.get(at).map_or(Numbers::default(), |lane| lane.numbers);
+            self.received = Some(Box::new(Received::new(numbers)));
         }
     }
 
@@ -361,7 +363,7 @@ impl Peer {
         if by.in_map && said.generation != 0 && self.lanes[by.lane].generation != said.generation {
             if was_known {
                 self.lanes[by.lane].drop_tried(freed);
-                self.lanes[by.lane].expected = 0;
+                self.lanes[by.lane].numbers = Numbers::default();
             }
             self.lanes[by.lane].generation = said.generation;
         }
@@ -437,7 +439,7 @@ impl Peer {
     fn start_lane_anew(&mut self, at: usize, freed: &mut Freed) {
         let lane = &mut self.lanes[at];
         lane.drop_tried(freed);
-        lane.expected = 0;
+        lane.numbers = Numbers::default();
         lane.generation = if self.announces_in_maps { self.generation } else { 0 };
     }
 

@@ -6,7 +6,7 @@
 //! its lanes than the connection in the same place before. Numbers belong to its lanes, so comparing
 //! them with another's takes messages for duplicates that are none, or the other way.
 //! ```text
-//!   connection ──► remembered: the number expected next, ports that sent by it
+//!   connection ──► remembered: the numbers that came, ports that sent by it
 //!       ends   ──► before: until a message of one of these ports comes by another connection, which
 //!                  goes on with it
 //! ```
@@ -18,7 +18,8 @@
 //! remembered. What is sent to such a peer is compared by it with the numbers of whichever lane it takes
 //! the connection for: nothing here can mend that.
 
-use super::header::{FLAG_AGAIN, Header, LANES_MAX, PROBE_PORT};
+use super::header::{Header, LANES_MAX, PROBE_PORT};
+use super::numbers::Numbers;
 
 /// Ports that are remembered of a connection.
 const PORTS_MAX: usize = 64;
@@ -29,7 +30,7 @@ const BEFORE_MAX: usize = 2 * LANES_MAX;
 /// What came by one lane of the peer's.
 #[derive(Debug, Default)]
 struct Memory {
-    expected: u64,
+    numbers: Numbers,
     /// The one that sent last is the last one.
     ports: Vec<u16>,
     /// It goes on with an earlier connection.
@@ -45,9 +46,9 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// With what each lane expects.
-    pub(crate) fn new(expected: impl Fn(usize) -> u64) -> Self {
-        let memory = |at| Memory { expected: expected(at), ..Memory::default() };
+    /// With what has come by each lane.
+    pub(crate) fn new(numbers: impl Fn(usize) -> Numbers) -> Self {
+        let memory = |at| Memory { numbers: numbers(at), ..Memory::default() };
         Self { now: std::array::from_fn(memory), before: Vec::new() }
     }
 
@@ -62,10 +63,10 @@ impl Received {
                 memory.go_on_with(self.before.remove(at));
             }
         }
-        if header.sequence < memory.expected && header.flags & FLAG_AGAIN != 0 {
+        if memory.numbers.had(header) {
             return false;
         }
-        memory.expected = header.sequence.wrapping_add(1);
+        memory.numbers.take(header);
         if is_of_port && !memory.remember(header.from) {
             // It may have had another lane before: it was bound anew.
             let others = self.now.iter_mut().enumerate().filter(|(at, _)| *at != lane);
@@ -105,7 +106,7 @@ impl Memory {
         for port in since {
             self.remember(port);
         }
-        self.expected = self.expected.max(before.expected);
+        self.numbers.go_on_with(before.numbers);
         self.goes_on = true;
     }
 
@@ -128,6 +129,7 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rds::header::FLAG_AGAIN;
 
     fn header(sequence: u64, from: u16, flags: u8) -> Header {
         Header { sequence, from, to: 9, flags, ..Header::default() }
@@ -135,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_lane_that_comes_by_another_connection_goes_on_with_its_numbers() {
-        let mut received = Received::new(|_| 0);
+        let mut received = Received::new(|_| Numbers::default());
         for sequence in 1..5 {
             assert!(received.is_new(0, &header(sequence, 4001, 0)));
             assert!(received.is_new(3, &header(100 + sequence, 4002, 0)));
@@ -154,7 +156,7 @@ mod tests {
 
     #[test]
     fn answers_to_pings_name_no_lane() {
-        let mut received = Received::new(|_| 0);
+        let mut received = Received::new(|_| Numbers::default());
         assert!(received.is_new(0, &header(1, 0, 0)) && received.is_new(0, &header(2, 4001, 0)));
         received.ended(0);
         assert!(received.is_new(5, &header(1, 0, FLAG_AGAIN)));
@@ -163,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_port_that_is_bound_anew_has_the_lane_by_which_it_came_last() {
-        let mut received = Received::new(|_| 0);
+        let mut received = Received::new(|_| Numbers::default());
         assert!(received.is_new(0, &header(50, 4001, 0)));
         assert!(received.is_new(1, &header(7, 4001, 0)));
         received.ended(0);
@@ -174,7 +176,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let mut received = Received::new(|_| 0);
+        let mut received = Received::new(|_| Numbers::default());
         for connection in 0..300_u16 {
             for port in 0..200 {
                 received.is_new(0, &header(1, 2 + connection * 200 + port, 0));

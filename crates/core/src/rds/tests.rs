@@ -7,6 +7,7 @@ mod leaving;
 mod limits;
 mod mixed_up;
 mod refused;
+mod renumbered;
 mod simulated;
 
 use core::net::IpAddr;

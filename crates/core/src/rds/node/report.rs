@@ -97,7 +97,7 @@ impl Node {
                         queued,
                         queued_bytes,
                         next_sequence,
-                        expected: lane.expected,
+                        expected: lane.numbers.expected(),
                         counts: lane.counts,
                     }
                 })
