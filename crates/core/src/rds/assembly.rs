@@ -80,10 +80,10 @@ impl Assembly {
         Ok(Some((header, Cow::Owned(partial.body))))
     }
 
-    /// How much of `input` can be taken before a message to a port that is full, and which port that is.
+    /// How much of `input` can be taken before a message that has to wait, and that one's header.
     #[must_use]
-    pub fn before_full(&self, input: &[u8], is_full: impl Fn(u16) -> bool) -> (usize, Option<u16>) {
-        let full = |header: &Header| (!header.is_map() && is_full(header.to)).then_some(header.to);
+    pub fn before(&self, input: &[u8], waits: impl Fn(&Header) -> bool) -> (usize, Option<Header>) {
+        let waiting = |header: &Header| (!header.is_map() && waits(header)).then_some(*header);
         let mut at = 0;
         if let Some(partial) = &self.0 {
             let start = &partial.start;
@@ -98,15 +98,15 @@ impl Assembly {
                     Header::parse(&bytes)
                 }
             };
-            if let Some(port) = full(&header) {
-                return (0, Some(port));
+            if let Some(waits) = waiting(&header) {
+                return (0, Some(waits));
             }
             at += (header.length as usize).saturating_sub(partial.body.len());
         }
         while let Some((header, _)) = input.get(at..).and_then(<[u8]>::split_first_chunk) {
             let header = Header::parse(header);
-            if let Some(port) = full(&header) {
-                return (at, Some(port));
+            if let Some(waits) = waiting(&header) {
+                return (at, Some(waits));
             }
             at += HEADER_BYTES + header.length as usize;
         }
@@ -219,7 +219,7 @@ mod tests {
             let (mut assembly, mut found, mut rest) = (Assembly::default(), Vec::new(), &stream[..]);
             loop {
                 let here = &rest[..cut.min(rest.len())];
-                let (count, full) = assembly.before_full(here, |port| port == 3);
+                let (count, full) = assembly.before(here, |header| header.to == 3);
                 prop_assert!(count <= here.len());
                 found.extend(all(&mut assembly, &here[..count]).into_iter().map(|(to, _)| to));
                 rest = &rest[count..];

@@ -6,7 +6,7 @@
 //!     │ given to the connection │ not yet                             │
 //!     └─ goes when TCP has acknowledged a message's last byte         └─ push()
 //! ```
-//! A message keeps its number for good. When the connection breaks, `sent` goes back to `begin`: what
+//! A message keeps its number for good, but for probes ([`Lane::rewind`]). When the connection breaks, `sent` goes back to `begin`: what
 //! was given to it, if only in part, gets the flag of what may have come before. Congestion maps are no
 //! part of the sequence: they go between two messages, and a map under way is forgotten when the
 //! connection breaks.
@@ -110,6 +110,8 @@ pub(crate) struct Link {
     has_taken: bool,
     /// That there is something to write was said.
     pub(crate) asked: bool,
+    /// An older connection that is to be read to its end before this one is read on.
+    pub(crate) waits_for: Option<Connection>,
     /// Nothing is read from it for now.
     pub(crate) paused: bool,
 }
@@ -246,6 +248,11 @@ pub(crate) fn is_of_no_port(from: u16) -> bool {
 }
 
 impl Lane {
+    /// One whose first message has the number after this one.
+    pub(crate) fn numbered_after(sequence: u64) -> Self {
+        Self { sequence, ..Self::default() }
+    }
+
     /// Queues a message. Returns its number.
     pub(crate) fn push(&mut self, mut header: Header, body: &[u8]) -> u64 {
         self.sequence += 1;
@@ -452,6 +459,22 @@ impl Lane {
         self.sent = self.begin;
         self.next = 0;
         self.link = Link::default();
+        self.drop_tried_probes();
+    }
+
+    /// A probe is sent anew where it is still wanted, and never again. A kernel that knew the last start
+    /// of this host compares flagged numbers with that one's, and it is by the probe that it learns of
+    /// this start. Not flagged, a low number would have it take again what follows.
+    fn drop_tried_probes(&mut self) {
+        let is_one = |sent: Sent| sent.tried && sent.from == PROBE_PORT;
+        if self.outgoing().queue.iter().any(|queued| is_one(queued.sent)) {
+            self.drop_queued(&mut Freed::new(), is_one);
+        }
+    }
+
+    /// Whether a probe is queued.
+    pub(crate) fn has_probe(&self) -> bool {
+        self.outgoing().queue.iter().any(|queued| queued.sent.from == PROBE_PORT)
     }
 
     /// The peer has started anew: what its last start may have got is not for this one.

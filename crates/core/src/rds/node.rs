@@ -92,6 +92,9 @@ pub struct Config {
     pub generation: u32,
     /// For the lanes of ports, and for random waits.
     pub seed: u64,
+    /// What a clock that goes on from start to start says when [`Time`] is zero, in ms: messages to a host
+    /// of which nothing is known have numbers above those that any earlier start gave them.
+    pub clock_ms: u64,
     /// Bytes that may wait in a port's queue before it is congested.
     pub receive_buffer: usize,
     /// Bytes of a port's messages that are not acknowledged, and of its largest message.
@@ -116,6 +119,7 @@ impl Config {
             lanes: LANES_MAX,
             generation,
             seed,
+            clock_ms: 0,
             receive_buffer: buffer,
             send_buffer: buffer,
             overrun: OVERRUN_BYTES,

@@ -35,7 +35,7 @@ use super::hash::among;
 use super::header::{Announcement, Header, LANES_MAX, PROBE_PORT};
 use super::lane::{Connection, Freed, Lane, Sent, State, is_of_no_port};
 use super::numbers::Numbers;
-use super::received::Received;
+use super::received::{Early, Received, SETTLED_AFTER};
 use super::spread::Spread;
 use super::stand_in::StandIns;
 use crate::time::Time;
@@ -55,6 +55,9 @@ pub const HELD_BRIEFLY: Duration = Duration::from_millis(100);
 pub(crate) const ANEW_EACH: Duration = Duration::from_secs(60);
 /// See [`ANEW_EACH`].
 pub(crate) const ANEW_MAX: u8 = LANES_MAX as u8;
+
+/// See [`numbered_after`].
+const NUMBERS_EACH_MS: u64 = 1024;
 
 /// Earlier starts of a peer that are remembered: connections of theirs may be read late.
 const PAST_MAX: usize = 4;
@@ -94,12 +97,15 @@ pub(crate) struct Peer {
     past: [u32; PAST_MAX],
     /// It announces itself in maps: a Hawser.
     pub(crate) announces_in_maps: bool,
-    pub(crate) probed: bool,
     /// Something has come from it that was no announcement: what it is then is no Hawser.
     pub(crate) has_spoken: bool,
     pub(crate) lanes: Vec<Lane>,
+    /// See [`numbered_after`].
+    numbered_after: u64,
     /// Of a peer that may take a new connection for another lane than before.
     received: Option<Box<Received>>,
+    /// What came before that.
+    early: Early,
     /// It has answered a probe: it knows how many lanes there are, and sends by the right ones.
     answered: bool,
     pub(crate) congested: Map,
@@ -156,8 +162,23 @@ pub(crate) struct Learnt {
     pub(crate) paths: bool,
 }
 
+/// The number before the first one to a host of which nothing is known. It may know this host, of the last
+/// start or of before it was forgotten here, and drop what is flagged with a lower number than it expects:
+/// so a number has come before only if a lane carries more than [`NUMBERS_EACH_MS`] messages a millisecond.
+/// Gaps are legal, and 2^53 is not reached for 200 years: numbers are shown as JSON.
+fn numbered_after(clock_ms: u64, now: Time) -> u64 {
+    clock_ms.wrapping_add(now.as_micros() / 1000).wrapping_mul(NUMBERS_EACH_MS)
+}
+
 impl Peer {
-    pub(crate) fn new(address: IpAddr, dials: bool, asked_by: Option<u16>, now: Time) -> Self {
+    pub(crate) fn new(
+        address: IpAddr,
+        dials: bool,
+        asked_by: Option<u16>,
+        clock_ms: u64,
+        now: Time,
+    ) -> Self {
+        let numbered_after = numbered_after(clock_ms, now);
         Self {
             address,
             dials,
@@ -168,10 +189,11 @@ impl Peer {
             said_by: Connection(0),
             past: [0; PAST_MAX],
             announces_in_maps: false,
-            probed: false,
             has_spoken: false,
-            lanes: vec![Lane::default()],
+            lanes: vec![Lane::numbered_after(numbered_after)],
+            numbered_after,
             received: None,
+            early: Early::default(),
             answered: false,
             congested: Map::default(),
             map_of: (0, 0),
@@ -190,7 +212,8 @@ impl Peer {
     pub(crate) fn lane(&mut self, at: usize) -> &mut Lane {
         debug_assert!(at < LANES_MAX);
         if self.lanes.len() <= at {
-            self.lanes.resize_with(at + 1, Lane::default);
+            let numbered_after = self.numbered_after;
+            self.lanes.resize_with(at + 1, || Lane::numbered_after(numbered_after));
         }
         &mut self.lanes[at]
     }
@@ -270,13 +293,38 @@ impl Peer {
         self.answered |= (header.from, header.to) == (0, PROBE_PORT);
         let this = &mut self.lanes[lane];
         let is_new = match &mut self.received {
-            Some(received) => received.is_new(lane, header),
+            Some(received) => !self.early.had(header) && received.is_new(lane, header),
             None => !this.numbers.had(header),
         };
-        if is_new {
-            this.numbers.take(header);
+        if !is_new {
+            return false;
         }
-        is_new
+        let is_another_numbering = this.numbers.take(header);
+        if self.received.is_some() {
+            self.early.forget(header.from);
+        } else if self.paths != 1 && !self.port_is_lane {
+            if is_another_numbering {
+                self.early.forget_all();
+            }
+            self.early.note(header);
+        }
+        true
+    }
+
+    /// The lane whose connection is to be read to its end before a message of this port, or of any, is taken
+    /// from a newer one: see [`super::received`].
+    pub(crate) fn goes_on_after(&self, lane: usize, port: Option<u16>, now: Time) -> Option<usize> {
+        let received = self.received.as_ref().filter(|received| received.may_go_on(lane))?;
+        let link = &self.lanes.get(lane)?.link;
+        if now.since(link.up_at) >= SETTLED_AFTER {
+            return None;
+        }
+        let is_older = |(at, other): &(usize, &Lane)| {
+            other.link.connection < link.connection
+                && matches!(other.link.state, State::Up | State::Draining)
+                && received.has_brought(*at, port)
+        };
+        self.lanes.iter().enumerate().find(is_older).map(|(at, _)| at)
     }
 
     /// Remembers from now on what comes by which lane. Before, a kernel's ports send by lane 0, whichever
@@ -383,6 +431,7 @@ impl Peer {
         if learnt.anew {
             self.stand_ins = StandIns::default();
             self.received = None;
+            self.early.forget_all();
             self.start_lanes_anew(!by.in_map && !self.announces_in_maps, freed);
         }
         let paths = usize::from(said.lanes.unwrap_or(1)).clamp(1, here.lanes);
@@ -394,6 +443,7 @@ impl Peer {
         }
         if !self.mixes_up() {
             self.received = None;
+            self.early.forget_all();
         }
         learnt
     }
@@ -416,7 +466,8 @@ impl Peer {
     pub(crate) fn forget_start(&mut self, by: By, here: &Here<'_>, freed: &mut Freed) {
         self.set_generation(0, by.connection);
         (self.announces_in_maps, self.port_is_lane, self.paths) = (false, false, 0);
-        (self.probed, self.answered, self.received) = (false, false, None);
+        (self.answered, self.received) = (false, None);
+        self.early.forget_all();
         self.stand_ins = StandIns::default();
         self.spread = Spread::default();
         self.start_lane_anew(by.lane, freed);
@@ -508,6 +559,7 @@ impl Peer {
         let map = if self.congested.count() > 0 { super::congestion::MAP_BYTES } else { 0 };
         let lanes: usize = self.lanes.iter().map(Lane::memory).sum();
         let received = self.received.as_ref().map_or(0, |received| received.memory());
+        let received = received + self.early.memory();
         size_of::<Self>() + unused + map + received + self.spread.memory() + lanes
     }
 }

@@ -13,12 +13,22 @@
 //! All messages of a port go by one lane of its host (RDS_MPATH_HASH, net/rds/send.c), so a port names
 //! the lane. Of a port that no earlier connection has brought nothing came before.
 //!
+//! Until a kernel knows how many lanes there are, it sends by the first one whichever the port's is: what
+//! came so is remembered by port and number ([`Early`]), and names no lane.
+//!
+//! A connection may bring a port of another one that is there still: the peer has given that one up and
+//! dials its lane again, and something that came by it is not read yet. What it brings waits until the
+//! older one has been read to its end. (Or the port was bound anew. Then the older one is ended for
+//! nothing, so a connection is taken for such a one for [`SETTLED_AFTER`] only.)
+//!
 //! # Limits
 //! Of a connection by which more than [`PORTS_MAX`] ports have sent, those that did so last are
 //! remembered. What is sent to such a peer is compared by it with the numbers of whichever lane it takes
 //! the connection for: nothing here can mend that.
 
-use super::header::{Header, LANES_MAX, PROBE_PORT};
+use std::time::Duration;
+
+use super::header::{FLAG_AGAIN, Header, LANES_MAX, PROBE_PORT};
 use super::numbers::Numbers;
 
 /// Ports that are remembered of a connection.
@@ -26,6 +36,53 @@ const PORTS_MAX: usize = 64;
 /// Connections that have ended and that no later one has been found to go on with; then the oldest is
 /// forgotten.
 const BEFORE_MAX: usize = 2 * LANES_MAX;
+/// In this time keepalive finds out that an older connection has ended (5 s, and 5 probes each 5 s).
+pub(crate) const SETTLED_AFTER: Duration = Duration::from_secs(30);
+
+/// What came by the first lane before the peer knew that there are others: of each port, from which number
+/// to which.
+#[derive(Debug, Default)]
+pub(crate) struct Early(Vec<(u16, u64, u64)>);
+
+impl Early {
+    pub(crate) fn note(&mut self, header: &Header) {
+        let (from, sequence) = (header.from, header.sequence);
+        if from <= PROBE_PORT {
+            return;
+        }
+        let known = self.0.iter_mut().find(|(port, ..)| *port == from);
+        if let Some((_, first, last)) = known {
+            (*first, *last) = ((*first).min(sequence), sequence);
+            return;
+        }
+        if self.0.len() >= PORTS_MAX {
+            self.0.remove(0);
+        }
+        self.0.push((from, sequence, sequence));
+    }
+
+    /// Whether a message came so before.
+    pub(crate) fn had(&self, header: &Header) -> bool {
+        header.flags & FLAG_AGAIN != 0
+            && self.0.iter().any(|(port, first, last)| {
+                *port == header.from && (*first..=*last).contains(&header.sequence)
+            })
+    }
+
+    /// A port goes by its own lane now, whose numbers are others.
+    pub(crate) fn forget(&mut self, port: u16) {
+        self.0.retain(|(other, ..)| *other != port);
+    }
+
+    pub(crate) fn forget_all(&mut self) {
+        self.0 = Vec::new();
+    }
+
+    /// Bytes of memory beyond itself.
+    pub(crate) fn memory(&self) -> usize {
+        self.0.capacity() * size_of::<(u16, u64, u64)>()
+    }
+}
 
 /// What came by one lane of the peer's.
 #[derive(Debug, Default)]
@@ -75,6 +132,17 @@ impl Received {
             }
         }
         true
+    }
+
+    /// Whether the connection of this lane may turn out to go on with another one.
+    pub(crate) fn may_go_on(&self, lane: usize) -> bool {
+        !self.now[lane].goes_on
+    }
+
+    /// Whether the connection of this lane has brought messages of this port, or of any.
+    pub(crate) fn has_brought(&self, lane: usize, port: Option<u16>) -> bool {
+        let ports = &self.now[lane].ports;
+        port.map_or(!ports.is_empty(), |port| ports.contains(&port))
     }
 
     /// The connection of a lane has ended.
@@ -129,7 +197,6 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rds::header::FLAG_AGAIN;
 
     fn header(sequence: u64, from: u16, flags: u8) -> Header {
         Header { sequence, from, to: 9, flags, ..Header::default() }

@@ -54,7 +54,8 @@ fn frame(input: &mut Input<'_>, length: u16) -> Vec<u8> {
 
 /// What a full port leaves is lost here: any bytes follow.
 fn receive(node: &mut Node, connection: Connection, bytes: &[u8], now: Time) {
-    let count = if node.must_ask() { node.may_take(connection, bytes, now) } else { bytes.len() };
+    let must_ask = node.must_ask(connection, now);
+    let count = if must_ask { node.may_take(connection, bytes, now) } else { bytes.len() };
     node.received(connection, &bytes[..count], now);
 }
 

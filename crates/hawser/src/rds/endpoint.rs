@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use hawser_core::rds::TCP_PORT;
 use hawser_core::rds::header::LANES_MAX;
@@ -206,6 +206,12 @@ fn now() -> Time {
     Time::from_micros(monotonic_micros())
 }
 
+/// What the clock of the system said when [`now`] was zero, in ms.
+fn clock_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    (since.as_millis() as u64).saturating_sub(monotonic_micros() / 1000)
+}
+
 /// The ports that outgoing connections are made from.
 fn source_ports() -> (u16, u16) {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
@@ -239,6 +245,7 @@ impl Endpoint {
         let epoll = Epoll::new()?;
         epoll.add_readable(&listener, LISTENER)?;
         let mut config = Config::new(options.address, random_u64() as u32, random_u64());
+        config.clock_ms = clock_ms();
         config.lanes = options.lanes;
         config.send_buffer = options.buffer_bytes;
         config.receive_buffer = options.buffer_bytes;
@@ -563,7 +570,7 @@ impl Endpoint {
         };
         let mut most = self.buffer.len();
         let mut result = Ok(most);
-        if self.node.must_ask() {
+        if self.node.must_ask(at, now) {
             result = peek(&socket.fd, &mut self.buffer);
             if let Ok(count @ 1..) = result {
                 most = self.node.may_take(at, &self.buffer[..count], now);

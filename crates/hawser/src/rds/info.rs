@@ -102,7 +102,7 @@ pub fn to_text(value: &Value) -> String {
         );
         let _ = writeln!(
             text,
-            "{:>4} {:>9} {:>7} {:>10} {:>12} {:>12} {:>8} {:>6} {:>7} {:>5}",
+            "{:>4} {:>9} {:>7} {:>10} {:>16} {:>16} {:>8} {:>6} {:>7} {:>5}",
             "lane",
             "state",
             "queued",
@@ -117,7 +117,7 @@ pub fn to_text(value: &Value) -> String {
         for lane in list(peer, "lanes") {
             let _ = writeln!(
                 text,
-                "{:>4} {:>9} {:>7} {:>10} {:>12} {:>12} {:>8} {:>6} {:>7} {:>5}",
+                "{:>4} {:>9} {:>7} {:>10} {:>16} {:>16} {:>8} {:>6} {:>7} {:>5}",
                 field(lane, "lane"),
                 field(lane, "state"),
                 field(lane, "queued"),

@@ -46,7 +46,8 @@ impl Node {
         let dials = as_ipv6(self.config.address) < as_ipv6(address);
         let at = self.next_peer;
         self.next_peer += 1;
-        self.peers.insert(at, Box::new(Peer::new(address, dials, asked_by, now)));
+        let peer = Peer::new(address, dials, asked_by, self.config.clock_ms, now);
+        self.peers.insert(at, Box::new(peer));
         self.by_address.insert(address, at);
         self.told_of_peers = false;
         if let Some(port) = asked_by.and_then(|port| self.ports.get_mut(&port)) {
@@ -340,11 +341,11 @@ impl Node {
         }
     }
 
-    /// Asks a peer once how many lanes it has.
+    /// Asks a peer how many lanes it has, unless it is asked already.
     pub(super) fn probe(&mut self, at: u32, lane: usize) {
         let extensions = self.announcement().write();
         let Some(peer) = self.peers.get_mut(&at) else { return };
-        if !std::mem::replace(&mut peer.probed, true) {
+        if !peer.lanes[lane].has_probe() {
             let header = Header { from: PROBE_PORT, to: 0, extensions, ..Header::default() };
             peer.lanes[lane].push(header, &[]);
             Self::ask_to_write(&mut self.requests, &mut peer.lanes[lane]);
@@ -468,6 +469,8 @@ impl Node {
         }
         peer.answered_after(lane, now);
         peer.lane_ended(lane);
+        self.end_waits_for(at, connection);
+        let Some(peer) = self.peers.get_mut(&at) else { return };
         if is_refused && peer.stand_ins.refused(lane, now) {
             let carrier = peer.move_to_carrier(lane);
             Self::ask_to_write(&mut self.requests, &mut peer.lanes[carrier]);
@@ -505,6 +508,7 @@ impl Node {
         let Some(peer) = self.peers.get_mut(&at) else { return };
         peer.shut_out_until = now.after(SHUT_OUT);
         peer.lane_ended(lane);
+        self.end_waits_for(at, connection);
         self.requests.push_back(Request::Close(connection));
         self.set_dial_time(at, lane, now.after(SHUT_OUT));
     }

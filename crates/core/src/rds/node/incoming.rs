@@ -40,24 +40,62 @@ impl Node {
         }
     }
 
-    /// Whether a port is full: before what has come by a connection is taken, [`Node::may_take`] is to be
-    /// asked how much of it.
+    /// Whether something that has come by a connection may have to wait, for a port that is full or for an
+    /// older connection: before it is taken, [`Node::may_take`] is to be asked how much of it.
     #[must_use]
-    pub fn must_ask(&self) -> bool {
+    pub fn must_ask(&self, connection: Connection, now: Time) -> bool {
         !self.full.is_empty()
+            || self.place_of(connection).is_some_and(|(at, lane)| {
+                let peer = self.peers.get(&at);
+                peer.is_some_and(|peer| peer.goes_on_after(lane, None, now).is_some())
+            })
     }
 
     /// How many of these bytes, which have come by a connection, may be taken: those before a message to a
-    /// port that is full. What follows is left, and the connection paused.
+    /// port that is full, or one that comes after what an older connection has brought. What follows is
+    /// left, and the connection paused.
     pub fn may_take(&mut self, connection: Connection, bytes: &[u8], now: Time) -> usize {
         let Some((at, lane)) = self.place_of(connection) else { return bytes.len() };
         let Some(peer) = self.peers.get(&at) else { return bytes.len() };
-        let is_full = |port: u16| self.full.contains(&port);
-        let (count, full) = peer.lanes[lane].link.assembly.before_full(bytes, is_full);
-        if let Some(port) = full {
-            self.pause(connection, port, now);
+        let older = |header: &Header| {
+            let port = Some(header.from).filter(|port| *port > PROBE_PORT)?;
+            peer.goes_on_after(lane, Some(port), now)
+        };
+        let waits = |header: &Header| self.full.contains(&header.to) || older(header).is_some();
+        let (count, waits) = peer.lanes[lane].link.assembly.before(bytes, waits);
+        match waits.map(|header| (older(&header), header.to)) {
+            Some((Some(older), _)) => self.wait_for(connection, older),
+            Some((None, port)) => self.pause(connection, port, now),
+            None => {}
         }
         count
+    }
+
+    /// A connection is not read on before an older one of its peer, which is ended, was read to its end.
+    fn wait_for(&mut self, connection: Connection, older: usize) {
+        let Some((at, lane)) = self.place_of(connection) else { return };
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        let older_one = peer.lanes[older].link.connection;
+        let link = &mut peer.lanes[lane].link;
+        link.waits_for = older_one;
+        if !std::mem::replace(&mut link.paused, true) {
+            self.requests.push_back(Request::Pause(connection));
+        }
+        self.partials.set_paused(connection, true);
+        self.drain(at, older);
+    }
+
+    /// A connection has ended: those that wait for it go on.
+    pub(super) fn end_waits_for(&mut self, at: u32, ended: Connection) {
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        let waiting = peer.lanes.iter_mut().filter(|lane| lane.link.waits_for == Some(ended));
+        let waiting = waiting.filter_map(|lane| {
+            lane.link.waits_for = None;
+            lane.link.connection
+        });
+        for connection in waiting.collect::<Vec<_>>() {
+            self.resume(connection);
+        }
     }
 
     /// Whether a connection was given up, and the message that it brings is not whole yet.
@@ -212,6 +250,7 @@ impl Node {
     pub(super) fn resume(&mut self, connection: Connection) {
         if let Some((at, lane)) = self.place_of(connection)
             && let Some(peer) = self.peers.get_mut(&at)
+            && peer.lanes[lane].link.waits_for.is_none()
             && !self.ports.values().any(|port| port.pausing.contains(&connection))
         {
             peer.lanes[lane].link.paused = false;

@@ -147,7 +147,8 @@ fn a_full_queue_is_congested_until_half_of_it_is_taken() {
 
 /// Reads from a connection as its driver does. Returns how much was taken.
 fn read(node: &mut Node, connection: Connection, bytes: &[u8], now: Time) -> usize {
-    let count = if node.must_ask() { node.may_take(connection, bytes, now) } else { bytes.len() };
+    let must_ask = node.must_ask(connection, now);
+    let count = if must_ask { node.may_take(connection, bytes, now) } else { bytes.len() };
     node.received(connection, &bytes[..count], now);
     count
 }
@@ -170,9 +171,9 @@ fn a_queue_that_overruns_stops_the_reading_until_it_is_taken() {
     assert!(!requests(&mut node).contains(&Request::Resume(connection)));
     node.receive(port);
     assert!(requests(&mut node).contains(&Request::Resume(connection)));
-    assert_eq!((node.stopping().count(), node.must_ask()), (0, false));
+    assert_eq!((node.stopping().count(), node.must_ask(connection, now)), (0, false));
     // What is for others comes, up to a message for the one that is full.
-    while !node.must_ask() {
+    while !node.must_ask(connection, now) {
         read(&mut node, connection, &whole, now);
     }
     let both = [&message(1, 4, other, 0, b"x")[..], &message(1, 4, 9, 0, b"y")].concat();
@@ -182,7 +183,7 @@ fn a_queue_that_overruns_stops_the_reading_until_it_is_taken() {
     // And when the port is given back instead.
     node.unbind(port);
     assert!(requests(&mut node).contains(&Request::Resume(connection)));
-    assert!(!node.must_ask());
+    assert!(!node.must_ask(connection, now));
 }
 
 /// Each connection brought one more message: of 200 peers that was 200 MiB.

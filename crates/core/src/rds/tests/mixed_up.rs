@@ -154,3 +154,72 @@ fn messages_of_a_kernel_that_mixes_up_its_lanes_come_once_and_in_order() {
         assert!(duplicates > 1000, "{duplicates} came again");
     }
 }
+
+/// A node with the larger address that an old kernel has dialled eight times.
+fn dialled_by_a_kernel() -> (Node, Vec<Connection>) {
+    let mut node = node(LARGE);
+    node.bind(TO).unwrap();
+    let first = node.accept(address(SMALL), 50_000, Time::ZERO).unwrap();
+    node.received(first, &kernel_map(), Time::ZERO);
+    node.received(first, &probe(1, PROBE_PORT, 0, &[5, 0, 8]), Time::ZERO);
+    node.received(first, &probe(2, 0, PROBE_PORT, &[5, 0, 8]), Time::ZERO);
+    let mut lanes = vec![first];
+    lanes.extend((1..8).map(|_| node.accept(address(SMALL), 50_001, Time::ZERO).unwrap()));
+    requests(&mut node);
+    (node, lanes)
+}
+
+/// Reads from a connection as its driver does. Returns how much was taken.
+fn read(node: &mut Node, connection: Connection, bytes: &[u8]) -> usize {
+    let must_ask = node.must_ask(connection, Time::ZERO);
+    let count = if must_ask { node.may_take(connection, bytes, Time::ZERO) } else { bytes.len() };
+    node.received(connection, &bytes[..count], Time::ZERO);
+    count
+}
+
+fn numbers(node: &mut Node) -> Vec<u8> {
+    std::iter::from_fn(|| node.receive(TO)).map(|datagram| datagram.body[0]).collect()
+}
+
+#[test]
+fn what_a_lane_dialled_again_brings_waits_for_what_its_last_connection_has_not_brought_yet() {
+    let (mut node, lanes) = dialled_by_a_kernel();
+    read(&mut node, lanes[1], &[kernel_map(), message(7, 4002, TO, 0, &[0])].concat());
+    read(&mut node, lanes[2], &[kernel_map(), message(1, 4001, TO, 0, &[1])].concat());
+    assert_eq!(numbers(&mut node), [0, 1]);
+    // Both break. Of the second one something is left to be read, and its lane is dialled again.
+    let unread = message(2, 4001, TO, 0, &[2]);
+    node.closed(lanes[1], Time::ZERO);
+    let again = node.accept(address(SMALL), 50_002, Time::ZERO).unwrap();
+    requests(&mut node);
+    let (twice, next) = (message(2, 4001, TO, FLAG_AGAIN, &[2]), message(3, 4001, TO, 0, &[3]));
+    let bytes = [kernel_map(), twice, next].concat();
+    let taken = read(&mut node, again, &bytes);
+    assert_eq!(taken, kernel_map().len());
+    let asked = requests(&mut node);
+    assert!(asked.contains(&Request::Pause(again)), "{asked:?}");
+    assert!(asked.contains(&Request::Drain(lanes[2])), "{asked:?}");
+    read(&mut node, lanes[2], &unread);
+    assert!(!requests(&mut node).contains(&Request::Resume(again)));
+    node.closed(lanes[2], Time::ZERO);
+    assert!(requests(&mut node).contains(&Request::Resume(again)));
+    assert_eq!(read(&mut node, again, &bytes[taken..]), bytes.len() - taken);
+    assert_eq!(numbers(&mut node), [2, 3]);
+}
+
+#[test]
+fn what_came_before_a_kernel_knew_of_lanes_comes_once() {
+    let now = Time::ZERO;
+    let mut node = node(LARGE);
+    node.bind(TO).unwrap();
+    let first = node.accept(address(SMALL), 50_000, now).unwrap();
+    let begin = [kernel_map(), probe(1, PROBE_PORT, 0, &[5, 0, 8]), message(2, 4001, TO, 0, &[1])];
+    node.received(first, &begin.concat(), now);
+    node.received(first, &probe(3, 0, PROBE_PORT, &[5, 0, 8]), now);
+    // That it came is not known there when the connection is cut.
+    node.closed(first, now);
+    let second = node.accept(address(SMALL), 50_001, now).unwrap();
+    let again = [message(2, 4001, TO, FLAG_AGAIN, &[1]), message(4, 4001, TO, 0, &[2])];
+    node.received(second, &again.concat(), now);
+    assert_eq!(numbers(&mut node), [1, 2]);
+}

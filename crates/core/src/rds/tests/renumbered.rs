@@ -1,6 +1,10 @@
-//! A kernel up to 6.18 that knew the last start of this host. It learns of this one by the probe, which it
+//! A kernel up to 6.18 that knew the last start of this host, and drops what is flagged with a lower number
+//! than it expects of that. It learns of this one by the probe, which it
 //! answers with its old numbers, and numbers its messages from 1 after that.
 
+use std::time::Duration;
+
+use super::handshakes::dials;
 use super::*;
 use crate::rds::header::{FLAG_AGAIN, FLAGS_AT, PROBE_PORT};
 
@@ -81,4 +85,59 @@ fn messages_that_a_kernel_numbers_from_1_again_are_no_duplicates() {
             assert_eq!(bodies(&mut node), [kernel.sent]);
         }
     }
+}
+
+/// A start of this host that has dialled, and a connection on which the kernel has sent its map.
+fn start(clock_ms: u64) -> (Node, Connection) {
+    let mut config = Config::new(address(SMALL), clock_ms as u32, 1);
+    config.clock_ms = clock_ms;
+    let mut node = Node::new(config);
+    let port = node.bind(0).unwrap();
+    node.send(port, (address(LARGE), TO), b"first", Time::ZERO).unwrap();
+    let connection = dials(&mut node)[0].0;
+    node.connected(connection, Time::ZERO);
+    node.received(connection, &kernel_map(), Time::ZERO);
+    (node, connection)
+}
+
+/// What is written by the connection, maps left out; it is cut, and the lane dialled again.
+fn written_and_cut(
+    node: &mut Node,
+    connection: Connection,
+    acknowledged: u64,
+    now: &mut Time,
+) -> (Vec<Header>, Connection) {
+    let sent = written(node, connection).into_iter().map(|(header, _)| header);
+    let sent = sent.filter(|header| !header.is_map()).collect();
+    node.acknowledged(connection, progress(acknowledged), *now);
+    node.closed(connection, *now);
+    *now = now.after(Duration::from_secs(2));
+    node.tick(*now);
+    let again = dials(node)[0].0;
+    node.connected(again, *now);
+    node.received(again, &kernel_map(), *now);
+    (sent, again)
+}
+
+#[test]
+fn a_probe_that_a_cut_connection_has_seen_is_sent_anew_until_it_is_answered() {
+    let mut now = Time::ZERO;
+    // What the kernel expects of the last start, a second before.
+    let (mut node, connection) = start(1_000_000);
+    let (sent, _) = written_and_cut(&mut node, connection, 0, &mut now);
+    let expected = sent.iter().map(|header| header.sequence).max().unwrap() + 1;
+    let (mut node, first) = start(1_001_000);
+    // None of it comes; then all does, but the answer is lost.
+    let (sent, second) = written_and_cut(&mut node, first, 0, &mut now);
+    let (again, third) = written_and_cut(&mut node, second, u64::MAX, &mut now);
+    let (anew, fourth) = written_and_cut(&mut node, third, u64::MAX, &mut now);
+    for sent in [&sent, &again, &anew] {
+        let probes = sent.iter().filter(|header| header.from == PROBE_PORT);
+        assert_eq!(probes.map(|header| header.flags).collect::<Vec<_>>(), [0], "{sent:?}");
+    }
+    // What is flagged is none of what the kernel has had, and numbers ascend.
+    let all: Vec<u64> = again.iter().chain(&anew).map(|header| header.sequence).collect();
+    assert!(all.is_sorted() && all[0] >= expected, "{all:?}, and {expected} is expected");
+    node.received(fourth, &probe(1, 0, PROBE_PORT, &[5, 0, 8]), now);
+    assert_eq!(node.report().peers[0].paths, 8);
 }

@@ -241,7 +241,7 @@ impl World {
         let Some(connection) = end.connection.filter(|_| !end.paused) else { return };
         let mut count = most.min(end.inbox.len());
         let node = &mut self.hosts[host].node;
-        if node.must_ask() {
+        if node.must_ask(connection, self.now) {
             let bytes: Vec<u8> = end.inbox.range(..count).copied().collect();
             count = node.may_take(connection, &bytes, self.now);
         }
