@@ -308,6 +308,8 @@ def test_messages_of_the_kernel_come_once_and_in_order_across_resets(address):
         equal(got, list(range(count)))
         taken = kernel.ask("take numbers", port=into, count=count, seconds=3)
         equal(taken, sorted(set(taken)), "in order, and none twice")
+        # What TCP has acknowledged when the kernel is reset is lost. Few are under way: each waits for one from there.
+        assert len(taken) > count // 4, f"{len(taken)} of {count} messages reached the kernel"
         lane = proxy.info()["peers"][0]["lanes"][0]
         if lane["connections"] < 2:
             raise Skip("nothing could be reset here: `ss -K` does nothing (CONFIG_INET_DIAG_DESTROY)")
