@@ -91,6 +91,8 @@ pub(crate) struct Link {
     pub(crate) state: State,
     pub(crate) connection: Option<Connection>,
     pub(crate) assembly: Assembly,
+    /// The peer's generation, once it has named one by it.
+    pub(crate) named: u32,
     /// Its remote port, if the peer dialled it.
     pub(crate) accepted_from: Option<u16>,
     /// A map that goes before the next message. Most lanes are sent the same, and share it.
@@ -112,6 +114,9 @@ pub(crate) struct Link {
     pub(crate) asked: bool,
     /// An older connection that is to be read to its end before this one is read on.
     pub(crate) waits_for: Option<Connection>,
+    /// The port that its next message is for, and since when that was full. Another one may fill it again
+    /// each time that there is some room.
+    pub(crate) waits: Option<(u16, Time)>,
     /// Nothing is read from it for now.
     pub(crate) paused: bool,
 }

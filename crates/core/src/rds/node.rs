@@ -210,6 +210,8 @@ pub enum Notice {
     Partial(IpAddr),
     /// It has started anew: messages that its last start may have got were dropped.
     Anew(IpAddr, u64),
+    /// It has named two starts of its on one connection.
+    TwoStarts(IpAddr),
 }
 
 impl fmt::Display for Notice {
@@ -276,6 +278,10 @@ impl fmt::Display for Notice {
                 "{from} has not sent the rest of a message for longest, and there are more than {} MiB \
                  of such: the connection is reset",
                 PARTIAL_BYTES_MAX >> 20
+            ),
+            Self::TwoStarts(from) => write!(
+                f,
+                "{from} says on one connection that it has started anew: the connection is reset"
             ),
             Self::Anew(from, 0) => write!(f, "{from} has started anew"),
             Self::Anew(from, dropped) => write!(
@@ -366,8 +372,6 @@ struct Port {
     wants_room: bool,
     /// Connections that are not read because of it.
     pausing: Vec<Connection>,
-    /// Since when there is one.
-    pauses_since: Time,
     received: u64,
     sent: u64,
 }
@@ -642,14 +646,21 @@ impl Node {
         true
     }
 
-    /// Ports for which connections are not read, and since when.
+    /// Ports for which connections are not read, and since when the first of these has waited for one message.
     pub fn stopping(&self) -> impl Iterator<Item = (u16, Time)> {
         let ports = self.full.iter().filter_map(|at| Some((at, self.ports.get(at)?)));
         // Too much waits for them for any to be waited for.
         let is_too_much = self.partials.paused_bytes() > self.config.partials;
-        ports
-            .filter(|(_, port)| !port.pausing.is_empty())
-            .map(move |(at, port)| (*at, if is_too_much { Time::ZERO } else { port.pauses_since }))
+        ports.filter(|(_, port)| !port.pausing.is_empty()).filter_map(move |(at, port)| {
+            let waiting = port.pausing.iter().filter_map(|paused| self.waits_since(*paused));
+            let first = waiting.min()?;
+            Some((*at, if is_too_much { Time::ZERO } else { first }))
+        })
+    }
+
+    fn waits_since(&self, connection: Connection) -> Option<Time> {
+        let (at, lane) = self.place_of(connection)?;
+        self.peers.get(&at)?.lanes[lane].link.waits.map(|(_, since)| since)
     }
 
     /// Marks a port of this host, and has all peers told.

@@ -77,6 +77,7 @@ pub(crate) enum Told {
     Announced,
     Slow,
     Unreachable,
+    TwoStarts,
 }
 
 #[derive(Debug)]
@@ -125,6 +126,8 @@ pub(crate) struct Peer {
     told: u16,
     /// Since when it was said that it has started anew, and how often.
     said_anew: (Time, u8),
+    /// Since when it has started anew, and how often.
+    started: (Time, u8),
 }
 
 /// Why a connection has no lane yet.
@@ -170,6 +173,16 @@ fn numbered_after(clock_ms: u64, now: Time) -> u64 {
     clock_ms.wrapping_add(now.as_micros() / 1000).wrapping_mul(NUMBERS_EACH_MS)
 }
 
+/// Counts what may be [`ANEW_MAX`] times in [`ANEW_EACH`], and says whether it may.
+fn is_one_of_few((since, count): &mut (Time, u8), now: Time) -> bool {
+    if *count == 0 || now.since(*since) >= ANEW_EACH {
+        (*since, *count) = (now, 0);
+    }
+    // It stays at one more than the most until the time is over.
+    *count = (*count + 1).min(ANEW_MAX + 1);
+    *count <= ANEW_MAX
+}
+
 impl Peer {
     pub(crate) fn new(
         address: IpAddr,
@@ -205,6 +218,7 @@ impl Peer {
             used: now,
             told: 0,
             said_anew: (Time::ZERO, 0),
+            started: (Time::ZERO, 0),
         }
     }
 
@@ -387,14 +401,24 @@ impl Peer {
 
     /// Whether one more start of it is to be said: a peer could name another generation in each probe.
     pub(crate) fn may_say_anew(&mut self, now: Time) -> bool {
-        let (since, count) = &mut self.said_anew;
-        if *count == 0 || now.since(*since) >= ANEW_EACH {
-            (*since, *count) = (now, 0);
+        is_one_of_few(&mut self.said_anew, now)
+    }
+
+    /// It has started anew, once more. `false`: too often. Each time what is queued to it may have to go to
+    /// other lanes.
+    pub(crate) fn may_start_anew(&mut self, now: Time) -> bool {
+        is_one_of_few(&mut self.started, now)
+    }
+
+    /// Whether it may say by this lane's connection that this is its start: there is one for each connection.
+    /// (A kernel's map says nothing of it, before or after a probe that does.)
+    pub(crate) fn may_name(&mut self, lane: usize, generation: u32, in_map: bool) -> bool {
+        let says_nothing = in_map && generation == 0 && !self.announces_in_maps;
+        let named = &mut self.lanes[lane].link.named;
+        if *named == 0 {
+            *named = generation;
         }
-        *count += 1;
-        // It stays at one more than the most until the time is over.
-        *count = (*count).min(ANEW_MAX + 1);
-        *count <= ANEW_MAX
+        says_nothing || *named == generation
     }
 
     /// The peer has said what it is.

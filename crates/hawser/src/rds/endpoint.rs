@@ -54,11 +54,12 @@ const WAITING_MAX: usize = LANES_MAX;
 const WAITING_ALL_MAX: usize = 1024;
 /// A peer has so long to end a connection that this end has ended, since something came by it last.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
-/// TCP is asked what it has acknowledged after so many bytes, or after a time that doubles while
-/// nothing is.
+/// TCP is asked what it has acknowledged after so many bytes, or after a time that doubles, up to one
+/// time, and where nothing is acknowledged up to another one: a peer that does not read may do so for long.
 const ACKNOWLEDGED_EACH_BYTES: u32 = 64 << 10;
 const ACKNOWLEDGED_AFTER: Duration = Duration::from_millis(2);
 const ACKNOWLEDGED_AFTER_MAX: Duration = Duration::from_millis(64);
+const UNACKNOWLEDGED_AFTER_MAX: Duration = Duration::from_secs(1);
 /// What TCP has beyond what it has sent. A lane that is dialled again has to send it first, and by a
 /// slow one that takes long.
 const UNSENT_BYTES_MAX: u32 = 128 << 10;
@@ -147,6 +148,19 @@ struct Socket {
 struct Asking {
     at: Option<Time>,
     after: Duration,
+    /// What TCP said last.
+    acknowledged: u64,
+}
+
+impl Asking {
+    /// TCP has said what it has acknowledged, and that was not all.
+    fn again(&mut self, acknowledged: u64, now: Time) {
+        let before = std::mem::replace(&mut self.acknowledged, acknowledged);
+        let goes_on = acknowledged > before;
+        let most = if goes_on { ACKNOWLEDGED_AFTER_MAX } else { UNACKNOWLEDGED_AFTER_MAX };
+        self.after = (self.after * 2).min(most);
+        self.at = Some(now.after(self.after));
+    }
 }
 
 struct Waiting {
@@ -170,6 +184,15 @@ fn one_too_many(waiting: &[Waiting], from: IpAddr) -> Option<usize> {
     waiting.iter().rposition(|one| one.from == most)
 }
 
+/// Connections in the order in which they are read: the one after that which was `first` in the last turn
+/// comes first. What is left of a full port goes to those that are read first, and not to the same each time.
+fn in_turn(mut these: BTreeSet<Connection>, first: &mut Connection) -> Vec<Connection> {
+    let after = these.split_off(&Connection(first.0 + 1));
+    let all: Vec<Connection> = after.into_iter().chain(these).collect();
+    *first = all.first().copied().unwrap_or(*first);
+    all
+}
+
 /// A host of reliable datagrams.
 pub struct Endpoint {
     node: Node,
@@ -182,6 +205,8 @@ pub struct Endpoint {
     accepts_at: Option<Time>,
     sockets: BTreeMap<Connection, Socket>,
     to_read: BTreeSet<Connection>,
+    /// Which one was read first in the last turn.
+    read_first: Connection,
     to_write: BTreeSet<Connection>,
     /// Until when their peers may end them.
     draining: BTreeMap<Connection, Time>,
@@ -258,6 +283,7 @@ impl Endpoint {
             accepts_at: None,
             sockets: BTreeMap::new(),
             to_read: BTreeSet::new(),
+            read_first: Connection(0),
             to_write: BTreeSet::new(),
             draining: BTreeMap::new(),
             quick: BTreeMap::new(),
@@ -358,6 +384,12 @@ impl Endpoint {
     #[must_use]
     pub fn report(&self) -> Report {
         self.node.report()
+    }
+
+    /// The same, but for peers: of many that is much less.
+    #[must_use]
+    pub fn report_of_ports(&self) -> Report {
+        self.node.report_of_ports()
     }
 
     /// Ports whose queues are so full that lanes have not been read because of them for so long.
@@ -544,7 +576,7 @@ impl Endpoint {
     }
 
     fn read_all(&mut self, now: Time) {
-        for at in std::mem::take(&mut self.to_read) {
+        for at in in_turn(std::mem::take(&mut self.to_read), &mut self.read_first) {
             for _ in 0..READS_MAX {
                 match self.read(at, now) {
                     Came::Some => drop(self.to_read.insert(at)),
@@ -792,8 +824,7 @@ impl Endpoint {
             self.node.acknowledged(*at, progress, now);
             socket.unasked_bytes = 0;
             if self.node.has_unacknowledged(*at) {
-                asking.after = (asking.after * 2).min(ACKNOWLEDGED_AFTER_MAX);
-                asking.at = Some(now.after(asking.after));
+                asking.again(progress.acknowledged, now);
             } else {
                 done.push(*at);
             }

@@ -26,6 +26,7 @@
 //! answer.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,12 +35,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hawser_core::rds::header::MESSAGE_BYTES_MAX;
-use hawser_core::rds::node::{Datagram, Notice, SendError};
+use hawser_core::rds::node::{Datagram, SendError};
 use hawser_sys::listen::{BoundPath, SocketFile, is_of_one_connection};
 use hawser_sys::packets;
 use hawser_sys::process::{catch_signals, effective_uid, next_signal};
 use hawser_sys::stream::peer_uid;
-use tracing::{info, warn};
+use tracing::warn;
 
 use super::endpoint::{Endpoint, PortEvent};
 use super::info::to_json;
@@ -60,7 +61,7 @@ const ACCEPTS_A_TURN: usize = 64;
 pub const STALLED_MAX: Duration = Duration::from_secs(5);
 /// Datagrams that a client has sent before it left, and that cannot be sent, are dropped after this.
 pub const LEAVES_AFTER: Duration = Duration::from_secs(5);
-/// Lines of the log about peers in [`LINES_EACH`]. Each is said once of a peer, but peers are forgotten, and
+/// Lines of the log about peers in [`LINES_EACH`], and as many about programs. Each is said once of a peer, but peers are forgotten, and
 /// come again.
 const LINES_MAX: u32 = 200;
 /// See [`LINES_MAX`].
@@ -97,6 +98,8 @@ struct Client {
     readable: bool,
     writable: bool,
     took: Instant,
+    /// When it asked for the first of the reports that it has not taken.
+    asked: Instant,
     /// A part was too long: the rest of its datagram is nothing.
     skips: bool,
     /// It may see what the proxy does for others: it runs as the proxy's user, or as root.
@@ -112,6 +115,11 @@ struct Client {
 }
 
 impl Client {
+    /// Whether it was given a report that it has not taken.
+    fn has_report(&self) -> bool {
+        self.answers.iter().any(|answer| matches!(answer, Answer::Report(..)))
+    }
+
     /// It takes nothing any more. What it has sent is to be read.
     fn takes_no_more(&mut self) {
         self.left.get_or_insert_with(Instant::now);
@@ -123,25 +131,31 @@ impl Client {
 
 /// How many lines were written of late.
 struct Lines {
+    about: &'static str,
     since: Instant,
     count: u32,
 }
 
 impl Lines {
+    fn new(about: &'static str) -> Self {
+        Self { about, since: Instant::now(), count: 0 }
+    }
+
     /// Whether one more may be written.
     fn may(&mut self, now: Instant) -> bool {
         if now.duration_since(self.since) >= LINES_EACH {
-            *self = Self { since: now, count: 0 };
+            (self.since, self.count) = (now, 0);
         }
         self.count = self.count.saturating_add(1);
         self.count <= LINES_MAX
     }
 
-    fn say(&mut self, notice: &Notice) {
+    fn say(&mut self, line: &dyn Display) {
         if self.may(Instant::now()) {
-            warn!("{notice}");
+            warn!("{line}");
         } else if self.count == LINES_MAX + 1 {
-            warn!("{LINES_MAX} lines about peers in a minute: further ones are left out");
+            let about = self.about;
+            warn!("{LINES_MAX} lines about {about} in a minute: further ones are left out");
         }
     }
 }
@@ -176,6 +190,8 @@ pub struct Proxy {
     /// Since descriptors have run out: nothing is accepted for a while.
     accepts_no_more: Option<Instant>,
     lines: Lines,
+    /// Any program may connect and be ended as often as it likes.
+    program_lines: Lines,
     looked: Instant,
     gave_memory_back: Instant,
     /// What was answered to `I` last.
@@ -212,7 +228,8 @@ impl Proxy {
             by_port: BTreeMap::new(),
             next_client: FIRST_CLIENT,
             accepts_no_more: None,
-            lines: Lines { since: Instant::now(), count: 0 },
+            lines: Lines::new("peers"),
+            program_lines: Lines::new("programs"),
             looked: Instant::now(),
             gave_memory_back: Instant::now(),
             report: None,
@@ -285,13 +302,15 @@ impl Proxy {
                 }
             };
             if self.clients.len() >= CLIENTS_MAX {
-                warn!("a program is turned away: there are {CLIENTS_MAX} already");
+                let line =
+                    format_args!("a program is turned away: there are {CLIENTS_MAX} already");
+                self.program_lines.say(&line);
                 continue;
             }
             let token = self.next_client;
             self.next_client += 1;
             if let Err(error) = self.endpoint.watch(&fd, token) {
-                warn!("a program is turned away: {error}");
+                self.program_lines.say(&format_args!("a program is turned away: {error}"));
                 continue;
             }
             let client = Client {
@@ -303,6 +322,7 @@ impl Proxy {
                 readable: true,
                 writable: true,
                 took: Instant::now(),
+                asked: Instant::now(),
                 sees_all: peer_uid(&fd).is_ok_and(|uid| uid == 0 || uid == effective_uid()),
                 said: false,
                 skips: false,
@@ -332,7 +352,7 @@ impl Proxy {
             self.endpoint.unbind(port);
         }
         if matches!(end, End::Wrong) {
-            info!("a program was ended: it sent what no message is");
+            self.program_lines.say(&"a program was ended: it sent what no message is");
         }
     }
 
@@ -423,7 +443,9 @@ impl Proxy {
                 let report = Answer::Report(report, 0);
                 if let Some(client) = self.clients.get_mut(&token).filter(|client| !client.is_deaf)
                 {
-                    client.took = Instant::now();
+                    if !client.has_report() {
+                        client.asked = Instant::now();
+                    }
                     client.answers.push(report);
                 }
             }
@@ -483,8 +505,7 @@ impl Proxy {
 
     /// What it is doing for a port, and for no other.
     fn report_of(&self, own: Option<u16>) -> Arc<[u8]> {
-        let mut report = self.endpoint.report();
-        report.peers.clear();
+        let mut report = self.endpoint.report_of_ports();
         report.ports.retain(|port| Some(port.port) == own);
         let report = to_json(&report, self.endpoint.options().tcp_port);
         report.to_string().into_bytes().into()
@@ -560,10 +581,10 @@ impl Proxy {
     fn end_left(&mut self, token: u64) {
         let port = self.clients.get(&token).and_then(|client| client.port);
         if let Some(port) = port {
-            warn!(
+            self.program_lines.say(&format_args!(
                 "the program with port {port} has ended, and its last datagrams are dropped: the host \
                  that they are for takes nothing"
-            );
+            ));
         }
         self.end(token, &End::Left);
     }
@@ -578,8 +599,8 @@ impl Proxy {
         // A report that nobody holds is not kept.
         self.report = self.report.take().filter(|(_, report)| Arc::strong_count(report) > 1);
         let is_stalled = |client: &Client| {
-            let has_report = |answer: &Answer| matches!(answer, Answer::Report(..));
-            client.answers.iter().any(has_report) && client.took.elapsed() > STALLED_MAX
+            let since = client.took.max(client.asked);
+            client.has_report() && since.elapsed() > STALLED_MAX
         };
         let stalled: Vec<u64> = self
             .clients
@@ -588,29 +609,30 @@ impl Proxy {
             .map(|(token, _)| *token)
             .collect();
         for token in stalled {
-            warn!("a program is ended: it asked what the proxy is doing, and reads nothing");
+            let line = "a program is ended: it asked what the proxy is doing, and reads nothing";
+            self.program_lines.say(&line);
             self.end(token, &End::Left);
         }
-        let report = self.endpoint.report();
+        let report = self.endpoint.report_of_ports();
         for port in report.ports.iter().filter(|port| port.congested) {
             let client = self.by_port.get(&port.port).and_then(|at| self.clients.get_mut(at));
             if let Some(client) = client
                 && client.took.elapsed() > STALLED_MAX
                 && !std::mem::replace(&mut client.said, true)
             {
-                warn!(
+                self.program_lines.say(&format_args!(
                     "the program with port {} reads nothing: {} bytes wait for it, and its senders wait",
                     port.port, port.queued_bytes
-                );
+                ));
             }
         }
         for port in self.endpoint.stopping_for(STALLED_MAX) {
             let Some(token) = self.by_port.get(&port).copied() else { continue };
-            warn!(
+            self.program_lines.say(&format_args!(
                 "the program with port {port} is ended: so much waits for it that lanes have stood still \
                  for {} s",
                 STALLED_MAX.as_secs()
-            );
+            ));
             self.end(token, &End::Left);
         }
     }
@@ -678,7 +700,7 @@ mod tests {
     #[test]
     fn lines_about_peers_are_so_many_in_a_minute() {
         let start = Instant::now();
-        let mut lines = Lines { since: start, count: 0 };
+        let mut lines = Lines { about: "peers", since: start, count: 0 };
         let written = |lines: &mut Lines, now| (0..5000).filter(|_| lines.may(now)).count();
         assert_eq!(written(&mut lines, start), LINES_MAX as usize);
         assert_eq!(written(&mut lines, start + LINES_EACH / 2), 0);

@@ -153,13 +153,19 @@ impl Node {
             return;
         }
         peer.lanes[lane].counts.received += 1;
+        let waits = &mut peer.lanes[lane].link.waits;
+        *waits = waits.filter(|(port, _)| *port != header.to);
         if header.is_probe() {
             let (said, unreadable) = Announcement::read_checked(&header.extensions);
             if let Some(unreadable) = unreadable {
                 let notice = |from| Notice::Extension(from, unreadable.0);
                 self.notice(at, Told::Extension, notice);
             }
-            self.learn(at, By { lane, connection, in_map: false }, said, now);
+            let by = By { lane, connection, in_map: false };
+            if !self.names_one_start(at, by, said, now) {
+                return;
+            }
+            self.learn(at, by, said, now);
             if header.to == PROBE_PORT {
                 return;
             }
@@ -179,10 +185,13 @@ impl Node {
         self.totals.maps_received += 1;
         let said = Announcement::read(&header.extensions);
         let Some((at, lane)) = self.place_of(connection) else { return };
+        let by = By { lane, connection, in_map: true };
+        if !self.names_one_start(at, by, said, now) {
+            return;
+        }
         let Some(peer) = self.peers.get(&at) else { return };
         let names_its_start = said.generation != 0 || peer.announces_in_maps;
         let is_of_the_past = names_its_start && peer.is_of_the_past(said.generation, connection);
-        let by = By { lane, connection, in_map: true };
         if said != Announcement::default() {
             self.learn(at, by, said, now);
         } else if peer.announces_in_maps && !is_of_the_past {
@@ -230,15 +239,14 @@ impl Node {
     }
 
     /// The next message of a connection is for a port that is full.
-    fn pause(&mut self, connection: Connection, port: u16, now: Time) {
+    fn pause(&mut self, connection: Connection, full: u16, now: Time) {
         if let Some((at, lane)) = self.place_of(connection)
             && let Some(peer) = self.peers.get_mut(&at)
-            && let Some(port) = self.ports.get_mut(&port)
+            && let Some(port) = self.ports.get_mut(&full)
             && !port.pausing.contains(&connection)
         {
-            if port.pausing.is_empty() {
-                port.pauses_since = now;
-            }
+            let waits = &mut peer.lanes[lane].link.waits;
+            *waits = waits.filter(|(port, _)| *port == full).or(Some((full, now)));
             port.pausing.push(connection);
             self.partials.set_paused(connection, true);
             if !std::mem::replace(&mut peer.lanes[lane].link.paused, true) {

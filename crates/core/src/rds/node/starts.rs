@@ -33,6 +33,24 @@ impl Node {
         Some(done)
     }
 
+    /// Whether a connection names one start only. One that names another is reset: each probe could be of
+    /// another start, with another number of lanes, and all that is queued would change its lane.
+    pub(super) fn names_one_start(
+        &mut self,
+        at: u32,
+        by: By,
+        said: Announcement,
+        now: Time,
+    ) -> bool {
+        let peer = self.peers.get_mut(&at);
+        if peer.is_none_or(|peer| peer.may_name(by.lane, said.generation, by.in_map)) {
+            return true;
+        }
+        self.notice(at, Told::TwoStarts, Notice::TwoStarts);
+        self.shut_out(by.connection, now);
+        false
+    }
+
     pub(super) fn learn(&mut self, at: u32, by: By, said: Announcement, now: Time) {
         if let Some(lanes) = said.lanes.filter(|lanes| !(1..=LANES_MAX as u16).contains(lanes)) {
             self.notice(at, Told::Announced, |address| Notice::Announced(address, lanes));
@@ -43,6 +61,10 @@ impl Node {
         });
         if matches!(learnt, Some(Learnt { paths: true, .. })) {
             self.has_other_lanes(at, now);
+        }
+        let is_anew = learnt.is_some_and(|learnt| learnt.anew);
+        if is_anew && self.peers.get_mut(&at).is_some_and(|peer| !peer.may_start_anew(now)) {
+            self.shut_out(by.connection, now);
         }
     }
 

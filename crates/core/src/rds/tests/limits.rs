@@ -256,9 +256,22 @@ fn of_two_maps_by_different_lanes_the_newer_one_counts_whichever_comes_first() {
     small.received(first, &map(9, 4, 255), now);
     assert_eq!(small.send(port, to, b"x", now), Err(SendError::Congested));
     // Another start counts from 1 again, and a kernel does not count.
-    small.received(second, &map(10, 1, 0), now);
+    let again = |small: &mut Node, last: Connection| {
+        requests(small);
+        small.closed(last, now);
+        small.tick(at_ms(2000));
+        let dial = requests(small).into_iter().find_map(|request| match request {
+            Request::Dial { connection, .. } => Some(connection),
+            _ => None,
+        });
+        small.connected(dial.unwrap(), at_ms(2000));
+        dial.unwrap()
+    };
+    let third = again(&mut small, second);
+    small.received(third, &map(10, 1, 0), now);
     assert_eq!(small.send(port, to, b"x", now), Ok(()));
-    small.received(second, &message(0, 0, 0, FLAG_MAP, &[255; 8192]), now);
+    let fourth = again(&mut small, third);
+    small.received(fourth, &message(0, 0, 0, FLAG_MAP, &[255; 8192]), now);
     assert_eq!(small.send(port, to, b"x", now), Err(SendError::Congested));
 }
 
@@ -312,12 +325,17 @@ fn a_peer_that_is_given_up_is_dialled_again_for_what_waited_for_its_congestion()
 }
 
 #[test]
-fn a_peer_that_starts_anew_in_each_probe_is_said_a_few_times() {
-    let (mut node, connection) = accepted(1000);
-    let start = |node: &mut Node, generation: u32, now: Time| {
+fn a_peer_that_starts_anew_in_each_connection_is_said_a_few_times_and_let_in_once_a_second() {
+    let (mut node, first) = accepted(1000);
+    node.closed(first, Time::ZERO);
+    let mut taken = 0;
+    let mut start = |node: &mut Node, generation: u32, now: Time| {
         let [a, b, c, d] = generation.to_be_bytes();
         let said = probe(generation.into(), 1, 0, &[5, 0, 8, 6, a, b, c, d, 8, 0]);
+        let Ok(connection) = node.accept(address(SMALL), 40_000, now) else { return 0 };
+        taken += 1;
         node.received(connection, &said, now);
+        node.closed(connection, now);
         let anew = |notice: &Notice| matches!(notice, Notice::Anew(..));
         notices(node).iter().filter(|notice| anew(notice)).count()
     };
@@ -325,6 +343,48 @@ fn a_peer_that_starts_anew_in_each_probe_is_said_a_few_times() {
     assert_eq!(said, LANES_MAX);
     let later: usize = (1..=1000).map(|n| start(&mut node, 5000 + n, at_ms(70_000))).sum();
     assert_eq!(later, LANES_MAX);
+    assert!(taken < 3 * LANES_MAX, "{taken} of 2000 are taken");
+}
+
+/// One reading held 5,461 probes, each of another start with another number of lanes: for each of them all
+/// that was queued was copied.
+#[test]
+fn a_connection_that_names_another_start_is_reset() {
+    for second in [&[5, 0, 1, 6, 0, 0, 0, 2, 8, 0][..], &[5, 0, 1]] {
+        let (mut node, connection) = accepted(1000);
+        let one = probe(1, 1, 0, &[5, 0, 8, 6, 0, 0, 0, 1, 8, 0]);
+        node.received(connection, &[one, probe(2, 1, 0, second)].concat(), Time::ZERO);
+        let asked = requests(&mut node);
+        assert!(asked.contains(&Request::Close(connection)), "{asked:?}");
+        assert!(asked.contains(&Request::Notice(Notice::TwoStarts(address(SMALL)))));
+        let peer = &node.report().peers[0];
+        assert_eq!((peer.paths, peer.generation), (8, 1));
+        assert_eq!(node.accept(address(SMALL), 40_000, Time::ZERO), Err(NotTaken::Refuse));
+    }
+}
+
+/// One that ignored congestion filled the port again each time, and the time began anew.
+#[test]
+fn a_connection_waits_for_a_full_port_since_its_message_came_though_others_are_taken_before_it() {
+    let (mut node, first) = accepted(1000);
+    let port = node.bind(4001).unwrap();
+    let second = node.accept(address("10.0.0.0"), 40_000, Time::ZERO).unwrap();
+    node.received(second, &kernel_map(), Time::ZERO);
+    let whole = message(1, 4, port, 0, &vec![0; MESSAGE_BYTES_MAX]);
+    while read(&mut node, first, &whole, at_ms(7)) > 0 {}
+    assert_eq!(read(&mut node, second, &whole, at_ms(9)), 0);
+    for round in 1..4 {
+        (0..3).for_each(|_| drop(node.receive(port)));
+        while read(&mut node, first, &whole, at_ms(1000 * round)) > 0 {}
+        assert_eq!(read(&mut node, second, &whole, at_ms(1000 * round)), 0);
+        assert_eq!(node.stopping().collect::<Vec<_>>(), [(port, at_ms(9))]);
+    }
+    // Its message is taken.
+    (0..3).for_each(|_| drop(node.receive(port)));
+    assert_eq!(read(&mut node, second, &whole, at_ms(5000)), whole.len());
+    while read(&mut node, second, &whole, at_ms(5001)) > 0 {}
+    while read(&mut node, first, &whole, at_ms(5002)) > 0 {}
+    assert!(node.stopping().all(|(_, since)| since >= at_ms(3000)));
 }
 
 #[test]

@@ -199,3 +199,26 @@ fn peers_that_have_many_connections_wait_shut_out_no_peer_that_has_one() {
     assert_eq!(one_too_many(&waiting, one_of(8).from), None);
     assert_eq!(one_too_many(&waiting, one_of(7).from), Some(WAITING_MAX));
 }
+
+#[test]
+fn each_connection_is_the_first_to_be_read_in_its_turn() {
+    let all = || [3, 5, 9].map(Connection).into_iter().collect::<BTreeSet<_>>();
+    let mut first = Connection(0);
+    let firsts = [(); 4].map(|()| in_turn(all(), &mut first)[0].0);
+    assert_eq!(firsts, [3, 5, 9, 3]);
+    assert_eq!(in_turn(all(), &mut first), [5, 9, 3].map(Connection));
+    assert!(in_turn(BTreeSet::new(), &mut first).is_empty());
+}
+
+#[test]
+fn tcp_is_asked_ever_later_while_it_acknowledges_nothing() {
+    let mut asking = Asking { after: ACKNOWLEDGED_AFTER, ..Asking::default() };
+    let mut waited = |acknowledged| {
+        asking.again(acknowledged, Time::ZERO);
+        asking.at.unwrap().since(Time::ZERO)
+    };
+    let most = (0..20).map(|number| waited(number * 10)).max();
+    assert_eq!(most, Some(ACKNOWLEDGED_AFTER_MAX));
+    assert_eq!((0..20).map(|_| waited(190)).max(), Some(UNACKNOWLEDGED_AFTER_MAX));
+    assert_eq!(waited(191), ACKNOWLEDGED_AFTER_MAX);
+}
