@@ -313,6 +313,11 @@ impl Lane {
         }
     }
 
+    /// Whether its connection has got no message that it may still have to send.
+    pub(crate) fn carries_nothing(&self) -> bool {
+        self.sent == self.begin
+    }
+
     fn is_between_messages(&self) -> bool {
         self.sent == self.start_of(self.next as usize)
     }

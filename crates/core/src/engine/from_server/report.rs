@@ -11,8 +11,8 @@ use crate::pool::ServerParameters;
 use crate::session::part::Part;
 use crate::session::report::{NAME, SCHEMA};
 use crate::session::settings::SettingsBuilder;
-use crate::wire::frame::HEADER_BYTES;
 use crate::wire::frame;
+use crate::wire::frame::HEADER_BYTES;
 
 /// Settings that a server may begin to report within one query: an extension that it loads makes some.
 const NEW_REPORTS_MAX: u32 = 100;

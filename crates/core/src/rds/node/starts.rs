@@ -83,7 +83,10 @@ impl Node {
             }
         }
         let Some(peer) = self.peers.get_mut(&at) else { return };
-        let stays = by.lane == 0 || peer.lanes[0].link.state == State::Down;
+        // (What its own lane has begun to give to it, lane 0 could not go on with.)
+        let moves =
+            peer.lanes[0].link.state == State::Down && peer.lanes[by.lane].carries_nothing();
+        let stays = by.lane == 0 || moves;
         if stays && by.lane > 0 {
             self.move_connection(at, by.lane, 0);
         }
