@@ -158,7 +158,7 @@ mod tests {
         slots.of_port(4).expect("bound").waits = false;
         assert_eq!(pings(&mut slots, 21..=22, false), [4, 11]);
         // The one that has waited longest is given up for the last port.
-        let rest = pings(&mut slots, 23..=23 + PORTS_MAX as u64 - 12, false);
+        let rest = pings(&mut slots, 23..=23 + PORTS_MAX as u64 - 11, false);
         assert_eq!(rest.last(), Some(&3), "11 was the oldest without an answer");
         assert_eq!(slots.slots.len(), PORTS_MAX);
     }
