@@ -183,6 +183,12 @@ struct Closed {
     disabled: BTreeSet<String>,
 }
 
+impl Closed {
+    fn pauses(&self, database: &str) -> bool {
+        self.all_paused || self.paused.contains(database)
+    }
+}
+
 impl Gates {
     fn lock(&self) -> MutexGuard<'_, Closed> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -190,15 +196,14 @@ impl Gates {
 
     /// Whether clients of `database` wait, whatever is free.
     pub fn is_paused(&self, database: &str) -> bool {
-        let closed = self.lock();
-        closed.all_paused || closed.paused.contains(database)
+        self.lock().pauses(database)
     }
 
     /// Pauses a pool of `database` if that is paused. A RESUME ends the pause first, and resumes the pools
     /// after that: so none stays paused by itself.
     pub fn pause_pool(&self, database: &str, pause: impl FnOnce()) {
         let closed = self.lock();
-        if closed.all_paused || closed.paused.contains(database) {
+        if closed.pauses(database) {
             pause();
         }
     }

@@ -275,7 +275,8 @@ impl<S: Socket> Engine<S> {
         let fenced = !listening.joining.is_empty();
         if !listening.joining_ahead || !listening.keep_heard_by_both() {
             listening.give_up_ahead();
-            listening.flush_overheard(process, own);
+            let heard = listening.take_overheard(process, own);
+            listening.queue.extend(heard);
         }
         listening.queue.extend(std::mem::take(&mut listening.later));
         listening.count_queued();
@@ -406,9 +407,7 @@ impl<S: Socket> Engine<S> {
             listening.joining.clear();
             listening.joining_ahead = false;
             // What the listening connection has heard up to here comes first.
-            let before = std::mem::take(&mut listening.queue);
-            listening.flush_overheard(own, process);
-            let heard = std::mem::replace(&mut listening.queue, before);
+            let heard = listening.take_overheard(own, process);
             let native = heard.into_iter().map(|waiting| Waiting { channel: None, ..waiting });
             listening.native.extend(native);
         }

@@ -177,9 +177,10 @@ impl<S: Socket> Engine<S> {
 }
 
 impl Listening {
-    /// What the backend has heard joins what waits, up to the marker. `process` is the backend's, and
-    /// `own` the one that the client knows as its own.
-    pub(super) fn flush_overheard(&mut self, process: u32, own: u32) {
+    /// What the backend has heard for the client, up to the marker; it counts among what waits. `process` is the
+    /// backend's, and `own` the one that the client knows as its own.
+    pub(super) fn take_overheard(&mut self, process: u32, own: u32) -> Vec<Waiting> {
+        let mut heard = Vec::new();
         for notification in std::mem::take(&mut self.overheard) {
             self.queued_bytes = self.queued_bytes.saturating_sub(notification.message.len());
             let joins = self.joining.contains(&notification.channel);
@@ -191,7 +192,9 @@ impl Listening {
                 true => notification.message_from(own),
                 false => notification.message,
             };
-            self.push(message, Some(notification.channel));
+            self.queued_bytes += message.len();
+            heard.push(Waiting { message, channel: Some(notification.channel) });
         }
+        heard
     }
 }
