@@ -103,21 +103,51 @@ pub async fn received(service: &Service, process: u32, key: &[u8]) {
     service.tally.cancel_requests_sent_on.add(sent_on as u64);
 }
 
-/// Sends a cancel request to a server, and tells the loop when the server has dealt with it, or
-/// cannot be reached.
-pub async fn send(service: &Arc<Service>, request: CancelRequest) {
-    let wait = service.config.load().reload.timeouts.cancel_wait_timeout;
-    let within = wait.get().unwrap_or(WAIT_DEFAULT);
-    let sent = async {
-        let _place = service.cancels.enter().await;
-        service.dialler.cancel(request.server, request.process, &request.key, within).await
-    };
-    match tokio::time::timeout(within, sent).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(%error, "a cancel request did not reach the server"),
-        Err(_) => tracing::warn!("a cancel request waited too long for others"),
+/// How far a cancel request for a server has come. The loop is told when this is dropped.
+struct UnderWay<'a> {
+    loops: &'a Loops,
+    request: &'a CancelRequest,
+    /// The server may still deal with it.
+    may_come: bool,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let backend = self.request.backend;
+        let told = if self.may_come {
+            ToLoop::CancelUnanswered(backend)
+        } else {
+            ToLoop::CancelDone(backend)
+        };
+        self.loops.send(self.request.reply_to, told);
     }
-    service.loops.send(request.reply_to, ToLoop::CancelDone(request.backend));
+}
+
+/// Sends a cancel request to a server, and tells the loop when the server has dealt with it, or will not.
+/// One that was sent, and whose connection the server has not closed within `cancel_wait_timeout`, may come
+/// later.
+pub async fn send(service: &Arc<Service>, request: CancelRequest) {
+    let mut under_way = UnderWay { loops: &service.loops, request: &request, may_come: true };
+    let wait = service.config.load().reload.timeouts.cancel_wait_timeout;
+    let end = tokio::time::Instant::now() + wait.get().unwrap_or(WAIT_DEFAULT);
+    let Ok(_place) = tokio::time::timeout_at(end, service.cancels.enter()).await else {
+        under_way.may_come = false;
+        tracing::warn!("a cancel request waited too long for others, and was not sent");
+        return;
+    };
+    let within = end.saturating_duration_since(tokio::time::Instant::now());
+    match service.dialler.cancel(request.server, request.process, &request.key, within).await {
+        Ok(()) => under_way.may_come = false,
+        Err(failed) if failed.was_sent => tracing::warn!(
+            error = %failed.error,
+            "a server has not answered a cancel request: the server connection is closed after its client's \
+             transaction"
+        ),
+        Err(failed) => {
+            under_way.may_come = false;
+            tracing::warn!(error = %failed.error, "a cancel request did not reach the server");
+        }
+    }
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ pub(crate) mod tests;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -130,6 +130,15 @@ pub struct Known(Arc<()>);
 
 /// Gives a connection to a server its place under that server's limit.
 pub type Gate<'a> = &'a (dyn Fn(&ServerAddress) -> Result<AddressPermit, Full> + Sync);
+
+/// Why a server has not dealt with a cancel request.
+#[derive(Debug)]
+pub struct CancelError {
+    /// What has failed.
+    pub error: DialError,
+    /// The server may still deal with it.
+    pub was_sent: bool,
+}
 
 /// Why no server connection could be opened.
 #[derive(Debug)]
@@ -753,16 +762,17 @@ impl Dialler {
     /// signalled the backend.
     ///
     /// # Errors
-    /// The server could not be reached, or `within` has passed.
+    /// [`CancelError`]: the server could not be reached, or `within` has passed.
     pub async fn cancel(
         &self,
         id: ServerAddressId,
         process: u32,
         key: &[u8],
         within: Duration,
-    ) -> Result<(), DialError> {
+    ) -> Result<(), CancelError> {
         let Some(place) = self.place(id) else { return Ok(()) };
         let server = place.endpoint.to_string();
+        let was_sent = AtomicBool::new(false);
         let send = async {
             let encryption = if place.encrypted { Encryption::Must } else { Encryption::No };
             // Plain TCP, whatever the connection that it is for goes over: it lives for one round trip.
@@ -773,16 +783,20 @@ impl Dialler {
             let mut stream = reach::open(link, &place.endpoint, &place.tls, encryption).await?;
             let mut request = Vec::with_capacity(16 + key.len());
             startup::write_cancel(&mut request, process, key);
+            was_sent.store(true, Ordering::Relaxed);
             stream.write_all(&request).await.map_err(broken)?;
             stream.flush().await.map_err(broken)?;
             // The server says nothing; an error here is the end as well.
             let _ = stream.read(&mut [0; 16]).await;
             Ok(())
         };
-        match timeout(within, send).await {
-            Ok(result) => result,
-            Err(_) => Err(DialError::Timeout { server: server.clone(), after: within }),
-        }
+        let error = match timeout(within, send).await {
+            Ok(Ok(())) => return Ok(()),
+            // What was sent in part the server does not take for a request.
+            Ok(Err(error)) => return Err(CancelError { error, was_sent: false }),
+            Err(_) => DialError::Timeout { server: server.clone(), after: within },
+        };
+        Err(CancelError { error, was_sent: was_sent.into_inner() })
     }
 }
 

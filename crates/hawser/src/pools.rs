@@ -170,14 +170,14 @@ impl PoolEntry {
         locked(&self.refusal).clone()
     }
 
-    /// What a login is told that has waited since then, if its server has not answered an attempt to
-    /// connect within `server_connect_timeout`: it has waited as long as it may.
     /// Why the last opening found no server that takes sessions, if it did, and no longer ago than that.
     pub fn without_server(&self, within: Duration) -> Option<String> {
         let last = locked(&self.without_server);
         last.as_ref().filter(|(at, _)| at.elapsed() < within).map(|(_, why)| why.clone())
     }
 
+    /// What a login is told that has waited since then, if its server has not answered an attempt to
+    /// connect within `server_connect_timeout`: it has waited as long as it may.
     fn unanswered_since(&self, since: Instant) -> Option<ClientError> {
         let unanswered = locked(&self.unanswered);
         unanswered.as_ref().filter(|(at, _)| *at > since).map(|(_, error)| error.clone())

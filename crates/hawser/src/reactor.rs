@@ -331,7 +331,9 @@ impl<S: Watchable> Reactor<S> {
                 ToLoop::Lend { client, .. } | ToLoop::Kill { client, .. } => {
                     Some(Token::Client(client.slot))
                 }
-                ToLoop::CancelDone(place) | ToLoop::Departed(place) => Some(Token::Backend(*place)),
+                ToLoop::CancelDone(place)
+                | ToLoop::CancelUnanswered(place)
+                | ToLoop::Departed(place) => Some(Token::Backend(*place)),
                 _ => None,
             };
             self.engine.on_message(&mut self.host, message, now);

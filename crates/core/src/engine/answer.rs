@@ -87,6 +87,18 @@ impl<S: Socket> Client<S> {
 }
 
 impl<S: Socket> Engine<S> {
+    /// Sends a client what no server has said.
+    pub(super) fn say<H: Host<S>>(&mut self, host: &mut H, slot: Slot, message: &[u8], now: Time) {
+        debug_assert!(
+            message.is_empty()
+                || !self.clients.get(slot).is_some_and(|client| {
+                    client.backend.as_ref().is_some_and(|backend| backend.is_in_mid_answer())
+                }),
+            "a message of ours goes into the middle of a server's"
+        );
+        self.answer(host, slot, message, &[], now);
+    }
+
     /// Sends a client what came for it, at the end of the turn if it is small: `ahead`, and `run`
     /// after it.
     pub(super) fn answer<H: Host<S>>(

@@ -176,6 +176,11 @@ impl<S: Socket> Backend<S> {
         self.identity.process
     }
 
+    #[cfg(test)]
+    pub(super) fn set_process(&mut self, process: u32) {
+        self.identity.process = process;
+    }
+
     /// Which of the configured server addresses.
     pub fn server(&self) -> ServerAddressId {
         self.identity.server
@@ -224,6 +229,13 @@ impl<S: Socket> Backend<S> {
         self.session.parameters = parameters;
     }
 
+    /// Whether a message of the server's has been passed on in part: what is said to its client now would
+    /// be read as the rest of it.
+    #[inline]
+    pub(super) fn is_in_mid_answer(&self) -> bool {
+        self.from_server.receiving_rest > 0
+    }
+
     /// Whether the server owes nothing, is in no transaction, and no message is half sent; nor was
     /// anything brought to it for a message that is still to come.
     pub(super) fn is_at_rest(&self) -> bool {
@@ -233,7 +245,7 @@ impl<S: Socket> Backend<S> {
             && self.requests.is_at_rest()
             && self.from_server.status == TransactionStatus::Idle
             && !self.to_server.is_open()
-            && self.from_server.receiving_rest == 0
+            && !self.is_in_mid_answer()
             && self.from_server.input.is_empty()
             && self.to_server.is_empty()
     }
@@ -268,8 +280,7 @@ impl<S: Socket> Backend<S> {
     pub(super) fn with_functions(&self, text: &[u8], effects: Effects) -> Effects {
         match &self.known.functions {
             None => effects,
-            // A report has what functions do, and knows what the client could not do itself.
-            Some(functions) => functions.add_to(effects, text, self.known.session_report.is_none()),
+            Some(functions) => functions.add_to(effects, text, self.known.session_report.is_some()),
         }
     }
 

@@ -85,9 +85,9 @@ pub struct Census {
     words: HashMap<Word, Reach, Keyed>,
     /// Of each length, a bit for each first byte that a word has.
     shapes: Box<[u64]>,
-    /// One of them may execute what it is given.
-    executes_strings: bool,
     plans_read_settings: bool,
+    /// The same, of what no report of a server tells ([`Effects::untold`]), if there is any.
+    untold: Option<Arc<Self>>,
 }
 
 /// Words after which a text writes, whatever else it says.
@@ -174,7 +174,7 @@ impl Default for Census {
     fn default() -> Self {
         let words = HashMap::with_hasher(Keyed(0));
         let shapes = Box::default();
-        Self { words, shapes, plans_read_settings: false, executes_strings: false }
+        Self { words, shapes, plans_read_settings: false, untold: None }
     }
 }
 
@@ -298,7 +298,18 @@ impl Census {
             reach.reads = false;
             (1..=NAME_BYTES_MAX).contains(&word.len()) && *reach != none
         });
-        Self::with_words(words_of, plans_read_settings)
+        let untold = words_of.iter().filter_map(|(word, reach)| {
+            let (call, write) = (reach.call.untold(), reach.write.untold());
+            let untold = Reach { call, write, reads: false };
+            (untold != none).then(|| (word.clone(), untold))
+        });
+        let mut untold_of = HashMap::with_hasher(Keyed(hash_key));
+        untold_of.extend(untold);
+        let mut census = Self::with_words(words_of, plans_read_settings);
+        if !untold_of.is_empty() {
+            census.untold = Some(Arc::new(Self::with_words(untold_of, false)));
+        }
+        census
     }
 
     fn with_words(words: HashMap<Word, Reach, Keyed>, plans_read_settings: bool) -> Self {
@@ -309,9 +320,7 @@ impl Census {
                 *shapes |= bit;
             }
         }
-        let executes_strings =
-            words.values().any(|of| of.call.executes_strings || of.write.executes_strings);
-        Self { words, shapes, plans_read_settings, executes_strings }
+        Self { words, shapes, plans_read_settings, untold: None }
     }
 
     /// Whether no text can reach a function that does anything to a session.

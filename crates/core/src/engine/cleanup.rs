@@ -34,19 +34,21 @@ const ABANDONED: &[u8] =
 
 impl<S: Socket> Engine<S> {
     /// Gives answers of ours that nothing outstanding precedes: a Parse that was not sent, with a
-    /// Flush after it, would otherwise wait for ever.
+    /// Flush after it, would otherwise wait for ever. (After a message of the server's that is still to
+    /// come in part they are given when that is whole.)
     pub(super) fn emit_own_answers<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let Some(mut backend) = client.backend.take() else { return };
+        let Some(mut backend) = client.backend.take_if(|backend| !backend.is_in_mid_answer())
+        else {
+            return;
+        };
         let mut out = Vec::new();
         while let Some(answer) = backend.requests.take_own_answer() {
             out.extend_from_slice(answer.bytes);
             client.confirm(answer.change.as_ref(), &mut backend.prepared.unnamed);
         }
         client.backend = Some(backend);
-        if !out.is_empty() {
-            self.answer(host, slot, &out, &[], now);
-        }
+        self.say(host, slot, &out, now);
     }
 
     /// Gives back a backend that was got for a message that needed none in the end.
@@ -314,7 +316,7 @@ impl<S: Socket> Engine<S> {
             self.say_goodbye(host, slot, &error, now);
             return;
         };
-        let half_a_message = backend.from_server.receiving_rest > 0;
+        let half_a_message = backend.is_in_mid_answer();
         let told = backend.from_server.gone;
         self.close_backend(host, backend, reason, now);
         if told {
@@ -351,7 +353,7 @@ impl<S: Socket> Engine<S> {
         }
         host.event(Event::Told { error });
         let backend = client.backend.take();
-        let half_a_message = backend.as_ref().is_some_and(|b| b.from_server.receiving_rest > 0);
+        let half_a_message = backend.as_ref().is_some_and(|b| b.is_in_mid_answer());
         client.state = ClientState::Closing;
         client.input.clear();
         if !half_a_message {
@@ -480,8 +482,7 @@ impl<S: Socket> Engine<S> {
         backend.lending.since = now;
         if !backend.requests.is_empty() {
             backend.lending.tidying = Tidying::Draining;
-            backend.lending.cancel_due = true;
-            backend.cancel_if_due(host, self.id);
+            backend.cancel_what_was_sent(host, self.id);
             let unread = backend.from_server.readable || !backend.from_server.input.is_empty();
             let place = backend.place();
             self.keep(backend);

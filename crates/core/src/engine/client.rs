@@ -176,6 +176,16 @@ impl<S: Socket> Client<S> {
         self.pending_session.take_if(|extra| extra.is_empty());
     }
 
+    /// Whether a cancel request has come for the message that is dealt with now.
+    pub(super) fn take_cancel(&mut self) -> bool {
+        let Some(extra) = &mut self.pending_session else { return false };
+        let follows = std::mem::take(&mut extra.cancel_follows);
+        if follows {
+            self.settle();
+        }
+        follows
+    }
+
     /// What it would like to find on a backend, whose first message this is.
     pub(super) fn wish(&self, header: Header, body: &[u8]) -> Wish {
         // The settings of a client without any are those of most backends where none has any.

@@ -359,6 +359,18 @@ impl Effects {
         changed
     }
 
+    /// What of it no report of a server tells: parts that only a close of the server connection ends,
+    /// and strings that a function executes, of which no report tells before.
+    pub(super) fn untold(&self) -> Self {
+        let closes = |part: &Part| Policy::pooler().must_close(PartSet::of(&[*part]));
+        let mut untold = Self { executes_strings: self.executes_strings, ..Self::default() };
+        for part in self.pins.minus(COVERED).iter().filter(closes) {
+            untold.pins.insert(part);
+            (untold.spoils, untold.spoils_unseen) = (true, true);
+        }
+        untold
+    }
+
     /// Of the PREPARE of a statement: what executing that does.
     pub(super) fn of_executing(mut self) -> Self {
         self.pins.remove(Part::SqlStatement);

@@ -1,6 +1,6 @@
 //! Entry points of the engine: readiness of connections, and messages.
 
-use super::about::{ClientState, PoolMode};
+use super::about::{CancelKey, ClientState, PoolMode};
 use super::backend::{Backend, BackendSeed, PoolRef, Tidying};
 use super::client::{Client, Record, parts_of_start};
 use super::host::Host;
@@ -10,7 +10,6 @@ use super::message::{
 };
 use super::pending_bytes::PendingBytes;
 use super::pending_session::PendingSession;
-use super::process_ids::PROCESS_ID_FIRST;
 use super::socket::{Readiness, Socket, Token, write_kept};
 use super::table::{Engine, Holder};
 use super::timeouts::without_short_timeout;
@@ -275,8 +274,13 @@ impl<S: Socket> Engine<S> {
             ToLoop::Opened(seed) => self.opened(host, *seed, now),
             ToLoop::OpenFailed { pool, error, fatal, retry_after } => {
                 pool.set_last_error(Some(error.clone()));
-                pool.lock().open_failed(now, retry_after);
-                if fatal {
+                let serves = {
+                    let mut pool = pool.lock();
+                    pool.open_failed(now, retry_after);
+                    pool.lent_count() + pool.idle_count() > 0
+                };
+                // (Where others serve, waiting may help.)
+                if fatal && !serves {
                     for other in (0..self.loops).map(LoopId).filter(|id| *id != self.id) {
                         host.send(
                             other,
@@ -300,11 +304,15 @@ impl<S: Socket> Engine<S> {
             ToLoop::Departed(place) => {
                 self.resident.remove(place);
             }
-            ToLoop::Cancel { process, key } => self.cancel(host, process, &key, now),
+            ToLoop::Cancel { process, key } => self.cancel(host, process, key, now),
             ToLoop::Vacated { client, kept } => self.vacated(client, kept),
             ToLoop::EndUnusedListener(pool) => self.end_unused_listener(host, pool.id, now),
             ToLoop::CancelClient(client) => self.cancel_query(host, client.slot, now),
             ToLoop::CancelDone(place) => self.cancel_done(host, place, now),
+            ToLoop::CancelUnanswered(place) => {
+                self.spoil_by_cancel(place);
+                self.cancel_done(host, place, now);
+            }
             ToLoop::Kill { client, error } => self.say_goodbye(host, client.slot, &error, now),
             ToLoop::KillAll { pool, error } => {
                 let pool = pool.map(|pool| self.view_of(&pool));
@@ -420,7 +428,7 @@ impl<S: Socket> Engine<S> {
         client.settle();
         build::backend_key_data(&mut greeting, process, &client.record.secret);
         build::ready_for_query(&mut greeting, TransactionStatus::Idle);
-        self.answer(host, slot, &greeting, &[], now);
+        self.say(host, slot, &greeting, now);
     }
 
     /// Greets a client of session mode that has just got its backend, and applies its settings.
@@ -558,24 +566,30 @@ impl<S: Socket> Engine<S> {
     }
 
     /// A cancel request has come for one of this loop's clients, or so it says.
-    fn cancel<H: Host<S>>(&mut self, host: &mut H, process: u32, key: &[u8], now: Time) {
-        let slot = if process >= PROCESS_ID_FIRST {
-            self.process_ids.index_of(process).and_then(|index| self.clients.at(index))
-        } else {
-            // Session mode: the server's own process id.
-            self.resident.iter().find_map(|(_, resident)| match resident.holder {
-                Holder::Client(slot) => {
-                    let client = self.clients.get(slot)?;
-                    let backend = client.backend.as_ref()?;
-                    (client.is_session_mode() && backend.process() == process).then_some(slot)
-                }
-                _ => None,
-            })
+    fn cancel<H: Host<S>>(&mut self, host: &mut H, process: u32, key: CancelKey, now: Time) {
+        let of_client = self.process_ids.index_of(process).and_then(|index| self.clients.at(index));
+        // Session mode: the server's own process id. Several servers may have the same, and a server that is
+        // a pooler itself one of those that are given to clients here.
+        let of_servers = self.resident.iter().filter_map(|(_, resident)| match resident.holder {
+            Holder::Client(slot) => {
+                let client = self.clients.get(slot)?;
+                let backend = client.backend.as_ref()?;
+                (client.is_session_mode() && backend.process() == process).then_some(slot)
+            }
+            _ => None,
+        });
+        let fits = |slot: &Slot| {
+            let client = self.clients.get(*slot);
+            client.is_some_and(|client| equal_in_constant_time(&client.record.secret, &key))
         };
-        let Some(slot) = slot else { return };
-        let Some(client) = self.clients.get(slot) else { return };
-        if equal_in_constant_time(&client.record.secret, key) {
+        let found = of_client.into_iter().chain(of_servers).find(fits);
+        if let Some(slot) = found {
             self.cancel_query(host, slot, now);
+        } else if self.process_ids.gives_out(process) {
+            // Maybe a server gave it out, to a client in session mode of another loop.
+            for other in (0..self.loops).map(LoopId).filter(|id| *id != self.id) {
+                host.send(other, ToLoop::Cancel { process, key: key.clone() });
+            }
         }
     }
 
@@ -585,11 +599,14 @@ impl<S: Socket> Engine<S> {
             ClientState::Waiting => self.cancel_waiting(host, slot, now),
             ClientState::Active => {
                 let Some(backend) = &mut client.backend else { return };
-                // Idle in a transaction there is nothing to cancel; and one request at a time
-                // has all the effect that there can be.
-                if !backend.requests.is_empty() && backend.lending.cancels_in_flight == 0 {
-                    backend.lending.cancel_due = true;
-                    backend.cancel_if_due(host, self.id);
+                if !backend.requests.owes_for_client() {
+                    // Idle in a transaction there is nothing to cancel.
+                    if client.held && !client.input.is_empty() {
+                        client.pending_session().cancel_follows = true;
+                    }
+                } else if backend.lending.cancels_in_flight == 0 {
+                    // (One request at a time has all the effect that there can be.)
+                    backend.cancel_what_was_sent(host, self.id);
                 }
             }
             ClientState::Idle | ClientState::Closing => {}
@@ -627,7 +644,8 @@ impl<S: Socket> Engine<S> {
             extended |= !simple && header.kind != frontend::FLUSH;
         }
         if !self.pools[client.pool as usize].pool.lock().forget_waiter(id, client.since) {
-            return; // a backend is on its way: too late
+            client.pending_session().cancel_follows = true; // a backend is on its way
+            return;
         }
         client.state = ClientState::Idle;
         client.since = now;
@@ -646,9 +664,26 @@ impl<S: Socket> Engine<S> {
         if ended {
             build::ready_for_query(&mut answer, TransactionStatus::Idle);
         }
-        self.answer(host, slot, &answer, &[], now);
+        self.say(host, slot, &answer, now);
         self.drain_if_idle(host, slot, now);
+        self.rearm_if_limited(slot, now);
         self.resume_later(slot);
+    }
+
+    /// A cancel request may still hit whatever the backend in this place does: no other client may have
+    /// it.
+    fn spoil_by_cancel(&mut self, place: Slot) {
+        let Some(resident) = self.resident.get_mut(place) else { return };
+        let backend = match &mut resident.holder {
+            Holder::Client(slot) => {
+                self.clients.get_mut(*slot).and_then(|client| client.backend.as_mut())
+            }
+            Holder::Engine(backend) => Some(backend),
+            Holder::Pool | Holder::Listener(_) => None,
+        };
+        if let Some(backend) = backend {
+            backend.lending.spoiled.get_or_insert("a cancel request for it is unanswered");
+        }
     }
 
     fn cancel_done<H: Host<S>>(&mut self, host: &mut H, place: Slot, now: Time) {
@@ -771,7 +806,7 @@ impl<S: Socket> Backend<S> {
             pool: self.pool.id,
             local: None,
             cancels: self.lending.cancels_in_flight,
-            cancel_waits: self.lending.cancel_due,
+            cancel_waits: self.lending.cancel_due.is_some(),
             epoch: self.epoch(),
             database: self.pool.database.clone(),
             user: self.pool.user.clone(),

@@ -330,6 +330,7 @@ impl<S: Socket> Engine<S> {
             }
             if client.is_skipping() {
                 client.held = false;
+                client.take_cancel();
                 if let Err(lost) = skip_to_sync(client, header, rest.len(), passage) {
                     return lost;
                 }
@@ -337,7 +338,12 @@ impl<S: Socket> Engine<S> {
             }
             if client.backend.is_none() {
                 match self.without_backend(slot, header, rest, passage, now) {
-                    Answered::Here => continue,
+                    Answered::Here => {
+                        if let Some(client) = self.clients.get_mut(slot) {
+                            client.take_cancel();
+                        }
+                        continue;
+                    }
                     Answered::NeedsBackend => {}
                 }
                 let body = &rest[HEADER_BYTES..header.total().min(rest.len())];
@@ -554,6 +560,9 @@ impl<S: Socket> Engine<S> {
         if backend.known.notifying == Notifying::Due {
             backend.known.notifying = Notifying::Noted;
             view.pool.notifiers().notifies(backend.process(), process, now);
+        }
+        if result.is_ok() && client.take_cancel() && backend.requests.owes_for_client() {
+            backend.cancel_what_was_sent(host, self.id);
         }
         client.backend = Some(backend);
         let wants_vacancy =

@@ -284,7 +284,7 @@ impl<S: Socket> Engine<S> {
                 view.pool.database, view.pool.user
             ))
             .write(&mut notice);
-        self.answer(host, slot, &notice, &[], now);
+        self.say(host, slot, &notice, now);
     }
 
     /// The next limit that the client runs into as things are, and when.
@@ -317,7 +317,9 @@ impl<S: Socket> Engine<S> {
             }
             ClientState::Active => {
                 let Some(backend) = &client.backend else { return None };
-                if !backend.requests.is_empty() || backend.requests.is_copying_in() {
+                let waits_for_us = client.held; // its message, or the answer
+                if waits_for_us || !backend.requests.is_empty() || backend.requests.is_copying_in()
+                {
                     consider(limit(Overdue::Query, settings.query_timeout, client.since));
                 } else if backend.from_server.status != TransactionStatus::Idle
                     || backend.requests.is_in_pipeline()
@@ -355,6 +357,10 @@ impl<S: Socket> Engine<S> {
 
     /// Arms the deadline that fits what the client does now, if any limit is set at all.
     pub(super) fn rearm(&mut self, slot: Slot, now: Time) {
+        let Some(client) = self.clients.get(slot) else { return };
+        if client.state == ClientState::Closing {
+            return; // it has its time to read its goodbye
+        }
         let at = self.next_overdue(slot, now).map(|(_, at)| at);
         self.set_deadline(slot, at);
     }
@@ -489,8 +495,10 @@ impl<S: Socket> Client<S> {
         let stands_still = self.mode != PoolMode::Session
             && !self.exclusive
             && (self.leaves_answers_unread() || self.stops_in_a_message());
+        let held = self.held;
         let Some(backend) = self.backend.as_mut() else { return false };
-        let sits_idle = (kept || backend.from_server.status != TransactionStatus::Idle)
+        let sits_idle = !held
+            && (kept || backend.from_server.status != TransactionStatus::Idle)
             && backend.requests.is_empty()
             && !backend.requests.is_in_pipeline()
             && now.micros_since(backend.lending.since) >= PARK_AFTER_US;

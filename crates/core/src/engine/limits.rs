@@ -10,7 +10,7 @@ pub const WHOLE_MESSAGE_BYTES: usize = 16 * 1024;
 /// text, see `restore`.
 pub const WHOLE_TEXT_BYTES: usize = READ_BYTES;
 /// A longer one must come at this rate, in bytes a second, while others wait for its backend
-/// and `client_write_timeout` is over: less is no transfer.
+/// and `client_read_timeout` is over: less is no transfer.
 pub const STREAM_BYTES_A_SECOND_MIN: u64 = 64 * 1024;
 /// Microseconds within which a goodbye belongs to the query that it stands behind: it was sent
 /// with it, for the query to be carried out. Later, and with the connection closed, it says
@@ -60,7 +60,7 @@ pub const NOTIFICATIONS_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub const TIMEOUT_MS_MIN: u64 = 1_000;
 /// How often it is tried to take off a timeout that cuts that off, and to ask under it.
 pub const LIFTS_MAX: u8 = 100;
-/// Room for a usual question to a server: see `doubt`.
+/// Room for a usual question to a server: see `unverified`.
 pub const QUESTION_BYTES: usize = 512;
 /// A pipeline up to this size is kept until its first answer, so that it can be sent again
 /// when a shared statement turns out to be stale.

@@ -124,6 +124,9 @@ pub enum ToLoop<S: Socket> {
     CancelClient(ClientId),
     /// The server has dealt with a cancel request for a backend resident here.
     CancelDone(Slot),
+    /// A cancel request for the backend in this place was sent, and the server has not closed that
+    /// connection in time: it may still deal with it.
+    CancelUnanswered(Slot),
     /// Ends a client's connection (KILL_CLIENT, a dropped database).
     Kill {
         /// Who.
@@ -163,6 +166,7 @@ impl<S: Socket> fmt::Debug for ToLoop<S> {
             Self::EndUnusedListener(_) => "EndUnusedListener",
             Self::CancelClient(_) => "CancelClient",
             Self::CancelDone(_) => "CancelDone",
+            Self::CancelUnanswered(_) => "CancelUnanswered",
             Self::Kill { .. } => "Kill",
             Self::KillAll { .. } => "KillAll",
             Self::Drain(_) => "Drain",

@@ -42,6 +42,8 @@ pub(super) struct PendingSession {
     /// A Query that streams.
     pub(super) streaming: Option<Box<StreamingQuery>>,
     pub(super) dropped: Dropped,
+    /// A cancel request has come for its next message, which waits here: it is sent after that.
+    pub(super) cancel_follows: bool,
     pub(super) farewell: Farewell,
 }
 
@@ -59,6 +61,7 @@ impl PendingSession {
             && self.vacancy.is_none()
             && self.streaming.is_none()
             && !self.dropped.drops()
+            && !self.cancel_follows
             && self.farewell == Farewell::None
     }
 }

@@ -6,8 +6,8 @@
 //!   Bind Describe Execute Sync          of a named statement that the server has
 //!   Parse Bind Describe Execute Sync    of the unnamed statement, whose text is plain
 //!   Query                               whose text is plain: see `session::scan::is_plain`
-//!        │ all here, nothing outstanding, and each check passed?  no ──► the full lane (`turn`), from the
-//!        ▼                                                              first byte
+//!        │ all here, nothing outstanding, and each check passed?  no ──► the full lane (`from_client`),
+//!        ▼                                                              from the first byte
 //!   a named statement gets its shared name; one entry in the queue of requests for each message; one write
 //!
 //!   ReadyForQuery, and nothing else outstanding  ──►  the books of one transaction, no more

@@ -116,6 +116,12 @@ impl ProcessIds {
         }
     }
 
+    /// Whether an id is one that this loop gives out.
+    pub(super) fn gives_out(&self, process: u32) -> bool {
+        let home = self.own.loop_of(process, u16::try_from(self.loops).unwrap_or(u16::MAX));
+        home.is_some_and(|home| u32::from(home.0) == self.home)
+    }
+
     /// The index of the client that has this id.
     pub(super) fn index_of(&self, process: u32) -> Option<u32> {
         self.places.get(&process).copied()

@@ -228,6 +228,11 @@ impl RequestQueue {
         self.owed().any(|owed| !owed.is_injected_query())
     }
 
+    /// Whether something of the client's is outstanding, and not only what is ours.
+    pub(super) fn owes_for_client(&self) -> bool {
+        self.owed().any(|owed| !owed.is_injected())
+    }
+
     /// Whether a query or pipeline of the client is to be answered to its end yet.
     pub(super) fn owes_client_ready(&self) -> bool {
         self.owes_ready()
@@ -305,6 +310,11 @@ impl RequestQueue {
     #[inline]
     pub(super) fn pipeline(&self) -> u64 {
         self.pipeline
+    }
+
+    /// The first pipeline of which nothing has been sent.
+    pub(super) fn next_pipeline(&self) -> u64 {
+        self.pipeline + u64::from(self.is_in_pipeline())
     }
 
     /// The pipeline to which the next answer belongs.
@@ -583,9 +593,7 @@ impl RequestQueue {
         let InDoubt::Syncs { count, fence_passed } = self.in_doubt else { return false };
         match self.front() {
             // Not its own, if it has one: that comes after its completion.
-            Some(owed) if fence_passed || (owed.ends_with_ready() && !owed.is_text()) => {
-                return false;
-            }
+            Some(owed) if fence_passed || owed.is_sync() => return false,
             Some(_) => {}
             None => self.position = Position::Between, // and no Sync more is needed
         }

@@ -3,6 +3,7 @@
 //! The simulation in the lab crate runs whole crowds; here stands what is easier to read as a
 //! script, above all the traps that other poolers fell into.
 
+mod cancels;
 mod census;
 mod channels;
 mod direct;

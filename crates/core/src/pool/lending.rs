@@ -204,7 +204,7 @@ impl<B> Pool<B> {
 
     /// Backends that count against the size.
     fn counted(&self) -> u32 {
-        self.total() - self.parked.min(self.limits.idle_transaction_reserve)
+        self.total().saturating_sub(self.parked.min(self.limits.idle_transaction_reserve))
     }
 
     /// Whether nothing is opened now: PAUSE, or its database is wanted, or an opening has failed and it is not time to try again,
@@ -445,6 +445,8 @@ impl<B> Pool<B> {
     pub fn lost(&mut self, now: Time) -> u32 {
         debug_assert!(self.lent > 0, "a backend was lost that was not lent");
         self.lent = self.lent.saturating_sub(1);
+        // It may have been parked: where it went down with a panic, nothing says so.
+        self.parked = self.parked.min(self.lent);
         self.openings_due(now)
     }
 

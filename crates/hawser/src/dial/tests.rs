@@ -410,6 +410,30 @@ async fn a_cancel_request_goes_to_the_server_that_runs_the_query_encrypted_as_it
     assert_eq!(*cancels.lock().unwrap(), [(77, b"key".to_vec())]);
 }
 
+/// Such a server may deal with it yet, when another client has the server connection.
+#[tokio::test]
+async fn a_cancel_request_that_is_not_answered_in_time_was_sent_all_the_same() {
+    let server = Fake::new(Door::Trust).start().await;
+    let dialler = Dialler::default();
+    let login = login(&Secret::None);
+    let target = target(&[&server], Connecting::never());
+    let dialled = dial(&dialler, &target, &login).await.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = listener.local_addr().unwrap();
+    let moved = |address: SocketAddr| {
+        let mut places = locked(&dialler.places);
+        let (place, _) = places.by_id.get_mut(&dialled.server).unwrap();
+        place.endpoint = Endpoint::Tcp { host: String::new(), address };
+    };
+    moved(silent); // its backlog takes the connection, and nobody reads it
+    let within = Duration::from_millis(200);
+    let failed = dialler.cancel(dialled.server, 77, b"key", within).await.unwrap_err();
+    assert!(failed.was_sent, "{}", failed.error);
+    drop(listener);
+    let failed = dialler.cancel(dialled.server, 77, b"key", within).await.unwrap_err();
+    assert!(!failed.was_sent, "{}", failed.error);
+}
+
 #[tokio::test]
 async fn a_server_under_its_limit_of_connections_is_passed_over() {
     let full = Fake::new(Door::Trust).start().await;

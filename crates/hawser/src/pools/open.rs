@@ -18,7 +18,7 @@ use crate::dial::hand_over::{self, NotHandedOver, Secret};
 use crate::dial::talk::{Talk, TalkError};
 use crate::dial::{DialError, Dialled, Known};
 use crate::limits::AddressPermit;
-use crate::loops::{Order, Pool};
+use crate::loops::{Loops, Order, Pool};
 use crate::service::Service;
 use crate::socket::Conn;
 
@@ -105,14 +105,42 @@ pub async fn take_orders(service: Arc<Service>, mut orders: mpsc::UnboundedRecei
     }
 }
 
+/// A backend that the pool counts as opening: loop `home` is told what became of it, also by a panic.
+struct Opening<'a> {
+    loops: &'a Loops,
+    pool: Pool,
+    home: LoopId,
+    is_told: bool,
+}
+
+impl Opening<'_> {
+    fn tell(mut self, what: ToLoop<Conn>) {
+        self.is_told = true;
+        self.loops.send(self.home, what);
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        if !self.is_told {
+            let error = ClientError::fatal(
+                SqlState::INTERNAL_ERROR,
+                "an internal error kept a server connection from being opened",
+            );
+            let (pool, retry_after) = (self.pool.clone(), RETRY_AFTER_FIRST);
+            let failed = ToLoop::OpenFailed { pool, error, fatal: false, retry_after };
+            self.loops.send(self.home, failed);
+        }
+    }
+}
+
 /// Opens a backend, which the pool counts as opening already, and tells loop `home` of it.
 async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
+    let opening = Opening { loops: &service.loops, pool: pool.clone(), home, is_told: false };
     let Some(entry) = service.pools.by_id(pool.id) else {
         let error = ClientError::fatal(SqlState::CONNECTION_FAILURE, "the pool has been removed");
         let retry_after = Duration::ZERO;
-        let failed = ToLoop::OpenFailed { pool, error, fatal: true, retry_after };
-        service.loops.send(home, failed);
-        return;
+        return opening.tell(ToLoop::OpenFailed { pool, error, fatal: true, retry_after });
     };
     let epoch = pool.epoch();
     let begun = Instant::now();
@@ -132,7 +160,7 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
             pool.set_last_error(None);
             service.tally.server_logins.increment();
             let seed = seed(service, pool, epoch, socket, parameters, opened);
-            service.loops.send(home, ToLoop::Opened(seed));
+            opening.tell(ToLoop::Opened(seed));
         }
         Err(error) => {
             service.tally.server_login_failures.increment();
@@ -163,8 +191,7 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
             pool.set_last_error(Some(error.clone()));
             *locked(&entry.refusal) = fatal.then(|| error.clone());
             *locked(&entry.unanswered) = is_silent.then(|| (Instant::now(), error.clone()));
-            let failed = ToLoop::OpenFailed { pool, error, fatal, retry_after };
-            service.loops.send(home, failed);
+            opening.tell(ToLoop::OpenFailed { pool, error, fatal, retry_after });
         }
     }
     entry.changed.notify_waiters();

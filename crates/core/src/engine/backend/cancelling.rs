@@ -7,17 +7,28 @@ use crate::engine::socket::Socket;
 use crate::ids::LoopId;
 
 impl<S: Socket> Backend<S> {
-    /// Sends the cancel request that is due, unless it could hit a query of ours (trap 16): its
-    /// client's would then run on, under settings that are not its own.
+    /// Cancels what its client has sent so far. At once, unless that could hit a query of ours (trap 16):
+    /// its client's would then run on, under settings that are not its own.
+    pub(in crate::engine) fn cancel_what_was_sent<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        reply_to: LoopId,
+    ) {
+        self.lending.cancel_due = Some(self.requests.next_pipeline());
+        self.cancel_if_due(host, reply_to);
+    }
+
+    /// Sends the cancel request that is due, if it can be sent now.
     #[inline]
     pub(in crate::engine) fn cancel_if_due<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
-        if self.lending.cancel_due {
-            self.cancel_when_safe(host, reply_to);
+        if let Some(end) = self.lending.cancel_due {
+            self.cancel_when_safe(host, reply_to, end);
         }
     }
 
+    /// `end`: the first pipeline that it is not for.
     #[cold]
-    fn cancel_when_safe<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
+    fn cancel_when_safe<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId, end: u64) {
         let ours = self.requests.has_injected_query()
             || (self.requests.contains(Request::InjectedSync)
                 && !self.prepared.replay.is_healing()
@@ -25,8 +36,8 @@ impl<S: Socket> Backend<S> {
         if ours {
             return;
         }
-        self.lending.cancel_due = false;
-        if !self.requests.is_empty() {
+        self.lending.cancel_due = None;
+        if !self.requests.is_empty() && !self.requests.has_come_to(end) {
             self.cancel(host, reply_to);
         }
     }

@@ -192,8 +192,9 @@ pub(in crate::engine) struct Lending {
     /// What cannot be undone has happened to it: it is closed, not given back.
     pub(in crate::engine) spoiled: Option<&'static str>,
     pub(in crate::engine) cancels_in_flight: u32,
-    /// A cancel request goes out once no query of ours is before the client's.
-    pub(in crate::engine) cancel_due: bool,
+    /// A cancel request goes out once no query of ours is before the client's: for what comes before this
+    /// pipeline.
+    pub(in crate::engine) cancel_due: Option<u64>,
     pub(in crate::engine) parked: bool,
     /// Its client keeps it between transactions, and is counted for that.
     pub(in crate::engine) pinned: Option<Box<Pinned>>,
@@ -216,7 +217,7 @@ impl Lending {
             reset_due: Reset::No,
             spoiled: None,
             cancels_in_flight: 0,
-            cancel_due: false,
+            cancel_due: None,
             parked: false,
             pinned: None,
             vacancy: None,

@@ -23,23 +23,23 @@ impl Functions {
         (!named.is_empty() || census.is_some()).then(|| Box::new(Self { named, census }))
     }
 
-    /// The effects of a text, with those of the functions that it may call; by the census, or only of
-    /// those that the configuration names.
-    pub(in crate::engine) fn add_to(&self, effects: Effects, text: &[u8], census: bool) -> Effects {
+    /// The effects of a text, with those of the functions that it may call. `told`: the server reports its
+    /// sessions, and has what functions do, and knows what the client could not do itself.
+    pub(in crate::engine) fn add_to(&self, effects: Effects, text: &[u8], told: bool) -> Effects {
         let mut effects = if !self.named.is_empty() && self.named.stand_in(text) {
             effects.and_keeps_variables()
         } else {
             effects
         };
-        let counts = |all: &&Arc<Census>| census || all.executes_strings;
-        if let Some(more) = self.census.as_ref().filter(counts).and_then(|all| all.of_text(text)) {
-            if census {
-                effects.absorb(&more);
-            } else {
-                effects.executes_strings |= more.executes_strings; // no report tells before
-            }
+        if let Some(more) = self.census(told).and_then(|census| census.of_text(text)) {
+            effects.absorb(&more);
         }
         effects
+    }
+
+    fn census(&self, told: bool) -> Option<&Arc<Census>> {
+        let all = self.census.as_ref()?;
+        if told { all.untold.as_ref() } else { Some(all) }
     }
 
     /// Whether a text that is too long to be looked at as a whole can be read for the names that the
@@ -48,8 +48,8 @@ impl Functions {
         !self.named.is_empty()
     }
 
-    /// Reads a text that comes in chunks.
-    pub(in crate::engine) fn reader(&self) -> Option<Reader> {
-        self.census.clone().map(Reader::new)
+    /// Reads a text that comes in chunks. `told`: see [`Self::add_to`].
+    pub(in crate::engine) fn reader(&self, told: bool) -> Option<Reader> {
+        self.census(told).cloned().map(Reader::new)
     }
 }

@@ -602,7 +602,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             scanner.doubt();
         }
         let told = self.backend.known.session_report.is_some();
-        let reader = functions.filter(|_| !told).and_then(Functions::reader);
+        let reader = functions.and_then(|functions| functions.reader(told));
         let mut streaming = Box::new(StreamingQuery::new(scanner, reader));
         streaming.feed(self.body);
         self.client.pending_session().streaming = Some(streaming);

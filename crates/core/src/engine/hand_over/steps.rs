@@ -396,7 +396,7 @@ impl<S: Socket> Engine<S> {
         client.backend = Some(backend);
         let mode = client.mode;
         match mode {
-            _ if !begins => self.answer(host, slot, &said, &[], now), // before its first answer
+            _ if !begins => self.say(host, slot, &said, now), // before its first answer
             PoolMode::Session => self.greet_late(host, slot, now),
             _ => self.greet(host, slot, process, now),
         }

@@ -82,7 +82,7 @@ impl<S: Socket> Engine<S> {
                 client.backend = Some(backend);
             }
         }
-        self.answer(host, slot, &answer, &[], now);
+        self.say(host, slot, &answer, now);
         if lost {
             self.backend_lost(slot, "server closed the connection");
             return;

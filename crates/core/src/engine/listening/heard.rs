@@ -161,7 +161,7 @@ impl<S: Socket> Engine<S> {
             if listening.queue.is_empty() {
                 listening.queue = VecDeque::new();
             }
-            self.answer(host, slot, &out, &[], now);
+            self.say(host, slot, &out, now);
         } else if listening.queued_bytes + unsent > limits::NOTIFICATIONS_BYTES_MAX {
             let error = ClientError::fatal(
                 SqlState::CONFIGURATION_LIMIT_EXCEEDED,

@@ -67,7 +67,7 @@ impl<S: Socket> Relay<'_, S> {
         let backend = &*self.backend;
         if !self.has_plain_lane
             || self.client.is_none()
-            || backend.from_server.receiving_rest > 0
+            || backend.is_in_mid_answer()
             || backend.known.at_stake.has_start_values()
         {
             return None;

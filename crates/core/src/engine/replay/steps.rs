@@ -54,7 +54,7 @@ impl<S: Socket> Engine<S> {
                 let mut answer = std::mem::take(&mut backend.prepared.replay.refusal);
                 backend.prepared.replay.forget();
                 build::ready_for_query(&mut answer, TransactionStatus::Idle);
-                self.answer(host, slot, &answer, &[], now);
+                self.say(host, slot, &answer, now);
                 self.give_back_if_unused(host, slot, now);
             }
         }

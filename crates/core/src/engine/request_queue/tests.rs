@@ -204,18 +204,20 @@ fn a_copy_that_fails_answers_the_syncs_after_its_data_and_leaves_the_others_in_d
 }
 
 #[test]
-fn ready_in_doubt_is_not_that_of_a_query_before_its_completion() {
-    let mut queue = queue(&[Request::Query]);
-    queue.copy_begins();
-    assert!(queue.is_sync_of_copy());
-    queue.push_copy_input(false);
-    queue.copy_failed();
-    queue.complete_with_ready();
-    queue.push(Request::Query.into());
-    assert!(queue.take_ready_in_doubt());
-    assert!(!queue.has_syncs_in_doubt());
-    queue.complete_with_ready();
-    assert!(queue.is_plain());
+fn ready_in_doubt_is_not_that_of_a_query_or_a_call_before_its_completion() {
+    for next in [Request::Query, Request::Call] {
+        let mut queue = queue(&[Request::Query]);
+        queue.copy_begins();
+        assert!(queue.is_sync_of_copy());
+        queue.push_copy_input(false);
+        queue.copy_failed();
+        queue.complete_with_ready();
+        queue.push(next.into());
+        assert!(queue.take_ready_in_doubt());
+        assert!(!queue.has_syncs_in_doubt());
+        queue.complete_with_ready();
+        assert!(queue.is_plain());
+    }
 }
 
 #[test]

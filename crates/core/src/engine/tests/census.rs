@@ -160,3 +160,25 @@ fn statements_that_change_the_catalog_make_a_census_due_once_they_are_committed(
     world.send(&server, &answers("CI"));
     assert!(!world.pool.expects_other_functions());
 }
+
+/// A report tells nothing of connections that dblink keeps: another user of the pool could use them.
+#[test]
+fn a_function_that_connects_by_dblink_keeps_its_server_connection_with_reports_too() {
+    for report in [None, Some("1")] {
+        for text in ["SELECT setup()".to_owned(), format!("SELECT setup(){}", " ".repeat(300_000))]
+        {
+            let mut world = World::new(1);
+            world.report = report;
+            learn(&world, &[("setup", "BEGIN PERFORM dblink_connect('c', 'host=other'); END")]);
+            let (client, other) = (world.client(), world.client());
+            world.send(&client, &query(&text));
+            let server = world.servers[0].clone();
+            world.send(&server, &answers("CI"));
+            assert_eq!(client.kinds(), "CZ");
+            world.send(&other, &query("SELECT 1"));
+            world.close(&client);
+            assert!(server.is_dropped(), "{report:?}");
+            assert_eq!(world.servers[1].received(), query("SELECT 1"));
+        }
+    }
+}

@@ -349,6 +349,31 @@ fn an_answer_of_ours_behind_a_servers_is_given_without_another_event() {
     assert_eq!(client.kinds(), "2C1");
 }
 
+/// The answer was put into the middle of the server's message, and nothing could be read after it.
+#[test]
+fn an_answer_of_ours_waits_for_the_rest_of_a_message_of_the_server() {
+    for end in [sync(), flush()] {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &[parse("a", "SELECT 1"), sync()].concat());
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("1I"));
+        client.received();
+        let describe = message(b'D', b"P\0");
+        let wide = [parse("", "SELECT * FROM wide"), bind(""), describe, flush()].concat();
+        world.send(&client, &wide);
+        let columns = message(b'T', &[0; 40_000]);
+        world.send(&server, &[&answers("12")[..], &columns[..20_000]].concat());
+        let close = [message(b'C', b"Sa\0"), end.clone()].concat();
+        world.send(&client, &close);
+        let got = client.received();
+        assert_eq!(got, [&answers("12")[..], &columns[..20_000]].concat());
+        world.send(&server, &columns[20_000..]);
+        let rest = [&columns[20_000..], &answers("3")[..]].concat();
+        assert_eq!(client.received(), rest);
+    }
+}
+
 #[test]
 fn thousands_of_answers_of_ours_do_not_wait_for_the_server() {
     let mut world = World::new(1);

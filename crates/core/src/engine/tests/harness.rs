@@ -372,6 +372,14 @@ impl World {
     }
 
     /// Only before anything is prepared.
+    /// The server refuses the next one that is asked for, and would refuse others.
+    pub(super) fn refuse_opening(&mut self) {
+        let (pool, home, _) = self.asked.openings.pop_front().expect("none is asked for");
+        let error = ClientError::fatal(SqlState::INVALID_PASSWORD, "it takes no sessions");
+        let retry_after = std::time::Duration::from_secs(1);
+        self.deliver(home, ToLoop::OpenFailed { pool, error, fatal: true, retry_after });
+    }
+
     pub(super) fn limit_statement_memory(&mut self, bytes: usize) {
         self.pool.statements.memory().set_max(bytes);
     }
@@ -568,18 +576,23 @@ impl World {
         self.raise(peer, Readiness { readable: true, ..Readiness::default() });
     }
 
-    /// A client's place in its loop.
-    pub(super) fn slot_of(&self, peer: &Peer) -> crate::ids::Slot {
+    /// A client's loop, and its place there.
+    fn place_of(peer: &Peer) -> (usize, crate::ids::Slot) {
         match peer.0.lock().unwrap().watch {
-            Some((_, Token::Client(slot))) => slot,
+            Some((home, Token::Client(slot))) => (home.0.into(), slot),
             _ => panic!("not a client that is watched"),
         }
     }
 
-    /// Does something with the backend of a client of loop 0 that no message of the client's does.
+    /// A client's place in its loop.
+    pub(super) fn slot_of(&self, peer: &Peer) -> crate::ids::Slot {
+        Self::place_of(peer).1
+    }
+
+    /// Does something with the backend of a client that no message of the client's does.
     pub(super) fn with_backend_of(&mut self, peer: &Peer, work: impl FnOnce(&mut Backend<Fake>)) {
-        let slot = self.slot_of(peer);
-        let client = self.engines[0].clients.get_mut(slot).unwrap();
+        let (home, slot) = Self::place_of(peer);
+        let client = self.engines[home].clients.get_mut(slot).unwrap();
         work(client.backend.as_mut().unwrap());
     }
 

@@ -41,6 +41,46 @@ fn trap_26_a_drain_ends_each_client_when_its_transaction_ends() {
     assert!(busy.is_dropped());
 }
 
+/// With a limit on clients it was cut off at the next tick, with its answer.
+#[test]
+fn a_client_that_takes_its_last_answer_slowly_has_time_for_it() {
+    let mut world = World::new(1);
+    world.change_settings(|settings| settings.client_idle_timeout = Duration::from_secs(60));
+    let client = world.client();
+    world.send(&client, &query("SELECT 1"));
+    let server = world.servers[0].clone();
+    client.hold();
+    world.deliver(LoopId(0), ToLoop::Drain(goodbye()));
+    world.send(&server, &answers("DCI"));
+    world.wait_ms(3_000);
+    assert!(!client.is_dropped());
+    client.let_go();
+    world.takes(&client);
+    assert_eq!(client.kinds(), "DCZE");
+    assert!(client.is_dropped());
+}
+
+/// They could wait for those that serve: the password was changed, say, and sessions go on.
+#[test]
+fn an_opening_that_is_refused_ends_no_waiter_while_others_serve() {
+    let mut world = World::new(2);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &query("SELECT 1"));
+    let server = world.servers[0].clone();
+    world.opens_nothing(true);
+    world.send(&other, &query("SELECT 2"));
+    world.refuse_opening();
+    assert!(!other.is_dropped());
+    world.send(&server, &answers("CI"));
+    world.send(&server, &answers("CI"));
+    assert_eq!((client.kinds(), other.kinds()), ("CZ".into(), "CZ".into()));
+    world.breaks(&server);
+    world.send(&other, &query("SELECT 3"));
+    world.wait_ms(2_000);
+    world.refuse_opening();
+    assert!(other.is_dropped(), "nothing serves");
+}
+
 #[test]
 fn trap_24_a_pipeline_without_end_lets_others_through() {
     let mut world = World::new(1);
@@ -151,6 +191,24 @@ fn idle_transaction_timeout_counts_from_the_last_answer() {
     assert!(client.is_dropped());
     assert!(String::from_utf8_lossy(&client.received()).contains("25P03"));
     server.received();
+}
+
+#[test]
+fn a_client_whose_message_waits_here_is_not_idle() {
+    let mut world = World::new(1);
+    world.change_settings(|settings| settings.idle_transaction_timeout = Duration::from_secs(1));
+    let client = world.client();
+    world.send(&client, &query("BEGIN"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CT"));
+    world.send(&client, &query("SELECT pg_sleep(9)"));
+    world.deliver(LoopId(0), ToLoop::Cancel { process: PROCESS_ID_FIRST, key: [9; 4].into() });
+    world.send(&server, &answers("EF"));
+    server.received();
+    world.send(&client, &query("ROLLBACK"));
+    assert_eq!(server.kinds(), "", "the request may still hit it");
+    world.wait_ms(3000);
+    assert!(!client.is_dropped());
 }
 
 #[test]

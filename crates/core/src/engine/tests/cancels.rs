@@ -1,0 +1,113 @@
+//! Cancel requests: which query they may hit.
+
+use super::harness::*;
+use crate::engine::request_queue::Request;
+use crate::engine::{PROCESS_ID_FIRST, PoolMode, ToLoop};
+use crate::ids::LoopId;
+
+/// The first client's, with this number from 0 on.
+fn cancel(client: u32) -> ToLoop<Fake> {
+    ToLoop::Cancel { process: PROCESS_ID_FIRST + client, key: [9; 4].into() }
+}
+
+#[test]
+fn a_server_connection_whose_cancel_request_is_unanswered_serves_no_other_client() {
+    for leaves in [false, true] {
+        let mut world = World::new(1);
+        let (client, other) = (world.client(), world.client());
+        world.send(&client, &query("SELECT pg_sleep(9)"));
+        let server = world.servers[0].clone();
+        server.received();
+        world.deliver(LoopId(0), cancel(0));
+        world.send(&other, &query("SELECT 2"));
+        let place = world.asked.cancels[0].backend;
+        if leaves {
+            world.close(&client);
+        } else {
+            world.send(&server, &answers("CI"));
+            assert_eq!(client.kinds(), "CZ");
+        }
+        world.deliver(LoopId(0), ToLoop::CancelUnanswered(place));
+        if leaves {
+            world.send(&server, &answers("EI"));
+            world.deliver(LoopId(0), ToLoop::CancelDone(place)); // that of the client's end
+        }
+        assert!(server.is_dropped(), "the request may come late (it leaves: {leaves})");
+        assert_eq!(world.servers[1].received(), query("SELECT 2"));
+    }
+}
+
+/// In session mode clients have the ids of their servers' processes, and of two servers these may be equal.
+#[test]
+fn a_cancel_request_finds_its_client_among_those_with_one_process_id() {
+    let mut world = World::with_loops(2, 2);
+    let clients = [0, 1].map(|home| world.client_of(LoopId(home), PoolMode::Session, &[]));
+    let (mut process, mut backend) = (0, None);
+    for client in &clients {
+        world.send(client, &query("SELECT pg_sleep(9)"));
+        world.with_backend_of(client, |of| {
+            of.set_process(PROCESS_ID_FIRST + 100); // as of a server that is a pooler itself
+            process = of.process();
+            backend = Some(of.place());
+        });
+    }
+    for (home, secret) in [(0, [7; 4]), (1, [8; 4])] {
+        let slot = world.slot_of(&clients[usize::from(home)]);
+        world.with_engine(LoopId(home), |engine, _, _| {
+            engine.clients.get_mut(slot).unwrap().record.secret = secret[..].into();
+        });
+    }
+    world.deliver(LoopId(0), ToLoop::Cancel { process, key: [8; 4].into() });
+    assert_eq!(world.asked.cancels.len(), 1);
+    assert_eq!(Some(world.asked.cancels[0].backend), backend);
+}
+
+/// The server never got the message, and PostgreSQL would have cancelled it.
+#[test]
+fn a_cancel_request_for_a_message_that_waits_here_follows_it() {
+    // After an earlier cancel request.
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("BEGIN"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CT"));
+    world.send(&client, &query("SELECT 1"));
+    world.deliver(LoopId(0), cancel(0));
+    server.received();
+    world.send(&server, &answers("CT"));
+    world.send(&client, &query("SELECT pg_sleep(9)"));
+    assert_eq!(server.kinds(), "", "the first request may still hit it");
+    world.deliver(LoopId(0), cancel(0));
+    assert_eq!(world.asked.cancels.len(), 1);
+    let done = ToLoop::CancelDone(world.asked.cancels[0].backend);
+    world.deliver(LoopId(0), done);
+    assert_eq!(server.received(), query("SELECT pg_sleep(9)"));
+    assert_eq!(world.asked.cancels.len(), 2);
+    let done = ToLoop::CancelDone(world.asked.cancels[1].backend);
+    world.deliver(LoopId(0), done);
+    world.send(&server, &answers("EF"));
+    world.send(&client, &query("ROLLBACK"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(world.asked.cancels.len(), 2, "once");
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn a_cancel_request_hits_nothing_that_was_sent_after_it_came() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("BEGIN"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CT"));
+    world.send(&client, &query("SELECT 1"));
+    // A Sync of ours could be hit.
+    world.with_backend_of(&client, |backend| backend.request(Request::InjectedSync));
+    world.deliver(LoopId(0), cancel(0));
+    assert_eq!(world.asked.cancels.len(), 0);
+    world.send(&server, &answers("CT"));
+    world.send(&client, &query("SELECT 2"));
+    world.send(&server, &answers("T"));
+    assert_eq!(world.asked.cancels.len(), 0, "its query has been answered");
+    world.deliver(LoopId(0), cancel(0));
+    assert_eq!(world.asked.cancels.len(), 1);
+}
