@@ -67,7 +67,7 @@ def step(rng):
     inner = statement(rng)
     return rng.choice([
         inner, inner, inner, inner, inner, "begin", "commit", "rollback", "savepoint s", "rollback to s", "release s",
-        f"{inner}; {statement(rng)}", f"select keeps({quoted(inner)})", f"select fails_after({quoted(inner)})",
+        f"{inner}; {statement(rng)}", f"{inner}; commit; begin; {statement(rng)}; savepoint s; select 1/0", f"select keeps({quoted(inner)})", f"select fails_after({quoted(inner)})",
         f"do $do$ begin execute {quoted(inner)}; end $do$", f"call commits({quoted(inner)})", "discard all",
         "prepare transaction 'none'",
     ])

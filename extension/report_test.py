@@ -50,6 +50,15 @@ CASES = {
         ("set work_mem = '5MB'", NOTHING),
         ("commit", "1 set=work_mem:5MB"),
     ],
+    "a_savepoint_that_failed_ends_no_transaction": [
+        ("select set_config('my.x', '1', false); commit; begin; set local my.tenant = '7'; savepoint s; select 1/0", NOTHING),
+        ("rollback to s", NOTHING),
+        ("commit", "1 set=my.x:1 names=my.tenant,my.x"),
+        ("set my.x = '2'; commit; begin; listen foo; set local role pg_monitor; savepoint s; select 1/0", NOTHING),
+        ("rollback to s; commit", "1 listen=foo set=my.x:2 names=my.tenant,my.x"),
+        ("set my.x = '3'; commit; begin; savepoint s; select pg_advisory_lock(1); select 1/0", NOTHING),
+        ("rollback", "1 locks=1 listen=foo set=my.x:3 names=my.tenant,my.x"),
+    ],
     "values_are_escaped": [
         ("set search_path = \"$user\", 'a b'", "1 set=search_path:%22%24user%22%2C%20%22a%20b%22"),
         ("set application_name = ''", "1 set=application_name:,search_path:%22%24user%22%2C%20%22a%20b%22"),

@@ -312,7 +312,10 @@ compute(void)
  *
  * Within a transaction (SHOW, or ReadyForQuery behind "COMMIT; BEGIN") it
  * gives what was true at the last end: now there are locks and values that
- * are the transaction's own. The next end marks again.
+ * are the transaction's own. The next end marks again. A transaction whose
+ * savepoint has failed goes on, too, though its state is no longer one in
+ * progress. One that has failed itself has ended already: its ROLLBACK marks
+ * nothing.
  */
 static const char *
 show_state(void)
@@ -321,7 +324,7 @@ show_state(void)
 		return "";
 	if (!started)
 		remember_start();
-	if (pending && !IsTransactionState())
+	if (pending && !IsTransactionState() && GetCurrentTransactionNestLevel() <= 1)
 		compute();
 	return state_text.data;
 }
