@@ -25,6 +25,7 @@ CHANNELS = ("one", "two")
 
 SETUP = """
 create table numbered (id int generated always as identity, n serial, t text);
+create table identified (id int generated always as identity, i int);
 create sequence counter;
 create function sets_work_mem(v text) returns void language plpgsql set search_path = pg_catalog
   as $$ begin perform set_config('work_mem', v, false); end $$;
@@ -57,7 +58,7 @@ def statement(rng):
         f"declare c{number} cursor with hold for select generate_series(1, 9)", f"declare n{number} cursor for select 1",
         f"close c{number}", f"prepare p{number} as select 1", f"execute p{number}", f"deallocate p{number}",
         "deallocate all", f"listen {rng.choice(CHANNELS)}", f"unlisten {rng.choice(CHANNELS)}", "unlisten *",
-        "select nextval('counter')", "insert into numbered (t) values ('x')", "discard sequences", "discard temp",
+        "select nextval('counter')", r"""copy identified (i) from program 'printf "1\nnot a number\n"'""", "insert into numbered (t) values ('x')", "discard sequences", "discard temp",
         "discard plans", "select 1/0", "select 1",
     ])
 

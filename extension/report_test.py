@@ -168,6 +168,10 @@ CASES = {
         ("with w as (insert into i (b) values (3) returning a) select * from w", "1 temp sequences"),
         ("discard sequences", "1 temp"),
         ("create temp table n (a serial, b int); insert into n (b) values (1)", "1 temp sequences"),
+        ("discard sequences", "1 temp"),
+        (r"""copy i (b) from program 'printf "1\n2\n"'""", "1 temp sequences"),
+        ("discard sequences", "1 temp"),
+        (r"""copy i (b) from program 'printf "1\nnot a number\n"'""", "1 temp sequences"),
         ("discard all", "1"),
     ],
     "what_cannot_be_undone": [

@@ -207,6 +207,23 @@ note_before(Node *statement)
 			if (((AlterTableCmd *) lfirst(cell))->subtype == AT_AddColumn)
 				traces.sequences = true;
 	}
+	else if (IsA(statement, CopyStmt))
+	{
+		CopyStmt   *copy = (CopyStmt *) statement;
+
+		/* identity columns are filled without the executor; this takes the lock that COPY would take next */
+		if (copy->is_from && copy->relation != NULL)
+		{
+			Relation	relation = table_openrv_extended(copy->relation, RowExclusiveLock, true);
+
+			if (relation != NULL)
+			{
+				if (has_identity(relation))
+					traces.sequences = true;
+				table_close(relation, NoLock);
+			}
+		}
+	}
 }
 
 static void
@@ -220,23 +237,6 @@ note_after(Node *statement)
 
 		if (declare->options & CURSOR_OPT_HOLD)
 			names_add(&cursors, declare->portalname);
-	}
-	else if (IsA(statement, CopyStmt))
-	{
-		CopyStmt   *copy = (CopyStmt *) statement;
-
-		/* identity columns are filled without the executor; COPY still holds the lock */
-		if (copy->is_from && copy->relation != NULL)
-		{
-			Relation	relation = table_openrv_extended(copy->relation, RowExclusiveLock, true);
-
-			if (relation != NULL)
-			{
-				if (has_identity(relation))
-					traces.sequences = true;
-				table_close(relation, NoLock);
-			}
-		}
 	}
 }
 
@@ -255,8 +255,7 @@ on_utility(PlannedStmt *planned, const char *text, bool read_only_tree,
 		Node	   *statement = planned->utilityStmt;
 
 		note_before(statement);
-		if (IsA(statement, PrepareStmt) || IsA(statement, DeclareCursorStmt) ||
-			IsA(statement, CopyStmt))
+		if (IsA(statement, PrepareStmt) || IsA(statement, DeclareCursorStmt))
 			after = statement;
 		else if (IsA(statement, DiscardStmt))
 		{
