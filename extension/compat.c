@@ -227,6 +227,37 @@ settings_names_unknown(void)
 #endif
 
 /*
+ * What RESET gives, as text. GetConfigOptionResetString() does not tell a role
+ * of what only superusers see, and rounds numbers.
+ */
+char *
+settings_reset_value(const Setting *setting)
+{
+	switch (setting->vartype)
+	{
+		case PGC_BOOL:
+			return pstrdup(((const struct config_bool *) setting)->reset_val ? "on" : "off");
+		case PGC_INT:
+			return psprintf("%d", ((const struct config_int *) setting)->reset_val);
+		case PGC_REAL:
+			return psprintf("%.17g", ((const struct config_real *) setting)->reset_val);
+		case PGC_STRING:
+			{
+				const char *value = ((const struct config_string *) setting)->reset_val;
+
+				return pstrdup(value != NULL ? value : "");
+			}
+		case PGC_ENUM:
+			{
+				struct config_enum *one = (struct config_enum *) setting;
+
+				return pstrdup(config_enum_lookup_by_value(one, one->reset_val));
+			}
+	}
+	return pstrdup("");
+}
+
+/*
  * How many user locks this process has. Outside a transaction these are
  * session-level locks: the shared table does not tell one from the other, but
  * the end of a transaction has released its own.

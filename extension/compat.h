@@ -30,6 +30,7 @@ extern bool settings_names_changed(void);
 extern void settings_name_used(const char *name);
 extern void settings_names_unknown(void);
 extern Setting *settings_find(const char *name);
+extern char *settings_reset_value(const Setting *setting);	/* palloc'd */
 
 /* User (advisory) locks of this process, as the shared table has them. */
 extern int	user_locks_held(void);

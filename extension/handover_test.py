@@ -34,6 +34,7 @@ create role dave login;
 create role chief login superuser;
 create role watcher login;
 create role elsewhere login;
+create role preloading login;
 grant sub to alice;
 grant pg_monitor to watcher;
 create database private;
@@ -46,6 +47,10 @@ alter role bob set work_mem = '9MB';
 alter role bob set my.tenant = 'of bob';
 alter role elsewhere set role = 'none';
 alter role dave set role = 'alice';
+alter role preloading set session_preload_libraries = 'hawser';
+alter role preloading set dynamic_library_path = '$libdir:/nowhere';
+alter role preloading set seq_page_cost = 7;
+grant pg_read_all_settings to pooler;
 """
 
 
@@ -282,6 +287,20 @@ def settings_of_the_role_come_and_go(server):
             owner.execute("alter system reset work_mem")
             owner.execute("select pg_reload_conf()")
             wait_for(lambda: pooler.value("show work_mem") == "4MB")
+
+
+def settings_that_only_superusers_see_come_and_go(server):
+    sql = "select current_setting('dynamic_library_path'), current_setting('session_preload_libraries'), current_setting('seq_page_cost')"
+    with Pooler(server) as pooler:
+        own = ["$libdir", "", "1"]
+        equal(pooler.row(sql), own)
+        pooler.hand_over(user="preloading")
+        equal(pooler.row("select session_user, current_setting('seq_page_cost')"), ["preloading", "7"])
+        equal(pooler.client.attempt("show dynamic_library_path").sqlstate, "42501")
+        pooler.release()
+        equal(pooler.row(sql), own)
+        pooler.client.execute("reset all")
+        equal(pooler.row(sql), own)
 
 
 def a_role_of_alter_role_is_set_and_undone(server):
@@ -644,7 +663,7 @@ def many_hand_overs_take_no_memory(server):
 
 TESTS = [the_address_is_the_clients, the_log_has_the_clients_address_and_user, tls_is_the_clients, the_user_is_the_clients_in_all_ways,
          no_statement_leads_back, what_a_client_has_set_does_not_outlive_it, parallel_workers_have_the_clients_user,
-         settings_of_the_role_come_and_go, a_role_of_alter_role_is_set_and_undone, limits_of_a_role_hold,
+         settings_of_the_role_come_and_go, settings_that_only_superusers_see_come_and_go, a_role_of_alter_role_is_set_and_undone, limits_of_a_role_hold,
          a_role_that_may_not_connect_is_refused, a_superuser_is_not_for_a_pooler_that_is_none,
          what_was_sent_behind_a_refusal_does_not_run, only_the_poolers_role_hands_over_to_others, another_secret_ends_the_session,
          every_changed_byte_ends_the_session, a_message_counts_once_and_in_its_session_only, malformed_messages_end_the_session,

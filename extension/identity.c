@@ -149,9 +149,7 @@ remember(const char *name)
 	before->source = PGC_S_DYNAMIC_DEFAULT;
 	if (setting != NULL)
 	{
-		const char *value = GetConfigOptionResetString(name);
-
-		before->value = value == NULL ? NULL : pstrdup(value);
+		before->value = settings_reset_value(setting);
 		/* a server keeps a list of those whose source is another than `default` */
 		before->source = Max(setting->reset_source, PGC_S_DYNAMIC_DEFAULT);
 	}
