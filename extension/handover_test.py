@@ -522,6 +522,40 @@ def sql_knows_a_client_by_its_id_while_its_backend_works_for_it(server):
         equal(pooler.rows("select pg_backend_pid()"), [[str(pooler.pid)]])
 
 
+def a_constant_id_means_the_backend_that_the_client_has_at_each_call(server):
+    """One transaction asks twice, with one expression; the client moves in between."""
+    moving, staying = FIRST_ID + 5, FIRST_ID + 6
+    waiting = "select count(*) from pg_locks where locktype = 'advisory' and not granted and objid = {}"
+    asks = ("do $$ begin for turn in 1..2 loop "
+            f"raise notice '%', pg_blocking_pids({moving}); "
+            "perform pg_advisory_lock(3); perform pg_advisory_unlock(3); perform pg_sleep(0.05); end loop; end $$")
+    with (Pooler(server) as one, Pooler(server) as two, server.target.connect("postgres", "postgres") as first,
+          server.target.connect("postgres", "postgres") as second, server.target.connect("postgres", "postgres") as gate,
+          server.target.connect("postgres", "postgres") as asking):
+        def wait(holder, waiter, lock):
+            holder.execute(f"select pg_advisory_lock({lock})")
+            waiter.client.send(m.query(f"select pg_advisory_lock({lock}), pg_advisory_unlock({lock})"))
+            wait_for(lambda: gate.value(waiting.format(lock)) == "1")
+
+        gate.execute("select pg_advisory_lock(3)")
+        one.hand_over(client=moving)
+        two.hand_over(client=staying)
+        wait(first, one, 1)
+        wait(second, two, 2)
+        asking.send(m.query(asks))
+        wait_for(lambda: gate.value(waiting.format(3)) == "1")
+        for holder, waiter in ((first, one), (second, two)):
+            holder.execute("select pg_advisory_unlock_all()")
+            waiter.client.collect()
+        one.hand_over(client=staying)
+        two.hand_over(client=moving)
+        wait(second, two, 2)
+        gate.execute("select pg_advisory_unlock(3)")
+        equal([notice["M"] for notice in asking.collect().notices], ["{%d}" % first.pid, "{%d}" % second.pid])
+        second.execute("select pg_advisory_unlock_all()")
+        two.client.collect()
+
+
 def after_an_upgrade_of_the_server_none_or_all_are_replaced(server):
     """As pg_upgrade leaves it: a function of ours has other columns than the server's."""
     with Pooler(server) as pooler, server.target.connect("postgres", "postgres") as owner:
@@ -669,6 +703,7 @@ TESTS = [the_address_is_the_clients, the_log_has_the_clients_address_and_user, t
          every_changed_byte_ends_the_session, a_message_counts_once_and_in_its_session_only, malformed_messages_end_the_session,
          a_statement_is_no_hand_over, a_client_that_calls_it_is_cut_off, nothing_of_it_can_be_read_or_set, arguments_are_in_no_log,
          the_process_id_of_a_client_can_be_cancelled, sql_knows_a_client_by_its_id_while_its_backend_works_for_it,
+         a_constant_id_means_the_backend_that_the_client_has_at_each_call,
          after_an_upgrade_of_the_server_none_or_all_are_replaced, rights_are_those_of_the_server, the_servers_own_ids_are_as_ever,
          a_schema_of_the_name_alone_is_nothing, the_next_client_is_never_cancelled, clients_at_work_are_in_the_view,
          the_transport_is_what_the_pooler_has_told,

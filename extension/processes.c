@@ -40,6 +40,8 @@
 /* What is known serves the calls of one statement, for as long: a monitor asks of each of its rows. */
 #define KNOWN_MS_MAX 20
 #define LENT_FIELDS 3
+/* Of the server's functions whose first one is a process id. */
+#define ARGUMENTS_MAX 2
 
 bool		hawser_client_pids = true;
 
@@ -309,12 +311,26 @@ show_rows(PGFunction function, Oid oid, FunctionCallInfo fcinfo)
 	return row;
 }
 
-/* A function of the server's whose first argument is a process id. */
-static void
-take_first(FunctionCallInfo fcinfo)
+/*
+ * Calls a function of the server's whose first argument is a process id, with
+ * the backend's in place of a client's. In a copy of the call: the executor
+ * writes a constant once, and a plan that runs again would ask of the backend
+ * that the client had the first time.
+ */
+static Datum
+call_with_backend(PGFunction function, FunctionCallInfo fcinfo)
 {
-	if (hawser_client_pids && !fcinfo->args[0].isnull && DatumGetInt32(fcinfo->args[0].value) >= CLIENT_ID_FIRST)
-		fcinfo->args[0].value = Int32GetDatum(meant(look(), DatumGetInt32(fcinfo->args[0].value)));
+	LOCAL_FCINFO(call, ARGUMENTS_MAX);
+	NullableDatum *first = &call->args[0];
+	Datum		result;
+
+	Assert(fcinfo->nargs >= 1 && fcinfo->nargs <= ARGUMENTS_MAX);
+	memcpy(call, fcinfo, SizeForFunctionCallInfo(fcinfo->nargs));
+	if (hawser_client_pids && !first->isnull && DatumGetInt32(first->value) >= CLIENT_ID_FIRST)
+		first->value = Int32GetDatum(meant(look(), DatumGetInt32(first->value)));
+	result = function(call);
+	fcinfo->isnull = call->isnull;
+	return result;
 }
 
 /* The same, and it gives an array of them. */
@@ -324,8 +340,7 @@ give_array(PGFunction function, Oid oid, FunctionCallInfo fcinfo)
 	Datum		array;
 
 	check_execute(oid);
-	take_first(fcinfo);
-	array = function(fcinfo);
+	array = call_with_backend(function, fcinfo);
 	return hawser_client_pids && !fcinfo->isnull ? each(array, look(), shown) : array;
 }
 
@@ -337,12 +352,17 @@ hawser_pg_backend_pid(PG_FUNCTION_ARGS)
 	PG_RETURN_INT32(hawser_client_pids ? own_id() : MyProcPid);
 }
 
+static Datum
+stat_get_activity(FunctionCallInfo fcinfo)
+{
+	return call_with_backend(pg_stat_get_activity, fcinfo);
+}
+
 PG_FUNCTION_INFO_V1(hawser_pg_stat_get_activity);
 Datum
 hawser_pg_stat_get_activity(PG_FUNCTION_ARGS)
 {
-	take_first(fcinfo);
-	return show_rows(pg_stat_get_activity, F_PG_STAT_GET_ACTIVITY, fcinfo);
+	return show_rows(stat_get_activity, F_PG_STAT_GET_ACTIVITY, fcinfo);
 }
 
 PG_FUNCTION_INFO_V1(hawser_pg_stat_get_progress_info);
@@ -397,11 +417,13 @@ PG_FUNCTION_INFO_V1(hawser_pg_isolation_test_session_is_blocked);
 Datum
 hawser_pg_isolation_test_session_is_blocked(PG_FUNCTION_ARGS)
 {
+	LOCAL_FCINFO(call, 2);
+
 	check_execute(F_PG_ISOLATION_TEST_SESSION_IS_BLOCKED);
-	take_first(fcinfo);
+	memcpy(call, fcinfo, SizeForFunctionCallInfo(2));
 	if (hawser_client_pids)
-		fcinfo->args[1].value = each(fcinfo->args[1].value, look(), meant);
-	return pg_isolation_test_session_is_blocked(fcinfo);
+		call->args[1].value = each(call->args[1].value, look(), meant);
+	return call_with_backend(pg_isolation_test_session_is_blocked, call);
 }
 
 PG_FUNCTION_INFO_V1(hawser_pg_log_backend_memory_contexts);
@@ -409,6 +431,5 @@ Datum
 hawser_pg_log_backend_memory_contexts(PG_FUNCTION_ARGS)
 {
 	check_execute(F_PG_LOG_BACKEND_MEMORY_CONTEXTS);
-	take_first(fcinfo);
-	return pg_log_backend_memory_contexts(fcinfo);
+	return call_with_backend(pg_log_backend_memory_contexts, fcinfo);
 }
