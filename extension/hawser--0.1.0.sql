@@ -6,6 +6,9 @@
 CREATE SCHEMA hawser;
 GRANT USAGE ON SCHEMA hawser TO PUBLIC;
 
+-- All functions are for all roles, and look themselves at who calls them. It is said of each, since ALTER DEFAULT
+-- PRIVILEGES may have it otherwise; who may not call the server's function may not call what is in its place.
+
 CREATE FUNCTION hawser.mptcp_backends(
     OUT pid pg_catalog.int4,
     OUT mptcp pg_catalog.bool,
@@ -21,6 +24,7 @@ CREATE FUNCTION hawser.mptcp_backends(
 RETURNS SETOF pg_catalog.record
 LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'hawser_mptcp_backends';
+GRANT EXECUTE ON FUNCTION hawser.mptcp_backends() TO PUBLIC;
 COMMENT ON FUNCTION hawser.mptcp_backends() IS
     'MPTCP of the connections of backends, and of clients of poolers on this host, that the caller may see';
 
@@ -39,6 +43,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT nullif(current_setting('hawser.state', true), '')
 $$;
+GRANT EXECUTE ON FUNCTION hawser.session_state() TO PUBLIC;
 COMMENT ON FUNCTION hawser.session_state() IS
     'what this session had at the end of its last transaction, as it was told to its client';
 
@@ -46,6 +51,7 @@ COMMENT ON FUNCTION hawser.session_state() IS
 CREATE FUNCTION hawser.hand_over(message pg_catalog.bytea) RETURNS pg_catalog.void
 LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'hawser_hand_over';
+GRANT EXECUTE ON FUNCTION hawser.hand_over(pg_catalog.bytea) TO PUBLIC;
 COMMENT ON FUNCTION hawser.hand_over(pg_catalog.bytea) IS
     'called by poolers alone: this session serves another client from now on';
 
@@ -53,12 +59,14 @@ COMMENT ON FUNCTION hawser.hand_over(pg_catalog.bytea) IS
 CREATE FUNCTION hawser.cancel_backend(pid pg_catalog.int4) RETURNS pg_catalog.bool
 LANGUAGE c STRICT VOLATILE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'hawser_cancel_backend';
+GRANT EXECUTE ON FUNCTION hawser.cancel_backend(pg_catalog.int4) TO PUBLIC;
 COMMENT ON FUNCTION hawser.cancel_backend(pg_catalog.int4) IS
     'pg_cancel_backend(), also with the process id that a pooler gave its client';
 
 CREATE FUNCTION hawser.terminate_backend(pid pg_catalog.int4, timeout pg_catalog.int8 DEFAULT 0) RETURNS pg_catalog.bool
 LANGUAGE c STRICT VOLATILE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'hawser_terminate_backend';
+GRANT EXECUTE ON FUNCTION hawser.terminate_backend(pg_catalog.int4, pg_catalog.int8) TO PUBLIC;
 COMMENT ON FUNCTION hawser.terminate_backend(pg_catalog.int4, pg_catalog.int8) IS
     'pg_terminate_backend(), also with the process id that a pooler gave its client';
 
@@ -76,6 +84,7 @@ CREATE FUNCTION hawser.clients(
 RETURNS SETOF pg_catalog.record
 LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'hawser_clients';
+GRANT EXECUTE ON FUNCTION hawser.clients() TO PUBLIC;
 COMMENT ON FUNCTION hawser.clients() IS
     'clients of poolers that the caller may see';
 
@@ -107,6 +116,8 @@ BEGIN
             CASE function.proparallel WHEN 's' THEN 'SAFE' WHEN 'r' THEN 'RESTRICTED' ELSE 'UNSAFE' END,
             function.procost, CASE WHEN function.proretset THEN format('ROWS %s', function.prorows) ELSE '' END,
             'MODULE_PATHNAME', 'hawser_' || function.proname);
+        EXECUTE format('GRANT EXECUTE ON FUNCTION hawser.%I(%s) TO PUBLIC', function.proname,
+            pg_get_function_identity_arguments(function.oid));
         EXECUTE format('COMMENT ON FUNCTION hawser.%I(%s) IS %L', function.proname,
             pg_get_function_identity_arguments(function.oid),
             function.proname || '(), with the process ids that poolers gave their clients');

@@ -18,7 +18,18 @@ CREATE SCHEMA hawser;
 CREATE EXTENSION hawser;
 DROP SCHEMA hawser;
 DROP SCHEMA trap CASCADE;
+-- Everybody may call its functions, whatever the default privileges are.
+ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
 CREATE EXTENSION hawser;
+ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO PUBLIC;
+CREATE ROLE regress_hawser_nobody;
+SELECT oid::regprocedure FROM pg_proc
+WHERE pronamespace = 'hawser'::regnamespace AND NOT has_function_privilege('regress_hawser_nobody', oid, 'EXECUTE');
+SET ROLE regress_hawser_nobody;
+SELECT pg_backend_pid() > 0 AS called;
+SELECT count(*) > 0 AS called FROM pg_stat_activity;
+RESET ROLE;
+DROP ROLE regress_hawser_nobody;
 -- Nobody sets what is told to the pooler.
 SET hawser.state = '1';
 SET hawser.report = off;
