@@ -713,14 +713,14 @@ TESTS = [the_address_is_the_clients, the_log_has_the_clients_address_and_user, t
 class WithSecret(Server):
     """The secret's file is the server's, as of the start."""
 
-    def start(self):
+    def start(self, options=""):
         path = self.directory / "secret"
         path.write_bytes(SECRET + b"\n")
         path.chmod(0o600)
         if os.geteuid() == 0:
             import shutil
             shutil.chown(path, "postgres")
-        super().start()
+        super().start(options)
 
 
 def main():

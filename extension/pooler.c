@@ -68,6 +68,9 @@ pooler_register(void)
 {
 	BackgroundWorker worker;
 
+	/* the server is pg_upgrade's alone */
+	if (IsBinaryUpgrade)
+		return;
 	if (hawser_listen[0] == '\0' && hawser_config_file[0] == '\0')
 		return;
 	memset(&worker, 0, sizeof(worker));

@@ -117,6 +117,18 @@ def all_end_with_a_server_that_is_killed(pool):
     pool.settled()
 
 
+def pg_upgrade_starts_none(pool):
+    pool.server.stop("fast")
+    eventually("all have ended", lambda: not pool.look())
+    pool.server.start("-b")
+    time.sleep(1)
+    found = pool.look()
+    pool.server.stop("fast")
+    pool.server.start()
+    pool.settled()
+    assert not found, found
+
+
 TESTS = {
     "is_served": is_served,
     "the_configuration_is_the_owners_alone": the_configuration_is_the_owners_alone,
@@ -126,6 +138,7 @@ TESTS = {
     "a_backend_that_is_killed_leaves_one_of_each": a_backend_that_is_killed_leaves_one_of_each,
     "all_end_with_the_server": all_end_with_the_server,
     "all_end_with_a_server_that_is_killed": all_end_with_a_server_that_is_killed,
+    "pg_upgrade_starts_none": pg_upgrade_starts_none,
 }
 
 

@@ -222,8 +222,8 @@ class Server:
         self.start()
         return self
 
-    def start(self):
-        self.program("pg_ctl", "-D", str(self.data), "-l", str(self.log), "-w", "start")
+    def start(self, options=""):
+        self.program("pg_ctl", "-D", str(self.data), "-l", str(self.log), "-o", options, "-w", "start")
 
     def stop(self, mode="immediate"):
         self.program("pg_ctl", "-D", str(self.data), "-m", mode, "-w", "stop")
