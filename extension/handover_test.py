@@ -522,6 +522,20 @@ def sql_knows_a_client_by_its_id_while_its_backend_works_for_it(server):
         equal(pooler.rows("select pg_backend_pid()"), [[str(pooler.pid)]])
 
 
+def statistics_of_a_backend_take_its_clients_id(server):
+    with Pooler(server) as pooler, server.target.connect("postgres", "postgres") as owner:
+        if owner.value("select to_regprocedure('pg_stat_get_backend_io(int)')") is None:
+            return  # before 18
+        pooler.hand_over(user="alice", client=FIRST_ID + 5)
+        pooler.client.execute("begin")
+        equal(owner.value(f"select count(*) > 0 from pg_stat_get_backend_io({FIRST_ID + 5})"), "t")
+        resets = f"select wal_records is null, stats_reset is null from pg_stat_get_backend_wal({FIRST_ID + 5})"
+        equal(owner.rows(resets), [("f", "t")])
+        owner.execute(f"select pg_stat_reset_backend_stats({FIRST_ID + 5})")
+        equal(owner.rows(resets), [("f", "f")])
+        pooler.client.execute("commit")
+
+
 def a_constant_id_means_the_backend_that_the_client_has_at_each_call(server):
     """One transaction asks twice, with one expression; the client moves in between."""
     moving, staying = FIRST_ID + 5, FIRST_ID + 6
@@ -703,7 +717,7 @@ TESTS = [the_address_is_the_clients, the_log_has_the_clients_address_and_user, t
          every_changed_byte_ends_the_session, a_message_counts_once_and_in_its_session_only, malformed_messages_end_the_session,
          a_statement_is_no_hand_over, a_client_that_calls_it_is_cut_off, nothing_of_it_can_be_read_or_set, arguments_are_in_no_log,
          the_process_id_of_a_client_can_be_cancelled, sql_knows_a_client_by_its_id_while_its_backend_works_for_it,
-         a_constant_id_means_the_backend_that_the_client_has_at_each_call,
+         statistics_of_a_backend_take_its_clients_id, a_constant_id_means_the_backend_that_the_client_has_at_each_call,
          after_an_upgrade_of_the_server_none_or_all_are_replaced, rights_are_those_of_the_server, the_servers_own_ids_are_as_ever,
          a_schema_of_the_name_alone_is_nothing, the_next_client_is_never_cancelled, clients_at_work_are_in_the_view,
          the_transport_is_what_the_pooler_has_told,

@@ -107,7 +107,8 @@ BEGIN
         SELECT * FROM pg_proc WHERE pronamespace = 'pg_catalog'::regnamespace AND proname IN (
             'pg_backend_pid', 'pg_stat_get_activity', 'pg_stat_get_backend_pid', 'pg_stat_get_progress_info',
             'pg_get_replication_slots', 'pg_lock_status', 'pg_blocking_pids', 'pg_safe_snapshot_blocking_pids',
-            'pg_isolation_test_session_is_blocked', 'pg_log_backend_memory_contexts')
+            'pg_isolation_test_session_is_blocked', 'pg_log_backend_memory_contexts',
+            'pg_stat_get_backend_io', 'pg_stat_get_backend_wal', 'pg_stat_reset_backend_stats')
     LOOP
         EXECUTE format('CREATE FUNCTION hawser.%I(%s) RETURNS %s LANGUAGE c %s %s PARALLEL %s COST %s %s AS %L, %L',
             function.proname, pg_get_function_arguments(function.oid), pg_get_function_result(function.oid),

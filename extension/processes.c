@@ -433,3 +433,29 @@ hawser_pg_log_backend_memory_contexts(PG_FUNCTION_ARGS)
 	check_execute(F_PG_LOG_BACKEND_MEMORY_CONTEXTS);
 	return call_with_backend(pg_log_backend_memory_contexts, fcinfo);
 }
+
+#ifdef F_PG_STAT_GET_BACKEND_IO
+PG_FUNCTION_INFO_V1(hawser_pg_stat_get_backend_io);
+Datum
+hawser_pg_stat_get_backend_io(PG_FUNCTION_ARGS)
+{
+	check_execute(F_PG_STAT_GET_BACKEND_IO);
+	return call_with_backend(pg_stat_get_backend_io, fcinfo);
+}
+
+PG_FUNCTION_INFO_V1(hawser_pg_stat_get_backend_wal);
+Datum
+hawser_pg_stat_get_backend_wal(PG_FUNCTION_ARGS)
+{
+	check_execute(F_PG_STAT_GET_BACKEND_WAL);
+	return call_with_backend(pg_stat_get_backend_wal, fcinfo);
+}
+
+PG_FUNCTION_INFO_V1(hawser_pg_stat_reset_backend_stats);
+Datum
+hawser_pg_stat_reset_backend_stats(PG_FUNCTION_ARGS)
+{
+	check_execute(F_PG_STAT_RESET_BACKEND_STATS);
+	return call_with_backend(pg_stat_reset_backend_stats, fcinfo);
+}
+#endif

@@ -81,6 +81,11 @@ static Replacement replacements[] = {
 	{F_PG_ISOLATION_TEST_SESSION_IS_BLOCKED, "pg_isolation_test_session_is_blocked",
 	"hawser_pg_isolation_test_session_is_blocked", true},
 	{F_PG_LOG_BACKEND_MEMORY_CONTEXTS, "pg_log_backend_memory_contexts", "hawser_pg_log_backend_memory_contexts", true},
+#ifdef F_PG_STAT_GET_BACKEND_IO	/* 18 */
+	{F_PG_STAT_GET_BACKEND_IO, "pg_stat_get_backend_io", "hawser_pg_stat_get_backend_io", true},
+	{F_PG_STAT_GET_BACKEND_WAL, "pg_stat_get_backend_wal", "hawser_pg_stat_get_backend_wal", true},
+	{F_PG_STAT_RESET_BACKEND_STATS, "pg_stat_reset_backend_stats", "hawser_pg_stat_reset_backend_stats", true},
+#endif
 };
 
 static bool functions_known = false;
