@@ -74,6 +74,7 @@ typedef struct Traces
 extern Traces traces;
 extern void track_install(void);
 extern void track_begin(void);
+extern void track_transaction_ended(void);
 extern bool track_statements_changed(void);
 extern bool track_cursors_changed(void);
 extern void track_append_statements(StringInfo out);

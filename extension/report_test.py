@@ -174,6 +174,15 @@ CASES = {
         (r"""copy i (b) from program 'printf "1\nnot a number\n"'""", "1 temp sequences"),
         ("discard all", "1"),
     ],
+    "a_sequence_drawn_on_both_sides_of_a_discard": [
+        ("create temp sequence s; create temp table i (a int generated always as identity, b int); create function pg_temp.draws() "
+         "returns bigint language plpgsql as $$ declare v bigint; begin v := nextval('s'); return v; end $$", "1 temp"),
+        ("begin; select pg_temp.draws(); discard sequences; select pg_temp.draws(); commit", "1 temp sequences"),
+        ("discard sequences", "1 temp"),
+        ("do $$ begin for i in 1..2 loop perform pg_temp.draws(); if i = 1 then discard sequences; end if; end loop; end $$", "1 temp sequences"),
+        ("begin; discard sequences; commit", "1 temp"),
+        ("begin; insert into i (b) values (1); discard sequences; commit", NOTHING),
+    ],
     "what_cannot_be_undone": [
         ("select setseed(0.5)", "1 seed"),
         ("load 'plpgsql'", "1 seed library"),

@@ -351,6 +351,7 @@ at_transaction_end(XactEvent event, void *arg)
 		default:
 			return;
 	}
+	track_transaction_ended();
 	if (!pending)
 	{
 		now = facts_now();

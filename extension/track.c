@@ -9,6 +9,11 @@
  * A note errs to one side: state may be noted that did not come about (EXPLAIN
  * of an INSERT notes its sequence), never the other way round.
  *
+ * Sequences   An expression is noted when it is set up, not at each call, and
+ *             may live as long as its transaction: a function in PL/pgSQL, an
+ *             open cursor. So DISCARD SEQUENCES undoes no note of its own
+ *             transaction.
+ *
  * Settings    SQL changes them by SET, RESET, DISCARD ALL and set_config(), which
  *             hooks see. C code of other libraries may do as it likes: once such
  *             a library may be loaded (`foreign`), the settings themselves are
@@ -47,6 +52,7 @@
 #include "utils/varlena.h"
 
 Traces		traces;
+static bool expression_draws = false;	/* one was set up in this transaction */
 
 static ProcessUtility_hook_type next_utility = NULL;
 static ExecutorStart_hook_type next_executor_start = NULL;
@@ -274,7 +280,7 @@ on_utility(PlannedStmt *planned, const char *text, bool read_only_tree,
 								environment, receiver, completion);
 	if (after != NULL)
 		note_after(after);
-	if (discards_sequences)
+	if (discards_sequences && !expression_draws)
 		traces.sequences = false;
 }
 
@@ -332,7 +338,7 @@ note_function(Oid function)
 		case F_NEXTVAL:
 		case F_SETVAL_REGCLASS_INT8:
 		case F_SETVAL_REGCLASS_INT8_BOOL:
-			traces.sequences = true;
+			traces.sequences = expression_draws = true;
 			break;
 		case F_SETSEED:
 			traces.seed = true;
@@ -491,6 +497,12 @@ foreign_is_preloaded(const char *libraries)
 			return true;
 	}
 	return false;
+}
+
+void
+track_transaction_ended(void)
+{
+	expression_draws = false;
 }
 
 /* At the start of a session that is reported. */
