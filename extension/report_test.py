@@ -88,6 +88,12 @@ CASES = {
     "a_value_too_long_is_named_without_it": [
         ("select set_config('my.long', repeat('x', 2000), false)", "1 set=my.long names=my.long"),
     ],
+    "a_name_too_long_is_left_out_and_said_to_be": [
+        ("select set_config('my.' || repeat('x', 1021), '1', false)", f"1 set=my.{'x' * 1021}:1 names=my.{'x' * 1021}"),
+        ("discard all", f"1 names=my.{'x' * 1021}"),
+        ("select set_config('my.' || repeat('x', 1022), '1', false)", f"1 names=my.{'x' * 1021} more"),
+        ("set work_mem = '5MB'", f"1 set=work_mem:5MB names=my.{'x' * 1021} more"),
+    ],
     "role": [
         ("set role pg_monitor", "1 set=role:pg_monitor"),
         ("reset role", "1"),

@@ -38,6 +38,8 @@
 
 /* A longer value is left out: its setting is named without one. */
 #define VALUE_BYTES_MAX 1024
+/* So is a name, and the text says "more". */
+#define NAME_BYTES_MAX 1024
 /* A longer text is cut at an item, and says "more". */
 #define STATE_BYTES_MAX (16 * 1024)
 
@@ -156,14 +158,16 @@ is_start_name(const char *name)
  * " set=name:value,..." and " names=name,...".
  *
  * A value that only some roles may see is left out, as one that is too long:
- * whoever reads this knows then that there is a value, not which.
+ * whoever reads this knows then that there is a value, not which. Whether
+ * names are left out, too: a part of one would be another's.
  */
-static void
+static bool
 append_settings(StringInfo out)
 {
 	int			count;
 	Setting   **all = settings_all(&count);
 	bool		first = true;
+	bool		more = false;
 
 	for (int i = 0; i < count; i++)
 	{
@@ -173,9 +177,14 @@ append_settings(StringInfo out)
 		if (setting->source != PGC_S_SESSION || setting->context == PGC_INTERNAL ||
 			strcmp(setting->name, "seed") == 0)
 			continue;
+		if (strlen(setting->name) > NAME_BYTES_MAX)
+		{
+			more = true;
+			continue;
+		}
 		appendStringInfoString(out, first ? " set=" : ",");
 		first = false;
-		state_append_escaped(out, setting->name, VALUE_BYTES_MAX);
+		state_append_escaped(out, setting->name, NAME_BYTES_MAX);
 		if (setting->flags & GUC_SUPERUSER_ONLY)
 			continue;
 		value = GetConfigOptionByName(setting->name, NULL, true);
@@ -193,11 +202,17 @@ append_settings(StringInfo out)
 	{
 		if (!is_custom_name(all[i]) || is_start_name(all[i]->name))
 			continue;
+		if (strlen(all[i]->name) > NAME_BYTES_MAX)
+		{
+			more = true;
+			continue;
+		}
 		appendStringInfoString(out, first ? " names=" : ",");
 		first = false;
-		state_append_escaped(out, all[i]->name, VALUE_BYTES_MAX);
+		state_append_escaped(out, all[i]->name, NAME_BYTES_MAX);
 	}
 	pfree(all);
+	return more;
 }
 
 /*
@@ -260,6 +275,8 @@ has_temporary_slot(void)
 static void
 compute(void)
 {
+	bool		more;
+
 	last = facts_now();
 	traces.settings = false;
 	(void) track_statements_changed();
@@ -292,7 +309,7 @@ compute(void)
 	track_append_cursors(&state_text);
 	appendStringInfoString(&state_text, channels.data);
 	track_append_statements(&state_text);
-	append_settings(&state_text);
+	more = append_settings(&state_text);
 	if (state_text.len > STATE_BYTES_MAX)
 	{
 		/* what can be cut without half a name: everything behind the last comma or space */
@@ -302,8 +319,10 @@ compute(void)
 			end--;
 		state_text.len = end;
 		state_text.data[end] = '\0';
-		appendStringInfoString(&state_text, " more");
+		more = true;
 	}
+	if (more)
+		appendStringInfoString(&state_text, " more");
 	pending = false;
 }
 
