@@ -141,6 +141,36 @@ clients_known(uint32 id)
 	return all.rows;
 }
 
+typedef struct Search
+{
+	const ClientRow *row;
+	bool		found;
+} Search;
+
+static void
+told_of_one(void *context, const char *socket, uint64 pooler, char **fields)
+{
+	Search	   *search = context;
+
+	if (fields != NULL && pooler == search->row->pooler && strtoul(fields[0], NULL, 10) == search->row->id)
+		search->found = true;
+}
+
+/* Asks of this client alone, and so no pooler but its own. */
+Presence
+client_presence(const ClientRow *row)
+{
+	Search		search = {.row = row};
+	Client		client;
+
+	if (row->socket != NULL &&
+		!local_ask(row->socket, psprintf("client %u\n", row->id), CLIENT_FIELDS, told_of_one, &search))
+		return PRESENCE_UNKNOWN;
+	for (int slot = 0; row->socket == NULL && slots_get(slot, &client, NULL); slot++)
+		search.found |= client.pid != 0 && client.id == row->id && client.pooler == row->pooler;
+	return search.found ? PRESENCE_THERE : PRESENCE_GONE;
+}
+
 static void
 put_row(Tuplestorestate *rows, TupleDesc columns, const ClientRow *row)
 {

@@ -6,6 +6,7 @@
 The last line is "N passed, N failed, N skipped"; without the program all are skipped.
 """
 
+import contextlib
 import os
 import pathlib
 import socket
@@ -171,14 +172,15 @@ def the_pooler_follows_no_order_for_another_user(host):
         equal(client.collect().sqlstate, "57014")
 
 
-def a_stranger_at_the_socket_is_not_believed(host):
-    """In place of the pooler: another user, one that is silent, one that says nonsense. A warning each, no row."""
+@contextlib.contextmanager
+def in_place_of_the_pooler(host):
+    """Another that listens: (answers, listener, its path). Each answer is given once, the last one ever after."""
     where = pathlib.Path(host.server.directory) / "strange.server"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(where))
     where.chmod(0o777)
     listener.listen(5)
-    said = []
+    answers = []
 
     def serve():
         while True:
@@ -188,15 +190,29 @@ def a_stranger_at_the_socket_is_not_believed(host):
                 return
             with asking:
                 asking.recv(100)
-                asking.sendall(said[0])
+                asking.sendall(answers.pop(0) if len(answers) > 1 else answers[0])
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     host.tell(f"alter system set hawser.control_sockets = '{where.with_suffix('')}'")
     host.tell("select pg_reload_conf()")
-    line = b"4194399\t10.0.0.1\t5\tpostgres\talice\tx\tidle\t0\t6432\t0\n"
     try:
         eventually("it is asked", lambda: host.tell("show hawser.control_sockets").value == str(where.with_suffix("")))
+        yield answers, listener, where
+    finally:
+        listener.close()
+        where.unlink(missing_ok=True)
+        host.tell("alter system reset hawser.control_sockets")
+        host.tell("select pg_reload_conf()")
+
+
+STRANGERS_CLIENT = b"4194399\t10.0.0.1\t5\tpostgres\talice\tx\tidle\t0\t6432\t0\n"
+
+
+def a_stranger_at_the_socket_is_not_believed(host):
+    """Another user, one that is silent, one that says nonsense: a warning each, no row."""
+    line = STRANGERS_CLIENT
+    with in_place_of_the_pooler(host) as (said, listener, where):
         for answer, rows in ((b"hawser 1 7\n" + line + b"end\n", "1"), (b"hawser 1 7\n" + line, "0"), (b"hawser 2 7\n" + line + b"end\n", "0"),
                              (b"", "0"), (b"\0\0\0", "0"), (b"hawser 1 7\n" + b"1\t2\n" + b"\t" * 50 + b"\nend\n", "0"),
                              (b"hawser 1 7\n" + b"1" * 100000 + b"\nend\n", "0")):
@@ -225,15 +241,28 @@ def a_stranger_at_the_socket_is_not_believed(host):
                 stranger.kill()
                 stranger.wait()
                 os.chmod(host.server.directory, 0o700)
-    finally:
-        listener.close()
-        where.unlink(missing_ok=True)
-        host.tell("alter system reset hawser.control_sockets")
-        host.tell("select pg_reload_conf()")
+
+
+def a_pooler_that_answers_no_more_is_not_taken_for_a_client_that_has_ended(host):
+    known = b"hawser 1 7\n" + STRANGERS_CLIENT + b"end\n"
+    done = b"hawser 1 7\ndone\nend\n"
+    ended = b"hawser 1 7\nend\n"
+    for then, expected, said in (
+        (ended, "t", []), (b"hawser 1 8\n" + STRANGERS_CLIENT + b"end\n", "t", []),
+        (known, "f", ["did not end within 300 milliseconds"]),
+        (b"", "f", ["is not whole", "it is not known whether"]), (b"hawser 2 7\nend\n", "f", ["is of another version", "it is not known whether"]),
+    ):
+        with in_place_of_the_pooler(host) as (answers, _, _):
+            answers[:] = [known, done, known, known, then]
+            result = host.tell("select pg_terminate_backend(4194399, 300)")
+            equal((then, result.value, len(result.notices)), (then, expected, len(said)))
+            for notice, words in zip(result.notices, said):
+                assert words in notice["M"], result.notices
 
 
 TESTS = [all_clients_are_in_the_view_with_what_they_do, clients_connections_are_in_pg_stat_mptcp_and_marked, a_query_is_cancelled_and_its_client_goes_on, a_client_is_ended_idle_or_not,
-         rights_are_those_of_the_server, the_pooler_follows_no_order_for_another_user, a_stranger_at_the_socket_is_not_believed]
+         rights_are_those_of_the_server, the_pooler_follows_no_order_for_another_user, a_stranger_at_the_socket_is_not_believed,
+         a_pooler_that_answers_no_more_is_not_taken_for_a_client_that_has_ended]
 
 
 def has_ended(server):

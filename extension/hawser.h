@@ -143,6 +143,7 @@ extern void identity_take(const char *name);
 
 /* local.c: each pooler that answers, with `fields` NULL, and each line of its answer */
 typedef void (*LocalLine) (void *context, const char *socket, uint64 pooler, char **fields);
+extern bool local_ask(const char *socket, const char *question, int field_count, LocalLine line, void *context);
 extern void local_ask_all(const char *question, int field_count, LocalLine line, void *context);
 extern bool local_order(const char *socket, uint64 pooler, const char *order);
 
@@ -165,7 +166,16 @@ typedef struct ClientRow
 	Client		client;			/* likewise */
 } ClientRow;
 
+/* Whether a client is still there. */
+typedef enum Presence
+{
+	PRESENCE_THERE,
+	PRESENCE_GONE,
+	PRESENCE_UNKNOWN,			/* its pooler has not answered: there was a warning */
+} Presence;
+
 extern List *clients_known(uint32 id);	/* 0: all */
+extern Presence client_presence(const ClientRow *row);
 
 /* signals.c */
 extern void signals_install(void);

@@ -56,9 +56,9 @@ may_listen(int connection, const char *path)
 		(stat(parent, &directory) == 0 && directory.st_uid == peer.uid);
 }
 
-/* The whole answer; NULL if nobody is there. Problems are a warning. */
+/* The whole answer; NULL if nobody is there, or after a warning, which is a failure. */
 static char *
-ask(const char *path, const char *question)
+ask(const char *path, const char *question, bool *failed)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	struct timeval limit = {.tv_sec = ANSWER_SECONDS_MAX};
@@ -67,6 +67,7 @@ ask(const char *path, const char *question)
 	volatile bool worked = false;
 	volatile bool nobody = false;
 
+	*failed = true;
 	if (strlen(path) >= sizeof(address.sun_path))
 	{
 		ereport(WARNING, (errmsg("the path \"%s\" is too long for a socket", path)));
@@ -120,9 +121,11 @@ ask(const char *path, const char *question)
 	PG_END_TRY();
 	if (worked && answer.len >= 4 && strcmp(answer.data + answer.len - 4, "end\n") == 0)
 	{
+		*failed = false;
 		answer.data[answer.len - 4] = '\0';
 		return answer.data;
 	}
+	*failed = !nobody;
 	if (!nobody)
 		ereport(WARNING, (worked ? errmsg("the answer of the pooler at \"%s\" is not whole", path)
 						  : errmsg("the pooler at \"%s\" was not asked: %m", path)));
@@ -169,7 +172,8 @@ greeting(char **answer, uint64 *pooler)
 	return true;
 }
 
-static void
+/* Whether it is an answer of Hawser's. */
+static bool
 read_lines(const char *socket, char *answer, int field_count, LocalLine line, void *context)
 {
 	uint64		pooler;
@@ -178,7 +182,7 @@ read_lines(const char *socket, char *answer, int field_count, LocalLine line, vo
 	if (!greeting(&answer, &pooler))
 	{
 		ereport(WARNING, (errmsg("what listens at \"%s\" is of another version", socket)));
-		return;
+		return false;
 	}
 	line(context, socket, pooler, NULL);
 	while (*answer != '\0')
@@ -205,6 +209,7 @@ read_lines(const char *socket, char *answer, int field_count, LocalLine line, vo
 			line(context, socket, pooler, fields);
 		answer = end + 1;
 	}
+	return true;
 }
 
 static List *
@@ -229,7 +234,22 @@ sockets(void)
 	return own;
 }
 
-/* Asks every pooler on this host; what it says stays in the current memory context. */
+/*
+ * Asks the pooler at one socket; what it says stays in the current memory
+ * context. False, and a warning: that is not known.
+ */
+bool
+local_ask(const char *socket, const char *question, int field_count, LocalLine line, void *context)
+{
+	bool		failed;
+	char	   *answer = ask(socket, question, &failed);
+
+	if (answer == NULL)
+		return !failed;
+	return read_lines(socket, answer, field_count, line, context);
+}
+
+/* Asks every pooler on this host. */
 void
 local_ask_all(const char *question, int field_count, LocalLine line, void *context)
 {
@@ -237,19 +257,15 @@ local_ask_all(const char *question, int field_count, LocalLine line, void *conte
 	List	   *all = sockets();
 
 	foreach(cell, all)
-	{
-		char	   *answer = ask(lfirst(cell), question);
-
-		if (answer != NULL)
-			read_lines(lfirst(cell), answer, field_count, line, context);
-	}
+		(void) local_ask(lfirst(cell), question, field_count, line, context);
 }
 
 /* Whether this very pooler has followed the order. */
 bool
 local_order(const char *socket, uint64 pooler, const char *order)
 {
-	char	   *answer = ask(socket, order);
+	bool		failed;
+	char	   *answer = ask(socket, order, &failed);
 	uint64		who;
 
 	return answer != NULL && greeting(&answer, &who) && who == pooler &&

@@ -42,6 +42,7 @@
 #include "utils/fmgrprotos.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
@@ -281,6 +282,31 @@ signal_client(int32 id, bool terminate)
 	return NULL;
 }
 
+/* Whether a client that was told to end has ended by then. */
+static bool
+wait_for_end(const ClientRow *row, int64 timeout, TimestampTz until)
+{
+	MemoryContext look = AllocSetContextCreate(CurrentMemoryContext, "hawser client's end", ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(look);
+	Presence	presence;
+
+	while ((presence = client_presence(row)) == PRESENCE_THERE && GetCurrentTimestamp() < until)
+	{
+		CHECK_FOR_INTERRUPTS();
+		pg_usleep(LOOK_MS * 1000L);
+		/* an answer is some kilobytes */
+		MemoryContextReset(look);
+	}
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(look);
+	if (presence == PRESENCE_THERE)
+		ereport(WARNING, (errmsg("the client with process id %d did not end within %lld milliseconds",
+								 (int) row->id, (long long) timeout)));
+	else if (presence == PRESENCE_UNKNOWN)
+		ereport(WARNING, (errmsg("it is not known whether the client with process id %d has ended", (int) row->id)));
+	return presence == PRESENCE_GONE;
+}
+
 Datum
 hawser_cancel_backend(PG_FUNCTION_ARGS)
 {
@@ -307,24 +333,7 @@ hawser_terminate_backend(PG_FUNCTION_ARGS)
 	row = signal_client(id, true);
 	if (row == NULL)
 		PG_RETURN_BOOL(false);
-	while (timeout > 0)
-	{
-		bool		there = false;
-		ListCell   *cell;
-		List	   *now = clients_known(id);
-
-		foreach(cell, now)
-			there |= ((ClientRow *) lfirst(cell))->pooler == row->pooler;
-		if (!there)
-			break;
-		if (GetCurrentTimestamp() >= until)
-		{
-			ereport(WARNING, (errmsg("the client with process id %d did not end within %lld milliseconds",
-									 id, (long long) timeout)));
-			PG_RETURN_BOOL(false);
-		}
-		CHECK_FOR_INTERRUPTS();
-		pg_usleep(LOOK_MS * 1000L);
-	}
+	if (timeout > 0)
+		PG_RETURN_BOOL(wait_for_end(row, timeout, until));
 	PG_RETURN_BOOL(true);
 }
