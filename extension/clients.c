@@ -3,7 +3,9 @@
  *
  * Model       A pooler on this host is asked (local.c) and names all of its
  *             clients. Of any other those are known that a backend serves now
- *             (slots.c). Who is found in both is the same by pooler and id.
+ *             (slots.c). Who is found in both is the same by pooler and id; so
+ *             is who is found in two slots, since a backend keeps the client that
+ *             it has served until the next comes: the one at work counts.
  * Invariants  A role sees a client whose user's rights it has, or all with
  *             those of pg_read_all_stats, or as the pooler's role.
  */
@@ -117,6 +119,34 @@ from_slot(int slot, const Client *client)
 	return row;
 }
 
+/* The row of this client, if another slot has given it. */
+static ListCell *
+find_row(List *rows, const Client *client)
+{
+	ListCell   *cell;
+
+	foreach(cell, rows)
+	{
+		const ClientRow *row = lfirst(cell);
+
+		if (row->socket == NULL && row->id == client->id && row->pooler == client->pooler)
+			return cell;
+	}
+	return NULL;
+}
+
+static void
+add_slot(List **rows, int slot, const Client *client)
+{
+	ListCell   *other = find_row(*rows, client);
+	ClientRow  *row = from_slot(slot, client);
+
+	if (other == NULL)
+		*rows = lappend(*rows, row);
+	else if (row->state != NULL && strcmp(row->state, "active") == 0)
+		lfirst(other) = row;
+}
+
 /* All clients that are known, or those with this id. */
 List *
 clients_known(uint32 id)
@@ -136,7 +166,7 @@ clients_known(uint32 id)
 		foreach(cell, all.poolers)
 			is_told |= *(uint64 *) lfirst(cell) == client.pooler;
 		if (!is_told)
-			all.rows = lappend(all.rows, from_slot(slot, &client));
+			add_slot(&all.rows, slot, &client);
 	}
 	return all.rows;
 }

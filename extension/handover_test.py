@@ -87,7 +87,8 @@ def text(value):
 class Pooler:
     """A connection of the pooler's, and its side of the protocol."""
 
-    def __init__(self, server, user="pooler", database="postgres", secret=SECRET, **parameters):
+    def __init__(self, server, user="pooler", database="postgres", secret=SECRET, pooler=POOLER, **parameters):
+        self.pooler = pooler
         self.client = server.target.connect(user, database, **{"hawser.hand_over": "on", **parameters})
         challenge = bytes.fromhex(self.client.parameters["hawser.challenge"])
         self.key = hmac.digest(secret, challenge, hashlib.sha256)[:16]
@@ -99,7 +100,7 @@ class Pooler:
     def body(self, client=FIRST_ID + 7, user=None, address=("10.1.2.3", 4711), tls=None, alone=False, number=None, transport=None):
         self.number += 1
         flags = (1 if user else 0) | (2 if tls else 0) | (4 if alone else 0) | (8 if transport else 0)
-        out = struct.pack("!BBQQI", 1, flags, self.number if number is None else number, POOLER, client)
+        out = struct.pack("!BBQQI", 1, flags, self.number if number is None else number, self.pooler, client)
         if address is None:
             out += struct.pack("!BH", 0, 0)
         elif address == "unix":
@@ -522,6 +523,43 @@ def sql_knows_a_client_by_its_id_while_its_backend_works_for_it(server):
         equal(pooler.rows("select pg_backend_pid()"), [[str(pooler.pid)]])
 
 
+def an_id_of_clients_of_two_poolers_means_neither(server):
+    client = FIRST_ID + 5
+    with (Pooler(server) as one, Pooler(server, pooler=POOLER + 1) as other, server.target.connect("postgres", "postgres") as owner,
+          server.target.connect("postgres", "postgres") as gate):
+        gate.execute("select pg_advisory_lock(1)")
+        for pooler in (one, other):
+            pooler.hand_over(client=client)
+            pooler.client.send(m.query("select pg_advisory_lock(1), pg_advisory_unlock(1)"))
+        wait_for(lambda: owner.value("select count(*) from pg_locks where locktype = 'advisory' and not granted") == "2")
+        for sql, expected in ((f"select pg_blocking_pids({client})", "{}"), (f"select pg_cancel_backend({client})", "f")):
+            result = owner.attempt(sql)
+            equal((result.value, [notice["M"] for notice in result.notices]), (expected, [f"2 clients have the process id {client}"]))
+        # one that is idle has no backend
+        gate.execute("select pg_advisory_unlock(1)")
+        for pooler in (one, other):
+            pooler.client.collect()
+        gate.execute("select pg_advisory_lock(1)")
+        other.client.send(m.query("select pg_advisory_lock(1), pg_advisory_unlock(1)"))
+        wait_for(lambda: owner.value(f"select pg_blocking_pids({client})") == "{%d}" % gate.pid)
+        gate.execute("select pg_advisory_unlock(1)")
+        other.client.collect()
+
+
+def a_client_is_one_on_whichever_connections_it_has_been(server):
+    client = FIRST_ID + 5
+    with Pooler(server) as before, Pooler(server) as now, server.target.connect("postgres", "postgres") as owner:
+        before.hand_over(client=client)
+        now.hand_over(client=client)
+        now.client.send(m.query("select pg_sleep(20)"))
+        sleeping(server, now)
+        equal(owner.rows("select backend, state from hawser.hawser_sessions"), [(str(now.pid), "active")])
+        result = owner.attempt(f"select pg_cancel_backend({client})")
+        equal((result.value, result.notices), ("t", []))
+        equal(now.client.collect().sqlstate, "57014")
+        equal(before.value("select 1"), "1")
+
+
 def statistics_of_a_backend_take_its_clients_id(server):
     with Pooler(server) as pooler, server.target.connect("postgres", "postgres") as owner:
         if owner.value("select to_regprocedure('pg_stat_get_backend_io(int)')") is None:
@@ -717,6 +755,7 @@ TESTS = [the_address_is_the_clients, the_log_has_the_clients_address_and_user, t
          every_changed_byte_ends_the_session, a_message_counts_once_and_in_its_session_only, malformed_messages_end_the_session,
          a_statement_is_no_hand_over, a_client_that_calls_it_is_cut_off, nothing_of_it_can_be_read_or_set, arguments_are_in_no_log,
          the_process_id_of_a_client_can_be_cancelled, sql_knows_a_client_by_its_id_while_its_backend_works_for_it,
+         an_id_of_clients_of_two_poolers_means_neither, a_client_is_one_on_whichever_connections_it_has_been,
          statistics_of_a_backend_take_its_clients_id, a_constant_id_means_the_backend_that_the_client_has_at_each_call,
          after_an_upgrade_of_the_server_none_or_all_are_replaced, rights_are_those_of_the_server, the_servers_own_ids_are_as_ever,
          a_schema_of_the_name_alone_is_nothing, the_next_client_is_never_cancelled, clients_at_work_are_in_the_view,

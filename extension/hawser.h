@@ -180,6 +180,7 @@ extern Presence client_presence(const ClientRow *row);
 /* signals.c */
 extern void signals_install(void);
 extern void check_execute(Oid function);
+extern void warn_of_equal_ids(int count, int id);
 
 /* processes.c */
 extern bool hawser_client_pids;

@@ -51,6 +51,7 @@ typedef struct Pair
 	int			backend;
 	int			client;
 	int			handed_to;		/* by the last hand-over; 0: there was none */
+	uint64		owner;			/* the pooler whose client that is */
 	uint64		pooler;			/* the pooler's name for its connection */
 	uint64		number;
 	bool		answered;		/* that pooler has said which clients have backends */
@@ -111,6 +112,7 @@ pair_of(const Client *client, const ServerConnection *connection)
 	pair.backend = connection->pid != 0 ? connection->pid : client->pid;
 	pair.handed_to = client->pid != 0 ? (int) client->id : 0;
 	pair.pooler = connection->pid != 0 ? connection->pooler : 0;
+	pair.owner = client->pid != 0 ? client->pooler : pair.pooler;
 	pair.number = connection->number;
 	return pair;
 }
@@ -213,14 +215,30 @@ shown(const Pairs *pairs, int backend)
 	return backend;
 }
 
-/* The backend of the client with this id; as it is where that is none's: there is no such process then. */
+/*
+ * The backend of the client with this id; as it is where that is none's, or
+ * with a warning of clients of two poolers: there is no such process then.
+ */
 static int
 meant(const Pairs *pairs, int id)
 {
+	const Pair *found = NULL;
+
 	for (int i = 0; i < pairs->count && id >= CLIENT_ID_FIRST; i++)
-		if (pairs->all[i].client == id)
-			return pairs->all[i].backend;
-	return id;
+	{
+		const Pair *pair = &pairs->all[i];
+
+		if (pair->client != id)
+			continue;
+		if (found != NULL && found->owner != pair->owner)
+		{
+			warn_of_equal_ids(2, id);
+			return id;
+		}
+		if (found == NULL)
+			found = pair;
+	}
+	return found == NULL ? id : found->backend;
 }
 
 static Datum

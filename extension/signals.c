@@ -225,6 +225,13 @@ signals_install(void)
 	CacheRegisterSyscacheCallback(NAMESPACEOID, functions_changed, (Datum) 0);
 }
 
+void
+warn_of_equal_ids(int count, int id)
+{
+	ereport(WARNING, (errmsg("%d clients have the process id %d", count, id),
+					  errdetail("Each pooler numbers its own clients; hawser.hawser_sessions has them.")));
+}
+
 /* The client with this id, or NULL and a warning, as the server has for processes. */
 static ClientRow *
 find(uint32 id)
@@ -236,8 +243,7 @@ find(uint32 id)
 	if (found == NIL)
 		ereport(WARNING, (errmsg(no_such_process(), (int) id)));
 	else
-		ereport(WARNING, (errmsg("%d clients have the process id %d", list_length(found), (int) id),
-						  errdetail("Each pooler numbers its own clients; hawser.hawser_sessions has them.")));
+		warn_of_equal_ids(list_length(found), (int) id);
 	return NULL;
 }
 
