@@ -89,13 +89,15 @@ static Replacement replacements[] = {
 #endif
 };
 
-static bool functions_known = false;
+/* Changes of functions and schemas that the session knows of; those that the search has taken in. 0: there was none. */
+static uint64 changes = 1;
+static uint64 searched_at = 0;
 static bool any_replacement = false;
 
 static void
 functions_changed(Datum argument, int cache, uint32 hash)
 {
-	functions_known = false;
+	changes++;
 }
 
 /* Whether a function's library is this one, by whichever path it was named. */
@@ -159,13 +161,14 @@ own_function(Oid schema, const Replacement *replacement)
 	return found;
 }
 
+/* One that fails, or during which there are changes, is done again at the next statement. */
 static void
 find_functions(void)
 {
+	uint64		as_of = changes;
 	Oid			schema = get_namespace_oid("hawser", true);
 	bool		together = true;
 
-	functions_known = true;
 	any_replacement = false;
 	for (int i = 0; i < lengthof(replacements); i++)
 	{
@@ -180,6 +183,7 @@ find_functions(void)
 			replacements[i].own = InvalidOid;
 		any_replacement |= OidIsValid(replacements[i].own);
 	}
+	searched_at = as_of;
 }
 
 static bool
@@ -207,7 +211,7 @@ replace(Node *node, void *context)
 static PlannedStmt *
 on_planning(Query *query, const char *text, int options, ParamListInfo parameters)
 {
-	if (!functions_known && IsTransactionState())
+	if (searched_at != changes && IsTransactionState())
 		find_functions();
 	if (any_replacement)
 		(void) replace((Node *) query, NULL);
