@@ -18,6 +18,11 @@ CREATE SCHEMA hawser;
 CREATE EXTENSION hawser;
 DROP SCHEMA hawser;
 DROP SCHEMA trap CASCADE;
+-- Its script is in PL/pgSQL.
+DROP EXTENSION plpgsql;
+CREATE EXTENSION hawser;
+CREATE EXTENSION hawser CASCADE;
+DROP EXTENSION hawser;
 -- Everybody may call its functions, whatever the default privileges are.
 ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
 CREATE EXTENSION hawser;
