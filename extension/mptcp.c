@@ -195,6 +195,16 @@ connection_found(Dump *dump, const struct inet_diag_msg *socket, const char *att
 	}
 }
 
+static int
+by_token(const void *a, const void *b)
+{
+	uint32		one = ((const Connection *) a)->token;
+	uint32		other = ((const Connection *) b)->token;
+
+	return one < other ? -1 : one > other;
+}
+
+/* Once all connections are known, and sorted by their tokens. */
 static void
 subflow_found(Dump *dump, const struct inet_diag_msg *socket, const char *attributes, int size)
 {
@@ -207,6 +217,8 @@ subflow_found(Dump *dump, const struct inet_diag_msg *socket, const char *attrib
 	int			local_length,
 				remote_length,
 				info_length;
+	Connection	key;
+	Connection *c;
 
 	if (subflow == NULL)
 		return;
@@ -215,22 +227,18 @@ subflow_found(Dump *dump, const struct inet_diag_msg *socket, const char *attrib
 	info = attribute(attributes, size, ATTRIBUTE_INFO, &info_length);
 	if (local == NULL || local_length < 4)
 		return;
-	for (int i = 0; i < dump->count; i++)
+	key.token = u32_at(local, 0);
+	c = bsearch(&key, dump->connections, dump->count, sizeof(Connection), by_token);
+	if (c == NULL)
+		return;
+	if (remote != NULL && remote_length >= 4)
 	{
-		Connection *c = &dump->connections[i];
-
-		if (c->token != u32_at(local, 0))
-			continue;
-		if (remote != NULL && remote_length >= 4)
-		{
-			/* an accepting end that dials nothing does not keep it: 0 */
-			c->remote_token = u32_at(remote, 0);
-			c->has_remote_token = c->remote_token != 0;
-		}
-		if (info != NULL && info_length >= TCP_DELIVERY_RATE + 8 && c->rate_count < SUBFLOWS_MAX)
-			c->rates[c->rate_count++] = Int64GetDatum((int64) u64_at(info, TCP_DELIVERY_RATE));
-		break;
+		/* an accepting end that dials nothing does not keep it: 0 */
+		c->remote_token = u32_at(remote, 0);
+		c->has_remote_token = c->remote_token != 0;
 	}
+	if (info != NULL && info_length >= TCP_DELIVERY_RATE + 8 && c->rate_count < SUBFLOWS_MAX)
+		c->rates[c->rate_count++] = Int64GetDatum((int64) u64_at(info, TCP_DELIVERY_RATE));
 }
 
 /* Asks for all sockets of a protocol and family; false with errno. */
@@ -266,12 +274,12 @@ ask(int netlink, int family, int protocol, Dump *dump, Answer answer)
 		ssize_t		got = recv(netlink, bytes, ANSWER_BYTES, 0);
 		int			left = (int) got;
 
-		if (got < 0 && errno == EINTR)
-		{
-			CHECK_FOR_INTERRUPTS();
+		if (got < 0 && errno != EINTR)
+			return false;
+		CHECK_FOR_INTERRUPTS();
+		if (got < 0)
 			continue;
-		}
-		if (got <= 0)
+		if (got == 0)
 			return false;
 		for (struct nlmsghdr *at = (struct nlmsghdr *) bytes; NLMSG_OK(at, left); at = NLMSG_NEXT(at, left))
 		{
@@ -315,8 +323,11 @@ ask_kernel(Dump *dump)
 				ask(netlink, AF_INET, PROTOCOL_MPTCP, dump, connection_found) &&
 				ask(netlink, AF_INET6, PROTOCOL_MPTCP, dump, connection_found);
 			if (worked && dump->count > 0)
+			{
+				qsort(dump->connections, dump->count, sizeof(Connection), by_token);
 				worked = ask(netlink, AF_INET, IPPROTO_TCP, dump, subflow_found) &&
 					ask(netlink, AF_INET6, IPPROTO_TCP, dump, subflow_found);
+			}
 		}
 		PG_FINALLY();
 		{
@@ -461,6 +472,8 @@ hawser_mptcp_backends(PG_FUNCTION_ARGS)
 	{
 		const ClientRow *row = lfirst(cell);
 
+		/* each is looked for among all connections */
+		CHECK_FOR_INTERRUPTS();
 		if (!sees_all && !(OidIsValid(row->role) && has_privs_of_role(GetUserId(), row->role)))
 			continue;
 		/* of poolers elsewhere only those are known that a backend serves, with what was told with it */
