@@ -121,9 +121,12 @@ impl<S: Socket> Relay<'_, S> {
         {
             return Fate::Skip;
         }
-        // Each client is known by the process id that it was given.
+        // Each client is known by the process id that it was given: in session mode the server's.
+        let is_session_mode = client.is_session_mode();
         let message = match named().filter(|_| relayed.whole) {
-            Some(own) if own.process == process => own.message_from(self.own_process),
+            Some(own) if own.process == process && !is_session_mode => {
+                own.message_from(self.own_process)
+            }
             Some(anothers) => anothers.message,
             None => return Fate::Pass,
         };

@@ -299,6 +299,24 @@ fn notified(process: u32, channel: &str, payload: &str) -> Vec<u8> {
     message(b'A', &[&process.to_be_bytes()[..], said.as_bytes()].concat())
 }
 
+/// Simulation, seed 4 of `sessions_of_their_own_share_a_pool_with_others`: it bore an id that the client was
+/// never told.
+#[test]
+fn in_session_mode_what_a_client_notifies_bears_the_id_of_its_server_process() {
+    let mut world = World::new(1);
+    let client = world.client_of(LoopId(0), PoolMode::Session, &[]);
+    world.send(&client, &query("LISTEN one"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    client.received();
+    world.send(&client, &query("NOTIFY one, 'said'"));
+    let mut process = 0;
+    world.with_backend_of(&client, |backend| process = backend.process());
+    let answer = [answers("C"), notified(process, "one", "said"), answers("I")].concat();
+    world.send(&server, &answer);
+    assert_eq!(client.received(), answer);
+}
+
 /// Isolation test, seed 10003. While a client's backend takes over what it listens on, it hears the markers of
 /// all clients.
 #[test]
