@@ -196,8 +196,9 @@ client_presence(const ClientRow *row)
 	if (row->socket != NULL &&
 		!local_ask(row->socket, psprintf("client %u\n", row->id), CLIENT_FIELDS, told_of_one, &search))
 		return PRESENCE_UNKNOWN;
-	for (int slot = 0; row->socket == NULL && slots_get(slot, &client, NULL); slot++)
-		search.found |= client.pid != 0 && client.id == row->id && client.pooler == row->pooler;
+	/* (Others of its backends have it in their slots until the next client.) */
+	if (row->socket == NULL && slots_get(row->slot, &client, NULL))
+		search.found = client.pid == row->client.pid && client.id == row->id && client.pooler == row->pooler;
 	return search.found ? PRESENCE_THERE : PRESENCE_GONE;
 }
 

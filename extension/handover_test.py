@@ -558,6 +558,11 @@ def a_client_is_one_on_whichever_connections_it_has_been(server):
         equal((result.value, result.notices), ("t", []))
         equal(now.client.collect().sqlstate, "57014")
         equal(before.value("select 1"), "1")
+        now.client.send(m.query("select pg_sleep(20)"))
+        sleeping(server, now)
+        # The other backend's slot has the client still.
+        result = owner.attempt(f"select pg_terminate_backend({client}, 5000)")
+        equal((result.value, result.notices), ("t", []))
 
 
 def statistics_of_a_backend_take_its_clients_id(server):

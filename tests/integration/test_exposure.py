@@ -12,6 +12,8 @@ from harness.pooler import binary
 from harness.suite import Skip, equal, limit, pooler_only, until
 from harness.wire import ServerError
 
+SAME_FOR_ALL_SERVERS = True
+
 
 def refused(env, target, user, database, secret="wrong"):
     """The error of a login."""

@@ -8,6 +8,8 @@ from harness import messages as m
 from harness.suite import equal, pooler_only, until
 from harness.wire import Connection
 
+SAME_FOR_ALL_SERVERS = True
+
 ALONE = True  # it measures, or changes what the machine has once
 
 LOGINS_BEYOND = 1000  # crates/hawser/src/limits.rs

@@ -11,6 +11,8 @@ from harness.pooler import binary
 from harness.suite import Background, crowd, equal, limit, pooler_only, until
 from harness.wire import Disconnected, ServerError
 
+SAME_FOR_ALL_SERVERS = True
+
 
 def refused(target, **how):
     """The SQLSTATE with which a login is refused."""

@@ -10,6 +10,8 @@ from harness import messages as m
 from harness import scram
 from harness.suite import Background, crowd, equal, limit, pooler_only
 
+SAME_FOR_ALL_SERVERS = True
+
 PROTOCOL_VIOLATION = "08P01"
 
 

@@ -21,6 +21,8 @@ from harness.postgres import free_port
 from harness.suite import Background, equal, limit, pooler_only, until
 from harness.wire import ServerError
 
+SAME_FOR_ALL_SERVERS = True
+
 
 @pooler_only
 def test_sighup_takes_a_good_file_and_drops_nobody(env):

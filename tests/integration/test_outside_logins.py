@@ -15,6 +15,8 @@ from harness.postgres import SECRETS
 from harness.suite import Background, Skip, crowd, equal, limit, pooler_only, until
 from harness.wire import Connection, ServerError
 
+SAME_FOR_ALL_SERVERS = True
+
 BASE = "dc=example,dc=net"
 PASSWORD = "an LDAP password"
 ENTRIES = {

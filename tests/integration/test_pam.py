@@ -9,6 +9,8 @@ from harness.pooler import Pooler
 from harness.suite import Background, Skip, crowd, equal, limit, pooler_only
 from harness.wire import ServerError
 
+SAME_FOR_ALL_SERVERS = True
+
 PASSWORD = "a PAM password"
 CHECK = """\
 #!/bin/sh

@@ -10,6 +10,8 @@ from harness import messages as m
 from harness.suite import equal, pooler_only, until
 from harness.wire import Disconnected, ServerError
 
+SAME_FOR_ALL_SERVERS = True
+
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 HBA = """\
 local all all       trust

@@ -5,6 +5,8 @@ import time
 from harness import messages as m
 from harness.suite import equal, limit, pooler_only
 
+SAME_FOR_ALL_SERVERS = True
+
 ALONE = True  # it measures, or changes what the machine has once
 
 BIG = "select repeat('x', 8000) from generate_series(1, 20000)"  # 160 MB

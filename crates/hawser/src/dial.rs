@@ -783,8 +783,9 @@ impl Dialler {
             let mut stream = reach::open(link, &place.endpoint, &place.tls, encryption).await?;
             let mut request = Vec::with_capacity(16 + key.len());
             startup::write_cancel(&mut request, process, key);
-            was_sent.store(true, Ordering::Relaxed);
+            // What comes in part the server does not take for a request.
             stream.write_all(&request).await.map_err(broken)?;
+            was_sent.store(true, Ordering::Relaxed);
             stream.flush().await.map_err(broken)?;
             // The server says nothing; an error here is the end as well.
             let _ = stream.read(&mut [0; 16]).await;
@@ -792,8 +793,7 @@ impl Dialler {
         };
         let error = match timeout(within, send).await {
             Ok(Ok(())) => return Ok(()),
-            // What was sent in part the server does not take for a request.
-            Ok(Err(error)) => return Err(CancelError { error, was_sent: false }),
+            Ok(Err(error)) => error,
             Err(_) => DialError::Timeout { server: server.clone(), after: within },
         };
         Err(CancelError { error, was_sent: was_sent.into_inner() })

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::about::{ClientAbout, ClientSecret, ClientState, PoolMode};
 use super::backend::Backend;
 use super::halt::TooManyStatements;
+use super::limits;
 use super::names::{ClientStatement, ClientStatements, Deallocated, significant};
 use super::pending_bytes::PendingBytes;
 use super::pending_reset::PendingReset;
@@ -18,7 +19,7 @@ use crate::session::part::{Part, PartSet};
 use crate::session::scan::names_temporary_schema;
 use crate::session::settings::Settings;
 use crate::time::Time;
-use crate::wire::frame::Header;
+use crate::wire::frame::{Framed, Header};
 use crate::wire::{TransactionStatus, build, frame, frontend};
 
 /// Parts that a session has by its start values alone, and that stay with a backend.
@@ -174,6 +175,12 @@ impl<S: Socket> Client<S> {
     /// Drops what is out of the ordinary, if nothing of it is under way any more.
     pub(super) fn settle(&mut self) {
         self.pending_session.take_if(|extra| extra.is_empty());
+    }
+
+    /// Whether its next message is here, or as much of a long one as is passed on at once.
+    pub(super) fn has_next_message(&self) -> bool {
+        matches!(frame::header(&self.input), Framed::Header(header)
+            if self.input.len() >= header.total().min(limits::WHOLE_MESSAGE_BYTES))
     }
 
     /// Whether a cancel request has come for the message that is dealt with now.

@@ -205,13 +205,13 @@ impl Effects {
             && self.unusual.is_none()
     }
 
-    /// Whether it may name prepared statements, or show them.
-    #[inline]
     /// Whether it takes all prepared statements away (DISCARD ALL, DEALLOCATE ALL).
     pub(super) fn forgets_statements(&self) -> bool {
         self.unusual.as_ref().is_some_and(|unusual| unusual.forgets_statements)
     }
 
+    /// Whether it may name prepared statements, or show them.
+    #[inline]
     pub(super) fn may_name_statements(&self) -> bool {
         self.may_mention
             || self.executes_strings

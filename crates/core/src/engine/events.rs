@@ -1,5 +1,7 @@
 //! Entry points of the engine: readiness of connections, and messages.
 
+use std::time::Duration;
+
 use super::about::{CancelKey, ClientState, PoolMode};
 use super::backend::{Backend, BackendSeed, PoolRef, Tidying};
 use super::client::{Client, Record, parts_of_start};
@@ -19,6 +21,9 @@ use crate::session::part::PartSet;
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::{TransactionStatus, build, frontend};
+
+/// The server refuses new sessions, and others serve: a client may wait so long for one of these.
+const WAITS_FOR_OTHERS: Duration = Duration::from_secs(5);
 
 impl<S: Socket> Engine<S> {
     /// Something has happened on a connection.
@@ -279,22 +284,22 @@ impl<S: Socket> Engine<S> {
                     pool.open_failed(now, retry_after);
                     pool.lent_count() + pool.idle_count() > 0
                 };
-                // (Where others serve, waiting may help.)
-                if fatal && !serves {
+                if fatal {
+                    let waited = if serves { WAITS_FOR_OTHERS } else { Duration::ZERO };
                     for other in (0..self.loops).map(LoopId).filter(|id| *id != self.id) {
-                        host.send(
-                            other,
-                            ToLoop::Refuse { pool: pool.clone(), error: error.clone() },
-                        );
+                        let (pool, error) = (pool.clone(), error.clone());
+                        host.send(other, ToLoop::Refuse { pool, error, waited });
                     }
-                    self.refuse_waiters(host, &pool, &error, now);
+                    self.refuse_waiters(host, &pool, &error, waited, now);
                 }
             }
             ToLoop::ToHub { pool, from, ask } => self.hub_asked(host, &pool, from, ask, now),
             ToLoop::FromHub { pool, said } => self.on_hub(host, &pool, said, now),
             ToLoop::ListenerOpened(seed) => self.listener_opened(host, *seed, now),
             ToLoop::ListenerFailed { pool, .. } => self.listener_failed(host, &pool, now),
-            ToLoop::Refuse { pool, error } => self.refuse_waiters(host, &pool, &error, now),
+            ToLoop::Refuse { pool, error, waited } => {
+                self.refuse_waiters(host, &pool, &error, waited, now);
+            }
             ToLoop::Poke(pool) => {
                 let open = pool.lock().openings_due(now);
                 for _ in 0..open {
@@ -496,6 +501,8 @@ impl<S: Socket> Engine<S> {
         client.state = ClientState::Idle;
         if client.is_to_be_greeted() {
             self.backend_failed(host, slot, reason, now);
+        } else if client.take_cancel() {
+            self.answer_cancelled(host, slot, now);
         } else {
             self.resume_later(slot);
         }
@@ -521,21 +528,23 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Clients that wait for a pool whose server refuses are told at once.
+    /// Clients are told that have waited so long for a pool whose server refuses.
     fn refuse_waiters<H: Host<S>>(
         &mut self,
         host: &mut H,
         pool: &PoolRef<S>,
         error: &ClientError,
+        waited: Duration,
         now: Time,
     ) {
         let view = self.view_of(pool);
         for slot in self.clients.slots() {
-            if self
-                .clients
-                .get(slot)
-                .is_some_and(|c| c.pool == view && c.state == ClientState::Waiting)
-            {
+            let waits = |client: &Client<S>| {
+                client.pool == view
+                    && client.state == ClientState::Waiting
+                    && now.since(client.since) >= waited
+            };
+            if self.clients.get(slot).is_some_and(waits) {
                 self.say_goodbye(host, slot, error, now);
             }
         }
@@ -599,9 +608,11 @@ impl<S: Socket> Engine<S> {
             ClientState::Waiting => self.cancel_waiting(host, slot, now),
             ClientState::Active => {
                 let Some(backend) = &mut client.backend else { return };
-                if !backend.requests.owes_for_client() {
-                    // Idle in a transaction there is nothing to cancel.
-                    if client.held && !client.input.is_empty() {
+                // Its pipeline is sent again once its statement has been prepared anew.
+                let is_sent_again = backend.prepared.replay.is_healing();
+                if is_sent_again || !backend.requests.owes_beside_ours() {
+                    // (Idle in a transaction there is nothing to cancel.)
+                    if is_sent_again || (client.held && client.has_next_message()) {
                         client.pending_session().cancel_follows = true;
                     }
                 } else if backend.lending.cancels_in_flight == 0 {
@@ -621,6 +632,15 @@ impl<S: Socket> Engine<S> {
         if client.is_session_mode() || client.is_to_be_greeted() {
             return; // it waits for its session to begin
         }
+        if !self.pools[client.pool as usize].pool.lock().forget_waiter(id, client.since) {
+            client.pending_session().cancel_follows = true; // a backend is on its way
+            return;
+        }
+        self.answer_cancelled(host, slot, now);
+    }
+
+    fn answer_cancelled<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
         // What it sent up to the end of its query or pipeline is answered by that.
         let (mut at, mut to_come) = (0, 0);
         let (mut ended, mut extended) = (false, false);
@@ -642,10 +662,6 @@ impl<S: Socket> Engine<S> {
                 break;
             }
             extended |= !simple && header.kind != frontend::FLUSH;
-        }
-        if !self.pools[client.pool as usize].pool.lock().forget_waiter(id, client.since) {
-            client.pending_session().cancel_follows = true; // a backend is on its way
-            return;
         }
         client.state = ClientState::Idle;
         client.since = now;

@@ -305,7 +305,7 @@ impl<S: Socket> Engine<S> {
                 return Halt::Dry;
             }
             if client.is_in_mid_message() {
-                match self.walk_on(slot, passage) {
+                match self.walk_on(host, slot, passage) {
                     Ok(()) => continue,
                     Err(lost) => return lost,
                 }
@@ -361,7 +361,12 @@ impl<S: Socket> Engine<S> {
     }
 
     /// Goes on with a message of which some has been dealt with.
-    fn walk_on(&mut self, slot: Slot, passage: &mut Passage<'_>) -> Result<(), Halt> {
+    fn walk_on<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        passage: &mut Passage<'_>,
+    ) -> Result<(), Halt> {
         let Some(client) = self.clients.get_mut(slot) else { return Err(Halt::Dry) };
         let rest = passage.rest();
         // In the middle of a message that streams.
@@ -376,6 +381,12 @@ impl<S: Socket> Engine<S> {
             }
             if ended {
                 self.end_failed_pipeline(slot, passage)?;
+                let Some(client) = self.clients.get_mut(slot) else { return Err(Halt::Dry) };
+                if client.take_cancel()
+                    && let Some(backend) = &mut client.backend
+                {
+                    backend.cancel_what_was_sent(host, self.id);
+                }
             }
         } else if let Some(extra) = &mut client.pending_session
             && extra.dropped.is_in_message()
@@ -561,7 +572,12 @@ impl<S: Socket> Engine<S> {
             backend.known.notifying = Notifying::Noted;
             view.pool.notifiers().notifies(backend.process(), process, now);
         }
-        if result.is_ok() && client.take_cancel() && backend.requests.owes_for_client() {
+        // (The server ignores one while it reads a message.)
+        if result.is_ok()
+            && !backend.to_server.is_open()
+            && client.take_cancel()
+            && backend.requests.owes_beside_ours()
+        {
             backend.cancel_what_was_sent(host, self.id);
         }
         client.backend = Some(backend);

@@ -132,6 +132,10 @@ impl<S: Socket> Relay<'_, S> {
             self.give_own_answers(&mut run, at);
         }
         self.settle_reports(at, &mut relayed);
+        let says_something = relayed.heal || relayed.handed_over.is_some();
+        if says_something && self.backend.is_in_mid_answer() {
+            relayed.broken = Some("the server said more than it was asked for");
+        }
         debug_assert!(
             !self.backend.requests.is_empty()
                 || self.client.as_ref().is_none_or(|client| client.names_are_settled()),

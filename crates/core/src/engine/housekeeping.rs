@@ -317,10 +317,10 @@ impl<S: Socket> Engine<S> {
             }
             ClientState::Active => {
                 let Some(backend) = &client.backend else { return None };
-                let waits_for_us = client.held; // its message, or the answer
-                if waits_for_us || !backend.requests.is_empty() || backend.requests.is_copying_in()
-                {
+                if !backend.requests.is_empty() || backend.requests.is_copying_in() {
                     consider(limit(Overdue::Query, settings.query_timeout, client.since));
+                } else if client.held {
+                    // It is not idle: its message waits here, or its answer.
                 } else if backend.from_server.status != TransactionStatus::Idle
                     || backend.requests.is_in_pipeline()
                 {

@@ -68,12 +68,14 @@ pub enum ToLoop<S: Socket> {
         /// How long no further attempt is made.
         retry_after: Duration,
     },
-    /// Clients that wait for this pool are told at once.
+    /// Clients that wait for this pool are told that they wait in vain.
     Refuse {
         /// The pool.
         pool: PoolRef<S>,
         /// What they are told.
         error: ClientError,
+        /// Those that have waited so long.
+        waited: Duration,
     },
     /// A loop asks the hub of a pool, which is here, for something: see [`crate::listen`].
     ToHub {

@@ -229,7 +229,7 @@ impl RequestQueue {
     }
 
     /// Whether something of the client's is outstanding, and not only what is ours.
-    pub(super) fn owes_for_client(&self) -> bool {
+    pub(super) fn owes_beside_ours(&self) -> bool {
         self.owed().any(|owed| !owed.is_injected())
     }
 
@@ -593,7 +593,7 @@ impl RequestQueue {
         let InDoubt::Syncs { count, fence_passed } = self.in_doubt else { return false };
         match self.front() {
             // Not its own, if it has one: that comes after its completion.
-            Some(owed) if fence_passed || owed.is_sync() => return false,
+            Some(owed) if fence_passed || owed.ends_ignoring() => return false,
             Some(_) => {}
             None => self.position = Position::Between, // and no Sync more is needed
         }

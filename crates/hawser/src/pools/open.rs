@@ -106,6 +106,7 @@ pub async fn take_orders(service: Arc<Service>, mut orders: mpsc::UnboundedRecei
 }
 
 /// A backend that the pool counts as opening: loop `home` is told what became of it, also by a panic.
+/// (Logins that wait for the pool look again by themselves.)
 struct Opening<'a> {
     loops: &'a Loops,
     pool: Pool,

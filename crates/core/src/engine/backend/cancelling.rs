@@ -31,7 +31,6 @@ impl<S: Socket> Backend<S> {
     fn cancel_when_safe<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId, end: u64) {
         let ours = self.requests.has_injected_query()
             || (self.requests.contains(Request::InjectedSync)
-                && !self.prepared.replay.is_healing()
                 && self.lending.tidying == Tidying::No);
         if ours {
             return;

@@ -53,6 +53,7 @@ impl<S: Socket> Engine<S> {
             _ => {
                 let mut answer = std::mem::take(&mut backend.prepared.replay.refusal);
                 backend.prepared.replay.forget();
+                client.take_cancel(); // this is its answer
                 build::ready_for_query(&mut answer, TransactionStatus::Idle);
                 self.say(host, slot, &answer, now);
                 self.give_back_if_unused(host, slot, now);

@@ -143,17 +143,6 @@ impl Request {
         )
     }
 
-    /// Whether it is a text of a simple query, or the first part of one: no ReadyForQuery comes for
-    /// it before anything else has.
-    pub(in crate::engine) fn is_text(self) -> bool {
-        self.is_injected_query() || self.is_within_query() || self == Self::Query
-    }
-
-    /// Whether ReadyForQuery is all that answers it.
-    pub(in crate::engine) fn is_sync(self) -> bool {
-        self.ends_with_ready() && !self.is_text() && self != Self::Call
-    }
-
     /// Whether what answers it is swallowed.
     pub(in crate::engine) fn is_injected(self) -> bool {
         matches!(

@@ -111,3 +111,25 @@ fn a_cancel_request_hits_nothing_that_was_sent_after_it_came() {
     world.deliver(LoopId(0), cancel(0));
     assert_eq!(world.asked.cancels.len(), 1);
 }
+
+#[test]
+fn a_cancel_request_for_a_long_message_follows_its_end() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("BEGIN"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CT"));
+    world.send(&client, &query("SELECT 1"));
+    world.deliver(LoopId(0), cancel(0));
+    world.send(&server, &answers("CT"));
+    let long = query(&format!("SELECT '{}'", "x".repeat(100_000)));
+    world.send(&client, &long[..50_000]);
+    world.deliver(LoopId(0), cancel(0));
+    server.received();
+    let done = ToLoop::CancelDone(world.asked.cancels[0].backend);
+    world.deliver(LoopId(0), done);
+    assert_eq!(server.received().len(), 50_000);
+    assert_eq!(world.asked.cancels.len(), 1, "the server reads, and would ignore it");
+    world.send(&client, &long[50_000..]);
+    assert_eq!(world.asked.cancels.len(), 2);
+}

@@ -371,7 +371,6 @@ impl World {
         self.opens_nothing = nothing;
     }
 
-    /// Only before anything is prepared.
     /// The server refuses the next one that is asked for, and would refuse others.
     pub(super) fn refuse_opening(&mut self) {
         let (pool, home, _) = self.asked.openings.pop_front().expect("none is asked for");
@@ -380,6 +379,7 @@ impl World {
         self.deliver(home, ToLoop::OpenFailed { pool, error, fatal: true, retry_after });
     }
 
+    /// Only before anything is prepared.
     pub(super) fn limit_statement_memory(&mut self, bytes: usize) {
         self.pool.statements.memory().set_max(bytes);
     }

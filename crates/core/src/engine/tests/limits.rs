@@ -73,7 +73,14 @@ fn an_opening_that_is_refused_ends_no_waiter_while_others_serve() {
     assert!(!other.is_dropped());
     world.send(&server, &answers("CI"));
     world.send(&server, &answers("CI"));
-    assert_eq!((client.kinds(), other.kinds()), ("CZ".into(), "CZ".into()));
+    world.send(&client, &query("SELECT pg_sleep(99)"));
+    let third = world.client();
+    world.send(&third, &query("SELECT 4"));
+    world.wait_ms(5_500);
+    world.refuse_opening();
+    assert!(third.is_dropped(), "it has waited for long");
+    world.send(&server, &answers("CI"));
+    assert_eq!((client.kinds(), other.kinds()), ("CZCZ".into(), "CZ".into()));
     world.breaks(&server);
     world.send(&other, &query("SELECT 3"));
     world.wait_ms(2_000);

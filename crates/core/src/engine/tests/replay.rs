@@ -1,6 +1,8 @@
 //! Trap 6: a statement that DDL has made stale, healed where its client cannot notice.
 
 use super::harness::*;
+use crate::engine::{PROCESS_ID_FIRST, ToLoop};
+use crate::ids::LoopId;
 
 /// The server's refusal to run a stale statement.
 fn refusal() -> Vec<u8> {
@@ -253,11 +255,35 @@ fn trap_06_a_client_that_leaves_meanwhile_leaves_nothing_behind() {
         world.send(&server, if after > 0 { &rest } else { &[] });
         world.send(&server, &answers("I"));
         let request = world.asked.cancels[0].clone();
-        world.deliver(crate::ids::LoopId(0), crate::engine::ToLoop::CancelDone(request.backend));
+        world.deliver(LoopId(0), ToLoop::CancelDone(request.backend));
         assert_eq!(world.idle_backends(), 1);
         world.send(&other, &query("SELECT 1"));
         world.send(&server, &answers("CI"));
         assert_eq!(other.kinds(), "CZ");
+    }
+}
+
+/// What is sent meanwhile is ours; the client's own pipeline comes again after it.
+#[test]
+fn a_cancel_request_that_comes_meanwhile_hits_the_pipeline_when_it_is_sent_again() {
+    for after in 0..2 {
+        let (mut world, client, server) = prepared();
+        world.send(&client, &run("s"));
+        world.send(&server, &refusal());
+        if after > 0 {
+            world.send(&server, &answers("I"));
+        }
+        let cancel = ToLoop::Cancel { process: PROCESS_ID_FIRST, key: [9; 4].into() };
+        world.deliver(LoopId(0), cancel);
+        assert_eq!(world.asked.cancels.len(), 0);
+        if after == 0 {
+            world.send(&server, &answers("I"));
+        }
+        server.received();
+        let same = [parameters(INT4), rows("a", TEXT, 0)].concat();
+        world.send(&server, &[answers("31"), same, answers("I")].concat());
+        assert_eq!(server.kinds(), "BES");
+        assert_eq!(world.asked.cancels.len(), 1);
     }
 }
 
