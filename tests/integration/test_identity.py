@@ -6,7 +6,7 @@ import time
 
 from harness import messages as m
 from harness.suite import Skip, equal, limit, pooler_only, until
-from integration.test_shared_users import HBA, SECRET, connect, secret_file, server
+from integration.test_shared_users import HBA, SECRET, USERS, connect, secret_file, server
 
 SETTINGS = {}
 WAITS = "select count(*) from pg_stat_activity where pid = {} and wait_event_type = 'Lock'"
@@ -101,6 +101,7 @@ def known(env, hands_over=False, **settings):
         append = 'user = "postgres"\n'  # of [process]: the server's own
     if hands_over:
         more = {"hand_over_secret_file": str(secret_file(env.directory, "pooler.secret", SECRET)), "hand_over": "addresses"}
+    append += "".join(f'[[user]]\nname = "{user}"\n' for user in (*USERS, "postgres"))  # trust lets in known users alone
     with server(env), env.pooler_with(hba=HBA, append=append, **more, **settings) as target:
         with env.cluster.superuser("postgres") as owner:
             socket = target.pooler.directory / "hawser.sock"

@@ -110,8 +110,8 @@ impl Secret {
     }
 }
 
-/// How new passwords are stored: PostgreSQL's `password_encryption`. It decides what `md5` asks of users whose secret
-/// does not decide it, above all of those who do not exist.
+/// How passwords are stored here, in the words of PostgreSQL's `password_encryption`. It decides what `md5` asks of
+/// users whose secret does not decide it, above all of those who do not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PasswordEncryption {
     /// `md5`
@@ -133,17 +133,19 @@ pub enum Challenge {
 }
 
 impl Challenge {
-    /// PostgreSQL's choice: `md5` means md5 only for a secret that is made for it, and SCRAM otherwise.
-    /// `None` for methods without a password.
+    /// `md5` means SCRAM where the stored secret is SCRAM, as in PostgreSQL, and md5 where it can be:
+    /// programs for which it is chosen know nothing else. PostgreSQL never has plain passwords;
+    /// PgBouncer asks for md5 of those. Where nothing is stored, `encryption` decides. `None` for
+    /// methods without a password.
     pub fn of(method: Method, secret: &Secret, encryption: PasswordEncryption) -> Option<Self> {
         match method {
             Method::Password => Some(Self::Cleartext),
             Method::ScramSha256 => Some(Self::Scram),
             Method::Md5 => Some(match (secret, encryption) {
-                (Secret::Md5(_), _) => Self::Md5,
+                (Secret::Plain(_) | Secret::Md5(_), _) => Self::Md5,
                 (Secret::Scram(_), _) => Self::Scram,
-                (Secret::Plain(_) | Secret::None, PasswordEncryption::Md5) => Self::Md5,
-                (Secret::Plain(_) | Secret::None, PasswordEncryption::ScramSha256) => Self::Scram,
+                (Secret::None, PasswordEncryption::Md5) => Self::Md5,
+                (Secret::None, PasswordEncryption::ScramSha256) => Self::Scram,
             }),
             Method::Trust
             | Method::Reject
@@ -405,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn md5_asks_for_scram_where_postgresql_does() {
+    fn md5_asks_for_scram_where_the_secret_is_scram_alone() {
         let scram = Secret::parse(Some(VERIFIER)).unwrap();
         let md5 = Secret::Md5(Md5Hash::of_password("joe", b"secret"));
         let of = |method, secret: &Secret, encryption| Challenge::of(method, secret, encryption);
@@ -414,12 +416,11 @@ mod tests {
         assert_eq!(of(Method::Md5, &md5, ScramSha256), Some(Challenge::Md5));
         assert_eq!(of(Method::ScramSha256, &md5, Md5), Some(Challenge::Scram));
         for encryption in [Md5, ScramSha256] {
-            assert_eq!(
-                of(Method::Md5, &Secret::None, encryption),
-                of(Method::Md5, &Secret::Plain("x".into()), encryption),
-                "a user that does not exist looks like one that does"
-            );
+            let plain = Secret::Plain("x".into());
+            assert_eq!(of(Method::Md5, &plain, encryption), Some(Challenge::Md5), "as PgBouncer");
         }
+        assert_eq!(of(Method::Md5, &Secret::None, Md5), Some(Challenge::Md5));
+        assert_eq!(of(Method::Md5, &Secret::None, ScramSha256), Some(Challenge::Scram));
         assert_eq!(of(Method::Trust, &Secret::None, Md5), None);
     }
 

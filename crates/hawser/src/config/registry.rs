@@ -488,7 +488,9 @@ settings! {
     AuthSettings in Auth, Reload {
         /// Rules in PostgreSQL's pg_hba.conf format. Read again by a reload. Implies
         /// `auth_type = "hba"`. Where a rule names a host, a client's address is looked up both ways,
-        /// as PostgreSQL does, and the answer believed for `dns_max_ttl`.
+        /// as PostgreSQL does, and the answer believed for `dns_max_ttl`. A rule with `trust` lets in users
+        /// that are known (`users_file`, `[[user]]`, `auth_query`), and no others, as in PgBouncer; of a
+        /// database with `hand_over_secret_file` the server knows them.
         hba_file: Option<PathBuf> = "not set", example "\"pg_hba.conf\"", pgbouncer "auth_hba_file";
         /// Maps of system names to database users, in PostgreSQL's pg_ident.conf format.
         ident_file: Option<PathBuf> = "not set", example "\"pg_ident.conf\"",
@@ -498,7 +500,8 @@ settings! {
         /// Users and their passwords or stored secrets, in PgBouncer's format: `"name" "secret"` a line.
         users_file: Option<PathBuf> = "not set", example "\"userlist.txt\"", pgbouncer "auth_file";
         /// How clients prove who they are where there is no `hba_file`: `scram-sha-256`, `md5` (which
-        /// takes SCRAM where the stored secret is SCRAM), `cert`, `plain`, `trust` (the user must still
+        /// takes SCRAM where the stored secret is SCRAM, and of unknown users what most secrets ask
+        /// for), `cert`, `plain`, `trust` (the user must still
         /// be known), `any` (every database needs a forced `user`), or `hba`. PgBouncer's default is
         /// `md5`.
         auth_type: Option<AuthType> = "hba with an hba_file, else scram-sha-256", example "\"md5\"",

@@ -17,7 +17,7 @@ use super::key_sets::KeySets;
 use crate::auth::hba::HbaRules;
 use crate::auth::ident::IdentMap;
 use crate::auth::scram::{Account, MockNonce, Preparation, ScramKeys};
-use crate::auth::secret::Secret;
+use crate::auth::secret::{PasswordEncryption, Secret};
 use crate::auth::userlist::Userlist;
 use crate::config::{Config, DatabaseConfig, ForcedUser, Password};
 use crate::dial::enter::Credentials;
@@ -43,6 +43,7 @@ pub struct Access {
     outward: Option<Arc<ClientConfig>>,
     own: HashMap<String, Secret>,
     list: Userlist,
+    password_encryption: PasswordEncryption,
     derived: Mutex<HashMap<String, ScramKeys>>,
     /// What users have shown, and the passwords that are known: to log in to servers.
     credentials: Mutex<HashMap<String, Arc<Credentials>>>,
@@ -94,7 +95,30 @@ impl Access {
                 Err(error) => errors.push(format!("user \"{}\": {error}", user.name)),
             }
         }
+        access.password_encryption = access.usual_encryption(auth.auth_user.as_deref());
         if errors.is_empty() { Ok(access) } else { Err(errors) }
+    }
+
+    /// How most stored secrets are made, by what method `md5` asks of them. That of `auth_user` is no
+    /// sample: it is a plain password where all others are looked up.
+    fn usual_encryption(&self, auth_user: Option<&str>) -> PasswordEncryption {
+        let own = self.own.iter().map(|(name, secret)| (name.as_str(), secret));
+        let (mut md5, mut scram) = (0usize, 0usize);
+        for (name, secret) in own.chain(self.list.iter()) {
+            match secret {
+                _ if auth_user == Some(name) => {}
+                Secret::Plain(_) | Secret::Md5(_) => md5 += 1,
+                Secret::Scram(_) => scram += 1,
+                Secret::None => {}
+            }
+        }
+        if md5 > scram { PasswordEncryption::Md5 } else { PasswordEncryption::ScramSha256 }
+    }
+
+    /// What method `md5` asks of users of whom no secret is stored, unknown ones among them: the same as
+    /// of most others, so that a stranger learns nothing from it.
+    pub fn password_encryption(&self) -> PasswordEncryption {
+        self.password_encryption
     }
 
     /// Takes over what users have shown since the start, and the keys of issuers that may not answer now.
@@ -276,6 +300,26 @@ pub fn canonical_ip(ip: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Unknown users were asked by SCRAM, and so told from known ones by method md5.
+    #[test]
+    fn nothing_stored_counts_as_most_secrets_are() {
+        const SCRAM: &str = "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2FsdA==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
+        let md5 = format!("md5{}", "a".repeat(32));
+        for (secrets, auth_user, expected) in [
+            (&["plain"][..], None, PasswordEncryption::Md5),
+            (&[md5.as_str(), "", SCRAM, "plain"], None, PasswordEncryption::Md5),
+            (&[SCRAM, SCRAM, "plain"], None, PasswordEncryption::ScramSha256),
+            (&["plain"], Some("0"), PasswordEncryption::ScramSha256),
+            (&[], None, PasswordEncryption::ScramSha256),
+        ] {
+            let mut access = Access::default();
+            for (name, secret) in secrets.iter().enumerate() {
+                access.own.insert(name.to_string(), Secret::parse(Some(secret)).unwrap());
+            }
+            assert_eq!(access.usual_encryption(auth_user), expected, "{secrets:?}");
+        }
+    }
 
     #[test]
     fn a_password_that_was_shown_outlives_clients_that_show_none() {

@@ -24,8 +24,8 @@ use crate::auth::message::{
 use crate::auth::scram::{
     Account, Nonce, ScramKeys, ServerBinding, ServerError, ServerExchange, ServerStep,
 };
-use crate::auth::secret::{Challenge, PasswordEncryption, Secret};
-use crate::config::{AuthType, Config, DatabaseConfig};
+use crate::auth::secret::{Challenge, Secret};
+use crate::config::{ADMIN_DATABASES, AuthType, Config, DatabaseConfig};
 use crate::limits::half_open::Awaited;
 use crate::pools::membership;
 use crate::process::random_bytes;
@@ -135,7 +135,7 @@ async fn rule_of_file(
                 return Ok(Rule {
                     method: rule.method,
                     options: rule.options.clone(),
-                    must_be_known: false,
+                    must_be_known: rule.method == Method::Trust && !has_other_users(conn, database),
                     refusal: rule.refusal(conn),
                 });
             }
@@ -157,6 +157,13 @@ async fn rule_of_file(
             Match::NoEntry => return Err(refused(Refused::no_entry(conn))),
         }
     }
+}
+
+/// Whether others than the users that are known here say who there is: of the console its lists of
+/// users, of a database whose server is told of each client that server. A rule says how, not who.
+fn has_other_users(conn: &ConnInfo<'_>, database: Option<&DatabaseConfig>) -> bool {
+    ADMIN_DATABASES.contains(&conn.database)
+        || database.is_some_and(|database| database.hand_over_secret_file.is_some())
 }
 
 /// Who a client says it is, for the rules.
@@ -268,8 +275,7 @@ impl Proving<'_> {
                 None => self.refuse(rule, "the rule names no issuer"),
             },
             Method::Password | Method::Md5 | Method::ScramSha256 => {
-                let encryption = PasswordEncryption::default();
-                match Challenge::of(rule.method, &secret, encryption) {
+                match Challenge::of(rule.method, &secret, self.access.password_encryption()) {
                     Some(Challenge::Cleartext) => Box::pin(self.cleartext(rule, secret)).await,
                     Some(Challenge::Md5) => Box::pin(self.md5(rule, &secret)).await,
                     Some(Challenge::Scram) => Box::pin(self.scram(rule, secret)).await,

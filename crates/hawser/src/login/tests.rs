@@ -32,10 +32,15 @@ struct World {
 
 /// A service in front of `server`; `more` is added to its configuration.
 fn world(server: &ServerAddress, auth: &str, more: &str) -> World {
+    world_with(server, auth, "", more)
+}
+
+/// The same with more lines of `[auth]`.
+fn world_with(server: &ServerAddress, auth: &str, lines: &str, more: &str) -> World {
     let ServerAddress::Tcp { port, .. } = server else { panic!("{server}") };
     let text = format!(
         "[[database]]\nname = \"*\"\nservers = \"localhost:{port}\"\n\
-         [auth]\nauth_type = \"{auth}\"\n[[user]]\nname = \"ann\"\npassword = \"secret\"\n\
+         [auth]\nauth_type = \"{auth}\"\n{lines}[[user]]\nname = \"ann\"\npassword = \"secret\"\n\
          [log]\nlog_connections = false\n{more}"
     );
     let config = Config::from_str(&text, "test.toml").unwrap();
@@ -389,6 +394,35 @@ async fn a_start_value_that_the_server_refuses_is_fatal_and_asked_about_once() {
 async fn an_unknown_user_of_trust_is_refused() {
     let world = trusting().await;
     assert_eq!(error(&world.told(&startup_packet(&[("user", "nobody")])).await).0, "28P01");
+}
+
+/// By a rule it got in as that user, a superuser too.
+#[tokio::test]
+async fn an_unknown_user_is_refused_by_a_rule_that_trusts_as_well() {
+    let name = format!("hawser-login-{}.hba", crate::process::random_u64());
+    let path = std::env::temp_dir().join(name);
+    std::fs::write(&path, "host all all all trust\n").unwrap();
+    let server = Fake::new(Door::Trust).start().await;
+    let tables = format!("hba_file = \"{}\"\n", path.display());
+    let world = world_with(&server, "hba", &tables, "");
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(error(&world.told(&startup_packet(&[("user", "nobody")])).await).0, "28000");
+    let mut known = world.connect();
+    known.write_all(&startup_packet(&[("user", "ann")])).await.unwrap();
+    let _adopted = world.adopted().await;
+}
+
+/// Clients that know md5 alone could not log in, and unknown users were asked otherwise than known ones.
+#[tokio::test]
+async fn method_md5_asks_for_md5_where_the_password_is_plain_and_where_there_is_no_user() {
+    let world = world(&Fake::new(Door::Trust).start().await, "md5", "");
+    for user in ["ann", "nobody"] {
+        let mut client = world.connect();
+        client.write_all(&startup_packet(&[("user", user)])).await.unwrap();
+        let mut asked = [0; 9];
+        client.read_exact(&mut asked).await.unwrap();
+        assert_eq!(asked, [b'R', 0, 0, 0, 12, 0, 0, 0, 5], "{user}");
+    }
 }
 
 #[tokio::test]
