@@ -5,11 +5,14 @@
 //! pgbouncer.ini --ini--> entries --by the registry's PgBouncer names--> tables of TOML, commented
 //! ```
 //! Where PgBouncer's default differs from ours (`pool_mode`, `max_client_conn`, `auth_type` ...) the
-//! output says PgBouncer's, so that it does the same. What has no equivalent becomes a comment that
-//! says why.
+//! output says PgBouncer's, so that it does the same; where Hawser has limits of its own, that
+//! PgBouncer's clients have never met, it says that there are none. What has no equivalent becomes a
+//! comment that says why. `[hawser]` is a section of ours, for what no pgbouncer.ini can say.
 //!
 //! # Invariants
 //! - No value is dropped in silence: it is a setting of the output or a comment in it.
+//! - A value that PgBouncer or Hawser refuses is an error: what it restricts must not fall back to a
+//!   default that is weaker.
 //! - Passwords go nowhere but into `password`.
 //!
 //! # Limits
@@ -20,20 +23,22 @@ mod entry;
 mod ini;
 #[cfg(test)]
 mod tests;
+mod value;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
 
-use crate::config::registry::{self, Form, Setting, Table, Unit};
+use crate::config::registry::{self, Form, Setting, Table};
 use crate::config::{ANY_DATABASE, LISTEN_PORT_DEFAULT, accepts, host_and_port, suggest};
 use ini::Entry;
+use value::{assignment, comment, own_assignment, protocols, quote};
 
 /// PgBouncer's directory of unix sockets where none is named.
 const UNIX_SOCKET_DIR_DEFAULT: &str = "/tmp";
 /// The system's authorities, which OpenSSL takes by itself where no file is named.
 const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
-/// PgBouncer's defaults that are not ours. (See also `idle_transaction_reserve`, which it has not.)
+/// PgBouncer's defaults that are not ours.
 const OTHER_DEFAULTS: &[(&str, &str)] = &[
     ("pool_mode", "session"),
     ("max_client_conn", "100"),
@@ -42,6 +47,17 @@ const OTHER_DEFAULTS: &[(&str, &str)] = &[
     ("syslog_ident", "pgbouncer"),
     ("pool_idle_timeout", "0"),
     ("autodb_idle_timeout", "3600"),
+    ("query_wait_notify", "5"),
+    ("max_prepared_statements", "200"),
+];
+/// Limits of ours that PgBouncer has not, as its clients expect them.
+const OWN_LIMITS: &[(Table, &str)] = &[
+    (Table::Pool, "idle_transaction_reserve = 0 # PgBouncer has none: pool_size bounds all"),
+    (Table::Pool, "client_write_timeout = 0 # PgBouncer waits for clients that read nothing"),
+    (Table::Pool, "client_read_timeout = 0 # PgBouncer waits for clients that send slowly"),
+    // Not off: a server that is lost without a word is found by this alone.
+    (Table::Pool, "server_lost_timeout = \"30s\" # in place of server_check_query"),
+    (Table::Process, "shutdown_timeout = 0 # PgBouncer waits for open transactions"),
 ];
 
 /// What was wrong with a pgbouncer.ini, and where.
@@ -75,6 +91,10 @@ pub enum Reason {
         /// Why.
         message: String,
     },
+    /// A key of `[hawser]` that is no setting of ours that stands alone: the message.
+    UnknownOwn(String),
+    /// Bytes that are no UTF-8.
+    NotUtf8,
     /// A file of `%include` could not be read.
     Include {
         /// Its name.
@@ -100,7 +120,8 @@ impl fmt::Display for ImportError {
             Reason::OutsideOfSections => f.write_str("a key before any [section]"),
             Reason::UnknownSection(name) => write!(
                 f,
-                "unknown section [{name}]: allowed is [databases], [users], [peers], [pgbouncer]"
+                "unknown section [{name}]: allowed is [databases], [users], [peers], [pgbouncer], and \
+                 [hawser] for settings of Hawser's own"
             ),
             Reason::UnknownKey(name) => write!(f, "PgBouncer has no setting `{name}`"),
             Reason::Pairs(name) => {
@@ -110,6 +131,8 @@ impl fmt::Display for ImportError {
                 )
             }
             Reason::Value { key, message } => write!(f, "{key}: {message}"),
+            Reason::UnknownOwn(message) => write!(f, "[hawser]: {message}"),
+            Reason::NotUtf8 => f.write_str("it is not UTF-8: save the file as UTF-8"),
             Reason::Include { file, error } => write!(f, "%include {file}: {error}"),
             Reason::IncludedTooDeep => f.write_str("%include nested too deep"),
             Reason::Unreadable(error) => write!(f, "cannot be read: {error}"),
@@ -123,9 +146,9 @@ impl std::error::Error for ImportError {}
 /// [`import_file`].
 ///
 /// # Errors
-/// What PgBouncer itself would refuse.
+/// What PgBouncer itself would refuse, and values that Hawser has no equivalent of.
 pub fn import(text: &str) -> Result<Imported, ImportError> {
-    import_with(text, &mut |_| {
+    import_with(text.as_bytes(), &mut |_| {
         Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "only files can include files"))
     })
 }
@@ -157,17 +180,17 @@ const NOT_CARRIED_OVER: &str = "Not carried over:";
 /// directory, as in PgBouncer.
 ///
 /// # Errors
-/// What PgBouncer itself would refuse, or a file that cannot be read.
+/// As [`import`], or a file that cannot be read.
 pub fn import_file(path: &Path) -> Result<Imported, ImportError> {
-    let text = std::fs::read_to_string(path).map_err(|error| ImportError {
+    let text = std::fs::read(path).map_err(|error| ImportError {
         file: None,
         line: 0,
         reason: Reason::Unreadable(format!("{}: {error}", path.display())),
     })?;
-    import_with(&text, &mut |name| std::fs::read_to_string(name))
+    import_with(&text, &mut |name| std::fs::read(name))
 }
 
-fn import_with(text: &str, read: ini::ReadFile<'_>) -> Result<Imported, ImportError> {
+fn import_with(text: &[u8], read: ini::ReadFile<'_>) -> Result<Imported, ImportError> {
     let mut import = Import::default();
     for entry in ini::entries(text, read)? {
         match entry.section.as_str() {
@@ -176,6 +199,9 @@ fn import_with(text: &str, read: ini::ReadFile<'_>) -> Result<Imported, ImportEr
             }
             "databases" => import.databases.add(entry),
             "users" => import.users.add(entry),
+            "hawser" => {
+                import.own.insert(entry.key.clone(), entry);
+            }
             _ => import.peers.add(entry),
         }
     }
@@ -184,6 +210,8 @@ fn import_with(text: &str, read: ini::ReadFile<'_>) -> Result<Imported, ImportEr
     import.authentication()?;
     import.tls()?;
     import.other_settings()?;
+    import.peers()?;
+    import.own_settings()?;
     import.output()
 }
 
@@ -218,6 +246,8 @@ struct Import {
     databases: Entries,
     users: Entries,
     peers: Entries,
+    /// Those of `[hawser]`.
+    own: BTreeMap<String, Entry>,
     /// The process has a number among them.
     has_peer_id: bool,
     /// Lines of the output, by table.
@@ -241,6 +271,11 @@ impl Import {
 
     fn take(&mut self, key: &str) -> Option<Entry> {
         self.settings.remove(key)
+    }
+
+    /// The word that `key` has, in small letters: PgBouncer's words are so in any.
+    fn word(&self, key: &str) -> Option<String> {
+        self.settings.get(key).map(|entry| entry.value.to_ascii_lowercase())
     }
 
     /// The value of `key`, unless it is empty, which PgBouncer takes as not set.
@@ -297,7 +332,7 @@ impl Import {
 
     fn authentication(&mut self) -> Result<(), ImportError> {
         let table = Table::Auth;
-        let method = self.settings.get("auth_type").map(|entry| entry.value.clone());
+        let method = self.word("auth_type");
         let uses_rules = method.as_deref() == Some("hba");
         if let Some(method @ ("ldap" | "pam")) = method.as_deref() {
             self.take("auth_type");
@@ -330,6 +365,11 @@ impl Import {
                 }
             }
         }
+        if let Some(entry) = self.settings.get("auth_query")
+            && let Some(note) = value::without_schema(&entry.value)
+        {
+            self.note(table, &note);
+        }
         let has_users =
             ["auth_file", "auth_user"].iter().any(|key| self.settings.contains_key(*key))
                 || self.databases.list.iter().any(|entry| entry.value.contains("auth_user"));
@@ -352,8 +392,7 @@ impl Import {
 
     fn tls(&mut self) -> Result<(), ImportError> {
         for side in ["client", "server"] {
-            let mode = format!("{side}_tls_sslmode");
-            let mode = self.settings.get(&mode).map(|e| e.value.clone()).unwrap_or_default();
+            let mode = self.word(&format!("{side}_tls_sslmode")).unwrap_or_default();
             let authorities = format!("{side}_tls_ca_file");
             let named = self.settings.get(&authorities).is_some_and(|e| !e.value.is_empty());
             if mode.starts_with("verify") && !named {
@@ -364,19 +403,14 @@ impl Import {
                 );
                 self.line(Table::Tls, format!("{authorities} = {}", quote(SYSTEM_AUTHORITIES)));
             }
-            let protocols = format!("{side}_tls_protocols");
-            if let Some(wanted) = self.take_text(&protocols) {
-                let kept: Vec<_> = wanted
-                    .split([',', ':', ' '])
-                    .map(str::trim)
-                    .filter(|word| ["secure", "tlsv1.2", "tlsv1.3"].contains(word))
-                    .collect();
-                let kept = if kept.is_empty() { "secure".to_owned() } else { kept.join(",") };
-                if kept != wanted {
-                    let note = format!("{protocols} = {wanted}: TLS 1.0 and 1.1 are not offered");
+            let key = format!("{side}_tls_protocols");
+            if let Some(entry) = self.take(&key).filter(|entry| !entry.value.is_empty()) {
+                let (kept, has_older) = protocols(&entry)?;
+                if has_older {
+                    let note = format!("{key} = {}: TLS 1.0 and 1.1 are not offered", entry.value);
                     self.note(Table::Tls, &note);
                 }
-                self.line(Table::Tls, format!("{protocols} = {}", quote(&kept)));
+                self.line(Table::Tls, format!("{key} = {}", quote(kept)));
             }
         }
         Ok(())
@@ -389,20 +423,23 @@ impl Import {
                 self.other_default(key)?;
             }
         }
-        // PgBouncer's bounds hold for server connections in open transactions, too.
-        let bound = "idle_transaction_reserve = 0 # PgBouncer has none: pool_size bounds all";
-        self.line(Table::Pool, bound.to_owned());
+        for (table, line) in OWN_LIMITS {
+            self.line(*table, (*line).to_owned());
+        }
         let verbose = self.take("verbose").is_some_and(|entry| entry.value != "0");
         if verbose {
             self.line(Table::Log, "level = \"debug\"".to_owned());
         }
         for (key, entry) in std::mem::take(&mut self.settings) {
-            // An empty value is one that is not set; an empty query is a query that is not sent.
-            if entry.value.is_empty() && key != "server_reset_query" {
+            let setting = of_pgbouncer(&key);
+            // An empty text is one that is not set; an empty query is a query that is not sent. An
+            // empty number or word is refused below, as by PgBouncer.
+            let is_text = setting.is_none_or(|setting| {
+                matches!(setting.form, Form::String | Form::List) && !value::is_word(setting)
+            });
+            if entry.value.is_empty() && is_text && key != "server_reset_query" {
                 continue;
             }
-            let setting =
-                registry::all().find(|s| !s.table.is_array() && s.pgbouncer == Some(key.as_str()));
             match (setting, suggest::without_equivalent(&key)) {
                 (Some(setting), _) => {
                     let line = assignment(setting, &entry, &entry.value)?;
@@ -423,8 +460,7 @@ impl Import {
 
     fn other_default(&mut self, key: &str) -> Result<(), ImportError> {
         let default = OTHER_DEFAULTS.iter().find(|(known, _)| *known == key);
-        let setting = registry::all().find(|s| !s.table.is_array() && s.pgbouncer == Some(key));
-        if let (Some((_, value)), Some(setting)) = (default, setting) {
+        if let (Some((_, value)), Some(setting)) = (default, of_pgbouncer(key)) {
             let entry = Entry {
                 section: "pgbouncer".to_owned(),
                 key: key.to_owned(),
@@ -433,6 +469,22 @@ impl Import {
             };
             let line = assignment(setting, &entry, value)?;
             self.line(setting.table, format!("{line} # PgBouncer's default"));
+        }
+        Ok(())
+    }
+
+    /// `[hawser]`: settings of ours, in place of what has been made of PgBouncer's.
+    fn own_settings(&mut self) -> Result<(), ImportError> {
+        for (key, entry) in std::mem::take(&mut self.own) {
+            let setting = registry::find_by_name(&key).filter(|s| !s.table.is_array());
+            let setting = setting.ok_or_else(|| {
+                entry.place.error(Reason::UnknownOwn(suggest::unknown_setting(&key)))
+            })?;
+            let line = own_assignment(setting, &entry)?;
+            let replaced = format!("{} = ", setting.name);
+            let lines = self.tables.entry(setting.table).or_default();
+            lines.retain(|line| !line.starts_with(&replaced));
+            lines.push(line);
         }
         Ok(())
     }
@@ -460,7 +512,6 @@ impl Import {
         }
         let databases = std::mem::take(&mut self.databases);
         let users = std::mem::take(&mut self.users);
-        self.peers()?;
         for table in Table::ALL {
             match table {
                 Table::Database => {
@@ -488,6 +539,11 @@ impl Import {
     }
 }
 
+/// The setting that `[pgbouncer]` calls so.
+fn of_pgbouncer(key: &str) -> Option<&'static Setting> {
+    registry::all().find(|setting| !setting.table.is_array() && setting.pgbouncer == Some(key))
+}
+
 /// The comment for a key that PgBouncer does not have; `unknown` gets it with its place. Of a connection
 /// string no value is shown: it may be a piece of a password.
 fn unknown_key(
@@ -503,62 +559,4 @@ fn unknown_key(
     let file = entry.place.file.as_ref().map_or_else(String::new, |file| format!("{file}:"));
     unknown.push(format!("{file}{}: {text}", entry.place.line).replace(char::is_control, " "));
     comment(&text)
-}
-
-/// `name = value` of the output, or a comment where Hawser does not take that value.
-fn assignment(
-    setting: &'static Setting,
-    entry: &Entry,
-    value: &str,
-) -> Result<String, ImportError> {
-    let refuse =
-        |message: String| entry.place.error(Reason::Value { key: entry.key.clone(), message });
-    let name = setting.name;
-    let number = || value.parse::<i64>().map_err(|_| refuse(format!("`{value}` is not a number")));
-    // PgBouncer knows pools without a limit; the largest size is as good as none.
-    if name == "pool_size" && value == "0" {
-        let max = setting.range.end();
-        return Ok(format!("pool_size = {max} # 0 in PgBouncer, which is no limit"));
-    }
-    // The value of the output, and the same as SET would have it.
-    let (text, plain) = match setting.form {
-        Form::Boolean => {
-            let value = number()? != 0;
-            (value.to_string(), value.to_string())
-        }
-        Form::Number => (number()?.to_string(), value.to_owned()),
-        Form::Duration => {
-            let amount: f64 =
-                value.parse().map_err(|_| refuse(format!("`{value}` is not a number")))?;
-            let unit = if setting.unit == Unit::Milliseconds { "ms" } else { "s" };
-            let plain = format!("{amount}{unit}");
-            (if amount == 0.0 { "0".to_owned() } else { quote(&plain) }, plain)
-        }
-        Form::List => {
-            let items = value.split(',').map(str::trim).filter(|item| !item.is_empty());
-            (format!("[{}]", items.map(quote).collect::<Vec<_>>().join(", ")), value.to_owned())
-        }
-        // PgBouncer reads it as C does: octal with a leading 0, else decimal.
-        Form::String if name == "unix_socket_mode" && !value.starts_with('0') => {
-            let octal = format!("{:04o}", number()?);
-            (quote(&octal), octal)
-        }
-        Form::String => (quote(value), value.to_owned()),
-    };
-    Ok(match accepts(setting, &plain) {
-        Ok(()) => format!("{name} = {text}"),
-        // A password is not repeated, not even in a comment.
-        Err(message) if name == "password" => comment(&format!("password was left out: {message}")),
-        Err(message) => comment(&format!("{} = {value} was left out: {message}", entry.key)),
-    })
-}
-
-/// A TOML string.
-fn quote(text: &str) -> String {
-    toml::Value::String(text.to_owned()).to_string()
-}
-
-/// A comment of one line, whatever `text` holds.
-fn comment(text: &str) -> String {
-    format!("# {}", text.replace(char::is_control, " "))
 }

@@ -1,5 +1,6 @@
 //! What all tasks of the control side share.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -13,7 +14,7 @@ use tokio::sync::watch;
 use crate::admin::pooler::{ErrorCounts, Gates, Tally};
 use crate::auth::scram::MockNonce;
 use crate::cancel::CancelGate;
-use crate::config::{Config, NetworkSettings, Timeout};
+use crate::config::{Config, ConfigError, NetworkSettings, Timeout};
 use crate::dial::Dialler;
 use crate::limits::Limits;
 use crate::login::access::Access;
@@ -173,9 +174,17 @@ impl Service {
     /// # Errors
     /// All that is wrong: everything stays as it is.
     pub fn reload(&self) -> Result<(), NotInForce> {
-        let config = self.config.load_full().read_again();
-        let config = config.map_err(|errors| NotInForce(vec![errors.to_string()]))?;
+        let old = self.config.load_full();
+        let config = old.read_again().map_err(|errors| NotInForce(vec![errors.to_string()]))?;
+        // Those of before have been logged; places may have moved.
+        let said: HashSet<&str> = old.warnings().iter().map(|old| old.message.as_str()).collect();
+        let new = |warning: &&ConfigError| !said.contains(warning.message.as_str());
+        let warnings: Vec<_> =
+            config.warnings().iter().filter(new).map(ToString::to_string).collect();
         let changes = self.put_in_force(config)?;
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
         if changes.is_empty() {
             tracing::info!("configuration reloaded: nothing changed");
         } else {

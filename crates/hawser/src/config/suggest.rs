@@ -104,7 +104,7 @@ pub(super) fn unknown_table(name: &str, is_table: bool) -> String {
 }
 
 /// The message for a name that SET does not know.
-pub(super) fn unknown_setting(name: &str) -> String {
+pub(crate) fn unknown_setting(name: &str) -> String {
     let names = registry::all().filter(|s| !s.table.is_array()).map(registry::Setting::shown_name);
     let hint = match (without_equivalent(name), nearest(name, names)) {
         (Some(reason), _) => format!("this setting of PgBouncer is not needed: {reason}"),

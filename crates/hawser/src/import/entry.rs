@@ -1,7 +1,8 @@
 //! `[databases]` and `[users]` of pgbouncer.ini -> `[[database]]` and `[[user]]`.
 
 use super::ini::{self, Entry};
-use super::{Entries, ImportError, Reason, assignment, comment, quote, unknown_key};
+use super::value::{assignment, comment, quote, without_schema};
+use super::{Entries, ImportError, Reason, unknown_key};
 use crate::config::registry::{self, Table};
 use crate::config::{ADMIN_DATABASES, Peer, SERVER_PORT_DEFAULT, ServerAddress, suggest};
 
@@ -117,6 +118,10 @@ pub(super) fn database(
             }
             "auth_dbname" if !all.serve(value) => {
                 lines.push(comment(&format!("auth_dbname = {value}: there is no such database")));
+            }
+            "auth_query" => {
+                lines.extend(without_schema(value).as_deref().map(comment));
+                lines.push(pair_line(Table::Database, entry, key, value, unknown)?);
             }
             "reserve_pool" if find("reserve_pool_size").is_some() => {}
             "reserve_pool" => {

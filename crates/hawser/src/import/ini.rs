@@ -13,6 +13,9 @@ use super::{ImportError, Reason};
 /// PgBouncer's own limit.
 const INCLUDE_DEPTH_MAX: usize = 10;
 
+/// PgBouncer's, and `[hawser]` for settings of ours.
+const SECTIONS: [&str; 5] = ["databases", "users", "peers", "pgbouncer", "hawser"];
+
 /// One `key = value`, with where it stands.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
@@ -36,10 +39,10 @@ impl Place {
 }
 
 /// Reads a file named by `%include`.
-pub(super) type ReadFile<'a> = &'a mut dyn FnMut(&str) -> std::io::Result<String>;
+pub(super) type ReadFile<'a> = &'a mut dyn FnMut(&str) -> std::io::Result<Vec<u8>>;
 
 /// All entries of `text` and of what it includes, in order.
-pub(super) fn entries(text: &str, read: ReadFile<'_>) -> Result<Vec<Entry>, ImportError> {
+pub(super) fn entries(text: &[u8], read: ReadFile<'_>) -> Result<Vec<Entry>, ImportError> {
     let mut reader = Reader { entries: Vec::new(), section: None, read };
     reader.file(text, None, 0)?;
     Ok(reader.entries)
@@ -52,13 +55,16 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn file(&mut self, text: &str, name: Option<&str>, depth: usize) -> Result<(), ImportError> {
-        for (index, line) in text.lines().enumerate() {
+    fn file(&mut self, text: &[u8], name: Option<&str>, depth: usize) -> Result<(), ImportError> {
+        for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
             let place = Place { file: name.map(str::to_owned), line: index + 1 };
-            let line = line.trim();
-            if line.is_empty() || line.starts_with([';', '#']) {
+            // Comments may be in any encoding, as for PgBouncer. A value may not: what is made of it
+            // is UTF-8, and other bytes would be another password.
+            let line = line.trim_ascii();
+            if matches!(line.first(), None | Some(b';' | b'#')) {
                 continue;
             }
+            let line = std::str::from_utf8(line).map_err(|_| place.error(Reason::NotUtf8))?.trim();
             let included = line.strip_prefix("%include").filter(|r| r.starts_with([' ', '\t']));
             if let Some(file) = included.map(str::trim) {
                 if depth >= INCLUDE_DEPTH_MAX {
@@ -71,7 +77,7 @@ impl Reader<'_> {
             } else if let Some(rest) = line.strip_prefix('[') {
                 let (section, _) =
                     rest.split_once(']').ok_or_else(|| place.error(Reason::Syntax))?;
-                if !["databases", "users", "peers", "pgbouncer"].contains(&section) {
+                if !SECTIONS.contains(&section) {
                     return Err(place.error(Reason::UnknownSection(section.to_owned())));
                 }
                 self.section = Some(section.to_owned());
@@ -147,7 +153,7 @@ pub(super) fn pairs(text: &str) -> Option<Vec<(String, String)>> {
 mod tests {
     use super::*;
 
-    fn none(_: &str) -> std::io::Result<String> {
+    fn none(_: &str) -> std::io::Result<Vec<u8>> {
         Err(std::io::ErrorKind::NotFound.into())
     }
 
@@ -155,7 +161,7 @@ mod tests {
     fn a_value_goes_to_the_end_of_its_line() {
         let text =
             "; c\n# c\n[databases]\n a = host=h password=a;b#c \n'x y'=\n\"q\"\"q\" = host=h\n*=\n";
-        let found = entries(text, &mut none).unwrap();
+        let found = entries(text.as_bytes(), &mut none).unwrap();
         let pairs: Vec<_> = found.iter().map(|e| (e.key.as_str(), e.value.as_str())).collect();
         let expected = [("a", "host=h password=a;b#c"), ("x y", ""), ("q\"q", "host=h"), ("*", "")];
         assert_eq!(pairs, expected);
@@ -172,25 +178,34 @@ mod tests {
             ("[other]\n", 1),
             ("[databases]\n'a = 1\n", 2),
         ] {
-            assert_eq!(entries(text, &mut none).unwrap_err().line, line, "{text}");
+            assert_eq!(entries(text.as_bytes(), &mut none).unwrap_err().line, line, "{text}");
         }
     }
 
     #[test]
     fn includes_keep_the_section_and_end_at_a_depth() {
         let mut read = |name: &str| match name {
-            "a.ini" => Ok("x = 1\n[users]\n".to_owned()),
+            "a.ini" => Ok(b"x = 1\n[users]\n".to_vec()),
             _ => none(name),
         };
-        let found = entries("[pgbouncer]\n%include a.ini\ny = 2\n", &mut read).unwrap();
+        let found = entries(b"[pgbouncer]\n%include a.ini\ny = 2\n", &mut read).unwrap();
         assert_eq!((found[0].key.as_str(), found[0].section.as_str()), ("x", "pgbouncer"));
         assert_eq!(found[0].place.file.as_deref(), Some("a.ini"));
         assert_eq!((found[1].key.as_str(), found[1].section.as_str()), ("y", "users"));
-        let mut endless = |_: &str| Ok("%include me\n".to_owned());
-        let error = entries("%include me\n", &mut endless).unwrap_err();
+        let mut endless = |_: &str| Ok(b"%include me\n".to_vec());
+        let error = entries(b"%include me\n", &mut endless).unwrap_err();
         assert_eq!(error.reason, Reason::IncludedTooDeep);
-        let error = entries("%include b.ini\n", &mut read).unwrap_err();
+        let error = entries(b"%include b.ini\n", &mut read).unwrap_err();
         assert!(error.to_string().contains("b.ini"), "{error}");
+    }
+
+    /// A Latin-1 byte made the whole file one that could not be read, without a line.
+    #[test]
+    fn bytes_that_are_no_utf8_are_allowed_in_comments_and_named_by_their_line_elsewhere() {
+        let found = entries(b"; M\xfcller\n[pgbouncer]\n# \xe4\na = 1\r\n", &mut none).unwrap();
+        assert_eq!((found[0].key.as_str(), found[0].value.as_str()), ("a", "1"));
+        let error = entries(b"[databases]\na = password=\xfc\n", &mut none).unwrap_err();
+        assert_eq!((error.line, error.reason), (2, Reason::NotUtf8));
     }
 
     #[test]
