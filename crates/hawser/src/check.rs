@@ -7,6 +7,7 @@
 
 mod census;
 pub(crate) mod exposed;
+mod places;
 mod shared;
 
 use std::fmt;
@@ -19,10 +20,12 @@ use hawser_core::wire::startup::SSL_REQUEST;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 
+use crate::admin::operators::CONSOLE;
 use crate::auth::secret::Secret;
 use crate::cc::usage;
 use crate::config::{
-    BypassUse, Config, Congestion, Io, ListenAddress, MptcpUse, OptionalAddress, ServerAddress,
+    AuthType, BypassUse, Config, Congestion, Io, ListenAddress, MptcpUse, OptionalAddress,
+    Overrides, ServerAddress,
 };
 use crate::login::access::Access;
 use crate::pools::Connectings;
@@ -64,9 +67,18 @@ impl fmt::Display for Finding {
     }
 }
 
+/// Which file is checked.
+#[derive(Clone, Copy, Debug)]
+pub enum Checked<'a> {
+    /// A hawser.toml.
+    Own(&'a Path),
+    /// A pgbouncer.ini.
+    PgBouncer(&'a Path),
+}
+
 /// Checks the file and prints what was found.
-pub fn run(path: &Path) -> ExitCode {
-    let findings = findings(path);
+pub fn run(checked: Checked<'_>) -> ExitCode {
+    let findings = findings(checked);
     for finding in &findings {
         // Errors of servers and names in databases may hold anything.
         for line in finding.to_string().lines() {
@@ -81,10 +93,14 @@ pub fn run(path: &Path) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// All findings about the file at `path` and this host.
-pub fn findings(path: &Path) -> Vec<Finding> {
+/// All findings about the file and this host.
+pub fn findings(checked: Checked<'_>) -> Vec<Finding> {
     let mut report = Report::default();
-    let config = match Config::load(path) {
+    let (path, loaded) = match checked {
+        Checked::Own(path) => (path, Config::load(path)),
+        Checked::PgBouncer(path) => (path, Config::load_pgbouncer(path, &Overrides::default())),
+    };
+    let config = match loaded {
         Ok(config) => config,
         Err(errors) => {
             for error in errors.as_slice() {
@@ -100,6 +116,11 @@ pub fn findings(path: &Path) -> Vec<Finding> {
     let access = report.files(&config);
     for text in exposed::files(&config) {
         report.add(Grade::Warning, text);
+    }
+    let operators = access.iter().flat_map(|access| operators_unknown(&config, access));
+    let operators = operators.map(|text| (Grade::Warning, text));
+    for (grade, text) in places::take(&config).into_iter().chain(operators.collect::<Vec<_>>()) {
+        report.add(grade, text);
     }
     report.descriptors(&config);
     report.io(&config);
@@ -347,6 +368,28 @@ impl Report {
     }
 }
 
+/// Users of the console that cannot log in: nobody can look them up, and no rule lets in unknown ones.
+fn operators_unknown(config: &Config, access: &Access) -> Vec<String> {
+    let methods = [AuthType::ScramSha256, AuthType::Md5, AuthType::Plain];
+    if !methods.contains(&config.auth_type()) {
+        return Vec::new();
+    }
+    let auth = &config.reload.auth;
+    let named = auth.admin_users.iter().map(|user| ("admin_users", user));
+    let named = named.chain(auth.stats_users.iter().map(|user| ("stats_users", user)));
+    let unknown = named.filter(|(_, user)| {
+        *user != CONSOLE && matches!(access.secret(user), None | Some(Secret::None))
+    });
+    unknown
+        .map(|(setting, user)| {
+            format!(
+                "{setting}: user \"{user}\" cannot log in: it has a password neither in users_file nor \
+                 in [[user]], and auth_query is not asked about users of the console"
+            )
+        })
+        .collect()
+}
+
 /// Asks a server whether it does TLS, which only PostgreSQL answers by one letter.
 async fn probe(server: &ServerAddress) -> io::Result<&'static str> {
     match server {
@@ -378,7 +421,7 @@ mod tests {
         let name = format!("hawser-check-{}.toml", process::random_u64());
         let path = std::env::temp_dir().join(name);
         std::fs::write(&path, text).unwrap();
-        let lines = findings(&path)
+        let lines = findings(Checked::Own(&path))
             .iter()
             .map(|finding| finding.to_string().replace(&path.display().to_string(), "FILE"))
             .collect();
@@ -426,6 +469,34 @@ mod tests {
         assert!(with("warn", "cannot be reached"), "{lines:?}");
         assert!(with("error", "/no/such/list"), "{lines:?}");
         assert!(with("ok", "open files are enough"), "{lines:?}");
+    }
+
+    #[test]
+    fn users_of_the_console_that_cannot_log_in_are_named() {
+        let lines = check(
+            "[[database]]\nname = \"a\"\nservers = \"/nowhere\"\n[[user]]\nname = \"u\"\n\
+             password = \"p\"\n[auth]\nadmin_users = [\"u\", \"ghost\"]\n\
+             stats_users = \"pgbouncer\"\n",
+        );
+        let named: Vec<_> = lines.iter().filter(|line| line.contains("cannot log in")).collect();
+        assert!(named.len() == 1 && named[0].contains("admin_users: user \"ghost\""), "{lines:?}");
+    }
+
+    #[test]
+    fn a_pgbouncer_ini_is_checked_with_what_is_not_carried_over() {
+        let name = format!("hawser-check-{}.ini", process::random_u64());
+        let path = std::env::temp_dir().join(name);
+        let ini = "[databases]\na = host=/nowhere user=u password=p\n[pgbouncer]\nauth_user = u\nfoo = 1\n";
+        std::fs::write(&path, ini).unwrap();
+        let found = findings(Checked::PgBouncer(&path));
+        let has = |grade, text: &str| {
+            found.iter().any(|finding| finding.grade == grade && finding.text.contains(text))
+        };
+        assert!(has(Grade::Warning, "PgBouncer has no setting `foo`"), "{found:?}");
+        std::fs::write(&path, "[pgbouncer]\npool_mode = foo\n").unwrap();
+        let found = findings(Checked::PgBouncer(&path));
+        std::fs::remove_file(&path).unwrap();
+        assert!(found[0].grade == Grade::Error && found[0].text.contains("line 2"), "{found:?}");
     }
 
     #[test]

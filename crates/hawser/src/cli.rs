@@ -16,6 +16,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::admin::running::Administration;
+use crate::check::Checked;
 use crate::config::{Config, LogFormat, LogLevel, Overrides, ServerUrl};
 use crate::process::place;
 use crate::{
@@ -98,6 +99,9 @@ struct Check {
     /// The configuration [default: hawser.toml here, then /etc/hawser/hawser.toml].
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// PgBouncer's configuration in its place, as `serve --pgbouncer` would run it.
+    #[arg(long, value_name = "FILE.ini", conflicts_with = "config")]
+    pgbouncer: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -162,9 +166,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let result = match arguments.command {
         Command::Serve(arguments) => serve_(&arguments),
-        Command::Check(Check { config }) => {
+        Command::Check(Check { pgbouncer: Some(ini), .. }) => {
+            return check::run(Checked::PgBouncer(&ini));
+        }
+        Command::Check(Check { config, .. }) => {
             match config.map_or_else(|| standard_file("").map(Path::to_owned), Ok) {
-                Ok(path) => return check::run(&path),
+                Ok(path) => return check::run(Checked::Own(&path)),
                 Err(error) => Err(error),
             }
         }
@@ -200,7 +207,7 @@ pub(crate) fn print(text: &str) {
 
 fn serve_(arguments: &Serve) -> Result<(), String> {
     let config = configuration(arguments, |name| std::env::var(name).ok())?;
-    let outputs = logging::Outputs::of(&config.start.log, true)?;
+    let outputs = logging::Outputs::of(&config.start, true)?;
     logging::begin_to(outputs, config.start.log.format, config.reload.log.level);
     serve::serve(config, Arc::new(Administration::default())).map_err(|error| error.to_string())
 }

@@ -350,6 +350,18 @@ impl Config {
         self.has_file.then_some(self.file.as_path())
     }
 
+    /// The command line that checks what this came from.
+    #[must_use]
+    pub fn check_command(&self) -> String {
+        match (&self.pgbouncer, self.file()) {
+            (Some(ini), _) => format!("hawser check --pgbouncer {}", ini.display()),
+            (None, file) => format!(
+                "hawser check -c {}",
+                file.map_or("FILE".into(), |f| f.display().to_string())
+            ),
+        }
+    }
+
     /// What is allowed but odd; `check` prints it, `serve` logs it once.
     #[must_use]
     pub fn warnings(&self) -> &[ConfigError] {

@@ -7,7 +7,8 @@ pub mod place;
 use std::cell::RefCell;
 use std::fmt;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
+use std::os::unix::fs::fchown;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -181,20 +182,33 @@ pub fn set_dumpable(core_dumps: bool) {
 pub struct PidFile(PathBuf);
 
 impl PidFile {
-    /// Writes the file. One whose process is gone is replaced.
+    /// Writes the file, and gives it to the user that this process, still root, becomes. One whose
+    /// process is gone is replaced.
     ///
     /// # Errors
     /// Another process has it, or it cannot be written.
-    pub fn create(path: &Path) -> Result<Self, ProcessError> {
+    pub fn create(path: &Path, owner: Option<&sys::Account>) -> Result<Self, ProcessError> {
         if let Some(pid) = fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok())
             && pid != std::process::id()
             && Path::new(&format!("/proc/{pid}")).exists()
         {
             return Err(ProcessError::AlreadyRunning { pidfile: path.to_owned(), pid });
         }
-        fs::write(path, format!("{}\n", std::process::id()))
-            .map_err(system(format!("write \"{}\"", path.display())))?;
+        Self::write(path, owner).map_err(system(format!("write \"{}\"", path.display())))?;
         Ok(Self(path.to_owned()))
+    }
+
+    fn write(path: &Path, owner: Option<&sys::Account>) -> io::Result<()> {
+        let line = format!("{}\n", std::process::id());
+        let Some(owner) = owner else { return fs::write(path, line) };
+        // Anew, so that what is given away is this file, and none that a link leads to.
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = fs::File::options().write(true).create_new(true).open(path)?;
+        file.write_all(line.as_bytes())?;
+        fchown(&file, Some(owner.uid), Some(owner.gid))
     }
 }
 
@@ -250,9 +264,17 @@ mod tests {
         fs::create_dir(&directory).unwrap();
         let path = directory.join("pid");
         fs::write(&path, "1\n").unwrap();
-        assert!(matches!(PidFile::create(&path), Err(ProcessError::AlreadyRunning { pid: 1, .. })));
+        assert!(matches!(
+            PidFile::create(&path, None),
+            Err(ProcessError::AlreadyRunning { pid: 1, .. })
+        ));
         fs::write(&path, "4194305\n").unwrap(); // above every pid_max
-        let file = PidFile::create(&path).unwrap();
+        let owner = sys::account_by_name("nobody").unwrap().filter(|_| sys::is_superuser());
+        let file = PidFile::create(&path, owner.as_ref()).unwrap();
+        if let Some(owner) = owner {
+            let uid = std::os::unix::fs::MetadataExt::uid(&fs::metadata(&path).unwrap());
+            assert_eq!(uid, owner.uid, "it is given to the user");
+        }
         assert_eq!(fs::read_to_string(&path).unwrap().trim(), std::process::id().to_string());
         drop(file);
         assert!(!path.exists());

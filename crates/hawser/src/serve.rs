@@ -144,9 +144,10 @@ pub fn serve_as(
 
     // Files of certificates and rules may be readable by root alone: before the change of user.
     let listeners = listen::open_all(&config.start.listen).map_err(ServeError::Listen)?;
-    let pidfile = start.pidfile.as_deref().map(PidFile::create).transpose();
-    let _pidfile = pidfile.map_err(ServeError::Process)?;
     let user = start.user.clone();
+    let owner = process::account_to_become(user.as_deref()).map_err(ServeError::Process)?;
+    let pidfile = start.pidfile.as_deref().map(|path| PidFile::create(path, owner.as_ref()));
+    let _pidfile = pidfile.transpose().map_err(ServeError::Process)?;
     let loops = reactors.loops().clone();
     let service = Service::new(config, loops, control, admin, errors, runtimes.threads())
         .map_err(ServeError::NotInForce)?;

@@ -337,6 +337,15 @@ pub fn account_by_id(uid: u32) -> io::Result<Option<Account>> {
     })
 }
 
+/// Whether this process may write a file, or make files in a directory.
+///
+/// # Errors
+/// As faccessat(2): it may not, or there is none.
+pub fn may_write(path: impl AsRef<std::path::Path>) -> io::Result<()> {
+    use rustix::fs::{Access, AtFlags, CWD, accessat};
+    Ok(accessat(CWD, path.as_ref(), Access::WRITE_OK, AtFlags::EACCESS)?)
+}
+
 /// The id of the group with this name, if there is one.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Files with secrets that more users than ours may read or change.
+//! Files with secrets that more users than ours may read or change, and a process that may do all.
 //!
 //! # Model  As PostgreSQL has it for keys: others nothing, the group at most to read. A path that cannot be
 //!          looked at is an error elsewhere.
@@ -12,6 +12,10 @@ use crate::config::Config;
 
 /// Permissions that nobody needs: of others all, of the group those to write and to execute.
 const TOO_MANY: u32 = 0o037;
+
+/// PgBouncer does not start so.
+const AS_ROOT: &str =
+    "it runs as root, and needs no rights of root once it listens: name a user in [process]";
 
 /// What is wrong with whose permissions, a line each.
 pub(crate) fn files(config: &Config) -> Vec<String> {
@@ -39,7 +43,9 @@ pub(crate) fn files(config: &Config) -> Vec<String> {
     let all = named.chain(of_databases);
     let secret: BTreeMap<&Path, &str> =
         all.filter_map(|(path, what)| Some((path?, what))).collect();
-    secret.into_iter().filter_map(|(path, what)| describe(path, what)).collect()
+    let files = secret.into_iter().filter_map(|(path, what)| describe(path, what));
+    let root = hawser_sys::process::is_superuser() && config.start.process.user.is_none();
+    files.chain(root.then(|| AS_ROOT.to_owned())).collect()
 }
 
 fn describe(path: &Path, what: &str) -> Option<String> {

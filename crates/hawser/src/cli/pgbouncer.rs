@@ -6,7 +6,7 @@
 //!               read its configuration; -R does not take sockets over: the port must be free
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -93,7 +93,7 @@ pub(super) fn run(arguments: &[OsString]) -> ExitCode {
     };
     let background = std::env::var_os(BACKGROUND_VARIABLE).is_some();
     let result = configuration(&parsed, file).and_then(|config| {
-        let outputs = Outputs::of(&config.start.log, !(parsed.quiet || background))?;
+        let outputs = Outputs::of(&config.start, !(parsed.quiet || background))?;
         if parsed.daemon && !background {
             return go_to_background(arguments, &outputs);
         }
@@ -112,6 +112,10 @@ pub(super) fn run(arguments: &[OsString]) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
+            if background {
+                // Standard error is closed: to the process that waits, which passes it on.
+                super::print(&format!("{message}\n"));
+            }
             eprintln!("{NAME}: {message}");
             ExitCode::FAILURE
         }
@@ -134,16 +138,23 @@ fn go_to_background(arguments: &[OsString], outputs: &Outputs) -> Result<(), Str
         .process_group(0)
         .spawn()
         .map_err(|error| format!("could not go to the background: {error}"))?;
-    // It closes this end when it serves, with a word; without one it has ended.
-    let mut line = String::new();
+    // It says that it serves by a line that begins with this word, or why it does not, and ends.
+    let mut said = String::new();
     if let Some(out) = child.stdout.take() {
-        let _ = BufReader::new(out).read_line(&mut line);
+        let mut out = BufReader::new(out);
+        let _ = out.read_line(&mut said);
+        if !said.starts_with("ready ") {
+            let _ = out.read_to_string(&mut said);
+        }
     }
-    if line.is_empty() {
-        let ended = child.wait().map_or_else(|error| error.to_string(), |code| code.to_string());
-        return Err(format!("did not start: {ended}"));
+    if said.starts_with("ready ") {
+        return Ok(());
     }
-    Ok(())
+    let ended = child.wait().map_or_else(|error| error.to_string(), |code| code.to_string());
+    match said.trim_end() {
+        "" => Err(format!("did not start: {ended}")),
+        said => Err(format!("did not start: {said}")),
+    }
 }
 
 #[cfg(test)]

@@ -652,8 +652,9 @@ settings! {
         /// Idle time after which a server connection is closed.
         server_idle_timeout: Timeout = "600s", example "\"5min\"", unit Seconds,
             pgbouncer "server_idle_timeout";
-        /// How long a pool is remembered, with its counters, that has neither clients nor server
-        /// connections. 0: for ever. PgBouncer's default is 0.
+        /// How long a pool is remembered that has neither clients nor server connections. What it has
+        /// counted stays in SHOW STATS and SHOW TOTALS; its series of `/metrics` end. 0: for ever.
+        /// PgBouncer's default is 0.
         pool_idle_timeout: Timeout = "60s", example "\"1h\"", unit Seconds, pgbouncer "pool_idle_timeout";
         /// The same for pools of databases that only `*` matches; the shorter of both counts. PgBouncer's
         /// default is an hour.
@@ -780,8 +781,8 @@ settings! {
         /// `pgbouncer` for lines in PgBouncer's form.
         format: LogFormat = "text", example "\"json\"";
         /// A file to which lines are appended, beside standard error. SIGHUP and RELOAD open it again:
-        /// for logrotate. It is opened before the process becomes another `user`; that user must be able
-        /// to open it, too.
+        /// for logrotate. It is opened before the process becomes another `user`, and given to that user
+        /// if it is made then; one that is there already must be that user's.
         logfile: Option<PathBuf> = "not set", example "\"/var/log/hawser.log\"", pgbouncer "logfile";
         /// Send lines to syslog as well, by /dev/log.
         syslog: bool = "false", example "true", pgbouncer "syslog";
@@ -837,7 +838,7 @@ settings! {
         /// socket is given to this user, and so is the one that the server's extension asks: that works
         /// where PostgreSQL runs as the same user.
         user: Option<String> = "not set", example "\"hawser\"", pgbouncer "user";
-        /// A file for the process id.
+        /// A file for the process id. It is given to `user`.
         pidfile: Option<PathBuf> = "not set", example "\"/run/hawser/hawser.pid\"", pgbouncer "pidfile";
         /// Descriptors to ask the system for. 0: as many as the configured clients and servers can need.
         max_open_files: u32 = "0", example "20000", range 0..=1 << 30;

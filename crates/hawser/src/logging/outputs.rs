@@ -6,14 +6,17 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::fchown;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use hawser_sys::process::Account;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::config::LogStartSettings;
+use crate::config::{LogStartSettings, StartConfig};
+use crate::process::account_to_become;
 
 /// Where syslog listens.
 const SYSLOG_SOCKET: &str = "/dev/log";
@@ -48,6 +51,22 @@ fn open(path: &Path) -> io::Result<File> {
     File::options().append(true).create(true).open(path)
 }
 
+/// The same, while the process is still root: a file that is made is given to the user that it becomes.
+/// One that is there keeps its owner, for it may be a link to any other.
+fn open_for(path: &Path, owner: Option<&Account>) -> io::Result<File> {
+    if let Some(owner) = owner {
+        match File::options().append(true).create_new(true).open(path) {
+            Ok(file) => {
+                fchown(&file, Some(owner.uid), Some(owner.gid))?;
+                return Ok(file);
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    open(path)
+}
+
 impl Default for Outputs {
     fn default() -> Self {
         Self { stderr: true, file: None, syslog: None }
@@ -58,12 +77,23 @@ impl Outputs {
     /// As the configuration has them.
     ///
     /// # Errors
-    /// The file cannot be opened, or there is no syslog.
-    pub fn of(settings: &LogStartSettings, stderr: bool) -> Result<Self, String> {
+    /// The file cannot be opened, there is no syslog, or no user to give the file to.
+    pub fn of(start: &StartConfig, stderr: bool) -> Result<Self, String> {
+        let owner = account_to_become(start.process.user.as_deref());
+        let owner = owner.map_err(|error| error.to_string())?;
+        Self::for_owner(&start.log, stderr, owner.as_ref())
+    }
+
+    fn for_owner(
+        settings: &LogStartSettings,
+        stderr: bool,
+        owner: Option<&Account>,
+    ) -> Result<Self, String> {
         let file = match &settings.logfile {
             None => None,
             Some(path) => {
-                let file = open(path).map_err(|e| format!("logfile {}: {e}", path.display()))?;
+                let file = open_for(path, owner)
+                    .map_err(|e| format!("logfile {}: {e}", path.display()))?;
                 Some(Arc::new(LogFile { path: path.clone(), file: Mutex::new(file) }))
             }
         };
@@ -221,7 +251,7 @@ mod tests {
         let path = directory.join("x.log");
         std::fs::write(&path, "before\n").unwrap();
         let settings = settings(&format!("logfile = \"{}\"\n", path.display()));
-        let outputs = Outputs::of(&settings, false).unwrap();
+        let outputs = Outputs::for_owner(&settings, false, None).unwrap();
         outputs.write(6, b"one\n");
         std::fs::rename(&path, directory.join("old")).unwrap();
         outputs.write(6, b"two\n");
@@ -231,7 +261,27 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "three\n");
         std::fs::remove_dir_all(directory).unwrap();
         assert!(outputs.reopen().is_err());
-        assert!(Outputs::of(&settings, false).unwrap_err().contains("x.log"));
+        assert!(Outputs::for_owner(&settings, false, None).unwrap_err().contains("x.log"));
+    }
+
+    /// As root's it could not be opened again after logrotate had moved it away.
+    #[test]
+    fn a_logfile_that_is_made_is_given_to_the_user_and_one_that_is_there_is_not() {
+        let Ok(Some(nobody)) = hawser_sys::process::account_by_name("nobody") else { return };
+        if !hawser_sys::process::is_superuser() {
+            return; // nobody else gives files away
+        }
+        let directory = tempfile_directory("owner");
+        let (made, there) = (directory.join("made"), directory.join("there"));
+        std::fs::write(&there, "").unwrap();
+        std::os::unix::fs::symlink(&there, directory.join("link")).unwrap();
+        for path in [&made, &directory.join("link")] {
+            let settings = settings(&format!("logfile = \"{}\"\n", path.display()));
+            Outputs::for_owner(&settings, false, Some(&nobody)).unwrap();
+        }
+        let owner = |path| std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(path).unwrap());
+        assert_eq!((owner(&made), owner(&there)), (nobody.uid, 0));
+        std::fs::remove_dir_all(directory).unwrap();
     }
 
     fn tempfile_directory(name: &str) -> PathBuf {
