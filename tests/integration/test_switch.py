@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import pwd
 import re
 import shutil
 import signal
@@ -207,6 +208,15 @@ def test_serve_runs_a_pgbouncer_ini_as_it_is_and_again_at_each_reload(env):
             ini.write(default_pool_size=4)
             ini.process.send_signal(signal.SIGHUP)
             until(lambda: ini.has_logged("pool_size: 3 -> 4"), "the reload")
+            ini.write(default_pool_size=4, foo=1)
+            ini.process.send_signal(signal.SIGHUP)
+            until(lambda: ini.has_logged("PgBouncer has no setting `foo`"), "the warning of a reload")
+            ini.write(default_pool_size=4, pool_mode="foo")
+            with ini.target.connect(user="admin", database="pgbouncer") as console:
+                (error,) = console.attempt("RELOAD").errors
+            assert "`foo` is not known" in error["D"] and f"hawser check --pgbouncer {ini.path.name} " in error["H"], error
+            ran = subprocess.run([binary(), "check", "--pgbouncer", ini.path.name], capture_output=True, text=True, timeout=20, cwd=ini.directory)
+            assert ran.returncode == 1 and "`foo` is not known" in ran.stdout, ran
             equal(dict(row[:2] for row in ini.show("CONFIG"))["default_pool_size"], "4")
             equal(client.value("select 2"), "2")
         ini.process.terminate()
@@ -254,11 +264,60 @@ def test_pgbouncer_d_goes_to_the_background_when_it_serves(env):
             with ini.target.connect(user="app_trust", database="app") as client:
                 equal(client.value("select 1"), "1")
             again = subprocess.run(run, capture_output=True, text=True, timeout=20, cwd=ini.directory)
-            assert again.returncode == 1 and "did not start" in again.stderr, again
+            assert again.returncode == 1 and "did not start: could not listen on 127.0.0.1" in again.stderr, again
         finally:
             os.kill(process, signal.SIGQUIT)
             until(lambda: not os.path.exists(f"/proc/{process}") or "Z" in pathlib.Path(f"/proc/{process}/stat").read_text().split(")")[1][:3],
                   "that it has ended", 10)
+
+
+@pooler_only
+def test_the_console_counts_as_pgbouncers_does(env):
+    with Ini(env, "console") as ini:
+        ini.databases += "named = host=/tmp pool_mode=statement\n"
+        ini.write()
+        ini.run(binary(), "serve", "--pgbouncer", ini.path.name)
+        with ini.target.connect(user="app_trust", database="app") as client, ini.target.connect(user="admin", database="pgbouncer") as console:
+            client.value("select 1")
+            databases = {row[0]: row[9] for row in console.rows("SHOW DATABASES")}
+            equal(databases, {"app": None, "named": "statement", "pgbouncer": "statement"}, "databases and their own modes")
+            equal({row[0] for row in console.rows("SHOW USERS")}, {"admin", "app_trust", "pgbouncer"})
+            lists = dict(console.rows("SHOW LISTS"))
+            for name, topic in (("databases", "DATABASES"), ("users", "USERS"), ("pools", "POOLS"), ("used_clients", "CLIENTS")):
+                equal(int(lists[name]), len(console.rows(f"SHOW {topic}")), name)
+
+
+@pooler_only
+def test_what_is_counted_outlives_its_pool(env):
+    with env.pooler_with(append=database(env, "named"), server_idle_timeout="1s", pool_idle_timeout="1s") as target:
+        client = env.connect(target, database="named")
+        for _ in range(3):
+            client.execute("select 1")
+        client.close()
+
+        def counted():
+            stats = {row["database"]: row["total_xact_count"] for row in target.pooler.show("STATS")}
+            return stats.get("named"), {row["name"]: row["value"] for row in target.pooler.show("TOTALS")}["total_xact_count"]
+        before = counted()
+        equal(before[0], "3")
+        until(lambda: not {row["database"] for row in target.pooler.show("POOLS")} & {"named"}, "that the pool is forgotten", 15)
+        equal(counted(), before)
+
+
+@pooler_only
+def test_a_users_log_and_pid_files_are_its_own(env):
+    if os.geteuid():
+        raise Skip("only root becomes another user")
+    with Ini(env, "user") as ini:
+        os.chown(ini.directory, pwd.getpwnam("postgres").pw_uid, -1)
+        own = ini.directory / "own.log"
+        ini.write(user="postgres", logfile=own)
+        ini.run(binary(), "serve", "--pgbouncer", ini.path.name)
+        for file in (own, ini.directory / "pid"):
+            equal(file.owner(), "postgres", file.name)
+        own.rename(ini.directory / "own.log.1")
+        ini.process.send_signal(signal.SIGHUP)
+        until(own.exists, "that the log goes on in a new file")
 
 
 @pooler_only

@@ -38,6 +38,8 @@ use hawser_core::wire::error::{ClientError, SqlState};
 use hawser_core::wire::startup::Pair;
 use tokio::sync::Notify;
 
+use crate::admin::averages::Totals;
+use crate::admin::pooler::Forgotten;
 use crate::config::{self, Config, DatabaseConfig, PoolLimits, Timeout};
 use crate::dial::enter::Credentials;
 use crate::dial::hand_over::Secret;
@@ -288,12 +290,16 @@ impl Connectings {
 struct Registry {
     by_key: HashMap<PoolKey, Arc<PoolEntry>>,
     by_id: HashMap<PoolId, Arc<PoolEntry>>,
+    forgotten: Forgotten,
 }
 
 impl Registry {
     fn remove(&mut self, entry: &PoolEntry) {
         self.by_key.remove(&entry.key);
-        self.by_id.remove(&entry.pool.id);
+        if self.by_id.remove(&entry.pool.id).is_some() {
+            let counted = Totals { logins: entry.login_count(), ..Totals::of(&entry.pool.stats) };
+            self.forgotten.add(&entry.key.database, counted);
+        }
     }
 
     /// Sees to it that one more pool may be made: of those whose sessions have settings that only a
@@ -395,6 +401,11 @@ impl Pools {
         let mut all: Vec<_> = locked(&self.registry).by_id.values().cloned().collect();
         all.sort_by_key(|entry| entry.pool.id);
         all
+    }
+
+    /// What pools have counted that are forgotten.
+    pub fn forgotten(&self) -> Forgotten {
+        locked(&self.registry).forgotten.clone()
     }
 
     /// Whether there is a pool of this database and user for sessions without settings that only

@@ -163,12 +163,7 @@ impl Status {
             state,
             uptime_s: uptime.as_secs(),
             listeners: pooler.listeners(),
-            http: config
-                .start
-                .admin
-                .http_address
-                .address()
-                .map(|address| format!("http://{address}/")),
+            http: pooler.pages().map(|address| format!("http://{address}/")),
             loops: pooler.loops().count(),
             io: pooler.loops().host().to_string(),
             clients: pooler.limits().client_count(),

@@ -73,7 +73,10 @@ pub async fn execute(pooler: &dyn Pooler, command: &Command) -> Result<Tag, Clie
             Err(reason) => {
                 Err(error(SqlState(*b"F0000"), "RELOAD failed, the old configuration stays")
                     .detail(reason)
-                    .hint("hawser check -c FILE says the same without a reload."))
+                    .hint(format!(
+                        "{} says the same without a reload.",
+                        pooler.config().check_command()
+                    )))
             }
         },
         Command::Suspend => Err(error(
@@ -227,7 +230,15 @@ fn kill(pooler: &dyn Pooler, database: Option<&str>) -> Result<Tag, ClientError>
     if pooler.gates().all_paused() {
         return Err(already_paused());
     }
-    pooler.gates().pause(database);
+    match database {
+        Some(_) => drop(pooler.gates().pause(database)),
+        // Each by itself, as PgBouncer does: so RESUME of one of them lets that one go on.
+        None => {
+            for pool in &pools {
+                pooler.gates().pause(Some(&pool.database));
+            }
+        }
+    }
     tracing::warn!(database, "killed by an administrator: clients and servers are cut off");
     let said = ClientError::fatal(SqlState::ADMIN_SHUTDOWN, KILLED);
     for pool in pools {

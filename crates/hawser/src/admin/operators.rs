@@ -169,7 +169,32 @@ impl Operators {
                     listed.all.len().into(),
                 ]);
             }
+            Topic::Users | Topic::Lists => count(topic, listed.all.len(), pooler, table),
             _ => {}
         }
+    }
+}
+
+/// Counts the console's user, pool, database and `operators` in.
+fn count(topic: Topic, operators: usize, pooler: &dyn Pooler, table: &mut Table) {
+    if topic == Topic::Users {
+        let is_console =
+            |row: &Vec<Cell>| matches!(row.first(), Some(Cell::Text(name)) if name == CONSOLE);
+        if !table.rows.iter().any(is_console) {
+            let mut row = vec![CONSOLE.into(), Cell::Null, Cell::Null, Cell::Null];
+            row.resize(table.columns.len(), Cell::Number(0));
+            table.push(row);
+        }
+        return;
+    }
+    let is_known = pooler.known_users().iter().any(|name| name == CONSOLE);
+    for row in &mut table.rows {
+        let [Cell::Text(list), Cell::Number(items)] = row.as_mut_slice() else { continue };
+        *items += match list.as_str() {
+            "databases" | "pools" => 1,
+            "users" => u64::from(!is_known),
+            "used_clients" => operators as u64,
+            _ => 0,
+        };
     }
 }

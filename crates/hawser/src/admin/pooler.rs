@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -134,6 +135,21 @@ pub trait Pooler: Send + Sync {
     /// What has been counted outside of pools.
     fn tally(&self) -> &Tally;
 
+    /// Users that the files and the configuration know.
+    fn known_users(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// What pools have counted that are forgotten.
+    fn forgotten(&self) -> Forgotten {
+        Forgotten::default()
+    }
+
+    /// Where metrics, health and the dashboard are, if they are.
+    fn pages(&self) -> Option<SocketAddr> {
+        None
+    }
+
     /// Where clients connect: `127.0.0.1:6432`, `/run/hawser/.s.PGSQL.6432`.
     fn listeners(&self) -> Vec<String>;
 
@@ -166,6 +182,31 @@ pub trait Pooler: Send + Sync {
 
     /// Begins the end of the process.
     fn shutdown(&self, how: Shutdown);
+}
+
+/// Names of databases under which is kept what forgotten pools have counted.
+const FORGOTTEN_NAMES_MAX: usize = 1_000;
+
+/// What pools have counted that are forgotten: counters go up alone, whatever becomes of their pools.
+#[derive(Clone, Debug, Default)]
+pub struct Forgotten {
+    /// By database; at most [`FORGOTTEN_NAMES_MAX`], for `*` matches as many as clients can name.
+    pub by_database: BTreeMap<String, Totals>,
+    /// Of all others together.
+    pub others: Totals,
+}
+
+impl Forgotten {
+    /// A pool of `database` is forgotten that has counted this.
+    pub fn add(&mut self, database: &str, totals: Totals) {
+        let is_new = !self.by_database.contains_key(database);
+        if is_new && self.by_database.len() >= FORGOTTEN_NAMES_MAX {
+            self.others = self.others.plus(totals);
+        } else {
+            let sum = self.by_database.entry(database.to_owned()).or_default();
+            *sum = sum.plus(totals);
+        }
+    }
 }
 
 /// Which databases are paused or disabled, by the names that clients ask for.
@@ -395,6 +436,18 @@ mod tests {
         assert!(gates.is_paused("b"));
         assert!(!gates.resume(Some("b")), "it was not paused alone");
         assert!(gates.resume(None));
+    }
+
+    #[test]
+    fn what_forgotten_pools_have_counted_is_kept_for_so_many_names() {
+        let mut forgotten = Forgotten::default();
+        let one = Totals { queries: 1, ..Totals::default() };
+        for number in 0..FORGOTTEN_NAMES_MAX + 5 {
+            forgotten.add(&number.to_string(), one);
+        }
+        forgotten.add("0", one);
+        assert_eq!(forgotten.by_database["0"].queries, 2);
+        assert_eq!(forgotten.others.queries, 5);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::Console;
 use super::command::Command;
 use super::execute::execute;
 use super::operators::Operator;
-use super::pooler::{Answer, Gates, PoolEntry, Pooler, Shutdown, Tally};
+use super::pooler::{Answer, Forgotten, Gates, PoolEntry, Pooler, Shutdown, Tally};
 use super::session::{self, Role};
 use crate::bypass::usage::BypassUsage;
 use crate::cc::usage::CongestionUsage;
@@ -47,6 +47,7 @@ pub struct Administration {
     console: Arc<Console>,
     pooler: OnceLock<Arc<Running>>,
     fallbacks: Arc<Mutex<Vec<String>>>,
+    pages: Arc<OnceLock<SocketAddr>>,
 }
 
 /// A service as administration sees it.
@@ -54,6 +55,7 @@ struct Running {
     service: Arc<Service>,
     started: SystemTime,
     fallbacks: Arc<Mutex<Vec<String>>>,
+    pages: Arc<OnceLock<SocketAddr>>,
 }
 
 impl Administration {
@@ -63,6 +65,7 @@ impl Administration {
                 service: service.clone(),
                 started: SystemTime::now(),
                 fallbacks: self.fallbacks.clone(),
+                pages: self.pages.clone(),
             })
         };
         self.pooler.get_or_init(running).clone()
@@ -90,6 +93,7 @@ impl AdminConsole for Administration {
                     let hosts = Hosts::new(&config.start.admin.http_hosts, own);
                     let pages = Arc::new(Pages::new(pooler.clone()));
                     tokio::spawn(http::run(listener, pages, hosts));
+                    let _ = self.pages.set(address); // it is set once: here
                     tracing::info!(%address, "metrics, health and status page");
                 }
                 // Asked for, it must be there; a second process on this host goes on without the default.
@@ -360,6 +364,18 @@ impl Pooler for Running {
 
     fn listeners(&self) -> Vec<String> {
         self.config().listen().iter().map(ToString::to_string).collect()
+    }
+
+    fn known_users(&self) -> Vec<String> {
+        self.service.access.load().names().map(str::to_owned).collect()
+    }
+
+    fn forgotten(&self) -> Forgotten {
+        self.service.pools.forgotten()
+    }
+
+    fn pages(&self) -> Option<SocketAddr> {
+        self.pages.get().copied()
     }
 
     fn fallbacks(&self) -> Vec<String> {

@@ -92,9 +92,9 @@ pub async fn show(
         }
         Topic::Pins => sockets::pins(table, &everything(pooler, Scope::Clients).await?),
         Topic::Pools => pools::pools(table, pooler, &snapshots(pooler, Scope::Backends).await?),
-        Topic::Databases => pools::databases(table, pooler),
+        Topic::Databases => pools::databases(table, pooler, as_pgbouncer),
         Topic::Users => pools::users(table, pooler),
-        Topic::Lists => pools::lists(table, pooler),
+        Topic::Lists => pools::lists(table, pooler, as_pgbouncer),
         Topic::Stats | Topic::StatsTotals | Topic::StatsAverages => {
             let of_console = as_pgbouncer.then(|| console.operators.totals());
             stats::by_database(table, topic, pooler, console, of_console)

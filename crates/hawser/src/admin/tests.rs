@@ -546,6 +546,17 @@ async fn what_commands_refuse_has_the_right_sqlstate() {
     assert_eq!(*operator.fake.orders.lock().unwrap(), ["WaitForServers"]);
 }
 
+/// RESUME of a database said that it was not paused, for the pause was of all.
+#[tokio::test]
+async fn kill_without_a_name_pauses_each_database_by_itself() {
+    let fake = fake();
+    let mut operator = Operator::connect(&fake, Role::Admin).await;
+    assert_eq!(operator.answer("KILL").await, "KILL");
+    assert!(!fake.gates.all_paused() && fake.gates.is_paused("app"));
+    assert_eq!(operator.answer("RESUME app").await, "RESUME");
+    assert!(!fake.gates.is_paused("app"));
+}
+
 #[tokio::test]
 async fn the_extended_protocol_works_as_drivers_use_it() {
     use hawser_core::wire::{build, frontend};

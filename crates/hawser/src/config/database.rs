@@ -82,6 +82,8 @@ pub struct DatabaseConfig {
     pub auth_dbname: Option<String>,
     /// When a server connection goes back.
     pub mode: PoolMode,
+    /// `pool_mode`, where it is this entry's own.
+    pub own_mode: Option<PoolMode>,
     /// What becomes of session state that does not move.
     pub fidelity: Fidelity,
     /// Functions that keep something in variables of their language.
@@ -173,6 +175,7 @@ impl DatabaseConfig {
             auth_query: entry.auth_query.clone().unwrap_or_else(|| auth.auth_query.clone()),
             auth_dbname: entry.auth_dbname.clone().or_else(|| auth.auth_dbname.clone()),
             mode: entry.pool_mode.unwrap_or(pool.pool_mode),
+            own_mode: entry.pool_mode,
             fidelity: entry.fidelity.unwrap_or(pool.fidelity),
             stateful_functions: entry
                 .stateful_functions

@@ -170,6 +170,11 @@ impl Access {
         }
     }
 
+    /// The users that the configuration and the users file have, each perhaps twice, in no order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.own.keys().map(String::as_str).chain(self.list.iter().map(|(name, _)| name))
+    }
+
     /// What there is to log in to servers as this user.
     pub fn credentials(&self, user: &str) -> Arc<Credentials> {
         self.credentials_from(user, self.secret(user).unwrap_or(&Secret::None))

@@ -9,7 +9,7 @@ use hawser_core::ids::PoolId;
 
 use crate::admin::pooler::{PoolEntry, Pooler};
 use crate::admin::table::{Cell, Columns, Table, columns};
-use crate::config::{DatabaseConfig, ServerAddress};
+use crate::config::{ANY_DATABASE, DatabaseConfig, ServerAddress};
 
 pub(super) const POOLS_COLUMNS: Columns = columns![
     Text "database", Text "user", Int4 "cl_active", Int4 "cl_waiting",
@@ -182,7 +182,8 @@ fn in_use<'a>(
     by_key
 }
 
-pub(super) fn databases(mut table: Table, pooler: &dyn Pooler) -> Table {
+/// `as_pgbouncer`: without the entry that stands for others, and with no mode that is not the entry's own.
+pub(super) fn databases(mut table: Table, pooler: &dyn Pooler, as_pgbouncer: bool) -> Table {
     let config = pooler.config();
     let entries = pooler.pools();
     let used = in_use(&entries, |entry| &entry.pool.database);
@@ -194,6 +195,10 @@ pub(super) fn databases(mut table: Table, pooler: &dyn Pooler) -> Table {
         .filter(|name| !named.contains(**name))
         .filter_map(|name| Some((*name, config.database(name)?)));
     for (name, database) in own.chain(through_any) {
+        if as_pgbouncer && name == ANY_DATABASE {
+            continue;
+        }
+        let mode = if as_pgbouncer { database.own_mode } else { Some(database.mode) };
         let servers: Vec<_> = database.servers.iter().map(host_and_port).collect();
         let hosts: Vec<_> = servers.iter().map(|(host, _)| host.as_str()).collect();
         let none = InUse::default();
@@ -209,7 +214,7 @@ pub(super) fn databases(mut table: Table, pooler: &dyn Pooler) -> Table {
             database.min_pool_size.into(),
             database.reserve_pool_size.into(),
             database.server_lifetime.as_secs().into(),
-            database.mode.to_string().into(),
+            mode.map(|mode| mode.to_string()).into(),
             balancing(database).into(),
             database.max_db_connections.get().unwrap_or(0).into(),
             used.servers.into(),
@@ -228,7 +233,9 @@ pub(super) fn users(mut table: Table, pooler: &dyn Pooler) -> Table {
     let config = pooler.config();
     let entries = pooler.pools();
     let used = in_use(&entries, |entry| &entry.pool.user);
+    let known = pooler.known_users();
     let named = config.users().iter().map(|user| user.name.as_str());
+    let named = named.chain(known.iter().map(String::as_str));
     let names: BTreeSet<&str> = named.chain(used.keys().copied()).collect();
     let limits = pooler.limits();
     for name in names {
@@ -253,21 +260,17 @@ pub(super) fn users(mut table: Table, pooler: &dyn Pooler) -> Table {
     table
 }
 
-pub(super) fn lists(mut table: Table, pooler: &dyn Pooler) -> Table {
+/// Of the tables that SHOW has, how many rows each has.
+pub(super) fn lists(mut table: Table, pooler: &dyn Pooler, as_pgbouncer: bool) -> Table {
     let entries = pooler.pools();
     let config = pooler.config();
-    let databases = databases(Table::new(DATABASES_COLUMNS), pooler).rows.len();
-    let users: BTreeSet<&str> = config
-        .users()
-        .iter()
-        .map(|user| user.name.as_str())
-        .chain(entries.iter().map(|entry| entry.pool.user.as_str()))
-        .collect();
+    let databases = databases(Table::new(DATABASES_COLUMNS), pooler, as_pgbouncer).rows.len();
+    let users = users(Table::new(USERS_COLUMNS), pooler).rows.len();
     let servers: u32 = entries.iter().map(|entry| entry.pool.lock().total()).sum();
     let peers = config.reload.peers.peers.len();
     for (list, items) in [
         ("databases", databases as u64),
-        ("users", users.len() as u64),
+        ("users", users as u64),
         ("peers", peers as u64),
         ("pools", entries.len() as u64),
         ("peer_pools", peers as u64),

@@ -65,6 +65,11 @@ fn pairs(pooler: &dyn Pooler, notes: &Notes) -> BTreeMap<String, Pair> {
     by_database
 }
 
+/// What forgotten pools have counted: nothing of it is of the last period.
+fn forgotten(now: Totals) -> Pair {
+    Pair { now, older: now }
+}
+
 pub(super) fn by_database(
     mut table: Table,
     topic: Topic,
@@ -75,6 +80,15 @@ pub(super) fn by_database(
     let notes = console.notes().lock().unwrap_or_else(PoisonError::into_inner);
     let elapsed = notes.elapsed(Instant::now());
     let mut pairs = pairs(pooler, &notes);
+    // A database without an entry goes with its last pool, as in PgBouncer.
+    let config = pooler.config();
+    let listed = |name: &String| config.databases().iter().any(|entry| entry.name == *name);
+    for (database, totals) in pooler.forgotten().by_database {
+        if listed(&database) || pairs.contains_key(&database) {
+            let sum = pairs.entry(database).or_default();
+            *sum = sum.plus(forgotten(totals));
+        }
+    }
     if let Some(now) = of_console {
         pairs.insert(CONSOLE.to_owned(), Pair { now, older: now });
     }
@@ -94,7 +108,9 @@ pub(super) fn by_database(
 
 pub(super) fn sum(mut table: Table, pooler: &dyn Pooler, console: &Console) -> Table {
     let notes = console.notes().lock().unwrap_or_else(PoisonError::into_inner);
-    let pair = pairs(pooler, &notes).into_values().fold(Pair::default(), Pair::plus);
+    let gone = pooler.forgotten();
+    let gone = gone.by_database.into_values().fold(gone.others, Totals::plus);
+    let pair = pairs(pooler, &notes).into_values().fold(forgotten(gone), Pair::plus);
     let averages = pair.now.averages_since(pair.older, notes.elapsed(Instant::now()));
     for (prefix, totals) in [("total", pair.now), ("avg", averages)] {
         for (name, value) in Totals::NAMES.into_iter().zip(totals.values()) {
