@@ -103,7 +103,7 @@ pub struct Config {
     pub overrun: usize,
     /// See [`PARTIAL_BYTES_MAX`].
     pub partials: usize,
-    /// It says what an old kernel says of itself.
+    /// It says what an old kernel says of itself, and takes connections for any of its lanes.
     #[cfg(test)]
     pub(crate) says_no_start: bool,
 }
@@ -710,6 +710,12 @@ impl Node {
             generation: self.config.generation,
             port_is_lane: true,
         }
+    }
+
+    /// An old kernel takes no notice of source ports.
+    #[cfg(test)]
+    fn as_a_kernel_reads(&self, said: Announcement) -> Announcement {
+        Announcement { port_is_lane: said.port_is_lane && !self.config.says_no_start, ..said }
     }
 
     fn notice(&mut self, peer: u32, what: Told, notice: impl FnOnce(IpAddr) -> Notice) {

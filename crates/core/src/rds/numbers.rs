@@ -56,6 +56,16 @@ impl Numbers {
         is_another
     }
 
+    /// All from this number on has come.
+    pub(crate) fn came_since(&mut self, first: u64) {
+        self.first = self.first.min(first);
+    }
+
+    /// The first one.
+    pub(crate) fn first(self) -> Option<u64> {
+        (!self.is_empty()).then_some(self.first)
+    }
+
     /// These go on with those of an earlier connection, unless they are of another numbering.
     pub(crate) fn go_on_with(&mut self, before: Self) {
         if self.is_empty() {

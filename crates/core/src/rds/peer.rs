@@ -10,8 +10,12 @@
 //!                  starts anew with its own map, or when its connection of the last start ends
 //!   a later kernel names it in probes, for all lanes
 //!   an old kernel  names none. That it is one in place of a Hawser is known by its map: what was known
-//!                  is forgotten, and only lane 0 is left
+//!                  is forgotten, and only lane 0 is left. In place of another kernel it is known by
+//!                  another number of lanes
 //! ```
+//! A connection of a new start may have been taken for another lane than its own before it said so. It
+//! changes places with the one that its lane has.
+//!
 //! What a connection of the last start reads late is no news: it was made before the one that said first
 //! that there is another start.
 //!
@@ -33,7 +37,7 @@ use std::time::Duration;
 use super::congestion::Map;
 use super::hash::among;
 use super::header::{Announcement, Header, LANES_MAX, PROBE_PORT};
-use super::lane::{Connection, Freed, Lane, Sent, State, is_of_no_port};
+use super::lane::{Connection, Freed, Lane, Link, Sent, State, is_of_no_port};
 use super::numbers::Numbers;
 use super::received::{Early, Received, SETTLED_AFTER};
 use super::spread::Spread;
@@ -92,7 +96,8 @@ pub(crate) struct Peer {
     pub(crate) port_is_lane: bool,
     /// Its generation; 0 if it has not said.
     pub(crate) generation: u32,
-    /// Which connection has said so first. What an older one says is of an earlier start.
+    /// Which connection has said so first, or how many lanes there are. What an older one says is of an
+    /// earlier start.
     said_by: Connection,
     /// Generations that it had before, the last one first.
     past: [u32; PAST_MAX],
@@ -306,47 +311,93 @@ impl Peer {
         self.begin_to_remember(lane);
         self.answered |= (header.from, header.to) == (0, PROBE_PORT);
         let this = &mut self.lanes[lane];
+        // (Until the number of lanes is known, a connection may be any lane's.)
+        let may_be_any = self.paths != 1 && !self.port_is_lane;
         let is_new = match &mut self.received {
-            Some(received) => !self.early.had(header) && received.is_new(lane, header),
+            Some(received) if self.early.may_have_had(received, lane, header) => false,
+            Some(received) => received.is_new(lane, header),
+            None if may_be_any && !self.early.is_full() => !self.early.had(header),
             None => !this.numbers.had(header),
         };
         if !is_new {
             return false;
         }
-        let is_another_numbering = this.numbers.take(header);
-        if self.received.is_some() {
-            self.early.forget(header.from);
-        } else if self.paths != 1 && !self.port_is_lane {
-            if is_another_numbering {
-                self.early.forget_all();
+        this.numbers.take(header);
+        if let Some(received) = &mut self.received {
+            if let Some(first) = self.early.forget(header) {
+                received.came_since(lane, first);
             }
-            self.early.note(header);
+        } else if may_be_any && let Some(connection) = this.link.connection {
+            self.early.note(connection, header);
         }
         true
     }
 
-    /// The lane whose connection is to be read to its end before a message of this port, or of any, is taken
-    /// from a newer one: see [`super::received`].
-    pub(crate) fn goes_on_after(&self, lane: usize, port: Option<u16>, now: Time) -> Option<usize> {
-        let received = self.received.as_ref().filter(|received| received.may_go_on(lane))?;
+    /// A lane's connection, while it may turn out to go on with one that there is still.
+    fn may_go_on(&self, lane: usize, now: Time) -> Option<&Link> {
         let link = &self.lanes.get(lane)?.link;
-        if now.since(link.up_at) >= SETTLED_AFTER {
-            return None;
-        }
-        let is_older = |(at, other): &(usize, &Lane)| {
-            other.link.connection < link.connection
-                && matches!(other.link.state, State::Up | State::Draining)
-                && received.has_brought(*at, port)
+        let is_settled = now.since(link.up_at) >= SETTLED_AFTER;
+        let goes_on = self.received.as_ref().is_some_and(|received| !received.may_go_on(lane));
+        (self.mixes_up() && !is_settled && !goes_on).then_some(link)
+    }
+
+    /// Whether the connection of a lane has brought a message of this port, or of any.
+    fn has_brought(&self, lane: usize, port: Option<u16>) -> bool {
+        self.received.as_ref().is_some_and(|received| received.has_brought(lane, port))
+    }
+
+    /// Connections that are older than a lane's, which may have brought what that one goes on with.
+    fn older(&self, than: &Link) -> impl Iterator<Item = (usize, &Link)> {
+        let than = than.connection;
+        self.lanes.iter().map(|lane| &lane.link).enumerate().filter(move |(_, link)| {
+            link.connection < than && matches!(link.state, State::Up | State::Draining)
+        })
+    }
+
+    /// The lane whose connection is to be read to its end before this message, or any, is taken from a newer
+    /// one: see [`super::received`].
+    pub(crate) fn goes_on_after(
+        &self,
+        lane: usize,
+        header: Option<&Header>,
+        now: Time,
+    ) -> Option<usize> {
+        let link = self.may_go_on(lane, now)?;
+        // With the first message of a port it is found out what the connection goes on with.
+        let is_first = !self.has_brought(lane, None);
+        let comes_again =
+            is_first && header.map_or(!self.early.is_empty(), |it| self.early.had(it));
+        let port = header.map(|header| header.from);
+        let (at, older) = self.older(link).find(|(at, older)| {
+            (*at == 0 && comes_again) || (is_first && older.paused) || self.has_brought(*at, port)
+        })?;
+        // It may wait itself, for one that is older still. It is read on first when that one has ended.
+        let waits_for = self.lanes.iter().position(|other| {
+            older.waits_for.is_some() && other.link.connection == older.waits_for
+        });
+        Some(waits_for.unwrap_or(at))
+    }
+
+    /// The connections that are to be read before one that may go on with any of them, the oldest first.
+    pub(crate) fn read_before(&self, lane: usize, now: Time) -> Vec<Connection> {
+        let Some(link) = self.may_go_on(lane, now).filter(|_| !self.has_brought(lane, None)) else {
+            return Vec::new();
         };
-        self.lanes.iter().enumerate().find(is_older).map(|(at, _)| at)
+        let older = self.older(link).filter(|(_, older)| !older.paused);
+        let mut older: Vec<Connection> = older.filter_map(|(_, link)| link.connection).collect();
+        older.sort_unstable();
+        older
     }
 
     /// Remembers from now on what comes by which lane. Before, a kernel's ports send by lane 0, whichever
-    /// theirs is.
+    /// theirs is. (What came by a connection that has ended since is known by its ports only: any other may
+    /// have taken its place.)
     fn begin_to_remember(&mut self, lane: usize) {
         if self.received.is_none() && self.mixes_up() && (self.answered || lane > 0) {
-            let numbers =
-                |at: usize| self.lanes.get(at).map_or(Numbers::default(), |lane| lane.numbers);
+            let numbers = |at: usize| {
+                let lane = self.lanes.get(at).filter(|lane| lane.link.connection.is_some());
+                lane.map_or(Numbers::default(), |lane| self.early.numbers_of(lane.link.connection))
+            };
             self.received = Some(Box::new(Received::new(numbers)));
         }
     }
@@ -443,7 +494,9 @@ impl Peer {
             return learnt;
         }
         self.announces_in_maps |= by.in_map;
-        let is_another = said.generation != self.generation;
+        let paths = usize::from(said.lanes.unwrap_or(1)).clamp(1, here.lanes);
+        let is_another_kernel = self.is_another_kernel(said, by, paths);
+        let is_another = said.generation != self.generation || is_another_kernel;
         if is_another {
             self.set_generation(said.generation, by.connection);
         }
@@ -454,15 +507,19 @@ impl Peer {
         self.port_is_lane = said.port_is_lane;
         if learnt.anew {
             self.stand_ins = StandIns::default();
-            self.received = None;
-            self.early.forget_all();
-            self.start_lanes_anew(!by.in_map && !self.announces_in_maps, freed);
+            self.early = Early::default();
+            let received = self.received.take();
+            if is_another_kernel {
+                // It does not know of the lanes yet.
+                self.answered = false;
+                self.early = received.map_or_else(Early::default, |all| all.as_early(by.lane));
+            }
+            self.start_lanes_anew(!by.in_map && !self.announces_in_maps, Some(by.lane), freed);
         }
-        let paths = usize::from(said.lanes.unwrap_or(1)).clamp(1, here.lanes);
         // Another number only of one that has started anew: ports would have to change lanes.
         if self.paths == 0 || (paths != self.paths && learnt.anew) {
             learnt.paths = true;
-            self.paths = paths;
+            (self.paths, self.said_by) = (paths, self.said_by.max(by.connection));
             self.put_in_place(here);
         }
         if !self.mixes_up() {
@@ -470,6 +527,13 @@ impl Peer {
             self.early.forget_all();
         }
         learnt
+    }
+
+    /// Whether an old kernel has taken the place of another one: each start of one has the same number of
+    /// lanes for as long as it lasts, and neither names itself.
+    fn is_another_kernel(&self, said: Announcement, by: By, paths: usize) -> bool {
+        let names_none = said.generation == 0 && self.generation == 0 && !by.in_map;
+        names_none && self.paths > 0 && self.paths != paths && by.connection > self.said_by
     }
 
     /// Whether an announcement is an earlier start's.
@@ -495,17 +559,54 @@ impl Peer {
         self.stand_ins = StandIns::default();
         self.spread = Spread::default();
         self.start_lane_anew(by.lane, freed);
-        self.start_lanes_anew(false, freed);
+        self.start_lanes_anew(false, None, freed);
+        if by.lane > 0 && self.lanes[by.lane].carries_nothing() {
+            self.change_places(by.lane, 0, freed);
+        }
         self.put_in_place(here);
     }
 
+    /// A new start's connection was taken for another lane than its own, which has none, or one of the last
+    /// start. They change places: what is read of that one still is the last start's.
+    pub(crate) fn change_places(&mut self, at: usize, own: usize, freed: &mut Freed) {
+        let mut last = Lane::default();
+        let lane = self.lane(own);
+        std::mem::swap(&mut lane.link, &mut last.link);
+        (last.numbers, last.generation) = (lane.numbers, lane.generation);
+        lane.rewind();
+        lane.dial_at = None;
+        if last.generation != self.generation {
+            self.start_lane_anew(own, freed);
+        }
+        let that = &mut self.lanes[at];
+        std::mem::swap(&mut that.link, &mut last.link);
+        (that.numbers, that.generation) = (last.numbers, last.generation);
+        self.lanes[own].link = last.link;
+    }
+
+    /// The lane that a connection is of, if it was taken for another one and can go to its own.
+    pub(crate) fn own_place(&self, by: By) -> Option<usize> {
+        let link = &self.lanes[by.lane].link;
+        let own = self.lane_of_port(link.accepted_from.filter(|_| self.port_is_lane)?);
+        let may_have =
+            |lane: &Lane| lane.link.state == State::Down || lane.generation != self.generation;
+        let is_another = own != by.lane && self.lanes.get(own).is_none_or(may_have);
+        let is_first = by.in_map && self.lanes[by.lane].carries_nothing();
+        (is_another && is_first && own < self.paths).then_some(own)
+    }
+
     /// The lanes whose connections are gone, or all, start anew. (A later kernel says it on one lane for
-    /// all: rds_conn_peer_gen_update, net/rds/recv.c.)
-    fn start_lanes_anew(&mut self, all: bool, freed: &mut Freed) {
+    /// all: rds_conn_peer_gen_update, net/rds/recv.c. What came before by that one was this start's.)
+    fn start_lanes_anew(&mut self, all: bool, said_by: Option<usize>, freed: &mut Freed) {
         for at in 0..self.lanes.len() {
-            let is_gone = matches!(self.lanes[at].link.state, State::Down | State::Dialling);
+            let lane = &self.lanes[at];
+            let is_gone = matches!(lane.link.state, State::Down | State::Dialling);
+            let numbers = lane.numbers;
             if all || is_gone {
                 self.start_lane_anew(at, freed);
+            }
+            if said_by == Some(at) {
+                self.lanes[at].numbers = numbers;
             }
         }
     }

@@ -13,22 +13,27 @@
 //! All messages of a port go by one lane of its host (RDS_MPATH_HASH, net/rds/send.c), so a port names
 //! the lane. Of a port that no earlier connection has brought nothing came before.
 //!
-//! Until a kernel knows how many lanes there are, it sends by the first one whichever the port's is: what
+//! Until a kernel knows how many lanes there are, it sends by the first one whichever the port's is. One
+//! that knows it of the last start of this host may use any lane before this end knows the number. What
 //! came so is remembered by port and number ([`Early`]), and names no lane.
 //!
 //! A connection may bring a port of another one that is there still: the peer has given that one up and
 //! dials its lane again, and something that came by it is not read yet. What it brings waits until the
 //! older one has been read to its end. (Or the port was bound anew. Then the older one is ended for
-//! nothing, so a connection is taken for such a one for [`SETTLED_AFTER`] only.)
+//! nothing, so a connection is taken for such a one for [`SETTLED_AFTER`] only.) What is unread may be the
+//! first of its port: older connections are read first, and one that a full port keeps from being read is
+//! waited for.
 //!
 //! # Limits
 //! Of a connection by which more than [`PORTS_MAX`] ports have sent, those that did so last are
-//! remembered. What is sent to such a peer is compared by it with the numbers of whichever lane it takes
+//! remembered. A port that has sent by the first lane early, and whose own lane is reset with nothing unread
+//! before it, may begin there with a number that came early: it is taken for that. What is sent to such a peer is compared by it with the numbers of whichever lane it takes
 //! the connection for: nothing here can mend that.
 
 use std::time::Duration;
 
-use super::header::{FLAG_AGAIN, Header, LANES_MAX, PROBE_PORT};
+use super::header::{Header, LANES_MAX, PROBE_PORT};
+use super::lane::Connection;
 use super::numbers::Numbers;
 
 /// Ports that are remembered of a connection.
@@ -39,48 +44,80 @@ const BEFORE_MAX: usize = 2 * LANES_MAX;
 /// In this time keepalive finds out that an older connection has ended (5 s, and 5 probes each 5 s).
 pub(crate) const SETTLED_AFTER: Duration = Duration::from_secs(30);
 
-/// What came by the first lane before the peer knew that there are others: of each port, from which number
-/// to which.
+/// What came before the peer knew that there are several lanes, or before this end did: of each port its
+/// numbers, for a peer that has met this host before knows them and may send by any from the beginning.
 #[derive(Debug, Default)]
-pub(crate) struct Early(Vec<(u16, u64, u64)>);
+pub(crate) struct Early {
+    ports: Vec<(u16, Numbers)>,
+    /// All that came by the connection by which something came last.
+    by: Option<Connection>,
+    last: Numbers,
+}
 
 impl Early {
-    pub(crate) fn note(&mut self, header: &Header) {
-        let (from, sequence) = (header.from, header.sequence);
-        if from <= PROBE_PORT {
+    /// Counts a message that is new.
+    pub(crate) fn note(&mut self, by: Connection, header: &Header) {
+        if self.by.replace(by) != Some(by) {
+            self.last = Numbers::default();
+        }
+        // Of one connection they ascend, until the peer numbers anew.
+        if self.last.take(header) {
+            self.ports.clear();
+        }
+        if header.from <= PROBE_PORT {
             return;
         }
-        let known = self.0.iter_mut().find(|(port, ..)| *port == from);
-        if let Some((_, first, last)) = known {
-            (*first, *last) = ((*first).min(sequence), sequence);
-            return;
-        }
-        if self.0.len() >= PORTS_MAX {
-            self.0.remove(0);
-        }
-        self.0.push((from, sequence, sequence));
+        let at = self.ports.iter().position(|(port, _)| *port == header.from);
+        let at = at.unwrap_or_else(|| {
+            if self.ports.len() >= PORTS_MAX {
+                self.ports.remove(0);
+            }
+            self.ports.push((header.from, Numbers::default()));
+            self.ports.len() - 1
+        });
+        self.ports[at].1.take(header);
     }
 
     /// Whether a message came so before.
     pub(crate) fn had(&self, header: &Header) -> bool {
-        header.flags & FLAG_AGAIN != 0
-            && self.0.iter().any(|(port, first, last)| {
-                *port == header.from && (*first..=*last).contains(&header.sequence)
-            })
+        self.ports.iter().any(|(port, numbers)| *port == header.from && numbers.had(header))
     }
 
-    /// A port goes by its own lane now, whose numbers are others.
-    pub(crate) fn forget(&mut self, port: u16) {
-        self.0.retain(|(other, ..)| *other != port);
+    /// Whether some ports may have been forgotten.
+    pub(crate) fn is_full(&self) -> bool {
+        self.ports.len() >= PORTS_MAX
+    }
+
+    /// What has come by this connection.
+    pub(crate) fn numbers_of(&self, connection: Option<Connection>) -> Numbers {
+        if self.by == connection { self.last } else { Numbers::default() }
+    }
+
+    /// Whether a message that a lane's connection brings came so before. The first lane sends these again
+    /// before all else; what comes after another message is another lane's, whose numbers are others.
+    pub(crate) fn may_have_had(&self, received: &Received, lane: usize, header: &Header) -> bool {
+        !received.has_brought(lane, None) && self.had(header)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ports.is_empty()
+    }
+
+    /// A port goes by its own lane now. If its numbers go on there, that is the first lane, by which all
+    /// came from the number on that is returned. (Of another lane, all below came too: it is in order.)
+    pub(crate) fn forget(&mut self, header: &Header) -> Option<u64> {
+        let at = self.ports.iter().position(|(port, _)| *port == header.from)?;
+        let (_, numbers) = self.ports.remove(at);
+        numbers.first().filter(|_| header.sequence >= numbers.expected())
     }
 
     pub(crate) fn forget_all(&mut self) {
-        self.0 = Vec::new();
+        *self = Self::default();
     }
 
     /// Bytes of memory beyond itself.
     pub(crate) fn memory(&self) -> usize {
-        self.0.capacity() * size_of::<(u16, u64, u64)>()
+        self.ports.capacity() * size_of::<(u16, Numbers)>()
     }
 }
 
@@ -132,6 +169,17 @@ impl Received {
             }
         }
         true
+    }
+
+    /// All from this number on up to the last one has come by this lane.
+    pub(crate) fn came_since(&mut self, lane: usize, first: u64) {
+        self.now[lane].numbers.came_since(first);
+    }
+
+    /// What the connection of this lane has brought, as what came before the peer knew of lanes.
+    pub(crate) fn as_early(&self, lane: usize) -> Early {
+        let Memory { numbers, ports, .. } = &self.now[lane];
+        Early { ports: ports.iter().map(|port| (*port, *numbers)).collect(), ..Early::default() }
     }
 
     /// Whether the connection of this lane may turn out to go on with another one.
@@ -197,6 +245,7 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rds::header::FLAG_AGAIN;
 
     fn header(sequence: u64, from: u16, flags: u8) -> Header {
         Header { sequence, from, to: 9, flags, ..Header::default() }

@@ -360,7 +360,7 @@ impl Node {
         if link.held.take().is_none() {
             return lane;
         }
-        let Some(port) = link.accepted_from else {
+        let Some(port) = link.accepted_from.filter(|_| peer.port_is_lane) else {
             peer.stand_ins.taken(lane);
             Self::ask_to_write(&mut self.requests, &mut peer.lanes[lane]);
             return lane;
@@ -372,8 +372,7 @@ impl Node {
             self.drain(at, lane);
             return lane;
         }
-        let is_another = peer.port_is_lane && meant != lane;
-        let moves = is_another && peer.lane(meant).link.state == State::Down;
+        let moves = meant != lane && peer.lane(meant).link.state == State::Down;
         let lane = if moves { self.move_connection(at, lane, meant) } else { lane };
         let Some(peer) = self.peers.get_mut(&at) else { return lane };
         Self::ask_to_write(&mut self.requests, &mut peer.lanes[lane]);

@@ -51,6 +51,14 @@ impl Node {
             })
     }
 
+    /// Connections whose bytes are to be read before those of this one, as far as they were there when this
+    /// one came: of a peer that may have given one of them up to dial its lane again.
+    #[must_use]
+    pub fn read_before(&self, connection: Connection, now: Time) -> Vec<Connection> {
+        let Some((at, lane)) = self.place_of(connection) else { return Vec::new() };
+        self.peers.get(&at).map_or_else(Vec::new, |peer| peer.read_before(lane, now))
+    }
+
     /// How many of these bytes, which have come by a connection, may be taken: those before a message to a
     /// port that is full, or one that comes after what an older connection has brought. What follows is
     /// left, and the connection paused.
@@ -58,8 +66,8 @@ impl Node {
         let Some((at, lane)) = self.place_of(connection) else { return bytes.len() };
         let Some(peer) = self.peers.get(&at) else { return bytes.len() };
         let older = |header: &Header| {
-            let port = Some(header.from).filter(|port| *port > PROBE_PORT)?;
-            peer.goes_on_after(lane, Some(port), now)
+            let is_of_port = header.from > PROBE_PORT;
+            is_of_port.then(|| peer.goes_on_after(lane, Some(header), now)).flatten()
         };
         let waits = |header: &Header| self.full.contains(&header.to) || older(header).is_some();
         let (count, waits) = peer.lanes[lane].link.assembly.before(bytes, waits);
@@ -161,6 +169,8 @@ impl Node {
                 let notice = |from| Notice::Extension(from, unreadable.0);
                 self.notice(at, Told::Extension, notice);
             }
+            #[cfg(test)]
+            let said = self.as_a_kernel_reads(said);
             let by = By { lane, connection, in_map: false };
             if !self.names_one_start(at, by, said, now) {
                 return;
@@ -184,6 +194,8 @@ impl Node {
     fn map(&mut self, connection: Connection, header: &Header, body: &[u8], now: Time) {
         self.totals.maps_received += 1;
         let said = Announcement::read(&header.extensions);
+        #[cfg(test)]
+        let said = self.as_a_kernel_reads(said);
         let Some((at, lane)) = self.place_of(connection) else { return };
         let by = By { lane, connection, in_map: true };
         if !self.names_one_start(at, by, said, now) {

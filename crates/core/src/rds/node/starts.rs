@@ -1,6 +1,8 @@
 //! A peer says what it is, and that it has started anew.
 
-use super::{Announcement, LANES_MAX, Node, Notice, Request, State, Time, Told};
+use super::{
+    Announcement, BTreeMap, Connection, LANES_MAX, Node, Notice, Place, Request, State, Time, Told,
+};
 use crate::rds::peer::{By, Here, Learnt, Peer};
 
 /// Messages that were dropped because a peer has started anew.
@@ -59,10 +61,24 @@ impl Node {
             let learnt = peer.learn(said, by, here, freed);
             (learnt, learnt.anew)
         });
+        let is_anew = learnt.is_some_and(|learnt| learnt.anew);
+        if let Some(own) = self.peers.get(&at).and_then(|peer| peer.own_place(by)) {
+            self.with_start(at, now, |peer, _, freed| {
+                (peer.change_places(by.lane, own, freed), false)
+            });
+            if let Some(peer) = self.peers.get(&at) {
+                Self::note_places(&mut self.connections, at, peer);
+                self.requests.push_back(Request::Vacant(peer.address));
+            }
+            self.drain(at, by.lane);
+        }
         if matches!(learnt, Some(Learnt { paths: true, .. })) {
             self.has_other_lanes(at, now);
         }
-        let is_anew = learnt.is_some_and(|learnt| learnt.anew);
+        if self.peers.get(&at).is_some_and(|peer| is_anew && peer.mixes_up()) {
+            // (Its answer says that it knows of them.)
+            self.probe(at, by.lane);
+        }
         if is_anew && self.peers.get_mut(&at).is_some_and(|peer| !peer.may_start_anew(now)) {
             self.shut_out(by.connection, now);
         }
@@ -83,18 +99,24 @@ impl Node {
             }
         }
         let Some(peer) = self.peers.get_mut(&at) else { return };
+        Self::note_places(&mut self.connections, at, peer);
+        self.requests.push_back(Request::Vacant(peer.address));
         // (What its own lane has begun to give to it, lane 0 could not go on with.)
-        let moves =
-            peer.lanes[0].link.state == State::Down && peer.lanes[by.lane].carries_nothing();
-        let stays = by.lane == 0 || moves;
-        if stays && by.lane > 0 {
-            self.move_connection(at, by.lane, 0);
-        }
+        let stays = peer.lanes[0].link.connection == Some(by.connection);
         (1..lanes).for_each(|lane| self.drain(at, lane));
         if stays {
             self.probe(at, 0);
         } else {
             self.set_dial_time(at, 0, now);
+        }
+    }
+
+    /// Connections of a peer have other places.
+    fn note_places(places: &mut BTreeMap<Connection, Place>, at: u32, peer: &Peer) {
+        for (lane, this) in peer.lanes.iter().enumerate() {
+            if let Some(connection) = this.link.connection {
+                places.insert(connection, Place { peer: at, lane: lane as u8 });
+            }
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::handshakes::{dials, with_an_old_kernel};
+use super::mixed_up::dialled_by_a_kernel;
 use super::*;
 use crate::rds::header::{FLAG_AGAIN, FLAG_MAP, PROBE_PORT};
 use crate::rds::node::{GIVE_UP, NotTaken};
@@ -282,4 +283,71 @@ fn a_peer_that_was_forgotten_is_told_of_congestion_by_the_number_that_maps_have(
     let other = large.accept(address("10.0.0.0"), 40_000, now).unwrap();
     assert_eq!(number(&mut large, other), before + 1);
     assert!(dials(&mut large).is_empty() && GIVE_UP > Duration::ZERO);
+}
+
+/// Accepts from a source port, and reads what is said by it.
+fn accepts(node: &mut Node, port: u16, said: &[Vec<u8>]) -> Connection {
+    let connection = node.accept(address(SMALL), port, Time::ZERO).unwrap();
+    node.received(connection, &said.concat(), Time::ZERO);
+    connection
+}
+
+fn bodies(node: &mut Node) -> Vec<u8> {
+    std::iter::from_fn(|| node.receive(9)).map(|datagram| datagram.body[0]).collect()
+}
+
+#[test]
+fn a_kernel_with_another_number_of_lanes_is_another_one() {
+    let mut node = node(LARGE);
+    node.bind(9).unwrap();
+    let lanes = |node: &Node| node.report().peers[0].paths;
+    let last = [kernel_map(), probe(1, 0, PROBE_PORT, &[5, 0, 4])];
+    let first = accepts(&mut node, 50_000, &last);
+    let late = accepts(&mut node, 50_001, &[]);
+    assert_eq!(lanes(&node), 4);
+    node.closed(first, Time::ZERO);
+    let asks = probe(2, PROBE_PORT, 0, &[5, 0, 2]);
+    let new = [kernel_map(), message(1, 4001, 9, 0, &[1]), asks];
+    let second = accepts(&mut node, 50_002, &new);
+    assert_eq!(lanes(&node), 2);
+    node.received(late, &last.concat(), Time::ZERO);
+    assert_eq!(lanes(&node), 2, "what the last start says late is no news");
+    // What came by the new one before it said so came once.
+    node.closed(second, Time::ZERO);
+    let again = [kernel_map(), message(1, 4001, 9, FLAG_AGAIN, &[1]), message(3, 4001, 9, 0, &[2])];
+    accepts(&mut node, 50_003, &again);
+    assert_eq!(bodies(&mut node), [1, 2]);
+}
+
+#[test]
+fn what_a_kernel_sends_by_a_connection_in_the_place_of_a_hawser_s_lane_comes_once() {
+    let mut node = node(LARGE);
+    node.bind(9).unwrap();
+    let first = accepts(&mut node, 40_000, &[hawser_map(1, 8)]);
+    let new = accepts(&mut node, 40_004, &[kernel_map(), message(1, 4001, 9, 0, &[1])]);
+    node.closed(first, Time::ZERO);
+    node.closed(new, Time::ZERO);
+    let again = [kernel_map(), message(1, 4001, 9, FLAG_AGAIN, &[1]), message(2, 4001, 9, 0, &[2])];
+    accepts(&mut node, 40_008, &again);
+    assert_eq!(bodies(&mut node), [1, 2]);
+}
+
+#[test]
+fn what_a_hawser_sends_by_a_connection_in_the_place_of_a_kernel_s_lane_comes_once() {
+    for is_free in [false, true] {
+        let (mut node, lanes) = dialled_by_a_kernel(node(LARGE));
+        node.closed(lanes[3], Time::ZERO);
+        let connection = node.accept(address(SMALL), 40_000, Time::ZERO).unwrap();
+        if is_free {
+            node.closed(lanes[0], Time::ZERO);
+        }
+        let begin = [hawser_map(9, 2), message(2000, 4001, 9, 0, &[1])];
+        node.received(connection, &begin.concat(), Time::ZERO);
+        node.closed(connection, Time::ZERO);
+        lanes.iter().for_each(|lane| node.closed(*lane, Time::ZERO));
+        let (twice, next) =
+            (message(2000, 4001, 9, FLAG_AGAIN, &[1]), message(2001, 4001, 9, 0, &[2]));
+        accepts(&mut node, 40_000, &[hawser_map(9, 2), twice, next]);
+        assert_eq!(bodies(&mut node), [1, 2]);
+    }
 }

@@ -156,8 +156,7 @@ fn messages_of_a_kernel_that_mixes_up_its_lanes_come_once_and_in_order() {
 }
 
 /// A node with the larger address that an old kernel has dialled eight times.
-fn dialled_by_a_kernel() -> (Node, Vec<Connection>) {
-    let mut node = node(LARGE);
+pub(super) fn dialled_by_a_kernel(mut node: Node) -> (Node, Vec<Connection>) {
     node.bind(TO).unwrap();
     let first = node.accept(address(SMALL), 50_000, Time::ZERO).unwrap();
     node.received(first, &kernel_map(), Time::ZERO);
@@ -183,7 +182,7 @@ fn numbers(node: &mut Node) -> Vec<u8> {
 
 #[test]
 fn what_a_lane_dialled_again_brings_waits_for_what_its_last_connection_has_not_brought_yet() {
-    let (mut node, lanes) = dialled_by_a_kernel();
+    let (mut node, lanes) = dialled_by_a_kernel(node(LARGE));
     read(&mut node, lanes[1], &[kernel_map(), message(7, 4002, TO, 0, &[0])].concat());
     read(&mut node, lanes[2], &[kernel_map(), message(1, 4001, TO, 0, &[1])].concat());
     assert_eq!(numbers(&mut node), [0, 1]);
@@ -222,4 +221,107 @@ fn what_came_before_a_kernel_knew_of_lanes_comes_once() {
     let again = [message(2, 4001, TO, FLAG_AGAIN, &[1]), message(4, 4001, TO, 0, &[2])];
     node.received(second, &again.concat(), now);
     assert_eq!(numbers(&mut node), [1, 2]);
+}
+
+/// What comes by a new connection of a kernel, after its map.
+fn connect(node: &mut Node, messages: &[Vec<u8>]) -> Connection {
+    let connection = node.accept(address(SMALL), 50_000, Time::ZERO).unwrap();
+    node.received(connection, &[kernel_map(), messages.concat()].concat(), Time::ZERO);
+    connection
+}
+
+fn of(port: u16, sequence: u64, flags: u8, number: u8) -> Vec<u8> {
+    message(sequence, port, TO, flags, &[number])
+}
+
+fn bound() -> Node {
+    let mut node = node(LARGE);
+    node.bind(TO).unwrap();
+    node
+}
+
+#[test]
+fn what_came_early_comes_once_though_its_port_has_brought_more_since() {
+    let mut node = bound();
+    let asks = probe(1, PROBE_PORT, 0, &[5, 0, 8]);
+    let answers = probe(4, 0, PROBE_PORT, &[5, 0, 8]);
+    let early = [asks, of(4001, 2, 0, 1), of(4001, 3, 0, 2), answers];
+    let first = connect(&mut node, &early);
+    node.closed(first, Time::ZERO);
+    let again = |last| [of(4001, 2, FLAG_AGAIN, 1), of(4001, 3, FLAG_AGAIN, 2), last];
+    let second = connect(&mut node, &again(of(4001, 5, 0, 3)));
+    node.closed(second, Time::ZERO);
+    connect(&mut node, &again(of(4001, 5, FLAG_AGAIN, 3)));
+    assert_eq!(numbers(&mut node), [1, 2, 3]);
+}
+
+#[test]
+fn numbers_of_a_connection_that_has_ended_are_not_those_of_the_next_one_in_its_place() {
+    let mut node = bound();
+    let asks = probe(1, PROBE_PORT, 0, &[5, 0, 8]);
+    let first = connect(&mut node, &[asks, of(4001, 2, 0, 1), of(4001, 3, 0, 2)]);
+    node.closed(first, Time::ZERO);
+    let silent = connect(&mut node, &[]);
+    let second = node.accept(address(SMALL), 50_001, Time::ZERO).unwrap();
+    node.closed(silent, Time::ZERO);
+    node.received(second, &of(4002, 1, 0, 3), Time::ZERO);
+    connect(&mut node, &[of(4003, 2, FLAG_AGAIN, 4), of(4003, 3, FLAG_AGAIN, 5)]);
+    assert_eq!(numbers(&mut node), [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn what_comes_again_by_its_own_lane_is_not_taken_for_what_came_early() {
+    let mut node = bound();
+    let asks = probe(1, PROBE_PORT, 0, &[5, 0, 8]);
+    let answers = probe(9, 0, PROBE_PORT, &[5, 0, 8]);
+    connect(&mut node, &[asks, of(4001, 3, 0, 1), of(4001, 8, 0, 2), answers]);
+    let lost = connect(&mut node, &[]);
+    node.closed(lost, Time::ZERO);
+    connect(&mut node, &[of(4002, 1, FLAG_AGAIN, 3), of(4001, 6, FLAG_AGAIN, 4)]);
+    assert_eq!(numbers(&mut node), [1, 2, 3, 4]);
+}
+
+/// A kernel that knows this address of its last start uses all its lanes at once.
+#[test]
+fn a_connection_may_be_of_any_lane_before_the_number_of_lanes_is_known() {
+    let mut node = bound();
+    let first = connect(&mut node, &[of(4001, 10, 0, 1), of(4001, 11, 0, 2)]);
+    node.closed(first, Time::ZERO);
+    let other = [of(4002, 10, FLAG_AGAIN, 3), of(4002, 11, FLAG_AGAIN, 4)];
+    let second = connect(&mut node, &other);
+    node.closed(second, Time::ZERO);
+    let again = [of(4001, 10, FLAG_AGAIN, 1), of(4001, 11, FLAG_AGAIN, 2), of(4001, 12, 0, 5)];
+    connect(&mut node, &again);
+    assert_eq!(numbers(&mut node), [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn a_new_connection_waits_for_one_that_a_full_port_keeps_from_being_read() {
+    const FULL: u16 = 8;
+    let mut config = Config::new(address(LARGE), 7, 1);
+    (config.receive_buffer, config.overrun) = (100, 100);
+    let (mut node, lanes) = dialled_by_a_kernel(Node::new(config));
+    node.bind(FULL).unwrap();
+    read(&mut node, lanes[1], &[kernel_map(), message(1, 4002, FULL, 0, &[0; 300])].concat());
+    read(&mut node, lanes[2], &kernel_map());
+    let unread = [message(1, 4001, FULL, 0, &[0]), of(4001, 2, 0, 1)].concat();
+    assert_eq!(read(&mut node, lanes[2], &unread), 0);
+    // Its lane is dialled again, while the place of another one is free.
+    node.closed(lanes[3], Time::ZERO);
+    let again = node.accept(address(SMALL), 50_002, Time::ZERO).unwrap();
+    let before = node.read_before(again, Time::ZERO);
+    assert!(before.is_sorted() && before.len() == 6 && !before.contains(&lanes[2]), "{before:?}");
+    requests(&mut node);
+    let bytes = [kernel_map(), of(4001, 2, FLAG_AGAIN, 1), of(4001, 3, 0, 2)].concat();
+    let taken = read(&mut node, again, &bytes);
+    assert_eq!(taken, kernel_map().len());
+    let asked = requests(&mut node);
+    assert!(asked.contains(&Request::Pause(again)), "{asked:?}");
+    assert!(asked.contains(&Request::Drain(lanes[2])), "{asked:?}");
+    node.receive(FULL).unwrap();
+    assert_eq!(read(&mut node, lanes[2], &unread), unread.len());
+    node.closed(lanes[2], Time::ZERO);
+    assert_eq!(read(&mut node, again, &bytes[taken..]), bytes.len() - taken);
+    assert_eq!(numbers(&mut node), [1, 2]);
+    assert!(node.read_before(again, Time::ZERO).is_empty());
 }
