@@ -86,7 +86,7 @@ fn a_value_that_is_refused_is_an_error_with_its_line() {
         "auth_type =",
         "pool_mode = foo",
         "client_tls_sslmode = required",
-        "client_tls_protocols = tlsv1.1",
+        "client_tls_protocols = tlsv1.4",
         "client_tls_ciphers = RC4-SHA",
         "max_client_conn = 0",
         "max_client_conn = -1",

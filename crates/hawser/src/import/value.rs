@@ -144,13 +144,10 @@ pub(super) fn protocols(entry: &Entry) -> Result<(&'static str, bool), ImportErr
         allowed = if negated { allowed & !meant } else { allowed | meant };
     }
     let ours = match (allowed & V1_2 != 0, allowed & V1_3 != 0) {
-        (true, true) => "secure",
         (true, false) => "tlsv1.2",
         (false, true) => "tlsv1.3",
-        (false, false) => {
-            let message = "TLS 1.0 and 1.1 are not offered: allow tlsv1.2 or tlsv1.3";
-            return Err(refuse(entry, message.to_owned()));
-        }
+        // Where older ones alone are allowed, newer ones are stricter than what is asked for.
+        (true, true) | (false, false) => "secure",
     };
     Ok((ours, allowed & OLDER != 0))
 }
@@ -222,7 +219,7 @@ mod tests {
             ("tlsv1.1:TLSV1.2", Some(("tlsv1.2", true))),
             ("!tlsv1.3", Some(("tlsv1.2", true))),
             ("all,!tlsv1.0,!tlsv1.2", Some(("tlsv1.3", false))),
-            ("tlsv1.0", None),
+            ("tlsv1.0", Some(("secure", true))),
             ("tlsv1.4", None),
             ("tlsv1.2,", None),
         ] {
