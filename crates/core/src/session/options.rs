@@ -10,6 +10,8 @@
 
 use std::fmt;
 
+use super::settings::current_name;
+
 /// Settings that one startup message can ask for.
 pub const SETTINGS_MAX: usize = 256;
 
@@ -217,7 +219,7 @@ impl Startup {
 }
 
 fn asked(name: &[u8], value: &[u8]) -> Asked {
-    Asked { name: name.to_ascii_lowercase().into(), value: value.into() }
+    Asked { name: current_name(&name.to_ascii_lowercase()).into(), value: value.into() }
 }
 
 fn replication(value: &[u8]) -> Result<Replication, StartupError> {
@@ -425,6 +427,7 @@ mod tests {
             ("-O -P", "allow_system_table_mods=true|ignore_system_indexes=true"),
             ("-E -b -n -T -C x -v 3 -D /x -r y", ""),
             ("-c a=b --", "a=b"),
+            ("-c sort_mem=1MB -c VACUUM_mem=2MB", "work_mem=1MB|maintenance_work_mem=2MB"),
             ("-c a=b\\", "a=b"),
         ] {
             let settings = parse_options(options.as_bytes());

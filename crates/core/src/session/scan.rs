@@ -194,6 +194,10 @@ struct Body {
     at_start: bool,
     /// The last word of the string begins what may be a temporary object.
     creates: bool,
+    /// A string has had a comment, or a block of code: which words of its stand first is not known.
+    anywhere: bool,
+    /// The last byte of the string, if no word has followed it.
+    before: u8,
 }
 
 /// What an EXECUTE of PL/pgSQL executes, as far as it has been read.
@@ -547,7 +551,7 @@ impl Finder {
                 self.hold |=
                     self.first == Word::Declare && self.previous == Word::With && !self.for_seen;
             }
-            Word::Atomic if self.first == Word::Create && self.previous == Word::Begin => {
+            Word::Atomic if self.previous == Word::Begin && self.head.creates_routine() => {
                 self.atomic = Some(Atomic { ends: 0, closed: None });
                 self.careful = true;
             }
@@ -673,6 +677,7 @@ impl Finder {
     fn end_set_config(&mut self) {
         let Some(call) = self.set_config.take() else { return };
         let local = call.argument == 2 && call.is_true;
+        let mut outlasts = verb::OUTLASTS_LOCAL;
         let parts = match call.name {
             Some(mut name) if name.len() < NAME_BYTES_MAX => {
                 name.make_ascii_lowercase();
@@ -698,12 +703,11 @@ impl Finder {
             _ => {
                 self.found.rereads = true;
                 self.found.local_path |= local;
+                outlasts.remove(Part::Seed); // nobody has it set so
                 PartSet::ANY_SETTING
             }
         };
-        // A custom name stays defined when the transaction has ended.
-        let lasting = PartSet::of(&[Part::CustomSetting]);
-        let parts = if local { parts.intersection(lasting) } else { parts };
+        let parts = if local { parts.intersection(outlasts) } else { parts };
         self.found.flags = self.found.flags.union(parts);
     }
 
@@ -841,6 +845,9 @@ impl Sink for Finder {
                     *place = byte;
                 }
                 self.inner_length = (self.inner_length + 1).min(NAME_BYTES_MAX + 1);
+                if let Some(body) = &mut self.body {
+                    body.in_word();
+                }
             } else {
                 self.end_inner();
                 if let Some(body) = &mut self.body {

@@ -70,6 +70,16 @@ pub fn is_parsed(name: &[u8]) -> bool {
     !logging && !network && !NOT_PARSED.contains(&name)
 }
 
+/// The name that the server has for a setting now, of one in lower case: it takes two old ones as well
+/// (`map_old_guc_names`, guc.c).
+pub fn current_name(name: &[u8]) -> &[u8] {
+    match name {
+        b"sort_mem" => b"work_mem",
+        b"vacuum_mem" => b"maintenance_work_mem",
+        name => name,
+    }
+}
+
 /// Is this the name of a setting that the server makes up on first use? It knows it for good then:
 /// `current_setting()` of it gives an empty string after a RESET, and no longer NULL.
 pub fn is_custom(name: &[u8]) -> bool {

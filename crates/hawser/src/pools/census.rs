@@ -73,7 +73,8 @@ const FINGERPRINT: &str = "SELECT pg_catalog.concat(\
 /// below 16384 are the server's own (`FirstNormalObjectId`, transam.h). Of functions in C those count
 /// that the planner calls, unless an extension brings them. `=` stands for the operator of pg_catalog.
 /// A function of a user's own in the language internal is one of the server's by another name. A SET in
-/// a function's head leaves nothing behind but a custom name. On functions of the server's own nothing
+/// a function's head leaves nothing behind but a custom name, a seed, and what is made where it lets
+/// `pg_temp` stand first. On functions of the server's own nothing
 /// depends, by pg_depend: the trees of views, rules and defaults have them by their oid.
 const CENSUS: &str = "\
 SELECT 'function', p.proname::pg_catalog.text,
@@ -90,10 +91,13 @@ WHERE (p.oid OPERATOR(pg_catalog.>=) 16384 AND NOT p.prokind = 'a'
         AND e.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass))))
     OR (p.proname = 'current_setting' AND p.provolatile = 'i')
 UNION ALL
-SELECT 'function', p.proname::pg_catalog.text, 'sql', 'v', pg_catalog.concat('SELECT set_config(',
-    pg_catalog.quote_literal(pg_catalog.split_part(s.setting, '=', 1)), ', '''', true)')
+SELECT 'function', p.proname::pg_catalog.text, 'sql', 'v',
+    CASE WHEN s.setting OPERATOR(pg_catalog.~) '^search_path=' THEN 'CREATE TEMP TABLE t ()'
+    ELSE pg_catalog.concat('SELECT set_config(',
+        pg_catalog.quote_literal(pg_catalog.split_part(s.setting, '=', 1)), ', '''', true)') END
 FROM pg_catalog.pg_proc p CROSS JOIN LATERAL pg_catalog.unnest(p.proconfig) s (setting)
 WHERE pg_catalog.strpos(pg_catalog.split_part(s.setting, '=', 1), '.') OPERATOR(pg_catalog.>) 0
+    OR s.setting OPERATOR(pg_catalog.~) '^(seed=|search_path=[\" ]*pg_temp)'
 UNION ALL
 SELECT 'function', c.relname::pg_catalog.text, 'sql', 'v', CASE WHEN r.ev_type = '1'
     THEN pg_catalog.pg_get_viewdef(r.ev_class)

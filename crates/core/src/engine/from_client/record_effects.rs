@@ -108,6 +108,9 @@ impl<S: Socket> Client<S> {
         } else {
             // What pins already does so whatever is made besides.
             let mut pins = effects.pins.minus(backend.known_to_stay(effects));
+            if backend.may_make_temporary(effects) {
+                pins.insert(Part::TemporaryObject);
+            }
             let mut new = pins.minus(self.pins);
             let ends_sql = effects.ends.contains(Part::SqlStatement);
             if pins.contains(Part::SqlStatement) || (ends_sql && !self.sql_statements().is_empty())

@@ -206,9 +206,16 @@ impl<S: Socket> Client<S> {
     }
 
     /// What executing its statement of this name does to the session, as far as that is not nothing.
-    pub(in crate::engine) fn effects_of_sql_statement(&self, name: &[u8]) -> Option<Effects> {
+    /// Functions that it calls may do something else since its PREPARE.
+    pub(in crate::engine) fn effects_of_sql_statement(
+        &self,
+        backend: &Backend<S>,
+        name: &[u8],
+    ) -> Option<Effects> {
         let known = self.sql_statements().iter().find(|known| *known.name == *name)?;
-        known.effects.as_deref().cloned()
+        let effects = known.effects.as_deref().cloned().unwrap_or_default();
+        let effects = backend.with_functions(&known.text, effects);
+        (!effects.is_none()).then_some(effects)
     }
 
     /// Whether it has one of this name.

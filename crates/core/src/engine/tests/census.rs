@@ -182,3 +182,48 @@ fn a_function_that_connects_by_dblink_keeps_its_server_connection_with_reports_t
         }
     }
 }
+
+#[test]
+fn what_an_execute_calls_is_known_though_it_has_come_to_do_more_since_the_prepare() {
+    let mut world = World::new(1);
+    learn(&world, &[LOCKS]);
+    let client = world.client();
+    world.send(&client, &query("PREPARE p AS SELECT f()"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    world.send(&server, &value("{{p,\"PREPARE p AS SELECT f()\",\"\"}}"));
+    learn(&world, &[LOCKS, ("f", "BEGIN PERFORM pg_advisory_lock(1); END")]);
+    server.received();
+    client.received();
+    world.send(&client, &query("EXECUTE p"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(client.kinds(), "CZ");
+    assert!(asked(&server).contains("pg_locks"));
+}
+
+/// What follows may be made in pg_temp, where it stands first in a search_path that no text shows.
+#[test]
+fn what_is_made_under_a_search_path_that_is_not_known_may_be_temporary() {
+    for sets in [
+        "SELECT set_config('search_path', f(), true)",
+        "SELECT set_config('search_path', f(), false)",
+        "SELECT spath('x')",
+    ] {
+        for makes in ["CREATE TABLE t (a int)", "SELECT 1 AS a INTO t"] {
+            let mut world = World::new(1);
+            learn(&world, &[("spath", "BEGIN PERFORM set_config('search_path', s, true); END")]);
+            let client = world.client();
+            world.send(&client, &query("BEGIN"));
+            let server = world.servers[0].clone();
+            world.send(&server, &answers("CT"));
+            for text in [sets, makes] {
+                world.send(&client, &query(text));
+                world.send(&server, &answers("CT"));
+            }
+            server.received();
+            world.send(&client, &query("COMMIT"));
+            world.send(&server, &answers("CI"));
+            assert!(asked(&server).contains("pg_my_temp_schema"), "{sets} {makes}");
+        }
+    }
+}

@@ -19,7 +19,7 @@ use crate::ids::Slot;
 use crate::pool::statement::Statement;
 use crate::session::part::{Part, PartSet};
 use crate::session::question::{ASKED, Question};
-use crate::session::scan::names_temporary_schema;
+use crate::session::scan::{SchemaChange, names_temporary_schema};
 use crate::session::settings::{Settings, SettingsBuilder, is_custom};
 use crate::time::Time;
 use crate::wire::TransactionStatus;
@@ -52,6 +52,18 @@ impl<S: Socket> Backend<S> {
         if let Resetting::Names(names) = &effects.resets {
             doubt.resets.extend(names.iter().filter(|name| is_custom(name)).cloned());
         }
+    }
+
+    /// Whether what a text makes may be a temporary object though it does not say so: `pg_temp` may stand
+    /// first in the search_path, whose value is not known.
+    pub(in crate::engine) fn may_make_temporary(&self, effects: &Effects) -> bool {
+        let is_path = |name: &Box<[u8]>| **name == *b"search_path";
+        let doubt = self.known.unverified.as_ref();
+        let is_set = effects.vague || effects.names.iter().any(is_path);
+        effects.schema == SchemaChange::All
+            && (self.session.local_path
+                || is_set
+                || doubt.is_some_and(|doubt| doubt.vague || doubt.names.iter().any(is_path)))
     }
 
     /// The server has told the value of this setting, but not byte by byte.

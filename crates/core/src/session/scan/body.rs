@@ -42,6 +42,8 @@ impl Body {
             execute: Executed::Nothing,
             at_start: true,
             creates: false,
+            anywhere: false,
+            before: 0,
         }
     }
 
@@ -52,13 +54,21 @@ impl Body {
 
     /// A string begins.
     pub(super) fn begins_string(&mut self) {
-        (self.at_start, self.creates) = (true, false);
+        (self.at_start, self.creates, self.before) = (true, false, 0);
+    }
+
+    /// A byte of a word has come, in a string.
+    #[inline]
+    pub(super) fn in_word(&mut self) {
+        self.before = 0;
     }
 
     /// What stands after a word, in a string or in a language that is not read, where quotes of
     /// either kind begin a text.
     pub(super) fn ends_word(&mut self, byte: u8) {
         self.at_start |= matches!(byte, b';' | b'\'' | b'"' | b'`' | b'{');
+        self.anywhere |= matches!((self.before, byte), (b'-', b'-') | (b'/', b'*'));
+        self.before = byte;
     }
 
     /// Takes the next token. Whether it shows that the text executed is not at hand.
@@ -132,7 +142,8 @@ impl Finder {
     /// counts. What is a statement's first word counts there only, for messages have such words, too.
     pub(super) fn is_executed(&mut self, word: Word) -> bool {
         let Some(body) = &mut self.body else { return true };
-        let first = std::mem::take(&mut body.at_start);
+        body.anywhere |= word == Word::Do;
+        let first = std::mem::take(&mut body.at_start) || body.anywhere;
         let creates = std::mem::replace(
             &mut body.creates,
             matches!(word, Word::Create | Word::Replace | Word::Global | Word::Local | Word::Into),
@@ -197,6 +208,10 @@ mod tests {
             ("BEGIN EXECUTE 'LISTEN ' || n; END", Part::Listen),
             ("BEGIN EXECUTE format($f$set role %I$f$, n); END", Part::Role),
             ("BEGIN LISTEN x; END", Part::Listen),
+            ("BEGIN EXECUTE E'-- c\n set work_mem = 1'; END", Part::Setting),
+            ("BEGIN EXECUTE '/* tenant */ set my.cm = 1'; END", Part::CustomSetting),
+            ("BEGIN EXECUTE 'create /* x */ temp table t ()'; END", Part::TemporaryObject),
+            ("BEGIN EXECUTE $q$do $x$ begin listen x; end $x$ $q$; END", Part::Listen),
         ] {
             let found = body(source);
             assert!(found.parts(|_| false).contains(part) && !found.unsure, "{source}: {found:?}");

@@ -189,6 +189,8 @@ fn verbs_touch_their_parts() {
         ("set session authorization x", "session_authorization"),
         ("set session characteristics as transaction read only", "setting"),
         ("set seed = 1", "seed"),
+        ("set local seed = 1", "seed"), // nothing takes that back
+        ("select set_config('seed', '0.5', true)", "seed"),
         ("set transaction_isolation = 'serializable'", ""),
         ("reset all; unlisten *; close all; deallocate all; discard temp", ""),
         ("listen c", "listen"),
@@ -454,6 +456,12 @@ fn bodies_of_sql_functions_hold_semicolons() {
         find("create function f() returns int begin atomic select 1 end; listen a; end").unsure
     );
     assert!(find("create function f() returns int begin atomic select 1;").unsure);
+    assert!(shown("set sort_mem = '1MB'").contains("work_mem"), "an old name");
+    // Elsewhere it is a name with an alias.
+    let view = "create or replace view v as select begin atomic from (select 1 as begin) q; ";
+    let found = find(&format!("{view}set search_path = 'evil'; end"));
+    assert_eq!((found.count(), found.unsure), (3, false));
+    assert_eq!(parts(&format!("{view}set work_mem = 1; end")).to_string(), "setting");
 }
 
 #[test]

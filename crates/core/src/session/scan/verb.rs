@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::keyword::Word;
 use crate::session::part::{Part, PartSet};
 use crate::session::question::ASKED;
-use crate::session::settings::is_custom;
+use crate::session::settings::{current_name, is_custom};
 use crate::session::token::NAME_BYTES_MAX;
 
 /// Tokens after the first word that are kept of a statement whose verb needs them.
@@ -25,7 +25,7 @@ pub struct Name(Box<[u8]>);
 impl Name {
     /// Of a setting, in lower case.
     pub(super) fn new(name: &[u8]) -> Name {
-        Name(name.into())
+        Name(current_name(name).into())
     }
 
     /// The bytes, in the client's encoding.
@@ -194,6 +194,9 @@ pub enum Verb {
     Other,
 }
 
+/// What a SET LOCAL leaves behind: that a custom name is defined, and how the random numbers go on.
+pub(super) const OUTLASTS_LOCAL: PartSet = PartSet::of(&[Part::CustomSetting, Part::Seed]);
+
 impl Verb {
     /// The parts of the session that the verb by itself may change. What a statement may end
     /// (RESET, CLOSE, UNLISTEN, DEALLOCATE, DISCARD) is not among them, but for custom names,
@@ -203,7 +206,7 @@ impl Verb {
             Verb::Set { name, local, value } => {
                 let part = Part::of_setting(name.as_bytes(), reported);
                 let lasts = !local && *value != SetValue::Default;
-                part.filter(|&part| lasts || part == Part::CustomSetting)
+                part.filter(|&part| lasts || OUTLASTS_LOCAL.contains(part))
             }
             Verb::Reset(name) if is_custom(name.as_bytes()) => Some(Part::CustomSetting),
             Verb::SetSessionCharacteristics { local: false } => Some(Part::Setting),
@@ -339,6 +342,12 @@ impl Head {
         i >= self.tokens.len()
     }
 
+    /// Of a CREATE: whether it is one of a function or procedure.
+    pub(super) fn creates_routine(&self) -> bool {
+        let at = if self.is(0, "or") { 2 } else { 0 };
+        self.is(at, "function") || self.is(at, "procedure")
+    }
+
     /// The identifier at `i`. One that the server would cut is none: where it cuts depends on
     /// the encoding.
     /// (How the server folds letters beyond ASCII of a name without quotes depends on its encoding and
@@ -360,7 +369,7 @@ impl Head {
             i += 2;
         }
         name.make_ascii_lowercase();
-        Some((Name(name.into()), i))
+        Some((Name::new(&name), i))
     }
 
     fn one_or_all(&self, i: usize) -> Option<OneOrAll> {

@@ -112,7 +112,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         };
         for_each_name(text, effects, |name| note(name, &mut pending));
         while let Some(name) = pending.pop() {
-            let by_sql = self.client.effects_of_sql_statement(&name);
+            let by_sql = self.client.effects_of_sql_statement(self.backend, &name);
             shows |= by_sql.is_some_and(|effects| effects.pins.contains(Part::SessionCatalog));
             let mut executed = self.own_statements(&name);
             if let Some(named) = self.client.statement(&name) {
@@ -137,7 +137,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let mut executed = Vec::new();
         for_each_of(text, effects, &effects.executes, |name| {
             let own = self.own_statements(name).into_iter().map(|own| own.effects.clone());
-            executed.extend(own.chain(self.client.effects_of_sql_statement(significant(name))));
+            executed.extend(
+                own.chain(self.client.effects_of_sql_statement(self.backend, significant(name))),
+            );
         });
         executed.retain(|effects| !effects.is_none());
         for effects in &executed {
