@@ -347,3 +347,37 @@ def test_what_a_function_does_is_known_from_the_text_that_makes_it(env):
     finally:
         with env.server() as server:
             server.execute("drop function if exists become_0, become_1")
+
+
+LISTS = """
+create or replace view my_statements as select * from pg_prepared_statements;
+create or replace view over_it as select * from my_statements;
+create or replace view my_own as select * from pg_prepared_statement();
+drop schema if exists shown cascade;
+create schema shown;
+create view shown.setting as select set_config('app.who', 'by xml', false);
+create or replace view xml_of as select schema_to_xml('shown', true, true, '');
+"""
+
+
+def test_no_view_and_no_xml_shows_the_statements_of_others(env):
+    with env.connect() as maker:
+        maker.execute(LISTS)
+    look = "select count(*) from {} where statement like '%4711%'"
+    for text in (*(look.format(view) for view in ("my_statements", "over_it", "my_own")),
+                 "select (table_to_xml('pg_prepared_statements', true, true, '')::text like '%4711%')::int",
+                 "select (query_to_xml('table my_statements', true, true, '')::text like '%4711%')::int"):
+        with env.pooler_with(pool_size=1) as target, target.connect() as client, target.connect() as other:
+            equal(client.extended("select 'card 4711'::text").errors, [])
+            equal(other.value(text), "0", text)
+
+
+def test_what_xml_functions_run_is_nobody_elses(env):
+    with env.connect() as maker:
+        maker.execute(LISTS)
+    for text in ("select schema_to_xml('shown', true, true, '')", "select * from xml_of"):
+        with env.pooler_with(pool_size=2) as target:
+            with target.connect() as client:
+                client.execute(text)
+                assert "by xml" not in others(target, WHO), text
+            assert "by xml" not in others(target, WHO), text

@@ -514,6 +514,16 @@ mod tests {
     }
 
     #[test]
+    fn a_view_of_the_servers_lists_is_known_with_reports_too() {
+        let census = take(&[function("mine", "BEGIN TABLE pg_prepared_statements; END")], &[]);
+        let untold = census.untold.as_ref().expect("no report tells of it");
+        for census in [&census, untold] {
+            let looks = of(census, "select * from mine");
+            assert!(looks.pins.contains(Part::SessionCatalog) && !looks.spoils);
+        }
+    }
+
+    #[test]
     fn the_planner_calls_what_is_immutable() {
         let immutable =
             |name: &str, source: &str| Function { immutable: true, ..function(name, source) };

@@ -360,10 +360,12 @@ impl Effects {
     }
 
     /// What of it no report of a server tells: parts that only a close of the server connection ends,
-    /// and strings that a function executes, of which no report tells before.
+    /// what must be cleared before it (the server's list of prepared statements), and strings that a
+    /// function executes, of which no report tells before.
     pub(super) fn untold(&self) -> Self {
         let closes = |part: &Part| Policy::pooler().must_close(PartSet::of(&[*part]));
-        let mut untold = Self { executes_strings: self.executes_strings, ..Self::default() };
+        let pins = self.pins.intersection(PartSet::of(&[Part::SessionCatalog]));
+        let mut untold = Self { pins, executes_strings: self.executes_strings, ..Self::default() };
         for part in self.pins.minus(COVERED).iter().filter(closes) {
             untold.pins.insert(part);
             (untold.spoils, untold.spoils_unseen) = (true, true);

@@ -157,12 +157,18 @@ WHERE k.contype = 'f' AND NOT ((k.confdeltype = 'a' OR k.confdeltype = 'r')
 const SOURCES: [&str; 2] =
     ["COALESCE(pg_catalog.pg_get_function_sqlbody(p.oid), p.prosrc)", "p.prosrc"];
 
-/// What the tree of an expression has that calls such a function of the server's own.
-const OWN: &str = "(SELECT pg_catalog.concat(':funcid (', \
-    pg_catalog.string_agg(o.oid::pg_catalog.text, '|'), ') ') FROM pg_catalog.pg_proc o \
-    WHERE o.oid OPERATOR(pg_catalog.<) 16384 AND (o.proname = 'set_config' OR o.proname = 'setseed' \
-    OR o.proname = 'currval' OR o.proname = 'lastval' \
-    OR o.proname OPERATOR(pg_catalog.~) '^pg_(try_)?advisory_(un)?lock'))";
+/// What the tree of an expression has that calls such a function of the server's own, or reads a view
+/// of what the session has.
+const OWN: &str = "(SELECT pg_catalog.concat(':(funcid (', \
+    pg_catalog.string_agg(o.oid::pg_catalog.text, '|'), ')|relid (', \
+    (SELECT pg_catalog.string_agg(w.oid::pg_catalog.text, '|') FROM pg_catalog.pg_class w \
+    WHERE w.oid OPERATOR(pg_catalog.<) 16384 \
+    AND (w.relname = 'pg_prepared_statements' OR w.relname = 'pg_cursors')), ')) ') \
+    FROM pg_catalog.pg_proc o \
+    WHERE o.oid OPERATOR(pg_catalog.<) 16384 AND o.proname OPERATOR(pg_catalog.~) \
+    '^(set_config|setseed|currval|lastval|pg_(try_)?advisory_(un)?lock.*|\
+pg_prepared_statement|pg_cursor|pg_listening_channels|\
+(query|cursor|table|schema|database)_to_xml.*|ts_stat|ts_rewrite)$')";
 
 fn census_with(source: &str) -> String {
     CENSUS

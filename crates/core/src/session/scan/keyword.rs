@@ -104,7 +104,7 @@ const fn ends(text: &'static str, part: Part) -> Keyword {
     Keyword { text: text.as_bytes(), word: Word::Ends, parts: PartSet::of(&[part]) }
 }
 
-const KEYWORDS: [Keyword; 106] = [
+const KEYWORDS: [Keyword; 112] = [
     word("abort", Word::Abort),
     word("alter", Word::Alter),
     word("as", Word::As),
@@ -214,6 +214,14 @@ const KEYWORDS: [Keyword; 106] = [
     word("query_to_xml_and_xmlschema", Word::Runs),
     word("ts_rewrite", Word::Runs),
     word("ts_stat", Word::Runs),
+    // These run one for each relation that they are given, or that is in there; of the schema alone
+    // (table_to_xmlschema and the like) they run none.
+    word("table_to_xml", Word::Runs),
+    word("table_to_xml_and_xmlschema", Word::Runs),
+    word("schema_to_xml", Word::Runs),
+    word("schema_to_xml_and_xmlschema", Word::Runs),
+    word("database_to_xml", Word::Runs),
+    word("database_to_xml_and_xmlschema", Word::Runs),
     // Words that only a command of the replication protocol begins with.
     word("base_backup", Word::Runs),
     word("start_replication", Word::Runs),

@@ -667,3 +667,18 @@ fn custom_names_in_set_clauses_of_ddl_are_known_to_the_server() {
         assert_eq!(pins, defined.is_some(), "{text}");
     }
 }
+
+#[test]
+fn what_runs_a_query_for_each_relation_is_unsure() {
+    for text in [
+        "select table_to_xml('pg_prepared_statements', true, true, '')",
+        "select SCHEMA_TO_XML_AND_XMLSCHEMA('s', true, true, '')",
+        "select \"database_to_xml\"(true, true, '')",
+    ] {
+        assert!(find(text).unsure, "{text}");
+    }
+    assert!(
+        !find("select schema_to_xmlschema('s', true, true, '')").unsure,
+        "it reads the catalog"
+    );
+}
