@@ -381,3 +381,56 @@ def test_what_xml_functions_run_is_nobody_elses(env):
                 client.execute(text)
                 assert "by xml" not in others(target, WHO), text
             assert "by xml" not in others(target, WHO), text
+
+
+EXPRESSIONS = """
+drop table if exists conditional, "Checked", guarded, emptied, referring, referring_on cascade;
+create or replace function is_entered(who text) returns bool language sql as 'select enter(who) is not null';
+create or replace function passes() returns trigger language plpgsql as 'begin return new; end';
+create or replace function empties() returns trigger language plpgsql as $$
+begin perform enter('truncated'); return null; end $$;
+create table conditional (a text);
+create trigger t before insert on conditional for each row when (is_entered(new.a)) execute function passes();
+create trigger u before update on conditional for each row
+    when (set_config('app.who', old.a || new.a, false) is not null) execute function passes();
+create table "Checked" (a text check (set_config('app.who', a, false) is not null));
+create table guarded (a text);
+alter table guarded enable row level security;
+alter table guarded force row level security;
+create policy p on guarded using (true) with check (set_config('app.who', a, false) is not null);
+drop aggregate if exists set_all(text, bool);
+create aggregate set_all(text, bool) (sfunc = set_config, stype = text, initcond = 'app.who');
+create table emptied (a int primary key);
+create table referring (a int primary key references emptied);
+create table referring_on (a int references referring);
+create trigger t after truncate on referring_on for each statement execute function empties();
+"""
+
+BY_EVENT = """
+create or replace function app_on_ddl() returns event_trigger language plpgsql as $$
+begin perform set_config('app.who', tg_tag, false); end $$;
+create event trigger app_on_ddl on ddl_command_end execute function app_on_ddl();
+"""
+
+
+def test_what_expressions_and_truncate_call_is_known(env):
+    with env.connect() as maker:
+        maker.execute(FUNCTIONS + EXPRESSIONS)
+    with env.pooler_with(pool_size=2) as target, target.connect() as client:
+        moves(target, client, b"insert into conditional values ('when')", "when")
+        moves(target, client, b"update conditional set a = 's'", "whens")
+        moves(target, client, b"insert into \"Checked\" values ('check')", "check")
+        moves(target, client, b"insert into guarded values ('policy')", "policy")
+        moves(target, client, b"select set_all('aggregate', false)", "aggregate")
+        moves(target, client, b"truncate emptied cascade", "truncated")
+
+
+def test_event_triggers_are_called_by_select_into(env):
+    with env.connect() as maker, env.server() as superuser:
+        maker.execute(FUNCTIONS + "drop table if exists made_by_into")
+        superuser.execute(BY_EVENT)
+        try:
+            with env.pooler_with(pool_size=2) as target, target.connect() as client:
+                moves(target, client, b"select 1 as a into made_by_into", "SELECT INTO")
+        finally:
+            superuser.execute("drop event trigger app_on_ddl; drop table if exists made_by_into")

@@ -135,9 +135,25 @@ fn key(name: &[u8]) -> Word {
     if longest.is_empty() { QUOTED.into() } else { lower(truncated(longest)) }
 }
 
-/// The words of a source, in lower case; with its quotes, if it has any.
+/// After this a query has the name of a table that it makes: an event trigger is called by it.
+const INTO: &[u8] = b"into";
+
+/// Whether INTO after this word says where the rows go, and makes nothing.
+fn inserts(word: &[u8]) -> bool {
+    word == b"insert" || word == b"merge"
+}
+
+/// The words of a source, in lower case; with its quotes, if it has any. Without the INTO of an INSERT.
 fn words(source: &[u8]) -> impl Iterator<Item = Word> {
-    let words = source.split(|byte| !is_of_a_word(*byte)).filter(|word| !word.is_empty());
+    let mut inserting = false;
+    let words = source.split(|byte| !is_of_a_word(*byte)).filter(move |word| {
+        if word.is_empty() {
+            return false;
+        }
+        let inserted = inserting && word.eq_ignore_ascii_case(INTO);
+        inserting = inserts(&lower(word));
+        !inserted
+    });
     let quoted = source.contains(&b'"').then(|| QUOTED.into());
     words.map(|word| lower(truncated(word))).chain(quoted)
 }
@@ -224,7 +240,11 @@ fn grown(
         let name = key(&function.name);
         let mut named: Vec<_> = words(&function.source).collect();
         let writes = named.iter().any(|word| writes(word));
-        named.retain(|word| *word != name && words_of.contains_key(word));
+        // In PL/pgSQL it is a variable that INTO gives the rows to.
+        let into_variables = function.language == Language::PlPgSql;
+        named.retain(|word| {
+            *word != name && words_of.contains_key(word) && !(into_variables && **word == *INTO)
+        });
         named.sort();
         named.dedup();
         for word in named {
@@ -364,12 +384,15 @@ pub(crate) struct Reader {
     /// What its words do if it writes.
     if_writing: Option<Effects>,
     writes: bool,
+    /// The last word is one of [`inserts`].
+    inserts: bool,
 }
 
 impl Reader {
     pub(crate) fn new(census: Arc<Census>) -> Self {
         let word = [0; NAME_BYTES_MAX + 1];
-        Self { census, word, length: 0, calls: None, if_writing: None, writes: false }
+        let (calls, if_writing) = (None, None);
+        Self { census, word, length: 0, calls, if_writing, writes: false, inserts: false }
     }
 
     pub(crate) fn feed(&mut self, chunk: &[u8]) {
@@ -394,7 +417,9 @@ impl Reader {
         let (word, length) = (self.word, std::mem::take(&mut self.length));
         let word = truncated(&word[..length]);
         self.writes |= writes(word);
-        self.take(word);
+        if !(std::mem::replace(&mut self.inserts, inserts(word)) && word == INTO) {
+            self.take(word);
+        }
         if let Some(written) = written_as(word) {
             self.take(NOT_IN_UTF8);
             if written == NOT_IN_UTF8 {
@@ -520,6 +545,27 @@ mod tests {
         for census in [&census, untold] {
             let looks = of(census, "select * from mine");
             assert!(looks.pins.contains(Part::SessionCatalog) && !looks.spoils);
+        }
+    }
+
+    #[test]
+    fn an_event_trigger_is_called_by_the_into_that_makes_a_table() {
+        let sql = |name, source| Function { language: Language::Sql, ..function(name, source) };
+        let census = take(
+            &[
+                function("locks", "BEGIN PERFORM pg_advisory_lock(1); END"),
+                function("reads", "BEGIN SELECT 1 INTO a; INSERT INTO t VALUES (1); END"),
+                sql("adds", "INSERT INTO t VALUES (1)"),
+                sql("makes", "SELECT 1 AS a INTO t"),
+            ],
+            &[("into", Link::Calls, "locks")],
+        );
+        for text in ["select 1 as a INTO x", "select makes()"] {
+            assert!(of(&census, text).pins.contains(Part::AdvisoryLock), "{text}");
+        }
+        for text in ["insert into x values (1)", "MERGE INTO x", "select reads()", "select adds()"]
+        {
+            assert_eq!(census.of_text(text.as_bytes()), None, "{text}");
         }
     }
 

@@ -75,7 +75,8 @@ const FINGERPRINT: &str = "SELECT pg_catalog.concat(\
 /// A function of a user's own in the language internal is one of the server's by another name. A SET in
 /// a function's head leaves nothing behind but a custom name, a seed, and what is made where it lets
 /// `pg_temp` stand first. On functions of the server's own nothing
-/// depends, by pg_depend: the trees of views, rules and defaults have them by their oid.
+/// depends, by pg_depend: the trees of views, rules and other expressions have them by their oid. A
+/// trigger of TRUNCATE is called for the tables to which its own refers, too (TRUNCATE ... CASCADE).
 const CENSUS: &str = "\
 SELECT 'function', p.proname::pg_catalog.text,
     CASE WHEN l.lanname = 'internal' THEN 'sql' ELSE l.lanname::pg_catalog.text END,
@@ -111,15 +112,49 @@ SELECT 'function', c.relname::pg_catalog.text, 'sql', 'v',
 FROM pg_catalog.pg_attrdef a JOIN pg_catalog.pg_class c ON c.oid = a.adrelid
 WHERE a.adbin::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}
 UNION ALL
-SELECT 'write calls', c.relname::pg_catalog.text, p.proname::pg_catalog.text, NULL, NULL
+SELECT 'function', COALESCE(c.relname, t.typname)::pg_catalog.text, 'sql', 'v',
+    pg_catalog.concat('SELECT ', pg_catalog.pg_get_constraintdef(k.oid))
+FROM pg_catalog.pg_constraint k LEFT JOIN pg_catalog.pg_class c ON c.oid = k.conrelid
+LEFT JOIN pg_catalog.pg_type t ON t.oid = k.contypid
+WHERE k.conbin::pg_catalog.text OPERATOR(pg_catalog.~) {OWN} AND COALESCE(c.relname, t.typname) IS NOT NULL
+UNION ALL
+SELECT 'function', c.relname::pg_catalog.text, 'sql', 'v', pg_catalog.concat('SELECT ',
+    pg_catalog.pg_get_expr(y.polqual, y.polrelid), ', ', pg_catalog.pg_get_expr(y.polwithcheck, y.polrelid))
+FROM pg_catalog.pg_policy y JOIN pg_catalog.pg_class c ON c.oid = y.polrelid
+WHERE pg_catalog.concat(y.polqual::pg_catalog.text, y.polwithcheck::pg_catalog.text)
+    OPERATOR(pg_catalog.~) {OWN}
+UNION ALL
+SELECT 'function', c.relname::pg_catalog.text, 'sql', 'v', pg_catalog.concat('SELECT ',
+    pg_catalog.substring(pg_catalog.pg_get_triggerdef(t.oid), ' WHEN (.*) EXECUTE (FUNCTION|PROCEDURE) '))
 FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid
-JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
-WHERE p.oid OPERATOR(pg_catalog.>=) 16384
+WHERE t.tgqual::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}
+UNION ALL
+SELECT 'function', p.proname::pg_catalog.text, 'sql', 'v', pg_catalog.concat('SELECT ', b.proname, '()')
+FROM pg_catalog.pg_aggregate a JOIN pg_catalog.pg_proc p ON p.oid = a.aggfnoid
+JOIN pg_catalog.pg_proc b ON b.oid = ANY (ARRAY[a.aggtransfn, a.aggfinalfn, a.aggcombinefn,
+    a.aggserialfn, a.aggdeserialfn, a.aggmtransfn, a.aggminvtransfn, a.aggmfinalfn]::pg_catalog.oid[])
+WHERE p.oid OPERATOR(pg_catalog.>=) 16384 AND b.oid OPERATOR(pg_catalog.<) 16384
+UNION ALL
+SELECT 'write calls', c.relname::pg_catalog.text, p.proname::pg_catalog.text, NULL, NULL
+FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_trigger t ON t.oid = d.objid
+JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_proc p ON p.oid = d.refobjid
+WHERE d.classid = 'pg_catalog.pg_trigger'::pg_catalog.regclass
+    AND d.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND p.oid OPERATOR(pg_catalog.>=) 16384
+UNION ALL
+SELECT 'write calls', c.relname::pg_catalog.text, p.proname::pg_catalog.text, NULL, NULL
+FROM (WITH RECURSIVE emptied (relation, called) AS (
+        SELECT t.tgrelid, t.tgfoid FROM pg_catalog.pg_trigger t
+        WHERE NOT (t.tgtype OPERATOR(pg_catalog.&) 32::pg_catalog.int2) = 0
+            AND t.tgfoid OPERATOR(pg_catalog.>=) 16384
+        UNION SELECT k.confrelid, e.called
+        FROM emptied e JOIN pg_catalog.pg_constraint k ON k.conrelid = e.relation AND k.contype = 'f')
+    SELECT e.relation, e.called FROM emptied e) e
+JOIN pg_catalog.pg_class c ON c.oid = e.relation JOIN pg_catalog.pg_proc p ON p.oid = e.called
 UNION ALL
 SELECT 'calls', w.word, p.proname::pg_catalog.text, NULL, NULL
 FROM pg_catalog.pg_event_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.evtfoid
 CROSS JOIN (VALUES ('create'), ('alter'), ('drop'), ('comment'), ('grant'), ('revoke'), ('import'),
-    ('refresh'), ('reindex'), ('security')) w (word)
+    ('into'), ('reassign'), ('refresh'), ('reindex'), ('security')) w (word)
 UNION ALL
 SELECT 'calls', pg_catalog.coalesce_name, p.proname::pg_catalog.text, NULL, NULL
 FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_proc p ON p.oid = d.refobjid
