@@ -434,3 +434,50 @@ def test_event_triggers_are_called_by_select_into(env):
                 moves(target, client, b"select 1 as a into made_by_into", "SELECT INTO")
         finally:
             superuser.execute("drop event trigger app_on_ddl; drop table if exists made_by_into")
+
+
+def test_what_is_made_is_known_at_once_however_it_is_made(env):
+    """In a long text, by another name, or as a partition of what has a trigger."""
+    source = "begin return set_config('app.who', who, false); end"
+    with env.connect() as maker:
+        maker.execute(FUNCTIONS + "drop function if exists made_long(text), named_before(text), renamed_to(text);"
+                      "drop table if exists whole, kept; create function named_before(who text) returns text language sql as"
+                      " 'select enter(who)';"
+                      "create table whole (a int) partition by list (a);"
+                      "create trigger t before insert on whole for each row execute function on_audited()")
+    for make, call, who in (
+        (f"create function made_long(who text) returns text language plpgsql as $$ /* {'x' * 300000} */ {source} $$",
+         "select made_long('long')", "long"),
+        ("alter function named_before(text) rename to renamed_to", "select renamed_to('renamed')", "renamed"),
+        ("alter table audited rename to kept", "insert into kept values (7)", "trigger of 7"),
+        ("create table whole_8 partition of whole for values in (8)", "insert into whole_8 values (8)", "trigger of 8"),
+    ):
+        with env.connect() as maker:
+            maker.execute("drop table if exists kept;" + FUNCTIONS)
+        with env.pooler_with(pool_size=2) as target, target.connect() as client:
+            client.execute(make)
+            client.execute(call)
+            equal(always(target, client, WHO), who, call)
+            assert who not in others(target, WHO), call
+    with env.connect() as maker:
+        maker.execute("drop function made_long(text), renamed_to(text); drop table if exists kept, whole")
+
+
+def test_what_blocks_functions_and_prepared_transactions_make_is_known_soon(env):
+    make = ("create or replace function made_later(who text) returns text language sql as "
+            "''select set_config(''''app.who'''', who, false)''")
+    plain = make.replace("''''", "|").replace("''", "'").replace("|", "''")
+    with env.connect() as maker:
+        maker.execute(FUNCTIONS + f"create or replace function makes() returns void language plpgsql as $f$ begin execute '{make}'; end $f$")
+    for texts in ((f"do $f$ begin execute '{make}'; end $f$",), ("select makes()",),
+                  (f"begin; {plain}; prepare transaction 'made'", "commit prepared 'made'")):
+        with env.connect() as maker:
+            maker.execute("drop function if exists made_later(text)")
+        with env.pooler_with(pool_size=2) as target, target.connect() as client:
+            with target.connect() as maker:
+                for text in texts:
+                    maker.execute(text)
+            time.sleep(CENSUS_SECONDS)
+            moves(target, client, b"select made_later('soon')", "soon")
+    with env.connect() as maker:
+        maker.execute("drop function made_later(text), makes()")

@@ -302,6 +302,19 @@ impl<S: Socket> Backend<S> {
         }
     }
 
+    /// A text with these effects goes to the server: what it makes may be called by what comes next.
+    pub(super) fn foresee(&mut self, text: &[u8], effects: &Effects) {
+        if !effects.changes_catalog || self.known.session_report.is_some() {
+            return;
+        }
+        let Some(census) = self.pool.census() else { return };
+        let reported = |name: &[u8]| self.session.parameters.get(name).is_some();
+        if let Some(more) = census.foreseeing(text, reported) {
+            self.pool.set_census(&Arc::new(more));
+            self.learn_functions();
+        }
+    }
+
     /// Whether its clients lose state that does not move. (It takes a lock: not for each message.)
     pub(super) fn is_classic(&self) -> bool {
         self.pool.settings().fidelity == Fidelity::Classic

@@ -438,6 +438,13 @@ impl Reader {
         }
     }
 
+    /// What has been read, by itself and to who writes.
+    fn reach(mut self) -> Reach {
+        self.end_word();
+        let write = self.if_writing.clone().unwrap_or_default();
+        Reach { write, call: self.finish().unwrap_or_default(), reads: false }
+    }
+
     pub(crate) fn finish(mut self) -> Option<Effects> {
         self.end_word();
         let written = self.if_writing.filter(|_| self.writes);

@@ -309,7 +309,7 @@ impl Effects {
         effects.executes.clear();
         effects.may_mention = false;
         effects.resets_by_null = false;
-        effects.changes_catalog = false;
+        effects.changes_catalog = findings.schema == SchemaChange::All;
         effects.notifies = false; // a trigger's would be taken for another client's
         if effects.is_none() {
             return Self::default();
@@ -353,6 +353,7 @@ impl Effects {
         changed |= either(&mut self.executes_strings, other.executes_strings);
         changed |= either(&mut self.sets_beside, other.sets_beside);
         changed |= either(&mut self.watches, other.watches);
+        changed |= either(&mut self.changes_catalog, other.changes_catalog);
         changed |= self.resets.absorb(&other.resets);
         changed |= self.schema < other.schema;
         self.schema = self.schema.max(other.schema);
@@ -451,7 +452,10 @@ impl Effects {
             resets_by_null: !findings.nulls.is_empty(),
             resets_by_parameter: findings.given,
             local_path: findings.local_path,
-            changes_catalog: findings.changes_catalog,
+            // What is executed, or was prepared for a COMMIT PREPARED, may have made a function.
+            changes_catalog: findings.changes_catalog
+                || findings.unsure
+                || findings.schema == SchemaChange::All,
             notifies: findings.notifies,
             schema: if findings.unsure { SchemaChange::All } else { findings.schema },
             may_mention: findings.unsure
@@ -646,6 +650,7 @@ impl Unusual {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::scan::body::scan_body;
     use crate::session::scan::{ScanOptions, scan};
 
     fn effects(text: &str) -> Effects {
@@ -678,6 +683,29 @@ mod tests {
         assert!(custom.names.is_empty() && !custom.vague && !custom.spoils);
         let unknown = effects("SELECT set_config(lower('my.x'), 'a', false)");
         assert!(unknown.vague && unknown.spoils);
+    }
+
+    #[test]
+    fn what_is_executed_or_committed_later_may_make_a_function() {
+        for text in [
+            "do $$ begin execute 'create function f() returns int as ...'; end $$",
+            "do $$ begin execute q; end $$",
+            "commit prepared 'p'",
+            "select 1 as a into t",
+        ] {
+            assert!(effects(text).changes_catalog, "{text}");
+        }
+        assert!(!effects("do $$ begin perform 1; end $$").changes_catalog);
+        for (source, makes) in [
+            ("BEGIN EXECUTE 'CREATE FUNCTION f() ...'; END", true),
+            ("BEGIN DROP FUNCTION f(); END", true),
+            ("BEGIN CREATE TEMP TABLE t (a int); END", false),
+            ("BEGIN PERFORM pg_advisory_lock(1); END", false),
+        ] {
+            let mut called = Effects::default();
+            called.absorb(&Effects::of_body(&scan_body(source.as_bytes(), true), |_| false));
+            assert_eq!(called.changes_catalog, makes, "{source}");
+        }
     }
 
     #[test]

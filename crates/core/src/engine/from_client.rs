@@ -27,7 +27,7 @@ use super::halt::Halt;
 use super::host::Host;
 use super::limits;
 use super::names::{ClientStatement, Deallocated, significant};
-use super::pending_session::Farewell;
+use super::pending_session::{Farewell, Streamed};
 use super::plain::{Passed, Pipeline};
 use super::socket::{Socket, Token};
 use super::table::Engine;
@@ -633,13 +633,14 @@ impl<S: Socket> Engine<S> {
             return;
         }
         let Some(streaming) = extra.streaming.take() else { return };
-        let (findings, reached) = streaming.finish();
+        let Streamed { findings, reached, makes } = streaming.finish();
         let Some(mut backend) = client.backend.take() else { return };
         let mut effects =
             Effects::of(&findings, |name| backend.session.parameters.get(name).is_some());
         if let Some(reached) = reached {
             effects.absorb(&reached);
         }
+        backend.foresee(&makes, &effects);
         let notifying = backend.known.notifying;
         client.record_effects(&mut backend, &effects, false);
         backend.known.notifying = notifying; // (what it notifies may have been heard already)

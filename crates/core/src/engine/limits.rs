@@ -65,3 +65,7 @@ pub const QUESTION_BYTES: usize = 512;
 /// A pipeline up to this size is kept until its first answer, so that it can be sent again
 /// when a shared statement turns out to be stale.
 pub const REPLAY_BYTES: usize = 8 * 1024;
+
+/// Bytes of a text that streams, and makes functions, that are kept until its end: what they do is read
+/// in them.
+pub const MADE_BYTES_MAX: usize = 512 * 1024;

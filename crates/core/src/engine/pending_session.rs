@@ -183,11 +183,22 @@ pub(super) struct StreamingQuery {
     scanner: Scanner,
     /// What the functions do that its words reach.
     reader: Option<Reader>,
+    /// The text from where it begins to make functions on, up to [`limits::MADE_BYTES_MAX`].
+    makes: Vec<u8>,
+}
+
+/// What there is to know of a Query that has streamed.
+pub(super) struct Streamed {
+    pub(super) findings: Findings,
+    /// What the functions do that its words reach.
+    pub(super) reached: Option<Effects>,
+    /// The part of the text that makes functions.
+    pub(super) makes: Vec<u8>,
 }
 
 impl StreamingQuery {
     pub(super) fn new(scanner: Scanner, reader: Option<Reader>) -> Self {
-        Self { scanner, reader }
+        Self { scanner, reader, makes: Vec::new() }
     }
 
     pub(super) fn feed(&mut self, part: &[u8]) {
@@ -195,10 +206,18 @@ impl StreamingQuery {
         if let Some(reader) = &mut self.reader {
             reader.feed(part);
         }
+        if self.scanner.may_make_functions() {
+            let room = limits::MADE_BYTES_MAX - self.makes.len();
+            self.makes.extend_from_slice(&part[..part.len().min(room)]);
+        }
     }
 
-    pub(super) fn finish(self) -> (Findings, Option<Effects>) {
-        (self.scanner.finish(), self.reader.and_then(Reader::finish))
+    pub(super) fn finish(self) -> Streamed {
+        Streamed {
+            findings: self.scanner.finish(),
+            reached: self.reader.and_then(Reader::finish),
+            makes: self.makes,
+        }
     }
 }
 

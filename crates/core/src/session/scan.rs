@@ -240,6 +240,12 @@ impl Scanner {
         self.lexer.feed(chunk, &mut self.finder);
     }
 
+    /// Whether what has been read of it begins a statement that may make or change a function.
+    pub fn may_make_functions(&self) -> bool {
+        let begun = matches!(self.finder.first, Word::Create | Word::Alter);
+        self.finder.found.changes_catalog || (self.finder.started && begun)
+    }
+
     /// It is not known how the server will read the text.
     pub fn doubt(&mut self) {
         self.finder.found.unsure = true;

@@ -8,16 +8,28 @@
 //! # Limits
 //! The pool of the client that sends it knows this at once; other pools of the database, and server
 //! connections that are lent at that time, with the next census or client. What a text of EXECUTE makes
-//! is not seen.
+//! is not seen before that, and of a text that streams what stands after `limits::MADE_BYTES_MAX`.
 
 use std::sync::Arc;
 
-use super::{Census, Function, Language, READING, Reach, Word, effects_of, key, lower, words};
+use super::{
+    Census, Function, Language, READING, Reach, Reader, Word, effects_of, key, lower, words,
+};
 use crate::session::functions::is_of_a_word;
 
 /// After these stands the name of what is made.
-const NAMED: [&[u8]; 7] =
-    [b"aggregate", b"domain", b"function", b"procedure", b"routine", b"table", b"view"];
+const NAMED: [&[u8]; 8] = [
+    b"aggregate",
+    b"domain",
+    b"function",
+    b"procedure",
+    b"references",
+    b"routine",
+    b"table",
+    b"view",
+];
+/// After two words stands one, too: its new name, or that of a table which gets the triggers of another.
+const NAMED_BY_TWO: [[&[u8]; 2]; 2] = [[b"rename", b"to"], [b"attach", b"partition"]];
 /// Of these it matters for which table they are: ON says that.
 const OF_A_TABLE: [&[u8]; 3] = [b"policy", b"rule", b"trigger"];
 /// What may stand before a name.
@@ -118,6 +130,7 @@ impl Made {
         let mut made = Self::default();
         let mut tokens = Tokens(text).peekable();
         let (mut names_next, mut on_names, mut language_next) = (false, false, false);
+        let mut previous = Word::default();
         while let Some(token) = tokens.next() {
             let (word, quoted) = match token {
                 Token::Literal { written, doubled } => {
@@ -138,6 +151,8 @@ impl Made {
             };
             let small = lower(word);
             let is = |words: &[&[u8]]| !quoted && words.contains(&&*small);
+            let by_two = !quoted && NAMED_BY_TWO.contains(&[&*previous, &*small]);
+            previous = if quoted { Word::default() } else { small.clone() };
             if std::mem::take(&mut language_next) {
                 made.language = Some(small);
             } else if names_next && !is(&BEFORE_NAMES) {
@@ -151,7 +166,7 @@ impl Made {
                     }
                 }
                 made.names.push(key(name));
-            } else if is(&NAMED) {
+            } else if is(&NAMED) || by_two {
                 names_next = true;
             } else if is(&OF_A_TABLE) {
                 on_names = true;
@@ -199,19 +214,24 @@ impl Census {
         for source in made.sources {
             add(source, language);
         }
-        if let Some(known) = self.of_text(text) {
-            reach.call.absorb(&known);
-        }
+        let mut reader = Reader::new(self.clone());
+        reader.feed(text);
+        let known = reader.reach();
+        reach.call.absorb(&known.call);
+        reach.write.absorb(&known.write); // of a renamed table, or a partition
         if reach == Reach::default() {
             return None;
         }
         let (mut words_of, mut news) = (self.words.clone(), false);
         for name in made.names {
-            news |= words_of.entry(name).or_default().call.absorb(&reach.call);
+            let known = words_of.entry(name).or_default();
+            news |= known.call.absorb(&reach.call);
+            news |= known.write.absorb(&reach.write);
         }
         let plans_read_settings = self.plans_read_settings || (made.immutable && reach.reads);
         news |= plans_read_settings && !self.plans_read_settings;
-        news.then(|| Self::with_words(words_of, plans_read_settings))
+        let untold = self.untold.clone();
+        news.then(|| Self { untold, ..Self::with_words(words_of, plans_read_settings) })
     }
 }
 
@@ -281,6 +301,38 @@ mod tests {
         let census = census.expect("a trigger");
         assert!(of(&census, "insert into audited values (1)").pins.contains(Part::AdvisoryLock));
         assert_eq!(census.of_text(b"select t from public.other"), None);
+    }
+
+    #[test]
+    fn another_name_does_the_same() {
+        let census = foreseen(&Arc::new(Census::default()), LOCKS).expect("a lock");
+        let census = foreseen(
+            &census,
+            "create trigger t before insert on audited for each row execute function locks()",
+        );
+        let mut words = census.expect("a trigger").words.clone();
+        let audited = words.get_mut(&b"audited"[..]).expect("a table");
+        audited.write = std::mem::take(&mut audited.call); // as a census has it
+        let census = Arc::new(Census::with_words(words, false));
+        for (text, call) in [
+            ("alter function locks(int) rename to \"Holds\"", "select \"Holds\"(1)"),
+            ("alter table audited rename to kept", "insert into kept values (1)"),
+            (
+                "create table part partition of audited for values in (1)",
+                "insert into part values (1)",
+            ),
+            (
+                "alter table audited attach partition s.other for values in (2)",
+                "insert into other values (1)",
+            ),
+            ("alter table audited add foreign key (a) references one", "delete from one"),
+        ] {
+            let then = foreseen(&census, text).unwrap_or_else(|| panic!("nothing in {text}"));
+            assert!(of(&then, call).pins.contains(Part::AdvisoryLock), "{text}");
+            assert_eq!(census.of_text(call.as_bytes()), None, "before {text}");
+            assert_eq!(then.of_text(b"select t from kept, part, other, one"), None, "{text}");
+        }
+        assert!(foreseen(&census, "alter table audited rename a to b").is_none());
     }
 
     #[test]

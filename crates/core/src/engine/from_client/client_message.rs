@@ -562,7 +562,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             }
         }
         self.before(effects, restored)?;
-        self.foresee(text, effects);
+        self.backend.foresee(text, effects);
         if self.client.listens() {
             let own = self.channels_written(text, effects);
             written.replacements = restore::both(std::mem::take(&mut written.replacements), own);
@@ -625,19 +625,6 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.backend.request_with_insertions(text, insertions, utf8);
         self.backend.note_replaced(text, replacements, utf8);
         Ok(())
-    }
-
-    /// A text with these effects goes to the server: what it makes may be called by what comes next.
-    fn foresee(&mut self, text: &[u8], effects: &Effects) {
-        if !effects.changes_catalog || self.backend.known.session_report.is_some() {
-            return;
-        }
-        let Some(census) = self.backend.pool.census() else { return };
-        let reported = |name: &[u8]| self.backend.session.parameters.get(name).is_some();
-        if let Some(more) = census.foreseeing(text, reported) {
-            self.backend.pool.set_census(&Arc::new(more));
-            self.backend.learn_functions();
-        }
     }
 
     /// What a statement with effects needs before it; and takes note of them.

@@ -77,6 +77,27 @@ fn a_function_is_known_from_the_text_that_makes_it() {
 }
 
 #[test]
+fn a_long_function_is_known_from_the_text_that_makes_it() {
+    for long in [20_000, 300_000] {
+        let mut world = World::new(1);
+        learn(&world, &[]);
+        let client = world.client();
+        let makes = format!(
+            "SELECT 1; CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT /* {} */ pg_advisory_lock(1)'",
+            "x".repeat(long)
+        );
+        world.send(&client, &query(&makes));
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("CCI"));
+        server.received();
+        world.send(&client, &query("SELECT f()"));
+        server.received();
+        world.send(&server, &answers("CI"));
+        assert!(asked(&server).contains("pg_locks"), "{long}");
+    }
+}
+
+#[test]
 fn what_reaches_none_costs_nothing() {
     let mut world = World::new(1);
     learn(&world, &[LOCKS, ("plain", "BEGIN RETURN 1; END")]);

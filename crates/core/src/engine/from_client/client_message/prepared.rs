@@ -151,7 +151,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         if !statement.effects.is_none() {
             self.before(&statement.effects, true)?;
-            self.foresee(statement.text(), &statement.effects);
+            self.backend.foresee(statement.text(), &statement.effects);
         }
         let unusual = statement.effects.unusual.as_deref();
         if self.binds_deallocate(portal, unusual)? {
@@ -274,7 +274,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             && !unnamed.effects().is_none()
         {
             self.before(unnamed.effects(), true)?;
-            self.foresee(unnamed.text(), unnamed.effects());
+            self.backend.foresee(unnamed.text(), unnamed.effects());
         }
         Ok(false)
     }
