@@ -669,6 +669,15 @@ fn custom_names_in_set_clauses_of_ddl_are_known_to_the_server() {
 }
 
 #[test]
+fn a_custom_name_may_begin_with_session_characteristics() {
+    let found = find("set session characteristics.x = 'a'");
+    let Verb::Set { name, local: false, .. } = &found.single().unwrap().verb else { panic!() };
+    assert_eq!(*name, *"characteristics.x");
+    let real = find("set session characteristics as transaction read only");
+    assert_eq!(real.single().unwrap().verb, Verb::SetSessionCharacteristics { local: false });
+}
+
+#[test]
 fn what_runs_a_query_for_each_relation_is_unsure() {
     for text in [
         "select table_to_xml('pg_prepared_statements', true, true, '')",

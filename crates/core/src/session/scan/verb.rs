@@ -546,6 +546,9 @@ fn read_reset(head: &Head) -> Option<Verb> {
 fn read_set(head: &Head, end: usize) -> Option<Verb> {
     let assigns =
         |i: usize| matches!(head.kind(i), Some(Kind::Symbol(b'=' | b'.'))) || head.is(i, "to");
+    let characteristics = |i: usize| {
+        head.is(i, "session") && head.is(i + 1, "characteristics") && head.is(i + 2, "as")
+    };
     let mut i = 0;
     let mut local = false;
     if head.is(0, "local") && !assigns(1) {
@@ -554,7 +557,7 @@ fn read_set(head: &Head, end: usize) -> Option<Verb> {
     } else if head.is(0, "session")
         && !assigns(1)
         && !head.is(1, "authorization")
-        && !head.is(1, "characteristics")
+        && !characteristics(0)
     {
         i = 1;
     }
@@ -566,7 +569,7 @@ fn read_set(head: &Head, end: usize) -> Option<Verb> {
         };
         Some(Verb::Set { name: named(name), local, value })
     };
-    if head.is(i, "session") && head.is(i + 1, "characteristics") {
+    if characteristics(i) {
         return Some(Verb::SetSessionCharacteristics { local });
     }
     if head.is(i, "session") && head.is(i + 1, "authorization") {
