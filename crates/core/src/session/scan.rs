@@ -547,7 +547,8 @@ impl Finder {
                 }
             }
             Word::For => self.for_seen = true,
-            Word::Set if matches!(self.first, Word::Create | Word::Alter) => {
+            // (A RESET of ALTER looks its name up as well.)
+            Word::Set | Word::Reset if matches!(self.first, Word::Create | Word::Alter) => {
                 self.set_option = Some(Vec::new());
                 self.careful = true;
             }
