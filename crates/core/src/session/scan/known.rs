@@ -124,6 +124,9 @@ mod tests {
             assert!(known(&mut texts, "BEGIN"));
             assert!(known(&mut texts, "COMMIT"));
             assert!(known(&mut texts, "END"));
+            let blanks = " ".repeat(START_BYTES);
+            assert!(known(&mut texts, &format!("{blanks}COMMIT PREPARED 1")));
+            assert!(!known(&mut texts, &format!("{blanks}COMMIT PREPARED 'x'")));
             assert!(!known(&mut texts, "RESET"));
             assert!(known(&mut texts, ""));
         }

@@ -129,7 +129,8 @@ pub(super) fn look(text: &[u8], start: Start) -> Seen {
         }
         if !literal && matches!(class, Class::Digit | Class::Quote) {
             literal = true;
-            if !first && !alone {
+            // Whether a COMMIT stands before it is not known to who begins to read there.
+            if !first && !alone && !commits {
                 constant = end_between_words(&text[..i]);
             }
         }
