@@ -192,6 +192,8 @@ struct Body {
     execute: Executed,
     /// No word of the string, or of its statement, has been read.
     at_start: bool,
+    /// In a language that is not read: the last word may quote what follows, as in Perl.
+    quotes: bool,
     /// The last word of the string begins what may be a temporary object.
     creates: bool,
     /// A string has had a comment, or a block of code: which words of its stand first is not known.
@@ -856,9 +858,10 @@ impl Sink for Finder {
                     body.in_word();
                 }
             } else {
+                let length = self.inner_length;
                 self.end_inner();
                 if let Some(body) = &mut self.body {
-                    body.ends_word(byte);
+                    body.ends_word(byte, self.inner.get(..length).unwrap_or_default());
                 }
             }
         }

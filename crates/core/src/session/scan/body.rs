@@ -41,6 +41,7 @@ impl Body {
             watches: procedural && source.windows(execute.len()).any(executes),
             execute: Executed::Nothing,
             at_start: true,
+            quotes: false,
             creates: false,
             anywhere: false,
             before: 0,
@@ -65,10 +66,18 @@ impl Body {
 
     /// What stands after a word, in a string or in a language that is not read, where quotes of
     /// either kind begin a text.
-    pub(super) fn ends_word(&mut self, byte: u8) {
+    pub(super) fn ends_word(&mut self, byte: u8, word: &[u8]) {
         self.at_start |= matches!(byte, b';' | b'\'' | b'"' | b'`' | b'{');
         self.anywhere |= matches!((self.before, byte), (b'-', b'-') | (b'/', b'*'));
         self.before = byte;
+        // Perl's q(...), qq|...| and so on. Calls have parentheses, too, and `set(` is not rare.
+        if !word.is_empty() {
+            self.quotes = !self.procedural && matches!(word, b"q" | b"qq");
+        }
+        if self.quotes && !byte.is_ascii_whitespace() {
+            self.quotes = false;
+            self.at_start |= !matches!(byte, b')' | b']' | b'}' | b',' | b'=' | b':' | b'.');
+        }
     }
 
     /// Takes the next token. Whether it shows that the text executed is not at hand.
@@ -242,6 +251,19 @@ mod tests {
     fn of_other_languages_words_count() {
         let python = scan_foreign(b"plpy.execute(\"SET work_mem = '1MB'\")");
         assert!(python.dynamic && python.flags.contains(Part::Setting));
+        for perl in [
+            "q(set my.x = 1)",
+            "qq |RESET my.x|",
+            "q{ set role a}",
+            "q[set a = 1]",
+            "q<set a to 1>",
+        ] {
+            let found = scan_foreign(format!("spi_exec_query({perl});").as_bytes());
+            assert!(found.flags.contains(Part::Setting), "{perl}");
+        }
+        for plain in ["f(q, set(x))", "q = set(x)", "len(set(x))", "return [set(x)]"] {
+            assert!(scan_foreign(plain.as_bytes()).flags.is_empty(), "{plain}");
+        }
         let plain = scan_foreign(b"a = set(x)\nreturn a.listen()");
         assert!(plain.flags.is_empty() && !plain.dynamic && !plain.unsure);
         let sql = scan_body(b"SELECT set_config('a.b', $1, false); SET x = 1", false);
