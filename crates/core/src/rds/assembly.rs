@@ -77,6 +77,8 @@ impl Assembly {
             self.0 = Some(partial);
             return Ok(None);
         }
+        // It may wait in a queue, whose bound counts its bytes.
+        partial.body.shrink_to_fit();
         Ok(Some((header, Cow::Owned(partial.body))))
     }
 
@@ -177,6 +179,20 @@ mod tests {
         let header = Header { length, ..Header::default() }.encode();
         let mut input = &header[..];
         assert_eq!(Assembly::default().next(&mut input).unwrap_err(), TooLong(length));
+    }
+
+    #[test]
+    fn a_message_that_came_in_parts_takes_no_more_memory_than_its_bytes() {
+        let stream = message(TAKEN_AHEAD + 1, 1);
+        let mut assembly = Assembly::default();
+        for mut part in stream.chunks(1000) {
+            if let Some((_, body)) = assembly.next(&mut part).unwrap() {
+                let body = body.into_owned();
+                assert!(body.capacity() < body.len() + 64, "{}", body.capacity());
+                return;
+            }
+        }
+        panic!("it is not whole");
     }
 
     #[test]

@@ -100,7 +100,7 @@ pub(crate) struct Link {
     map_sent: u32,
     /// A map is due.
     pub(crate) map_due: bool,
-    /// Bytes that were given to it, and those of them that TCP has acknowledged.
+    /// Bytes that were given to it.
     written: u64,
     /// Why no message is given to it yet.
     pub(crate) held: Option<Held>,
@@ -221,7 +221,7 @@ pub(crate) struct Lane {
     /// Which of the queue `sent` lies in.
     next: u32,
     /// Messages in the queue that are of no port: answers to pings, and the probe.
-    of_no_port: u16,
+    of_no_port: u32,
     /// TCP had nothing left to send since the search for lanes that share a limit looked last.
     ran_dry: bool,
     sequence: u64,
@@ -262,7 +262,7 @@ impl Lane {
     pub(crate) fn push(&mut self, mut header: Header, body: &[u8]) -> u64 {
         self.sequence += 1;
         header.sequence = self.sequence;
-        self.of_no_port += u16::from(is_of_no_port(header.from));
+        self.of_no_port += u32::from(is_of_no_port(header.from));
         let Outgoing { bytes, queue, .. } = &mut **self.outgoing.get_or_insert_default();
         bytes.extend(&header.encode());
         bytes.extend(body);
@@ -275,7 +275,7 @@ impl Lane {
 
     /// Answers to pings that wait, and the probe.
     pub(crate) fn of_no_port(&self) -> usize {
-        self.of_no_port.into()
+        self.of_no_port as usize
     }
 
     /// Whether nothing of a port's is queued. What is not is no reason to have a connection.
@@ -393,11 +393,16 @@ impl Lane {
             }
             return;
         }
+        let (before, mut start) = (self.sent, self.start_of(self.next as usize));
         self.sent += count as u64;
         let Some(outgoing) = &mut self.outgoing else { return };
+        // Counted where it begins: what is dropped before that is not sent again.
+        let is_again = |start: u64, sent: Sent| u64::from(start >= before && sent.tried);
         while let Some(current) = outgoing.queue.get_mut(self.next as usize)
             && current.end <= self.sent
         {
+            self.counts.again += is_again(start, current.sent);
+            start = current.end;
             current.sent.tried = true;
             current.written = self.link.written - (self.sent - current.end);
             self.next += 1;
@@ -406,6 +411,7 @@ impl Lane {
             && let Some(outgoing) = &mut self.outgoing
             && let Some(current) = outgoing.queue.get_mut(self.next as usize)
         {
+            self.counts.again += is_again(start, current.sent);
             current.sent.tried = true;
         }
     }
@@ -430,7 +436,7 @@ impl Lane {
         {
             freed.push((first.sent, (first.end - end) as usize));
             self.link.has_taken = true;
-            self.of_no_port -= u16::from(is_of_no_port(first.sent.from));
+            self.of_no_port -= u32::from(is_of_no_port(first.sent.from));
             end = first.end;
             self.next -= 1;
             outgoing.queue.pop_front();
@@ -463,7 +469,6 @@ impl Lane {
                 queued.written = 0;
                 queued.sent.tried = true;
                 start = (queued.end - self.begin) as usize;
-                self.counts.again += 1;
             }
         }
         self.sent = self.begin;
@@ -524,7 +529,7 @@ impl Lane {
             start = queued.end;
             if is_dropped(queued.sent) {
                 freed.push((queued.sent, size as usize));
-                self.of_no_port -= u16::from(is_of_no_port(queued.sent.from));
+                self.of_no_port -= u32::from(is_of_no_port(queued.sent.from));
                 continue;
             }
             if freed.len() > dropped_before {
@@ -571,7 +576,7 @@ impl Lane {
             let place = (start - self.begin) as usize..(end - self.begin) as usize;
             all.push(Taken { sent, message: bytes.range(place).copied().collect() });
             start = end;
-            self.of_no_port -= u16::from(is_of_no_port(sent.from));
+            self.of_no_port -= u32::from(is_of_no_port(sent.from));
             self.counts.sent -= 1;
         }
         bytes.truncate((from - self.begin) as usize);

@@ -386,7 +386,7 @@ pub struct Totals {
     pub no_port: u64,
     /// Pings that came.
     pub pings: u64,
-    /// Pings that were not answered, for the lane was full of answers.
+    /// Pings that were not answered: the lane was full of answers, or the port that asked was congested.
     pub pings_unanswered: u64,
     /// Congestion maps that came.
     pub maps_received: u64,

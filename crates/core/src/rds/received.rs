@@ -26,9 +26,9 @@
 //!
 //! # Limits
 //! Of a connection by which more than [`PORTS_MAX`] ports have sent, those that did so last are
-//! remembered. A port that has sent by the first lane early, and whose own lane is reset with nothing unread
-//! before it, may begin there with a number that came early: it is taken for that. What is sent to such a peer is compared by it with the numbers of whichever lane it takes
-//! the connection for: nothing here can mend that.
+//! remembered. A port that came early by the first lane, and whose own lane begins again with a number
+//! that came so, is taken for it. What is sent to such a peer is compared by it with the numbers of
+//! whichever lane it takes the connection for: nothing here can mend that.
 
 use std::time::Duration;
 

@@ -234,7 +234,11 @@ impl Node {
         let Some(peer) = self.peers.get_mut(&at) else { return };
         let this = &mut peer.lanes[lane];
         let waiting = this.of_no_port();
-        if waiting >= ANSWERS_MAX || peer.congested.is_set(from) {
+        if peer.congested.is_set(from) {
+            self.totals.pings_unanswered += 1;
+            return;
+        }
+        if waiting >= ANSWERS_MAX {
             self.totals.pings_unanswered += 1;
             return self.notice(at, Told::Answers, Notice::Answers);
         }

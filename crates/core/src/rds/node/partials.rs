@@ -31,7 +31,7 @@ struct Partial {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Is {
     Read,
-    /// A port is full.
+    /// A port is full, or an older connection is to be read first.
     Paused,
     /// It counts no more.
     GivenUp,
@@ -43,7 +43,7 @@ pub(super) struct Partials {
     of: BTreeMap<Connection, Partial>,
     /// Of those that are read.
     bytes: usize,
-    /// Of those that wait for a full port.
+    /// Of those that are paused.
     paused_bytes: usize,
     /// Of those that are given up, and will be reset.
     given_up_bytes: usize,

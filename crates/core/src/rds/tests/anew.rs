@@ -351,3 +351,25 @@ fn what_a_hawser_sends_by_a_connection_in_the_place_of_a_kernel_s_lane_comes_onc
         assert_eq!(bodies(&mut node), [1, 2]);
     }
 }
+
+#[test]
+fn what_a_new_start_does_not_get_does_not_count_as_sent_again() {
+    for (generation, wanted) in [(2, 0), (1, 16)] {
+        let mut now = Time::ZERO;
+        let (mut node, mut far, ports) = with_a_hawser(1, &mut now);
+        send(&mut node, &ports, 1, now);
+        far.connections.values().for_each(|at| drop(written(&mut node, *at)));
+        far.die(&mut node, now);
+        far.pass(&mut node, &mut now, 20, &hawser_map(generation, 1));
+        let connection = *far.connections.values().next().unwrap();
+        // In parts, which begin and end in the middle of one.
+        loop {
+            let count = node.to_write(connection).map(<[u8]>::len).iter().sum::<usize>().min(30);
+            if count == 0 {
+                break;
+            }
+            node.wrote(connection, count);
+        }
+        assert_eq!(node.report().peers[0].lanes[0].counts.again, wanted);
+    }
+}

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::rds::congestion::Map;
 use crate::rds::header::{FLAG_AGAIN, FLAG_MAP, LANES_MAX, MESSAGE_BYTES_MAX, PROBE_PORT};
 use crate::rds::lane::ANSWERS_MAX;
 use crate::rds::node::{
@@ -399,6 +400,19 @@ fn pings_to_itself_of_a_port_that_does_not_read_are_bounded() {
     assert_eq!(ping(), Err(SendError::Congested));
     while node.receive(port).is_some() {}
     assert!(requests(&mut node).contains(&Request::Room(port)));
+}
+
+#[test]
+fn that_a_port_which_pings_is_congested_does_not_mean_that_its_host_reads_no_answers() {
+    let (mut node, connection) = accepted(1000);
+    let mut map = Map::default();
+    map.set(99, true);
+    let mut bits = [0; 8192];
+    map.write(&mut bits);
+    node.received(connection, &message(0, 0, 0, FLAG_MAP, &bits), Time::ZERO);
+    node.received(connection, &message(1, 99, 0, 0, b""), Time::ZERO);
+    assert_eq!(node.report().totals.pings_unanswered, 1);
+    assert_eq!(notices(&mut node), []);
 }
 
 #[test]
