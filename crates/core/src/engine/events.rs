@@ -309,7 +309,7 @@ impl<S: Socket> Engine<S> {
             ToLoop::Departed(place) => {
                 self.resident.remove(place);
             }
-            ToLoop::Cancel { process, key } => self.cancel(host, process, key, now),
+            ToLoop::Cancel { process, key } => self.cancel(host, process, &key, now),
             ToLoop::Vacated { client, kept } => self.vacated(client, kept),
             ToLoop::EndUnusedListener(pool) => self.end_unused_listener(host, pool.id, now),
             ToLoop::CancelClient(client) => self.cancel_query(host, client.slot, now),
@@ -575,7 +575,7 @@ impl<S: Socket> Engine<S> {
     }
 
     /// A cancel request has come for one of this loop's clients, or so it says.
-    fn cancel<H: Host<S>>(&mut self, host: &mut H, process: u32, key: CancelKey, now: Time) {
+    fn cancel<H: Host<S>>(&mut self, host: &mut H, process: u32, key: &CancelKey, now: Time) {
         let of_client = self.process_ids.index_of(process).and_then(|index| self.clients.at(index));
         // Session mode: the server's own process id. Several servers may have the same, and a server that is
         // a pooler itself one of those that are given to clients here.
@@ -589,7 +589,7 @@ impl<S: Socket> Engine<S> {
         });
         let fits = |slot: &Slot| {
             let client = self.clients.get(*slot);
-            client.is_some_and(|client| equal_in_constant_time(&client.record.secret, &key))
+            client.is_some_and(|client| equal_in_constant_time(&client.record.secret, key))
         };
         let found = of_client.into_iter().chain(of_servers).find(fits);
         if let Some(slot) = found {

@@ -57,13 +57,13 @@ impl<S: Socket> Backend<S> {
     /// Whether what a text makes may be a temporary object though it does not say so: `pg_temp` may stand
     /// first in the search_path, whose value is not known.
     pub(in crate::engine) fn may_make_temporary(&self, effects: &Effects) -> bool {
-        let is_path = |name: &Box<[u8]>| **name == *b"search_path";
+        let has_path = |names: &[Box<[u8]>]| names.iter().any(|name| **name == *b"search_path");
         let doubt = self.known.unverified.as_ref();
-        let is_set = effects.vague || effects.names.iter().any(is_path);
+        let is_set = effects.vague || has_path(&effects.names);
         effects.schema == SchemaChange::All
             && (self.session.local_path
                 || is_set
-                || doubt.is_some_and(|doubt| doubt.vague || doubt.names.iter().any(is_path)))
+                || doubt.is_some_and(|doubt| doubt.vague || has_path(&doubt.names)))
     }
 
     /// The server has told the value of this setting, but not byte by byte.
