@@ -85,7 +85,6 @@ class Hawser:
         tables = {
             "listen": {"address": [f"127.0.0.1:{self.port}"]},
             "[database]": {"name": "*", "servers": [f"{server.socket_dir}:{server.port}"], "pool_size": pool_size},
-            "[user]": {"name": "postgres"},  # auth_user itself is looked up nowhere
             # Whoever is a role may ask; whether it may log in is the server's to say.
             "auth": {"hba_file": "pg_hba.conf", "auth_user": "postgres", "auth_dbname": "postgres",
                      "auth_query": "SELECT rolname, '' FROM pg_catalog.pg_authid WHERE rolname = $1"},

@@ -519,7 +519,10 @@ impl Login {
         {
             if !matches!(secret, None | Some(Secret::None)) {
                 Box::pin(enquiry::look_up_unused(&service, &config, found, database, user)).await;
-            } else if auth_user != user {
+            } else if auth_user == user {
+                // It looks others up, and is looked up nowhere.
+                secret = secret.or(Some(Secret::None));
+            } else {
                 match Box::pin(enquiry::look_up(&service, &config, found, database, user)).await {
                     Ok(looked_up) => secret = looked_up.or(secret),
                     Err(error) => not_looked_up = Some(error),
