@@ -28,6 +28,16 @@ def test_cancel_ends_the_running_query(env):
     equal(client.value("select 1"), "1")
 
 
+def test_a_client_that_asks_for_a_cancel_and_leaves_leaves_nothing_running(env):
+    """As pgx does when a context ends, whose own test looks for the query among those of idle server connections, too."""
+    client = env.connect()
+    client.send(m.query("select pg_sleep(20) /* left behind */"))
+    running(env, "left behind")
+    client.cancel(env.target)
+    client.close()
+    running(env, "left behind", 0)
+
+
 def test_cancel_in_a_transaction_fails_the_transaction(env):
     client = env.connect()
     client.execute("begin")
