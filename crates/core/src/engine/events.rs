@@ -286,7 +286,7 @@ impl<S: Socket> Engine<S> {
                 };
                 if fatal {
                     let waited = if serves { WAITS_FOR_OTHERS } else { Duration::ZERO };
-                    for other in (0..self.loops).map(LoopId).filter(|id| *id != self.id) {
+                    for other in self.other_loops() {
                         let (pool, error) = (pool.clone(), error.clone());
                         host.send(other, ToLoop::Refuse { pool, error, waited });
                     }
@@ -574,6 +574,11 @@ impl<S: Socket> Engine<S> {
         }
     }
 
+    fn other_loops(&self) -> impl Iterator<Item = LoopId> + use<S> {
+        let own = self.id;
+        (0..self.loops).map(LoopId).filter(move |id| *id != own)
+    }
+
     /// A cancel request has come for one of this loop's clients, or so it says.
     fn cancel<H: Host<S>>(&mut self, host: &mut H, process: u32, key: &CancelKey, now: Time) {
         let of_client = self.process_ids.index_of(process).and_then(|index| self.clients.at(index));
@@ -596,7 +601,7 @@ impl<S: Socket> Engine<S> {
             self.cancel_query(host, slot, now);
         } else if self.process_ids.gives_out(process) {
             // Maybe a server gave it out, to a client in session mode of another loop.
-            for other in (0..self.loops).map(LoopId).filter(|id| *id != self.id) {
+            for other in self.other_loops() {
                 host.send(other, ToLoop::Cancel { process, key: key.clone() });
             }
         }

@@ -10,6 +10,16 @@ fn cancel(client: u32) -> ToLoop<Fake> {
     ToLoop::Cancel { process: PROCESS_ID_FIRST + client, key: [9; 4].into() }
 }
 
+/// A client that is idle in a transaction.
+fn in_a_block() -> (World, Peer, Peer) {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("BEGIN"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CT"));
+    (world, client, server)
+}
+
 #[test]
 fn a_server_connection_whose_cancel_request_is_unanswered_serves_no_other_client() {
     for leaves in [false, true] {
@@ -66,11 +76,7 @@ fn a_cancel_request_finds_its_client_among_those_with_one_process_id() {
 #[test]
 fn a_cancel_request_for_a_message_that_waits_here_follows_it() {
     // After an earlier cancel request.
-    let mut world = World::new(1);
-    let client = world.client();
-    world.send(&client, &query("BEGIN"));
-    let server = world.servers[0].clone();
-    world.send(&server, &answers("CT"));
+    let (mut world, client, server) = in_a_block();
     world.send(&client, &query("SELECT 1"));
     world.deliver(LoopId(0), cancel(0));
     server.received();
@@ -94,11 +100,7 @@ fn a_cancel_request_for_a_message_that_waits_here_follows_it() {
 
 #[test]
 fn a_cancel_request_hits_nothing_that_was_sent_after_it_came() {
-    let mut world = World::new(1);
-    let client = world.client();
-    world.send(&client, &query("BEGIN"));
-    let server = world.servers[0].clone();
-    world.send(&server, &answers("CT"));
+    let (mut world, client, server) = in_a_block();
     world.send(&client, &query("SELECT 1"));
     // A Sync of ours could be hit.
     world.with_backend_of(&client, |backend| backend.request(Request::InjectedSync));
@@ -114,11 +116,7 @@ fn a_cancel_request_hits_nothing_that_was_sent_after_it_came() {
 
 #[test]
 fn a_cancel_request_for_a_long_message_follows_its_end() {
-    let mut world = World::new(1);
-    let client = world.client();
-    world.send(&client, &query("BEGIN"));
-    let server = world.servers[0].clone();
-    world.send(&server, &answers("CT"));
+    let (mut world, client, server) = in_a_block();
     world.send(&client, &query("SELECT 1"));
     world.deliver(LoopId(0), cancel(0));
     world.send(&server, &answers("CT"));

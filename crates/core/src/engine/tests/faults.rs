@@ -354,11 +354,7 @@ fn an_answer_of_ours_behind_a_servers_is_given_without_another_event() {
 fn an_answer_of_ours_waits_for_the_rest_of_a_message_of_the_server() {
     for end in [sync(), flush()] {
         let mut world = World::new(1);
-        let client = world.client();
-        world.send(&client, &[parse("a", "SELECT 1"), sync()].concat());
-        let server = world.servers[0].clone();
-        world.send(&server, &answers("1I"));
-        client.received();
+        let (client, server) = world.client_with("a", "SELECT 1");
         let describe = message(b'D', b"P\0");
         let wide = [parse("", "SELECT * FROM wide"), bind(""), describe, flush()].concat();
         world.send(&client, &wide);
