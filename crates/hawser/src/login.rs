@@ -616,7 +616,12 @@ impl Login {
         }
         let parameters = match entry.pool.parameters() {
             Some(parameters) => parameters,
-            None => Box::pin(open::parameters(&service, &entry)).await?,
+            None => {
+                let parameters = Box::pin(open::parameters(&service, &entry)).await?;
+                // It may not have been reachable before.
+                census::wait(&service, &entry).await;
+                parameters
+            }
         };
         let start = start::settings(&service, &entry, &parameters, &options.settings).await?;
 

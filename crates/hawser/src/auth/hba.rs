@@ -362,9 +362,9 @@ impl Rule {
                 let message = format!("pg_hba.conf rejects {}", describe(conn, "for"));
                 (INVALID_AUTHORIZATION, message)
             }
+            // It fails for one who is not known (`InitializeSessionUserId`, miscinit.c).
             Method::Trust => {
-                let message = format!("\"trust\" authentication failed for user \"{user}\"");
-                (INVALID_AUTHORIZATION, message)
+                (INVALID_AUTHORIZATION, format!("role \"{user}\" does not exist"))
             }
             Method::Password | Method::Md5 | Method::ScramSha256 => {
                 (INVALID_PASSWORD, format!("password authentication failed for user \"{user}\""))

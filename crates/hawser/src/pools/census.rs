@@ -37,8 +37,11 @@ const PERIOD: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(5);
 /// A database that could not be looked into for so long is worth the place of an idle server connection.
 const OVERDUE: Duration = Duration::from_secs(120);
-/// How long a client waits for the first census of its database.
-const WAIT: Duration = Duration::from_millis(500);
+/// How long a client waits for the first census of its database. Without it a function may do what nothing
+/// shows; a server that hangs costs the first client so much, and none after it.
+const WAIT: Duration = Duration::from_secs(5);
+/// How long a place for its connection is waited for.
+const PLACE_WAIT: Duration = Duration::from_millis(500);
 /// Databases with more source are not looked into.
 const SOURCES_BYTES_MAX: usize = 16 << 20;
 
@@ -219,11 +222,21 @@ fn census_with(source: &str) -> String {
 /// A database, wherever it may be.
 type Key = (Vec<ServerAddress>, String);
 
+/// What a look has come to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Told,
+    /// The server has answered otherwise than it should.
+    Refused,
+    /// No server has answered.
+    Unanswered,
+}
+
 /// What is known of a database's functions.
 #[derive(Default)]
 struct Known {
-    /// When it was looked last, and whether that has failed.
-    looked: Option<(Instant, bool)>,
+    /// When the last look ended, and how.
+    looked: Option<(Instant, Outcome)>,
     /// When a look has last told what there is.
     told: Option<Instant>,
     /// A statement that may have changed a function has been seen since.
@@ -246,6 +259,17 @@ struct Place {
     known: AsyncMutex<Known>,
     /// A client has waited for it in vain: none waits again before a look has come to its end.
     unanswered: AtomicBool,
+}
+
+impl Known {
+    /// Whether another look would tell nothing new to one who asks `since` then.
+    fn is_fresh(&self, since: Instant) -> bool {
+        self.looked.is_some_and(|(at, outcome)| match outcome {
+            Outcome::Told => at.elapsed() < PERIOD,
+            Outcome::Unanswered if self.census.is_none() => at >= since,
+            Outcome::Refused | Outcome::Unanswered => at.elapsed() < RETRY,
+        })
+    }
 }
 
 fn key_of(route: &Route) -> Key {
@@ -276,7 +300,8 @@ fn may_ask(service: &Service, entry: &PoolEntry) -> bool {
     is_for(entry) && !service.gates.is_paused(&entry.key.database)
 }
 
-/// Waits until the functions of a new client's database are known, or for [`WAIT`].
+/// Waits until the functions of a new client's database are known, or for [`WAIT`]. A server that could not
+/// be asked is asked again.
 pub async fn wait(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     if may_ask(service, entry) && entry.pool.census().is_none() {
         let place = service.censuses.of(&entry.route.load());
@@ -314,9 +339,7 @@ pub fn refresh(service: &Arc<Service>) {
         // One that is under way has it locked.
         let due = known.known.try_lock().is_ok_and(|known| {
             expected
-                || known
-                    .looked
-                    .is_none_or(|(at, failed)| at.elapsed() >= if failed { RETRY } else { PERIOD })
+                || !known.is_fresh(Instant::now())
                 || (lacks && known.census.is_some())
         });
         if due {
@@ -331,11 +354,10 @@ pub fn refresh(service: &Arc<Service>) {
 async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     let route = entry.route.load_full();
     let place = service.censuses.of(&route);
+    let since = Instant::now();
     let mut known = place.known.lock().await;
     let expected = entry.pool.takes_census();
-    let fresh =
-        known.looked.is_some_and(|(at, failed)| at.elapsed() < if failed { RETRY } else { PERIOD });
-    if !expected && fresh {
+    if !expected && known.is_fresh(since) {
         // It is one more pool of the database.
         if let Some(census) = &known.census {
             entry.pool.set_census(census);
@@ -345,19 +367,22 @@ async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     known.expected |= expected;
     let parameters = entry.pool.parameters();
     let taken = take(service, &route, parameters, &mut known).await;
-    known.looked = Some((Instant::now(), taken.is_err()));
-    if taken.is_ok() {
+    let outcome = match &taken {
+        Ok(()) => Outcome::Told,
+        Err(DialError::Talk { source: TalkError::Server(_) | TalkError::Protocol(_), .. }) => {
+            Outcome::Refused
+        }
+        Err(_) => Outcome::Unanswered,
+    };
+    known.looked = Some((Instant::now(), outcome));
+    if outcome == Outcome::Told {
         (known.told, known.expected) = (Some(Instant::now()), false);
     }
-    let answered = matches!(
-        &taken,
-        Err(DialError::Talk { source: TalkError::Server(_) | TalkError::Protocol(_), .. })
-    );
-    if taken.is_ok() || answered {
+    if outcome != Outcome::Unanswered {
         place.unanswered.store(false, Ordering::Relaxed);
     }
     if let Err(error) = &taken
-        && answered
+        && outcome == Outcome::Refused
         && !std::mem::replace(&mut known.failure_said, true)
     {
         tracing::warn!(
@@ -404,7 +429,7 @@ async fn take(
     // do what nobody knows of. (Where limits are reached, they stay so.)
     let overdue = known.told.is_none_or(|at| at.elapsed() >= OVERDUE);
     let worth = known.census.is_none() || known.expected || overdue;
-    let patience = if worth { WAIT } else { Duration::ZERO };
+    let patience = if worth { PLACE_WAIT } else { Duration::ZERO };
     let answer = ask(service, route, patience, FINGERPRINT, &[]).await?;
     let [row] = answer.rows.as_slice() else { return Ok(()) };
     let value = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
