@@ -127,6 +127,23 @@ def test_what_functions_and_blocks_reset_goes_back_to_the_clients_start_values(e
             server.execute("drop procedure resets()")
 
 
+def test_blocks_whose_source_shows_all_keep_no_server_connection(env):
+    with pooler_of(env, pool_size=1, idle_transaction_reserve=0) as target, target.connect() as client, target.connect() as other:
+        client.execute("drop table if exists changed; create table changed (a int)")
+        blocks = (
+            "do $$ begin update changed set a = 1; end $$",
+            "do $$ begin if not exists (select from pg_type where typname = 'mood') then "
+            "execute 'create type mood as enum (''glad'')'; end if; end $$ language plpgsql",
+            "do $$ begin execute format('alter table %I add column if not exists b int', 'changed'); end $$;",
+            "do language plpgsql $x$ begin set work_mem = '77kB'; perform set_config('app.who', 'block', false); end $x$",
+        )
+        for block in blocks:
+            client.execute(block)
+            equal(other.rows("select current_setting('work_mem'), coalesce(current_setting('app.who', true), '')"), [("4MB", "")], block)
+        equal(client.rows("select current_setting('work_mem'), current_setting('app.who')"), [("77kB", "block")])
+        client.execute("drop table changed; drop type mood")
+
+
 def test_what_functions_make_and_lock_pins_as_long_as_it_is_there(env):
     with pooler_of(env) as target, target.connect() as client:
         client.execute("select hold_lock(4711)")

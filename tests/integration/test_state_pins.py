@@ -286,6 +286,17 @@ def test_who_has_asked_for_lastval_once_gets_it_in_later_transactions(env):
         client.execute("drop table later")
 
 
+def test_currval_tells_what_setval_has_set(env):
+    with env.pooler_with(pool_size=1, idle_transaction_reserve=0) as target, target.connect() as client, target.connect() as other:
+        client.execute("drop sequence if exists put; create sequence put")
+        client.attempt("select currval('put')")
+        for number, put in enumerate((client.execute, client.extended), 7):
+            put(f"select setval('put', {number})")
+            equal(client.value("select currval('put')"), str(number))
+            equal(other.attempt("select currval('put')").sqlstate, "55000", "another client's value")
+        client.execute("drop sequence put")
+
+
 def asks_in_a_transaction_of_its_own(target, draw, ask):
     """A client that connects, draws, asks and leaves, as PHP does for each request. What the two gave."""
     with target.connect() as client:

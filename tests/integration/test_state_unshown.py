@@ -5,6 +5,7 @@ Each was once found by the next client of the one server connection.
 
 import contextlib
 
+from harness import messages as m
 from harness.suite import equal
 
 MAKES = """
@@ -18,6 +19,12 @@ create or replace function hidden_path(s text) returns void language plpgsql as 
 begin perform set_config('search_path', s, true); end $f$;
 create or replace function hidden_head() returns void language plpgsql set search_path = pg_temp, public as $f$
 begin create table unshown (a text); end $f$;
+create or replace function hidden_prepare() returns void language plpgsql as $f$
+begin prepare unshown as select 'secret'; end $f$;
+create or replace function hidden_deallocate() returns void language plpgsql as $f$ begin deallocate mine; end $f$;
+create or replace function executes(q text) returns void language plpgsql as $f$ begin execute q; end $f$;
+create or replace function gives_to_execute() returns void language plpgsql as $f$
+begin perform executes('set my.unshown = ''given'''); end $f$;
 create or replace function replaced() returns int language sql as 'select 1';
 """
 
@@ -59,6 +66,7 @@ def test_temporary_tables_by_a_search_path_that_no_text_shows(env):
             equal(left(target, ["begin", sets, makes, "commit"], "select to_regclass('unshown') is null"), "t", sets)
         sets = "select set_config('search_path', 'pg_' || 'temp', false)"
         equal(left(target, ["begin", sets, makes, "set search_path = public", "commit"], "select to_regclass('unshown') is null"), "t")
+        equal(left(target, [f"{sets}; {makes}; set search_path = public"], "select to_regclass('unshown') is null"), "t")
         equal(left(target, ["select hidden_head()"], "select to_regclass('unshown') is null"), "t")
 
 
@@ -68,6 +76,37 @@ def test_an_execute_does_what_its_function_does_now(env):
                     "perform set_config('my.replaced', 'secret', false); return 1; end $f$")
         texts = ["prepare p as select replaced()", "execute p", replaces, "execute p"]
         equal(left(target, texts, "select coalesce(current_setting('my.replaced', true), '')"), "")
+
+
+def test_what_a_function_is_given_to_execute(env):
+    show = "select current_setting('work_mem') || coalesce(current_setting('my.unshown', true), '')"
+    with one_connection(env) as target:
+        with target.connect() as client:
+            own = client.value(show)
+        for text in ("select executes('set work_mem = ''77kB''')", "select from executes($$-- c\nset my.unshown to x$$)",
+                     "do $$ begin perform executes('set my.unshown = ''x'''); end $$", "select gives_to_execute()"):
+            equal(left(target, [text], show), own, text)
+        with target.connect() as client, target.connect() as other:
+            for value in ("set work_mem = '77kB'", "select set_config('my.unshown', 'x', false)"):
+                equal(client.extended("select executes($1)", (value,)).errors, [])
+                equal(other.value(show), own, value)
+            equal(client.value(show), "77kBx")
+            refused = client.exchange(m.parse("select executes($1)"), m.bind(values=["set_config is what's meant"]), m.execute(), m.SYNC)
+            equal(refused.sqlstate, "42601")
+            equal(other.value(show), own)
+
+
+def test_what_a_function_prepares_without_execute(env):
+    with one_connection(env) as target:
+        equal(left(target, ["select hidden_prepare()"], "select count(*) from pg_prepared_statements where name = 'unshown'"), "0")
+        with target.connect() as client:
+            client.execute("select hidden_prepare()")
+            equal(client.value("execute unshown"), "secret")
+        with target.connect() as client:
+            equal(client.attempt("execute unshown").sqlstate, "26000", "another client's statement")
+            client.execute("prepare mine as select 'mine'")
+            client.execute("select hidden_deallocate()")
+            equal(client.attempt("execute mine").sqlstate, "26000")
 
 
 def test_begin_atomic_that_is_no_body(env):

@@ -128,7 +128,7 @@ impl<S: Socket> Backend<S> {
                 reading: reading_under(&seed.parameters),
                 parameters: seed.parameters,
                 rereading: false,
-                local_path: false,
+                unseen_path: false,
                 applying: false,
                 custom: CustomNames::NONE,
                 lifts: Lifts::default(),
@@ -280,8 +280,37 @@ impl<S: Socket> Backend<S> {
     pub(super) fn with_functions(&self, text: &[u8], effects: Effects) -> Effects {
         match &self.known.functions {
             None => effects,
-            Some(functions) => functions.add_to(effects, text, self.known.session_report.is_some()),
+            Some(functions) => {
+                let told = self.known.session_report.is_some();
+                let mut effects = functions.add_to(effects, text, told);
+                if effects.executes_strings && !told {
+                    effects.absorb(&Effects::of_strings(text, &|name: &[u8]| self.reports(name)));
+                }
+                effects
+            }
         }
+    }
+
+    /// What a statement with these effects does if it executes one of these values. `None`: nothing more.
+    pub(super) fn effects_of_values<'a>(
+        &self,
+        effects: &Effects,
+        values: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Option<Effects> {
+        if !effects.executes_strings || self.known.session_report.is_some() {
+            return None;
+        }
+        let mut all = effects.clone();
+        let mut more = false;
+        for value in values {
+            more |= all.absorb(&Effects::of_executed(value, |name| self.reports(name)));
+        }
+        more.then_some(all)
+    }
+
+    /// Whether its server reports this setting, given in lower case.
+    fn reports(&self, name: &[u8]) -> bool {
+        self.session.parameters.get(name).is_some()
     }
 
     /// What functions do that a text may call which does nothing by itself. `None`: none

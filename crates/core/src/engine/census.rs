@@ -16,6 +16,7 @@
 
 mod foreseen;
 pub(super) mod functions;
+pub(super) mod tokens;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -299,6 +300,17 @@ impl Census {
             words_of.entry(to.clone()).or_default();
         }
         let mut words_of = grown(words_of, functions, &links);
+        // What they give to functions that execute it.
+        let mut more = false;
+        for function in functions.iter().filter(|one| one.language != Language::Compiled) {
+            let reach = words_of.entry(key(&function.name)).or_default();
+            if reach.call.executes_strings {
+                more |= reach.call.absorb(&Effects::of_strings(&function.source, &reported));
+            }
+        }
+        if more {
+            words_of = grown(words_of, functions, &links);
+        }
         let plans_read_settings = functions
             .iter()
             .filter(|function| function.immutable)
@@ -318,21 +330,27 @@ impl Census {
             reach.reads = false;
             (1..=NAME_BYTES_MAX).contains(&word.len()) && *reach != none
         });
-        let untold = words_of.iter().filter_map(|(word, reach)| {
-            let (call, write) = (reach.call.untold(), reach.write.untold());
-            let untold = Reach { call, write, reads: false };
-            (untold != none).then(|| (word.clone(), untold))
-        });
-        let mut untold_of = HashMap::with_hasher(Keyed(hash_key));
-        untold_of.extend(untold);
-        let mut census = Self::with_words(words_of, plans_read_settings);
-        if !untold_of.is_empty() {
-            census.untold = Some(Arc::new(Self::with_words(untold_of, false)));
-        }
-        census
+        Self::with_words(words_of, plans_read_settings)
     }
 
     fn with_words(words: HashMap<Word, Reach, Keyed>, plans_read_settings: bool) -> Self {
+        let none = Reach::default();
+        let mut untold_of = HashMap::with_hasher(*words.hasher());
+        untold_of.extend(words.iter().filter_map(|(word, reach)| {
+            let (call, write) = (reach.call.untold(), reach.write.untold());
+            let untold = Reach { call, write, reads: false };
+            (untold != none).then(|| (word.clone(), untold))
+        }));
+        let untold =
+            (!untold_of.is_empty()).then(|| Arc::new(Self::of_words(untold_of, false, None)));
+        Self::of_words(words, plans_read_settings, untold)
+    }
+
+    fn of_words(
+        words: HashMap<Word, Reach, Keyed>,
+        plans_read_settings: bool,
+        untold: Option<Arc<Self>>,
+    ) -> Self {
         let mut shapes = vec![0; NAME_BYTES_MAX + 1].into_boxed_slice();
         for word in words.keys() {
             let (length, bit) = shape(word);
@@ -340,7 +358,7 @@ impl Census {
                 *shapes |= bit;
             }
         }
-        Self { words, shapes, plans_read_settings, untold: None }
+        Self { words, shapes, plans_read_settings, untold }
     }
 
     /// Whether no text can reach a function that does anything to a session.
@@ -543,6 +561,24 @@ mod tests {
         for text in ["select * from watched", "select * from over, parent", "delete from other"] {
             assert_eq!(census.of_text(text.as_bytes()), None, "{text}");
         }
+    }
+
+    #[test]
+    fn what_functions_give_to_one_that_executes_it_is_read() {
+        let census = take(
+            &[
+                function("runs", "BEGIN EXECUTE q; END"),
+                function("gives", "BEGIN PERFORM runs('set my.a = 1'); END"),
+                function("calls", "BEGIN PERFORM gives(); END"),
+                function("says", "BEGIN RAISE NOTICE 'set my.b'; END"),
+            ],
+            &[],
+        );
+        for text in ["select gives()", "select calls()"] {
+            assert_eq!(*of(&census, text).names, [b"my.a"[..].into()], "{text}");
+        }
+        assert!(of(&census, "select runs('x')").names.is_empty());
+        assert_eq!(census.of_text(b"select says()"), None);
     }
 
     #[test]

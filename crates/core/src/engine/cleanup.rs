@@ -573,7 +573,7 @@ impl<S: Socket> Backend<S> {
         }
         self.known.drawn.give_back();
         self.session.rereading = false;
-        self.session.local_path = false;
+        self.session.unseen_path = false;
         self.requests.break_run();
         let reset = std::mem::replace(&mut self.lending.tidying, Tidying::No) == Tidying::Resetting;
         if !reset && self.lending.reset_due == Reset::No && self.has_left_overs() {

@@ -8,6 +8,7 @@
 //! A text that the scan is unsure of pins the client to the end, and its backend is closed then.
 
 mod block;
+mod executed;
 
 use crate::listen::named::Named;
 use crate::session::part::{Part, PartSet, Policy};
@@ -59,8 +60,8 @@ pub struct Effects {
     pub resets_by_null: bool,
     /// It may do so where a parameter is NULL.
     pub resets_by_parameter: bool,
-    /// It may set a search_path up to the end of the transaction.
-    pub local_path: bool,
+    /// It may set a search_path that is not known before the end of the transaction.
+    pub unseen_path: bool,
     /// Names that a PREPARE of its own gives.
     pub prepares: Vec<Box<[u8]>>,
     /// Names of prepared statements that it gives, takes away or executes.
@@ -174,7 +175,7 @@ impl Effects {
         rereads: false,
         resets_by_null: false,
         resets_by_parameter: false,
-        local_path: false,
+        unseen_path: false,
         prepares: Vec::new(),
         mentions: Vec::new(),
         executes: Vec::new(),
@@ -196,7 +197,7 @@ impl Effects {
             && !self.spoils
             && !self.reads_sequences
             && !self.rereads
-            && !self.local_path
+            && !self.unseen_path
             && !self.changes_catalog
             && !self.notifies
             && !self.executes_strings
@@ -247,7 +248,7 @@ impl Effects {
             rereads: true,
             resets_by_null: false,
             resets_by_parameter: false,
-            local_path: true,
+            unseen_path: true,
             prepares: Vec::new(),
             mentions: Vec::new(),
             executes: Vec::new(),
@@ -303,7 +304,11 @@ impl Effects {
         if effects.names.len() < names {
             (effects.vague, effects.spoils) = (true, true);
         }
-        // Of statements of PREPARE the names are the server's to tell.
+        // Of statements of PREPARE the names are the server's to tell, also of those that it takes away:
+        // a statement that clients share may be among them.
+        if effects.ends.contains(Part::SqlStatement) {
+            effects.pins.insert(Part::SqlStatement);
+        }
         effects.prepares.clear();
         effects.mentions.clear();
         effects.executes.clear();
@@ -348,7 +353,7 @@ impl Effects {
         changed |= either(&mut self.reads_sequences, other.reads_sequences);
         changed |= either(&mut self.rereads, other.rereads);
         changed |= either(&mut self.resets_by_null, other.resets_by_null);
-        changed |= either(&mut self.local_path, other.local_path);
+        changed |= either(&mut self.unseen_path, other.unseen_path);
         changed |= either(&mut self.may_mention, other.may_mention);
         changed |= either(&mut self.executes_strings, other.executes_strings);
         changed |= either(&mut self.sets_beside, other.sets_beside);
@@ -423,7 +428,7 @@ impl Effects {
             rereads: true,
             resets_by_null: self.resets_by_null || other.resets_by_null,
             resets_by_parameter: self.resets_by_parameter || other.resets_by_parameter,
-            local_path: true,
+            unseen_path: true,
             prepares: Vec::new(),
             mentions: Vec::new(),
             executes: Vec::new(),
@@ -451,7 +456,7 @@ impl Effects {
             rereads: findings.unsure || findings.rereads,
             resets_by_null: !findings.nulls.is_empty(),
             resets_by_parameter: findings.given,
-            local_path: findings.local_path,
+            unseen_path: findings.unseen_path,
             // What is executed, or was prepared for a COMMIT PREPARED, may have made a function.
             changes_catalog: findings.changes_catalog
                 || findings.unsure

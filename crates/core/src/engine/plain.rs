@@ -388,7 +388,7 @@ impl<S: Socket> Relay<'_, S> {
             let backend = &mut *self.backend;
             backend.requests.forget_portals();
             backend.session.rereading = false;
-            backend.session.local_path = false;
+            backend.session.unseen_path = false;
             backend.known.notifies_unheard = true;
             backend.prepared.retries_sql = true; // a table may be there now
             backend.lending.transactions += 1;

@@ -128,8 +128,9 @@ pub struct Findings {
     /// It may set what decides how the texts after it are read, be it up to the end of the
     /// transaction only: its [`ScanOptions`] may not be theirs.
     pub rereads: bool,
-    /// It sets a `search_path` up to the end of the transaction.
-    pub local_path: bool,
+    /// It sets a `search_path` by `set_config()`, or up to the end of the transaction: what follows in the
+    /// transaction may find another than is known.
+    pub unseen_path: bool,
     /// There are statements of note that are not listed. `flags` has the parts of their verbs.
     pub truncated: bool,
     /// It has a statement that may make, change or drop a function, or what calls one.
@@ -472,7 +473,7 @@ impl Finder {
         self.found.changes_catalog |= matches!(self.first, Word::Create | Word::Alter | Word::Drop);
         self.found.notifies |= matches!(&verb, Verb::Notify(_));
         self.found.schema = self.found.schema.max(self.schema_change(&verb));
-        self.found.local_path |= matches!(
+        self.found.unseen_path |= matches!(
             &verb,
             Verb::Set { name, local: true, .. } if *name == *SEARCH_PATH
         );
@@ -691,7 +692,7 @@ impl Finder {
             Some(mut name) if name.len() < NAME_BYTES_MAX => {
                 name.make_ascii_lowercase();
                 self.found.rereads |= decides_reading(&name);
-                self.found.local_path |= local && name == SEARCH_PATH.as_bytes();
+                self.found.unseen_path |= name == SEARCH_PATH.as_bytes();
                 if let Some(start) = call.null.filter(|_| call.argument == 2)
                     && self.found.nulls.len() < STATEMENTS_MAX
                 {
@@ -711,7 +712,7 @@ impl Finder {
             }
             _ => {
                 self.found.rereads = true;
-                self.found.local_path |= local;
+                self.found.unseen_path |= local;
                 outlasts.remove(Part::Seed); // nobody has it set so
                 PartSet::ANY_SETTING
             }

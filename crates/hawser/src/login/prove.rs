@@ -108,10 +108,9 @@ pub async fn rule(
                 message: format!("certificate authentication failed for user \"{}\"", conn.user),
             }
         }
-        Method::Trust => Refused {
-            sqlstate: "28000",
-            message: format!("role \"{}\" does not exist", conn.user),
-        },
+        Method::Trust => {
+            Refused { sqlstate: "28000", message: format!("role \"{}\" does not exist", conn.user) }
+        }
         _ => Refused {
             sqlstate: "28P01",
             message: format!("password authentication failed for user \"{}\"", conn.user),

@@ -132,9 +132,9 @@ pub(in crate::engine) struct AppliedSession {
     /// Since it was last at rest, outside of a transaction, something was sent that may change how
     /// it reads texts.
     pub(in crate::engine) rereading: bool,
-    /// Since it was last at rest, outside of a transaction, a search_path may have been set that ends
-    /// with the transaction.
-    pub(in crate::engine) local_path: bool,
+    /// Since it was last at rest, outside of a transaction, a search_path may have been set that is not
+    /// known before the end of the transaction.
+    pub(in crate::engine) unseen_path: bool,
     /// Settings that may fail are under way, in a transaction block of ours.
     pub(in crate::engine) applying: bool,
     /// Custom names that it knows for good.

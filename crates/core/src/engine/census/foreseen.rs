@@ -12,10 +12,10 @@
 
 use std::sync::Arc;
 
+use super::tokens::{Token, Tokens};
 use super::{
     Census, Function, Language, READING, Reach, Reader, Word, effects_of, key, lower, words,
 };
-use crate::session::functions::is_of_a_word;
 
 /// After these stands the name of what is made.
 const NAMED: [&[u8]; 8] = [
@@ -34,85 +34,6 @@ const NAMED_BY_TWO: [[&[u8]; 2]; 2] = [[b"rename", b"to"], [b"attach", b"partiti
 const OF_A_TABLE: [&[u8]; 3] = [b"policy", b"rule", b"trigger"];
 /// What may stand before a name.
 const BEFORE_NAMES: [&[u8]; 5] = [b"concurrently", b"exists", b"if", b"not", b"only"];
-
-/// A part of a text.
-enum Token<'a> {
-    Word(&'a [u8]),
-    /// In double quotes.
-    Name(&'a [u8]),
-    /// A string, as it is written; its quotes are `doubled` inside.
-    Literal {
-        written: &'a [u8],
-        doubled: bool,
-    },
-    Other(u8),
-}
-
-/// The parts of a text, without spaces and comments.
-struct Tokens<'a>(&'a [u8]);
-
-impl<'a> Tokens<'a> {
-    /// The bytes before this one, which are taken with it.
-    fn until(&mut self, end: &[u8]) -> &'a [u8] {
-        let at = memchr::memmem::find(self.0, end).unwrap_or(self.0.len());
-        let before = &self.0[..at];
-        self.0 = self.0.get(at + end.len()..).unwrap_or_default();
-        before
-    }
-
-    fn dollar_quoted(&mut self) -> Option<&'a [u8]> {
-        let tag = self.0.iter().skip(1).position(|byte| *byte == b'$')? + 2;
-        let quote = &self.0[..tag];
-        if !quote[1..tag - 1].iter().all(|byte| is_of_a_word(*byte)) {
-            return None;
-        }
-        self.0 = &self.0[tag..];
-        Some(self.until(quote))
-    }
-}
-
-impl<'a> Iterator for Tokens<'a> {
-    type Item = Token<'a>;
-
-    fn next(&mut self) -> Option<Token<'a>> {
-        loop {
-            self.0 = self.0.trim_ascii_start();
-            let (&first, rest) = self.0.split_first()?;
-            match first {
-                b'-' if rest.first() == Some(&b'-') => drop(self.until(b"\n")),
-                b'/' if rest.first() == Some(&b'*') => drop(self.until(b"*/")),
-                b'\'' => {
-                    let mut end = 0;
-                    while end < rest.len()
-                        && (rest[end] != b'\'' || rest.get(end + 1) == Some(&b'\''))
-                    {
-                        end += if rest[end] == b'\'' { 2 } else { 1 };
-                    }
-                    self.0 = rest.get(end + 1..).unwrap_or_default();
-                    let written = &rest[..end.min(rest.len())];
-                    return Some(Token::Literal { written, doubled: true });
-                }
-                b'"' => {
-                    self.0 = rest;
-                    return Some(Token::Name(self.until(b"\"")));
-                }
-                b'$' if let Some(written) = self.dollar_quoted() => {
-                    return Some(Token::Literal { written, doubled: false });
-                }
-                _ if is_of_a_word(first) => {
-                    let end = self.0.iter().position(|byte| !is_of_a_word(*byte));
-                    let (word, rest) = self.0.split_at(end.unwrap_or(self.0.len()));
-                    self.0 = rest;
-                    return Some(Token::Word(word));
-                }
-                _ => {
-                    self.0 = rest;
-                    return Some(Token::Other(first));
-                }
-            }
-        }
-    }
-}
 
 /// What a text makes.
 #[derive(Default)]
@@ -133,16 +54,12 @@ impl Made {
         let mut previous = Word::default();
         while let Some(token) = tokens.next() {
             let (word, quoted) = match token {
-                Token::Literal { written, doubled } => {
+                Token::Literal(literal) => {
                     if std::mem::take(&mut language_next) {
-                        made.language = Some(lower(written));
+                        made.language = Some(lower(literal.written));
                         continue;
                     }
-                    let mut source = written.to_vec();
-                    if doubled {
-                        source = String::from_utf8_lossy(&source).replace("''", "'").into_bytes();
-                    }
-                    made.sources.push(source.into());
+                    made.sources.push(literal.value().into());
                     continue;
                 }
                 Token::Other(_) => continue,
@@ -230,8 +147,7 @@ impl Census {
         }
         let plans_read_settings = self.plans_read_settings || (made.immutable && reach.reads);
         news |= plans_read_settings && !self.plans_read_settings;
-        let untold = self.untold.clone();
-        news.then(|| Self { untold, ..Self::with_words(words_of, plans_read_settings) })
+        news.then(|| Self::with_words(words_of, plans_read_settings))
     }
 }
 
@@ -289,6 +205,18 @@ mod tests {
             assert_eq!(census.of_text(b"select 1 from a"), None, "{text}");
             assert!(foreseen(&census, text).is_none(), "nothing more in {text}");
         }
+    }
+
+    #[test]
+    fn what_no_report_tells_is_known_from_the_start_too() {
+        let text =
+            "create function f() returns text language sql as 'select dblink_connect(''a'', '''')'";
+        let census = foreseen(&Arc::new(Census::default()), text).expect("a connection of dblink");
+        let untold = census.untold.as_ref().expect("no report tells of it");
+        assert_ne!(of(untold, "select f()"), Effects::default());
+        let census = foreseen(&census, "create view v as select f()").expect("a view of it");
+        let untold = census.untold.as_ref().expect("no report tells of it");
+        assert_ne!(of(untold, "select * from v"), Effects::default());
     }
 
     #[test]

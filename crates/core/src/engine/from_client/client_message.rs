@@ -20,6 +20,7 @@ use crate::engine::backend::Backend;
 use crate::engine::census::functions::Functions;
 use crate::engine::client::Client;
 use crate::engine::effects::{Effects, Unusual};
+use crate::engine::from_client::client_message::written::Parameters;
 use crate::engine::from_client::kinds::bad_length;
 use crate::engine::from_client::passage::Passage;
 use crate::engine::halt::Halt;
@@ -629,12 +630,24 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// What a statement with effects needs before it; and takes note of them.
     fn before(&mut self, effects: &Effects, restored: bool) -> Result<(), Halt> {
+        let with_values = self.effects_of_bound(effects);
+        let effects = with_values.as_ref().unwrap_or(effects);
         self.before_catalog(effects)?;
         if effects.reads_sequences {
             self.before_sequences()?;
         }
         self.client.record_effects(self.backend, effects, restored);
         Ok(())
+    }
+
+    /// The same with what it does if it executes a value of the Bind at hand; `None` if that is nothing more.
+    fn effects_of_bound(&self, effects: &Effects) -> Option<Effects> {
+        if !effects.executes_strings || self.header.kind != frontend::BIND || !self.is_whole() {
+            return None;
+        }
+        let (_, rest) = frame::take_string(self.body)?;
+        let parameters = Parameters::read(frame::take_string(rest)?.1)?;
+        self.backend.effects_of_values(effects, parameters.values.into_iter().flatten())
     }
 
     /// Sees to it that a statement which may look at what is prepared on the server finds nothing of

@@ -42,7 +42,7 @@ impl<S: Socket> Client<S> {
             return;
         }
         backend.session.rereading |= effects.rereads;
-        backend.session.local_path |= effects.local_path;
+        backend.session.unseen_path |= effects.unseen_path;
         let unusual = effects.unusual.as_ref();
         let start_values = unusual.is_some_and(|unusual| unusual.changes_start_values);
         backend.known.at_stake.note(start_values, effects.changes_catalog);

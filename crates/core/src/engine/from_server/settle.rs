@@ -131,7 +131,7 @@ impl<S: Socket> Relay<'_, S> {
             backend.lending.vacancy = None;
             if is_idle && !backend.requests.is_in_pipeline() {
                 backend.session.rereading = false;
-                backend.session.local_path = false;
+                backend.session.unseen_path = false;
             }
         }
         relayed.queries += 1;

@@ -61,7 +61,7 @@ impl<S: Socket> Backend<S> {
         let doubt = self.known.unverified.as_ref();
         let is_set = effects.vague || has_path(&effects.names);
         effects.schema == SchemaChange::All
-            && (self.session.local_path
+            && (self.session.unseen_path
                 || is_set
                 || doubt.is_some_and(|doubt| doubt.vague || has_path(&doubt.names)))
     }
@@ -111,7 +111,7 @@ impl<S: Socket> Backend<S> {
         let doubtful =
             self.from_server.status != TransactionStatus::Idle || self.settings_in_doubt();
         // What was executed before it in its pipeline is not answered yet.
-        let unknown = sets || self.session.local_path || self.requests.contains(Request::Execute);
+        let unknown = sets || self.session.unseen_path || self.requests.contains(Request::Execute);
         let noted = &mut self.known.unverified.get_or_insert_default().noted;
         noted.ended |= ended;
         for name in prepared {

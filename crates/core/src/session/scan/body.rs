@@ -135,10 +135,7 @@ impl Finder {
             Word::Abort
                 | Word::Close
                 | Word::Commit
-                | Word::Deallocate
-                | Word::Discard
                 | Word::End
-                | Word::Prepare
                 | Word::Release
                 | Word::Rollback
                 | Word::Savepoint
@@ -217,6 +214,8 @@ mod tests {
             ("BEGIN EXECUTE 'LISTEN ' || n; END", Part::Listen),
             ("BEGIN EXECUTE format($f$set role %I$f$, n); END", Part::Role),
             ("BEGIN LISTEN x; END", Part::Listen),
+            ("BEGIN PREPARE p AS SELECT 1; END", Part::SqlStatement),
+            ("BEGIN EXECUTE 'prepare p as select 1'; END", Part::SqlStatement),
             ("BEGIN EXECUTE E'-- c\n set work_mem = 1'; END", Part::Setting),
             ("BEGIN EXECUTE '/* tenant */ set my.cm = 1'; END", Part::CustomSetting),
             ("BEGIN EXECUTE 'create /* x */ temp table t ()'; END", Part::TemporaryObject),

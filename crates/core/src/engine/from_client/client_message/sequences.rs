@@ -39,8 +39,9 @@ use crate::time::Time;
 use crate::wire::{TransactionStatus, frame, frontend};
 use own_alone::{Arguments, own_alone};
 
-/// Words of statements that draw, whatever functions they call. (EXECUTE may be of an INSERT.)
-const DRAW: [&[u8]; 5] = [b"insert", b"nextval", b"merge", b"copy", b"execute"];
+/// Words of statements that draw, whatever functions they call. (EXECUTE may be of an INSERT; currval tells what
+/// setval has set, too.)
+const DRAW: [&[u8]; 6] = [b"insert", b"nextval", b"setval", b"merge", b"copy", b"execute"];
 
 /// Whether such a word stands in a text, anywhere.
 fn draws(text: &[u8]) -> bool {

@@ -1,0 +1,96 @@
+//! What a function does that executes a text which it is given.
+//!
+//! # Model   the text is a string of its call, or a value that a Bind gives: one that begins like a statement
+//!           is read like one.
+//! # Limits  what is put together of several strings, or comes from a table, is not known.
+
+use super::Effects;
+use crate::engine::census::tokens::{Token, Tokens};
+use crate::session::functions::is_of_a_word;
+use crate::session::scan::body::scan_body;
+
+/// Words with which statements begin that may leave something behind.
+const BEGINNING: [&[u8]; 16] = [
+    b"alter",
+    b"begin",
+    b"call",
+    b"create",
+    b"deallocate",
+    b"declare",
+    b"discard",
+    b"do",
+    b"listen",
+    b"load",
+    b"prepare",
+    b"reset",
+    b"select",
+    b"set",
+    b"unlisten",
+    b"with",
+];
+
+/// Whether a text may be a statement. (Others have quotes that end nowhere, too.)
+fn may_be_statement(text: &[u8]) -> bool {
+    let text = text.trim_ascii_start();
+    let length = text.iter().position(|byte| !is_of_a_word(*byte)).unwrap_or(text.len());
+    let first = &text[..length];
+    text.starts_with(b"--")
+        || text.starts_with(b"/*")
+        || BEGINNING.iter().any(|word| first.eq_ignore_ascii_case(word))
+}
+
+impl Effects {
+    /// What a value does to the session if it is executed.
+    pub(in crate::engine) fn of_executed(value: &[u8], reported: impl Fn(&[u8]) -> bool) -> Self {
+        if !may_be_statement(value) {
+            return Self::default();
+        }
+        // As SQL, or as what stands in a DO.
+        let mut effects = Self::of_body(&scan_body(value, false), &reported);
+        effects.absorb(&Self::of_body(&scan_body(value, true), &reported));
+        effects
+    }
+
+    /// What the strings of a text do if they are executed.
+    pub(in crate::engine) fn of_strings(text: &[u8], reported: &impl Fn(&[u8]) -> bool) -> Self {
+        let mut all = Self::default();
+        for token in Tokens(text) {
+            if let Token::Literal(literal) = token {
+                let value = literal.value();
+                all.absorb(&Self::of_executed(&value, reported));
+                // A block may give what stands in it.
+                all.absorb(&Self::of_strings(&value, reported));
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::part::Part;
+
+    #[test]
+    fn strings_of_a_call_are_read_as_what_it_executes() {
+        let of =
+            |text: &str| Effects::of_strings(text.as_bytes(), &|name: &[u8]| name == b"timezone");
+        for (text, part) in [
+            ("select run('set my.a = 1')", Part::CustomSetting),
+            ("select run($$ Set Role x$$)", Part::Role),
+            ("select run('/* a */ create temp table t (a text)', 'b')", Part::TemporaryObject),
+            ("select run('select pg_advisory_lock(1)')", Part::AdvisoryLock),
+            ("select run('do $x$ begin listen a; end $x$')", Part::Listen),
+            ("do $$ begin perform run('set my.a = 1'); end $$", Part::CustomSetting),
+            ("do 'begin perform run(''set my.a = 1''); end'", Part::CustomSetting),
+        ] {
+            assert!(of(text).pins.contains(part), "{text}");
+        }
+        assert_eq!(*of("select run('set work_mem = ''5MB''')").names, [b"work_mem"[..].into()]);
+        for text in
+            ["select run('it''s set', 'insert into t values (1)', 'settle')", "set my.a = 1"]
+        {
+            assert!(of(text).is_none(), "{text}");
+        }
+    }
+}
