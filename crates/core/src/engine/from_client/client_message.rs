@@ -20,7 +20,6 @@ use crate::engine::backend::Backend;
 use crate::engine::census::functions::Functions;
 use crate::engine::client::Client;
 use crate::engine::effects::{Effects, Unusual};
-use crate::engine::from_client::client_message::written::Parameters;
 use crate::engine::from_client::kinds::bad_length;
 use crate::engine::from_client::passage::Passage;
 use crate::engine::halt::Halt;
@@ -638,16 +637,6 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         self.client.record_effects(self.backend, effects, restored);
         Ok(())
-    }
-
-    /// The same with what it does if it executes a value of the Bind at hand; `None` if that is nothing more.
-    fn effects_of_bound(&self, effects: &Effects) -> Option<Effects> {
-        if !effects.executes_strings || self.header.kind != frontend::BIND || !self.is_whole() {
-            return None;
-        }
-        let (_, rest) = frame::take_string(self.body)?;
-        let parameters = Parameters::read(frame::take_string(rest)?.1)?;
-        self.backend.effects_of_values(effects, parameters.values.into_iter().flatten())
     }
 
     /// Sees to it that a statement which may look at what is prepared on the server finds nothing of

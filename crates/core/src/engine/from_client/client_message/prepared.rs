@@ -4,6 +4,8 @@
 use std::sync::Arc;
 
 use super::ClientMessage;
+use crate::engine::effects::Effects;
+use crate::engine::from_client::client_message::written::Parameters;
 use crate::engine::halt::Halt;
 use crate::engine::names::ClientStatement;
 use crate::engine::noted::NotedStatement;
@@ -13,7 +15,7 @@ use crate::pool::statement::Statement;
 use crate::session::part::Part;
 use crate::session::scan::SchemaChange;
 use crate::wire::frame::HEADER_BYTES;
-use crate::wire::{TransactionStatus, build, frame};
+use crate::wire::{TransactionStatus, build, frame, frontend};
 
 /// What a Describe or Close is about: `S` or `P`, and the name.
 fn target(body: &[u8]) -> Option<(u8, &[u8])> {
@@ -57,6 +59,17 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             Some(named) => self.bind_shared(portal, name, named),
             None => self.bind_unknown(portal, name),
         }
+    }
+
+    /// These effects, and what the statement does if it executes a value of the Bind at hand; `None` if that
+    /// is nothing more.
+    pub(super) fn effects_of_bound(&self, effects: &Effects) -> Option<Effects> {
+        if !effects.executes_strings || self.header.kind != frontend::BIND || !self.is_whole() {
+            return None;
+        }
+        let (_, rest) = frame::take_string(self.body)?;
+        let parameters = Parameters::read(frame::take_string(rest)?.1)?;
+        self.backend.effects_of_values(effects, parameters.values.into_iter().flatten())
     }
 
     /// A Bind of the unnamed statement.
