@@ -110,6 +110,9 @@ pub(crate) struct Link {
     pub(crate) has_spoken: bool,
     /// A message has been taken by it.
     has_taken: bool,
+    /// It has carried messages before its peer named its start. Others of the peer carry none until this
+    /// one has ended, or what it has carried could come after what they do.
+    pub(crate) goes_first: bool,
     /// That there is something to write was said.
     pub(crate) asked: bool,
     /// An older connection that is to be read to its end before this one is read on.
@@ -128,6 +131,8 @@ pub(crate) enum Held {
     Until(Time),
     /// Until the peer has said something: it says which start of it this is.
     UntilItSpeaks,
+    /// Until connections that go first have ended ([`Link::goes_first`]).
+    UntilOthersEnd,
 }
 
 /// A message in the queue.
@@ -318,6 +323,11 @@ impl Lane {
         self.sent == self.begin
     }
 
+    /// Whether its connection has got a message, which the peer has maybe not read.
+    pub(crate) fn has_carried(&self) -> bool {
+        !self.carries_nothing() || self.link.has_taken
+    }
+
     fn is_between_messages(&self) -> bool {
         self.sent == self.start_of(self.next as usize)
     }
@@ -457,6 +467,14 @@ impl Lane {
 
     /// The connection is gone: all that it may not have carried is to be sent again.
     pub(crate) fn rewind(&mut self) {
+        self.take_back();
+        self.link = Link::default();
+        self.drop_tried_probes();
+    }
+
+    /// Nothing more goes by the connection, not even the rest of a message: all that it may not have
+    /// carried is to be sent again, or to be dropped.
+    pub(crate) fn take_back(&mut self) {
         let begun = self.next as usize + usize::from(!self.is_between_messages());
         if let Some(outgoing) = &mut self.outgoing {
             let Outgoing { bytes, queue, pace } = &mut **outgoing;
@@ -473,8 +491,6 @@ impl Lane {
         }
         self.sent = self.begin;
         self.next = 0;
-        self.link = Link::default();
-        self.drop_tried_probes();
     }
 
     /// A probe is sent anew where it is still wanted, and never again. A kernel that knew the last start
@@ -484,6 +500,15 @@ impl Lane {
         let is_one = |sent: Sent| sent.tried && sent.from == PROBE_PORT;
         if self.outgoing().queue.iter().any(|queued| is_one(queued.sent)) {
             self.drop_queued(&mut Freed::new(), is_one);
+        }
+    }
+
+    /// The peer turns out to be another one than was thought, which may have got what its connection has
+    /// carried.
+    pub(crate) fn stop_if_it_has_carried(&mut self) {
+        if self.has_carried() {
+            self.take_back();
+            self.link.goes_first = true;
         }
     }
 

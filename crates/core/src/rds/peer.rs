@@ -16,6 +16,11 @@
 //! A connection of a new start may have been taken for another lane than its own before it said so. It
 //! changes places with the one that its lane has.
 //!
+//! A kernel is sent messages before it has said anything by a connection. If a Hawser has taken its place,
+//! these have gone by what may not be their lane, and their ports may have another lane now. So a
+//! connection that has carried messages before its peer named its start ends. What the peer has sent by it
+//! is read first, as its own lane's, and nothing goes by others until it has ended.
+//!
 //! What a connection of the last start reads late is no news: it was made before the one that said first
 //! that there is another start.
 //!
@@ -37,7 +42,7 @@ use std::time::Duration;
 use super::congestion::Map;
 use super::hash::among;
 use super::header::{Announcement, Header, LANES_MAX, PROBE_PORT};
-use super::lane::{Connection, Freed, Lane, Link, Sent, State, is_of_no_port};
+use super::lane::{Connection, Freed, Held, Lane, Link, Sent, State, is_of_no_port};
 use super::numbers::Numbers;
 use super::received::{Early, Received, SETTLED_AFTER};
 use super::spread::Spread;
@@ -485,6 +490,7 @@ impl Peer {
         let was_known = self.paths > 0 || (by.in_map && self.has_spoken);
         if by.in_map && said.generation != 0 && self.lanes[by.lane].generation != said.generation {
             if was_known {
+                self.lanes[by.lane].stop_if_it_has_carried();
                 self.lanes[by.lane].drop_tried(freed);
                 self.lanes[by.lane].numbers = Numbers::default();
             }
@@ -493,6 +499,7 @@ impl Peer {
         if self.is_of_the_past(said.generation, by.connection) {
             return learnt;
         }
+        let begins_to_announce = by.in_map && !self.announces_in_maps;
         self.announces_in_maps |= by.in_map;
         let paths = usize::from(said.lanes.unwrap_or(1)).clamp(1, here.lanes);
         let is_another_kernel = self.is_another_kernel(said, by, paths);
@@ -515,6 +522,9 @@ impl Peer {
                 self.early = received.map_or_else(Early::default, |all| all.as_early(by.lane));
             }
             self.start_lanes_anew(!by.in_map && !self.announces_in_maps, Some(by.lane), freed);
+            if begins_to_announce {
+                self.have_others_say_who_they_are(by.lane);
+            }
         }
         // Another number only of one that has started anew: ports would have to change lanes.
         if self.paths == 0 || (paths != self.paths && learnt.anew) {
@@ -527,6 +537,21 @@ impl Peer {
             self.early.forget_all();
         }
         learnt
+    }
+
+    /// A Hawser has taken a kernel's place: what goes by other connections than this one goes to the kernel,
+    /// or to a Hawser that has not said so by them yet.
+    fn have_others_say_who_they_are(&mut self, but: usize) {
+        let others = self.lanes.iter_mut().enumerate().filter(|(at, _)| *at != but);
+        for (_, lane) in others.filter(|(_, lane)| lane.is_up()) {
+            lane.stop_if_it_has_carried();
+            lane.link.held = Some(Held::UntilItSpeaks);
+        }
+    }
+
+    /// Whether a connection goes first of those that there are.
+    pub(crate) fn has_one_that_goes_first(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.link.goes_first)
     }
 
     /// Whether an old kernel has taken the place of another one: each start of one has the same number of

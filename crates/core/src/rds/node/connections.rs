@@ -356,10 +356,12 @@ impl Node {
     pub(super) fn release(&mut self, at: u32, lane: usize) -> usize {
         let Some(peer) = self.peers.get_mut(&at) else { return lane };
         peer.has_spoken |= !peer.announces_in_maps;
-        let link = &mut peer.lanes[lane].link;
-        if link.held.take().is_none() {
+        if matches!(peer.lanes[lane].link.held, None | Some(Held::UntilOthersEnd)) {
             return lane;
         }
+        let held = peer.has_one_that_goes_first().then_some(Held::UntilOthersEnd);
+        let link = &mut peer.lanes[lane].link;
+        link.held = held;
         let Some(port) = link.accepted_from.filter(|_| peer.port_is_lane) else {
             peer.stand_ins.taken(lane);
             Self::ask_to_write(&mut self.requests, &mut peer.lanes[lane]);

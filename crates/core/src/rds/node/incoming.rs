@@ -7,7 +7,7 @@ use super::{
     Request, Time, Told,
 };
 use crate::rds::assembly::Assembly;
-use crate::rds::lane::{ANSWERS_ALL_MAX, ANSWERS_EACH, ANSWERS_MAX};
+use crate::rds::lane::{ANSWERS_ALL_MAX, ANSWERS_EACH, ANSWERS_MAX, Held};
 use crate::rds::peer::By;
 
 impl Node {
@@ -103,6 +103,16 @@ impl Node {
         });
         for connection in waiting.collect::<Vec<_>>() {
             self.resume(connection);
+        }
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        if peer.has_one_that_goes_first() {
+            return;
+        }
+        for lane in &mut peer.lanes {
+            if lane.link.held == Some(Held::UntilOthersEnd) {
+                lane.link.held = None;
+                Self::ask_to_write(&mut self.requests, lane);
+            }
         }
     }
 

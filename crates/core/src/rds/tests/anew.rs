@@ -352,6 +352,106 @@ fn what_a_hawser_sends_by_a_connection_in_the_place_of_a_kernel_s_lane_comes_onc
     }
 }
 
+/// What had begun to go by it went on, so it stayed the lane that it was taken for, and what came by it
+/// came once more by its own.
+#[test]
+fn what_a_hawser_sends_by_a_connection_that_has_carried_messages_to_a_kernel_comes_once() {
+    let cut_short = kernel_map().len() + 20;
+    for (cut, is_free) in [(cut_short, false), (cut_short, true), (usize::MAX, true)] {
+        let now = Time::ZERO;
+        let (mut node, lanes) = dialled_by_a_kernel(node(LARGE));
+        node.closed(lanes[3], now);
+        let ports: Vec<u16> = (0..16).map(|_| node.bind(0).unwrap()).collect();
+        for port in &ports {
+            node.send(*port, (address(SMALL), 9), &[1; 500], now).unwrap();
+        }
+        let connection = node.accept(address(SMALL), 40_000, now).unwrap();
+        let carried = write_some(&mut node, connection, cut);
+        assert!(carried > kernel_map().len());
+        if is_free {
+            node.closed(lanes[0], now);
+        }
+        requests(&mut node);
+        node.received(connection, &hawser_map(9, 2), now);
+        let asked = requests(&mut node);
+        assert!(asked.contains(&Request::Drain(connection)), "{asked:?}");
+        // What it has sent is read before a new connection of that lane.
+        assert_eq!(node.accept(address(SMALL), 40_008, now), Err(NotTaken::Wait));
+        node.received(connection, &message(2000, 4001, 9, 0, &[1]), now);
+        node.closed(connection, now);
+        lanes.iter().for_each(|lane| node.closed(*lane, now));
+        let again = [
+            hawser_map(9, 2),
+            message(2000, 4001, 9, FLAG_AGAIN, &[1]),
+            message(2001, 4001, 9, 0, &[2]),
+        ];
+        accepts(&mut node, 40_008, &again);
+        assert_eq!(bodies(&mut node), [1, 2], "cut at {cut}, its lane is free: {is_free}");
+    }
+}
+
+/// Writes up to so many bytes.
+fn write_some(node: &mut Node, connection: Connection, most: usize) -> usize {
+    let mut all = 0;
+    loop {
+        let count = node.to_write(connection).map(<[u8]>::len).iter().sum::<usize>();
+        let count = count.min(most - all);
+        if count == 0 {
+            return all;
+        }
+        node.wrote(connection, count);
+        all += count;
+    }
+}
+
+/// What had gone to it by its first lane, when it was taken for a kernel, came after what its ports sent
+/// later by other lanes.
+#[test]
+fn order_holds_where_a_hawser_with_more_lanes_has_been_taken_for_a_kernel() {
+    let mut now = Time::ZERO;
+    let mut node = node(LARGE);
+    let ports: Vec<u16> = (0..16).map(|_| node.bind(0).unwrap()).collect();
+    let send = |node: &mut Node, number: u8| {
+        for port in &ports {
+            node.send(*port, (address(SMALL), 9), &[number], Time::ZERO).unwrap();
+        }
+    };
+    let kernel = [kernel_map(), probe(1, PROBE_PORT, 0, &[]), probe(2, 0, PROBE_PORT, &[])];
+    let last = accepts(&mut node, 50_000, &kernel);
+    node.closed(last, now);
+    send(&mut node, 1);
+    let first = node.accept(address(SMALL), 40_000, now).unwrap();
+    let carried = written(&mut node, first);
+    assert_eq!(carried.iter().filter(|(header, _)| header.from > PROBE_PORT).count(), 16);
+    send(&mut node, 2);
+    node.received(first, &hawser_map(2, 8), now);
+    send(&mut node, 3);
+    let others: Vec<Connection> =
+        (40_001..40_008).map(|port| accepts(&mut node, port, &[hawser_map(2, 8)])).collect();
+    now = now.after(Duration::from_secs(5));
+    node.tick(now);
+    for other in &others {
+        node.received(*other, &message(1, 0, 99, 0, b""), now);
+        assert!(written(&mut node, *other).iter().all(|(header, _)| header.is_map()));
+    }
+    assert!(written(&mut node, first).is_empty(), "the rest of it goes by other lanes");
+    requests(&mut node);
+    node.closed(first, now);
+    let asked = requests(&mut node);
+    let to_write = asked.iter().filter(|request| matches!(request, Request::Write(_)));
+    assert_eq!(to_write.count(), 7, "{asked:?}");
+    let lane_0 = accepts(&mut node, 40_008, &[hawser_map(2, 8)]);
+    let mut got = BTreeMap::<u16, Vec<u8>>::new();
+    for connection in others.iter().chain([&lane_0]) {
+        for (header, body) in written(&mut node, *connection) {
+            if header.from > PROBE_PORT {
+                got.entry(header.from).or_default().push(body[0]);
+            }
+        }
+    }
+    assert!(ports.iter().all(|port| got[port] == [2, 3]), "{got:?}");
+}
+
 #[test]
 fn what_a_new_start_does_not_get_does_not_count_as_sent_again() {
     for (generation, wanted) in [(2, 0), (1, 16)] {
