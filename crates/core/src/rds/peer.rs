@@ -42,7 +42,7 @@ use std::time::Duration;
 use super::congestion::Map;
 use super::hash::among;
 use super::header::{Announcement, Header, LANES_MAX, PROBE_PORT};
-use super::lane::{Connection, Freed, Held, Lane, Link, Sent, State, is_of_no_port};
+use super::lane::{Connection, Freed, Held, Lane, Link, Sent, State};
 use super::numbers::Numbers;
 use super::received::{Early, Received, SETTLED_AFTER};
 use super::spread::Spread;
@@ -162,8 +162,8 @@ pub(crate) struct By {
 pub(crate) struct Here<'a> {
     /// Lanes to each peer at most.
     pub(crate) lanes: usize,
-    /// Of [`LANES_MAX`] lanes, the one of a port.
-    pub(crate) lane_of: &'a dyn Fn(u16) -> Option<usize>,
+    /// Of [`LANES_MAX`] lanes, the one of the port that has sent a message, if it was not given back since.
+    pub(crate) lane_of: &'a dyn Fn(Sent) -> Option<usize>,
 }
 
 /// What became of an announcement.
@@ -274,6 +274,12 @@ impl Peer {
     /// Whether it may take a new connection for any of several lanes.
     pub(crate) fn mixes_up(&self) -> bool {
         self.paths > 1 && !self.port_is_lane
+    }
+
+    /// The lane of a port, which has this one of [`LANES_MAX`]; `most` is how many there may be, while the
+    /// peer has not said how many there are.
+    pub(crate) fn lane_of(&self, of_port: usize, most: usize) -> usize {
+        among(of_port, if self.paths == 0 { most } else { self.paths })
     }
 
     /// The lane that carries now what belongs to this one.
@@ -662,11 +668,7 @@ impl Peer {
     fn put_in_place(&mut self, here: &Here<'_>) {
         let paths = if self.paths == 0 { here.lanes } else { self.paths };
         // What a port has left behind stays together.
-        let place = |at: usize, sent: Sent| {
-            let has_port = !sent.left && !is_of_no_port(sent.from);
-            let of_port = has_port.then(|| (here.lane_of)(sent.from)).flatten();
-            among(of_port.unwrap_or(at), paths)
-        };
+        let place = |at: usize, sent: Sent| among((here.lane_of)(sent).unwrap_or(at), paths);
         let mut all = Vec::new();
         for (at, lane) in self.lanes.iter_mut().enumerate() {
             if lane.has_untried(|sent| place(at, sent) != at) {

@@ -7,7 +7,7 @@ use super::{
     SendError, State, Time, Told, UNANSWERED_MAX, VecDeque, as_ipv6, is_a_host,
 };
 use crate::rds::header::HEADER_BYTES;
-use crate::rds::lane::{Held, Lane, MapMessage};
+use crate::rds::lane::{Binding, Held, Lane, MapMessage};
 use crate::rds::peer::HELD_MAX;
 use crate::rds::spread::{self, Seen};
 use crate::rds::stand_in::DIALLED_AGAIN;
@@ -98,7 +98,7 @@ impl Node {
             }
             lane.drop_queued(&mut self.freed, |_| true);
         }
-        self.give_room();
+        self.give_room(at);
         self.by_address.remove(&address);
         // A port that waits for one of this peer's would wait for good.
         self.tell_of_room();
@@ -347,7 +347,7 @@ impl Node {
         let Some(peer) = self.peers.get_mut(&at) else { return };
         if !peer.lanes[lane].has_probe() {
             let header = Header { from: PROBE_PORT, to: 0, extensions, ..Header::default() };
-            peer.lanes[lane].push(header, &[]);
+            peer.lanes[lane].push(Binding::default(), header, &[]);
             Self::ask_to_write(&mut self.requests, &mut peer.lanes[lane]);
         }
     }
@@ -449,7 +449,7 @@ impl Node {
         // On whole seconds, so that a busy lane does not fill the table of timers.
         let second = now.as_micros() / 1_000_000 * 1_000_000;
         self.timers.insert((Time::from_micros(second).after(2 * IDLE), at));
-        self.give_room();
+        self.give_room(at);
     }
 
     /// Whether the connection's acknowledgements matter: something waits for them.

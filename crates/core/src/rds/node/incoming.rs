@@ -7,7 +7,7 @@ use super::{
     Request, Time, Told,
 };
 use crate::rds::assembly::Assembly;
-use crate::rds::lane::{ANSWERS_ALL_MAX, ANSWERS_EACH, ANSWERS_MAX, Held};
+use crate::rds::lane::{ANSWERS_ALL_MAX, ANSWERS_EACH, ANSWERS_MAX, Binding, Held};
 use crate::rds::peer::By;
 
 impl Node {
@@ -260,7 +260,8 @@ impl Node {
             return;
         }
         self.answers += 1;
-        this.push(Header { from: 0, to: from, extensions, ..Header::default() }, &[]);
+        let header = Header { from: 0, to: from, extensions, ..Header::default() };
+        this.push(Binding::default(), header, &[]);
         Self::ask_to_write(&mut self.requests, this);
     }
 
@@ -281,11 +282,17 @@ impl Node {
         }
     }
 
+    /// Whether a full port keeps a connection from being read. (Others pause none.)
+    fn is_paused_by_a_port(&self, connection: Connection) -> bool {
+        let mut full = self.full.iter().filter_map(|at| self.ports.get(at));
+        full.any(|port| port.pausing.contains(&connection))
+    }
+
     pub(super) fn resume(&mut self, connection: Connection) {
         if let Some((at, lane)) = self.place_of(connection)
+            && !self.is_paused_by_a_port(connection)
             && let Some(peer) = self.peers.get_mut(&at)
             && peer.lanes[lane].link.waits_for.is_none()
-            && !self.ports.values().any(|port| port.pausing.contains(&connection))
         {
             peer.lanes[lane].link.paused = false;
             self.partials.set_paused(connection, false);

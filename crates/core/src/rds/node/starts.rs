@@ -22,7 +22,10 @@ impl Node {
         let ports = &self.ports;
         let here = Here {
             lanes: self.config.lanes,
-            lane_of: &|port| ports.get(&port).map(|port| port.lane),
+            lane_of: &|sent| {
+                let port = ports.get(&sent.from)?;
+                (port.binding == sent.binding).then_some(port.lane)
+            },
         };
         let peer = self.peers.get_mut(&at)?;
         let before = dropped(peer);
@@ -31,7 +34,7 @@ impl Node {
         if (anew || dropped > 0) && peer.may_say_anew(now) {
             self.requests.push_back(Request::Notice(Notice::Anew(peer.address, dropped)));
         }
-        self.give_room();
+        self.give_room(at);
         Some(done)
     }
 
