@@ -317,8 +317,26 @@ impl Peer {
         carrier
     }
 
+    /// Whether its only lane is any connection's that says nothing of itself: an old kernel has it. One that
+    /// was dialled for another lane, when a Hawser was there, may have been taken for it.
+    fn has_one_lane_for_all(&self) -> bool {
+        self.paths <= 1 && !self.port_is_lane && !self.announces_in_maps
+    }
+
     /// Whether a message that came by a lane is new; it is counted as the lane's last one then.
     pub(crate) fn is_new(&mut self, lane: usize, header: &Header) -> bool {
+        let named = self.lanes[lane].link.named;
+        if named != 0 && named != self.generation {
+            // It was left unread by a connection of an earlier start, whatever this one's lanes are.
+            let numbers = &mut self.lanes[lane].numbers;
+            let is_new = !numbers.had(header);
+            if is_new {
+                numbers.take(header);
+            }
+            return is_new;
+        }
+        let connection = self.lanes[lane].link.connection;
+        let lane = if named == 0 && self.has_one_lane_for_all() { 0 } else { lane };
         self.begin_to_remember(lane);
         self.answered |= (header.from, header.to) == (0, PROBE_PORT);
         let this = &mut self.lanes[lane];
@@ -338,7 +356,7 @@ impl Peer {
             if let Some(first) = self.early.forget(header) {
                 received.came_since(lane, first);
             }
-        } else if may_be_any && let Some(connection) = this.link.connection {
+        } else if may_be_any && let Some(connection) = connection {
             self.early.note(connection, header);
         }
         true
@@ -349,7 +367,8 @@ impl Peer {
         let link = &self.lanes.get(lane)?.link;
         let is_settled = now.since(link.up_at) >= SETTLED_AFTER;
         let goes_on = self.received.as_ref().is_some_and(|received| !received.may_go_on(lane));
-        (self.mixes_up() && !is_settled && !goes_on).then_some(link)
+        let may_be_of_another = self.mixes_up() || self.has_one_lane_for_all();
+        (may_be_of_another && !is_settled && !goes_on).then_some(link)
     }
 
     /// Whether the connection of a lane has brought a message of this port, or of any.

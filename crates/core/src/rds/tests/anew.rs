@@ -352,6 +352,60 @@ fn what_a_hawser_sends_by_a_connection_in_the_place_of_a_kernel_s_lane_comes_onc
     }
 }
 
+/// It was compared with what the kernel's lanes had brought, of which none had brought these.
+#[test]
+fn what_a_connection_of_the_last_start_brings_late_is_compared_with_what_that_one_brought() {
+    let mut node = node(LARGE);
+    node.bind(9).unwrap();
+    let first = accepts(&mut node, 40_000, &[hawser_map(1, 8)]);
+    let message_of = |flags, number| message(10 + u64::from(number), 4001, 9, flags, &[number]);
+    let before = accepts(&mut node, 40_005, &[hawser_map(1, 8), message_of(0, 1)]);
+    node.closed(before, Time::ZERO);
+    let late = accepts(&mut node, 40_005, &[hawser_map(1, 8)]);
+    node.closed(first, Time::ZERO);
+    let asks = probe(1, PROBE_PORT, 0, &[5, 0, 8]);
+    accepts(&mut node, 50_000, &[kernel_map(), asks, probe(2, 0, PROBE_PORT, &[5, 0, 8])]);
+    assert_eq!((node.report().peers[0].generation, bodies(&mut node)), (0, vec![1]));
+    let unread = [message_of(FLAG_AGAIN, 1), message_of(FLAG_AGAIN, 2)];
+    node.received(late, &unread.concat(), Time::ZERO);
+    assert_eq!(bodies(&mut node), [2]);
+}
+
+/// A kernel with one lane had taken for it what was dialled for a Hawser's second one.
+#[test]
+fn what_a_kernel_with_one_lane_sends_by_any_connection_comes_once() {
+    let mut now = Time::ZERO;
+    let (mut node, mut far, _) = with_a_hawser(8, &mut now);
+    node.bind(9).unwrap();
+    far.die(&mut node, now);
+    let dials_next = |node: &mut Node, now: &mut Time, wanted: u16| loop {
+        *now = now.after(Duration::from_millis(1));
+        node.tick(*now);
+        for request in requests(node) {
+            if let Request::Dial { connection, port_remainder, .. } = request {
+                node.connected(connection, *now);
+                if port_remainder == wanted {
+                    return connection;
+                }
+            }
+        }
+    };
+    let lane_0 = dials_next(&mut node, &mut now, 0);
+    let lane_1 = dials_next(&mut node, &mut now, 1);
+    node.received(lane_0, &[kernel_map(), probe(1, 0, PROBE_PORT, &[])].concat(), now);
+    assert_eq!(node.report().peers[0].paths, 1);
+    node.closed(lane_0, now);
+    let again = dials_next(&mut node, &mut now, 0);
+    // What is left unread of it is read before the next one.
+    assert_eq!(node.read_before(again, now), [lane_1]);
+    let sent = |flags| message(2, 4001, 9, flags, &[1]);
+    node.received(lane_1, &[kernel_map(), sent(0)].concat(), now);
+    node.closed(lane_1, now);
+    let next = message(3, 4001, 9, 0, &[2]);
+    node.received(again, &[kernel_map(), sent(FLAG_AGAIN), next].concat(), now);
+    assert_eq!(bodies(&mut node), [1, 2]);
+}
+
 /// What had begun to go by it went on, so it stayed the lane that it was taken for, and what came by it
 /// came once more by its own.
 #[test]
