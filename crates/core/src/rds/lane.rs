@@ -324,7 +324,7 @@ impl Lane {
 
     /// Whether its connection has got no message that it may still have to send.
     pub(crate) fn carries_nothing(&self) -> bool {
-        self.sent == self.begin
+        self.unacknowledged() == 0
     }
 
     /// Whether its connection has got a message, which the peer has maybe not read.
@@ -357,9 +357,9 @@ impl Lane {
         }
     }
 
-    /// Whether something was given to the connection that is kept.
-    pub(crate) fn has_unacknowledged(&self) -> bool {
-        self.sent > self.begin
+    /// Bytes that were given to the connection and are kept.
+    pub(crate) fn unacknowledged(&self) -> usize {
+        (self.sent - self.begin) as usize
     }
 
     /// Whether there is something to write.

@@ -60,6 +60,10 @@ pub const UNANSWERED_MAX: usize = 256;
 /// What the queue of a port may have beyond its bound: what was under way when it was announced as
 /// congested. Then the lanes that bring more are not read, until a quarter of it is taken.
 pub const OVERRUN_BYTES: usize = 8 << 20;
+/// Connections of a peer that wait for a lane. Of more, its last one is reset.
+pub const WAITING_MAX: usize = LANES_MAX;
+/// Connections of all peers that wait. Of more, the last one of the peer that has most is reset.
+pub const WAITING_ALL_MAX: usize = 1024;
 /// A peer that has broken the protocol is not let in again before this.
 pub const SHUT_OUT: Duration = Duration::from_secs(1);
 /// Such a peer has so long to take its lanes down, before one is dialled again.
@@ -192,8 +196,10 @@ pub enum Notice {
     BadMap(IpAddr),
     /// A probe of its has an extension header of this type, which is unknown or cut off.
     Extension(IpAddr, u8),
-    /// It opens more connections than there are lanes.
+    /// It opens more connections than there are lanes, and than may wait for one.
     Lanes(IpAddr),
+    /// More connections of all peers wait for lanes than may, and no other peer has more of them.
+    LanesOfAll(IpAddr),
     /// It resets what is dialled for this lane.
     Refused(IpAddr, usize),
     /// No connection to it can be had, for this reason.
@@ -263,7 +269,13 @@ impl fmt::Display for Notice {
             ),
             Self::Lanes(from) => write!(
                 f,
-                "{from} opens more connections than there are lanes: further ones are reset"
+                "{from} opens more connections than there are lanes: {WAITING_MAX} of them wait, and \
+                 further ones are reset"
+            ),
+            Self::LanesOfAll(from) => write!(
+                f,
+                "{WAITING_ALL_MAX} connections of all peers wait for lanes, and {from} has more of them than \
+                 any other: its last ones are reset"
             ),
             Self::Peers(from) => {
                 write!(f, "{from} is refused: there are {PEERS_MAX} peers already")
@@ -355,6 +367,15 @@ pub enum NotTaken {
     Wait,
     /// Reset it.
     Refuse,
+}
+
+/// Which bound on connections that wait for a lane is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TooManyWait {
+    /// [`WAITING_MAX`].
+    OfPeer,
+    /// [`WAITING_ALL_MAX`].
+    OfAll,
 }
 
 /// A port of this host.
@@ -666,10 +687,11 @@ impl Node {
         true
     }
 
-    /// Ports for which connections are not read, and since when the first of these has waited for one message.
+    /// Full ports for which connections are paused, and since when the first of these has waited with the same
+    /// message to the port: [`Time::ZERO`], which is too long, where paused connections hold more of messages
+    /// that are not whole than they may.
     pub fn stopping(&self) -> impl Iterator<Item = (u16, Time)> {
         let ports = self.full.iter().filter_map(|at| Some((at, self.ports.get(at)?)));
-        // Too much waits for them for any to be waited for.
         let is_too_much = self.partials.paused_bytes() > self.config.partials;
         ports.filter(|(_, port)| !port.pausing.is_empty()).filter_map(move |(at, port)| {
             let waiting = port.pausing.iter().filter_map(|paused| self.waits_since(*paused));

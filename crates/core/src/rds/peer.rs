@@ -81,6 +81,7 @@ pub(crate) enum Told {
     Map,
     Extension,
     Lanes,
+    LanesOfAll,
     Partial,
     Refused,
     Announced,

@@ -4,7 +4,7 @@ use super::{
     Announcement, Arc, BTreeMap, Busy, COMES_DOWN, Connection, Duration, FLAG_MAP, GIVE_UP, Header,
     IDLE, IpAddr, KNOCK_AGAIN, LANES_MAX, MAP_BYTES, Map, Node, NotTaken, Notice, PEERS_MAX,
     PROBE_PORT, Peer, Place, Progress, QUICK_DIALS, QUICK_DIALS_TIME, Request, SHUT_OUT, SLOW,
-    SendError, State, Time, Told, UNANSWERED_MAX, VecDeque, as_ipv6, is_a_host,
+    SendError, State, Time, Told, TooManyWait, UNANSWERED_MAX, VecDeque, as_ipv6, is_a_host,
 };
 use crate::rds::header::HEADER_BYTES;
 use crate::rds::lane::{Binding, Held, Lane, MapMessage};
@@ -248,11 +248,14 @@ impl Node {
         taken
     }
 
-    /// A connection was reset, for too many of the peer wait for a lane already.
-    pub fn refused_to_wait(&mut self, from: IpAddr) {
+    /// A connection of this peer was reset while it waited for a lane, for there are too many.
+    pub fn refused_to_wait(&mut self, from: IpAddr, too_many: TooManyWait) {
         self.totals.refused += 1;
         if let Some(at) = self.by_address.get(&from.to_canonical()).copied() {
-            self.notice(at, Told::Lanes, Notice::Lanes);
+            match too_many {
+                TooManyWait::OfPeer => self.notice(at, Told::Lanes, Notice::Lanes),
+                TooManyWait::OfAll => self.notice(at, Told::LanesOfAll, Notice::LanesOfAll),
+            }
         }
     }
 
@@ -456,7 +459,7 @@ impl Node {
     #[must_use]
     pub fn has_unacknowledged(&self, connection: Connection) -> bool {
         self.place_of(connection).is_some_and(|(at, lane)| {
-            self.peers.get(&at).is_some_and(|peer| peer.lanes[lane].has_unacknowledged())
+            self.peers.get(&at).is_some_and(|peer| !peer.lanes[lane].carries_nothing())
         })
     }
 

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::{
-    Announcement, Connection, Counts, Datagram, Header, MAP_BYTES, Map, Node, Notice, PROBE_PORT,
-    Request, Time, Told,
+    Announcement, Connection, Datagram, Header, MAP_BYTES, Map, Node, Notice, PROBE_PORT, Request,
+    Time, Told,
 };
 use crate::rds::assembly::Assembly;
 use crate::rds::lane::{ANSWERS_ALL_MAX, ANSWERS_EACH, ANSWERS_MAX, Binding, Held};
@@ -22,15 +22,13 @@ impl Node {
         this.counts.bytes_received += bytes.len() as u64;
         // Taken out, so that what a message leads to may change the lane.
         let mut assembly = std::mem::take(&mut this.link.assembly);
-        let messages = |counts: &Counts| counts.received + counts.duplicates;
-        let before = messages(&this.counts);
-        let whole = self.messages(connection, &mut assembly, &mut rest, now);
-        if whole
+        if let Some(whole) = self.messages(connection, &mut assembly, &mut rest, now)
             && let Some((at, lane)) = self.place_of(connection)
             && let Some(peer) = self.peers.get_mut(&at)
         {
             let this = &mut peer.lanes[lane];
-            let is_another = messages(&this.counts) != before;
+            // (The lane may be another one than before: its counts say nothing of this connection.)
+            let is_another = whole > 0;
             let paused = this.link.paused;
             self.partials.has(connection, assembly.memory(), is_another, paused, now);
             this.link.assembly = assembly;
@@ -136,24 +134,30 @@ impl Node {
         }
     }
 
+    /// Takes all messages that are whole now, and returns how many these were; `None` if what follows has no
+    /// meaning.
     fn messages(
         &mut self,
         connection: Connection,
         assembly: &mut Assembly,
         rest: &mut &[u8],
         now: Time,
-    ) -> bool {
+    ) -> Option<usize> {
+        let mut whole = 0;
         loop {
             match assembly.next(rest) {
-                Ok(Some((header, body))) => self.message(connection, header, body, now),
-                Ok(None) => return true,
+                Ok(Some((header, body))) => {
+                    whole += 1;
+                    self.message(connection, header, body, now);
+                }
+                Ok(None) => return Some(whole),
                 Err(too_long) => {
                     if let Some((at, _)) = self.place_of(connection) {
                         let told = |from| Notice::TooLong(from, too_long.0);
                         self.notice(at, Told::TooLong, told);
                     }
                     self.shut_out(connection, now);
-                    return false;
+                    return None;
                 }
             }
         }

@@ -15,7 +15,7 @@ fn said(generation: u8, lanes: u8) -> [u8; 10] {
 }
 
 /// The map of a Hawser, which is the first message of each of its connections.
-fn hawser_map(generation: u8, lanes: u8) -> Vec<u8> {
+pub(super) fn hawser_map(generation: u8, lanes: u8) -> Vec<u8> {
     let mut bytes = message(1, 0, 0, FLAG_MAP, &[0; 8192]);
     bytes[32..42].copy_from_slice(&said(generation, lanes));
     bytes
