@@ -550,7 +550,7 @@ impl Run {
         message[..4].copy_from_slice(&flow.number.to_be_bytes());
         message[12..14].copy_from_slice(&from.to_be_bytes());
         message[14..16].copy_from_slice(&to.to_be_bytes());
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         self.endpoint.send(from, (self.to, to), message)?;
         self.counts.send_ns += began.elapsed().as_nanos() as u64;
         self.counts.sends += 1;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::anew::hawser_map;
 use super::*;
 use crate::rds::congestion::Map;
 use crate::rds::header::{FLAG_AGAIN, FLAG_MAP, LANES_MAX, MESSAGE_BYTES_MAX, PROBE_PORT};
@@ -611,9 +612,9 @@ fn requests_and_given_up(node: &mut Node, now: Time) -> Vec<Request> {
 fn a_beginning_that_follows_the_rest_of_a_map_began_with_that() {
     for port in [40_000, 40_003] {
         let mut config = Config::new(address("255.0.0.1"), 7, 1);
-        config.partials = 60_000;
+        config.partials = 100_000;
         let mut node = Node::new(config);
-        let map = super::anew::hawser_map(1, 8);
+        let map = hawser_map(1, 8);
         let begun = message(1, 9, 9, 0, &[7; 60_000]);
         let connect = |node: &mut Node, from: &str, port, at| {
             let connection = node.accept(address(from), port, at_ms(at)).unwrap();
