@@ -110,6 +110,9 @@ pub(crate) struct Link {
     pub(crate) has_spoken: bool,
     /// A message has been taken by it.
     has_taken: bool,
+    /// It has carried messages before its peer named its start. Others of the peer carry none until this
+    /// one has ended, or what it has carried could come after what they do.
+    pub(crate) goes_first: bool,
     /// That there is something to write was said.
     pub(crate) asked: bool,
     /// An older connection that is to be read to its end before this one is read on.
@@ -128,6 +131,8 @@ pub(crate) enum Held {
     Until(Time),
     /// Until the peer has said something: it says which start of it this is.
     UntilItSpeaks,
+    /// Until connections that go first have ended ([`Link::goes_first`]).
+    UntilOthersEnd,
 }
 
 /// A message in the queue.
@@ -147,9 +152,13 @@ pub(crate) struct Sent {
     pub(crate) from: u16,
     /// It was given to a connection, if only in part.
     pub(crate) tried: bool,
-    /// The port was given back since: another may have it now.
-    pub(crate) left: bool,
+    /// Who had the port: another may have it now.
+    pub(crate) binding: Binding,
 }
+
+/// One taking of a port, until it is given back. What is of no port has the default one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Binding(pub(crate) u32);
 
 /// What a lane has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -258,8 +267,8 @@ impl Lane {
         Self { sequence, ..Self::default() }
     }
 
-    /// Queues a message. Returns its number.
-    pub(crate) fn push(&mut self, mut header: Header, body: &[u8]) -> u64 {
+    /// Queues a message of a port, or of none. Returns its number.
+    pub(crate) fn push(&mut self, binding: Binding, mut header: Header, body: &[u8]) -> u64 {
         self.sequence += 1;
         header.sequence = self.sequence;
         self.of_no_port += u32::from(is_of_no_port(header.from));
@@ -267,7 +276,7 @@ impl Lane {
         bytes.extend(&header.encode());
         bytes.extend(body);
         let end = self.begin + bytes.len() as u64;
-        let sent = Sent { from: header.from, tried: false, left: false };
+        let sent = Sent { from: header.from, tried: false, binding };
         queue.push_back(Queued { end, written: 0, sent });
         self.counts.sent += 1;
         self.sequence
@@ -315,7 +324,12 @@ impl Lane {
 
     /// Whether its connection has got no message that it may still have to send.
     pub(crate) fn carries_nothing(&self) -> bool {
-        self.sent == self.begin
+        self.unacknowledged() == 0
+    }
+
+    /// Whether its connection has got a message, which the peer has maybe not read.
+    pub(crate) fn has_carried(&self) -> bool {
+        !self.carries_nothing() || self.link.has_taken
     }
 
     fn is_between_messages(&self) -> bool {
@@ -343,9 +357,9 @@ impl Lane {
         }
     }
 
-    /// Whether something was given to the connection that is kept.
-    pub(crate) fn has_unacknowledged(&self) -> bool {
-        self.sent > self.begin
+    /// Bytes that were given to the connection and are kept.
+    pub(crate) fn unacknowledged(&self) -> usize {
+        (self.sent - self.begin) as usize
     }
 
     /// Whether there is something to write.
@@ -457,7 +471,15 @@ impl Lane {
 
     /// The connection is gone: all that it may not have carried is to be sent again.
     pub(crate) fn rewind(&mut self) {
-        let begun = self.next as usize + usize::from(!self.is_between_messages());
+        self.take_back();
+        self.link = Link::default();
+        self.drop_tried_probes();
+    }
+
+    /// Nothing more goes by the connection, not even the rest of a message: all that it may not have
+    /// carried is to be sent again, or to be dropped.
+    pub(crate) fn take_back(&mut self) {
+        let begun = self.begun();
         if let Some(outgoing) = &mut self.outgoing {
             let Outgoing { bytes, queue, pace } = &mut **outgoing;
             if let Some(pace) = pace {
@@ -473,8 +495,6 @@ impl Lane {
         }
         self.sent = self.begin;
         self.next = 0;
-        self.link = Link::default();
-        self.drop_tried_probes();
     }
 
     /// A probe is sent anew where it is still wanted, and never again. A kernel that knew the last start
@@ -484,6 +504,15 @@ impl Lane {
         let is_one = |sent: Sent| sent.tried && sent.from == PROBE_PORT;
         if self.outgoing().queue.iter().any(|queued| is_one(queued.sent)) {
             self.drop_queued(&mut Freed::new(), is_one);
+        }
+    }
+
+    /// The peer turns out to be another one than was thought, which may have got what its connection has
+    /// carried.
+    pub(crate) fn stop_if_it_has_carried(&mut self) {
+        if self.has_carried() {
+            self.take_back();
+            self.link.goes_first = true;
         }
     }
 
@@ -503,21 +532,38 @@ impl Lane {
         self.counts.dropped += (freed.len() - before) as u64;
     }
 
-    /// Marks what a port has queued: it is given back.
-    pub(crate) fn leave(&mut self, port: u16) {
-        let queue = self.outgoing.iter_mut().flat_map(|outgoing| &mut outgoing.queue);
-        for queued in queue.filter(|queued| queued.sent.from == port) {
-            queued.sent.left = true;
+    /// Messages that its connection has begun to carry.
+    fn begun(&self) -> usize {
+        self.next as usize + usize::from(!self.is_between_messages())
+    }
+
+    /// Drops messages of a port, of which there are so many at most. They are looked for from the end: one
+    /// that has sent little, and that last, is not made to look through what others have queued.
+    pub(crate) fn drop_of_port(&mut self, binding: Binding, mut count: usize, freed: &mut Freed) {
+        let begun = self.begun();
+        let mut first = self.outgoing().queue.len();
+        for (at, queued) in self.outgoing().queue.iter().enumerate().rev() {
+            if count == 0 || at < begun {
+                break;
+            }
+            if queued.sent.binding == binding {
+                (first, count) = (at, count - 1);
+            }
         }
+        self.drop_after(first, freed, |sent| sent.binding == binding);
     }
 
     /// Drops messages. What this connection has begun to carry must be whole, and stays.
-    pub(crate) fn drop_queued(
+    pub(crate) fn drop_queued(&mut self, freed: &mut Freed, is_dropped: impl FnMut(Sent) -> bool) {
+        self.drop_after(self.begun(), freed, is_dropped);
+    }
+
+    fn drop_after(
         &mut self,
+        kept: usize,
         freed: &mut Freed,
         mut is_dropped: impl FnMut(Sent) -> bool,
     ) {
-        let kept = self.next as usize + usize::from(!self.is_between_messages());
         let (from, begin) = (self.start_of(kept), self.begin);
         let Some(outgoing) = &mut self.outgoing else { return };
         let Outgoing { bytes, queue, .. } = &mut **outgoing;
@@ -589,10 +635,7 @@ impl Lane {
         let Some((header, body)) = message.split_first_chunk::<HEADER_BYTES>() else { return };
         let mut header = Header::parse(header);
         header.flags &= !FLAG_AGAIN;
-        self.push(header, body);
-        if let Some(put) = self.outgoing.as_mut().and_then(|to| to.queue.back_mut()) {
-            put.sent.left = sent.left;
-        }
+        self.push(sent.binding, header, body);
     }
 
     /// When it may be dialled again after a failure: at once, then after a random part of a time that

@@ -31,11 +31,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::congestion::{MAP_BYTES, Map};
-use super::hash::{Shares, among};
+use super::hash::Shares;
 use super::header::{
     Announcement, FLAG_MAP, HEADER_BYTES, Header, LANES_MAX, MESSAGE_BYTES_MAX, PROBE_PORT,
 };
-use super::lane::{ANSWERS_ALL_MAX, Counts, Freed, MapMessage, State};
+use super::lane::{ANSWERS_ALL_MAX, Binding, Counts, Freed, MapMessage, State, is_of_no_port};
 pub use super::lane::{Connection, Progress};
 use super::peer::{Busy, Peer, Told};
 use crate::time::Time;
@@ -60,6 +60,10 @@ pub const UNANSWERED_MAX: usize = 256;
 /// What the queue of a port may have beyond its bound: what was under way when it was announced as
 /// congested. Then the lanes that bring more are not read, until a quarter of it is taken.
 pub const OVERRUN_BYTES: usize = 8 << 20;
+/// Connections of a peer that wait for a lane. Of more, its last one is reset.
+pub const WAITING_MAX: usize = LANES_MAX;
+/// Connections of all peers that wait. Of more, the last one of the peer that has most is reset.
+pub const WAITING_ALL_MAX: usize = 1024;
 /// A peer that has broken the protocol is not let in again before this.
 pub const SHUT_OUT: Duration = Duration::from_secs(1);
 /// Such a peer has so long to take its lanes down, before one is dialled again.
@@ -192,8 +196,10 @@ pub enum Notice {
     BadMap(IpAddr),
     /// A probe of its has an extension header of this type, which is unknown or cut off.
     Extension(IpAddr, u8),
-    /// It opens more connections than there are lanes.
+    /// It opens more connections than there are lanes, and than may wait for one.
     Lanes(IpAddr),
+    /// More connections of all peers wait for lanes than may, and no other peer has more of them.
+    LanesOfAll(IpAddr),
     /// It resets what is dialled for this lane.
     Refused(IpAddr, usize),
     /// No connection to it can be had, for this reason.
@@ -263,7 +269,13 @@ impl fmt::Display for Notice {
             ),
             Self::Lanes(from) => write!(
                 f,
-                "{from} opens more connections than there are lanes: further ones are reset"
+                "{from} opens more connections than there are lanes: {WAITING_MAX} of them wait, and \
+                 further ones are reset"
+            ),
+            Self::LanesOfAll(from) => write!(
+                f,
+                "{WAITING_ALL_MAX} connections of all peers wait for lanes, and {from} has more of them than \
+                 any other: its last ones are reset"
             ),
             Self::Peers(from) => {
                 write!(f, "{from} is refused: there are {PEERS_MAX} peers already")
@@ -357,6 +369,15 @@ pub enum NotTaken {
     Refuse,
 }
 
+/// Which bound on connections that wait for a lane is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TooManyWait {
+    /// [`WAITING_MAX`].
+    OfPeer,
+    /// [`WAITING_ALL_MAX`].
+    OfAll,
+}
+
 /// A port of this host.
 #[derive(Debug, Default)]
 struct Port {
@@ -364,7 +385,10 @@ struct Port {
     lane: usize,
     queue: VecDeque<Datagram>,
     queued_bytes: usize,
+    binding: Binding,
     sent_bytes: usize,
+    /// Of the messages in `sent_bytes`, how many are for each peer.
+    sent_to: BTreeMap<u32, usize>,
     congested: bool,
     /// Hosts to which it has sent and that have never answered, at most.
     unanswered: usize,
@@ -374,6 +398,19 @@ struct Port {
     pausing: Vec<Connection>,
     received: u64,
     sent: u64,
+}
+
+impl Port {
+    /// One of its messages to a peer is not under way any more.
+    fn gets_back(&mut self, to: u32, bytes: usize) {
+        self.sent_bytes = self.sent_bytes.saturating_sub(bytes);
+        if let Some(count) = self.sent_to.get_mut(&to) {
+            *count -= 1;
+            if *count == 0 {
+                self.sent_to.remove(&to);
+            }
+        }
+    }
 }
 
 /// What a message takes of a buffer beyond its bytes: or those of no bytes would have no bound.
@@ -426,6 +463,7 @@ pub struct Node {
     answers: usize,
     next_connection: u64,
     next_peer: u32,
+    last_binding: Binding,
     congested: Map,
     /// How often it has changed, and 1.
     map_number: u64,
@@ -475,6 +513,7 @@ impl Node {
             answers: 0,
             next_connection: 1,
             next_peer: 0,
+            last_binding: Binding::default(),
             congested: Map::default(),
             map_number: 1,
             last_map: None,
@@ -516,7 +555,8 @@ impl Node {
             port => port,
         };
         let lane = self.shares.take(port, self.key);
-        self.ports.insert(port, Port { lane, ..Port::default() });
+        self.last_binding = Binding(self.last_binding.0.wrapping_add(1).max(1));
+        self.ports.insert(port, Port { lane, binding: self.last_binding, ..Port::default() });
         Ok(port)
     }
 
@@ -529,10 +569,10 @@ impl Node {
         if gone.congested {
             self.set_congested(port, false);
         }
-        for connection in gone.pausing {
-            self.resume(connection);
+        for connection in &gone.pausing {
+            self.resume(*connection);
         }
-        self.leave(port, gone.sent_bytes);
+        self.leave(&gone);
     }
 
     /// Takes a message, to be sent. It waits for nothing.
@@ -571,11 +611,12 @@ impl Node {
         peer.used = now;
         port.sent += 1;
         port.sent_bytes += body.len() + MESSAGE_COST;
-        let lanes = if peer.paths == 0 { self.config.lanes } else { peer.paths };
-        let lane = peer.carrier(among(port.lane, lanes));
+        *port.sent_to.entry(at).or_default() += 1;
+        let binding = port.binding;
+        let lane = peer.carrier(peer.lane_of(port.lane, self.config.lanes));
         let length = body.len() as u32;
         let header = Header { length, from, to: to.1, ..Header::default() };
-        peer.lane(lane).push(header, body);
+        peer.lane(lane).push(binding, header, body);
         self.go_on(at, lane, now);
         Ok(())
     }
@@ -646,10 +687,11 @@ impl Node {
         true
     }
 
-    /// Ports for which connections are not read, and since when the first of these has waited for one message.
+    /// Full ports for which connections are paused, and since when the first of these has waited with the same
+    /// message to the port: [`Time::ZERO`], which is too long, where paused connections hold more of messages
+    /// that are not whole than they may.
     pub fn stopping(&self) -> impl Iterator<Item = (u16, Time)> {
         let ports = self.full.iter().filter_map(|at| Some((at, self.ports.get(at)?)));
-        // Too much waits for them for any to be waited for.
         let is_too_much = self.partials.paused_bytes() > self.config.partials;
         ports.filter(|(_, port)| !port.pausing.is_empty()).filter_map(move |(at, port)| {
             let waiting = port.pausing.iter().filter_map(|paused| self.waits_since(*paused));
@@ -726,17 +768,18 @@ impl Node {
         }
     }
 
-    /// Ports get back what is not under way any more.
-    fn give_room(&mut self) {
+    /// Ports get back what is not under way to a peer any more.
+    fn give_room(&mut self, at: u32) {
         let mut any = false;
         for (sent, bytes) in self.freed.drain(..) {
-            if sent.left {
-                self.leaving_bytes = self.leaving_bytes.saturating_sub(bytes);
-            } else if let Some(port) = self.ports.get_mut(&sent.from) {
-                port.sent_bytes = port.sent_bytes.saturating_sub(bytes);
-                any |= port.wants_room;
-            } else if sent.from == 0 {
-                self.answers = self.answers.saturating_sub(1);
+            match self.ports.get_mut(&sent.from) {
+                _ if sent.from == 0 => self.answers = self.answers.saturating_sub(1),
+                _ if is_of_no_port(sent.from) => {}
+                Some(port) if port.binding == sent.binding => {
+                    port.gets_back(at, bytes);
+                    any |= port.wants_room;
+                }
+                _ => self.leaving_bytes = self.leaving_bytes.saturating_sub(bytes),
             }
         }
         self.told_of_answers &= self.answers > ANSWERS_ALL_MAX / 2;

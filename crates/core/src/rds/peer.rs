@@ -16,6 +16,11 @@
 //! A connection of a new start may have been taken for another lane than its own before it said so. It
 //! changes places with the one that its lane has.
 //!
+//! A kernel is sent messages before it has said anything by a connection. If a Hawser has taken its place,
+//! these have gone by what may not be their lane, and their ports may have another lane now. So a
+//! connection that has carried messages before its peer named its start ends. What the peer has sent by it
+//! is read first, as its own lane's, and nothing goes by others until it has ended.
+//!
 //! What a connection of the last start reads late is no news: it was made before the one that said first
 //! that there is another start.
 //!
@@ -37,7 +42,7 @@ use std::time::Duration;
 use super::congestion::Map;
 use super::hash::among;
 use super::header::{Announcement, Header, LANES_MAX, PROBE_PORT};
-use super::lane::{Connection, Freed, Lane, Link, Sent, State, is_of_no_port};
+use super::lane::{Connection, Freed, Held, Lane, Link, Sent, State};
 use super::numbers::Numbers;
 use super::received::{Early, Received, SETTLED_AFTER};
 use super::spread::Spread;
@@ -76,6 +81,7 @@ pub(crate) enum Told {
     Map,
     Extension,
     Lanes,
+    LanesOfAll,
     Partial,
     Refused,
     Announced,
@@ -157,8 +163,8 @@ pub(crate) struct By {
 pub(crate) struct Here<'a> {
     /// Lanes to each peer at most.
     pub(crate) lanes: usize,
-    /// Of [`LANES_MAX`] lanes, the one of a port.
-    pub(crate) lane_of: &'a dyn Fn(u16) -> Option<usize>,
+    /// Of [`LANES_MAX`] lanes, the one of the port that has sent a message, if it was not given back since.
+    pub(crate) lane_of: &'a dyn Fn(Sent) -> Option<usize>,
 }
 
 /// What became of an announcement.
@@ -271,6 +277,12 @@ impl Peer {
         self.paths > 1 && !self.port_is_lane
     }
 
+    /// The lane of a port, which has this one of [`LANES_MAX`]; `most` is how many there may be, while the
+    /// peer has not said how many there are.
+    pub(crate) fn lane_of(&self, of_port: usize, most: usize) -> usize {
+        among(of_port, if self.paths == 0 { most } else { self.paths })
+    }
+
     /// The lane that carries now what belongs to this one.
     pub(crate) fn carrier(&mut self, lane: usize) -> usize {
         let carrier = self.stand_ins.carrier(lane);
@@ -306,8 +318,26 @@ impl Peer {
         carrier
     }
 
+    /// Whether its only lane is any connection's that says nothing of itself: an old kernel has it. One that
+    /// was dialled for another lane, when a Hawser was there, may have been taken for it.
+    fn has_one_lane_for_all(&self) -> bool {
+        self.paths <= 1 && !self.port_is_lane && !self.announces_in_maps
+    }
+
     /// Whether a message that came by a lane is new; it is counted as the lane's last one then.
     pub(crate) fn is_new(&mut self, lane: usize, header: &Header) -> bool {
+        let named = self.lanes[lane].link.named;
+        if named != 0 && named != self.generation {
+            // It was left unread by a connection of an earlier start, whatever this one's lanes are.
+            let numbers = &mut self.lanes[lane].numbers;
+            let is_new = !numbers.had(header);
+            if is_new {
+                numbers.take(header);
+            }
+            return is_new;
+        }
+        let connection = self.lanes[lane].link.connection;
+        let lane = if named == 0 && self.has_one_lane_for_all() { 0 } else { lane };
         self.begin_to_remember(lane);
         self.answered |= (header.from, header.to) == (0, PROBE_PORT);
         let this = &mut self.lanes[lane];
@@ -327,7 +357,7 @@ impl Peer {
             if let Some(first) = self.early.forget(header) {
                 received.came_since(lane, first);
             }
-        } else if may_be_any && let Some(connection) = this.link.connection {
+        } else if may_be_any && let Some(connection) = connection {
             self.early.note(connection, header);
         }
         true
@@ -338,7 +368,8 @@ impl Peer {
         let link = &self.lanes.get(lane)?.link;
         let is_settled = now.since(link.up_at) >= SETTLED_AFTER;
         let goes_on = self.received.as_ref().is_some_and(|received| !received.may_go_on(lane));
-        (self.mixes_up() && !is_settled && !goes_on).then_some(link)
+        let may_be_of_another = self.mixes_up() || self.has_one_lane_for_all();
+        (may_be_of_another && !is_settled && !goes_on).then_some(link)
     }
 
     /// Whether the connection of a lane has brought a message of this port, or of any.
@@ -485,6 +516,7 @@ impl Peer {
         let was_known = self.paths > 0 || (by.in_map && self.has_spoken);
         if by.in_map && said.generation != 0 && self.lanes[by.lane].generation != said.generation {
             if was_known {
+                self.lanes[by.lane].stop_if_it_has_carried();
                 self.lanes[by.lane].drop_tried(freed);
                 self.lanes[by.lane].numbers = Numbers::default();
             }
@@ -493,6 +525,7 @@ impl Peer {
         if self.is_of_the_past(said.generation, by.connection) {
             return learnt;
         }
+        let begins_to_announce = by.in_map && !self.announces_in_maps;
         self.announces_in_maps |= by.in_map;
         let paths = usize::from(said.lanes.unwrap_or(1)).clamp(1, here.lanes);
         let is_another_kernel = self.is_another_kernel(said, by, paths);
@@ -515,6 +548,9 @@ impl Peer {
                 self.early = received.map_or_else(Early::default, |all| all.as_early(by.lane));
             }
             self.start_lanes_anew(!by.in_map && !self.announces_in_maps, Some(by.lane), freed);
+            if begins_to_announce {
+                self.have_others_say_who_they_are(by.lane);
+            }
         }
         // Another number only of one that has started anew: ports would have to change lanes.
         if self.paths == 0 || (paths != self.paths && learnt.anew) {
@@ -527,6 +563,21 @@ impl Peer {
             self.early.forget_all();
         }
         learnt
+    }
+
+    /// A Hawser has taken a kernel's place: what goes by other connections than this one goes to the kernel,
+    /// or to a Hawser that has not said so by them yet.
+    fn have_others_say_who_they_are(&mut self, but: usize) {
+        let others = self.lanes.iter_mut().enumerate().filter(|(at, _)| *at != but);
+        for (_, lane) in others.filter(|(_, lane)| lane.is_up()) {
+            lane.stop_if_it_has_carried();
+            lane.link.held = Some(Held::UntilItSpeaks);
+        }
+    }
+
+    /// Whether a connection goes first of those that there are.
+    pub(crate) fn has_one_that_goes_first(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.link.goes_first)
     }
 
     /// Whether an old kernel has taken the place of another one: each start of one has the same number of
@@ -637,11 +688,7 @@ impl Peer {
     fn put_in_place(&mut self, here: &Here<'_>) {
         let paths = if self.paths == 0 { here.lanes } else { self.paths };
         // What a port has left behind stays together.
-        let place = |at: usize, sent: Sent| {
-            let has_port = !sent.left && !is_of_no_port(sent.from);
-            let of_port = has_port.then(|| (here.lane_of)(sent.from)).flatten();
-            among(of_port.unwrap_or(at), paths)
-        };
+        let place = |at: usize, sent: Sent| among((here.lane_of)(sent).unwrap_or(at), paths);
         let mut all = Vec::new();
         for (at, lane) in self.lanes.iter_mut().enumerate() {
             if lane.has_untried(|sent| place(at, sent) != at) {

@@ -27,6 +27,7 @@ use hawser_core::rds::header::LANES_MAX;
 use hawser_core::rds::node::report::Report;
 use hawser_core::rds::node::{
     BindError, Config, Connection, Datagram, Node, NotTaken, Notice, Progress, Request, SendError,
+    TooManyWait, WAITING_ALL_MAX, WAITING_MAX,
 };
 use hawser_core::time::Time;
 use hawser_sys::clock::monotonic_micros;
@@ -51,10 +52,6 @@ const READS_MAX: usize = 4;
 const READS_BEFORE_MAX: usize = 32;
 /// Connections taken in a turn.
 const ACCEPTS_MAX: usize = 64;
-/// Connections of a peer that wait for a lane; more are reset.
-const WAITING_MAX: usize = LANES_MAX;
-/// Connections of all peers that wait: of more, one of the peer that has most is reset.
-const WAITING_ALL_MAX: usize = 1024;
 /// A peer has so long to end a connection that this end has ended, since something came by it last.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// TCP is asked what it has acknowledged after so many bytes, or after a time that doubles, up to one
@@ -174,17 +171,17 @@ struct Waiting {
 
 /// Which of those that wait is to be reset, now that one more of this peer does: its last one where the
 /// peer has too many, and where all together are too many the last one of the peer that has most.
-fn one_too_many(waiting: &[Waiting], from: IpAddr) -> Option<usize> {
+fn one_too_many(waiting: &[Waiting], from: IpAddr) -> Option<(usize, TooManyWait)> {
     let mut of_peers = BTreeMap::<IpAddr, usize>::new();
     waiting.iter().for_each(|one| *of_peers.entry(one.from).or_default() += 1);
-    let most = if of_peers.get(&from).is_some_and(|count| *count > WAITING_MAX) {
-        from
+    let (most, too_many) = if of_peers.get(&from).is_some_and(|count| *count > WAITING_MAX) {
+        (from, TooManyWait::OfPeer)
     } else if waiting.len() > WAITING_ALL_MAX {
-        of_peers.into_iter().max_by_key(|(_, count)| *count)?.0
+        (of_peers.into_iter().max_by_key(|(_, count)| *count)?.0, TooManyWait::OfAll)
     } else {
         return None;
     };
-    waiting.iter().rposition(|one| one.from == most)
+    waiting.iter().rposition(|one| one.from == most).map(|at| (at, too_many))
 }
 
 /// Connections in the order in which they are read: the one after that which was `first` in the last turn
@@ -558,9 +555,9 @@ impl Endpoint {
             }
             Err(NotTaken::Wait) => {
                 self.waiting.push(Waiting { from, port, fd });
-                if let Some(one_too_many) = one_too_many(&self.waiting, from) {
-                    let Waiting { from, fd, .. } = self.waiting.remove(one_too_many);
-                    self.node.refused_to_wait(from);
+                if let Some((at, too_many)) = one_too_many(&self.waiting, from) {
+                    let Waiting { from, fd, .. } = self.waiting.remove(at);
+                    self.node.refused_to_wait(from, too_many);
                     close_with_reset(fd);
                 }
             }

@@ -16,6 +16,7 @@ pub fn to_json(report: &Report, tcp_port: u16) -> Value {
                 "state": lane.state,
                 "queued": lane.queued,
                 "queued_bytes": lane.queued_bytes,
+                "unacknowledged_bytes": lane.unacknowledged_bytes,
                 "next_sequence": lane.next_sequence,
                 "expected_sequence": lane.expected,
                 "sent": counts.sent,
@@ -102,11 +103,12 @@ pub fn to_text(value: &Value) -> String {
         );
         let _ = writeln!(
             text,
-            "{:>4} {:>9} {:>7} {:>10} {:>16} {:>16} {:>8} {:>6} {:>7} {:>5}",
+            "{:>4} {:>9} {:>7} {:>10} {:>14} {:>16} {:>16} {:>8} {:>6} {:>7} {:>5}",
             "lane",
             "state",
             "queued",
             "bytes",
+            "unacknowledged",
             "next tx",
             "next rx",
             "retrans",
@@ -117,11 +119,12 @@ pub fn to_text(value: &Value) -> String {
         for lane in list(peer, "lanes") {
             let _ = writeln!(
                 text,
-                "{:>4} {:>9} {:>7} {:>10} {:>16} {:>16} {:>8} {:>6} {:>7} {:>5}",
+                "{:>4} {:>9} {:>7} {:>10} {:>14} {:>16} {:>16} {:>8} {:>6} {:>7} {:>5}",
                 field(lane, "lane"),
                 field(lane, "state"),
                 field(lane, "queued"),
                 field(lane, "queued_bytes"),
+                field(lane, "unacknowledged_bytes"),
                 field(lane, "next_sequence"),
                 field(lane, "expected_sequence"),
                 field(lane, "retransmitted"),
@@ -166,6 +169,8 @@ mod tests {
         let mut node = Node::new(Config::new([127, 0, 0, 1].into(), 5, 1));
         let port = node.bind(4001).unwrap();
         node.send(port, ([127, 0, 0, 2].into(), 9), b"hello", Time::ZERO).unwrap();
+        let lane = &to_json(&node.report(), 16_385)["peers"][0]["lanes"][0];
+        assert_eq!((&lane["queued_bytes"], &lane["unacknowledged_bytes"]), (&53.into(), &0.into()));
         let json = to_json(&node.report(), 16_385);
         assert_eq!(json["peers"][0]["address"], "127.0.0.2");
         assert_eq!(json["ports"][0]["unacknowledged_bytes"], 5 + 48);

@@ -569,21 +569,23 @@ impl Proxy {
         }
     }
 
-    /// Has the program that has this port, and has left, give it up.
+    /// A program asks for this port. One that has it, and has left, is waited for no longer.
     fn make_leave(&mut self, port: u16) {
         if let Some(token) = self.by_port.get(&port).copied()
             && self.clients.get(&token).is_some_and(|client| client.left.is_some())
         {
-            self.end_left(token);
+            self.end_left(token, &"another program takes the port");
         }
     }
 
-    fn end_left(&mut self, token: u64) {
+    /// Ends a program that has left before all that it had sent could be queued, and says why what is left
+    /// of that is not waited for.
+    fn end_left(&mut self, token: u64, why: &dyn Display) {
         let port = self.clients.get(&token).and_then(|client| client.port);
         if let Some(port) = port {
             self.program_lines.say(&format_args!(
-                "the program with port {port} has ended, and its last datagrams are dropped: the host \
-                 that they are for takes nothing"
+                "the program with port {port} has left, and the datagrams that it sent last are dropped: \
+                 they were still waiting for room, and {why}"
             ));
         }
         self.end(token, &End::Left);
@@ -594,7 +596,8 @@ impl Proxy {
             |client: &Client| client.left.is_some_and(|since| since.elapsed() >= LEAVES_AFTER);
         let left = self.clients.iter().filter(|(_, client)| has_left(client));
         for token in left.map(|(token, _)| *token).collect::<Vec<_>>() {
-            self.end_left(token);
+            let why = format_args!("have done so for {} s", LEAVES_AFTER.as_secs());
+            self.end_left(token, &why);
         }
         // A report that nobody holds is not kept.
         self.report = self.report.take().filter(|(_, report)| Arc::strong_count(report) > 1);

@@ -23,7 +23,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hawser_core::rds::node::SendError;
 use hawser_core::time::Time;
@@ -45,11 +45,13 @@ const ANSWER: u8 = 2;
 const BEGIN: Duration = Duration::from_secs(2);
 /// How long the other end may take to say what comes next.
 const SAYS_AFTER: Duration = Duration::from_secs(20);
+/// How long what has connected to a waiting end may take to say what is to be done. Others wait meanwhile.
+const PLAN_AFTER: Duration = Duration::from_secs(5);
 const SECOND: Duration = Duration::from_secs(1);
 /// Control connections are tried for so long: the other end may be starting.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// What the other end says of itself is no longer than this.
-const LINE_MAX: u64 = 4096;
+const LINE_MAX: usize = 4096;
 /// Seconds that are kept one by one.
 const SECONDS_MAX: usize = 3600;
 /// Tasks at most: ports follow each other.
@@ -171,18 +173,52 @@ pub fn passive(address: Option<IpAddr>, port: u16, show: &Show) -> Result<(), St
     let listener = TcpListener::bind(there).map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     print(&format!("waiting for incoming connection on {bound}\n"));
-    let (control, from) = listener.accept().map_err(failed)?;
+    let Asked { control, mut reader, from, plan } = wait_for_a_plan(&listener).map_err(failed)?;
     drop(listener);
     let here = control.local_addr().map_err(failed)?.ip().to_canonical();
     print(&format!("accepted connection from {from} on {here}:{port}\n"));
-    let mut reader = reader(&control).map_err(failed)?;
-    let plan: Plan = serde_json::from_str(&line(&mut reader)?)
-        .map_err(|error| format!("the other end's plan: {error}"))?;
-    check(&plan)?;
-    let run = Run::new(plan, here, from.ip().to_canonical(), false)?;
+    let run = Run::new(plan, here, from.ip().to_canonical(), false)
+        .inspect_err(|error| drop(say(&control, error)))?;
     say(&control, "ready")?;
     expect(&mut reader, "go")?;
     run.run(&control, false, show)
+}
+
+/// An active end, and what it wants.
+struct Asked {
+    control: TcpStream,
+    reader: BufReader<TcpStream>,
+    from: SocketAddr,
+    plan: Plan,
+}
+
+/// Waits for a connection that says what is to be done. Any other one is told why it is refused, and standard
+/// error says so, too.
+fn wait_for_a_plan(listener: &TcpListener) -> io::Result<Asked> {
+    loop {
+        let (control, from) = listener.accept()?;
+        match plan_of(&control) {
+            Ok((reader, plan)) => return Ok(Asked { control, reader, from, plan }),
+            Err(error) => {
+                eprintln!("hawser rds stress: the connection from {from} is refused: {error}");
+                // (One that reads nothing is not waited for: so little fits into any send buffer.)
+                let _ = say(&control, &error);
+            }
+        }
+    }
+}
+
+fn plan_of(control: &TcpStream) -> Result<(BufReader<TcpStream>, Plan), String> {
+    let mut reader = reader(control).map_err(|error| error.to_string())?;
+    let line = line(&mut reader, PLAN_AFTER)?;
+    let plan = serde_json::from_str(&line).map_err(|error| {
+        format!(
+            "what it sends is not what `hawser rds stress -s` of this version sends ({error}), and only \
+             that is taken here"
+        )
+    })?;
+    check(&plan)?;
+    Ok((reader, plan))
 }
 
 /// Connects to a passive end and says what is to be done.
@@ -252,9 +288,7 @@ fn connect(from: Option<IpAddr>, to: SocketAddr, retries: u32) -> io::Result<Tcp
     }
 }
 
-/// An end that says nothing is not waited for.
 fn reader(control: &TcpStream) -> io::Result<BufReader<TcpStream>> {
-    control.set_read_timeout(Some(SAYS_AFTER))?;
     Ok(BufReader::new(control.try_clone()?))
 }
 
@@ -264,23 +298,44 @@ fn say(mut control: &TcpStream, line: &str) -> Result<(), String> {
         .map_err(|error| format!("the other end: {error}"))
 }
 
-fn line(reader: &mut BufReader<TcpStream>) -> Result<String, String> {
-    let mut line = String::new();
-    io::Read::take(reader, LINE_MAX).read_line(&mut line).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock => {
-            format!("the other end has said nothing for {} s", SAYS_AFTER.as_secs())
+/// What the other end says next. However it divides that, it is waited for no longer than this.
+fn line(reader: &mut BufReader<TcpStream>, within: Duration) -> Result<String, String> {
+    let until = Instant::now() + within;
+    let failed = |error: io::Error| format!("the other end: {error}");
+    let mut line = Vec::new();
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let late =
+            || format!("the other end has not said within {} s what is next", within.as_secs());
+        if left.is_zero() {
+            return Err(late());
         }
-        _ => format!("the other end: {error}"),
-    })?;
-    if line.ends_with('\n') {
-        Ok(line)
-    } else {
-        Err("the other end has left: what it has printed says why".to_owned())
+        reader.get_ref().set_read_timeout(Some(left)).map_err(failed)?;
+        let bytes = match reader.fill_buf() {
+            Ok([]) => {
+                return Err("the other end has left: what it has printed says why".to_owned());
+            }
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(late()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(failed(error)),
+        };
+        let end = bytes.iter().position(|byte| *byte == b'\n');
+        let count = end.map_or(bytes.len(), |end| end + 1);
+        line.extend_from_slice(&bytes[..count]);
+        reader.consume(count);
+        if line.len() > LINE_MAX {
+            return Err(format!("the other end says more than {LINE_MAX} bytes in one line"));
+        }
+        if end.is_some() {
+            return String::from_utf8(line)
+                .map_err(|_| "the other end says what is no text".to_owned());
+        }
     }
 }
 
 fn expect(reader: &mut BufReader<TcpStream>, word: &str) -> Result<(), String> {
-    let line = line(reader)?;
+    let line = line(reader, SAYS_AFTER)?;
     if line.trim() == word { Ok(()) } else { Err(format!("the other end says: {}", line.trim())) }
 }
 
@@ -495,7 +550,7 @@ impl Run {
         message[..4].copy_from_slice(&flow.number.to_be_bytes());
         message[12..14].copy_from_slice(&from.to_be_bytes());
         message[14..16].copy_from_slice(&to.to_be_bytes());
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         self.endpoint.send(from, (self.to, to), message)?;
         self.counts.send_ns += began.elapsed().as_nanos() as u64;
         self.counts.sends += 1;
@@ -706,6 +761,38 @@ mod tests {
         ];
         for plan in wrong {
             check(&plan).unwrap_err();
+        }
+    }
+
+    /// It took the first connection, whatever that was, and ended with it.
+    #[test]
+    fn a_waiting_end_refuses_what_does_not_say_what_is_to_be_done_and_waits_on() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let there = listener.local_addr().unwrap();
+        let say_it = |what: &[u8]| {
+            let mut control = TcpStream::connect(there).unwrap();
+            control.write_all(what).unwrap();
+            control
+        };
+        let text = |plan: &Plan| format!("{}\n", serde_json::to_string(plan).unwrap());
+        drop(say_it(b""));
+        let others = [
+            say_it(b"GET / HTTP/1.1\r\n\r\n"),
+            say_it(&[0xff, b'\n']),
+            say_it(&[b'x'; LINE_MAX + 1]),
+            say_it(text(&Plan { lanes: 3, ..plan() }).as_bytes()),
+        ];
+        let wanted = say_it(text(&plan()).as_bytes());
+        let asked = wait_for_a_plan(&listener).unwrap();
+        assert_eq!(asked.from, wanted.local_addr().unwrap());
+        assert_eq!(asked.plan.request_bytes, 1024);
+        let why = ["not what `hawser rds stress -s`", "no text", "4096 bytes", "--lanes"];
+        for (mut other, why) in others.into_iter().zip(why) {
+            let mut told = Vec::new();
+            // (What it had not read yet may be followed by a reset.)
+            let _ = io::Read::read_to_end(&mut other, &mut told);
+            let told = String::from_utf8(told).unwrap();
+            assert!(told.contains(why), "{told} does not say {why}");
         }
     }
 

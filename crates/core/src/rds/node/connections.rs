@@ -4,10 +4,10 @@ use super::{
     Announcement, Arc, BTreeMap, Busy, COMES_DOWN, Connection, Duration, FLAG_MAP, GIVE_UP, Header,
     IDLE, IpAddr, KNOCK_AGAIN, LANES_MAX, MAP_BYTES, Map, Node, NotTaken, Notice, PEERS_MAX,
     PROBE_PORT, Peer, Place, Progress, QUICK_DIALS, QUICK_DIALS_TIME, Request, SHUT_OUT, SLOW,
-    SendError, State, Time, Told, UNANSWERED_MAX, VecDeque, as_ipv6, is_a_host,
+    SendError, State, Time, Told, TooManyWait, UNANSWERED_MAX, VecDeque, as_ipv6, is_a_host,
 };
 use crate::rds::header::HEADER_BYTES;
-use crate::rds::lane::{Held, Lane, MapMessage};
+use crate::rds::lane::{Binding, Held, Lane, MapMessage};
 use crate::rds::peer::HELD_MAX;
 use crate::rds::spread::{self, Seen};
 use crate::rds::stand_in::DIALLED_AGAIN;
@@ -98,7 +98,7 @@ impl Node {
             }
             lane.drop_queued(&mut self.freed, |_| true);
         }
-        self.give_room();
+        self.give_room(at);
         self.by_address.remove(&address);
         // A port that waits for one of this peer's would wait for good.
         self.tell_of_room();
@@ -248,11 +248,14 @@ impl Node {
         taken
     }
 
-    /// A connection was reset, for too many of the peer wait for a lane already.
-    pub fn refused_to_wait(&mut self, from: IpAddr) {
+    /// A connection of this peer was reset while it waited for a lane, for there are too many.
+    pub fn refused_to_wait(&mut self, from: IpAddr, too_many: TooManyWait) {
         self.totals.refused += 1;
         if let Some(at) = self.by_address.get(&from.to_canonical()).copied() {
-            self.notice(at, Told::Lanes, Notice::Lanes);
+            match too_many {
+                TooManyWait::OfPeer => self.notice(at, Told::Lanes, Notice::Lanes),
+                TooManyWait::OfAll => self.notice(at, Told::LanesOfAll, Notice::LanesOfAll),
+            }
         }
     }
 
@@ -347,7 +350,7 @@ impl Node {
         let Some(peer) = self.peers.get_mut(&at) else { return };
         if !peer.lanes[lane].has_probe() {
             let header = Header { from: PROBE_PORT, to: 0, extensions, ..Header::default() };
-            peer.lanes[lane].push(header, &[]);
+            peer.lanes[lane].push(Binding::default(), header, &[]);
             Self::ask_to_write(&mut self.requests, &mut peer.lanes[lane]);
         }
     }
@@ -356,10 +359,12 @@ impl Node {
     pub(super) fn release(&mut self, at: u32, lane: usize) -> usize {
         let Some(peer) = self.peers.get_mut(&at) else { return lane };
         peer.has_spoken |= !peer.announces_in_maps;
-        let link = &mut peer.lanes[lane].link;
-        if link.held.take().is_none() {
+        if matches!(peer.lanes[lane].link.held, None | Some(Held::UntilOthersEnd)) {
             return lane;
         }
+        let held = peer.has_one_that_goes_first().then_some(Held::UntilOthersEnd);
+        let link = &mut peer.lanes[lane].link;
+        link.held = held;
         let Some(port) = link.accepted_from.filter(|_| peer.port_is_lane) else {
             peer.stand_ins.taken(lane);
             Self::ask_to_write(&mut self.requests, &mut peer.lanes[lane]);
@@ -447,14 +452,14 @@ impl Node {
         // On whole seconds, so that a busy lane does not fill the table of timers.
         let second = now.as_micros() / 1_000_000 * 1_000_000;
         self.timers.insert((Time::from_micros(second).after(2 * IDLE), at));
-        self.give_room();
+        self.give_room(at);
     }
 
     /// Whether the connection's acknowledgements matter: something waits for them.
     #[must_use]
     pub fn has_unacknowledged(&self, connection: Connection) -> bool {
         self.place_of(connection).is_some_and(|(at, lane)| {
-            self.peers.get(&at).is_some_and(|peer| peer.lanes[lane].has_unacknowledged())
+            self.peers.get(&at).is_some_and(|peer| !peer.lanes[lane].carries_nothing())
         })
     }
 

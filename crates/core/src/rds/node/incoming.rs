@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 
 use super::{
-    Announcement, Connection, Counts, Datagram, Header, MAP_BYTES, Map, Node, Notice, PROBE_PORT,
-    Request, Time, Told,
+    Announcement, Connection, Datagram, Header, MAP_BYTES, Map, Node, Notice, PROBE_PORT, Request,
+    Time, Told,
 };
 use crate::rds::assembly::Assembly;
-use crate::rds::lane::{ANSWERS_ALL_MAX, ANSWERS_EACH, ANSWERS_MAX};
+use crate::rds::lane::{ANSWERS_ALL_MAX, ANSWERS_EACH, ANSWERS_MAX, Binding, Held};
 use crate::rds::peer::By;
 
 impl Node {
@@ -22,15 +22,13 @@ impl Node {
         this.counts.bytes_received += bytes.len() as u64;
         // Taken out, so that what a message leads to may change the lane.
         let mut assembly = std::mem::take(&mut this.link.assembly);
-        let messages = |counts: &Counts| counts.received + counts.duplicates;
-        let before = messages(&this.counts);
-        let whole = self.messages(connection, &mut assembly, &mut rest, now);
-        if whole
+        if let Some(whole) = self.messages(connection, &mut assembly, &mut rest, now)
             && let Some((at, lane)) = self.place_of(connection)
             && let Some(peer) = self.peers.get_mut(&at)
         {
             let this = &mut peer.lanes[lane];
-            let is_another = messages(&this.counts) != before;
+            // (The lane may be another one than before: its counts say nothing of this connection.)
+            let is_another = whole > 0;
             let paused = this.link.paused;
             self.partials.has(connection, assembly.memory(), is_another, paused, now);
             this.link.assembly = assembly;
@@ -104,6 +102,16 @@ impl Node {
         for connection in waiting.collect::<Vec<_>>() {
             self.resume(connection);
         }
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        if peer.has_one_that_goes_first() {
+            return;
+        }
+        for lane in &mut peer.lanes {
+            if lane.link.held == Some(Held::UntilOthersEnd) {
+                lane.link.held = None;
+                Self::ask_to_write(&mut self.requests, lane);
+            }
+        }
     }
 
     /// Whether a connection was given up, and the message that it brings is not whole yet.
@@ -126,24 +134,30 @@ impl Node {
         }
     }
 
+    /// Takes all messages that are whole now, and returns how many these were; `None` if what follows has no
+    /// meaning.
     fn messages(
         &mut self,
         connection: Connection,
         assembly: &mut Assembly,
         rest: &mut &[u8],
         now: Time,
-    ) -> bool {
+    ) -> Option<usize> {
+        let mut whole = 0;
         loop {
             match assembly.next(rest) {
-                Ok(Some((header, body))) => self.message(connection, header, body, now),
-                Ok(None) => return true,
+                Ok(Some((header, body))) => {
+                    whole += 1;
+                    self.message(connection, header, body, now);
+                }
+                Ok(None) => return Some(whole),
                 Err(too_long) => {
                     if let Some((at, _)) = self.place_of(connection) {
                         let told = |from| Notice::TooLong(from, too_long.0);
                         self.notice(at, Told::TooLong, told);
                     }
                     self.shut_out(connection, now);
-                    return false;
+                    return None;
                 }
             }
         }
@@ -250,7 +264,8 @@ impl Node {
             return;
         }
         self.answers += 1;
-        this.push(Header { from: 0, to: from, extensions, ..Header::default() }, &[]);
+        let header = Header { from: 0, to: from, extensions, ..Header::default() };
+        this.push(Binding::default(), header, &[]);
         Self::ask_to_write(&mut self.requests, this);
     }
 
@@ -271,11 +286,17 @@ impl Node {
         }
     }
 
+    /// Whether a full port keeps a connection from being read. (Others pause none.)
+    fn is_paused_by_a_port(&self, connection: Connection) -> bool {
+        let mut full = self.full.iter().filter_map(|at| self.ports.get(at));
+        full.any(|port| port.pausing.contains(&connection))
+    }
+
     pub(super) fn resume(&mut self, connection: Connection) {
         if let Some((at, lane)) = self.place_of(connection)
+            && !self.is_paused_by_a_port(connection)
             && let Some(peer) = self.peers.get_mut(&at)
             && peer.lanes[lane].link.waits_for.is_none()
-            && !self.ports.values().any(|port| port.pausing.contains(&connection))
         {
             peer.lanes[lane].link.paused = false;
             self.partials.set_paused(connection, false);

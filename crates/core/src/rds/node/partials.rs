@@ -4,9 +4,9 @@
 //!               where all of them are too much: what came of it is read to its end, and if it is not
 //!               whole then, the connection is reset. Its sender has the whole message still
 //! # Invariants
-//! * one that is not read because of a full port is not given up: what TCP has acknowledged of it is
-//!   unread, and its sender would take it for delivered. It does not grow meanwhile, and counts apart:
-//!   where these are too much, the ports that they wait for have stood still for long enough
+//! * one that is paused, for a full port or until an older connection is read, is not given up: what TCP has
+//!   acknowledged of it is unread, and its sender would take it for delivered. It does not grow meanwhile,
+//!   and counts apart: where these are too much, the full ports are waited for no longer
 //!   ([`Node::stopping`](super::Node::stopping))
 //! # Why not     to refuse the newest: peers that send a beginning and no more would shut out all others.
 //!               The peer that has most: one with eight busy lanes has more than each of many that send
@@ -101,7 +101,7 @@ impl Partials {
         }
     }
 
-    /// Bytes of those that wait for a full port.
+    /// Bytes of those that are paused, for whatever reason. Each has one message at most.
     pub(super) fn paused_bytes(&self) -> usize {
         self.paused_bytes
     }

@@ -11,6 +11,9 @@ pub struct LaneReport {
     pub queued: usize,
     /// See `queued`.
     pub queued_bytes: usize,
+    /// Of these bytes, those that were given to the connection. A message counts until all of it is
+    /// acknowledged.
+    pub unacknowledged_bytes: usize,
     /// The number of the next message to be sent.
     pub next_sequence: u64,
     /// The least number that is new among those that come.
@@ -96,6 +99,7 @@ impl Node {
                         state: lane.link.state.name(),
                         queued,
                         queued_bytes,
+                        unacknowledged_bytes: lane.unacknowledged(),
                         next_sequence,
                         expected: lane.numbers.expected(),
                         counts: lane.counts,

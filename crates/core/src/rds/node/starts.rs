@@ -22,7 +22,10 @@ impl Node {
         let ports = &self.ports;
         let here = Here {
             lanes: self.config.lanes,
-            lane_of: &|port| ports.get(&port).map(|port| port.lane),
+            lane_of: &|sent| {
+                let port = ports.get(&sent.from)?;
+                (port.binding == sent.binding).then_some(port.lane)
+            },
         };
         let peer = self.peers.get_mut(&at)?;
         let before = dropped(peer);
@@ -31,7 +34,7 @@ impl Node {
         if (anew || dropped > 0) && peer.may_say_anew(now) {
             self.requests.push_back(Request::Notice(Notice::Anew(peer.address, dropped)));
         }
-        self.give_room();
+        self.give_room(at);
         Some(done)
     }
 
@@ -62,6 +65,7 @@ impl Node {
             (learnt, learnt.anew)
         });
         let is_anew = learnt.is_some_and(|learnt| learnt.anew);
+        self.end_those_that_go_first(at);
         if let Some(own) = self.peers.get(&at).and_then(|peer| peer.own_place(by)) {
             self.with_start(at, now, |peer, _, freed| {
                 (peer.change_places(by.lane, own, freed), false)
@@ -116,6 +120,16 @@ impl Node {
         for (lane, this) in peer.lanes.iter().enumerate() {
             if let Some(connection) = this.link.connection {
                 places.insert(connection, Place { peer: at, lane: lane as u8 });
+            }
+        }
+    }
+
+    /// Connections that have carried messages to one that had not named its start yet end.
+    fn end_those_that_go_first(&mut self, at: u32) {
+        let lanes = self.peers.get(&at).map_or(0, |peer| peer.lanes.len());
+        for lane in 0..lanes {
+            if self.peers.get(&at).is_some_and(|peer| peer.lanes[lane].link.goes_first) {
+                self.drain(at, lane);
             }
         }
     }

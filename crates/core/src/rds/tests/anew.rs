@@ -15,7 +15,7 @@ fn said(generation: u8, lanes: u8) -> [u8; 10] {
 }
 
 /// The map of a Hawser, which is the first message of each of its connections.
-fn hawser_map(generation: u8, lanes: u8) -> Vec<u8> {
+pub(super) fn hawser_map(generation: u8, lanes: u8) -> Vec<u8> {
     let mut bytes = message(1, 0, 0, FLAG_MAP, &[0; 8192]);
     bytes[32..42].copy_from_slice(&said(generation, lanes));
     bytes
@@ -350,6 +350,160 @@ fn what_a_hawser_sends_by_a_connection_in_the_place_of_a_kernel_s_lane_comes_onc
         accepts(&mut node, 40_000, &[hawser_map(9, 2), twice, next]);
         assert_eq!(bodies(&mut node), [1, 2]);
     }
+}
+
+/// It was compared with what the kernel's lanes had brought, of which none had brought these.
+#[test]
+fn what_a_connection_of_the_last_start_brings_late_is_compared_with_what_that_one_brought() {
+    let mut node = node(LARGE);
+    node.bind(9).unwrap();
+    let first = accepts(&mut node, 40_000, &[hawser_map(1, 8)]);
+    let message_of = |flags, number| message(10 + u64::from(number), 4001, 9, flags, &[number]);
+    let before = accepts(&mut node, 40_005, &[hawser_map(1, 8), message_of(0, 1)]);
+    node.closed(before, Time::ZERO);
+    let late = accepts(&mut node, 40_005, &[hawser_map(1, 8)]);
+    node.closed(first, Time::ZERO);
+    let asks = probe(1, PROBE_PORT, 0, &[5, 0, 8]);
+    accepts(&mut node, 50_000, &[kernel_map(), asks, probe(2, 0, PROBE_PORT, &[5, 0, 8])]);
+    assert_eq!((node.report().peers[0].generation, bodies(&mut node)), (0, vec![1]));
+    let unread = [message_of(FLAG_AGAIN, 1), message_of(FLAG_AGAIN, 2)];
+    node.received(late, &unread.concat(), Time::ZERO);
+    assert_eq!(bodies(&mut node), [2]);
+}
+
+/// A kernel with one lane had taken for it what was dialled for a Hawser's second one.
+#[test]
+fn what_a_kernel_with_one_lane_sends_by_any_connection_comes_once() {
+    let mut now = Time::ZERO;
+    let (mut node, mut far, _) = with_a_hawser(8, &mut now);
+    node.bind(9).unwrap();
+    far.die(&mut node, now);
+    let dials_next = |node: &mut Node, now: &mut Time, wanted: u16| loop {
+        *now = now.after(Duration::from_millis(1));
+        node.tick(*now);
+        for request in requests(node) {
+            if let Request::Dial { connection, port_remainder, .. } = request {
+                node.connected(connection, *now);
+                if port_remainder == wanted {
+                    return connection;
+                }
+            }
+        }
+    };
+    let lane_0 = dials_next(&mut node, &mut now, 0);
+    let lane_1 = dials_next(&mut node, &mut now, 1);
+    node.received(lane_0, &[kernel_map(), probe(1, 0, PROBE_PORT, &[])].concat(), now);
+    assert_eq!(node.report().peers[0].paths, 1);
+    node.closed(lane_0, now);
+    let again = dials_next(&mut node, &mut now, 0);
+    // What is left unread of it is read before the next one.
+    assert_eq!(node.read_before(again, now), [lane_1]);
+    let sent = |flags| message(2, 4001, 9, flags, &[1]);
+    node.received(lane_1, &[kernel_map(), sent(0)].concat(), now);
+    node.closed(lane_1, now);
+    let next = message(3, 4001, 9, 0, &[2]);
+    node.received(again, &[kernel_map(), sent(FLAG_AGAIN), next].concat(), now);
+    assert_eq!(bodies(&mut node), [1, 2]);
+}
+
+/// What had begun to go by it went on, so it stayed the lane that it was taken for, and what came by it
+/// came once more by its own.
+#[test]
+fn what_a_hawser_sends_by_a_connection_that_has_carried_messages_to_a_kernel_comes_once() {
+    let cut_short = kernel_map().len() + 20;
+    for (cut, is_free) in [(cut_short, false), (cut_short, true), (usize::MAX, true)] {
+        let now = Time::ZERO;
+        let (mut node, lanes) = dialled_by_a_kernel(node(LARGE));
+        node.closed(lanes[3], now);
+        let ports: Vec<u16> = (0..16).map(|_| node.bind(0).unwrap()).collect();
+        for port in &ports {
+            node.send(*port, (address(SMALL), 9), &[1; 500], now).unwrap();
+        }
+        let connection = node.accept(address(SMALL), 40_000, now).unwrap();
+        let carried = write_some(&mut node, connection, cut);
+        assert!(carried > kernel_map().len());
+        if is_free {
+            node.closed(lanes[0], now);
+        }
+        requests(&mut node);
+        node.received(connection, &hawser_map(9, 2), now);
+        let asked = requests(&mut node);
+        assert!(asked.contains(&Request::Drain(connection)), "{asked:?}");
+        // What it has sent is read before a new connection of that lane.
+        assert_eq!(node.accept(address(SMALL), 40_008, now), Err(NotTaken::Wait));
+        node.received(connection, &message(2000, 4001, 9, 0, &[1]), now);
+        node.closed(connection, now);
+        lanes.iter().for_each(|lane| node.closed(*lane, now));
+        let again = [
+            hawser_map(9, 2),
+            message(2000, 4001, 9, FLAG_AGAIN, &[1]),
+            message(2001, 4001, 9, 0, &[2]),
+        ];
+        accepts(&mut node, 40_008, &again);
+        assert_eq!(bodies(&mut node), [1, 2], "cut at {cut}, its lane is free: {is_free}");
+    }
+}
+
+/// Writes up to so many bytes.
+fn write_some(node: &mut Node, connection: Connection, most: usize) -> usize {
+    let mut all = 0;
+    loop {
+        let count = node.to_write(connection).map(<[u8]>::len).iter().sum::<usize>();
+        let count = count.min(most - all);
+        if count == 0 {
+            return all;
+        }
+        node.wrote(connection, count);
+        all += count;
+    }
+}
+
+/// What had gone to it by its first lane, when it was taken for a kernel, came after what its ports sent
+/// later by other lanes.
+#[test]
+fn order_holds_where_a_hawser_with_more_lanes_has_been_taken_for_a_kernel() {
+    let mut now = Time::ZERO;
+    let mut node = node(LARGE);
+    let ports: Vec<u16> = (0..16).map(|_| node.bind(0).unwrap()).collect();
+    let send = |node: &mut Node, number: u8| {
+        for port in &ports {
+            node.send(*port, (address(SMALL), 9), &[number], Time::ZERO).unwrap();
+        }
+    };
+    let kernel = [kernel_map(), probe(1, PROBE_PORT, 0, &[]), probe(2, 0, PROBE_PORT, &[])];
+    let last = accepts(&mut node, 50_000, &kernel);
+    node.closed(last, now);
+    send(&mut node, 1);
+    let first = node.accept(address(SMALL), 40_000, now).unwrap();
+    let carried = written(&mut node, first);
+    assert_eq!(carried.iter().filter(|(header, _)| header.from > PROBE_PORT).count(), 16);
+    send(&mut node, 2);
+    node.received(first, &hawser_map(2, 8), now);
+    send(&mut node, 3);
+    let others: Vec<Connection> =
+        (40_001..40_008).map(|port| accepts(&mut node, port, &[hawser_map(2, 8)])).collect();
+    now = now.after(Duration::from_secs(5));
+    node.tick(now);
+    for other in &others {
+        node.received(*other, &message(1, 0, 99, 0, b""), now);
+        assert!(written(&mut node, *other).iter().all(|(header, _)| header.is_map()));
+    }
+    assert!(written(&mut node, first).is_empty(), "the rest of it goes by other lanes");
+    requests(&mut node);
+    node.closed(first, now);
+    let asked = requests(&mut node);
+    let to_write = asked.iter().filter(|request| matches!(request, Request::Write(_)));
+    assert_eq!(to_write.count(), 7, "{asked:?}");
+    let lane_0 = accepts(&mut node, 40_008, &[hawser_map(2, 8)]);
+    let mut got = BTreeMap::<u16, Vec<u8>>::new();
+    for connection in others.iter().chain([&lane_0]) {
+        for (header, body) in written(&mut node, *connection) {
+            if header.from > PROBE_PORT {
+                got.entry(header.from).or_default().push(body[0]);
+            }
+        }
+    }
+    assert!(ports.iter().all(|port| got[port] == [2, 3]), "{got:?}");
 }
 
 #[test]

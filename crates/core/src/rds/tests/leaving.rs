@@ -192,3 +192,39 @@ fn a_port_that_is_taken_again_waits_for_nothing_of_its_last_owner_s() {
     assert_eq!((node.leaving_bytes(), queued(&node)), (0, 1));
     assert_eq!(node.report().ports[0].sent_bytes, 1 + HEADER_BYTES);
 }
+
+/// Each looked through all that others had queued, on all lanes: this took minutes.
+#[test]
+fn ports_that_are_taken_and_given_back_cost_others_nothing() {
+    const OTHERS: usize = 200_000;
+    let mut config = Config::new(address(SMALL), 7, 1);
+    (config.lanes, config.send_buffer) = (1, 1 << 30);
+    let (mut node, gone) = (Node::new(config), address(LARGE));
+    let stays = node.bind(4000).unwrap();
+    for _ in 0..OTHERS {
+        node.send(stays, (gone, 9), b"", Time::ZERO).unwrap();
+    }
+    let come_and_go = |node: &mut Node| {
+        for _ in 0..10_000 {
+            let port = node.bind(4001).unwrap();
+            node.send(port, (gone, 9), b"x", Time::ZERO).unwrap();
+            node.unbind(port);
+        }
+    };
+    come_and_go(&mut node);
+    assert_eq!(queued(&node), OTHERS + 10_000);
+    // So much is left behind that nothing more is kept.
+    let filler = node.bind(4002).unwrap();
+    let rest = LEAVING_BYTES_MAX - node.leaving_bytes();
+    for _ in 0..rest / (1 << 20) {
+        node.send(filler, (gone, 9), &vec![1; (1 << 20) - HEADER_BYTES], Time::ZERO).unwrap();
+    }
+    let last = rest % (1 << 20) - HEADER_BYTES;
+    node.send(filler, (gone, 9), &vec![1; last], Time::ZERO).unwrap();
+    node.unbind(filler);
+    assert_eq!((node.leaving_bytes(), node.report().totals.left_behind), (LEAVING_BYTES_MAX, 0));
+    come_and_go(&mut node);
+    assert_eq!(node.report().totals.left_behind, 10_000);
+    give_up(&mut node, Time::ZERO);
+    assert_eq!((node.leaving_bytes(), queued(&node)), (0, OTHERS));
+}

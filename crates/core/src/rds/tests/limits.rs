@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use super::anew::hawser_map;
 use super::*;
 use crate::rds::congestion::Map;
 use crate::rds::header::{FLAG_AGAIN, FLAG_MAP, LANES_MAX, MESSAGE_BYTES_MAX, PROBE_PORT};
 use crate::rds::lane::ANSWERS_MAX;
 use crate::rds::node::{
     BindError, NotTaken, Notice, OVERRUN_BYTES, PARTIAL_BYTES_MAX, PEERS_MAX, SHUT_OUT, SendError,
-    UNANSWERED_MAX,
+    TooManyWait, UNANSWERED_MAX,
 };
 
 fn notices(node: &mut Node) -> Vec<Notice> {
@@ -465,10 +466,14 @@ fn connections_beyond_the_lanes_wait_and_what_was_reset_is_said_once() {
     }
     assert!(notices(&mut node).is_empty(), "they may have a lane later");
     for _ in 0..5 {
-        node.refused_to_wait(address(SMALL));
+        node.refused_to_wait(address(SMALL), TooManyWait::OfPeer);
+        node.refused_to_wait(address(SMALL), TooManyWait::OfAll);
     }
-    assert_eq!(notices(&mut node), [Notice::Lanes(address(SMALL))]);
-    assert_eq!(node.report().totals.refused, 5);
+    let peer = address(SMALL);
+    assert_eq!(notices(&mut node), [Notice::Lanes(peer), Notice::LanesOfAll(peer)]);
+    assert!(Notice::Lanes(peer).to_string().contains(": 8 of them wait"));
+    assert!(Notice::LanesOfAll(peer).to_string().starts_with("1024 connections of all peers"));
+    assert_eq!(node.report().totals.refused, 10);
 }
 
 #[test]
@@ -599,6 +604,32 @@ fn requests_and_given_up(node: &mut Node, now: Time) -> Vec<Request> {
         all.push(request);
     }
     all
+}
+
+/// Counts of its lane said whether a message had become whole. A map is in none, and a connection may get
+/// another lane by it.
+#[test]
+fn a_beginning_that_follows_the_rest_of_a_map_began_with_that() {
+    for port in [40_000, 40_003] {
+        let mut config = Config::new(address("255.0.0.1"), 7, 1);
+        config.partials = 100_000;
+        let mut node = Node::new(config);
+        let map = hawser_map(1, 8);
+        let begun = message(1, 9, 9, 0, &[7; 60_000]);
+        let connect = |node: &mut Node, from: &str, port, at| {
+            let connection = node.accept(address(from), port, at_ms(at)).unwrap();
+            node.received(connection, &map[..4000], at_ms(at));
+            connection
+        };
+        let first = connect(&mut node, "10.0.0.1", port, 0);
+        let second = connect(&mut node, "10.0.0.2", port, 1);
+        let go_on = [&map[4000..], &begun[..35_000]].concat();
+        node.received(second, &go_on, at_ms(2));
+        node.received(first, &go_on, at_ms(3));
+        let asked = requests(&mut node);
+        assert!(asked.contains(&Request::GiveUp(second)), "{asked:?}");
+        assert!(!asked.contains(&Request::GiveUp(first)), "{asked:?}");
+    }
 }
 
 #[test]

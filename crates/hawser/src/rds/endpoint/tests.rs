@@ -190,14 +190,16 @@ fn peers_that_have_many_connections_wait_shut_out_no_peer_that_has_one() {
     for number in 0..100 {
         waiting.push(one_of(1000 + number));
         let from = waiting[WAITING_ALL_MAX].from;
-        let reset = waiting.remove(one_too_many(&waiting, from).unwrap());
+        let (at, too_many) = one_too_many(&waiting, from).unwrap();
+        let reset = waiting.remove(at);
+        assert_eq!(too_many, TooManyWait::OfAll);
         assert!(reset.from < one_of(greedy).from, "one of those that have many");
     }
     // One more than a peer may have.
     let mut waiting: Vec<_> = (0..=WAITING_MAX).map(|_| one_of(7)).collect();
     waiting.push(one_of(8));
     assert_eq!(one_too_many(&waiting, one_of(8).from), None);
-    assert_eq!(one_too_many(&waiting, one_of(7).from), Some(WAITING_MAX));
+    assert_eq!(one_too_many(&waiting, one_of(7).from), Some((WAITING_MAX, TooManyWait::OfPeer)));
 }
 
 #[test]

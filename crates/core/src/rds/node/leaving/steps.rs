@@ -1,27 +1,26 @@
 //! What a node does with what such ports have queued.
 
 use super::LEAVING_BYTES_MAX;
-use crate::rds::node::{GIVE_UP, Node};
+use crate::rds::lane::{Sent, is_of_no_port};
+use crate::rds::node::{GIVE_UP, Node, Port};
 use crate::time::Time;
 
 impl Node {
-    /// A port was given back, with so much queued.
-    pub(in crate::rds::node) fn leave(&mut self, port: u16, bytes: usize) {
-        if bytes == 0 {
+    /// A port was given back. Of what others have queued nothing is touched: who binds and unbinds again
+    /// and again costs them nothing.
+    pub(in crate::rds::node) fn leave(&mut self, gone: &Port) {
+        self.leaving_bytes += gone.sent_bytes;
+        if self.leaving_bytes <= LEAVING_BYTES_MAX {
             return;
         }
-        self.leaving_bytes += bytes;
-        let is_too_much = self.leaving_bytes > LEAVING_BYTES_MAX;
-        let lanes = self.peers.values_mut().flat_map(|peer| &mut peer.lanes);
-        for lane in lanes.filter(|lane| !lane.has_nothing_of_ports()) {
-            lane.leave(port);
-            if is_too_much {
-                lane.drop_queued(&mut self.freed, |sent| sent.from == port);
-            }
-        }
-        if is_too_much {
+        for (at, count) in &gone.sent_to {
+            let Some(peer) = self.peers.get_mut(at) else { continue };
+            // (On another lane are only those that the peer's last start may have got, which are dropped
+            // when its connection ends.)
+            let lane = peer.stand_ins.carrier(peer.lane_of(gone.lane, self.config.lanes));
+            peer.lane(lane).drop_of_port(gone.binding, *count, &mut self.freed);
             self.totals.left_behind += self.freed.len() as u64;
-            self.give_room();
+            self.give_room(*at);
         }
     }
 
@@ -32,12 +31,17 @@ impl Node {
         if !peer.is_unreachable() || now.since(peer.used) < GIVE_UP {
             return;
         }
+        let ports = &self.ports;
+        let is_left = |sent: Sent| {
+            let port = ports.get(&sent.from);
+            !is_of_no_port(sent.from) && port.is_none_or(|port| port.binding != sent.binding)
+        };
         for lane in peer.lanes.iter_mut().filter(|lane| !lane.is_empty()) {
-            lane.drop_queued(&mut self.freed, |sent| sent.from == 0 || sent.left);
+            lane.drop_queued(&mut self.freed, |sent| sent.from == 0 || is_left(sent));
         }
         let of_ports = self.freed.iter().filter(|(sent, _)| sent.from != 0).count();
         self.totals.left_behind += of_ports as u64;
-        self.give_room();
+        self.give_room(at);
     }
 
     /// Bytes that ports which were given back have queued.
