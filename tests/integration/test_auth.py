@@ -164,6 +164,22 @@ def test_client_certificates(env):
     equal(refusal(env, user="app_cert")["C"], "28000")
 
 
+@pooler_only
+def test_a_certificate_of_a_user_in_no_list_opens_nothing(env):
+    """It was let in, and with a user of the database it had that user's rights."""
+    env.certificates.issue("ghost", "ghost")
+    ghost = dict(user="ghost", tls=env.tls(client="ghost"), hostname="localhost")
+    forced = dict(user="app2", password=env.target.secrets["app2"])
+    words = ("28000", 'certificate authentication failed for user "ghost"')
+    for how in (dict(hba="hostssl all all all cert\n"), dict(auth_type="cert", hba_file=None, client_tls_sslmode="verify-full")):
+        with env.pooler_with(**how, **forced) as target:
+            error = refusal(env, target, **ghost)
+            equal((error["C"], error["M"]), words)
+            assert "no such user" in target.pooler.text(), "the log says why"
+            client = env.connect(target, user="app_cert", tls=env.tls(client="client"), hostname="localhost")
+            equal(client.value("select session_user"), "app2")
+
+
 def test_a_certificate_of_a_strange_authority_is_refused(env):
     try:
         env.target.connect(user="app_cert", tls=env.tls(client="stranger"), hostname="localhost")
@@ -180,6 +196,19 @@ def test_peer_over_the_unix_socket(env):
         equal(env.connect(target, user="app_peer", host=target.socket_dir).value("select session_user"), "app_peer")
         error = refusal(env, target, user="app_peer_other", host=target.socket_dir)
         equal((error["C"], error["M"]), ("28000", 'Peer authentication failed for user "app_peer_other"'))
+
+
+@pooler_only
+def test_peer_of_a_user_in_no_list_opens_nothing(env):
+    own = own_name()
+    with env.pooler_with(hba="local all all peer\n", user="app2", password=env.target.secrets["app2"]) as target:
+        error = refusal(env, target, user=own, host=target.socket_dir)
+        equal((error["C"], error["M"]), ("28000", f'Peer authentication failed for user "{own}"'))
+    with env.pooler_with(hba="local all all peer\n", user="app2", password=env.target.secrets["app2"], append=f"""
+[[user]]
+name = "{own}"
+""") as target:
+        equal(env.connect(target, user=own, secret="", host=target.socket_dir).value("select session_user"), "app2")
 
 
 def test_peer_of_the_server_itself(env):

@@ -488,9 +488,10 @@ settings! {
     AuthSettings in Auth, Reload {
         /// Rules in PostgreSQL's pg_hba.conf format. Read again by a reload. Implies
         /// `auth_type = "hba"`. Where a rule names a host, a client's address is looked up both ways,
-        /// as PostgreSQL does, and the answer believed for `dns_max_ttl`. A rule with `trust` lets in users
-        /// that are known (`users_file`, `[[user]]`, `auth_query`), and no others, as in PgBouncer; of a
-        /// database with `hand_over_secret_file` the server knows them.
+        /// as PostgreSQL does, and the answer believed for `dns_max_ttl`. A rule with `trust`, `cert` or
+        /// `peer` lets in users that are known (`users_file`, `[[user]]`, `auth_query`), and no others, as
+        /// in PgBouncer; of a database with `hand_over_secret_file` the server knows them. With `ldap`,
+        /// `pam` and `oauth` the directory or the issuer says who there is.
         hba_file: Option<PathBuf> = "not set", example "\"pg_hba.conf\"", pgbouncer "auth_hba_file";
         /// Maps of system names to database users, in PostgreSQL's pg_ident.conf format.
         ident_file: Option<PathBuf> = "not set", example "\"pg_ident.conf\"",
