@@ -83,9 +83,10 @@ const UNREAD_BYTES_MAX: usize = 64 * 1024;
 pub enum Origin {
     /// Its address.
     Tcp(SocketAddr),
-    /// The user of its process, where the kernel says.
+    /// A unix socket.
     Unix {
-        /// The user's id.
+        /// The user of its process, where the kernel says and the process is the client's own: not of one
+        /// for which a load balancer connects.
         uid: Option<u32>,
     },
 }
@@ -285,10 +286,15 @@ impl Login {
         }
         let (limits, network) = (self.service.limits.clone(), self.origin.network());
         let header = proxy::read(self.stream()?);
-        if let Passed::For(client) =
-            Box::pin(limits.wait(Awaited::FirstPacket, network, header)).await?
-        {
-            self.origin = Origin::Tcp(client);
+        match Box::pin(limits.wait(Awaited::FirstPacket, network, header)).await? {
+            Passed::For(client) => self.origin = Origin::Tcp(client),
+            Passed::Own => {}
+            // The process that connects is not the one that logs in.
+            Passed::ForUnknown => {
+                if let Origin::Unix { uid } = &mut self.origin {
+                    *uid = None;
+                }
+            }
         }
         Ok(())
     }
