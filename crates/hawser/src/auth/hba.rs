@@ -363,9 +363,7 @@ impl Rule {
                 (INVALID_AUTHORIZATION, message)
             }
             // It fails for one who is not known (`InitializeSessionUserId`, miscinit.c).
-            Method::Trust => {
-                (INVALID_AUTHORIZATION, format!("role \"{user}\" does not exist"))
-            }
+            Method::Trust => (INVALID_AUTHORIZATION, format!("role \"{user}\" does not exist")),
             Method::Password | Method::Md5 | Method::ScramSha256 => {
                 (INVALID_PASSWORD, format!("password authentication failed for user \"{user}\""))
             }

@@ -338,9 +338,7 @@ pub fn refresh(service: &Arc<Service>) {
         let lacks = entry.pool.census().is_none();
         // One that is under way has it locked.
         let due = known.known.try_lock().is_ok_and(|known| {
-            expected
-                || !known.is_fresh(Instant::now())
-                || (lacks && known.census.is_some())
+            expected || !known.is_fresh(Instant::now()) || (lacks && known.census.is_some())
         });
         if due {
             looking.insert(key);
