@@ -359,6 +359,35 @@ def test_the_server_by_tls(env):
 
 
 @pooler_only
+def test_certificates_as_postgresqls_manual_makes_them(env):
+    """Version 1: as a server's with `prefer` they led to sessions without encryption, else to none; as a client's they ended the
+    handshake also of those who log in by a password."""
+    certificates = env.certificates
+    certificates.issue("manual", "localhost", extension="")
+    certificates.issue("manual_client", "app_cert", extension="")
+    if certificates.version("manual") != 1:
+        raise Skip("this openssl makes no certificates of version 1")
+    own = dict(client_tls_cert_file=certificates.path("manual.crt"), client_tls_key_file=certificates.path("manual.key"))
+    with env.pooler_with(client_tls_sslmode="require", hba="hostssl all all all scram-sha-256\n", **own) as near:
+        for mode in ("prefer", "require", "verify-ca", "verify-full"):
+            settings = dict(servers=[f"localhost:{near.port}"], server_tls_sslmode=mode)
+            if mode.startswith("verify"):
+                settings["server_tls_ca_file"] = certificates.path("ca.crt")
+            with env.pooler_with(**settings) as far:
+                equal(env.connect(far).value("select 1"), "1", mode)
+        settings["servers"] = [f"127.0.0.1:{near.port}"]
+        with env.pooler_with(query_wait_timeout="2s", **settings) as far:
+            try:
+                sqlstate = env.connect(far).attempt("select 1").sqlstate
+            except ServerError as error:
+                sqlstate = error.sqlstate
+            equal(sqlstate, "08006", "its name is localhost")
+    shown = dict(tls=env.tls(client="manual_client"), hostname="localhost")
+    equal(env.connect(user="app", **shown).value("select session_user"), "app", "by a password")
+    equal(env.connect(user="app_cert", **shown).value("select session_user"), "app_cert")
+
+
+@pooler_only
 def test_trap_18_logins_do_not_delay_queries(env):
     """trap 18: PBKDF2 and TLS handshakes never on an I/O thread. 8 clients log in without pause by SCRAM over TLS; another
     client's queries stay quick. (Held to the same two cores, so the bound is wide; the benchmarks have the tight one.)"""
