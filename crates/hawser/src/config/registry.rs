@@ -459,7 +459,9 @@ settings! {
     /// TLS with servers, where `[[database]]` says nothing else.
     ServerTlsSettings in Tls, Reload {
         /// libpq's `sslmode` towards servers. `verify-ca` and `verify-full` need
-        /// `server_tls_ca_file`. Unix sockets never use TLS.
+        /// `server_tls_ca_file`. With `prefer`, a server with which TLS fails is spoken to without: a
+        /// warning, and shown in `hawser status` while it lasts. Unix sockets never use TLS. A change
+        /// replaces server connections.
         server_tls_sslmode: TlsMode = "prefer", example "\"require\"", pgbouncer "server_tls_sslmode";
         /// The authorities whose server certificates are accepted (PEM).
         server_tls_ca_file: Option<PathBuf> = "not set", example "\"ca.crt\"",
