@@ -388,6 +388,27 @@ def test_certificates_as_postgresqls_manual_makes_them(env):
 
 
 @pooler_only
+def test_tighter_tls_towards_servers_holds_after_a_reload(env):
+    """Server connections that were open went on: of another authority's certificate, for example."""
+    settings = dict(servers=[f"localhost:{env.cluster.port}"], server_tls_sslmode="verify-ca", query_wait_timeout="2s")
+    with env.pooler_with(server_tls_ca_file=env.certificates.path("ca.crt"), **settings) as target:
+        client = env.connect(target)
+        before = client.value("select pg_backend_pid()")
+        target.pooler.write(server_tls_sslmode="verify-full")
+        target.pooler.reload()
+        suite_until(lambda: client.value("select pg_backend_pid()") != before, "a server connection by the new settings")
+        target.pooler.write(server_tls_ca_file=env.certificates.path("other-ca.crt"))
+        target.pooler.reload()
+
+        def refused():
+            try:
+                return client.attempt("select 1").sqlstate == "08006"
+            except Disconnected:
+                return True
+        suite_until(refused, "no server connection that the new authority has not signed", 10)
+
+
+@pooler_only
 def test_trap_18_logins_do_not_delay_queries(env):
     """trap 18: PBKDF2 and TLS handshakes never on an I/O thread. 8 clients log in without pause by SCRAM over TLS; another
     client's queries stay quick. (Held to the same two cores, so the bound is wide; the benchmarks have the tight one.)"""

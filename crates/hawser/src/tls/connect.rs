@@ -42,6 +42,8 @@ pub struct Connecting {
     /// Whether TLS begins without asking first.
     pub direct: bool,
     config: Option<Arc<ClientConfig>>,
+    /// What it was made of.
+    settings: Option<ServerTls>,
     stamps: FileStamps,
 }
 
@@ -52,6 +54,7 @@ impl Connecting {
             mode: TlsMode::Disable,
             direct: false,
             config: None,
+            settings: None,
             stamps: FileStamps::of(std::iter::empty()),
         }
     }
@@ -70,12 +73,18 @@ impl Connecting {
             mode: settings.mode,
             direct: settings.negotiation == TlsNegotiation::Direct,
             config: Some(Arc::new(client_config(settings)?)),
+            settings: Some(settings.clone()),
             stamps,
         })
     }
 
+    /// Whether connections that it has encrypted are as `new` would have them.
+    pub fn still_does(&self, new: &Self) -> bool {
+        self.settings == new.settings && !self.is_stale()
+    }
+
     /// Whether a file has changed since.
-    pub fn is_stale(&self) -> bool {
+    fn is_stale(&self) -> bool {
         self.stamps.are_stale()
     }
 
@@ -119,6 +128,7 @@ fn client_config(settings: &ServerTls) -> Result<ClientConfig, TlsError> {
             ServerCheck::any_certificate()
         }
     };
+    let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(check));
     let mut config = match (&settings.cert_file, &settings.key_file) {
         (Some(certificate), Some(key)) => {
             let own = SingleCertAndKey::from(certified_key(certificate, key)?);
@@ -128,7 +138,6 @@ fn client_config(settings: &ServerTls) -> Result<ClientConfig, TlsError> {
             return Err(TlsError::Missing {
                 setting: "server_tls_key_file",
                 needed_by: "server_tls_cert_file",
-    let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(check));
             });
         }
         (None, Some(_)) => {

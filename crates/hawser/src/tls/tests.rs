@@ -424,3 +424,40 @@ async fn a_certificate_without_its_key_is_refused_in_every_mode() {
         }
     }
 }
+
+/// Connections that were open kept what a reload had forbidden.
+#[test]
+fn connections_are_replaced_where_any_setting_of_tls_has_changed() {
+    let pki = Pki::new();
+    let load = |change: &dyn Fn(&mut ServerTls)| {
+        let mut settings = pki.connect_settings(TlsMode::VerifyCa);
+        change(&mut settings);
+        Connecting::load(&settings).unwrap()
+    };
+    let old = load(&|_| {});
+    assert!(old.still_does(&load(&|_| {})));
+    pki.issue("own", &[], "own");
+    std::fs::copy(pki.path("ca.crt"), pki.path("ca-2.crt")).unwrap();
+    let changes: [&dyn Fn(&mut ServerTls); 6] = [
+        &|one| one.mode = TlsMode::VerifyFull,
+        &|one| one.mode = TlsMode::Disable,
+        &|one| one.ca_file = Some(pki.path("ca-2.crt")),
+        &|one| {
+            one.cert_file = Some(pki.path("own.crt"));
+            one.key_file = Some(pki.path("own.key"));
+        },
+        &|one| one.protocols = TlsVersions { v1_2: false, v1_3: true },
+        &|one| one.negotiation = TlsNegotiation::Direct,
+    ];
+    for (at, change) in changes.iter().enumerate() {
+        assert!(!old.still_does(&load(change)), "{at}");
+    }
+    let disabled = |one: &mut ServerTls| one.mode = TlsMode::Disable;
+    let elsewhere = |one: &mut ServerTls| {
+        one.mode = TlsMode::Disable;
+        one.ca_file = None;
+    };
+    assert!(load(&disabled).still_does(&load(&elsewhere)), "nothing of it is used");
+    std::fs::write(pki.path("ca.crt"), std::fs::read(pki.path("own.crt")).unwrap()).unwrap();
+    assert!(!old.still_does(&load(&|_| {})), "the file is another one");
+}
