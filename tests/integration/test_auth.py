@@ -409,6 +409,30 @@ def test_tighter_tls_towards_servers_holds_after_a_reload(env):
 
 
 @pooler_only
+def test_md5_asks_unknown_users_as_it_asks_those_who_are_looked_up(env):
+    """One packet told them apart: SCRAM of unknown users, md5 of all others."""
+    server = env.server()
+    server.execute("set password_encryption = 'md5'; create role looker superuser login password 'looks'; create role looked_up login password 'x'")
+    settings = dict(hba_file=None, auth_type="md5", auth_user="looker", users_file="looker.txt",
+                    auth_query="select rolname, rolpassword from pg_authid where rolname = $1")
+    try:
+        with env.pooler_with(start=False, **settings) as target:
+            (target.pooler.directory / "looker.txt").write_text('"looker" "looks"\n')
+            target.pooler.start()
+
+            def asked(user):
+                client = env.raw(target)
+                client.send(m.startup({"user": user, "database": "app"}))
+                return int.from_bytes(client.receive().body[:4], "big")
+            equal([asked(user) for user in ("nobody_1", "looked_up", "nobody_2")], [5, 5, 5])
+            server.execute("set password_encryption = 'scram-sha-256'; alter role looked_up password 'x'")
+            suite_until(lambda: asked("looked_up") == 10, "it is looked up again", 20)
+            suite_until(lambda: asked("looked_up") == asked("nobody_3") == 10, "most are of SCRAM", 20)
+    finally:
+        server.execute("drop role looked_up; drop role looker")
+
+
+@pooler_only
 def test_trap_18_logins_do_not_delay_queries(env):
     """trap 18: PBKDF2 and TLS handshakes never on an I/O thread. 8 clients log in without pause by SCRAM over TLS; another
     client's queries stay quick. (Held to the same two cores, so the bound is wide; the benchmarks have the tight one.)"""

@@ -530,7 +530,10 @@ impl Login {
                 secret = secret.or(Some(Secret::None));
             } else {
                 match Box::pin(enquiry::look_up(&service, &config, found, database, user)).await {
-                    Ok(looked_up) => secret = looked_up.or(secret),
+                    Ok(looked_up) => {
+                        looked_up.iter().for_each(|found| access.count_looked_up(found));
+                        secret = looked_up.or(secret);
+                    }
                     Err(error) => not_looked_up = Some(error),
                 }
             }

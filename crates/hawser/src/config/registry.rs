@@ -504,8 +504,8 @@ settings! {
         users_file: Option<PathBuf> = "not set", example "\"userlist.txt\"", pgbouncer "auth_file";
         /// How clients prove who they are where there is no `hba_file`: `scram-sha-256`, `md5` (which
         /// takes SCRAM where the stored secret is SCRAM, and of unknown users what most secrets ask
-        /// for), `cert`, `plain`, `trust` (the user must still
-        /// be known), `any` (every database needs a forced `user`), or `hba`. PgBouncer's default is
+        /// for, stored ones and those that were looked up; before any is known, md5), `cert` (the user
+        /// must still be known), `plain`, `trust` (likewise), `any` (every database needs a forced `user`), or `hba`. PgBouncer's default is
         /// `md5`.
         auth_type: Option<AuthType> = "hba with an hba_file, else scram-sha-256", example "\"md5\"",
             pgbouncer "auth_type";

@@ -39,11 +39,32 @@ pub struct Access {
     pub ident: Option<IdentMap>,
     /// The keys of issuers of tokens.
     pub key_sets: KeySets,
+/// How many secrets were made in which way.
+#[derive(Debug, Default, Clone, Copy)]
+struct SecretKinds {
+    /// Stored as md5, or in clear text, of which md5 can be made.
+    md5: u64,
+    scram: u64,
+}
+
+impl SecretKinds {
+    fn count(&mut self, secret: &Secret) {
+        match secret {
+            Secret::Plain(_) | Secret::Md5(_) => self.md5 = self.md5.saturating_add(1),
+            Secret::Scram(_) => self.scram = self.scram.saturating_add(1),
+            Secret::None => {}
+        }
+    }
+}
+
     /// TLS towards servers that judge logins.
     outward: Option<Arc<ClientConfig>>,
     own: HashMap<String, Secret>,
     list: Userlist,
-    password_encryption: PasswordEncryption,
+    /// The kinds of the secrets that the files have.
+    stored: SecretKinds,
+    /// Of those that were looked up, one a lookup.
+    looked_up: Mutex<SecretKinds>,
     derived: Mutex<HashMap<String, ScramKeys>>,
     /// What users have shown, and the passwords that are known: to log in to servers.
     credentials: Mutex<HashMap<String, Arc<Credentials>>>,
@@ -95,30 +116,39 @@ impl Access {
                 Err(error) => errors.push(format!("user \"{}\": {error}", user.name)),
             }
         }
-        access.password_encryption = access.usual_encryption(auth.auth_user.as_deref());
+        access.stored = access.kinds_stored(auth.auth_user.as_deref());
         if errors.is_empty() { Ok(access) } else { Err(errors) }
     }
 
-    /// How most stored secrets are made, by what method `md5` asks of them. That of `auth_user` is no
-    /// sample: it is a plain password where all others are looked up.
-    fn usual_encryption(&self, auth_user: Option<&str>) -> PasswordEncryption {
+    /// Of the secrets in the files. That of `auth_user` is no sample: it is a plain password where all
+    /// others are looked up.
+    fn kinds_stored(&self, auth_user: Option<&str>) -> SecretKinds {
         let own = self.own.iter().map(|(name, secret)| (name.as_str(), secret));
-        let (mut md5, mut scram) = (0usize, 0usize);
-        for (name, secret) in own.chain(self.list.iter()) {
-            match secret {
-                _ if auth_user == Some(name) => {}
-                Secret::Plain(_) | Secret::Md5(_) => md5 += 1,
-                Secret::Scram(_) => scram += 1,
-                Secret::None => {}
-            }
+        let mut kinds = SecretKinds::default();
+        for (_, secret) in own.chain(self.list.iter()).filter(|(name, _)| auth_user != Some(*name))
+        {
+            kinds.count(secret);
         }
-        if md5 > scram { PasswordEncryption::Md5 } else { PasswordEncryption::ScramSha256 }
+        kinds
     }
 
-    /// What method `md5` asks of users of whom no secret is stored, unknown ones among them: the same as
-    /// of most others, so that a stranger learns nothing from it.
+    /// Counts the kind of a secret that was looked up: of all that there are, Hawser knows no more.
+    pub fn count_looked_up(&self, secret: &Secret) {
+        self.looked_up.lock().unwrap_or_else(PoisonError::into_inner).count(secret);
+    }
+
+    /// What method `md5` asks of users of whom no secret is known, unknown ones among them: the same as
+    /// of most others, so that a stranger learns nothing from it. Before any secret has been seen: md5, as
+    /// the method is called.
     pub fn password_encryption(&self) -> PasswordEncryption {
-        self.password_encryption
+        let looked_up = *self.looked_up.lock().unwrap_or_else(PoisonError::into_inner);
+        let md5 = self.stored.md5.saturating_add(looked_up.md5);
+        let scram = self.stored.scram.saturating_add(looked_up.scram);
+        if md5 > scram || (md5, scram) == (0, 0) {
+            PasswordEncryption::Md5
+        } else {
+            PasswordEncryption::ScramSha256
+        }
     }
 
     /// Takes over what users have shown since the start, and the keys of issuers that may not answer now.
@@ -136,6 +166,7 @@ impl Access {
     }
 
     /// What the files of `new` change, a line each, for the log: no secret.
+        *self.looked_up.lock().unwrap_or_else(PoisonError::into_inner) = taken(&old.looked_up);
     pub fn changes(&self, new: &Self) -> Vec<String> {
         let mut all = Vec::new();
         let records = |rules: &Option<HbaRules>| rules.as_ref().map(|rules| format!("{rules:?}"));
@@ -309,20 +340,21 @@ mod tests {
     /// Unknown users were asked by SCRAM, and so told from known ones by method md5.
     #[test]
     fn nothing_stored_counts_as_most_secrets_are() {
-        const SCRAM: &str = "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2FsdA==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
         let md5 = format!("md5{}", "a".repeat(32));
         for (secrets, auth_user, expected) in [
             (&["plain"][..], None, PasswordEncryption::Md5),
             (&[md5.as_str(), "", SCRAM, "plain"], None, PasswordEncryption::Md5),
             (&[SCRAM, SCRAM, "plain"], None, PasswordEncryption::ScramSha256),
-            (&["plain"], Some("0"), PasswordEncryption::ScramSha256),
-            (&[], None, PasswordEncryption::ScramSha256),
+            (&[SCRAM, "plain"], Some("1"), PasswordEncryption::ScramSha256),
+            (&["plain"], Some("0"), PasswordEncryption::Md5),
+            (&[], None, PasswordEncryption::Md5),
         ] {
             let mut access = Access::default();
             for (name, secret) in secrets.iter().enumerate() {
                 access.own.insert(name.to_string(), Secret::parse(Some(secret)).unwrap());
             }
-            assert_eq!(access.usual_encryption(auth_user), expected, "{secrets:?}");
+            access.stored = access.kinds_stored(auth_user);
+            assert_eq!(access.password_encryption(), expected, "{secrets:?}");
         }
     }
 
