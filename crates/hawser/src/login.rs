@@ -686,17 +686,18 @@ impl Login {
     ) -> Result<Arc<Credentials>, ClientError> {
         let access = self.service.access.load();
         if let Some(forced) = &found.forced_user {
-            return access.credentials_of(forced);
+            return access.credentials_of(forced, &found.name);
         }
         let sent = proved.password.as_deref().and_then(|sent| std::str::from_utf8(sent).ok());
+        let of = (user, access.origin(user, secret, &found.name));
         let credentials = match (secret, sent) {
             // The client has sent what the stored form does not give.
             (Secret::Md5(_) | Secret::Scram(_), Some(sent)) if proved.fits_stored => {
-                access.credentials_shown(user, sent, secret)
+                access.credentials_shown(of, sent, secret)
             }
             // Of one whom an LDAP server or PAM knows nothing is stored here.
-            (Secret::None, Some(sent)) => access.credentials_shown(user, sent, secret),
-            _ => access.credentials_from(user, secret),
+            (Secret::None, Some(sent)) => access.credentials_shown(of, sent, secret),
+            _ => access.credentials_from(of, secret),
         };
         if let (Some(keys), Secret::Scram(_)) = (&proved.keys, secret) {
             credentials.keep_keys(keys.clone());

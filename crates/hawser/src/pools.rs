@@ -577,7 +577,7 @@ fn known_credentials(
     user: &str,
 ) -> Option<Arc<Credentials>> {
     match &database.forced_user {
-        Some(forced) if forced.name == user => access.credentials_of(forced).ok(),
+        Some(forced) if forced.name == user => access.credentials_of(forced, &database.name).ok(),
         Some(_) => None,
         None => access.secret(user).map(|_| access.credentials(user)),
     }

@@ -24,21 +24,21 @@ use crate::dial::enter::Credentials;
 use crate::pools::membership;
 use crate::tls::connect::outward;
 
+/// Where a user's secret is from: servers may have other passwords for the same name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum SecretOrigin {
+    /// The files, or the user itself.
+    User,
+    /// This `[[database]]`: its `password`, or a lookup there.
+    Database(String),
+}
+
 /// Users of whom is kept what they log in to servers with; beyond, of those alone that have pools.
 const CREDENTIALS_MAX: usize = 10_000;
 
 /// Plain passwords whose keys are made ahead; beyond, at the first login.
 const DERIVED_AHEAD_MAX: usize = 10_000;
 
-/// Who may log in.
-#[derive(Debug, Default)]
-pub struct Access {
-    /// The rules, if `auth_type` is `hba`.
-    pub hba: Option<HbaRules>,
-    /// Maps of system names.
-    pub ident: Option<IdentMap>,
-    /// The keys of issuers of tokens.
-    pub key_sets: KeySets,
 /// How many secrets were made in which way.
 #[derive(Debug, Default, Clone, Copy)]
 struct SecretKinds {
@@ -57,6 +57,15 @@ impl SecretKinds {
     }
 }
 
+/// Who may log in.
+#[derive(Debug, Default)]
+pub struct Access {
+    /// The rules, if `auth_type` is `hba`.
+    pub hba: Option<HbaRules>,
+    /// Maps of system names.
+    pub ident: Option<IdentMap>,
+    /// The keys of issuers of tokens.
+    pub key_sets: KeySets,
     /// TLS towards servers that judge logins.
     outward: Option<Arc<ClientConfig>>,
     own: HashMap<String, Secret>,
@@ -67,7 +76,7 @@ impl SecretKinds {
     looked_up: Mutex<SecretKinds>,
     derived: Mutex<HashMap<String, ScramKeys>>,
     /// What users have shown, and the passwords that are known: to log in to servers.
-    credentials: Mutex<HashMap<String, Arc<Credentials>>>,
+    credentials: Mutex<HashMap<(String, SecretOrigin), Arc<Credentials>>>,
 }
 
 impl Access {
@@ -157,6 +166,7 @@ impl Access {
             of.lock().unwrap_or_else(PoisonError::into_inner).clone()
         }
         *self.credentials.lock().unwrap_or_else(PoisonError::into_inner) = taken(&old.credentials);
+        *self.looked_up.lock().unwrap_or_else(PoisonError::into_inner) = taken(&old.looked_up);
         self.key_sets.keep_from(&old.key_sets);
     }
 
@@ -166,7 +176,6 @@ impl Access {
     }
 
     /// What the files of `new` change, a line each, for the log: no secret.
-        *self.looked_up.lock().unwrap_or_else(PoisonError::into_inner) = taken(&old.looked_up);
     pub fn changes(&self, new: &Self) -> Vec<String> {
         let mut all = Vec::new();
         let records = |rules: &Option<HbaRules>| rules.as_ref().map(|rules| format!("{rules:?}"));
@@ -208,14 +217,19 @@ impl Access {
 
     /// What there is to log in to servers as this user.
     pub fn credentials(&self, user: &str) -> Arc<Credentials> {
-        self.credentials_from(user, self.secret(user).unwrap_or(&Secret::None))
+        let secret = self.secret(user).unwrap_or(&Secret::None);
+        self.credentials_from((user, SecretOrigin::User), secret)
     }
 
-    /// The same for the user of a `[[database]]`.
+    /// The same for the user of the `[[database]]` of that name.
     ///
     /// # Errors
     /// Its password cannot be used.
-    pub fn credentials_of(&self, forced: &ForcedUser) -> Result<Arc<Credentials>, ClientError> {
+    pub fn credentials_of(
+        &self,
+        forced: &ForcedUser,
+        database: &str,
+    ) -> Result<Arc<Credentials>, ClientError> {
         let Some(password) = &forced.password else {
             return Ok(self.credentials(&forced.name));
         };
@@ -225,38 +239,59 @@ impl Access {
                 format!("the password of user \"{}\" cannot be used: {error}", forced.name),
             )
         })?;
-        Ok(self.credentials_from(&forced.name, &secret))
+        let origin = SecretOrigin::Database(database.to_owned());
+        Ok(self.credentials_from((&forced.name, origin), &secret))
     }
 
-    /// The same for a user whose secret was looked up.
-    pub fn credentials_from(&self, user: &str, secret: &Secret) -> Arc<Credentials> {
-        self.keep(user, secret, || Credentials::new(secret, None))
+    /// Where the secret of a user is from who logs in to a database.
+    pub fn origin(&self, user: &str, secret: &Secret, database: &str) -> SecretOrigin {
+        match (secret, self.secret(user)) {
+            (Secret::None, _) | (_, Some(Secret::Plain(_) | Secret::Md5(_) | Secret::Scram(_))) => {
+                SecretOrigin::User
+            }
+            _ => SecretOrigin::Database(database.to_owned()),
+        }
+    }
+
+    /// The same for a user whose secret is known.
+    pub fn credentials_from(
+        &self,
+        (user, origin): (&str, SecretOrigin),
+        secret: &Secret,
+    ) -> Arc<Credentials> {
+        self.keep((user, origin), secret, || Credentials::new(secret, None))
     }
 
     /// The same for a user who has sent the password of which `stored` is kept. It is not
     /// forgotten when the user's next client proves itself in a way that shows none.
-    pub fn credentials_shown(&self, user: &str, sent: &str, stored: &Secret) -> Arc<Credentials> {
+    pub fn credentials_shown(
+        &self,
+        (user, origin): (&str, SecretOrigin),
+        sent: &str,
+        stored: &Secret,
+    ) -> Arc<Credentials> {
         let secret = Secret::Plain(sent.into());
-        self.keep(user, &secret, || Credentials::shown(sent, stored))
+        self.keep((user, origin), &secret, || Credentials::shown(sent, stored))
     }
 
     fn keep(
         &self,
-        user: &str,
+        (user, origin): (&str, SecretOrigin),
         secret: &Secret,
         make: impl Fn() -> Credentials,
     ) -> Arc<Credentials> {
+        let key = (user.to_owned(), origin);
         let mut all = self.credentials.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= CREDENTIALS_MAX && !all.contains_key(user) {
+        if all.len() >= CREDENTIALS_MAX && !all.contains_key(&key) {
             all.retain(|_, known| Arc::strong_count(known) > 1); // those that pools have
         }
-        match all.get_mut(user) {
+        match all.get_mut(&key) {
             Some(known) if known.cover(secret) => known.clone(),
             Some(known) => {
                 *known = Arc::new(make());
                 known.clone()
             }
-            None => all.entry(user.to_owned()).or_insert_with(|| Arc::new(make())).clone(),
+            None => all.entry(key).or_insert_with(|| Arc::new(make())).clone(),
         }
     }
 
@@ -337,6 +372,8 @@ pub fn canonical_ip(ip: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
+    const SCRAM: &str = "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2FsdA==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
+
     /// Unknown users were asked by SCRAM, and so told from known ones by method md5.
     #[test]
     fn nothing_stored_counts_as_most_secrets_are() {
@@ -358,14 +395,57 @@ mod tests {
         }
     }
 
+    /// Where all are looked up, one packet told unknown users from known ones.
+    #[test]
+    fn looked_up_secrets_count_and_are_remembered_by_a_reload() {
+        let scram = Secret::parse(Some(SCRAM)).unwrap();
+        let md5 = Secret::parse(Some(&format!("md5{}", "a".repeat(32)))).unwrap();
+        let access = Access::default();
+        access.count_looked_up(&Secret::None);
+        assert_eq!(access.password_encryption(), PasswordEncryption::Md5, "none has been seen");
+        access.count_looked_up(&scram);
+        assert_eq!(access.password_encryption(), PasswordEncryption::ScramSha256);
+        access.count_looked_up(&md5);
+        access.count_looked_up(&md5);
+        assert_eq!(access.password_encryption(), PasswordEncryption::Md5);
+        let new = Access::default();
+        new.count_looked_up(&scram);
+        new.keep_from(&access);
+        assert_eq!(new.password_encryption(), PasswordEncryption::Md5);
+    }
+
     #[test]
     fn a_password_that_was_shown_outlives_clients_that_show_none() {
         let access = Access::default();
         let md5 = |digit: &str| Secret::parse(Some(&format!("md5{}", digit.repeat(32)))).unwrap();
         let (stored, changed) = (md5("a"), md5("b"));
-        let shown = access.credentials_shown("ann", "secret", &stored);
-        assert!(Arc::ptr_eq(&shown, &access.credentials_from("ann", &stored)), "by certificate");
-        assert!(Arc::ptr_eq(&shown, &access.credentials_shown("ann", "secret", &stored)));
-        assert!(!Arc::ptr_eq(&shown, &access.credentials_from("ann", &changed)));
+        let ann = || ("ann", SecretOrigin::User);
+        let shown = access.credentials_shown(ann(), "secret", &stored);
+        assert!(Arc::ptr_eq(&shown, &access.credentials_from(ann(), &stored)), "by certificate");
+        assert!(Arc::ptr_eq(&shown, &access.credentials_shown(ann(), "secret", &stored)));
+        assert!(!Arc::ptr_eq(&shown, &access.credentials_from(ann(), &changed)));
+    }
+
+    /// Each of them took the place of the other at every login, with the keys that its clients had shown.
+    #[test]
+    fn databases_with_another_password_for_one_user_keep_their_own() {
+        let mut access = Access::default();
+        access.own.insert("app".to_owned(), Secret::Plain("of the list".into()));
+        let forced = |password: Option<&str>| ForcedUser {
+            name: "app".to_owned(),
+            password: password.map(|text| Password::new(text.to_owned())),
+        };
+        let (one, two) = (forced(Some("one")), forced(Some("two")));
+        let first = access.credentials_of(&one, "one").unwrap();
+        let second = access.credentials_of(&two, "two").unwrap();
+        let listed = access.credentials("app");
+        assert!(Arc::ptr_eq(&first, &access.credentials_of(&one, "one").unwrap()));
+        assert!(Arc::ptr_eq(&second, &access.credentials_of(&two, "two").unwrap()));
+        assert!(Arc::ptr_eq(&listed, &access.credentials_of(&forced(None), "three").unwrap()));
+        assert!(!Arc::ptr_eq(&first, &second) && !Arc::ptr_eq(&first, &listed));
+        let scram = Secret::parse(Some(SCRAM)).unwrap();
+        assert_eq!(access.origin("app", &scram, "one"), SecretOrigin::User);
+        assert_eq!(access.origin("ann", &scram, "one"), SecretOrigin::Database("one".to_owned()));
+        assert_eq!(access.origin("ann", &Secret::None, "one"), SecretOrigin::User);
     }
 }
