@@ -326,14 +326,19 @@ impl Login {
         if ADMIN_DATABASES.contains(&database.as_str()) {
             return Box::pin(self.enter_admin(&startup, &options, database, user)).await;
         }
-        self.service.gates.admit(&database)?;
         let config = self.config.clone();
+        let found = entry_of(&config, &database, options.replication);
+        let database = match found {
+            // One for which no entry of its own, nor `*`, stands.
+            Some(only) if config.database(&database).is_none() => only.name.clone(),
+            _ => database,
+        };
+        self.service.gates.admit(&database)?;
         let max_client_conn = config.reload.limits.max_client_conn;
         let network = self.origin.network();
         self.permit.as_mut().ok_or(Stop::Gone)?.admit(max_client_conn, network)?;
 
         let mut phase = self.service.phase.subscribe();
-        let found = entry_of(&config, &database, &user, options.replication);
         let login = async {
             let proof = self.authenticate(&database, &user, options.replication, found).await?;
             self.enter(&startup, options, (&database, &user), proof).await
@@ -581,7 +586,7 @@ impl Login {
         let service = self.service.clone();
         // The proof may have taken a while, and the configuration may be another one since.
         let config = service.config.load_full();
-        let found = entry_of(&config, database, user, options.replication)
+        let found = entry_of(&config, database, options.replication)
             .ok_or_else(|| no_database(database))?;
         if config.reload.names.application_name_add_host {
             start::add_host(&mut options.settings, &self.origin);
@@ -774,16 +779,13 @@ impl Login {
 fn entry_of<'config>(
     config: &'config Config,
     database: &str,
-    user: &str,
     replication: Replication,
 ) -> Option<&'config DatabaseConfig> {
-    match replication {
-        // It has no database: the servers are those of `*`, or of the only entry.
-        Replication::Physical => config.database(user).or_else(|| match config.databases() {
-            [only] => Some(only),
-            _ => None,
-        }),
-        Replication::None | Replication::Database => config.database(database),
+    let named = config.database(database);
+    match (replication, config.databases()) {
+        // The protocol has no database: a name that fits none may stand for the only servers that there are.
+        (Replication::Physical, [only]) => named.or(Some(only)),
+        _ => named,
     }
 }
 

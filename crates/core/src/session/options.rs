@@ -69,7 +69,8 @@ impl fmt::Debug for Asked {
 pub struct Startup {
     /// Who logs in.
     pub user: Box<[u8]>,
-    /// To which database; the user's name if none was given.
+    /// To which database; the user's name if none was given. The physical replication protocol has none, and a
+    /// pooler finds the server by it.
     pub database: Box<[u8]>,
     /// The kind of connection.
     pub replication: Replication,
@@ -189,9 +190,7 @@ pub fn parse<'a>(
     if startup.user.is_empty() {
         return Err(StartupError::NoUser);
     }
-    if startup.replication == Replication::Physical {
-        startup.database = Box::default();
-    } else if startup.database.is_empty() {
+    if startup.database.is_empty() {
         startup.database = startup.user.clone();
     }
     for asked in parse_options(options)? {
@@ -496,8 +495,11 @@ mod tests {
         ] {
             let found = startup(&[("user", "u"), ("replication", value)]).unwrap();
             assert_eq!(found.replication, expected);
-            assert_eq!(found.database.is_empty(), expected == Replication::Physical);
+            assert_eq!(&*found.database, b"u");
         }
+        // The protocol has no database; a pooler finds the server by what the client names.
+        let named = [("user", "u"), ("replication", "true"), ("database", "app")];
+        assert_eq!(&*startup(&named).unwrap().database, b"app");
         let error = startup(&[("user", "u"), ("replication", "maybe")]).unwrap_err();
         assert_eq!(error.sqlstate(), "22023");
         assert_eq!(error.to_string(), "invalid value for parameter \"replication\": \"maybe\"");
