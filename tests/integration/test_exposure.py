@@ -1,5 +1,6 @@
 """What a stranger, or a user of one database, could learn, hold up or have run."""
 
+import json
 import pathlib
 import re
 import socket
@@ -105,6 +106,22 @@ def test_names_and_errors_put_no_control_characters_into_the_log(env):
         equal(bad, [])
         for line in text.splitlines():
             assert re.match(r"\d{4}-\d\d-\d\dT[\d:.]+Z +[A-Z]+ hawser", line), f"not the start of an event: {line!r}"
+
+
+@pooler_only
+def test_json_has_no_control_characters_either(env):
+    hostile = "forged\n\x1b\u009b2Jx\u2028\x7f\u202e"  # within what is kept of a name
+    with env.pooler_with(hba="host all all all trust\n", format="json") as target:
+        pooler = target.pooler
+        connection = env.raw(target)
+        connection.send(m.startup({"user": hostile, "database": "app"}))
+        connection.collect(until="EZ")
+        until(lambda: "forged" in pooler.text(), "the name is in the log")
+        text = pathlib.Path(pooler.log).read_bytes().decode()
+        bad = [character for character in text if (ord(character) < 32 and character != "\n") or 127 <= ord(character) < 160 or character in "\u2028\u202e"]
+        equal(bad, [])
+        errors = [json.loads(line)["error"] for line in text.splitlines() if "forged" in line]
+        equal(errors, [f'role "{hostile}" does not exist'])
 
 
 def private_kib(process):
