@@ -34,12 +34,22 @@ class Certificates:
                  "-addext", "keyUsage=critical,keyCertSign,cRLSign")
 
     def issue(self, name, subject, extension="extendedKeyUsage=clientAuth,serverAuth", authority="ca"):
-        """A certificate of version 3 (rustls takes no other), replacing one of the same name."""
-        config = self.directory / f"{name}.ext"
-        config.write_text(extension + "\n")
+        """A certificate of version 3, replacing one of the same name. Without `extension`: of
+        version 1, as PostgreSQL's manual has it (19.9.5); newer OpenSSL programs make one of version 3 of that, too."""
         _openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={subject}",
                  "-keyout", self.path(f"{name}.key"), "-out", self.path(f"{name}.csr"))
+        (self.directory / f"{name}.key").chmod(0o600)
+        if not extension:
+            _openssl("x509", "-req", "-in", self.path(f"{name}.csr"), "-CA", self.path(f"{authority}.crt"),
+                     "-CAkey", self.path(f"{authority}.key"), "-CAcreateserial", "-days", DAYS, "-out", self.path(f"{name}.crt"))
+            return
+        config = self.directory / f"{name}.ext"
+        config.write_text(extension + "\n")
         _openssl("x509", "-req", "-in", self.path(f"{name}.csr"), "-CA", self.path(f"{authority}.crt"),
                  "-CAkey", self.path(f"{authority}.key"), "-CAcreateserial", "-days", DAYS,
                  "-extfile", str(config), "-out", self.path(f"{name}.crt"))
-        (self.directory / f"{name}.key").chmod(0o600)
+
+    def version(self, name):
+        """Of a certificate: 1 or 3."""
+        text = subprocess.run(["openssl", "x509", "-in", self.path(f"{name}.crt"), "-noout", "-text"], check=True, capture_output=True, text=True)
+        return int(text.stdout.split("Version:")[1].split()[0])

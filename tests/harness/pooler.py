@@ -28,7 +28,7 @@ TABLE = {
     "address": "listen", "unix_socket_mode": "listen", "max_packet_size": "listen", "tcp_socket_buffer": "listen",
     "tcp_defer_accept": "listen", "proxy_protocol_from": "listen", "congestion": "listen",
     "mptcp": "listen", "mptcp_manage": "listen", "tcp_user_timeout": "listen",
-    "hba_file": "auth", "ident_file": "auth", "users_file": "auth", "auth_query": "auth", "auth_user": "auth", "auth_dbname": "auth", "auth_ca_file": "auth",
+    "auth_type": "auth", "hba_file": "auth", "ident_file": "auth", "users_file": "auth", "auth_query": "auth", "auth_user": "auth", "auth_dbname": "auth", "auth_ca_file": "auth",
     "admin_users": "auth", "stats_users": "auth",
     "http_address": "admin", "control_socket": "admin", "console_version": "admin",
     "shutdown_timeout": "process", "loops": "process", "io": "process", "peer_id": "process", "peers": "process",

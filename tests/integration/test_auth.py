@@ -164,6 +164,22 @@ def test_client_certificates(env):
     equal(refusal(env, user="app_cert")["C"], "28000")
 
 
+@pooler_only
+def test_a_certificate_of_a_user_in_no_list_opens_nothing(env):
+    """It was let in, and with a user of the database it had that user's rights."""
+    env.certificates.issue("ghost", "ghost")
+    ghost = dict(user="ghost", tls=env.tls(client="ghost"), hostname="localhost")
+    forced = dict(user="app2", password=env.target.secrets["app2"])
+    words = ("28000", 'certificate authentication failed for user "ghost"')
+    for how in (dict(hba="hostssl all all all cert\n"), dict(auth_type="cert", hba_file=None, client_tls_sslmode="verify-full")):
+        with env.pooler_with(**how, **forced) as target:
+            error = refusal(env, target, **ghost)
+            equal((error["C"], error["M"]), words)
+            assert "no such user" in target.pooler.text(), "the log says why"
+            client = env.connect(target, user="app_cert", tls=env.tls(client="client"), hostname="localhost")
+            equal(client.value("select session_user"), "app2")
+
+
 def test_a_certificate_of_a_strange_authority_is_refused(env):
     try:
         env.target.connect(user="app_cert", tls=env.tls(client="stranger"), hostname="localhost")
@@ -180,6 +196,19 @@ def test_peer_over_the_unix_socket(env):
         equal(env.connect(target, user="app_peer", host=target.socket_dir).value("select session_user"), "app_peer")
         error = refusal(env, target, user="app_peer_other", host=target.socket_dir)
         equal((error["C"], error["M"]), ("28000", 'Peer authentication failed for user "app_peer_other"'))
+
+
+@pooler_only
+def test_peer_of_a_user_in_no_list_opens_nothing(env):
+    own = own_name()
+    with env.pooler_with(hba="local all all peer\n", user="app2", password=env.target.secrets["app2"]) as target:
+        error = refusal(env, target, user=own, host=target.socket_dir)
+        equal((error["C"], error["M"]), ("28000", f'Peer authentication failed for user "{own}"'))
+    with env.pooler_with(hba="local all all peer\n", user="app2", password=env.target.secrets["app2"], append=f"""
+[[user]]
+name = "{own}"
+""") as target:
+        equal(env.connect(target, user=own, secret="", host=target.socket_dir).value("select session_user"), "app2")
 
 
 def test_peer_of_the_server_itself(env):
@@ -327,6 +356,80 @@ def test_the_server_by_tls(env):
         except ServerError as error:
             sqlstate = error.sqlstate
         equal(sqlstate, "08006", "a server whose certificate cannot be verified")
+
+
+@pooler_only
+def test_certificates_as_postgresqls_manual_makes_them(env):
+    """Version 1: as a server's with `prefer` they led to sessions without encryption, else to none; as a client's they ended the
+    handshake also of those who log in by a password."""
+    certificates = env.certificates
+    certificates.issue("manual", "localhost", extension="")
+    certificates.issue("manual_client", "app_cert", extension="")
+    if certificates.version("manual") != 1:
+        raise Skip("this openssl makes no certificates of version 1")
+    own = dict(client_tls_cert_file=certificates.path("manual.crt"), client_tls_key_file=certificates.path("manual.key"))
+    with env.pooler_with(client_tls_sslmode="require", hba="hostssl all all all scram-sha-256\n", **own) as near:
+        for mode in ("prefer", "require", "verify-ca", "verify-full"):
+            settings = dict(servers=[f"localhost:{near.port}"], server_tls_sslmode=mode)
+            if mode.startswith("verify"):
+                settings["server_tls_ca_file"] = certificates.path("ca.crt")
+            with env.pooler_with(**settings) as far:
+                equal(env.connect(far).value("select 1"), "1", mode)
+        settings["servers"] = [f"127.0.0.1:{near.port}"]
+        with env.pooler_with(query_wait_timeout="2s", **settings) as far:
+            try:
+                sqlstate = env.connect(far).attempt("select 1").sqlstate
+            except ServerError as error:
+                sqlstate = error.sqlstate
+            equal(sqlstate, "08006", "its name is localhost")
+    shown = dict(tls=env.tls(client="manual_client"), hostname="localhost")
+    equal(env.connect(user="app", **shown).value("select session_user"), "app", "by a password")
+    equal(env.connect(user="app_cert", **shown).value("select session_user"), "app_cert")
+
+
+@pooler_only
+def test_tighter_tls_towards_servers_holds_after_a_reload(env):
+    """Server connections that were open went on: of another authority's certificate, for example."""
+    settings = dict(servers=[f"localhost:{env.cluster.port}"], server_tls_sslmode="verify-ca", query_wait_timeout="2s")
+    with env.pooler_with(server_tls_ca_file=env.certificates.path("ca.crt"), **settings) as target:
+        client = env.connect(target)
+        before = client.value("select pg_backend_pid()")
+        target.pooler.write(server_tls_sslmode="verify-full")
+        target.pooler.reload()
+        suite_until(lambda: client.value("select pg_backend_pid()") != before, "a server connection by the new settings")
+        target.pooler.write(server_tls_ca_file=env.certificates.path("other-ca.crt"))
+        target.pooler.reload()
+
+        def refused():
+            try:
+                return client.attempt("select 1").sqlstate == "08006"
+            except Disconnected:
+                return True
+        suite_until(refused, "no server connection that the new authority has not signed", 10)
+
+
+@pooler_only
+def test_md5_asks_unknown_users_as_it_asks_those_who_are_looked_up(env):
+    """One packet told them apart: SCRAM of unknown users, md5 of all others."""
+    server = env.server()
+    server.execute("set password_encryption = 'md5'; create role looker superuser login password 'looks'; create role looked_up login password 'x'")
+    settings = dict(hba_file=None, auth_type="md5", auth_user="looker", users_file="looker.txt",
+                    auth_query="select rolname, rolpassword from pg_authid where rolname = $1")
+    try:
+        with env.pooler_with(start=False, **settings) as target:
+            (target.pooler.directory / "looker.txt").write_text('"looker" "looks"\n')
+            target.pooler.start()
+
+            def asked(user):
+                client = env.raw(target)
+                client.send(m.startup({"user": user, "database": "app"}))
+                return int.from_bytes(client.receive().body[:4], "big")
+            equal([asked(user) for user in ("nobody_1", "looked_up", "nobody_2")], [5, 5, 5])
+            server.execute("set password_encryption = 'scram-sha-256'; alter role looked_up password 'x'")
+            suite_until(lambda: asked("looked_up") == 10, "it is looked up again", 20)
+            suite_until(lambda: asked("looked_up") == asked("nobody_3") == 10, "most are of SCRAM", 20)
+    finally:
+        server.execute("drop role looked_up; drop role looker")
 
 
 @pooler_only

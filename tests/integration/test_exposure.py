@@ -1,5 +1,6 @@
 """What a stranger, or a user of one database, could learn, hold up or have run."""
 
+import json
 import pathlib
 import re
 import socket
@@ -105,6 +106,68 @@ def test_names_and_errors_put_no_control_characters_into_the_log(env):
         equal(bad, [])
         for line in text.splitlines():
             assert re.match(r"\d{4}-\d\d-\d\dT[\d:.]+Z +[A-Z]+ hawser", line), f"not the start of an event: {line!r}"
+
+
+@pooler_only
+def test_json_has_no_control_characters_either(env):
+    hostile = "forged\n\x1b\u009b2Jx\u2028\x7f\u202e"  # within what is kept of a name
+    with env.pooler_with(hba="host all all all trust\n", format="json") as target:
+        pooler = target.pooler
+        connection = env.raw(target)
+        connection.send(m.startup({"user": hostile, "database": "app"}))
+        connection.collect(until="EZ")
+        until(lambda: "forged" in pooler.text(), "the name is in the log")
+        text = pathlib.Path(pooler.log).read_bytes().decode()
+        bad = [character for character in text if (ord(character) < 32 and character != "\n") or 127 <= ord(character) < 160 or character in "\u2028\u202e"]
+        equal(bad, [])
+        errors = [json.loads(line)["error"] for line in text.splitlines() if "forged" in line]
+        equal(errors, [f'role "{hostile}" does not exist'])
+
+
+def private_kib(process):
+    status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.split("RssAnon:")[1].split()[0])
+
+
+def unsent_kib(port):
+    """What the kernel keeps for connections from this port."""
+    rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(int(row[4].split(":")[0], 16) for row in rows if int(row[1].split(":")[1], 16) == port) // 1024
+
+
+@pooler_only
+@limit(120)
+def test_readers_of_pages_that_do_not_read_hold_one_copy(env):
+    """120 held 132 MiB where there were 400 pools: a copy each, in Hawser or, as far as it took them, in the kernel."""
+    users = [f"pages_{number}" for number in range(150)]
+    server = env.server()
+    server.execute("".join(f"create role {user} login;" for user in users))
+    try:
+        with env.pooler_with(start=False, hba_file=None, auth_type="trust", max_server_connections=20) as target:
+            pooler = target.pooler
+            with open(pooler.directory / "userlist.txt", "a") as file:
+                file.writelines(f'"{user}" ""\n' for user in users)
+            pooler.start()
+            for user in users:
+                with target.connect(user=user):
+                    pass
+            size = len(pooler.http("/metrics")[1])
+            before = private_kib(pooler.process)
+            slow = []
+            for _ in range(120):
+                one = socket.socket()
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+                one.connect(("127.0.0.1", pooler.http_port))
+                one.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                slow.append(one)
+            time.sleep(3)
+            grown = private_kib(pooler.process) - before + unsent_kib(pooler.http_port)
+            assert grown < 30 * size // 1024, f"{grown} KiB for pages of {size} bytes"
+            equal(pooler.http("/metrics")[0], 200)
+            for one in slow:
+                one.close()
+    finally:
+        server.execute("".join(f"drop role {user};" for user in users))
 
 
 @pooler_only

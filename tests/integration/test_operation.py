@@ -325,6 +325,20 @@ def test_check_says_what_is_wrong_and_where(env):
 
 
 @pooler_only
+def test_check_names_authorities_whose_keys_are_too_short(env):
+    """OpenSSL may take them; ring verifies nothing that they have signed."""
+    with env.pooler_with(start=False) as target:
+        directory = target.pooler.directory
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:1024", "-nodes", "-days", "2", "-subj", "/CN=short",
+                        "-keyout", directory / "short.key", "-out", directory / "short.crt"], check=True, capture_output=True)
+        target.pooler.write(server_tls_sslmode="verify-ca", server_tls_ca_file="short.crt")
+        done = subprocess.run([binary(), "check", "-c", str(target.pooler.config)], capture_output=True, text=True, timeout=60, cwd=directory)
+        lines = [line for line in done.stdout.splitlines() if "1024 bits" in line]
+        assert len(lines) == 1 and lines[0].startswith("warn") and "short.crt" in lines[0], done.stdout
+        target.pooler.start()
+
+
+@pooler_only
 def test_check_names_what_cannot_be_known_of_a_database(env):
     """Of sessions whose server has not the extension: functions that change them, which no statement's text shows."""
     env.server().execute("drop database if exists looked_at")

@@ -7,6 +7,7 @@ import threading
 import time
 
 from harness import messages as m
+from harness.postgres import own_name
 from harness.suite import equal, pooler_only, until
 from harness.wire import Disconnected, ServerError
 
@@ -140,6 +141,33 @@ def test_a_header_that_does_not_come_is_bounded_by_client_login_timeout(env):
             client.send(part)
             assert not client.is_closed(0.3), part
             assert client.is_closed(3), part
+
+
+@pooler_only
+def test_a_client_without_an_address_is_not_the_balancers_process(env):
+    """Over the unix socket it had the console without a password, and what `peer` gives the balancer."""
+    own = own_name()
+    user = f'\n[[user]]\nname = "{own}"\n'
+    unspec, unix = (SIGNATURE + struct.pack("!BBH", 0x21, kind, len(rest)) + rest for kind, rest in ((0, b""), (0x31, b"\0" * 216)))
+    local = SIGNATURE + struct.pack("!BBH", 0x20, 0, 0)
+
+    def enter_as(target, header, who, database):
+        client = env.raw(target, host=target.socket_dir)
+        client.send(header)
+        client.send(m.startup({"user": who, "database": database}))
+        return client.login("", who)
+    with env.pooler_with(hba="local all all peer\n", append=user, proxy_protocol_from=["unix"], user="app2",
+                         password=env.target.secrets["app2"]) as target:
+        until(lambda: "hawser::serve: ready" in target.pooler.text(), "the unix socket, too")
+        for who, database in (("pgbouncer", "pgbouncer"), (own, "app")):
+            for header in (b"PROXY UNKNOWN\r\n", unspec, unix):
+                try:
+                    enter_as(target, header, who, database)
+                except ServerError as error:
+                    equal(error.sqlstate, "28000")
+                else:
+                    raise AssertionError(f"{who} is in by {header}")
+            enter_as(target, local, who, database)
 
 
 @pooler_only

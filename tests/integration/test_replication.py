@@ -7,7 +7,7 @@ import subprocess
 import time
 
 from harness import messages as m
-from harness.suite import equal, limit, until
+from harness.suite import equal, limit, pooler_only, until
 from harness.wire import ServerError
 
 SETTINGS = {"pool_size": 1}
@@ -43,6 +43,36 @@ def test_commands_of_the_replication_protocol(env):
     equal(result.rows[0][3], None)
     equal(client.value("SHOW wal_level"), "logical")
     equal(replication(env, "database", database="app").execute("IDENTIFY_SYSTEM").rows[0][3], "app")
+
+
+@pooler_only
+def test_physical_replication_goes_to_the_database_that_it_names(env):
+    """As in PgBouncer: what the client names, or its user's name, finds the servers. Hawser looked for the user's alone."""
+    def physical(target, **database):
+        with env.connect(target, user="replicator", replication="true", **database) as client:
+            return len(client.execute("IDENTIFY_SYSTEM").rows)
+
+    def refused(target, **database):
+        try:
+            physical(target, **database)
+        except ServerError as error:
+            return error.sqlstate, error.fields["M"]
+        raise AssertionError("it is in")
+    with env.pooler_with(start=False) as target:
+        config = target.pooler.config
+        only = config.read_text().replace('name = "*"', 'name = "app"')
+        other = '\n[[database]]\nname = "{}"\nservers = ["' + env.cluster.address + '"]\n'
+        config.write_text(only + other.format("other"))
+        target.pooler.start()
+        equal(physical(target, database="app"), 1)
+        equal(refused(target, database="nowhere"), ("3D000", 'database "nowhere" does not exist'))
+        equal(refused(target, database=""), ("3D000", 'database "replicator" does not exist'))
+        config.write_text(only + other.format("replicator"))
+        target.pooler.reload()
+        equal(physical(target, database=""), 1)
+        config.write_text(only)
+        target.pooler.reload()
+        equal(physical(target, database="nowhere"), 1, "there are no other servers")
 
 
 def test_sql_on_a_logical_replication_connection(env):

@@ -135,6 +135,34 @@ def test_passed_sockets_are_listened_on_in_place_of_the_configured(env):
 
 
 @pooler_only
+def test_children_get_no_passed_socket_and_no_word_of_the_service_manager(env):
+    """A command that lived on kept the port; one could say READY=1 in Hawser's place."""
+    with env.pooler_with(start=False, user="app2", password_command=["./token"], servers=[f"127.0.0.1:{env.cluster.port}"]) as target:
+        pooler = target.pooler
+        tcp, unix, port = passed_sockets(pooler.directory)
+        configured, target.port = target.port, port
+        script = pooler.directory / "token"
+        script.write_text(f"""#!/bin/sh
+ls -l /proc/$$/fd > seen
+env >> seen
+printf '%s' '{target.secrets["app2"]}'
+""")
+        script.chmod(0o700)
+        activated(target, tcp, unix)
+        manager = Manager(pooler.directory)
+        pooler.environment = {"NOTIFY_SOCKET": manager.path}
+        pooler.start()
+        equal(env.connect(target).value("select session_user"), "app2")
+        seen = (pooler.directory / "seen").read_text()
+        passed = [line for line in seen.splitlines() if any(f" {number} -> socket:" in line for number in (3, 4))]
+        equal(passed + [line for line in seen.splitlines() if line.startswith(("LISTEN_", "NOTIFY_"))], [])
+        pooler.stop()
+        manager.close()
+        tcp.close(), unix.close()
+        pooler.launcher, pooler.pass_fds, pooler.environment, target.port = [], (), {}, configured
+
+
+@pooler_only
 def test_sockets_passed_to_another_process_are_left_alone(env):
     with env.pooler_with(start=False) as target:
         tcp, unix, _ = passed_sockets(target.pooler.directory)

@@ -10,6 +10,7 @@ pub(crate) mod exposed;
 mod places;
 mod shared;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -31,6 +32,7 @@ use crate::login::access::Access;
 use crate::pools::Connectings;
 use crate::reactor::host::IoHost;
 use crate::tls::accept::Accepting;
+use crate::tls::weaknesses;
 use crate::{process, serve};
 
 /// How long a server may take to answer.
@@ -259,6 +261,13 @@ impl Report {
             Ok(Some(_)) => self.add(Grade::Ok, "TLS for clients: certificate and key match"),
             Ok(None) => self.add(Grade::Ok, "TLS for clients is off"),
             Err(error) => self.add(Grade::Error, format!("TLS for clients: {error}")),
+        }
+        let files = config.databases().iter().map(|database| &database.tls.ca_file);
+        let others =
+            [&config.reload.client_tls.client_tls_ca_file, &config.reload.auth.auth_ca_file];
+        let files = files.chain(others).flatten();
+        for text in files.collect::<BTreeSet<_>>().into_iter().flat_map(|path| weaknesses(path)) {
+            self.add(Grade::Warning, text);
         }
         if let Err(errors) = Connectings::load(config) {
             for error in errors {

@@ -24,6 +24,7 @@ pub mod standing;
 pub mod talk;
 #[cfg(test)]
 pub(crate) mod tests;
+pub mod unencrypted;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -45,7 +46,8 @@ use tokio::time::timeout;
 use crate::bypass::usage::BypassUsage;
 use crate::cc::usage::CongestionUsage;
 use crate::config::{
-    LoadBalanceHosts, MptcpUse, ProxyProtocol, ServerAddress, TargetSessionAttrs, host_and_port,
+    LoadBalanceHosts, MptcpUse, ProxyProtocol, ServerAddress, TargetSessionAttrs, TlsMode,
+    host_and_port,
 };
 use crate::limits::{AddressPermit, Full};
 use crate::link::links::Links;
@@ -57,6 +59,7 @@ use enter::{Credentials, EnterError, Entered, enter};
 use password::{PasswordError, PasswordSource, Passwords};
 use reach::{Encryption, Endpoint};
 use talk::{Talk, TalkError};
+use unencrypted::Unencrypted;
 
 /// The first pause after a server has failed; each further one doubles, up to the target's bound.
 const RETRY_AFTER_FIRST: Duration = Duration::from_millis(100);
@@ -434,6 +437,8 @@ pub struct Dialler {
     pub mptcp: MptcpUsage,
     /// Those of this host that go past TCP.
     pub bypass: BypassUsage,
+    /// Those of servers with which TLS has failed.
+    pub unencrypted: Unencrypted,
     /// Congestion control of connections, on both sides.
     pub congestion: CongestionUsage,
     /// Ends of links that this process runs.
@@ -659,6 +664,13 @@ impl Dialler {
             match result {
                 Ok((talk, entered)) => {
                     let encrypted = talk.stream().is_encrypted();
+                    match (&first_error, target.tls.mode) {
+                        (Some(DialError::Tls { reason, .. }), TlsMode::Prefer) => {
+                            self.unencrypted.falls_back(server, reason);
+                        }
+                        (None, TlsMode::Prefer) if encrypted => self.unencrypted.encrypted(server),
+                        _ => {}
+                    }
                     let transport = match (server.mptcp(), endpoint) {
                         (_, Endpoint::Unix(_) | Endpoint::Link { .. }) => Transport::Unix,
                         (MptcpUse::Off, Endpoint::Tcp { .. }) => Transport::Tcp,

@@ -78,7 +78,7 @@ pub fn begin_to(outputs: Outputs, format: LogFormat, level: LogLevel) {
         LogFormat::Text => {
             lines.with_ansi(in_colours).fmt_fields(debug_fn(write_field).delimited(" ")).boxed()
         }
-        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).map_event_format(AsJson).boxed(),
         LogFormat::PgBouncer => lines
             .with_ansi(false)
             .fmt_fields(debug_fn(write_field).delimited(" "))
@@ -89,6 +89,40 @@ pub fn begin_to(outputs: Outputs, format: LogFormat, level: LogLevel) {
     if Registry::default().with(lines.with_filter(filter)).try_init().is_ok() {
         let _ = LEVEL.set(handle);
     }
+}
+
+/// JSON, with escapes also for what serde writes as it is: DEL, the C1 controls and those of direction.
+struct AsJson<F>(F);
+
+impl<F, S, N> FormatEvent<S, N> for AsJson<F>
+where
+    F: FormatEvent<S, N>,
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut out: Writer<'_>,
+        event: &Event<'_>,
+    ) -> Written {
+        let mut line = String::new();
+        self.0.format_event(context, Writer::new(&mut line), event)?;
+        write_json(&mut out, &line)
+    }
+}
+
+/// Such characters stand inside of strings only. (All have four digits, and the controls below a space are
+/// escaped, but for the end of the line.)
+fn write_json(out: &mut impl Write, line: &str) -> Written {
+    let mut from = 0;
+    for (at, character) in line.char_indices() {
+        if character > ' ' && is_control(character) {
+            write!(out, "{}\\u{:04x}", &line[from..at], u32::from(character))?;
+            from = at + character.len_utf8();
+        }
+    }
+    out.write_str(&line[from..])
 }
 
 /// `2026-11-23 23:52:01.123 UTC [4711] LOG message`, as PgBouncer on standard error.
@@ -123,7 +157,7 @@ where
 }
 
 /// Writes the message, or a field with its name: the one place through which text of clients and
-/// servers gets into the text log (JSON escapes by itself).
+/// servers gets into the text log (for JSON see [`AsJson`]).
 fn write_field(out: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> Written {
     if field.name() != "message" {
         let (on, off) = if out.has_ansi_escapes() { ("\x1b[3m", "\x1b[0m") } else { ("", "") };
@@ -182,6 +216,18 @@ mod tests {
         let written = "a\\nb\\r\\u{1b}[2Jc\\u{9b}d\\u{2028}e\\u{202e}f\\tg\\u{0}h\\u{7f} \u{e4}\u{1f600}\"'\\";
         assert_eq!(out, written);
         assert_eq!(without_control(hostile), written);
+    }
+
+    #[test]
+    fn json_has_them_by_their_numbers_too() {
+        let hostile = "a\nb\u{9b}31m\u{2028}\u{202e}\u{7f}\u{e4}\u{1f600}\"\\";
+        let line = format!("{}\n", serde_json::json!({ "error": hostile }));
+        let mut out = String::new();
+        write_json(&mut out, &line).unwrap();
+        assert!(!out.trim_end().contains(is_control), "{out}");
+        assert!(out.contains(r"\u009b31m\u2028\u202e\u007f"), "{out}");
+        let read: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(read["error"], hostile);
     }
 
     #[test]

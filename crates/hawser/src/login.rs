@@ -83,9 +83,10 @@ const UNREAD_BYTES_MAX: usize = 64 * 1024;
 pub enum Origin {
     /// Its address.
     Tcp(SocketAddr),
-    /// The user of its process, where the kernel says.
+    /// A unix socket.
     Unix {
-        /// The user's id.
+        /// The user of its process, where the kernel says and the process is the client's own: not of one
+        /// for which a load balancer connects.
         uid: Option<u32>,
     },
 }
@@ -285,10 +286,15 @@ impl Login {
         }
         let (limits, network) = (self.service.limits.clone(), self.origin.network());
         let header = proxy::read(self.stream()?);
-        if let Passed::For(client) =
-            Box::pin(limits.wait(Awaited::FirstPacket, network, header)).await?
-        {
-            self.origin = Origin::Tcp(client);
+        match Box::pin(limits.wait(Awaited::FirstPacket, network, header)).await? {
+            Passed::For(client) => self.origin = Origin::Tcp(client),
+            Passed::Own => {}
+            // The process that connects is not the one that logs in.
+            Passed::ForUnknown => {
+                if let Origin::Unix { uid } = &mut self.origin {
+                    *uid = None;
+                }
+            }
         }
         Ok(())
     }
@@ -320,14 +326,19 @@ impl Login {
         if ADMIN_DATABASES.contains(&database.as_str()) {
             return Box::pin(self.enter_admin(&startup, &options, database, user)).await;
         }
-        self.service.gates.admit(&database)?;
         let config = self.config.clone();
+        let found = entry_of(&config, &database, options.replication);
+        let database = match found {
+            // One for which no entry of its own, nor `*`, stands.
+            Some(only) if config.database(&database).is_none() => only.name.clone(),
+            _ => database,
+        };
+        self.service.gates.admit(&database)?;
         let max_client_conn = config.reload.limits.max_client_conn;
         let network = self.origin.network();
         self.permit.as_mut().ok_or(Stop::Gone)?.admit(max_client_conn, network)?;
 
         let mut phase = self.service.phase.subscribe();
-        let found = entry_of(&config, &database, &user, options.replication);
         let login = async {
             let proof = self.authenticate(&database, &user, options.replication, found).await?;
             self.enter(&startup, options, (&database, &user), proof).await
@@ -524,7 +535,10 @@ impl Login {
                 secret = secret.or(Some(Secret::None));
             } else {
                 match Box::pin(enquiry::look_up(&service, &config, found, database, user)).await {
-                    Ok(looked_up) => secret = looked_up.or(secret),
+                    Ok(looked_up) => {
+                        looked_up.iter().for_each(|found| access.count_looked_up(found));
+                        secret = looked_up.or(secret);
+                    }
                     Err(error) => not_looked_up = Some(error),
                 }
             }
@@ -572,7 +586,7 @@ impl Login {
         let service = self.service.clone();
         // The proof may have taken a while, and the configuration may be another one since.
         let config = service.config.load_full();
-        let found = entry_of(&config, database, user, options.replication)
+        let found = entry_of(&config, database, options.replication)
             .ok_or_else(|| no_database(database))?;
         if config.reload.names.application_name_add_host {
             start::add_host(&mut options.settings, &self.origin);
@@ -677,17 +691,18 @@ impl Login {
     ) -> Result<Arc<Credentials>, ClientError> {
         let access = self.service.access.load();
         if let Some(forced) = &found.forced_user {
-            return access.credentials_of(forced);
+            return access.credentials_of(forced, &found.name);
         }
         let sent = proved.password.as_deref().and_then(|sent| std::str::from_utf8(sent).ok());
+        let of = (user, access.origin(user, secret, &found.name));
         let credentials = match (secret, sent) {
             // The client has sent what the stored form does not give.
             (Secret::Md5(_) | Secret::Scram(_), Some(sent)) if proved.fits_stored => {
-                access.credentials_shown(user, sent, secret)
+                access.credentials_shown(of, sent, secret)
             }
             // Of one whom an LDAP server or PAM knows nothing is stored here.
-            (Secret::None, Some(sent)) => access.credentials_shown(user, sent, secret),
-            _ => access.credentials_from(user, secret),
+            (Secret::None, Some(sent)) => access.credentials_shown(of, sent, secret),
+            _ => access.credentials_from(of, secret),
         };
         if let (Some(keys), Secret::Scram(_)) = (&proved.keys, secret) {
             credentials.keep_keys(keys.clone());
@@ -764,16 +779,13 @@ impl Login {
 fn entry_of<'config>(
     config: &'config Config,
     database: &str,
-    user: &str,
     replication: Replication,
 ) -> Option<&'config DatabaseConfig> {
-    match replication {
-        // It has no database: the servers are those of `*`, or of the only entry.
-        Replication::Physical => config.database(user).or_else(|| match config.databases() {
-            [only] => Some(only),
-            _ => None,
-        }),
-        Replication::None | Replication::Database => config.database(database),
+    let named = config.database(database);
+    match (replication, config.databases()) {
+        // The protocol has no database: a name that fits none may stand for the only servers that there are.
+        (Replication::Physical, [only]) => named.or(Some(only)),
+        _ => named,
     }
 }
 

@@ -14,6 +14,7 @@ pub mod host;
 pub mod http;
 pub mod page;
 pub mod process;
+mod unsent;
 
 use hawser_core::engine::message::Scope;
 use std::sync::{Arc, Mutex, PoisonError};

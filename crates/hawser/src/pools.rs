@@ -537,8 +537,7 @@ impl Pools {
             let new = route(&config, database, &entry.key.user, login, &connectings);
             let moved = old.target.servers != new.target.servers
                 || old.target.session_attrs != new.target.session_attrs
-                || old.target.tls.mode != new.target.tls.mode
-                || old.target.tls.is_stale()
+                || !old.target.tls.still_does(&new.target.tls)
                 || old.target.reports != new.target.reports
                 || old.target.hands_over != new.target.hands_over
                 || (new.target.hands_over && old.secret != new.secret)
@@ -578,7 +577,7 @@ fn known_credentials(
     user: &str,
 ) -> Option<Arc<Credentials>> {
     match &database.forced_user {
-        Some(forced) if forced.name == user => access.credentials_of(forced).ok(),
+        Some(forced) if forced.name == user => access.credentials_of(forced, &database.name).ok(),
         Some(_) => None,
         None => access.secret(user).map(|_| access.credentials(user)),
     }

@@ -9,9 +9,10 @@
 //! * nothing weaker than TLS 1.2
 //!
 //! # Limits
-//! Keys in PEM without a passphrase. Certificate revocation lists are not read.
+//! Keys in PEM without a passphrase. Certificate revocation lists are not read. No RSA keys below 2,048 bits.
 
 pub mod accept;
+mod certificate;
 pub mod connect;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -25,12 +26,18 @@ use std::time::SystemTime;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, SupportedProtocolVersion};
+
+use certificate::{Authorities, Certificate};
 
 use crate::config::{Tls13Ciphers, TlsCiphers, TlsCurves, TlsVersions};
 
 /// The protocol name that both ends of direct TLS must agree on (ALPN; PostgreSQL 17).
 pub const ALPN: &[u8] = b"postgresql";
+
+/// The shortest RSA keys that ring verifies.
+const RSA_BITS_MIN: usize = 2048;
 
 /// Why TLS cannot be set up. Each is a matter of the configuration.
 #[derive(Debug)]
@@ -77,14 +84,8 @@ pub enum TlsError {
 }
 
 impl TlsError {
-    /// Why rustls refuses a certificate with its key.
-    fn of_pair(certificate: &Path, key: &Path, error: &rustls::Error) -> Self {
-        match error {
-            rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch) => {
-                Self::OtherKey { certificate: certificate.to_owned(), key: key.to_owned() }
-            }
-            _ => Self::Unusable { path: certificate.to_owned(), reason: error.to_string() },
-        }
+    fn unusable(path: &Path, error: &rustls::Error) -> Self {
+        Self::Unusable { path: path.to_owned(), reason: error.to_string() }
     }
 }
 
@@ -176,15 +177,45 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     })
 }
 
-fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
-    let mut store = RootCertStore::empty();
-    for certificate in certificates("certificate authority", path)? {
-        store.add(certificate).map_err(|error| TlsError::Unusable {
-            path: path.to_owned(),
-            reason: error.to_string(),
-        })?;
+/// Our own certificate, of any version, with its key.
+fn certified_key(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, TlsError> {
+    let chain = certificates("certificate", certificate)?;
+    let signing = provider().key_provider.load_private_key(private_key(key)?);
+    let signing = signing.map_err(|error| TlsError::unusable(key, &error))?;
+    // As rustls does with what webpki reads.
+    if let (Some(own), Some(known)) = (chain.first(), signing.public_key()) {
+        let own =
+            Certificate::parse(own).map_err(|error| TlsError::unusable(certificate, &error))?;
+        if own.key() != known {
+            let (certificate, key) = (certificate.to_owned(), key.to_owned());
+            return Err(TlsError::OtherKey { certificate, key });
+        }
     }
-    Ok(store)
+    Ok(Arc::new(CertifiedKey::new(chain, signing)))
+}
+
+fn authorities(path: &Path) -> Result<Authorities, TlsError> {
+    let files = certificates("certificate authority", path)?;
+    let mut roots = RootCertStore::empty();
+    for certificate in &files {
+        roots.add(certificate.clone()).map_err(|error| TlsError::unusable(path, &error))?;
+    }
+    Ok(Authorities { roots: Arc::new(roots), files })
+}
+
+/// What in a file of authorities is of no use here, though OpenSSL may take it: a line each.
+pub fn weaknesses(path: &Path) -> Vec<String> {
+    let all = certificates("certificate", path).unwrap_or_default();
+    let weak = all.iter().enumerate().filter_map(|(at, der)| {
+        let bits = Certificate::parse(der).ok()?.rsa_bits().filter(|bits| *bits < RSA_BITS_MIN)?;
+        Some(format!(
+            "{}: certificate {} has an RSA key of {bits} bits: nothing that it has signed is taken, \
+             {RSA_BITS_MIN} bits are the least",
+            path.display(),
+            at + 1
+        ))
+    });
+    weak.collect()
 }
 
 /// What tells one state of some files from another, without reading them.

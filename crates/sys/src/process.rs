@@ -396,8 +396,28 @@ pub fn become_account(account: &Account) -> io::Result<()> {
     Ok(())
 }
 
+/// What a service manager says to the process that it starts, and to no child of that (sd_listen_fds(3),
+/// sd_notify(3), sd_watchdog_enabled(3)).
+const OF_SERVICE_MANAGER: [&str; 6] = [
+    "LISTEN_PID",
+    "LISTEN_FDS",
+    "LISTEN_FDNAMES",
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+];
+
+/// A command that learns nothing of the service manager of this process: it could pass for this process.
+pub fn command(program: impl AsRef<std::ffi::OsStr>) -> std::process::Command {
+    let mut command = std::process::Command::new(program);
+    for name in OF_SERVICE_MANAGER {
+        command.env_remove(name);
+    }
+    command
+}
+
 /// Takes over a descriptor that the service manager has passed to this process (sd_listen_fds(3)),
-/// as a duplicate: the original stays as it is.
+/// as a duplicate. The original stays open, and does not get into children.
 ///
 /// # Errors
 /// As fcntl(2): the number is no open descriptor.
@@ -408,7 +428,12 @@ pub fn duplicate_passed(fd: RawFd) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+    let copy = unsafe { OwnedFd::from_raw_fd(copy) };
+    // SAFETY: F_SETFD takes a number and flags, and touches no memory.
+    if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(copy)
 }
 
 /// What kind of listening socket a descriptor is.
@@ -480,6 +505,28 @@ mod tests {
         .join()
         .unwrap();
         assert_eq!(nice(), before);
+    }
+
+    #[test]
+    fn a_descriptor_that_was_passed_gets_into_no_child() {
+        use std::os::fd::{AsRawFd, IntoRawFd};
+        let (passed, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let number = passed.as_raw_fd();
+        // SAFETY: F_SETFD takes a number and flags, and touches no memory.
+        assert_eq!(unsafe { libc::fcntl(number, libc::F_SETFD, 0) }, 0);
+        let copy = duplicate_passed(number).unwrap().into_raw_fd();
+        let mut ls = command("ls");
+        ls.args([format!("/proc/self/fd/{number}"), format!("/proc/self/fd/{copy}")]);
+        let found = ls.output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&found.stdout), "");
+    }
+
+    #[test]
+    fn a_child_learns_nothing_of_the_service_manager() {
+        let removed: Vec<_> = command("true").get_envs().map(|(name, _)| name.to_owned()).collect();
+        for name in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "NOTIFY_SOCKET"] {
+            assert!(removed.iter().any(|one| one == name), "{name}");
+        }
     }
 
     #[test]

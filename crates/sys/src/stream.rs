@@ -144,6 +144,14 @@ pub struct TcpOptions {
     pub buffer_bytes: usize,
 }
 
+/// Bounds what the kernel keeps of what a peer has not taken (SO_SNDBUF; it counts twice that, with its own).
+///
+/// # Errors
+/// As setsockopt(2).
+pub fn set_send_buffer(fd: impl AsFd, bytes: usize) -> io::Result<()> {
+    Ok(sockopt::set_socket_send_buffer_size(fd, bytes)?)
+}
+
 /// Sets TCP_NODELAY and `options` on a TCP socket, or on an MPTCP socket those that it has:
 /// TCP_USER_TIMEOUT is none of them, and [`crate::mptcp::watch`] is in its place.
 ///

@@ -33,6 +33,9 @@ pub fn is_connect_only(name: &[u8]) -> bool {
     CONNECT_ONLY.iter().any(|only| only.as_bytes().eq_ignore_ascii_case(name))
 }
 
+/// How much of an argument an error has: the whole may be as long as a startup packet, and goes to the log.
+const SHOWN_CHARS_MAX: usize = 100;
+
 /// What a client may ask the server's extension for on a connection of its own: it has none here.
 const IGNORED: [&str; 3] = ["hawser.report", "hawser.hand_over", "hawser.connection"];
 
@@ -69,7 +72,8 @@ impl fmt::Debug for Asked {
 pub struct Startup {
     /// Who logs in.
     pub user: Box<[u8]>,
-    /// To which database; the user's name if none was given.
+    /// To which database; the user's name if none was given. The physical replication protocol has none, and a
+    /// pooler finds the server by it.
     pub database: Box<[u8]>,
     /// The kind of connection.
     pub replication: Replication,
@@ -136,7 +140,11 @@ impl StartupError {
     }
 }
 
-/// The server's own wording.
+fn shown(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).chars().take(SHOWN_CHARS_MAX).collect()
+}
+
+/// The server's own wording, with the beginning of what it is about.
 impl fmt::Display for StartupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -144,15 +152,15 @@ impl fmt::Display for StartupError {
                 f.write_str("no PostgreSQL user name specified in startup packet")
             }
             StartupError::Replication { value } => {
-                let value = String::from_utf8_lossy(value);
+                let value = shown(value);
                 write!(f, "invalid value for parameter \"replication\": \"{value}\"")
             }
             StartupError::Switch { argument } => {
-                let argument = String::from_utf8_lossy(argument);
+                let argument = shown(argument);
                 write!(f, "invalid command-line argument for server process: {argument}")
             }
             StartupError::NoValue { argument } => {
-                write!(f, "{} requires a value", String::from_utf8_lossy(argument))
+                write!(f, "{} requires a value", shown(argument))
             }
             StartupError::Fixed { name, restart: true } => {
                 write!(f, "parameter \"{name}\" cannot be changed without restarting the server")
@@ -189,9 +197,7 @@ pub fn parse<'a>(
     if startup.user.is_empty() {
         return Err(StartupError::NoUser);
     }
-    if startup.replication == Replication::Physical {
-        startup.database = Box::default();
-    } else if startup.database.is_empty() {
+    if startup.database.is_empty() {
         startup.database = startup.user.clone();
     }
     for asked in parse_options(options)? {
@@ -484,6 +490,21 @@ mod tests {
         assert_eq!(found.replication, Replication::None);
     }
 
+    /// Such an error goes to the log, of a client that has proved nothing.
+    #[test]
+    fn a_refusal_has_the_beginning_of_what_it_is_about() {
+        let long = "\u{e4}".repeat(5_000);
+        for (name, value) in [
+            ("options", long.clone()),
+            ("options", format!("-c {long}")),
+            ("options", format!("--{long}")),
+            ("replication", long.clone()),
+        ] {
+            let error = startup(&[("user", "u"), (name, &value)]).unwrap_err().to_string();
+            assert!((100..200).contains(&error.chars().count()), "{name}: {error}");
+        }
+    }
+
     #[test]
     fn replication_is_a_boolean_or_database() {
         for (value, expected) in [
@@ -496,8 +517,11 @@ mod tests {
         ] {
             let found = startup(&[("user", "u"), ("replication", value)]).unwrap();
             assert_eq!(found.replication, expected);
-            assert_eq!(found.database.is_empty(), expected == Replication::Physical);
+            assert_eq!(&*found.database, b"u");
         }
+        // The protocol has no database; a pooler finds the server by what the client names.
+        let named = [("user", "u"), ("replication", "true"), ("database", "app")];
+        assert_eq!(&*startup(&named).unwrap().database, b"app");
         let error = startup(&[("user", "u"), ("replication", "maybe")]).unwrap_err();
         assert_eq!(error.sqlstate(), "22023");
         assert_eq!(error.to_string(), "invalid value for parameter \"replication\": \"maybe\"");

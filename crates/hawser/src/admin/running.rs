@@ -383,7 +383,9 @@ impl Pooler for Running {
         all.extend(self.service.dialler.mptcp.fallbacks());
         all.extend(self.service.dialler.bypass.fallbacks());
         all.extend(self.service.dialler.congestion.fallbacks());
-        let io = self.service.config.load().start.process.io;
+        let config = self.service.config.load();
+        all.extend(self.service.dialler.unencrypted.fallbacks(&config));
+        let io = config.start.process.io;
         if let (Io::IoUring, IoHost::NoIoUring(reason)) = (io, self.service.loops.host()) {
             all.push(format!("event loops wait with epoll: {reason}"));
         }

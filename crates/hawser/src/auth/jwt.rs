@@ -26,6 +26,9 @@ use serde_json::Value;
 
 /// Keys of one issuer.
 const KEYS_MAX: usize = 100;
+/// How much is said of what a token has. Its header is anybody's: up to 64 KiB of a stranger's would get into the
+/// log.
+const SHOWN_CHARS_MAX: usize = 100;
 /// What clocks may differ.
 const LEEWAY: Duration = Duration::from_secs(30);
 
@@ -228,8 +231,8 @@ pub fn verify(
         .filter_map(|key| key.verify(&header.algorithm, message.as_bytes(), &signed))
         .collect();
     if verdicts.is_empty() {
-        let id = header.key.as_deref().unwrap_or("without an id");
-        let named = format!("{id} for algorithm {}", header.algorithm);
+        let id = header.key.as_deref().map_or_else(|| "without an id".to_owned(), shown);
+        let named = format!("{id} for algorithm {}", shown(&header.algorithm));
         return Err(TokenError::UnknownKey { named });
     }
     if !verdicts.contains(&true) {
@@ -239,11 +242,16 @@ pub fn verify(
     check(&claims.ok_or(TokenError::NotAToken)?, expected, now)
 }
 
+fn shown(text: &str) -> String {
+    text.chars().take(SHOWN_CHARS_MAX).collect()
+}
+
 /// Checks the claims of a token that is its issuer's.
 fn check(claims: &Value, expected: &Expected<'_>, now: Duration) -> Result<String, TokenError> {
     let text = |name: &str| claims.get(name).and_then(Value::as_str);
     let wrong = |name: &str| {
-        let found = claims.get(name).map_or_else(|| "missing".to_owned(), Value::to_string);
+        let found = claims.get(name).map(Value::to_string);
+        let found = found.map_or_else(|| "missing".to_owned(), |found| shown(&found));
         TokenError::Claim { name: name.to_owned(), found }
     };
     if text("iss") != Some(expected.issuer) {
@@ -369,6 +377,21 @@ mod tests {
         for text in ["", ".", "..", "a.b.c", "a"] {
             assert_eq!(verify(text, &issuer.keys(), &EXPECTED, NOW), Err(TokenError::NotAToken));
         }
+    }
+
+    #[test]
+    fn of_what_a_stranger_writes_a_little_is_said() {
+        let issuer = Issuer::new();
+        let long = "\u{e4}".repeat(30_000);
+        let longest =
+            |error: Result<String, TokenError>| error.unwrap_err().to_string().chars().count();
+        let named = json!({"alg": long, "kid": long});
+        let refused = verify(&issuer.sign(&named, &claims()), &issuer.keys(), &EXPECTED, NOW);
+        assert!(longest(refused) < 300);
+        let mut claims = claims();
+        claims["aud"] = json!(long);
+        let refused = verify(&issuer.sign(&header(), &claims), &issuer.keys(), &EXPECTED, NOW);
+        assert!(longest(refused) < 300);
     }
 
     #[test]

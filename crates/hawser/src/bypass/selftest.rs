@@ -17,7 +17,7 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use hawser_sys::bypass::{Bypass, Place, Standing};
@@ -415,7 +415,7 @@ pub fn test() -> Result<Vec<Part>, Error> {
 /// # Errors
 /// It could not be made, or has failed.
 pub fn in_a_process_of_its_own() -> Result<(), Error> {
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = hawser_sys::process::command("/proc/self/exe");
     command.args(["bypass", "selftest"]).stdin(Stdio::null());
     let done = command.output().map_err(place::file("starting the self-test"))?;
     if done.status.success() {

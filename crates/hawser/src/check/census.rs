@@ -127,7 +127,7 @@ pub(super) fn user_of(
     access: &Access,
 ) -> Option<(String, Arc<Credentials>)> {
     if let Some(forced) = &database.forced_user {
-        return Some((forced.name.clone(), access.credentials_of(forced).ok()?));
+        return Some((forced.name.clone(), access.credentials_of(forced, &database.name).ok()?));
     }
     if let Some(user) = &database.auth_user {
         return Some((user.clone(), access.credentials(user)));

@@ -459,7 +459,9 @@ settings! {
     /// TLS with servers, where `[[database]]` says nothing else.
     ServerTlsSettings in Tls, Reload {
         /// libpq's `sslmode` towards servers. `verify-ca` and `verify-full` need
-        /// `server_tls_ca_file`. Unix sockets never use TLS.
+        /// `server_tls_ca_file`. With `prefer`, a server with which TLS fails is spoken to without: a
+        /// warning, and shown in `hawser status` while it lasts. Unix sockets never use TLS. A change
+        /// replaces server connections.
         server_tls_sslmode: TlsMode = "prefer", example "\"require\"", pgbouncer "server_tls_sslmode";
         /// The authorities whose server certificates are accepted (PEM).
         server_tls_ca_file: Option<PathBuf> = "not set", example "\"ca.crt\"",
@@ -488,9 +490,10 @@ settings! {
     AuthSettings in Auth, Reload {
         /// Rules in PostgreSQL's pg_hba.conf format. Read again by a reload. Implies
         /// `auth_type = "hba"`. Where a rule names a host, a client's address is looked up both ways,
-        /// as PostgreSQL does, and the answer believed for `dns_max_ttl`. A rule with `trust` lets in users
-        /// that are known (`users_file`, `[[user]]`, `auth_query`), and no others, as in PgBouncer; of a
-        /// database with `hand_over_secret_file` the server knows them.
+        /// as PostgreSQL does, and the answer believed for `dns_max_ttl`. A rule with `trust`, `cert` or
+        /// `peer` lets in users that are known (`users_file`, `[[user]]`, `auth_query`), and no others, as
+        /// in PgBouncer; of a database with `hand_over_secret_file` the server knows them. With `ldap`,
+        /// `pam` and `oauth` the directory or the issuer says who there is.
         hba_file: Option<PathBuf> = "not set", example "\"pg_hba.conf\"", pgbouncer "auth_hba_file";
         /// Maps of system names to database users, in PostgreSQL's pg_ident.conf format.
         ident_file: Option<PathBuf> = "not set", example "\"pg_ident.conf\"",
@@ -501,8 +504,8 @@ settings! {
         users_file: Option<PathBuf> = "not set", example "\"userlist.txt\"", pgbouncer "auth_file";
         /// How clients prove who they are where there is no `hba_file`: `scram-sha-256`, `md5` (which
         /// takes SCRAM where the stored secret is SCRAM, and of unknown users what most secrets ask
-        /// for), `cert`, `plain`, `trust` (the user must still
-        /// be known), `any` (every database needs a forced `user`), or `hba`. PgBouncer's default is
+        /// for, stored ones and those that were looked up; before any is known, md5), `cert` (the user
+        /// must still be known), `plain`, `trust` (likewise), `any` (every database needs a forced `user`), or `hba`. PgBouncer's default is
         /// `md5`.
         auth_type: Option<AuthType> = "hba with an hba_file, else scram-sha-256", example "\"md5\"",
             pgbouncer "auth_type";

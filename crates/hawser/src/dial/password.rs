@@ -222,7 +222,7 @@ async fn run(words: &[String], user: &str) -> Result<Vec<u8>, PasswordError> {
         return Err(PasswordError::NoPassword(String::new()));
     };
     let failed = |error| PasswordError::Run(program.clone(), error);
-    let mut command = Command::new(program);
+    let mut command = Command::from(hawser_sys::process::command(program));
     command
         .args(arguments)
         .env("PGUSER", user)

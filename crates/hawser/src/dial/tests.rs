@@ -13,7 +13,7 @@ use crate::auth::md5::Md5Hash;
 use crate::auth::message;
 use crate::auth::scram::{Account, Nonce, ServerBinding, ServerExchange, ServerStep, derive};
 use crate::auth::secret::Secret;
-use crate::config::{Limit, TlsMode};
+use crate::config::{Config, Limit, ServerTls, TlsMode, TlsVersions};
 use crate::limits::Limits;
 use crate::process::random_bytes;
 use crate::tls::accept::Accepting;
@@ -392,6 +392,46 @@ async fn each_sslmode_meets_servers_with_and_without_tls() {
         let result = dial(&dialler, &target(&[&without], tls()), &login(&Secret::None)).await;
         assert_eq!(result.is_ok(), works_without, "{mode}");
     }
+}
+
+/// Nothing said that sessions went unencrypted, with passwords and all.
+#[tokio::test]
+async fn a_server_with_which_tls_fails_is_shown_as_long_as_it_does() {
+    let pki = Pki::new();
+    let mut accept = pki.accept_settings(TlsMode::Require);
+    accept.client_tls_protocols = TlsVersions { v1_2: true, v1_3: false };
+    let mut server = Fake::new(Door::Trust);
+    server.tls = Some(Arc::new(Accepting::load(&accept).unwrap().unwrap()));
+    let server = server.start().await;
+    let without = Fake::new(Door::Trust).start().await;
+    let config = |mode| {
+        let text = format!(
+            "[[database]]\nname = \"*\"\nservers = [\"{server}\", \"{without}\"]\n[auth]\n\
+             auth_type = \"trust\"\n[[user]]\nname = \"u\"\n[tls]\nserver_tls_sslmode = \"{mode}\"\n"
+        );
+        Config::from_str(&text, "test.toml").unwrap()
+    };
+    let (dialler, preferring) = (Dialler::default(), config(TlsMode::Prefer));
+    let mut settings = pki.connect_settings(TlsMode::Prefer);
+    let tls = |settings: &ServerTls| Connecting::load(settings).unwrap();
+    settings.protocols = TlsVersions { v1_2: false, v1_3: true };
+    let none = login(&Secret::None);
+    let dialled = dial(&dialler, &target(&[&server], tls(&settings)), &none).await.unwrap();
+    assert!(!dialled.talk.stream().is_encrypted());
+    let shown = dialler.unencrypted.fallbacks(&preferring);
+    assert!(
+        shown[0].starts_with(&format!("server {server}: no encryption, TLS fails: ")),
+        "{shown:?}"
+    );
+    assert_eq!(shown.len(), 1);
+    assert!(dialler.unencrypted.fallbacks(&config(TlsMode::Disable)).is_empty());
+    // One that says that it has no TLS is what `prefer` is for.
+    dial(&dialler, &target(&[&without], tls(&settings)), &none).await.unwrap();
+    assert_eq!(dialler.unencrypted.fallbacks(&preferring), shown);
+    settings.protocols = TlsVersions { v1_2: true, v1_3: true };
+    let dialled = dial(&dialler, &target(&[&server], tls(&settings)), &none).await.unwrap();
+    assert!(dialled.talk.stream().is_encrypted());
+    assert!(dialler.unencrypted.fallbacks(&preferring).is_empty());
 }
 
 #[tokio::test]

@@ -24,11 +24,38 @@ use crate::dial::enter::Credentials;
 use crate::pools::membership;
 use crate::tls::connect::outward;
 
+/// Where a user's secret is from: servers may have other passwords for the same name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum SecretOrigin {
+    /// The files, or the user itself.
+    User,
+    /// This `[[database]]`: its `password`, or a lookup there.
+    Database(String),
+}
+
 /// Users of whom is kept what they log in to servers with; beyond, of those alone that have pools.
 const CREDENTIALS_MAX: usize = 10_000;
 
 /// Plain passwords whose keys are made ahead; beyond, at the first login.
 const DERIVED_AHEAD_MAX: usize = 10_000;
+
+/// How many secrets were made in which way.
+#[derive(Debug, Default, Clone, Copy)]
+struct SecretKinds {
+    /// Stored as md5, or in clear text, of which md5 can be made.
+    md5: u64,
+    scram: u64,
+}
+
+impl SecretKinds {
+    fn count(&mut self, secret: &Secret) {
+        match secret {
+            Secret::Plain(_) | Secret::Md5(_) => self.md5 = self.md5.saturating_add(1),
+            Secret::Scram(_) => self.scram = self.scram.saturating_add(1),
+            Secret::None => {}
+        }
+    }
+}
 
 /// Who may log in.
 #[derive(Debug, Default)]
@@ -43,10 +70,13 @@ pub struct Access {
     outward: Option<Arc<ClientConfig>>,
     own: HashMap<String, Secret>,
     list: Userlist,
-    password_encryption: PasswordEncryption,
+    /// The kinds of the secrets that the files have.
+    stored: SecretKinds,
+    /// Of those that were looked up, one a lookup.
+    looked_up: Mutex<SecretKinds>,
     derived: Mutex<HashMap<String, ScramKeys>>,
     /// What users have shown, and the passwords that are known: to log in to servers.
-    credentials: Mutex<HashMap<String, Arc<Credentials>>>,
+    credentials: Mutex<HashMap<(String, SecretOrigin), Arc<Credentials>>>,
 }
 
 impl Access {
@@ -95,30 +125,39 @@ impl Access {
                 Err(error) => errors.push(format!("user \"{}\": {error}", user.name)),
             }
         }
-        access.password_encryption = access.usual_encryption(auth.auth_user.as_deref());
+        access.stored = access.kinds_stored(auth.auth_user.as_deref());
         if errors.is_empty() { Ok(access) } else { Err(errors) }
     }
 
-    /// How most stored secrets are made, by what method `md5` asks of them. That of `auth_user` is no
-    /// sample: it is a plain password where all others are looked up.
-    fn usual_encryption(&self, auth_user: Option<&str>) -> PasswordEncryption {
+    /// Of the secrets in the files. That of `auth_user` is no sample: it is a plain password where all
+    /// others are looked up.
+    fn kinds_stored(&self, auth_user: Option<&str>) -> SecretKinds {
         let own = self.own.iter().map(|(name, secret)| (name.as_str(), secret));
-        let (mut md5, mut scram) = (0usize, 0usize);
-        for (name, secret) in own.chain(self.list.iter()) {
-            match secret {
-                _ if auth_user == Some(name) => {}
-                Secret::Plain(_) | Secret::Md5(_) => md5 += 1,
-                Secret::Scram(_) => scram += 1,
-                Secret::None => {}
-            }
+        let mut kinds = SecretKinds::default();
+        for (_, secret) in own.chain(self.list.iter()).filter(|(name, _)| auth_user != Some(*name))
+        {
+            kinds.count(secret);
         }
-        if md5 > scram { PasswordEncryption::Md5 } else { PasswordEncryption::ScramSha256 }
+        kinds
     }
 
-    /// What method `md5` asks of users of whom no secret is stored, unknown ones among them: the same as
-    /// of most others, so that a stranger learns nothing from it.
+    /// Counts the kind of a secret that was looked up: of all that there are, Hawser knows no more.
+    pub fn count_looked_up(&self, secret: &Secret) {
+        self.looked_up.lock().unwrap_or_else(PoisonError::into_inner).count(secret);
+    }
+
+    /// What method `md5` asks of users of whom no secret is known, unknown ones among them: the same as
+    /// of most others, so that a stranger learns nothing from it. Before any secret has been seen: md5, as
+    /// the method is called.
     pub fn password_encryption(&self) -> PasswordEncryption {
-        self.password_encryption
+        let looked_up = *self.looked_up.lock().unwrap_or_else(PoisonError::into_inner);
+        let md5 = self.stored.md5.saturating_add(looked_up.md5);
+        let scram = self.stored.scram.saturating_add(looked_up.scram);
+        if md5 > scram || (md5, scram) == (0, 0) {
+            PasswordEncryption::Md5
+        } else {
+            PasswordEncryption::ScramSha256
+        }
     }
 
     /// Takes over what users have shown since the start, and the keys of issuers that may not answer now.
@@ -127,6 +166,7 @@ impl Access {
             of.lock().unwrap_or_else(PoisonError::into_inner).clone()
         }
         *self.credentials.lock().unwrap_or_else(PoisonError::into_inner) = taken(&old.credentials);
+        *self.looked_up.lock().unwrap_or_else(PoisonError::into_inner) = taken(&old.looked_up);
         self.key_sets.keep_from(&old.key_sets);
     }
 
@@ -177,14 +217,19 @@ impl Access {
 
     /// What there is to log in to servers as this user.
     pub fn credentials(&self, user: &str) -> Arc<Credentials> {
-        self.credentials_from(user, self.secret(user).unwrap_or(&Secret::None))
+        let secret = self.secret(user).unwrap_or(&Secret::None);
+        self.credentials_from((user, SecretOrigin::User), secret)
     }
 
-    /// The same for the user of a `[[database]]`.
+    /// The same for the user of the `[[database]]` of that name.
     ///
     /// # Errors
     /// Its password cannot be used.
-    pub fn credentials_of(&self, forced: &ForcedUser) -> Result<Arc<Credentials>, ClientError> {
+    pub fn credentials_of(
+        &self,
+        forced: &ForcedUser,
+        database: &str,
+    ) -> Result<Arc<Credentials>, ClientError> {
         let Some(password) = &forced.password else {
             return Ok(self.credentials(&forced.name));
         };
@@ -194,38 +239,59 @@ impl Access {
                 format!("the password of user \"{}\" cannot be used: {error}", forced.name),
             )
         })?;
-        Ok(self.credentials_from(&forced.name, &secret))
+        let origin = SecretOrigin::Database(database.to_owned());
+        Ok(self.credentials_from((&forced.name, origin), &secret))
     }
 
-    /// The same for a user whose secret was looked up.
-    pub fn credentials_from(&self, user: &str, secret: &Secret) -> Arc<Credentials> {
-        self.keep(user, secret, || Credentials::new(secret, None))
+    /// Where the secret of a user is from who logs in to a database.
+    pub fn origin(&self, user: &str, secret: &Secret, database: &str) -> SecretOrigin {
+        match (secret, self.secret(user)) {
+            (Secret::None, _) | (_, Some(Secret::Plain(_) | Secret::Md5(_) | Secret::Scram(_))) => {
+                SecretOrigin::User
+            }
+            _ => SecretOrigin::Database(database.to_owned()),
+        }
+    }
+
+    /// The same for a user whose secret is known.
+    pub fn credentials_from(
+        &self,
+        (user, origin): (&str, SecretOrigin),
+        secret: &Secret,
+    ) -> Arc<Credentials> {
+        self.keep((user, origin), secret, || Credentials::new(secret, None))
     }
 
     /// The same for a user who has sent the password of which `stored` is kept. It is not
     /// forgotten when the user's next client proves itself in a way that shows none.
-    pub fn credentials_shown(&self, user: &str, sent: &str, stored: &Secret) -> Arc<Credentials> {
+    pub fn credentials_shown(
+        &self,
+        (user, origin): (&str, SecretOrigin),
+        sent: &str,
+        stored: &Secret,
+    ) -> Arc<Credentials> {
         let secret = Secret::Plain(sent.into());
-        self.keep(user, &secret, || Credentials::shown(sent, stored))
+        self.keep((user, origin), &secret, || Credentials::shown(sent, stored))
     }
 
     fn keep(
         &self,
-        user: &str,
+        (user, origin): (&str, SecretOrigin),
         secret: &Secret,
         make: impl Fn() -> Credentials,
     ) -> Arc<Credentials> {
+        let key = (user.to_owned(), origin);
         let mut all = self.credentials.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= CREDENTIALS_MAX && !all.contains_key(user) {
+        if all.len() >= CREDENTIALS_MAX && !all.contains_key(&key) {
             all.retain(|_, known| Arc::strong_count(known) > 1); // those that pools have
         }
-        match all.get_mut(user) {
+        match all.get_mut(&key) {
             Some(known) if known.cover(secret) => known.clone(),
             Some(known) => {
                 *known = Arc::new(make());
                 known.clone()
             }
-            None => all.entry(user.to_owned()).or_insert_with(|| Arc::new(make())).clone(),
+            None => all.entry(key).or_insert_with(|| Arc::new(make())).clone(),
         }
     }
 
@@ -306,24 +372,46 @@ pub fn canonical_ip(ip: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
+    const SCRAM: &str = "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2FsdA==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
+
     /// Unknown users were asked by SCRAM, and so told from known ones by method md5.
     #[test]
     fn nothing_stored_counts_as_most_secrets_are() {
-        const SCRAM: &str = "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2FsdA==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
         let md5 = format!("md5{}", "a".repeat(32));
         for (secrets, auth_user, expected) in [
             (&["plain"][..], None, PasswordEncryption::Md5),
             (&[md5.as_str(), "", SCRAM, "plain"], None, PasswordEncryption::Md5),
             (&[SCRAM, SCRAM, "plain"], None, PasswordEncryption::ScramSha256),
-            (&["plain"], Some("0"), PasswordEncryption::ScramSha256),
-            (&[], None, PasswordEncryption::ScramSha256),
+            (&[SCRAM, "plain"], Some("1"), PasswordEncryption::ScramSha256),
+            (&["plain"], Some("0"), PasswordEncryption::Md5),
+            (&[], None, PasswordEncryption::Md5),
         ] {
             let mut access = Access::default();
             for (name, secret) in secrets.iter().enumerate() {
                 access.own.insert(name.to_string(), Secret::parse(Some(secret)).unwrap());
             }
-            assert_eq!(access.usual_encryption(auth_user), expected, "{secrets:?}");
+            access.stored = access.kinds_stored(auth_user);
+            assert_eq!(access.password_encryption(), expected, "{secrets:?}");
         }
+    }
+
+    /// Where all are looked up, one packet told unknown users from known ones.
+    #[test]
+    fn looked_up_secrets_count_and_are_remembered_by_a_reload() {
+        let scram = Secret::parse(Some(SCRAM)).unwrap();
+        let md5 = Secret::parse(Some(&format!("md5{}", "a".repeat(32)))).unwrap();
+        let access = Access::default();
+        access.count_looked_up(&Secret::None);
+        assert_eq!(access.password_encryption(), PasswordEncryption::Md5, "none has been seen");
+        access.count_looked_up(&scram);
+        assert_eq!(access.password_encryption(), PasswordEncryption::ScramSha256);
+        access.count_looked_up(&md5);
+        access.count_looked_up(&md5);
+        assert_eq!(access.password_encryption(), PasswordEncryption::Md5);
+        let new = Access::default();
+        new.count_looked_up(&scram);
+        new.keep_from(&access);
+        assert_eq!(new.password_encryption(), PasswordEncryption::Md5);
     }
 
     #[test]
@@ -331,9 +419,33 @@ mod tests {
         let access = Access::default();
         let md5 = |digit: &str| Secret::parse(Some(&format!("md5{}", digit.repeat(32)))).unwrap();
         let (stored, changed) = (md5("a"), md5("b"));
-        let shown = access.credentials_shown("ann", "secret", &stored);
-        assert!(Arc::ptr_eq(&shown, &access.credentials_from("ann", &stored)), "by certificate");
-        assert!(Arc::ptr_eq(&shown, &access.credentials_shown("ann", "secret", &stored)));
-        assert!(!Arc::ptr_eq(&shown, &access.credentials_from("ann", &changed)));
+        let ann = || ("ann", SecretOrigin::User);
+        let shown = access.credentials_shown(ann(), "secret", &stored);
+        assert!(Arc::ptr_eq(&shown, &access.credentials_from(ann(), &stored)), "by certificate");
+        assert!(Arc::ptr_eq(&shown, &access.credentials_shown(ann(), "secret", &stored)));
+        assert!(!Arc::ptr_eq(&shown, &access.credentials_from(ann(), &changed)));
+    }
+
+    /// Each of them took the place of the other at every login, with the keys that its clients had shown.
+    #[test]
+    fn databases_with_another_password_for_one_user_keep_their_own() {
+        let mut access = Access::default();
+        access.own.insert("app".to_owned(), Secret::Plain("of the list".into()));
+        let forced = |password: Option<&str>| ForcedUser {
+            name: "app".to_owned(),
+            password: password.map(|text| Password::new(text.to_owned())),
+        };
+        let (one, two) = (forced(Some("one")), forced(Some("two")));
+        let first = access.credentials_of(&one, "one").unwrap();
+        let second = access.credentials_of(&two, "two").unwrap();
+        let listed = access.credentials("app");
+        assert!(Arc::ptr_eq(&first, &access.credentials_of(&one, "one").unwrap()));
+        assert!(Arc::ptr_eq(&second, &access.credentials_of(&two, "two").unwrap()));
+        assert!(Arc::ptr_eq(&listed, &access.credentials_of(&forced(None), "three").unwrap()));
+        assert!(!Arc::ptr_eq(&first, &second) && !Arc::ptr_eq(&first, &listed));
+        let scram = Secret::parse(Some(SCRAM)).unwrap();
+        assert_eq!(access.origin("app", &scram, "one"), SecretOrigin::User);
+        assert_eq!(access.origin("ann", &scram, "one"), SecretOrigin::Database("one".to_owned()));
+        assert_eq!(access.origin("ann", &Secret::None, "one"), SecretOrigin::User);
     }
 }

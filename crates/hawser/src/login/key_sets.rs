@@ -52,15 +52,24 @@ pub struct KeySets(Mutex<HashMap<KeySource, Arc<Held>>>);
 /// The keys of one issuer.
 #[derive(Debug, Default)]
 struct Held {
-    /// With the moment at which they were read.
-    keys: Mutex<Option<(Instant, Arc<KeySet>)>>,
+    kept: Mutex<Option<Kept>>,
     /// Held by what reads them: when and why that has failed, if it has.
     reading: AsyncMutex<Option<(Instant, String)>>,
 }
 
+/// Keys that have been read.
+#[derive(Debug, Clone)]
+struct Kept {
+    /// When.
+    read: Instant,
+    /// They are to be read again however new they are: the configuration has been.
+    is_due: bool,
+    keys: Arc<KeySet>,
+}
+
 impl Held {
-    fn keys(&self) -> Option<(Instant, Arc<KeySet>)> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn kept(&self) -> Option<Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -80,9 +89,9 @@ impl KeySets {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (source, held) in old.iter().filter(|(source, _)| !matches!(source, KeySource::File(_)))
         {
-            let due = |(read, keys): (Instant, _)| Some((read.checked_sub(KEPT)?, keys));
-            let keys = Mutex::new(held.keys().and_then(due));
-            all.insert(source.clone(), Arc::new(Held { keys, ..Held::default() }));
+            let due = held.kept().map(|kept| Kept { is_due: true, ..kept });
+            let kept = Mutex::new(due);
+            all.insert(source.clone(), Arc::new(Held { kept, ..Held::default() }));
         }
     }
 
@@ -106,13 +115,14 @@ impl KeySets {
         };
         let enough = if anew { again } else { KEPT };
         let fresh = |held: &Held| {
-            held.keys().filter(|(read, _)| read.elapsed() < enough).map(|(_, keys)| keys)
+            let kept = held.kept().filter(|kept| !kept.is_due && kept.read.elapsed() < enough);
+            kept.map(|kept| kept.keys)
         };
         if let Some(keys) = fresh(&held) {
             return Ok(keys);
         }
-        let usable = held.keys().filter(|(read, _)| read.elapsed() < STALE_MAX);
-        let fallback = usable.map(|(_, keys)| keys);
+        let usable = held.kept().filter(|kept| kept.read.elapsed() < STALE_MAX);
+        let fallback = usable.map(|kept| kept.keys);
         let mut failed = match (&fallback, held.reading.try_lock()) {
             (_, Ok(failed)) => failed,
             (Some(keys), Err(_)) => return Ok(keys.clone()),
@@ -134,8 +144,8 @@ impl KeySets {
         match read {
             Ok(keys) => {
                 let keys = Arc::new(keys);
-                let now = Some((Instant::now(), keys.clone()));
-                *held.keys.lock().unwrap_or_else(PoisonError::into_inner) = now;
+                let kept = Kept { read: Instant::now(), is_due: false, keys: keys.clone() };
+                *held.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
                 *failed = None;
                 Ok(keys)
             }
@@ -232,5 +242,29 @@ async fn get(
             Ok(()) => asked.await,
             Err(error) => Err(error.to_string()),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each reload took five minutes off the hour: after a dozen, an issuer that did not answer let nobody in.
+    #[test]
+    fn reloads_make_keys_due_and_no_older() {
+        let source = KeySource::Url("https://issuer.example/keys".to_owned());
+        let read = Instant::now();
+        let kept = Kept { read, is_due: false, keys: Arc::default() };
+        let mut sets = KeySets::default();
+        let held = Held { kept: Mutex::new(Some(kept)), ..Held::default() };
+        sets.0.get_mut().unwrap().insert(source.clone(), Arc::new(held));
+        for _ in 0..20 {
+            let new = KeySets::default();
+            new.keep_from(&sets);
+            sets = new;
+        }
+        let kept = sets.0.lock().unwrap()[&source].kept().unwrap();
+        assert!(kept.is_due);
+        assert_eq!(kept.read, read);
     }
 }

@@ -18,6 +18,9 @@ use crate::auth::ldap::LdapRule;
 use crate::auth::message::{self, PASSWORD_MESSAGE_LENGTH_MAX, SaslInitialResponse};
 use crate::auth::oauth::{self, ACKNOWLEDGED, BearerError, OAUTHBEARER, OauthRule};
 
+/// How much of the name in a token is logged.
+const IDENTITY_CHARS_MAX: usize = 100;
+
 impl Proving<'_> {
     /// Asks for the password, and an LDAP server whether it is right.
     pub(super) async fn ldap(&mut self, rule: &Rule, ldap: &LdapRule) -> Result<Proved, Stop> {
@@ -108,7 +111,10 @@ impl Proving<'_> {
             None => "the client has shown no token".to_owned(),
             Some(token) => match self.while_others_wait(self.identity(oauth, token)).await? {
                 Ok(identity) if self.is_mapped(rule, &identity) => return Ok(Proved::default()),
-                Ok(identity) => format!("the token is that of \"{identity}\""),
+                Ok(identity) => {
+                    let shown: String = identity.chars().take(IDENTITY_CHARS_MAX).collect();
+                    format!("the token is that of \"{shown}\"")
+                }
                 Err(reason) => reason,
             },
         };

@@ -3,6 +3,7 @@
 //! # Invariants
 //! * a user that does not exist goes through the same messages, by the same steps, as a wrong
 //!   password
+//! * a certificate, or the user of a process, proves a name alone: it admits no user that is not known here
 //! * hashing runs on blocking threads, never where other logins are served
 //! * AuthenticationOk is not sent here: it belongs to the greeting
 
@@ -116,7 +117,14 @@ pub async fn rule(
             message: format!("password authentication failed for user \"{}\"", conn.user),
         },
     };
-    Ok(Rule { method, options, must_be_known: auth_type == AuthType::Trust, refusal })
+    let must_be_known = match auth_type {
+        AuthType::Trust => true,
+        AuthType::Cert => !has_other_users(conn, database),
+        AuthType::Any | AuthType::Md5 | AuthType::ScramSha256 | AuthType::Hba | AuthType::Plain => {
+            false
+        }
+    };
+    Ok(Rule { method, options, must_be_known, refusal })
 }
 
 async fn rule_of_file(
@@ -138,7 +146,8 @@ async fn rule_of_file(
                 return Ok(Rule {
                     method: rule.method,
                     options: rule.options.clone(),
-                    must_be_known: rule.method == Method::Trust && !has_other_users(conn, database),
+                    must_be_known: looks_at_no_list(rule.method)
+                        && !has_other_users(conn, database),
                     refusal: rule.refusal(conn),
                 });
             }
@@ -159,6 +168,21 @@ async fn rule_of_file(
             }
             Match::NoEntry => return Err(refused(Refused::no_entry(conn))),
         }
+    }
+}
+
+/// Whether a method proves a name and looks at no list of users. A password is that of a listed user; an LDAP
+/// server, PAM (as in PgBouncer) and an issuer are lists themselves.
+fn looks_at_no_list(method: Method) -> bool {
+    match method {
+        Method::Trust | Method::Cert | Method::Peer => true,
+        Method::Reject
+        | Method::Password
+        | Method::Md5
+        | Method::ScramSha256
+        | Method::Ldap
+        | Method::Pam
+        | Method::Oauth => false,
     }
 }
 
@@ -259,12 +283,12 @@ impl Proving<'_> {
         self.check_certificate(rule)?;
         let secret = self.secret.clone().unwrap_or(Secret::None);
         match rule.method {
-            Method::Trust if rule.must_be_known && self.secret.is_none() => {
-                self.refuse(rule, UNKNOWN_USER)
-            }
-            Method::Trust | Method::Cert => Ok(Proved::default()),
+            Method::Trust | Method::Cert => self.known(rule),
             Method::Reject => self.refuse(rule, "the rule says reject"),
-            Method::Peer => self.peer(rule),
+            Method::Peer => {
+                self.check_peer(rule).await?;
+                self.known(rule)
+            }
             Method::Ldap => match &rule.options.ldap {
                 Some(ldap) => Box::pin(self.ldap(rule, ldap)).await,
                 None => self.refuse(rule, "the rule names no LDAP server"),
@@ -286,6 +310,14 @@ impl Proving<'_> {
                 }
             }
         }
+    }
+
+    /// A good proof of a user who need not be in any list, unless the rule asks for that.
+    fn known(&mut self, rule: &Rule) -> Result<Proved, Stop> {
+        if rule.must_be_known && self.secret.is_none() {
+            return self.refuse(rule, UNKNOWN_USER);
+        }
+        Ok(Proved::default())
     }
 
     fn check_certificate(&mut self, rule: &Rule) -> Result<(), Stop> {
@@ -331,13 +363,17 @@ impl Proving<'_> {
         }
     }
 
-    fn peer(&mut self, rule: &Rule) -> Result<Proved, Stop> {
+    async fn check_peer(&mut self, rule: &Rule) -> Result<(), Stop> {
         let Origin::Unix { uid } = self.origin else {
             return self.refuse(rule, "peer is for unix sockets");
         };
-        let account = uid.and_then(|uid| hawser_sys::process::account_by_id(uid).ok().flatten());
-        match account {
-            Some(account) if self.is_mapped(rule, &account.name) => Ok(Proved::default()),
+        let Some(uid) = *uid else {
+            return self.refuse(rule, "the user of the client's process is not known");
+        };
+        // The name may come from a directory elsewhere, by NSS: not on a thread that serves others.
+        let looked_up = move || hawser_sys::process::account_by_id(uid).ok().flatten();
+        match off_thread(self.service, looked_up).await? {
+            Some(account) if self.is_mapped(rule, &account.name) => Ok(()),
             Some(account) => {
                 self.refuse(rule, format!("the client's process is of user \"{}\"", account.name))
             }
@@ -451,7 +487,7 @@ async fn off_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Stop> {
     service.threads.login.spawn_blocking(work).await.map_err(|_| {
-        ClientError::fatal(SqlState::INTERNAL_ERROR, "the password could not be checked").into()
+        ClientError::fatal(SqlState::INTERNAL_ERROR, "the proof could not be checked").into()
     })
 }
 

@@ -42,8 +42,10 @@ const V2_REST_BYTES_MAX: usize = 4096;
 pub enum Passed {
     /// The client's address.
     For(SocketAddr),
-    /// Of the proxy itself (a health check), or of whom it does not say.
+    /// The proxy's own, a health check: LOCAL.
     Own,
+    /// A client's of which it says no address: UNKNOWN, UNSPEC, a unix socket elsewhere.
+    ForUnknown,
 }
 
 /// Whether these are the first four bytes of a header: of who may not send one.
@@ -84,7 +86,7 @@ async fn read_v1<S: AsyncRead + Unpin>(
     Ok(match parsed.addresses {
         v1::Addresses::Tcp4(ip) => Passed::For((ip.source_address, ip.source_port).into()),
         v1::Addresses::Tcp6(ip) => Passed::For((ip.source_address, ip.source_port).into()),
-        v1::Addresses::Unknown => Passed::Own,
+        v1::Addresses::Unknown => Passed::ForUnknown,
     })
 }
 
@@ -111,7 +113,7 @@ async fn read_v2<S: AsyncRead + Unpin>(
         (_, v2::Addresses::IPv4(ip)) => Ok(Passed::For((ip.source_address, ip.source_port).into())),
         (_, v2::Addresses::IPv6(ip)) => Ok(Passed::For((ip.source_address, ip.source_port).into())),
         // A unix socket of another host says nothing here.
-        (_, v2::Addresses::Unspecified | v2::Addresses::Unix(_)) => Ok(Passed::Own),
+        (_, v2::Addresses::Unspecified | v2::Addresses::Unix(_)) => Ok(Passed::ForUnknown),
     }
 }
 
@@ -128,6 +130,23 @@ mod tests {
 
     use super::*;
 
+    /// Counted as the proxy's own, such a client was the process that connected: `peer` took it for that,
+    /// and the console let it in.
+    #[test]
+    fn a_client_without_an_address_is_not_the_proxy() {
+        let unix = v2(1, 0x31, &[0; 216]);
+        let all: [&[u8]; 4] = [
+            b"PROXY UNKNOWN\r\n",
+            b"PROXY UNKNOWN ffff::1 ffff::1 65535 65535\r\n",
+            &v2(1, 0, b"abc"),
+            &unix,
+        ];
+        for header in all {
+            assert!(matches!(parse(header), (Ok(Passed::ForUnknown), 0)), "{header:?}");
+        }
+        assert!(matches!(parse(&v2(0, 0x31, &[0; 216])), (Ok(Passed::Own), 0)), "LOCAL");
+    }
+
     /// What is read, and how many bytes are left.
     fn parse(bytes: &[u8]) -> (Result<Passed, Stop>, usize) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -142,7 +161,7 @@ mod tests {
         match parse(&sent) {
             (Ok(passed), 4) => match passed {
                 Passed::For(address) => Some(address),
-                Passed::Own => None,
+                Passed::Own | Passed::ForUnknown => None,
             },
             other => panic!("{other:?} of {bytes:?}"),
         }

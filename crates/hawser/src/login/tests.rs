@@ -393,7 +393,7 @@ async fn a_start_value_that_the_server_refuses_is_fatal_and_asked_about_once() {
 #[tokio::test]
 async fn an_unknown_user_of_trust_is_refused() {
     let world = trusting().await;
-    assert_eq!(error(&world.told(&startup_packet(&[("user", "nobody")])).await).0, "28P01");
+    assert_eq!(error(&world.told(&startup_packet(&[("user", "nobody")])).await).0, "28000");
 }
 
 /// By a rule it got in as that user, a superuser too.

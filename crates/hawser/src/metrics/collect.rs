@@ -437,7 +437,7 @@ fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
         ("event_loops", "Event loops", pooler.loops().count() as u64),
         (
             "fallbacks",
-            "What does not work on this host and is done otherwise, see hawser status",
+            "What does not work and is done otherwise, see hawser status",
             pooler.fallbacks().len() as u64,
         ),
         ("max_clients", "Clients that there may be", config.reload.limits.max_client_conn.into()),

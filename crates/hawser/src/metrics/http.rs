@@ -10,7 +10,8 @@
 //! # Invariants
 //! * at most [`WAITING_MAX`] connections and the one that has just come
 //! * a connection lives [`CONNECTION_MAX`] at most, and serves one request: who is slow is cut off
-//! * at most [`PAGES_AT_ONCE`] pages are made at one time; `/healthz` does not wait for them
+//! * of each kind one page is made at a time, and a bounded number is kept for slow readers: see
+//!   [`super::unsent`]; `/healthz` does not wait for them
 //! * running out of descriptors is one event, as is its end; it never spins
 //! * GET and HEAD only; nothing that a client sends is kept
 //! * a page is shown under a name that no stranger can point here: see [`super::host`]
@@ -21,6 +22,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use hawser_sys::stream::set_send_buffer;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
@@ -31,16 +33,15 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Notify, oneshot};
 
 use super::Pages;
 use super::format::Format;
 use super::host::Hosts;
+use super::unsent::{Kind, Unsent};
 
 /// Connections at one time.
 pub const WAITING_MAX: usize = 128;
-/// Pages that are made at one time: a page of metrics looks at all pools.
-const PAGES_AT_ONCE: usize = 4;
 /// How long a request's head may take.
 const HEAD_WAIT: Duration = Duration::from_secs(5);
 /// How long a connection may live.
@@ -49,6 +50,8 @@ const CONNECTION_MAX: Duration = Duration::from_secs(15);
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// Its lines.
 const HEADERS_MAX: usize = 64;
+/// What the kernel may keep of a page that is not read: by itself it takes 4 MiB.
+const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// A pause after an error of accept(2), so that it does not spin when descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -101,12 +104,22 @@ fn locked(waiting: &Mutex<Waiting>) -> std::sync::MutexGuard<'_, Waiting> {
 struct Shared {
     pages: Arc<Pages>,
     hosts: Hosts,
-    room: Semaphore,
+    unsent: Unsent,
+    open_metrics: Kind,
+    text: Kind,
+    status: Kind,
 }
 
 /// Serves the pages until the future is dropped.
 pub async fn run(listener: TcpListener, pages: Arc<Pages>, hosts: Hosts) {
-    let shared = Arc::new(Shared { pages, hosts, room: Semaphore::new(PAGES_AT_ONCE) });
+    let shared = Arc::new(Shared {
+        pages,
+        hosts,
+        unsent: Unsent::default(),
+        open_metrics: Kind::default(),
+        text: Kind::default(),
+        status: Kind::default(),
+    });
     let waiting: Arc<Mutex<Waiting>> = Arc::default();
     let mut complained = false;
     loop {
@@ -153,25 +166,36 @@ fn admit(shared: &Arc<Shared>, waiting: &Arc<Mutex<Waiting>>, stream: TcpStream,
 }
 
 async fn serve(stream: TcpStream, shared: Arc<Shared>) -> hyper::Result<()> {
+    // One that cannot be bounded is served as well.
+    let _ = set_send_buffer(&stream, SEND_BUFFER_BYTES);
+    let withdrawn = Arc::new(Notify::new());
+    let closed = withdrawn.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let shared = shared.clone();
-        async move { Ok::<_, Infallible>(shared.answer(&request).await) }
+        let (shared, closed) = (shared.clone(), closed.clone());
+        async move { Ok::<_, Infallible>(shared.answer(&request, &closed).await) }
     });
-    http1::Builder::new()
+    let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_WAIT)
         .keep_alive(false)
         .max_headers(HEADERS_MAX)
         .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), service)
-        .await
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        result = connection => result,
+        () = withdrawn.notified() => Ok(()),
+    }
 }
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
 impl Shared {
-    async fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
-        let path = request.uri().path();
+    async fn answer(
+        &self,
+        request: &Request<Incoming>,
+        closed: &Arc<Notify>,
+    ) -> Response<Full<Bytes>> {
+        let (method, path) = (request.method(), request.uri().path());
         // It says nothing that could be read from here, and a probe must not fail for its header.
         let host = request.headers().get(HOST).filter(|_| path != "/healthz");
         if let Some(host) = host
@@ -179,49 +203,53 @@ impl Shared {
         {
             let body = "this page is not shown under that host name: ask by IP address, or add the \
                         name to http_hosts in [admin]\n";
-            return response(StatusCode::MISDIRECTED_REQUEST, TEXT, body.to_owned());
+            return response(StatusCode::MISDIRECTED_REQUEST, TEXT, body);
         }
-        if path == "/healthz" {
-            return answer(request, &self.pages).await;
+        if *method != Method::GET && *method != Method::HEAD {
+            let mut response =
+                response(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n");
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return response;
         }
-        // It is never closed.
-        let _room = self.room.acquire().await;
-        answer(request, &self.pages).await
+        match path {
+            "/metrics" => {
+                let accept = request.headers().get_all(ACCEPT).into_iter();
+                let format = Format::wanted(accept.filter_map(|value| value.to_str().ok()));
+                let kind = match format {
+                    Format::OpenMetrics => &self.open_metrics,
+                    Format::Text => &self.text,
+                };
+                let page = kind.page(&self.unsent, closed, self.pages.metrics(format)).await;
+                let mut response = response(StatusCode::OK, format.content_type(), page);
+                response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+                response
+            }
+            "/healthz" => response(StatusCode::OK, TEXT, "ok\n"),
+            "/readyz" => match self.pages.ready() {
+                Ok(()) => response(StatusCode::OK, TEXT, "ready\n"),
+                Err(reason) => {
+                    response(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{reason}\n"))
+                }
+            },
+            "/" => {
+                let made = async { self.pages.status() };
+                let page = self.status.page(&self.unsent, closed, made).await;
+                response(StatusCode::OK, "text/html; charset=utf-8", page)
+            }
+            _ => {
+                let body = "there are /, /metrics, /healthz and /readyz\n";
+                response(StatusCode::NOT_FOUND, TEXT, body)
+            }
+        }
     }
 }
 
-async fn answer(request: &Request<Incoming>, pages: &Pages) -> Response<Full<Bytes>> {
-    let (method, path) = (request.method(), request.uri().path());
-    if *method != Method::GET && *method != Method::HEAD {
-        let body = "only GET and HEAD\n".to_owned();
-        let mut response = response(StatusCode::METHOD_NOT_ALLOWED, TEXT, body);
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-        return response;
-    }
-    match path {
-        "/metrics" => {
-            let accept = request.headers().get_all(ACCEPT).into_iter();
-            let format = Format::wanted(accept.filter_map(|value| value.to_str().ok()));
-            let page = pages.metrics(format).await;
-            let mut response = response(StatusCode::OK, format.content_type(), page);
-            response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
-            response
-        }
-        "/healthz" => response(StatusCode::OK, TEXT, "ok\n".to_owned()),
-        "/readyz" => match pages.ready() {
-            Ok(()) => response(StatusCode::OK, TEXT, "ready\n".to_owned()),
-            Err(reason) => response(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{reason}\n")),
-        },
-        "/" => response(StatusCode::OK, "text/html; charset=utf-8", pages.status()),
-        _ => {
-            let body = "there are /, /metrics, /healthz and /readyz\n".to_owned();
-            response(StatusCode::NOT_FOUND, TEXT, body)
-        }
-    }
-}
-
-fn response(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+fn response(
+    status: StatusCode,
+    kind: &'static str,
+    body: impl Into<Bytes>,
+) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));

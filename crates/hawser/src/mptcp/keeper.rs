@@ -19,7 +19,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -204,7 +204,8 @@ impl Keeper {
 
 fn start(inner: &mut Inner) -> Result<Child, String> {
     inner.standing = Standing::Starts;
-    let mut command = Command::new(std::env::current_exe().map_err(|error| error.to_string())?);
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = hawser_sys::process::command(program);
     command.args(["mptcp", "manage", "--attached"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // What a terminal sends to this process is not for it.

@@ -125,7 +125,9 @@ pub async fn roles_of(
     let access = service.access.load();
     let (asker, credentials) = match place.asker {
         Asker::AuthUser(name) => (name, access.credentials(name)),
-        Asker::Forced(forced) => (forced.name.as_str(), access.credentials_of(forced)?),
+        Asker::Forced(forced) => {
+            (forced.name.as_str(), access.credentials_of(forced, &place.entry.name)?)
+        }
     };
     let path = Asked { name: b"search_path"[..].into(), value: enquiry::LOOK_UP_PATH.into() };
     let login = Login {

@@ -75,7 +75,7 @@ fn make_those_always_wanted(service: &Service) {
             continue;
         }
         // A password that cannot be used has been refused when the files were loaded.
-        let Ok(credentials) = access.credentials_of(forced) else { continue };
+        let Ok(credentials) = access.credentials_of(forced, name) else { continue };
         let wanted = Wanted {
             database: name,
             user: &forced.name,

@@ -10,14 +10,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
+use rustls::ServerConfig;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{ServerConfig, server::danger::ClientCertVerifier};
+use rustls::sign::SingleCertAndKey;
 use tokio_rustls::TlsAcceptor;
 
-use super::{
-    ALPN, FileStamps, TlsError, authorities, certificates, private_key, provider, provider_with,
-    versions,
-};
+use super::verify::ClientCheck;
+use super::{ALPN, FileStamps, TlsError, authorities, certified_key, provider_with, versions};
 use crate::auth::certificate::end_point_hash;
 use crate::config::TlsMode;
 use crate::config::registry::ClientTlsSettings;
@@ -57,8 +57,8 @@ impl Accepting {
         let stamps =
             FileStamps::of([Some(cert_file), Some(key_file), ca_file].into_iter().flatten());
 
-        let chain = certificates("certificate", cert_file)?;
-        let end_point = chain.first().and_then(|own| end_point_hash(own).ok().flatten());
+        let own = certified_key(cert_file, key_file)?;
+        let end_point = own.cert.first().and_then(|own| end_point_hash(own).ok().flatten());
         let unusable = |error: &dyn ToString| TlsError::Unusable {
             path: cert_file.clone(),
             reason: error.to_string(),
@@ -72,8 +72,7 @@ impl Accepting {
             .with_protocol_versions(&versions(settings.client_tls_protocols))
             .map_err(|error| unusable(&error))?
             .with_client_cert_verifier(client_verifier(mode, ca_file)?)
-            .with_single_cert(chain, private_key(key_file)?)
-            .map_err(|error| TlsError::of_pair(cert_file, key_file, &error))?;
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(own)));
         config.alpn_protocols = vec![ALPN.to_vec()];
         // Tickets carry the session to the client and back: nothing is kept here.
         config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -99,14 +98,10 @@ fn client_verifier(
             Ok(WebPkiClientVerifier::no_client_auth())
         };
     };
-    let roots = Arc::new(authorities(ca_file)?);
-    let mut builder = WebPkiClientVerifier::builder_with_provider(roots, provider());
-    if !must_verify {
-        builder = builder.allow_unauthenticated();
-    }
-    builder
-        .build()
-        .map_err(|error| TlsError::Unusable { path: ca_file.clone(), reason: error.to_string() })
+    let check = ClientCheck::new(authorities(ca_file)?, must_verify);
+    let check = check
+        .map_err(|error| TlsError::Unusable { path: ca_file.clone(), reason: error.to_string() })?;
+    Ok(Arc::new(check))
 }
 
 /// TLS towards clients as it is in force, replaced by reloads.

@@ -12,14 +12,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::client::WebPkiServerVerifier;
 use rustls::pki_types::ServerName;
+use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
-use super::verify::Lenient;
+use super::certificate::Authorities;
+use super::verify::ServerCheck;
 use super::{
-    ALPN, FileStamps, TlsError, authorities, certificates, private_key, provider, provider_with,
+    ALPN, FileStamps, TlsError, authorities, certificates, certified_key, provider, provider_with,
     versions,
 };
 use crate::config::{ServerTls, TlsMode, TlsNegotiation};
@@ -41,6 +42,8 @@ pub struct Connecting {
     /// Whether TLS begins without asking first.
     pub direct: bool,
     config: Option<Arc<ClientConfig>>,
+    /// What it was made of.
+    settings: Option<ServerTls>,
     stamps: FileStamps,
 }
 
@@ -51,6 +54,7 @@ impl Connecting {
             mode: TlsMode::Disable,
             direct: false,
             config: None,
+            settings: None,
             stamps: FileStamps::of(std::iter::empty()),
         }
     }
@@ -69,12 +73,18 @@ impl Connecting {
             mode: settings.mode,
             direct: settings.negotiation == TlsNegotiation::Direct,
             config: Some(Arc::new(client_config(settings)?)),
+            settings: Some(settings.clone()),
             stamps,
         })
     }
 
+    /// Whether connections that it has encrypted are as `new` would have them.
+    pub fn still_does(&self, new: &Self) -> bool {
+        self.settings == new.settings && !self.is_stale()
+    }
+
     /// Whether a file has changed since.
-    pub fn is_stale(&self) -> bool {
+    fn is_stale(&self) -> bool {
         self.stamps.are_stale()
     }
 
@@ -104,28 +114,26 @@ fn client_config(settings: &ServerTls) -> Result<ClientConfig, TlsError> {
     let builder = ClientConfig::builder_with_provider(usable)
         .with_protocol_versions(&versions(settings.protocols))
         .map_err(|error| unusable(&error))?;
-    let verified = || -> Result<Arc<WebPkiServerVerifier>, TlsError> {
-        let roots = match &settings.ca_file {
-            Some(path) => authorities(path)?,
-            None => system_authorities()?,
-        };
-        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
-            .build()
-            .map_err(|error| unusable(&error))
+    let known = || match &settings.ca_file {
+        Some(path) => authorities(path),
+        None => {
+            let roots = Arc::new(system_authorities()?);
+            Ok(Authorities { roots, files: Vec::new() })
+        }
     };
-    let builder = match settings.mode {
-        TlsMode::VerifyFull => builder.with_webpki_verifier(verified()?),
-        TlsMode::VerifyCa => builder.dangerous().with_custom_certificate_verifier(Arc::new(
-            Lenient::any_name(&provider(), verified()?),
-        )),
-        TlsMode::Disable | TlsMode::Allow | TlsMode::Prefer | TlsMode::Require => builder
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Lenient::any_certificate(&provider()))),
+    let check = match settings.mode {
+        TlsMode::VerifyFull => ServerCheck::full(known()?).map_err(|error| unusable(&error))?,
+        TlsMode::VerifyCa => ServerCheck::any_name(known()?).map_err(|error| unusable(&error))?,
+        TlsMode::Disable | TlsMode::Allow | TlsMode::Prefer | TlsMode::Require => {
+            ServerCheck::any_certificate()
+        }
     };
+    let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(check));
     let mut config = match (&settings.cert_file, &settings.key_file) {
-        (Some(certificate), Some(key)) => builder
-            .with_client_auth_cert(certificates("certificate", certificate)?, private_key(key)?)
-            .map_err(|error| TlsError::of_pair(certificate, key, &error))?,
+        (Some(certificate), Some(key)) => {
+            let own = SingleCertAndKey::from(certified_key(certificate, key)?);
+            builder.with_client_cert_resolver(Arc::new(own))
+        }
         (Some(_), None) => {
             return Err(TlsError::Missing {
                 setting: "server_tls_key_file",
@@ -151,11 +159,11 @@ fn client_config(settings: &ServerTls) -> Result<ClientConfig, TlsError> {
 /// `ca_file` is no good. Without the system's, every certificate is refused.
 pub fn outward(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
     let roots = match ca_file {
-        Some(path) => authorities(path)?,
-        None => system_authorities().unwrap_or_else(|error| {
+        Some(path) => authorities(path)?.roots,
+        None => Arc::new(system_authorities().unwrap_or_else(|error| {
             tracing::warn!(%error, "no TLS towards LDAP servers and issuers: set auth_ca_file");
             RootCertStore::empty()
-        }),
+        })),
     };
     let unusable = |error: rustls::Error| {
         let path = ca_file.unwrap_or(Path::new("")).to_owned();

@@ -20,7 +20,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use hawser_sys::mptcp::event;
 use hawser_sys::mptcp::kernel;
@@ -188,7 +188,8 @@ fn start_watchdog(before: &str) -> io::Result<()> {
     // It outlives this process: nobody waits for it.
     let pid = std::process::id().to_string();
     let words = ["mptcp", "watchdog", &pid, before];
-    Command::new(std::env::current_exe()?).args(words).stdin(Stdio::null()).spawn().map(drop)
+    let mut command = hawser_sys::process::command(std::env::current_exe()?);
+    command.args(words).stdin(Stdio::null()).spawn().map(drop)
 }
 
 /// Waits until the manager `pid` has ended, and puts the setting back to `before`, unless another

@@ -1,0 +1,59 @@
+//! Servers that are spoken to without encryption because TLS with them has failed.
+//!
+//! # Model
+//! ```text
+//!   server_tls_sslmode = "prefer"
+//!     the server says that it has no TLS                    as meant
+//!     TLS with it fails, and it lets us in without          said once, and shown as long as it lasts
+//!     TLS with it works again                               said once
+//! ```
+//! That is libpq's order, too, which cannot say so.
+//!
+//! # Invariants
+//! * bounded by configured servers, of which alone it is shown
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use crate::config::{Config, ServerAddress, TlsMode};
+
+/// Why TLS has failed, by server.
+#[derive(Debug, Default)]
+pub struct Unencrypted(Mutex<HashMap<ServerAddress, String>>);
+
+impl Unencrypted {
+    /// A connection without TLS has been opened after one with TLS had failed.
+    pub(super) fn falls_back(&self, server: &ServerAddress, reason: &str) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.get(server).map(String::as_str) != Some(reason) {
+            tracing::warn!(
+                %server,
+                reason,
+                "no encryption towards the server: TLS with it fails, and server_tls_sslmode is \
+                 \"prefer\"; with \"require\" nothing is sent unencrypted"
+            );
+            all.insert(server.clone(), reason.to_owned());
+        }
+    }
+
+    /// A connection with TLS has been opened.
+    pub(super) fn encrypted(&self, server: &ServerAddress) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.remove(server).is_some() {
+            tracing::info!(%server, "the server is spoken to by TLS again");
+        }
+    }
+
+    /// A line for each server, as far as the configuration still prefers TLS with it.
+    pub fn fallbacks(&self, config: &Config) -> Vec<String> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let preferring = config.databases().iter().filter(|one| one.tls.mode == TlsMode::Prefer);
+        let mut servers: Vec<_> = preferring.flat_map(|one| &one.servers).collect();
+        servers.sort_by_key(ToString::to_string);
+        servers.dedup();
+        let line = |server: &ServerAddress| {
+            Some(format!("server {server}: no encryption, TLS fails: {}", all.get(server)?))
+        };
+        servers.into_iter().filter_map(line).collect()
+    }
+}
