@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -36,6 +37,8 @@ def pair(family=socket.AF_INET, host="127.0.0.1"):
     near = socket.socket(family); near.setblocking(False); near.connect_ex(listener.getsockname())
     far, _ = listener.accept(); far.setblocking(False); listener.close()
     select.select([], [near], [], 5)
+    # Who reads without an epoll is sent nothing past TCP before it has read by TCP.
+    near.send(b"."); receive(far, 1); far.send(b"."); receive(near, 1)
     return near, far
 def receive(sock, count):
     data = b""
@@ -150,14 +153,14 @@ listener = socket.socket(); listener.bind(("127.0.0.1", 0)); listener.listen()
 print(listener.getsockname()[1], flush=True)
 for _ in range(2):
     far, _ = listener.accept(); far.setblocking(False)
-    far.send(receive(far, 5)); receive(far, 1)
+    far.send(receive(far, 5)); far.send(receive(far, 5)); receive(far, 1)
 """)
         stack.callback(serving.kill)
         port = int(serving.stdout.readline())
         dial = f"""
 near = socket.socket(); near.setblocking(False); near.connect_ex(("127.0.0.1", {port})); select.select([], [near], [], 5)
 time.sleep(0.3)
-near.send(b"hallo"); assert receive(near, 5) == b"hallo"
+for _ in range(2): near.send(b"hallo"); assert receive(near, 5) == b"hallo"
 print(json.dumps(status())); near.send(b"."); near.close()
 """
         equal(kernel.status()["redirected"], 0)
@@ -195,6 +198,83 @@ print(json.dumps([redirected(select.EPOLLIN), redirected(select.EPOLLIN | select
 """))
         assert said[0] > 5, said
         equal(said[1], 0, "of a reader of edges")
+
+
+@limit(60)
+def test_one_that_gets_its_first_message_before_it_waits_for_edges_gets_everything(env):
+    with contextlib.ExitStack() as stack:
+        kernel = needs_bypass(stack)
+        said = json.loads(kernel.python("""
+listener = socket.socket(); listener.bind(("127.0.0.1", 0)); listener.listen()
+near = socket.socket(); near.setblocking(False); near.connect_ex(listener.getsockname())
+far, _ = listener.accept(); far.setblocking(False); select.select([], [near], [], 5)
+before = status()["redirected"]
+near.send(b"first")
+waiting = select.epoll(); waiting.register(far, select.EPOLLIN | select.EPOLLET)
+near.send(b"second"); time.sleep(0.2)
+assert waiting.poll(5)
+got = far.recv(1000)
+if len(got) < 11 and waiting.poll(1): got += far.recv(1000)
+print(json.dumps([got.decode(), status()["redirected"] - before]))
+"""))
+        equal(said, ["firstsecond", 0])
+
+
+# A program that waits for edges, at an address given, and a client that sends it 3 MB; how many messages went past TCP.
+OTHER_READER = PAIR + """
+listener = socket.socket(); listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind((sys.argv[1], int(sys.argv[2]))); listener.listen()
+near = socket.socket(); near.setblocking(False); near.connect_ex(listener.getsockname())
+far, _ = listener.accept(); far.setblocking(False); select.select([], [near], [], 5)
+waiting = select.epoll(); waiting.register(far, select.EPOLLIN | select.EPOLLET)
+before, left, got = status(), 3_000_000, 0
+while got < 3_000_000:
+    while left > 0:
+        try: left -= near.send(b"x" * min(8192, left))
+        except BlockingIOError: break
+    assert waiting.poll(5), "nothing comes any more"
+    while True:
+        try: read = len(far.recv(50_000))
+        except BlockingIOError: break
+        got += read
+        if read < 50_000: break
+print(json.dumps([before["sockets"], status()["redirected"] - before["redirected"]]))
+"""
+
+
+@limit(90)
+def test_another_program_at_the_pooler_s_port_is_not_taken_for_the_pooler(env):
+    def other(kernel, address, port):
+        done = subprocess.run(kernel.inside(sys.executable, "-c", OTHER_READER, address, str(port)), capture_output=True, text=True, timeout=60)
+        equal(done.returncode, 0, done.stderr)
+        sockets, redirected = json.loads(done.stdout)
+        assert sockets >= 2, "it is taken in, as far as that goes"
+        equal(redirected, 0, f"messages past TCP to a reader of edges at {address}")
+    with contextlib.ExitStack() as stack:
+        kernel = needs_bypass(stack)
+        with pooler(env, kernel, "on") as (ask, path, _):
+            equal(ask("select 1;\n"), ["1"])
+            port = int(re.search(r'address = "127.0.0.1:(\d+)"', pathlib.Path(path).read_text()).group(1))
+            other(kernel, "127.0.0.2", port)
+            os.kill(shown(kernel, path)["pid"], signal.SIGKILL)
+        other(kernel, "127.0.0.1", port)
+        kernel.hawser("off")
+        equal(kernel.left(), [])
+
+
+@limit(60)
+def test_a_self_test_that_is_ended_leaves_nothing_or_what_off_takes_away(env):
+    with contextlib.ExitStack() as stack:
+        kernel = needs_bypass(stack)
+        for number, code in ((signal.SIGTERM, 5), (signal.SIGKILL, -9)):
+            running = subprocess.Popen(kernel.inside(binary(), "bypass", "selftest"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            until(lambda: len(kernel.left()) == 2, "it has begun", 5)
+            running.send_signal(number)
+            equal(running.wait(20), code, running.stderr.read())
+            if number == signal.SIGKILL:
+                equal(len(kernel.left()), 2)
+                kernel.hawser("off")
+            equal(kernel.left(), [])
 
 
 @limit(120)

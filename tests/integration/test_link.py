@@ -95,6 +95,7 @@ class Relay:
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.port, self.to = self.listener.getsockname()[1], to
         self.pairs, self.swallows, self.closed, self.refuses = [], set(), False, False
+        self.pause = 0
         self.seen = b""
         threading.Thread(target=self.accept, daemon=True).start()
 
@@ -121,6 +122,7 @@ class Relay:
         with contextlib.suppress(OSError):
             while piece := one.recv(1 << 16):
                 self.seen = (self.seen + piece)[-(4 << 20):]
+                time.sleep(self.pause)
                 if pair not in self.swallows:
                     other.sendall(piece)
         if pair not in self.swallows:
@@ -341,6 +343,92 @@ def test_a_killed_process_resets_the_other_end_s_connections_and_replays_nothing
 
 
 @here
+def test_a_target_s_last_words_arrive_before_its_reset(env):
+    words = os.urandom(30_000)  # what TCP itself delivers before a reset
+
+    def serve(connection):
+        connection.recv(1)
+        connection.sendall(words)
+        connection.close()  # with bytes unread: a reset
+    with linked(Service(serve).port) as (near, far, _, port):
+        for _ in range(5):
+            with client(port) as connection:
+                def send():
+                    with contextlib.suppress(OSError):
+                        while True:
+                            connection.sendall(bytes(1 << 16))
+                sender = Background(send)
+                got = b""
+                with contextlib.suppress(ConnectionResetError):
+                    while piece := connection.recv(1 << 18):
+                        got += piece
+                sender.join()
+            assert got == words, f"{len(got)} of {len(words)} bytes"
+        until(lambda: near.session()["streams_open"] == far.session()["streams_open"] == 0, "nothing is kept")
+
+
+@here
+def test_a_process_that_ends_under_load_ends_both_ends_at_once(env):
+    for which in ("near", "far"):
+        ended = threading.Event()
+
+        def serve(connection):
+            with contextlib.suppress(OSError):
+                echo(connection)
+            ended.set()
+        keys = Keys("near", "far")
+        with linked(Service(serve).port, paths=2, keys=keys) as (near, far, relay, port):
+            with client(port) as connection:
+                def send():
+                    with contextlib.suppress(OSError):
+                        while True:
+                            connection.sendall(bytes(1 << 16))
+                sender = Background(send)
+                relay.pause = 0.002  # the paths are full
+                for _ in range(20):
+                    assert connection.recv(1 << 18), "bytes come back"
+                began = time.monotonic()
+                (near if which == "near" else far).process.send_signal(signal.SIGTERM)
+                with contextlib.suppress(OSError):
+                    while connection.recv(1 << 18):
+                        pass
+                sender.join()
+                assert ended.wait(10), f"{which} ended: the target's connection stays"
+                took = time.monotonic() - began
+                assert took < 3, f"{which} ended: the other end knows after {took:.1f} s"
+
+
+@here
+def test_what_is_opened_in_an_outage_outlives_a_far_end_that_starts_anew(env):
+    keys = Keys("near", "far")
+    with linked(Service(echo).port, paths=1, keys=keys) as (near, far, relay, port):
+        with client(port) as early:
+            early.sendall(b"x")
+            equal(early.recv(1), b"x")
+            command = pathlib.Path(f"/proc/{far.process.pid}/cmdline").read_text().split("\0")[2:-1]
+            far.kill()
+            until(lambda: not near.session()["up"], "it is seen that no path works")
+            with client(port) as late:
+                late.sendall(b"sent in the outage")
+                time.sleep(0.3)
+                again = End(*command[:command.index("--socket")])
+                equal(late.recv(100), b"sent in the outage")
+                assert is_reset(early), "the far end may have run what the other one sent"
+                again.end()
+
+
+@here
+def test_an_end_takes_as_many_descriptors_as_it_may(env):
+    keys = Keys("near", "far")
+    few = ("sh", "-c", 'ulimit -Sn 64; exec "$@"', "sh")
+    far = End("accept", "--listen", "127.0.0.1:0", "--key", keys.path("far"), "--peer", keys.public["near"], "--allow", "127.0.0.1:1", inside=few)
+    limits = pathlib.Path(f"/proc/{far.process.pid}/limits").read_text()
+    soft, hard = next(line.split()[3:5] for line in limits.splitlines() if line.startswith("Max open files"))
+    equal(soft, hard)
+    far.end()
+
+
+@here
 def test_a_target_that_is_not_allowed_is_refused_and_said(env):
     with linked(Service(echo).port, allow="127.0.0.1:1") as (near, far, _, port):
         with client(port) as connection:
@@ -443,6 +531,15 @@ def test_a_key_is_changed_without_an_outage_and_a_revoked_one_is_out(env):
     far.process.send_signal(signal.SIGHUP)
     until(lambda: "reload refused" in far.text(), "a wrong file is refused", 5)
     assert new.up()
+    known.write_text("# all are revoked\n")
+    far.process.send_signal(signal.SIGHUP)
+    until(lambda: "no key of a peer is left" in far.text(), "it is said", 5)
+    until(lambda: not new.up(), "the last key is out", 10)
+    time.sleep(1)
+    assert not new.up() and not old.up(), "nobody comes in again"
+    known.write_text(f"{keys.public['new']} new\n")
+    far.process.send_signal(signal.SIGHUP)
+    until(new.up, "a key is let in again", 15)
     for end in (old, new, far):
         end.end()
 

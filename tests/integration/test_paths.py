@@ -109,6 +109,21 @@ def test_the_setting_is_put_back_at_the_end_and_after_a_kill(env):
 
 
 @needs_manager
+def test_a_bound_on_unsent_bytes_that_the_operator_has_set_stays(env):
+    unsent = "/proc/sys/net/ipv4/tcp_notsent_lowat"
+    for before, meanwhile in (("131072", "131072"), ("65536", "65536"), ("4294967295", "131072")):
+        for end in (signal.SIGTERM, signal.SIGKILL):
+            with two_machines() as (server, _):
+                server.run("sh", "-c", f"echo {before} > {unsent}")
+                with managed(lambda **how: server.start(hawser(), "mptcp", "manage", **how)) as (process, said):
+                    assert "managing" in said[0], said
+                    equal(server.run("cat", unsent).strip(), meanwhile)
+                    process.send_signal(end)
+                    until(lambda: setting(server) == "kernel", "put back", 5)
+                equal(server.run("cat", unsent).strip(), before, f"after {end.name}")
+
+
+@needs_manager
 def test_without_rights_nothing_is_changed(env):
     with two_machines() as (server, _):
         error = server.run("setpriv", "--bounding-set=-net_admin", "--inh-caps=-all", hawser(), "mptcp", "manage", code=1)

@@ -32,7 +32,9 @@
 //! A recv(2) that takes messages ends with the last of them, also where more bytes wait in the receive
 //! queue. To a reader that epoll tells of changes alone (EPOLLET), a short read means that nothing is
 //! left (epoll(7)), and it would wait for ever. Readers that epoll tells of what is there, or that read
-//! until recv(2) says EAGAIN, as Hawser itself does, take the rest.
+//! until recv(2) says EAGAIN, as Hawser itself does, take the rest. Who waits by poll or select has no
+//! epoll, as has a reader of edges that has only just got its descriptor: until a reader without one has
+//! read something, by TCP, it may become either.
 //!
 //! # Limits
 //! The kernel's program is `hawser_sys::bypass`; its tests compare it with this.
@@ -68,8 +70,8 @@ pub struct Reader {
     pub layered: bool,
     /// Its descriptor has O_NONBLOCK. One that was not accepted yet has none.
     pub never_waits: bool,
-    /// It comes back for the rest after a short read: no epoll that tells of edges watches it, or it
-    /// is known to read until there is nothing.
+    /// It comes back for the rest after a short read: an epoll that does not tell of edges watches it, or
+    /// none does though it has read before, or it is known to read until there is nothing.
     pub comes_back: bool,
     /// The sequence number of the next byte that TCP expects.
     pub rcv_nxt: u32,

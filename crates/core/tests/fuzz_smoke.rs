@@ -108,3 +108,21 @@ fn whatever_a_peer_of_a_link_does_its_bounds_hold() {
         }
     }
 }
+
+/// The peer acknowledges a part of a piece, and a copy of the rest goes by the other path.
+#[test]
+fn a_peer_of_a_link_acknowledges_the_middle_of_a_piece() {
+    let far = [1];
+    let two_paths = [[0, 0, 0]; 2];
+    let open = [0x0f, 3, 2];
+    let first_is_full = [7, 0, 0];
+    let put = [3, 3, 255];
+    let ping_by_first = [0x1f, 9, 0];
+    let ack_of_2_and_4 = [0x2f, 3, 4];
+    let a_tenth = [2, 0, 100];
+    let ping_by_second = [0x9f, 25, 0];
+    let begin = [open, first_is_full, put, ping_by_first, ack_of_2_and_4];
+    let then = [a_tenth, ping_by_first, ping_by_second].repeat(20);
+    let all = [&far[..], two_paths.as_flattened(), begin.as_flattened(), then.as_flattened()];
+    link_peer::play(&all.concat());
+}

@@ -62,6 +62,8 @@ const SK_MSG_VERDICT: u32 = 7;
 const MODIFY_RETURN: u32 = 26;
 /// `BPF_ANY`: whether there is such an element or not.
 const ANY: u64 = 0;
+/// `BPF_EXIST`: only if there is.
+const IF_THERE: u64 = 2;
 /// `BPF_OBJ_NAME_LEN`, with the NUL.
 const NAME_BYTES: usize = 16;
 /// What the verifier says of a program of our size is a tenth of it.
@@ -307,6 +309,17 @@ impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
         let mut element = self.element(Some(key), value.as_mut_ptr());
         // SAFETY: key and value have the map's sizes, and live through the call.
         unsafe { bpf(MAP_UPDATE_ELEM, &mut element).map(drop) }
+    }
+
+    /// Sets the value of a key that is there; gives whether it is.
+    ///
+    /// # Errors
+    /// As bpf(2).
+    pub fn replace(&self, key: &[u64; KEY], mut value: [u64; VALUE]) -> io::Result<bool> {
+        let mut element = self.element(Some(key), value.as_mut_ptr());
+        element.flags = IF_THERE;
+        // SAFETY: key and value have the map's sizes, and live through the call.
+        found(unsafe { bpf(MAP_UPDATE_ELEM, &mut element) }).map(|found| found.is_some())
     }
 
     /// Removes a key; gives whether it was there.

@@ -17,7 +17,8 @@
 //! * a socket with a protocol above TCP (MPTCP, kTLS) does not come in, nor does one that was open
 //!   before, whose peer is elsewhere, or that connects by a descriptor that waits
 //! * a socket is never taken out while it lives
-//! * a socket or a port that is wanted is of a pooler, whose reads end only where there is nothing more
+//! * a socket that is wanted, or was accepted by a pooler, is of one whose reads end only where there is
+//!   nothing more; of one that others accept on a wanted port this is not known
 //!
 //! # Limits
 //! Linux 6.2 with BTF, where `hawser bypass selftest` passes: before 6.13, and some releases of older
@@ -27,12 +28,14 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use crate::bpf::btf;
 use crate::bpf::pins::{self, is_absent};
 use crate::bpf::{Board, CgroupHook, LoadError, Map, MapKind, Program, lockdown};
+use crate::stream::{LocalAddress, local_address, peer_address};
 
 mod kernel;
 mod program;
@@ -456,6 +459,25 @@ impl Bypass {
         self.wanted.remove(&[0, cookie]).map(drop)
     }
 
+    /// Says of a socket that this process has accepted that it reads until there is nothing. Gives whether
+    /// the socket is taken in.
+    ///
+    /// # Errors
+    /// As bpf(2).
+    pub fn reads_all(&self, namespace: u64, socket: impl AsFd) -> io::Result<bool> {
+        let cookie = rustix::net::sockopt::socket_cookie(&socket)?;
+        let LocalAddress::Internet(here) = local_address(&socket)? else { return Ok(false) };
+        let key = key_of(namespace, here, peer_address(&socket)?);
+        match self.entries.get(&key)? {
+            Some(mut numbers) if numbers[COOKIE] == cookie => {
+                // Counts that the program makes meanwhile are lost: nothing reads here yet.
+                numbers[COMES_BACK] = 1;
+                self.entries.replace(&key, numbers)
+            }
+            _ => Ok(false),
+        }
+    }
+
     /// How it stands.
     ///
     /// # Errors
@@ -519,10 +541,38 @@ impl Bypass {
     }
 }
 
+/// Of an entry's numbers.
+const COOKIE: usize = program::number::COOKIE as usize / 8;
+const COMES_BACK: usize = program::number::COMES_BACK as usize / 8;
+
+/// The key of a socket, as the program builds it.
+fn key_of(namespace: u64, here: SocketAddr, there: SocketAddr) -> [u64; 6] {
+    let address = |of: SocketAddr| match of.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    };
+    let ports = [here, there].map(|of| u32::from(of.port()).to_ne_bytes());
+    let bytes =
+        [&namespace.to_ne_bytes()[..], &address(here), &address(there), &ports[0], &ports[1]];
+    let mut words = [0; 6];
+    for (word, bytes) in words.iter_mut().zip(bytes.concat().as_chunks().0) {
+        *word = u64::from_ne_bytes(*bytes);
+    }
+    words
+}
+
 /// The key with the ends exchanged: the namespace, the addresses, the ports (32 bits each).
 fn peer_of(key: &[u64; 6]) -> [u64; 6] {
     let [namespace, here_1, here_2, there_1, there_2, ports] = *key;
     [namespace, there_1, there_2, here_1, here_2, ports.rotate_left(32)]
+}
+
+/// Removes what a process that has gone has left pinned in `directory`.
+///
+/// # Errors
+/// As unlink(2).
+pub fn remove_left(directory: &Path) -> io::Result<()> {
+    remove_pins(directory)
 }
 
 /// The programs first: without their maps nothing is to come in.

@@ -11,7 +11,8 @@
 //! # Invariants
 //! * delivered is what the local socket has taken, and nothing is acknowledged before
 //! * bytes at or after `limit`, or after the end that was announced, are a lie
-//! * pieces in `later` do not overlap, and hold at most `limit - received` bytes
+//! * pieces in `later` do not overlap, and hold at most `limit - received` bytes; two that touch have more
+//!   than [`JOINED_BYTES_MAX`] together, so what [`LATER_MAX`] bounds is gaps
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -25,9 +26,24 @@ pub const INITIAL_CREDIT: u64 = 256 << 10;
 pub const WINDOW_MAX: u64 = 16 << 20;
 /// A window that is used up in less time is too small for the way there.
 const GROWTH: Duration = Duration::from_secs(2);
-/// Pieces that may wait for what comes before them. A piece is a frame; a peer that sends single bytes
-/// out of order reaches this long before the memory of a window.
-pub const LATER_MAX: usize = 8192;
+/// Pieces that touch are joined up to so many bytes: one frame costs a copy of no more.
+pub const JOINED_BYTES_MAX: usize = 16 << 10;
+/// Pieces that may wait for what comes before them: a window of [`WINDOW_MAX`] has as many only where
+/// every second frame is missing and has fewer than 128 bytes. At some 100 bytes each they cost less
+/// than the window itself.
+pub const LATER_MAX: usize = 64 << 10;
+
+/// What became of bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Put {
+    /// There is more for the local socket than before.
+    Ready,
+    /// They are there already, or wait for what comes before them.
+    Kept,
+    /// There are [`LATER_MAX`] pieces: a part of them was dropped. It is not acknowledged, and the
+    /// sender, to which TCP has said that it arrived, sends it again only when its path ends.
+    Dropped,
+}
 
 /// One direction of a stream, at its receiver.
 #[derive(Debug)]
@@ -35,7 +51,7 @@ pub(super) struct Incoming {
     /// In order, not written yet.
     ready: VecDeque<u8>,
     delivered: u64,
-    later: BTreeMap<u64, Box<[u8]>>,
+    later: BTreeMap<u64, Vec<u8>>,
     /// Where it ends, once that is known.
     length: Option<u64>,
     window: u64,
@@ -82,22 +98,21 @@ impl Incoming {
 
     /// Bytes that are held.
     pub(super) fn held(&self) -> usize {
-        self.ready.len() + self.later.values().map(|piece| piece.len()).sum::<usize>()
+        self.ready.len() + self.later.values().map(Vec::len).sum::<usize>()
     }
 
-    /// Takes bytes; whether there is more for the local socket than before.
-    pub(super) fn put(&mut self, offset: u64, bytes: &[u8]) -> Result<bool, Lie> {
+    /// Takes bytes.
+    pub(super) fn put(&mut self, offset: u64, bytes: &[u8]) -> Result<Put, Lie> {
         let end = offset + bytes.len() as u64;
         if end > self.limit || self.length.is_some_and(|length| end > length) {
             return Err(Lie);
         }
         let received = self.received();
         if end <= received {
-            return Ok(false);
+            return Ok(Put::Kept);
         }
         if offset > received {
-            self.keep(offset, bytes)?;
-            return Ok(false);
+            return Ok(self.keep(offset, bytes));
         }
         self.ready.extend(&bytes[(received - offset) as usize..]);
         while let Some(entry) = self.later.first_entry() {
@@ -110,11 +125,11 @@ impl Incoming {
                 self.ready.extend(new);
             }
         }
-        Ok(true)
+        Ok(Put::Ready)
     }
 
     /// Keeps what came too early, without what is there already.
-    fn keep(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Lie> {
+    fn keep(&mut self, offset: u64, bytes: &[u8]) -> Put {
         let end = offset + bytes.len() as u64;
         let mut start = offset;
         if let Some((before, piece)) = self.later.range(..=offset).next_back() {
@@ -127,15 +142,50 @@ impl Incoming {
                 _ => (end, end),
             };
             if upto > start {
-                if self.later.len() >= LATER_MAX {
-                    return Err(Lie);
-                }
                 let part = &bytes[(start - offset) as usize..(upto - offset) as usize];
-                self.later.insert(start, part.into());
+                if !self.insert(start, part) {
+                    return Put::Dropped;
+                }
             }
             start = then;
         }
-        Ok(())
+        Put::Kept
+    }
+
+    /// Inserts a piece that overlaps none, joined with those that it touches; whether there was room.
+    fn insert(&mut self, start: u64, part: &[u8]) -> bool {
+        let (mut start, end) = (start, start + part.len() as u64);
+        let fits = |piece: &[u8], more: usize| piece.len() + more <= JOINED_BYTES_MAX;
+        let is_full = self.later.len() >= LATER_MAX;
+        let before = self.later.range_mut(..start).next_back();
+        let before = before.filter(|(at, piece)| **at + piece.len() as u64 == start);
+        match before.filter(|(_, piece)| fits(piece, part.len())) {
+            Some((at, piece)) => {
+                piece.extend_from_slice(part);
+                start = *at;
+            }
+            None if is_full => return false,
+            None => drop(self.later.insert(start, part.to_vec())),
+        }
+        let length = (end - start) as usize;
+        if self.later.get(&end).is_some_and(|after| fits(after, length))
+            && let Some(after) = self.later.remove(&end)
+            && let Some(piece) = self.later.get_mut(&start)
+        {
+            piece.extend_from_slice(&after);
+        }
+        true
+    }
+
+    /// Panics where an invariant of `later` is broken.
+    #[cfg(test)]
+    pub(super) fn check_later(&self) {
+        let pieces: Vec<_> = self.later.iter().collect();
+        for pair in pieces.windows(2) {
+            let (end, next) = (pair[0].0 + pair[0].1.len() as u64, *pair[1].0);
+            let both = pair[0].1.len() + pair[1].1.len();
+            assert!(end < next || end == next && both > JOINED_BYTES_MAX, "{end} {next} {both}");
+        }
     }
 
     /// The sender says where it ends.

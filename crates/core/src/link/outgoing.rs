@@ -11,7 +11,7 @@
 //!
 //! # Invariants
 //! * base <= received <= next <= end; nothing at or after `limit` is sent
-//! * each byte in received..next is in a piece or in `again`
+//! * each byte in received..next is in a piece or in `again`, and neither begins before `received`
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -23,6 +23,9 @@ use crate::time::Time;
 pub const SEND_BYTES_MAX: u64 = 16 << 20;
 /// A stream that has sent so much without a pause is bulk.
 pub const BULK_BYTES: u64 = 256 << 10;
+/// Bytes of a stream that are kept whatever others keep: as many as a peer's first credit. Above, all
+/// streams of a session share [`super::session::SEND_SHARED_BYTES_MAX`].
+pub const SEND_OWN_BYTES: u64 = 256 << 10;
 /// A pause.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -89,13 +92,20 @@ impl Outgoing {
         self.base + self.bytes.len() as u64
     }
 
-    /// How much more may be put in.
-    pub(super) fn room(&self) -> usize {
+    /// How much more may be put in, where `shared` is left of what all streams share.
+    pub(super) fn room(&self, shared: u64) -> usize {
         if self.ending != Ending::No {
             return 0;
         }
+        let kept = self.bytes.len() as u64;
+        let own = SEND_OWN_BYTES.saturating_sub(kept) + shared;
         let most = self.limit.min(self.base + SEND_BYTES_MAX);
-        usize::try_from(most.saturating_sub(self.end())).unwrap_or(usize::MAX)
+        usize::try_from(most.saturating_sub(self.end()).min(own)).unwrap_or(usize::MAX)
+    }
+
+    /// Bytes that are kept out of what all streams share.
+    pub(super) fn shared(&self) -> u64 {
+        (self.bytes.len() as u64).saturating_sub(SEND_OWN_BYTES)
     }
 
     /// Puts bytes in, at most [`Outgoing::room`].
@@ -119,6 +129,11 @@ impl Outgoing {
 
     pub(super) fn length(&self) -> u64 {
         self.end()
+    }
+
+    /// A copy of what is kept.
+    pub(super) fn all(&self) -> Vec<u8> {
+        self.bytes.iter().copied().collect()
     }
 
     /// Bytes that are kept.
@@ -226,10 +241,14 @@ impl Outgoing {
         if received > self.received {
             self.received = received;
             while let Some(entry) = self.pieces.first_entry() {
-                if entry.get().end > received {
+                if *entry.key() >= received {
                     break;
                 }
-                entry.remove();
+                // Its first bytes may go from `bytes` now, so no copy of it may begin with them.
+                let piece = entry.remove();
+                if piece.end > received {
+                    self.pieces.insert(received, piece);
+                }
             }
             while let Some(entry) = self.again.first_entry() {
                 if *entry.key() >= received {

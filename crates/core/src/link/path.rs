@@ -62,6 +62,9 @@ pub enum PathEnd {
     Closed,
     /// Nothing has come back for too long.
     Silent,
+    /// A stream has more gaps than are kept, and a frame by this path made a further one: what it
+    /// carried comes again by others.
+    Gaps,
     /// What came by it is no frame, or no frame that may come now.
     Wrong(&'static str),
     /// The far end has refused it.
@@ -76,6 +79,7 @@ impl std::fmt::Display for PathEnd {
             Self::NotDialled => f.write_str("it could not be established"),
             Self::Closed => f.write_str("the connection was closed or broke"),
             Self::Silent => f.write_str("nothing has come back for too long"),
+            Self::Gaps => f.write_str("a stream has more gaps than can be kept"),
             Self::Wrong(what) => write!(f, "the peer broke the protocol: {what}"),
             Self::Refused(why) => write!(f, "the far end refused it: {why}"),
             Self::Chosen(Reason::Shares) => f.write_str("it shared the limit of another one"),

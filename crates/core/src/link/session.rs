@@ -9,7 +9,8 @@
 //!          Unconfirmed ── first Ack ──► Confirmed         Open until both directions are done ─► Close(None)
 //!                                                         Reset from either end ─► Close(Some(reason))
 //! ```
-//! Until the far end has confirmed a stream, its frames go by one path, so that none overtakes its Open.
+//! Until the far end has confirmed a stream, its frames go by one path, copies of late ones too, so that
+//! none overtakes its Open.
 //! What confirms something, or asks for something, may be lost with a path: each end says all of it again
 //! for all streams when any of its paths dies. All frames may come twice.
 //!
@@ -33,7 +34,7 @@ use std::time::Duration;
 
 use super::frame::{Frame, Reason, TARGET_BYTES_MAX, VERSION_MAX, VERSION_MIN};
 use super::incoming::{INITIAL_CREDIT, Incoming};
-use super::outgoing::{Ending, Outgoing};
+use super::outgoing::{Ending, Outgoing, SEND_OWN_BYTES};
 use super::path::{Path, PathEnd, Stage};
 use super::{PathId, StreamId, Token};
 use crate::link::sample::Sample;
@@ -49,8 +50,15 @@ pub const RESETS_MAX: usize = 2 * STREAMS_MAX;
 pub const PATHS_MAX: usize = 64;
 /// By how much the windows of a session's streams may grow in all.
 pub const GROWTH_BYTES_MAX: u64 = 64 << 20;
-/// A stream that the far end has not confirmed for so long is ended.
+/// Bytes that all streams of a session keep for sending, above what each may keep alone
+/// ([`super::outgoing::SEND_OWN_BYTES`]): as many as an honest peer's windows grow by.
+pub const SEND_SHARED_BYTES_MAX: u64 = GROWTH_BYTES_MAX;
+/// Once all of it is used, it is given out again when so much is free.
+const SEND_SHARED_AGAIN: u64 = SEND_SHARED_BYTES_MAX / 8;
+/// A stream that the far end has not confirmed for so long, or for as long as `grace`, is ended.
 pub const UNCONFIRMED_MAX: Duration = Duration::from_secs(30);
+/// The last bytes of a local socket that has broken are delivered within this time, or given up.
+pub const LAST_BYTES_MAX: Duration = Duration::from_secs(30);
 /// A small acknowledgement waits so long for others.
 pub const ACK_DELAY: Duration = Duration::from_millis(20);
 
@@ -72,12 +80,26 @@ pub enum Request {
     Finish(StreamId),
     /// There is room again: [`Session::room`].
     Room(StreamId),
+    /// The near end, where the far end has forgotten the session: nothing of this stream was sent, so open
+    /// it in the next session.
+    Reopen(StreamId, Unsent),
     /// The stream has ended: close the local socket; with a reason, by a reset.
     Close(StreamId, Option<Reason>),
     /// The session has ended, with all its streams; if with loss, why.
     Ended(Option<Reason>),
     /// For the log.
     Notice(Notice),
+}
+
+/// A stream of which the far end knows nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unsent {
+    /// Where it goes.
+    pub target: Box<str>,
+    /// What the local socket has given.
+    pub bytes: Vec<u8>,
+    /// Whether that was all.
+    pub ended: bool,
 }
 
 /// What an operator should know.
@@ -131,8 +153,9 @@ pub struct Config {
 /// Whether the far end knows of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Confirmation {
-    /// Open is to be sent.
-    Due,
+    /// Open is to be sent. Whether it was sent before, on a path that has died: then the far end may know
+    /// of the stream.
+    Due { again: bool },
     /// Open was sent on this path, and all else of the stream goes there too.
     Sent(PathId),
     /// It has answered.
@@ -154,6 +177,9 @@ struct Stream {
     acked_on: Option<PathId>,
     /// It is in the queue of what can be sent.
     queued: bool,
+    /// The local socket has broken: the stream is reset, for this reason, when what that gave before is
+    /// delivered, or then.
+    broke: Option<(Reason, Time)>,
 }
 
 /// The numbers of streams that there were, at the end that does not give them.
@@ -211,6 +237,8 @@ pub struct Session {
     acks_late: BTreeSet<(Time, StreamId)>,
     /// Near: streams that wait for their confirmation, and until when.
     unconfirmed: BTreeSet<(Time, StreamId)>,
+    /// Streams whose local socket has broken, and how long its last bytes have.
+    broken: BTreeSet<(Time, StreamId)>,
     small: VecDeque<StreamId>,
     bulk: VecDeque<StreamId>,
     /// Streams with bytes on paths, of which late ones may have to be sent again.
@@ -220,6 +248,9 @@ pub struct Session {
     twice: BTreeSet<StreamId>,
     late_at: Time,
     grown: u64,
+    /// Of [`SEND_SHARED_BYTES_MAX`], and whether all of it is used and streams may wait for it.
+    sending: u64,
+    sending_is_full: bool,
     /// Since when no path works.
     down: Option<Time>,
     ended: bool,
@@ -291,6 +322,11 @@ pub struct StreamReport {
     pub is_bulk: bool,
 }
 
+/// Until when a stream waits for its confirmation: in an outage, as long as others wait for a path.
+fn confirmed_until(config: &Config, opened: Time) -> Time {
+    opened.after(UNCONFIRMED_MAX.max(config.grace))
+}
+
 /// The one of a session.
 fn chooser_of(config: &Config, role: &Role) -> Chooser {
     let [a, b, c, d, e, f, g, h, ..] = config.token.0;
@@ -335,6 +371,7 @@ impl Session {
             control: BTreeSet::new(),
             acks_late: BTreeSet::new(),
             unconfirmed: BTreeSet::new(),
+            broken: BTreeSet::new(),
             small: VecDeque::new(),
             bulk: VecDeque::new(),
             flying: BTreeSet::new(),
@@ -342,6 +379,8 @@ impl Session {
             twice: BTreeSet::new(),
             late_at: now,
             grown: 0,
+            sending: 0,
+            sending_is_full: false,
             down: Some(now),
             ended: false,
             chooser,
@@ -398,8 +437,8 @@ impl Session {
         if let (true, Some(down)) = (self.streams.is_empty(), &mut self.down) {
             *down = now; // the first that waits
         }
-        self.add(id, target, Confirmation::Due, INITIAL_CREDIT, now);
-        self.unconfirmed.insert((now.after(UNCONFIRMED_MAX), id));
+        self.add(id, target, Confirmation::Due { again: false }, INITIAL_CREDIT, now);
+        self.unconfirmed.insert((confirmed_until(&self.config, now), id));
         self.control.insert(id);
         self.wake_best(id);
         Ok(id)
@@ -420,6 +459,7 @@ impl Session {
                 ack_late: None,
                 acked_on: None,
                 queued: false,
+                broke: None,
             },
         );
     }
@@ -427,14 +467,36 @@ impl Session {
     /// How many bytes of the local socket may be read now.
     #[must_use]
     pub fn room(&self, stream: StreamId) -> usize {
-        self.streams.get(&stream).map_or(0, |stream| stream.out.room())
+        self.streams.get(&stream).map_or(0, |stream| stream.out.room(self.sending_left()))
+    }
+
+    fn sending_left(&self) -> u64 {
+        if self.sending_is_full { 0 } else { SEND_SHARED_BYTES_MAX - self.sending }
+    }
+
+    /// A stream has kept `before` of what all share, and keeps `after` now.
+    fn keeps(&mut self, before: u64, after: u64) {
+        self.sending = self.sending + after - before;
+        if self.sending == SEND_SHARED_BYTES_MAX {
+            self.sending_is_full = true;
+        }
+        if self.sending_is_full && SEND_SHARED_BYTES_MAX - self.sending >= SEND_SHARED_AGAIN {
+            self.sending_is_full = false;
+            let may_wait = |stream: &Stream| stream.out.kept() as u64 >= SEND_OWN_BYTES;
+            let waiting = self.streams.iter().filter(|(_, stream)| may_wait(stream));
+            self.requests.extend(waiting.map(|(id, _)| Request::Room(*id)));
+        }
     }
 
     /// The local socket has given these bytes, at most [`Session::room`].
     pub fn put(&mut self, id: StreamId, bytes: &[u8], now: Time) {
+        let left = self.sending_left();
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        debug_assert!(bytes.len() <= stream.out.room());
+        debug_assert!(bytes.len() <= stream.out.room(left));
+        let before = stream.out.shared();
         stream.out.put(bytes, now);
+        let after = stream.out.shared();
+        self.keeps(before, after);
         self.counts.taken_bytes += bytes.len() as u64;
         self.enqueue(id, now);
     }
@@ -449,9 +511,22 @@ impl Session {
         }
     }
 
-    /// The local socket is broken, or could not be had (the far end: why).
+    /// The local socket could not be had (the far end: why).
     pub fn failed(&mut self, id: StreamId, reason: Reason) {
         self.reset(id, reason);
+    }
+
+    /// The local socket has broken, and all that it gave before was put in: that is delivered first, as
+    /// TCP does.
+    pub fn broke(&mut self, id: StreamId, reason: Reason, now: Time) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if stream.out.kept() == 0 {
+            self.reset(id, reason);
+        } else if stream.broke.is_none() {
+            let until = now.after(LAST_BYTES_MAX);
+            stream.broke = Some((reason, until));
+            self.broken.insert((until, id));
+        }
     }
 
     /// What the local socket is to be given.
@@ -514,7 +589,27 @@ impl Session {
 
     /// Forgets a stream and has its local socket closed.
     fn remove(&mut self, id: StreamId, reason: Option<Reason>) {
-        let Some(stream) = self.streams.remove(&id) else { return };
+        if self.forget(id).is_some() {
+            self.counts.reset += u64::from(reason.is_some());
+            self.requests.push_back(Request::Close(id, reason));
+        }
+    }
+
+    /// Forgets the streams of which nothing was sent, and has them opened in another session.
+    fn release_unsent(&mut self) {
+        let unsent = |stream: &Stream| stream.confirmation == Confirmation::Due { again: false };
+        let unsent = self.streams.iter().filter(|(_, stream)| unsent(stream));
+        for id in unsent.map(|(id, _)| *id).collect::<Vec<_>>() {
+            if let Some(stream) = self.forget(id) {
+                let (bytes, ended) = (stream.out.all(), stream.out.ending != Ending::No);
+                let unsent = Unsent { target: stream.target, bytes, ended };
+                self.requests.push_back(Request::Reopen(id, unsent));
+            }
+        }
+    }
+
+    fn forget(&mut self, id: StreamId) -> Option<Stream> {
+        let stream = self.streams.remove(&id)?;
         self.grown -= stream.incoming.window() - INITIAL_CREDIT;
         self.control.remove(&id);
         self.flying.remove(&id);
@@ -523,10 +618,13 @@ impl Session {
         if let Some(late) = stream.ack_late {
             self.acks_late.remove(&(late, id));
         }
-        self.unconfirmed.remove(&(stream.opened.after(UNCONFIRMED_MAX), id));
+        if let Some((_, until)) = stream.broke {
+            self.broken.remove(&(until, id));
+        }
+        self.unconfirmed.remove(&(confirmed_until(&self.config, stream.opened), id));
+        self.keeps(stream.out.shared(), 0);
         // Its place in a queue goes when its turn comes.
-        self.counts.reset += u64::from(reason.is_some());
-        self.requests.push_back(Request::Close(id, reason));
+        Some(stream)
     }
 
     /// Closes a stream of which both directions are done and both ends know it.

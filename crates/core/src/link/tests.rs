@@ -1,5 +1,6 @@
 //! What frames, directions and sessions do at their boundaries; whole runs are in [`simulated`].
 
+mod bounds;
 mod latency;
 mod simulated;
 
@@ -383,6 +384,7 @@ fn an_idle_session_without_paths_is_begun_anew() {
 fn a_far_end_that_has_forgotten_the_session_ends_it() {
     let (mut near, path) = near();
     let id = near.open("db:1", Time::ZERO).unwrap();
+    filled(&mut near, path); // its Open
     near.lost(path, PathEnd::Closed, at(1));
     near.tick(at(2));
     requests(&mut near);
@@ -399,7 +401,7 @@ fn a_far_end_that_has_forgotten_the_session_ends_it() {
 fn a_stream_that_is_never_confirmed_ends() {
     let (mut near, path) = near();
     let id = near.open("db:1", Time::ZERO).unwrap();
-    let until = Time::ZERO.after(UNCONFIRMED_MAX);
+    let until = Time::ZERO.after(UNCONFIRMED_MAX); // it is more than the grace time
     for second in 0..30 {
         filled(&mut near, path);
         near.received(path, &written(&[Frame::Pong { number: 9 }]), at(second));

@@ -99,6 +99,7 @@ pub(crate) fn play(mut input: &[u8]) {
             }
             (5, _) if high > 200 => session.ended(stream),
             (5, _) if high < 20 => session.failed(stream, Reason::Local),
+            (5, _) if high < 40 => session.broke(stream, Reason::Local, now),
             (6, Some(path)) => {
                 let outstanding_bytes = count.into();
                 session.sampled(path, Sample { outstanding_bytes, ..Sample::default() }, now);

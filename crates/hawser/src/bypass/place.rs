@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hawser_sys::bpf::is_file_system;
-use hawser_sys::bypass::{Bypass, BypassError, Place};
+use hawser_sys::bypass::{Bypass, BypassError, Place, remove_left};
 use hawser_sys::interfaces::namespace_cookie;
 
 use crate::mptcp::cgroup::Hierarchy;
@@ -19,6 +19,8 @@ pub(super) const BPF_FILE_SYSTEM: &str = "/sys/fs/bpf";
 const PINS: &str = "/sys/fs/bpf/hawser-bypass";
 /// The control group of all `run`, below the root of cgroup v2.
 const GROUP: &str = "hawser-bypass";
+/// The pins, and the control group, of a self-test; its process's number follows.
+pub(super) const SELFTEST: &str = "hawser-selftest-";
 /// While somebody changes something.
 const LOCK_DIRECTORY: &str = "/run/hawser-bypass";
 const LOCK: &str = "lock";
@@ -230,6 +232,7 @@ fn clear() -> Result<(), Error> {
 /// Removes control groups in which no program is left, and the pins if nobody needs them: no
 /// program, no pooler. Under the lock.
 pub(super) fn tidy(root: &Path) {
+    remove_selftests(root);
     let programs = remove_empty(root);
     if let Ok(Some(bypass)) = find() {
         if !programs {
@@ -257,6 +260,27 @@ pub(super) fn end_pooler() {
     }
 }
 
+/// Removes what self-tests have left whose processes were killed.
+pub(super) fn remove_selftests(root: &Path) {
+    let left = |directory: &Path| {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter(|name| {
+            let process = name.strip_prefix(SELFTEST).and_then(|id| id.parse::<u32>().ok());
+            process.is_some_and(|id| !Path::new(&format!("/proc/{id}")).exists())
+        })
+    };
+    for name in left(root) {
+        let _ = fs::remove_dir(root.join(name));
+    }
+    for name in left(Path::new(BPF_FILE_SYSTEM)) {
+        // One whose control group refuses to go lives where its number is another one.
+        if !root.join(&name).exists() {
+            let _ = remove_left(&Path::new(BPF_FILE_SYSTEM).join(name));
+        }
+    }
+}
+
 /// Gives whether programs are left.
 fn remove_empty(root: &Path) -> bool {
     let group = group(root);
@@ -272,9 +296,13 @@ fn remove_empty(root: &Path) -> bool {
 
 /// Takes it all away. Gives how many connections go on over TCP.
 pub(super) fn off() -> Result<Option<u64>, Error> {
-    let Some(bypass) = find()? else { return Ok(None) };
+    let found = find()?;
     // At once, whoever holds the lock.
-    bypass.switch(false)?;
+    found.as_ref().map_or(Ok(()), |bypass| bypass.switch(false))?;
+    if let Ok(root) = root() {
+        remove_selftests(&root);
+    }
+    let Some(bypass) = found else { return Ok(None) };
     let sockets = bypass.standing().map_or(0, |standing| standing.sockets);
     let lock = lock();
     bypass.remove()?;

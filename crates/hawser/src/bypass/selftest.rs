@@ -16,16 +16,20 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use hawser_sys::bypass::{Bypass, Place, Standing};
 use hawser_sys::clock::thread_cpu;
+use hawser_sys::process::{catch_signals, next_signal};
 use serde::Serialize;
 
-use super::place::{self, BPF_FILE_SYSTEM, Entered, Error};
+use super::place::{self, BPF_FILE_SYSTEM, Entered, Error, SELFTEST};
 
+/// SIGHUP, SIGINT, SIGTERM: what is pinned is removed first.
+const ENDS: [i32; 3] = [1, 2, 15];
 /// All of it.
 const TIME_MAX: Duration = Duration::from_secs(2);
 /// A wait of one step: for bytes, for an end.
@@ -70,6 +74,13 @@ impl Pair {
         let near = runtime.block_on(tokio::net::TcpStream::connect(listener.local_addr()?))?;
         let near = near.into_std()?;
         let far = listener.accept()?.0;
+        // Readers that no epoll watches are sent nothing past TCP before they have read by TCP.
+        for (mut from, mut to) in [(&near, &far), (&far, &near)] {
+            to.set_nonblocking(false)?;
+            to.set_read_timeout(Some(WAIT))?;
+            from.write_all(&[0])?;
+            to.read_exact(&mut [0])?;
+        }
         for end in [&near, &far] {
             end.set_nonblocking(true)?;
             end.set_nodelay(true)?;
@@ -145,6 +156,7 @@ fn receive_all(end: &TcpStream, mut read: u64, until: Option<u64>) -> Result<u64
 
 struct Test {
     bypass: Bypass,
+    signals: OwnedFd,
 }
 
 type Found = Result<String, String>;
@@ -361,9 +373,13 @@ impl Test {
             ("bulk", Self::bulk, false),
         ];
         let begin = Instant::now();
+        let mut ended = false;
         let part = |(name, step, needed): (&'static str, Step, bool)| {
             let left = begin.elapsed() < TIME_MAX;
+            // It ends as soon as what was pinned is removed.
+            ended |= next_signal(&self.signals).is_ok();
             let found = match (left, needed) {
+                _ if ended => Err("a signal ended the self-test".to_owned()),
                 (true, _) => step(self),
                 (false, true) => Err("no time was left".to_owned()),
                 (false, false) => Ok("not measured, no time was left".to_owned()),
@@ -391,7 +407,9 @@ impl Lcg {
 /// It could not be made; what it finds is no error here.
 pub fn test() -> Result<Vec<Part>, Error> {
     let root = place::root()?;
-    let name = format!("hawser-selftest-{}", std::process::id());
+    let signals = catch_signals(&ENDS).map_err(place::file("catching signals"))?;
+    place::remove_selftests(&root);
+    let name = format!("{SELFTEST}{}", std::process::id());
     let bypass = Bypass::find_or_load(&Path::new(BPF_FILE_SYSTEM).join(&name))?;
     let entered = match Entered::make(&root, root.join(&name)) {
         Ok(entered) => entered,
@@ -401,7 +419,7 @@ pub fn test() -> Result<Vec<Part>, Error> {
         }
     };
     let attached = bypass.attach(Place::Programs, &root.join(&name));
-    let test = Test { bypass };
+    let test = Test { bypass, signals };
     let found = attached.map(|()| test.run());
     entered.leave();
     let removed = test.bypass.remove();

@@ -141,10 +141,11 @@ impl BypassUsage {
 
     /// A client's connection has been accepted: it may be past TCP if it is of this host.
     pub fn accepted(&self, link: &mut Link, client: IpAddr) {
-        if self.past().is_some()
-            && (client.to_canonical().is_loopback() || own_address(link) == Some(client))
-        {
+        let Some(wanted) = self.past() else { return };
+        if client.to_canonical().is_loopback() || own_address(link) == Some(client) {
             link.come_back();
+            // Without, what it is sent stays with TCP.
+            let _ = wanted.bypass.reads_all(wanted.namespace, &*link);
         }
     }
 

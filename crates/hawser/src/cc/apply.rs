@@ -24,7 +24,7 @@ use std::io;
 use std::path::PathBuf;
 
 use hawser_core::tuner::algorithm::Algorithm;
-use hawser_sys::congestion::route::{Prefix, Route, Routes, interface_name};
+use hawser_sys::congestion::route::{Prefix, Route, Routes, Way, interface_name};
 use hawser_sys::congestion::{SetError, probe};
 use hawser_sys::interfaces::namespace_cookie;
 use hawser_sys::netlink::NetlinkError;
@@ -46,6 +46,8 @@ const ALLOWED: &str = "tcp_allowed_congestion_control";
 /// Of a route: the kernel looks at it when a connection begins.
 const EXISTING: &str =
     "connections that exist keep their algorithm: this is for those that begin from now on";
+/// Routes that an error names.
+const PARTS_NAMED_MAX: usize = 5;
 /// `EEXIST`, `ENETUNREACH`.
 const EEXIST: i32 = 17;
 const ENETUNREACH: i32 = 101;
@@ -61,6 +63,8 @@ pub enum ApplyError {
     NoRoute(Prefix),
     /// They stay here, or go by several ways.
     NoWay(Prefix),
+    /// Parts of it go elsewhere, by these routes.
+    Parts(Prefix, Vec<String>),
     /// There is a route to this very prefix, which is somebody else's.
     Taken(Prefix),
     /// The kernel refuses.
@@ -88,7 +92,7 @@ impl ApplyError {
         match self {
             Self::Algorithm(SetError::Unknown(_)) => 78,
             Self::Algorithm(_) | Self::NotAllowed(_) => 77,
-            Self::NoRoute(_) | Self::NoWay(_) => 68,
+            Self::NoRoute(_) | Self::NoWay(_) | Self::Parts(..) => 68,
             Self::Taken(_) | Self::NotOurs(_) => 73,
             Self::Netlink { source, .. } if source.is_denied() => 77,
             Self::File { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => 77,
@@ -112,6 +116,12 @@ impl fmt::Display for ApplyError {
                 f,
                 "{to} is on this machine, or is reached by several ways at once: a route beside them \
                  would change where packets go"
+            ),
+            Self::Parts(to, routes) => write!(
+                f,
+                "parts of {to} have a way of their own ({}), and one route to all of it could change \
+                 where packets go: give `--to` the prefixes that go one way",
+                routes.join("; ")
             ),
             Self::Taken(to) => write!(
                 f,
@@ -251,6 +261,23 @@ impl Root {
         let path = self.at(path);
         unit::is_ours_or_absent(&path, MARK).map_err(file(path))
     }
+
+    /// The settings of our file in /etc/sysctl.d, in its order.
+    fn persistent_settings(&self) -> Result<Vec<(String, String)>, ApplyError> {
+        let path = self.at(SYSCTL_FILE);
+        if !self.is_ours(SYSCTL_FILE)? {
+            return Err(ApplyError::NotOurs(path));
+        }
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            text => text.map_err(file(path))?,
+        };
+        let setting = |line: &str| {
+            let (name, value) = line.split_once('=')?;
+            Some((name.trim().to_owned(), value.trim().to_owned()))
+        };
+        Ok(text.lines().filter_map(setting).collect())
+    }
 }
 
 /// A setting that is to be written.
@@ -302,11 +329,9 @@ pub fn system(wanted: &System, root: &Root, dry_run: bool) -> Result<Vec<String>
         record = record.with(change);
         to_write.push(Setting { name, set, before });
     }
-    let files = if wanted.persist { persistent(&changes, wanted.algorithm) } else { Vec::new() };
+    let files =
+        if wanted.persist { persistent(&changes, wanted.algorithm, root)? } else { Vec::new() };
     for (path, text) in &files {
-        if !root.is_ours(path)? {
-            return Err(ApplyError::NotOurs(root.at(path)));
-        }
         lines.push(format!("{path}:\n{}", indented(text)));
     }
     if dry_run {
@@ -355,18 +380,29 @@ fn write_all(settings: &[Setting<'_>], root: &Root) -> Result<(), ApplyError> {
     Ok(())
 }
 
-/// The files that do the same at each start.
+/// The files that do the same at each start, with what earlier calls have put there.
 fn persistent(
     changes: &[(String, String)],
     algorithm: Option<Algorithm>,
-) -> Vec<(&'static str, String)> {
-    let settings: String = changes.iter().map(|(name, set)| format!("{name} = {set}\n")).collect();
+    root: &Root,
+) -> Result<Vec<(&'static str, String)>, ApplyError> {
+    let mut settings = root.persistent_settings()?;
+    for (name, set) in changes {
+        match settings.iter_mut().find(|(earlier, _)| earlier == name) {
+            Some((_, value)) => value.clone_from(set),
+            None => settings.push((name.clone(), set.clone())),
+        }
+    }
+    let settings: String = settings.iter().map(|(name, set)| format!("{name} = {set}\n")).collect();
     let mut files = vec![(SYSCTL_FILE, format!("{MARK}\n{settings}"))];
     if let Some(algorithm) = algorithm {
+        if !root.is_ours(MODULES_FILE)? {
+            return Err(ApplyError::NotOurs(root.at(MODULES_FILE)));
+        }
         // Built in or not: what is not there is not loaded, and said in the journal.
         files.push((MODULES_FILE, format!("{MARK}\ntcp_{algorithm}\n")));
     }
-    files
+    Ok(files)
 }
 
 fn indented(text: &str) -> String {
@@ -398,11 +434,7 @@ pub fn destination(
     let Destination { to, algorithm, initial_window, persist } = wanted;
     probe(algorithm.as_str()).map_err(ApplyError::Algorithm)?;
     let mut routes = Routes::open().map_err(netlink("asking for routes"))?;
-    let way = match routes.way(to.address()) {
-        Ok(way) => way.ok_or(ApplyError::NoWay(to))?,
-        Err(error) if error.errno() == Some(ENETUNREACH) => return Err(ApplyError::NoRoute(to)),
-        Err(error) => return Err(netlink(format!("asking for the way to {to}"))(error)),
-    };
+    let way = one_way(&mut routes, to)?;
     let route = Route { to, way, algorithm: Some(algorithm.to_string()), initial_window };
     let earlier = routes.ours().map_err(netlink("reading routes"))?;
     let earlier = earlier.into_iter().find(|one| one.to == to);
@@ -449,6 +481,37 @@ pub fn destination(
     }
 }
 
+/// The way to all of a prefix.
+fn one_way(routes: &mut Routes, to: Prefix) -> Result<Way, ApplyError> {
+    let step = format!("asking for the way to {to}");
+    let found = match routes.way(to.address()) {
+        Ok(found) => found.ok_or(ApplyError::NoWay(to))?,
+        Err(error) if error.errno() == Some(ENETUNREACH) => return Err(ApplyError::NoRoute(to)),
+        Err(error) => return Err(netlink(step)(error)),
+    };
+    // The way of the first address is that of all only if its route is to all of it.
+    let is_part = |prefix: &Prefix| prefix.bits() > to.bits() && to.contains(prefix.address());
+    let mut parts: Vec<(Prefix, Option<Way>)> = Vec::new();
+    parts.extend(found.of.filter(is_part).map(|prefix| (prefix, Some(found.way))));
+    for (prefix, way) in routes.all().map_err(netlink(step))? {
+        if is_part(&prefix) && way != Some(found.way) {
+            parts.push((prefix, way));
+        }
+    }
+    if parts.is_empty() {
+        return Ok(found.way);
+    }
+    let said = parts.iter().take(PARTS_NAMED_MAX).map(|(to, way)| match way {
+        Some(way) => way_said(*to, *way),
+        None => format!("{to}, by several ways"),
+    });
+    let mut said: Vec<String> = said.collect();
+    if parts.len() > PARTS_NAMED_MAX {
+        said.push(format!("{} more", parts.len() - PARTS_NAMED_MAX));
+    }
+    Err(ApplyError::Parts(to, said))
+}
+
 /// The unit that does the same for a destination at each start.
 fn unit_of(wanted: Destination) -> Unit {
     let Destination { to, algorithm, initial_window, .. } = wanted;
@@ -470,12 +533,7 @@ fn unit_of(wanted: Destination) -> Unit {
 /// As `ip route` would have it.
 fn said(route: &Route) -> String {
     let Route { to, way, algorithm, initial_window } = route;
-    let mut text = format!("route {to}");
-    if let Some(via) = way.via {
-        text += &format!(" via {via}");
-    }
-    let name = interface_name(way.interface);
-    text += &format!(" dev {}", name.unwrap_or_else(|_| way.interface.to_string()));
+    let mut text = format!("route {}", way_said(*to, *way));
     if let Some(algorithm) = algorithm {
         text += &format!(" congctl {algorithm}");
     }
@@ -483,6 +541,12 @@ fn said(route: &Route) -> String {
         text += &format!(" initcwnd {window}");
     }
     text
+}
+
+fn way_said(to: Prefix, way: Way) -> String {
+    let via = way.via.map(|via| format!(" via {via}")).unwrap_or_default();
+    let name = interface_name(way.interface).unwrap_or_else(|_| way.interface.to_string());
+    format!("{to}{via} dev {name}")
 }
 
 /// Takes back what `apply` has done; gives what was done, or with `dry_run` what would be.
@@ -643,6 +707,64 @@ mod tests {
         assert_eq!(machine.0.read("net.ipv4.tcp_rmem").unwrap(), "1 2 3", "{lines}");
         assert!(!machine.0.at(SYSCTL_FILE).exists() && !machine.0.at(MODULES_FILE).exists());
         assert_eq!(undo(&machine.0, true).unwrap(), ["there is nothing to undo"]);
+    }
+
+    #[test]
+    fn what_is_to_last_is_what_all_calls_have_asked_for() {
+        let machine = Machine::new();
+        let first = System { buffer_bytes: None, ..wanted() };
+        system(&first, &machine.0, false).unwrap();
+        let second = System { algorithm: None, ..wanted() };
+        system(&second, &machine.0, false).unwrap();
+        let third = System { buffer_bytes: Some(64 << 20), ..second };
+        system(&third, &machine.0, false).unwrap();
+        let text = fs::read_to_string(machine.0.at(SYSCTL_FILE)).unwrap();
+        let settings = format!(
+            "{DEFAULT} = {}\nnet.ipv4.tcp_rmem = 4096 131072 67108864\n\
+             net.ipv4.tcp_wmem = 4096 16384 67108864\n",
+            here()
+        );
+        assert_eq!(text, format!("{MARK}\n{settings}"));
+        let module = fs::read_to_string(machine.0.at(MODULES_FILE)).unwrap();
+        assert_eq!(module, format!("{MARK}\ntcp_{}\n", here()));
+    }
+
+    #[test]
+    fn a_prefix_of_which_parts_go_elsewhere_is_refused_and_they_are_named() {
+        let made = std::thread::spawn(|| {
+            if let Err(error) = hawser_sys::namespace::unshare_network() {
+                eprintln!("SKIPPED: no network namespace: {error}");
+                return;
+            }
+            let own = hawser_sys::namespace::own_network().unwrap();
+            let mut routing = hawser_sys::rtnetlink::Routing::open().unwrap();
+            routing.add_pair(c"wan", c"lan", &own).unwrap();
+            let main = hawser_sys::rtnetlink::MAIN_TABLE;
+            for (name, to, bits) in [("wan", [0; 4], 0), ("lan", [10, 78, 0, 0], 24)] {
+                let interface = routing.interface(name).unwrap();
+                routing.set_up(interface).unwrap();
+                routing.add_route((to.into(), bits), interface, None, main).unwrap();
+            }
+            let apply = |to: &str| {
+                let to = Prefix::parse(to).unwrap();
+                let wanted =
+                    Destination { to, algorithm: here(), initial_window: None, persist: false };
+                destination(wanted, &Root::default(), true)
+            };
+            // The first address of the one is in the part, that of the other is not.
+            for to in ["10.78.0.0/16", "10.0.0.0/8"] {
+                let error = apply(to).unwrap_err();
+                assert_eq!(error.exit_code(), 68);
+                assert!(error.to_string().contains("10.78.0.0/24 dev lan"), "{error}");
+            }
+            for (to, device) in
+                [("10.78.0.0/24", "lan"), ("10.78.0.9", "lan"), ("10.79.0.0/16", "wan")]
+            {
+                let lines = apply(to).unwrap();
+                assert!(lines[0].contains(&format!("dev {device} ")), "{lines:?}");
+            }
+        });
+        made.join().unwrap();
     }
 
     /// In a network namespace the kernel refused the algorithm; `undo` then said that somebody else had

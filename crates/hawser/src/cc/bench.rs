@@ -203,7 +203,7 @@ impl Far {
             other => return Err(unexpected(other)),
         }
         Ok(match transfer.direction {
-            Direction::Down => receive(&mut stream)?,
+            Direction::Down => receive(&mut stream, transfer.bytes_max)?,
             Direction::Up => {
                 let sent = send(&mut stream, transfer)?;
                 (read_message(&mut stream)?, sent)
@@ -251,8 +251,7 @@ impl Far {
             let flows = flows.collect();
             (flows, neighbour.map(|flow| flow.join().unwrap_or_else(panicked)))
         });
-        let neighbour = neighbour.transpose()?.map(|(received, _)| received);
-        Ok(Run { round, flows: flows?, neighbour })
+        Ok(Run { round, flows: flows?, neighbour: neighbour.transpose()? })
     }
 }
 
@@ -335,7 +334,7 @@ impl Comparison {
 pub fn compare(host: &str, far: &Far, plan: &Plan) -> Result<Comparison, BenchError> {
     let (_, answer) = far.order(&Order::About)?;
     let Answer::About { default: far_default, allowed, kernel, seconds_max } = answer else {
-        return Err(WireError::Malformed("another answer").into());
+        return Err(unexpected(answer));
     };
     if plan.seconds > seconds_max {
         let reason = format!("at most {seconds_max} seconds a transfer");
@@ -395,14 +394,15 @@ fn rounds(far: &Far, plan: &Plan, cases: &[Case]) -> (Vec<Vec<Figures>>, Option<
             };
             let figures = Figures::of(&run, plan.seconds);
             progress.done(&format!(
-                "round {} of {}, {} sends, {} x {}{}: {:.2} Mbit/s",
+                "round {} of {}, {} sends, {} x {}{}: {:.2} Mbit/s{}",
                 round + 1,
                 plan.rounds,
                 case.direction.sender(),
                 case.flows,
                 case.algorithm,
                 case.neighbour.as_ref().map(|name| format!(" beside {name}")).unwrap_or_default(),
-                figures.steady / 1e6
+                figures.steady.unwrap_or(figures.startup) / 1e6,
+                if figures.ended_by_bytes { ", ended by --bytes" } else { "" },
             ));
             runs[place].push(figures);
             std::thread::sleep(PAUSE);
@@ -622,7 +622,7 @@ mod tests {
         assert_eq!(error.exit_code(), 78, "{error}");
         let full = server(Limits { clients: 0, ..LIMITS });
         let error = compare("here", &far(full, TOKEN), &plan()).unwrap_err();
-        assert_eq!(error.exit_code(), 69, "{error}");
+        assert_eq!(error.exit_code(), 78, "{error}");
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let error = Far::find(&closed.to_string(), Token::new(TOKEN).unwrap()).unwrap_err();
         assert_eq!(error.exit_code(), 69, "{error}");

@@ -28,7 +28,7 @@ pub struct Run {
     /// The flows.
     pub flows: Vec<(Received, Sent)>,
     /// The neighbour's.
-    pub neighbour: Option<Received>,
+    pub neighbour: Option<(Received, Sent)>,
 }
 
 /// The figures of one run, all flows together. Bits a second.
@@ -38,8 +38,11 @@ pub struct Figures {
     pub round: u32,
     /// At the receiver, the first 5 s.
     pub startup: f64,
-    /// At the receiver, from then on.
-    pub steady: f64,
+    /// At the receiver, from then on. None: the transfer was too short.
+    pub steady: Option<f64>,
+    /// Whether bytes ended a flow before its time.
+    #[serde(default)]
+    pub ended_by_bytes: bool,
     /// What the sender thinks, over all of it.
     pub sender: f64,
     /// Segments that were sent again, as a share.
@@ -66,6 +69,9 @@ impl Figures {
         let (sent, again) = flows.iter().fold((0, 0), |(sent, again), (_, sender)| {
             (sent + sender.segments_sent, again + sender.segments_again)
         });
+        let steady = |(received, sent): &(Received, Sent)| {
+            received.steady(seconds, sent.ended_by_bytes(seconds))
+        };
         let mut each_second = Vec::new();
         for (received, _) in flows {
             for (second, bits) in received.each_second().into_iter().enumerate() {
@@ -81,8 +87,11 @@ impl Figures {
         limits.dedup();
         Self {
             round: run.round,
-            startup: sum(&|(received, _)| received.startup()),
-            steady: sum(&|(received, _)| received.steady(seconds)),
+            startup: sum(&|(received, sent)| {
+                received.startup(seconds, sent.ended_by_bytes(seconds))
+            }),
+            steady: flows.iter().map(steady).sum(),
+            ended_by_bytes: flows.iter().any(|(_, sent)| sent.ended_by_bytes(seconds)),
             sender: sum(&|(_, sender)| sender.rate()),
             again: if sent == 0 { 0.0 } else { again as f64 / sent as f64 },
             rtt_min_ms: flows
@@ -92,7 +101,7 @@ impl Figures {
             rtt_mean_ms: sum(&|(_, s)| f64::from(s.rtt_mean_us) / 1e3) / flows.len().max(1) as f64,
             limits,
             each_second,
-            neighbour: run.neighbour.as_ref().map(|received| received.steady(seconds)),
+            neighbour: run.neighbour.as_ref().and_then(steady),
         }
     }
 }
@@ -106,7 +115,7 @@ pub struct Outcome {
     /// Medians of the runs: see [`Figures`].
     pub startup: f64,
     /// See [`Figures`].
-    pub steady: f64,
+    pub steady: Option<f64>,
     /// See [`Figures`].
     pub sender: f64,
     /// See [`Figures`].
@@ -130,7 +139,7 @@ impl Outcome {
         Some(Self {
             case: case.clone(),
             startup: median(|run| run.startup)?,
-            steady: median(|run| run.steady)?,
+            steady: self::median(runs.iter().filter_map(|run| run.steady).collect()),
             sender: median(|run| run.sender)?,
             again: median(|run| run.again)?,
             rtt_min_ms: median(|run| run.rtt_min_ms)?,
@@ -139,6 +148,30 @@ impl Outcome {
             runs,
         })
     }
+}
+
+impl Outcome {
+    /// What it is ordered by: steady, or where that is not known, at the start.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        self.steady.unwrap_or(self.startup)
+    }
+
+    /// Whether bytes ended a transfer before its time.
+    #[must_use]
+    pub fn ended_by_bytes(&self) -> bool {
+        self.runs.iter().any(|run| run.ended_by_bytes)
+    }
+}
+
+/// What is said below figures of which some are of transfers that bytes ended.
+pub const ENDED_BY_BYTES: &str = "--bytes ended transfers before their time: their rates are of the time in which bytes came, \
+     and there is no steady one of less than 6 s; more --bytes or fewer --seconds";
+
+/// Mbit/s, or `-` where a transfer was too short.
+#[must_use]
+pub fn mbit_or_none(bits: Option<f64>) -> String {
+    bits.map_or_else(|| "-".to_owned(), |bits| format!("{:.2}", bits / 1e6))
 }
 
 /// The middle one; of an even number, the mean of the two in the middle.
@@ -157,7 +190,7 @@ pub fn table(outcomes: &[Outcome]) -> String {
         outcomes.iter().filter(|one| one.case.neighbour.is_none()).collect();
     sorted.sort_by(|a, b| {
         let group = |one: &Outcome| (one.case.direction == Direction::Up, one.case.flows);
-        group(a).cmp(&group(b)).then(b.steady.total_cmp(&a.steady))
+        group(a).cmp(&group(b)).then(b.rate().total_cmp(&a.rate()))
     });
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -172,10 +205,10 @@ pub fn table(outcomes: &[Outcome]) -> String {
         let limits = one.runs.last().map(|run| run.limits.join(", ")).unwrap_or_default();
         let _ = writeln!(
             text,
-            "{end:<9} {:>5} {:<12} {:>8.2} {:>8.2} {:>9.2} {:>8.3} {:>8.1} {:>8.1}  {limits}",
+            "{end:<9} {:>5} {:<12} {:>8} {:>8.2} {:>9.2} {:>8.3} {:>8.1} {:>8.1}  {limits}",
             one.case.flows,
             one.case.algorithm,
-            mbit(one.steady),
+            mbit_or_none(one.steady),
             mbit(one.startup),
             mbit(one.sender),
             one.again * 100.0,
@@ -184,6 +217,9 @@ pub fn table(outcomes: &[Outcome]) -> String {
         );
     }
     text += "Mbit/s at the receiver, medians; (sender): what the sender would have told you\n";
+    if outcomes.iter().any(Outcome::ended_by_bytes) {
+        let _ = writeln!(text, "{ENDED_BY_BYTES}");
+    }
     text + &beside(outcomes)
 }
 
@@ -215,9 +251,9 @@ fn beside(outcomes: &[Outcome]) -> String {
         };
         let _ = writeln!(
             text,
-            "{end:<9} {:<12} {:>8.2}, and the {name} beside it {:.2} Mbit/s{kept}",
+            "{end:<9} {:<12} {:>8}, and the {name} beside it {:.2} Mbit/s{kept}",
             one.case.algorithm,
-            one.steady / 1e6,
+            mbit_or_none(one.steady),
             neighbour / 1e6,
         );
     }
@@ -231,8 +267,8 @@ mod tests {
     fn sent(rtt_mean_us: u32) -> Sent {
         Sent {
             algorithm: "cubic".to_owned(),
-            bytes: 10_000_000,
-            seconds: 8.0,
+            bytes: 12_500_000,
+            seconds: 10.0,
             rtt_min_us: 20_000,
             rtt_mean_us,
             rtt_max_us: 90_000,
@@ -253,7 +289,7 @@ mod tests {
 
     fn figures(round: u32, steady: f64) -> Figures {
         let run = Run { round, flows: vec![(Received::default(), sent(25_000))], neighbour: None };
-        Figures { steady, ..Figures::of(&run, 10) }
+        Figures { steady: Some(steady), ..Figures::of(&run, 10) }
     }
 
     #[test]
@@ -261,7 +297,7 @@ mod tests {
         let received = Received { buckets: vec![125_000; 100] };
         let flows = vec![(received.clone(), sent(30_000)), (received, sent(50_000))];
         let run = Figures::of(&Run { round: 1, flows, neighbour: None }, 10);
-        assert_eq!((run.startup, run.steady), (20e6, 20e6));
+        assert_eq!((run.startup, run.steady), (20e6, Some(20e6)));
         assert_eq!(run.sender, 20e6);
         assert_eq!(run.again, 0.01);
         assert_eq!((run.rtt_mean_ms, run.rtt_min_ms), (40.0, 20.0));
@@ -273,9 +309,22 @@ mod tests {
     fn medians_are_of_rounds_and_one_bad_round_changes_nothing() {
         let runs = vec![figures(1, 60e6), figures(2, 1e6), figures(3, 62e6)];
         let outcome = Outcome::of(&case("bbr"), runs).unwrap();
-        assert_eq!(outcome.steady, 60e6);
+        assert_eq!(outcome.steady, Some(60e6));
         assert_eq!(median(vec![1.0, 2.0]), Some(1.5));
         assert_eq!(Outcome::of(&case("bbr"), Vec::new()), None);
+    }
+
+    #[test]
+    fn what_bytes_ended_is_said_and_has_no_steady_rate() {
+        let received = Received { buckets: vec![125_000_000; 34] };
+        let sent = Sent { seconds: 3.4, ..sent(1_000) };
+        let run = Run { round: 1, flows: vec![(received, sent)], neighbour: None };
+        let outcome = Outcome::of(&case("bbr"), vec![Figures::of(&run, 15)]).unwrap();
+        assert_eq!((outcome.steady, outcome.startup), (None, 10e9));
+        let text = table(&[outcome]);
+        assert!(text.contains("       - 10000.00") && text.contains("--bytes ended"), "{text}");
+        let whole = Outcome::of(&case("bbr"), vec![figures(1, 8e6)]).unwrap();
+        assert!(!table(&[whole]).contains("--bytes ended"));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use super::bench::Comparison;
-use super::figures::{Outcome, kept};
+use super::figures::{ENDED_BY_BYTES, Figures, Outcome, kept, mbit_or_none};
 use super::postgres::{PostgresOutcome, Work, algorithms, cell};
 use super::transfer::Direction;
 
@@ -79,7 +79,7 @@ pub fn page(compared: &Comparison) -> String {
             .filter(|one| (one.case.direction, one.case.flows) == (direction, flows))
             .filter(|one| one.case.neighbour.is_none())
             .collect();
-        group.sort_by(|a, b| b.steady.total_cmp(&a.steady));
+        group.sort_by(|a, b| b.rate().total_cmp(&a.rate()));
         let who = who(direction);
         let connections = if flows == 1 { "one connection" } else { "connections" };
         let count = if flows == 1 { String::new() } else { format!("{flows} ") };
@@ -116,11 +116,11 @@ fn neighbours(text: &mut String, outcomes: &[Outcome]) {
         let kept = kept(outcomes, one).map_or("-".to_owned(), |kept| format!("{kept:.2}"));
         let _ = writeln!(
             text,
-            "<tr><td>{}</td><td class=\"words\">{}</td><td>{:.2}</td><td class=\"words\">{}</td>\
+            "<tr><td>{}</td><td class=\"words\">{}</td><td>{}</td><td class=\"words\">{}</td>\
              <td><b>{:.2}</b></td><td>{kept}</td></tr>",
             escaped(&one.case.algorithm),
             who(one.case.direction),
-            one.steady / 1e6,
+            mbit_or_none(one.steady),
             escaped(name),
             had / 1e6,
         );
@@ -167,10 +167,10 @@ fn table(text: &mut String, group: &[&Outcome]) {
         let limits = one.runs.last().map(|run| run.limits.join(", ")).unwrap_or_default();
         let _ = writeln!(
             text,
-            "<tr><td>{}</td><td><b>{:.2}</b></td><td>{:.2}</td><td class=\"quiet\">{:.2}</td><td>{:.3} %</td>\
+            "<tr><td>{}</td><td><b>{}</b></td><td>{:.2}</td><td class=\"quiet\">{:.2}</td><td>{:.3} %</td>\
              <td>{:.1} ms</td><td>{:.1} ms</td><td class=\"words\">{}</td></tr>",
             escaped(&one.case.algorithm),
-            one.steady / 1e6,
+            mbit_or_none(one.steady),
             one.startup / 1e6,
             one.sender / 1e6,
             one.again * 100.0,
@@ -180,6 +180,9 @@ fn table(text: &mut String, group: &[&Outcome]) {
         );
     }
     *text += "</table>\n";
+    if group.iter().any(|one| one.ended_by_bytes()) {
+        let _ = writeln!(text, "<p class=\"quiet\">{}.</p>", escaped(ENDED_BY_BYTES));
+    }
 }
 
 /// One line a case: its run in the middle. A second's rate stands in its middle. What arrives after the
@@ -241,7 +244,8 @@ fn plot(text: &mut String, group: &[&Outcome], seconds: u32) {
 /// The run whose steady rate is in the middle.
 fn middle(outcome: &Outcome) -> Option<(&str, &[u64])> {
     let mut runs: Vec<_> = outcome.runs.iter().collect();
-    runs.sort_by(|a, b| a.steady.total_cmp(&b.steady));
+    let rate = |run: &Figures| run.steady.unwrap_or(run.startup);
+    runs.sort_by(|a, b| rate(a).total_cmp(&rate(b)));
     let run = runs.get(runs.len() / 2)?;
     Some((outcome.case.algorithm.as_str(), run.each_second.as_slice()))
 }
@@ -291,7 +295,7 @@ pub(crate) fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::cc::datagrams::PathFigures;
-    use crate::cc::figures::{Case, Figures, Run};
+    use crate::cc::figures::{Case, Run};
     use crate::cc::transfer::{Received, Sent};
 
     fn comparison(algorithm: &str) -> Comparison {

@@ -2,14 +2,17 @@
 //!
 //! # Invariants
 //! * no client without the token is served, and none beyond [`Limits::clients`]
+//! * one that has not shown the token has one of [`NEWCOMERS_MAX`] places for [`GREETING_MAX`] in all, and
+//!   none of the clients'
 //! * a transfer ends: by time, by bytes, or because the other end was silent for [`SILENCE_MAX`]
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use hawser_sys::congestion;
 use hawser_sys::mptcp::kernel::release;
@@ -23,8 +26,10 @@ use super::wire::{Token, WireError, greet, read_message, write_message};
 pub const PORT_DEFAULT: u16 = 6480;
 /// How long the other end may neither send nor take anything.
 pub const SILENCE_MAX: Duration = Duration::from_secs(20);
-/// How long somebody has to show the token.
+/// How long somebody has to show the token and to say what is wanted, all of it.
 const GREETING_MAX: Duration = Duration::from_secs(10);
+/// Connections that have not shown the token; of more, the oldest gives way.
+const NEWCOMERS_MAX: usize = 64;
 /// Pause after accept(2) has failed: descriptors may come free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -65,6 +70,7 @@ pub fn serve(
     say: impl Fn(String) + Clone + Send + 'static,
 ) -> io::Result<()> {
     let open = Arc::new(AtomicU32::new(0));
+    let newcomers = Newcomers::default();
     let datagrams = match listener.local_addr().and_then(Datagrams::bind) {
         Ok(datagrams) => Some(Arc::new(datagrams)),
         Err(error) => {
@@ -81,16 +87,24 @@ pub fn serve(
                 continue;
             }
         };
-        let place = Place::take(&open, limits.clients);
+        let newcomer = newcomers.take(&stream);
+        let open = open.clone();
         let (token, say) = (token.clone(), say.clone());
         let (limits, datagrams) = (limits.clone(), datagrams.clone());
         let work = move || {
-            let result = one(stream, &token, &limits, datagrams.as_deref(), place.is_some());
-            match result {
+            let served = || {
+                let mut stream = stream;
+                let order = greeted(&mut stream, &token)?;
+                drop(newcomer);
+                let Some(_place) = Place::take(&open, limits.clients) else {
+                    return refuse(&mut stream, &"there are as many clients as there may be");
+                };
+                one(stream, order, &limits, datagrams.as_deref())
+            };
+            match served() {
                 Ok(did) => say(format!("{from}: {did}")),
                 Err(error) => say(format!("{from}: {error}")),
             }
-            drop(place);
         };
         // Without a thread the connection is closed, which is an answer.
         let _ = std::thread::Builder::new().name("cc".to_owned()).spawn(work);
@@ -114,22 +128,91 @@ impl Drop for Place {
     }
 }
 
+/// Connections that have not shown the token, by their age.
+#[derive(Clone, Default)]
+struct Newcomers(Arc<Mutex<BTreeMap<u64, TcpStream>>>);
+
+impl Newcomers {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, TcpStream>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes one more, for as long as what is given back lives.
+    fn take(&self, stream: &TcpStream) -> Newcomer {
+        let mut all = self.all();
+        if all.len() >= NEWCOMERS_MAX
+            && let Some((_, oldest)) = all.pop_first()
+        {
+            // Its thread finds out.
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+        let number = all.keys().next_back().map_or(0, |last| last + 1);
+        // Without a descriptor it has its time, but is in no way of others.
+        all.extend(stream.try_clone().ok().map(|clone| (number, clone)));
+        Newcomer { newcomers: self.clone(), number }
+    }
+}
+
+/// One of them.
+struct Newcomer {
+    newcomers: Newcomers,
+    number: u64,
+}
+
+impl Drop for Newcomer {
+    fn drop(&mut self) {
+        self.newcomers.all().remove(&self.number);
+    }
+}
+
+/// A connection on which everything has to happen by a time.
+struct Until<'a> {
+    stream: &'a mut TcpStream,
+    until: Instant,
+}
+
+impl Until<'_> {
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
+impl Read for Until<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(self.left()?))?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for Until<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+/// Lets one in who has the token; what it wants.
+fn greeted(stream: &mut TcpStream, token: &Token) -> Result<Order, WireError> {
+    stream.set_nodelay(true)?;
+    let mut greeting = Until { stream, until: Instant::now() + GREETING_MAX };
+    greet(&mut greeting, token)?;
+    let order = read_message(&mut greeting)?;
+    stream.set_read_timeout(Some(SILENCE_MAX))?;
+    stream.set_write_timeout(Some(SILENCE_MAX))?;
+    Ok(order)
+}
+
 fn one(
     mut stream: TcpStream,
-    token: &Token,
+    order: Order,
     limits: &Limits,
     datagrams: Option<&Datagrams>,
-    has_place: bool,
 ) -> Result<String, WireError> {
-    if !has_place {
-        return Err(WireError::Refused("there are as many clients as there may be".to_owned()));
-    }
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(GREETING_MAX))?;
-    stream.set_write_timeout(Some(SILENCE_MAX))?;
-    greet(&mut stream, token)?;
-    let order: Order = read_message(&mut stream)?;
-    stream.set_read_timeout(Some(SILENCE_MAX))?;
     match order {
         Order::About => {
             let found = congestion::algorithms()?;
@@ -202,13 +285,104 @@ fn serve_transfer(
         Direction::Down => {
             let sent = send(&mut stream, &transfer)?;
             // The client closes when it has all of it; an end before that is as good.
-            let _ = io::copy(&mut stream, &mut io::sink());
+            let until = Instant::now() + SILENCE_MAX;
+            let mut last = Until { stream: &mut stream, until };
+            let _ = io::copy(&mut last, &mut io::sink());
             Ok(format!("{} bytes sent with {}", sent.bytes, sent.algorithm))
         }
         Direction::Up => {
-            let (received, sent) = receive(&mut stream)?;
+            let lasts = Duration::from_secs(transfer.seconds.into()) + SILENCE_MAX;
+            let bytes_max = transfer.bytes_max;
+            let mut timed = Until { stream: &mut stream, until: Instant::now() + lasts };
+            let (received, sent) = receive(&mut timed, bytes_max)?;
+            stream.set_write_timeout(Some(SILENCE_MAX))?;
             write_message(&mut stream, &received)?;
             Ok(format!("{} bytes received, sent with {}", sent.bytes, sent.algorithm))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cc::wire::enter;
+
+    const TOKEN: &str = "a token for this test";
+
+    fn server(limits: Limits) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let token = Token::new(TOKEN).unwrap();
+        std::thread::spawn(move || serve(&listener, &token, &limits, |_| ()));
+        address
+    }
+
+    const LIMITS: Limits = Limits { postgres: None, clients: 2, seconds: 30, bytes: 1 << 20 };
+
+    fn ask(address: SocketAddr, order: &Order) -> Result<(TcpStream, Answer), WireError> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(GREETING_MAX))?;
+        enter(&mut stream, &Token::new(TOKEN).unwrap())?;
+        write_message(&mut stream, order)?;
+        let answer = read_message(&mut stream)?;
+        Ok((stream, answer))
+    }
+
+    #[test]
+    fn those_without_the_token_take_no_place_of_a_client() {
+        let address = server(LIMITS);
+        let strangers: Vec<TcpStream> =
+            (0..NEWCOMERS_MAX + 20).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let (_, answer) = ask(address, &Order::About).unwrap();
+        assert!(matches!(answer, Answer::About { .. }), "{answer:?}");
+        // The oldest have given way.
+        let mut oldest = &strangers[0];
+        oldest.set_read_timeout(Some(GREETING_MAX / 2)).unwrap();
+        let said = io::copy(&mut oldest, &mut io::sink());
+        assert!(said.is_ok() || said.unwrap_err().kind() == io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn one_that_sends_a_byte_now_and_then_has_one_time_for_all() {
+        let (mut near, mut far) = {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            (near, listener.accept().unwrap().0)
+        };
+        std::thread::spawn(move || {
+            while near.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let began = Instant::now();
+        let until = began + Duration::from_millis(300);
+        let mut all = [0; 1 << 20];
+        let error = Until { stream: &mut far, until }.read_exact(&mut all).unwrap_err();
+        assert!(matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock));
+        assert!(began.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn one_client_too_many_is_told_no() {
+        let address = server(Limits { clients: 0, ..LIMITS });
+        let (_, answer) = ask(address, &Order::About).unwrap();
+        assert!(matches!(answer, Answer::No(_)), "{answer:?}");
+    }
+
+    #[test]
+    fn an_upload_has_no_more_bytes_than_the_server_allows() {
+        let address = server(LIMITS);
+        let transfer = Transfer {
+            direction: Direction::Up,
+            algorithm: "any".to_owned(),
+            seconds: 30,
+            bytes_max: 1 << 30,
+        };
+        let (mut stream, answer) = ask(address, &Order::Transfer(transfer)).unwrap();
+        assert!(matches!(answer, Answer::Go), "{answer:?}");
+        let block = [&1000_u32.to_be_bytes()[..], &[0; 1000]].concat();
+        let most = 16 << 20;
+        let taken = (0..most / 1000).take_while(|_| stream.write_all(&block).is_ok()).count();
+        assert!(taken < most / 1000, "all was taken");
     }
 }

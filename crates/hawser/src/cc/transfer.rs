@@ -6,8 +6,11 @@
 //! byte on:
 //! ```text
 //!   start-up   bytes of the first 5 s / 5 s
-//!   steady     bytes from then to the end / that time
+//!   steady     bytes from then to the end / that time; none where that is less than [`STEADY_MIN`]
 //! ```
+//! The end is the time that was asked for, or where bytes ended the transfer sooner, the last whole tenth
+//! in which some came.
+//!
 //! The sender's figure is what it has written over its time, the last send buffer included: that is
 //! what measuring at the sender shows, and by how much it misleads.
 //!
@@ -29,6 +32,8 @@ use super::wire::{WireError, read_message, write_message};
 
 /// What start-up is.
 pub const STARTUP: Duration = Duration::from_secs(5);
+/// A steady rate is of so long at least.
+pub const STEADY_MIN: Duration = Duration::from_secs(1);
 /// What the receiver counts in.
 const BUCKET: Duration = Duration::from_millis(100);
 /// What is written at a time: a few round trips of the slowest paths, not more.
@@ -143,6 +148,12 @@ impl Sent {
     pub fn rate(&self) -> f64 {
         if self.seconds > 0.0 { self.bytes as f64 * 8.0 / self.seconds } else { 0.0 }
     }
+
+    /// Whether bytes ended it before its time.
+    #[must_use]
+    pub fn ended_by_bytes(&self, seconds: u32) -> bool {
+        self.seconds < f64::from(seconds)
+    }
 }
 
 /// What a receiver has counted.
@@ -164,16 +175,26 @@ impl Received {
         self.buckets[place] += bytes as u64;
     }
 
-    /// Bits a second of the first 5 s.
-    #[must_use]
-    pub fn startup(&self) -> f64 {
-        self.rate(0, STARTUP.as_secs() as u32)
+    /// Buckets that count, of a transfer of so many seconds.
+    fn counted(&self, seconds: u32, ended_by_bytes: bool) -> usize {
+        // The last one is not full, unless it is the only one.
+        let came = self.buckets.len().saturating_sub(1).max(1);
+        if ended_by_bytes { came.min(buckets(seconds)) } else { buckets(seconds) }
     }
 
-    /// Bits a second from then to `seconds`.
+    /// Bits a second of the first 5 s.
     #[must_use]
-    pub fn steady(&self, seconds: u32) -> f64 {
-        self.rate(STARTUP.as_secs() as u32, seconds)
+    pub fn startup(&self, seconds: u32, ended_by_bytes: bool) -> f64 {
+        let end = self.counted(seconds, ended_by_bytes).min(STARTUP_BUCKETS);
+        self.rate(0, end).unwrap_or(0.0)
+    }
+
+    /// Bits a second from then to the end. `None`: that is too short.
+    #[must_use]
+    pub fn steady(&self, seconds: u32, ended_by_bytes: bool) -> Option<f64> {
+        let end = self.counted(seconds, ended_by_bytes);
+        let is_long = end >= STARTUP_BUCKETS + buckets(STEADY_MIN.as_secs() as u32);
+        self.rate(STARTUP_BUCKETS, end).filter(|_| is_long)
     }
 
     /// Bits a second of all of it, without start-up where there is more than that. `None`: less than a
@@ -197,16 +218,17 @@ impl Received {
         self.buckets.chunks(buckets(1)).map(|second| second.iter().sum::<u64>() * 8).collect()
     }
 
-    fn rate(&self, from_s: u32, to_s: u32) -> f64 {
-        if to_s <= from_s {
-            return 0.0;
-        }
-        let wanted = self.buckets.iter().take(buckets(to_s)).skip(buckets(from_s));
-        wanted.sum::<u64>() as f64 * 8.0 / f64::from(to_s - from_s)
+    fn rate(&self, from: usize, to: usize) -> Option<f64> {
+        let count = to.checked_sub(from).filter(|count| *count > 0)?;
+        let bytes: u64 = self.buckets.iter().take(to).skip(from).sum();
+        Some(bytes as f64 * 8.0 / (count as f64 * BUCKET.as_secs_f64()))
     }
 }
 
-fn buckets(seconds: u32) -> usize {
+/// Of start-up.
+const STARTUP_BUCKETS: usize = buckets(STARTUP.as_secs() as u32);
+
+const fn buckets(seconds: u32) -> usize {
     seconds as usize * (1_000 / BUCKET.as_millis() as usize)
 }
 
@@ -292,11 +314,12 @@ impl Looks {
     }
 }
 
-/// Receives; gives what arrived when, and the sender's figures.
+/// Receives at most `bytes_max`; gives what arrived when, and the sender's figures.
 ///
 /// # Errors
-/// The connection ends before they have come.
-pub fn receive(stream: &mut impl Read) -> Result<(Received, Sent), WireError> {
+/// The connection ends before they have come, or there is more.
+pub fn receive(stream: &mut impl Read, bytes_max: u64) -> Result<(Received, Sent), WireError> {
+    let mut bytes_left = bytes_max;
     let mut stream = BufReader::with_capacity(READ_BYTES, stream);
     let mut received = Received::default();
     let mut first = None;
@@ -310,6 +333,10 @@ pub fn receive(stream: &mut impl Read) -> Result<(Received, Sent), WireError> {
         if left > BLOCK_BYTES {
             return Err(WireError::Malformed("a block is too long"));
         }
+        let Some(fewer) = bytes_left.checked_sub(left as u64) else {
+            return Err(WireError::Malformed("more bytes than a transfer may have"));
+        };
+        bytes_left = fewer;
         while left > 0 {
             let here = stream.fill_buf()?.len().min(left);
             if here == 0 {
@@ -335,10 +362,23 @@ mod tests {
         received.count(Duration::from_millis(5_000), 2_000);
         received.count(Duration::from_millis(9_999), 3_000);
         received.count(Duration::from_millis(10_000), 50_000);
-        assert_eq!(received.startup(), 1_600.0);
-        assert_eq!(received.steady(10), 8_000.0);
-        assert_eq!(received.steady(5), 0.0);
+        assert_eq!(received.startup(10, false), 1_600.0);
+        assert_eq!(received.steady(10, false), Some(8_000.0));
+        assert_eq!(received.steady(5, false), None);
         assert_eq!(received.each_second()[9..], [24_000, 400_000]);
+    }
+
+    /// 4 GiB at 10 Gbit/s take 3.4 s of 15: the table said 0.00 Mbit/s, and 6.9 Gbit/s for the start.
+    #[test]
+    fn a_transfer_that_bytes_end_is_held_against_the_time_in_which_they_came() {
+        let rate = |buckets: usize| Received { buckets: vec![125_000_000; buckets] };
+        assert_eq!(rate(34).startup(15, true), 10e9);
+        assert_eq!(rate(34).steady(15, true), None);
+        assert_eq!(rate(60).steady(15, true), None, "five seconds and nine tenths");
+        assert_eq!(rate(61).steady(15, true), Some(10e9));
+        assert_eq!(rate(1).startup(15, true), 10e9);
+        // One that stood still to its end was that slow.
+        assert_eq!(rate(75).steady(15, false), Some(2.5e9));
     }
 
     #[test]
@@ -370,7 +410,7 @@ mod tests {
             bytes_max: 1 << 20,
         };
         let sending = std::thread::spawn(move || send(&mut near, &order));
-        let (received, said) = receive(&mut far).unwrap();
+        let (received, said) = receive(&mut far, 1 << 20).unwrap();
         let sent = sending.join().unwrap().unwrap();
         assert_eq!(sent, said);
         assert_eq!(received.buckets.iter().sum::<u64>(), 1 << 20);
@@ -382,9 +422,10 @@ mod tests {
         let mut cut = Vec::new();
         cut.extend_from_slice(&8u32.to_be_bytes());
         cut.extend_from_slice(b"1234");
-        assert!(matches!(receive(&mut &cut[..]), Err(WireError::Io(_))));
+        assert!(matches!(receive(&mut &cut[..], 100), Err(WireError::Io(_))));
+        assert!(matches!(receive(&mut &cut[..], 7), Err(WireError::Malformed(_))));
         let long = (BLOCK_BYTES as u32 + 1).to_be_bytes();
-        assert!(matches!(receive(&mut &long[..]), Err(WireError::Malformed(_))));
+        assert!(matches!(receive(&mut &long[..], 1 << 20), Err(WireError::Malformed(_))));
     }
 
     #[test]

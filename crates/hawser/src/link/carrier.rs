@@ -7,6 +7,7 @@
 //! # Invariants
 //! * of a local socket no more is read than the session has room for
 //! * a stream that ends with a reason has its local socket reset, never closed in order
+//! * what a local socket gave before it broke is delivered before the stream is reset
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use hawser_core::link::frame::Reason;
 use hawser_core::link::path::PathEnd;
-use hawser_core::link::session::{Notice, Request, Session};
+use hawser_core::link::session::{Notice, Request, Session, Unsent};
 use hawser_core::link::{PathId, StreamId};
 use hawser_core::paths::action::PairId;
 use hawser_core::time::Time;
@@ -137,6 +138,23 @@ enum LocalPhase {
     /// The far end: TCP is on its way; these addresses are left.
     Connecting(Vec<SocketAddr>),
     Open,
+    /// Nothing can be written to it any more: what it has sent is read, then the stream is reset.
+    Broken,
+}
+
+impl LocalPhase {
+    fn is_early(&self) -> bool {
+        matches!(self, Self::Resolving | Self::Connecting(_))
+    }
+}
+
+/// How far the end is that a local socket is given.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Finish {
+    No,
+    /// It is to be given once all before it is.
+    Due,
+    Given,
 }
 
 struct Local {
@@ -147,8 +165,7 @@ struct Local {
     writable: bool,
     /// It has given its end.
     ended: bool,
-    /// Its own end is to be given.
-    finish: bool,
+    finish: Finish,
 }
 
 /// A session and its sockets.
@@ -167,6 +184,8 @@ pub struct Carrier {
     /// Near: paths whose far end's name is looked up. Far: the pairs of addresses that paths came by.
     resolving: BTreeMap<PathId, PairId>,
     pairs: BTreeMap<(IpAddr, IpAddr), PairId>,
+    /// Streams that had sent nothing when the session ended.
+    unsent: Vec<(OwnedFd, Unsent)>,
     over: bool,
 }
 
@@ -187,6 +206,7 @@ impl Carrier {
             dials: number as usize,
             resolving: BTreeMap::new(),
             pairs: BTreeMap::new(),
+            unsent: Vec::new(),
             over: false,
         }
     }
@@ -261,11 +281,38 @@ impl Carrier {
 
     /// The near end: a program has connected and wants to reach `target`.
     pub fn open(&mut self, fd: OwnedFd, target: &str, around: &mut Around<'_>) {
+        self.open_stream(fd, target, around);
+    }
+
+    /// The near end: a stream of a session that the far end has forgotten, which had sent nothing.
+    pub fn reopen(&mut self, fd: OwnedFd, unsent: &Unsent, around: &mut Around<'_>) {
+        let Some(stream) = self.open_stream(fd, &unsent.target, around) else { return };
+        self.session.put(stream, &unsent.bytes, around.now);
+        if unsent.ended {
+            self.session.ended(stream);
+        }
+        if let Some(local) = self.locals.get_mut(&stream) {
+            local.ended = unsent.ended;
+        }
+    }
+
+    /// What is to be opened in the next session.
+    pub fn take_unsent(&mut self) -> Vec<(OwnedFd, Unsent)> {
+        std::mem::take(&mut self.unsent)
+    }
+
+    fn open_stream(
+        &mut self,
+        fd: OwnedFd,
+        target: &str,
+        around: &mut Around<'_>,
+    ) -> Option<StreamId> {
         let stream = match self.session.open(target, around.now) {
             Ok(stream) => stream,
             Err(error) => {
                 warn!(link = self.name, target, ?error, "a connection is turned away");
-                return close_with_reset(fd);
+                close_with_reset(fd);
+                return None;
             }
         };
         let mut local = Local {
@@ -275,15 +322,18 @@ impl Carrier {
             readable: true,
             writable: true,
             ended: false,
-            finish: false,
+            finish: Finish::No,
         };
-        if self.watch_local(stream, &fd, around).is_ok() {
-            local.fd = Some(fd);
-            self.locals.insert(stream, local);
-            self.locals_to_serve.insert(stream);
-        } else {
+        if let Err(error) = self.watch_local(stream, &fd, around) {
+            warn!(link = self.name, target, "a connection cannot be watched: {error}");
+            close_with_reset(fd);
             self.session.failed(stream, Reason::Local);
+            return None;
         }
+        local.fd = Some(fd);
+        self.locals.insert(stream, local);
+        self.locals_to_serve.insert(stream);
+        Some(stream)
     }
 
     fn watch_local(&self, stream: StreamId, fd: &OwnedFd, around: &Around<'_>) -> io::Result<()> {
@@ -323,23 +373,30 @@ impl Carrier {
         }
     }
 
-    /// The process ends: the peer is told, as far as sockets take it at once.
-    pub fn bye(&mut self, around: &mut Around<'_>) {
+    /// The process ends: the peer is told, before anything else that waits for a path. What is left of the
+    /// paths is to be sent ([`Connection::leave`]).
+    pub fn bye(&mut self, around: &mut Around<'_>) -> Vec<Connection> {
         self.session.bye();
-        self.requests(around);
-        for (_, path) in std::mem::take(&mut self.paths) {
-            drop(path); // in order, so that what was written arrives
+        let mut left = Vec::new();
+        for (id, mut path) in std::mem::take(&mut self.paths) {
+            let mut plain = Vec::new();
+            self.session.fill(id, &mut plain, 0, around.now); // what the path itself has to say
+            if path.phase() == Phase::Open && path.write(&plain).is_ok() {
+                left.push(path);
+            }
         }
         for (_, local) in std::mem::take(&mut self.locals) {
             if let Some(fd) = local.fd {
                 close_with_reset(fd);
             }
         }
+        left
     }
 
-    /// Ends the paths of peers whose keys are no longer known.
+    /// Ends the paths of peers whose keys are no longer known, and those whose peers are not proved yet:
+    /// a key may have been looked up before it was revoked. These are dialled again.
     pub fn end_unknown(&mut self, known: &[PublicKey], around: &mut Around<'_>) {
-        let unknown = |path: &Connection| path.peer().is_some_and(|key| !known.contains(&key));
+        let unknown = |path: &Connection| path.peer().is_none_or(|key| !known.contains(&key));
         let ids: Vec<PathId> =
             self.paths.iter().filter(|(_, path)| unknown(path)).map(|(id, _)| *id).collect();
         for id in ids {
@@ -363,8 +420,7 @@ impl Carrier {
         }
         let dialling = self.paths.values().filter(|path| path.phase() != Phase::Open);
         let dials = dialling.map(|path| path.since);
-        let connects =
-            self.locals.values().filter(|local| !matches!(local.phase, LocalPhase::Open));
+        let connects = self.locals.values().filter(|local| local.phase.is_early());
         let first = dials.chain(connects.map(|local| local.since)).min();
         first.map_or(wait, |since| wait.min(since.after(DIAL_MAX).since(now)))
     }
@@ -469,7 +525,7 @@ impl Carrier {
         for id in paths.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.session.lost(id, PathEnd::NotDialled, around.now);
         }
-        let waits = |local: &Local| !matches!(local.phase, LocalPhase::Open) && late(local.since);
+        let waits = |local: &Local| local.phase.is_early() && late(local.since);
         let locals = self.locals.iter().filter(|(_, local)| waits(local));
         for id in locals.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.connect_next(id, around);
@@ -494,11 +550,15 @@ impl Carrier {
                     self.serve_local(stream, around);
                 }
                 Request::Finish(stream) => {
-                    if let Some(local) = self.locals.get_mut(&stream) {
-                        local.finish = true;
+                    // A peer may say it twice.
+                    if let Some(local) = self.locals.get_mut(&stream)
+                        && local.finish == Finish::No
+                    {
+                        local.finish = Finish::Due;
                     }
                     self.serve_local(stream, around);
                 }
+                Request::Reopen(stream, unsent) => self.release(stream, unsent, around),
                 Request::Close(stream, reason) => self.close(stream, reason),
                 Request::Ended(reason) => {
                     if let Some(reason) = reason {
@@ -528,6 +588,16 @@ impl Carrier {
                 close_with_reset(fd);
             }
             (fd, _) => drop(fd),
+        }
+    }
+
+    /// A stream goes to the next session.
+    fn release(&mut self, stream: StreamId, unsent: Unsent, around: &mut Around<'_>) {
+        self.locals_to_serve.remove(&stream);
+        let Some(fd) = self.locals.remove(&stream).and_then(|local| local.fd) else { return };
+        match around.epoll.delete(&fd) {
+            Ok(()) => self.unsent.push((fd, unsent)),
+            Err(_) => close_with_reset(fd),
         }
     }
 
@@ -582,7 +652,7 @@ impl Carrier {
             readable: false,
             writable: false,
             ended: false,
-            finish: false,
+            finish: Finish::No,
         };
         self.locals.insert(stream, local);
         let asked = around.resolving.ask(Mark::Local(self.number, stream).number(), target);
@@ -609,6 +679,8 @@ impl Carrier {
         let Some(local) = self.locals.get_mut(&stream) else { return };
         local.fd = None;
         local.since = around.now;
+        // What epoll has said was of the address before.
+        (local.readable, local.writable) = (false, false);
         while let LocalPhase::Connecting(left) = &mut local.phase {
             let Some(to) = left.pop() else { break };
             if let Ok(fd) = dial_from(any(to), 0, to)
@@ -626,7 +698,7 @@ impl Carrier {
     fn is_connected(&mut self, stream: StreamId, around: &mut Around<'_>) -> bool {
         let Some(local) = self.locals.get_mut(&stream) else { return false };
         match (&local.phase, &local.fd) {
-            (LocalPhase::Open, Some(_)) => true,
+            (LocalPhase::Open | LocalPhase::Broken, Some(_)) => true,
             (LocalPhase::Connecting(_), Some(fd)) if local.writable => {
                 if dial_result(fd).is_err() {
                     self.connect_next(stream, around);
@@ -651,15 +723,29 @@ impl Carrier {
         if !self.is_connected(stream, around) {
             return;
         }
-        if let Err(error) = self.give(stream, around.now).and_then(|()| self.take(stream, around)) {
+        if let Err(error) = self.give(stream, around.now) {
             info!(link = self.name, stream = stream.0, "a local connection broke: {error}");
-            self.session.failed(stream, Reason::Local);
+            if let Some(local) = self.locals.get_mut(&stream) {
+                // Its last words may be there to read.
+                (local.phase, local.readable) = (LocalPhase::Broken, true);
+            }
+        }
+        if let Err(error) = self.take(stream, around)
+            && let Some(local) = self.locals.get_mut(&stream)
+        {
+            if matches!(local.phase, LocalPhase::Open) {
+                info!(link = self.name, stream = stream.0, "a local connection broke: {error}");
+            }
+            if let Some(fd) = local.fd.take() {
+                close_with_reset(fd);
+            }
+            self.session.broke(stream, Reason::Local, around.now);
         }
     }
 
     fn give(&mut self, stream: StreamId, now: Time) -> io::Result<()> {
         let Some(local) = self.locals.get_mut(&stream) else { return Ok(()) };
-        let Some(fd) = &local.fd else { return Ok(()) };
+        let (Some(fd), LocalPhase::Open) = (&local.fd, &local.phase) else { return Ok(()) };
         while local.writable {
             let parts = self.session.ready(stream);
             if parts[0].is_empty() && parts[1].is_empty() {
@@ -672,8 +758,8 @@ impl Carrier {
             }
         }
         let nothing_left = self.session.ready(stream).iter().all(|part| part.is_empty());
-        if local.finish && nothing_left {
-            local.finish = false;
+        if local.finish == Finish::Due && nothing_left {
+            local.finish = Finish::Given;
             shutdown_sending(fd)?;
             self.session.finished(stream, now);
         }
@@ -683,18 +769,26 @@ impl Carrier {
     fn take(&mut self, stream: StreamId, around: &mut Around<'_>) -> io::Result<()> {
         let Some(local) = self.locals.get_mut(&stream) else { return Ok(()) };
         let Some(fd) = &local.fd else { return Ok(()) };
+        let is_broken = matches!(local.phase, LocalPhase::Broken);
+        let nothing_more = || Err(io::ErrorKind::BrokenPipe.into());
+        if is_broken && local.ended {
+            return nothing_more();
+        }
         for _ in 0..READS_MAX {
             let room = self.session.room(stream).min(around.buffer.len());
             if !local.readable || local.ended || room == 0 {
                 return Ok(());
             }
             match recv(fd, &mut around.buffer[..room]) {
+                Ok(0) if is_broken => return nothing_more(),
                 Ok(0) => {
                     local.ended = true;
                     self.session.ended(stream);
                 }
                 Ok(count) => self.session.put(stream, &around.buffer[..count], around.now),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => local.readable = false,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !is_broken => {
+                    local.readable = false;
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -709,7 +803,211 @@ fn any(like: SocketAddr) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{ErrorKind, Read, Write};
+    use std::net::{Shutdown, TcpListener, TcpStream};
+    use std::sync::Arc;
+
+    use hawser_core::link::Token;
+    use hawser_core::link::frame::Frame;
+    use hawser_core::link::session::{Config, Paths};
+    use hawser_sys::epoll::Events;
+
+    use super::super::keys::tests::throw_away;
     use super::*;
+
+    const S: StreamId = StreamId(1);
+
+    /// What a worker has.
+    struct Host {
+        epoll: Epoll,
+        resolving: Resolving,
+        buffer: Vec<u8>,
+        dialling: Option<Dialling>,
+        now: Time,
+    }
+
+    impl Host {
+        fn new() -> Self {
+            Self {
+                epoll: Epoll::new().unwrap(),
+                resolving: Resolving::new().unwrap(),
+                buffer: vec![0; 64 << 10],
+                dialling: None,
+                now: Time::from_micros(1_000_000),
+            }
+        }
+
+        fn with<T>(&mut self, act: impl FnOnce(&mut Around<'_>) -> T) -> T {
+            act(&mut Around {
+                epoll: &self.epoll,
+                resolving: &self.resolving,
+                buffer: &mut self.buffer,
+                dialling: self.dialling.as_ref(),
+                targets: &BTreeSet::new(),
+                now: self.now,
+            })
+        }
+
+        /// Handles what happens within a moment.
+        fn turn(&mut self, carrier: &mut Carrier) {
+            let mut events = Events::with_capacity(16);
+            self.epoll.wait(&mut events, Duration::from_millis(50)).unwrap();
+            for event in (0..events.len()).filter_map(|at| events.get(at)) {
+                match Mark::of(event.data) {
+                    Some(Mark::Local(_, id)) => carrier.local_happened(id, event),
+                    Some(Mark::Path(_, id)) => carrier.path_happened(id, event),
+                    None => {}
+                }
+            }
+            self.with(|around| carrier.turn(around));
+        }
+    }
+
+    fn config() -> Config {
+        let grace = Duration::from_secs(20);
+        Config { token: Token([1; 16]), grace, paths: Paths::Fixed(1), pairs: 1 }
+    }
+
+    /// A far end whose stream S is to be connected, and the path that frames come by.
+    fn far(host: &Host) -> (Carrier, PathId) {
+        let mut session = Session::far(config(), host.now);
+        let path = session.join(PairId(0), host.now).unwrap();
+        let mut open = Vec::new();
+        Frame::Open { stream: S, limit: 1 << 18, target: "db:1" }.write(&mut open);
+        session.received(path, &open, host.now);
+        while session.poll().is_some() {}
+        let mut carrier = Carrier::new(0, "test".to_owned(), None, session);
+        let local = Local {
+            fd: None,
+            phase: LocalPhase::Resolving,
+            since: host.now,
+            readable: false,
+            writable: false,
+            ended: false,
+            finish: Finish::No,
+        };
+        carrier.locals.insert(S, local);
+        (carrier, path)
+    }
+
+    #[test]
+    fn each_address_of_a_target_is_tried_for_its_time() {
+        let mut host = Host::new();
+        let (mut carrier, _) = far(&host);
+        let refuses = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // One whose queue is full answers nothing.
+        let full = hawser_sys::listen::listen_tcp("127.0.0.1:0".parse().unwrap(), 0).unwrap();
+        let hangs = full.local_addr().unwrap();
+        let _queued: Vec<OwnedFd> =
+            (0..3).map(|_| dial_from(any(hangs), 0, hangs).unwrap()).collect();
+        std::thread::sleep(Duration::from_millis(20));
+        let good = TcpListener::bind("127.0.0.1:0").unwrap();
+        let found = vec![refuses, hangs, good.local_addr().unwrap()];
+        host.with(|around| carrier.connect_at(S, found, around));
+        for _ in 0..3 {
+            host.turn(&mut carrier);
+        }
+        assert!(
+            matches!(&carrier.locals[&S].phase, LocalPhase::Connecting(left) if left.len() == 1),
+            "the one that does not answer is waited for"
+        );
+        host.now = host.now.after(DIAL_MAX);
+        host.turn(&mut carrier);
+        host.turn(&mut carrier);
+        assert!(matches!(carrier.locals[&S].phase, LocalPhase::Open));
+        good.set_nonblocking(true).unwrap();
+        assert!(good.accept().is_ok());
+    }
+
+    #[test]
+    fn an_end_that_is_said_twice_is_given_once() {
+        let mut host = Host::new();
+        let (mut carrier, path) = far(&host);
+        let target = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = target.local_addr().unwrap();
+        host.with(|around| carrier.connect_at(S, vec![address], around));
+        host.turn(&mut carrier);
+        let (mut program, _) = target.accept().unwrap();
+        program.shutdown(Shutdown::Write).unwrap();
+        host.turn(&mut carrier);
+        let mut twice = Vec::new();
+        for _ in 0..2 {
+            Frame::Finish { stream: S, offset: 0 }.write(&mut twice);
+        }
+        carrier.session.received(path, &twice, host.now);
+        host.turn(&mut carrier);
+        assert_eq!(program.read(&mut [0; 1]).unwrap(), 0);
+        assert_eq!(carrier.session.counts().reset, 0);
+    }
+
+    #[test]
+    fn what_a_target_says_before_it_breaks_is_put_in_whatever_a_write_says() {
+        let mut host = Host::new();
+        let (mut carrier, path) = far(&host);
+        let target = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = target.local_addr().unwrap();
+        host.with(|around| carrier.connect_at(S, vec![address], around));
+        host.turn(&mut carrier);
+        let (mut program, _) = target.accept().unwrap();
+        let bytes = |offset| {
+            let mut out = Vec::new();
+            Frame::Data { stream: S, offset, bytes: b"query" }.write(&mut out);
+            out
+        };
+        carrier.session.received(path, &bytes(0), host.now);
+        host.turn(&mut carrier);
+        program.write_all(b"last words").unwrap();
+        drop(program); // with bytes unread
+        // The write that fails comes before the read.
+        carrier.session.received(path, &bytes(5), host.now);
+        host.with(|around| carrier.requests(around));
+        for _ in 0..3 {
+            host.turn(&mut carrier);
+        }
+        let report = carrier.session.stream_reports(1, host.now);
+        assert_eq!(report.first().map(|one| one.held >= 10), Some(true), "{report:?}");
+        let mut said = Vec::new();
+        carrier.session.fill(path, &mut said, 1 << 16, host.now);
+        assert!(said.windows(10).any(|part| part == b"last words"), "{said:?}");
+    }
+
+    /// The near end of a session without a path.
+    fn near(host: &Host) -> Carrier {
+        Carrier::new(0, "test".to_owned(), None, Session::near(config(), host.now))
+    }
+
+    #[test]
+    fn a_program_whose_connection_cannot_be_watched_is_reset() {
+        let mut host = Host::new();
+        let mut carrier = near(&host);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut program = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let fd = OwnedFd::from(listener.accept().unwrap().0);
+        host.epoll.add(&fd, 99).unwrap(); // a second time is refused
+        host.with(|around| carrier.open(fd, "db:1", around));
+        assert_eq!(program.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn a_path_that_is_not_proved_yet_ends_when_keys_are_revoked() {
+        let mut host = Host::new();
+        let mut carrier = near(&host);
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let key = throw_away();
+        let known = Arc::new(arc_swap::ArcSwap::from_pointee(vec![key.public()]));
+        let tls = super::super::proof::near(&key, &known).unwrap();
+        let to = silent.local_addr().unwrap().to_string();
+        host.dialling = Some(Dialling { pairs: vec![Pair { from: None, to }], tls });
+        for _ in 0..3 {
+            host.turn(&mut carrier);
+        }
+        assert_eq!(
+            carrier.paths.values().map(Connection::phase).collect::<Vec<_>>(),
+            [Phase::Shaking]
+        );
+        host.with(|around| carrier.end_unknown(&[key.public()], around));
+        assert!(carrier.paths.is_empty());
+    }
 
     #[test]
     fn marks_survive_epoll() {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use hawser_core::link::session::{PATHS_MAX, Paths};
+use hawser_sys::process::raise_descriptor_limit;
 
 use super::keys::{Key, PublicKey};
 use super::report;
@@ -222,6 +223,10 @@ fn dial(arguments: Dial) -> Result<(), String> {
 
 fn run(options: Options) -> Result<(), String> {
     logging::begin(LogFormat::Text, LogLevel::Info);
+    // Each connection has a descriptor at each end.
+    if let Err(error) = raise_descriptor_limit() {
+        tracing::warn!("the limit on open files stays as it is: {error}");
+    }
     let mut worker = Worker::open(options, true)?;
     for address in worker.addresses() {
         print(&format!("listens on {address}\n"));

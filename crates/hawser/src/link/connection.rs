@@ -20,7 +20,7 @@ use hawser_core::time::Time;
 use hawser_sys::dial::{close_with_reset, dial_result};
 use hawser_sys::stream::{
     LocalAddress, TcpOptions, local_address, peer_address, recv, send, set_tcp_options,
-    set_unsent_bytes_max,
+    set_unsent_bytes_max, shutdown_sending,
 };
 use hawser_sys::tcp_info::tcp_info;
 
@@ -58,6 +58,8 @@ pub struct Connection {
     /// When it was begun.
     pub since: Time,
     acked_before: u64,
+    /// [`Connection::leave`] has sent all.
+    said_all: bool,
 }
 
 /// Why a path has ended.
@@ -114,6 +116,7 @@ impl Connection {
             writable: phase != Phase::Connecting,
             since: now,
             acked_before: 0,
+            said_all: false,
         })
     }
 
@@ -321,6 +324,27 @@ impl Connection {
             segments_again: info.segments_again,
             timeouts: info.timeouts.into(),
         })
+    }
+
+    /// The process ends: sends what waits, then the end, and reads what still comes without a look at it,
+    /// since a close with bytes unread would be a reset that overtakes what was sent. Whether the peer
+    /// has ended, too, or the path broke.
+    pub fn leave(&mut self, buffer: &mut [u8]) -> bool {
+        if self.flush().is_err() {
+            return true;
+        }
+        if self.cipher.is_empty() && !std::mem::replace(&mut self.said_all, true) {
+            // A path that cannot be ended is one that the peer has ended.
+            let _ = shutdown_sending(&self.fd);
+        }
+        for _ in 0..READS_MAX {
+            match self.fetch(buffer) {
+                Ok(Some(_)) => {}
+                Ok(None) => return false,
+                Err(_) => return true,
+            }
+        }
+        false
     }
 
     /// Closes it at once.

@@ -90,14 +90,8 @@ fn options(config: &LinkConfig) -> Result<Options, String> {
 /// What is wrong with the files that `config` names.
 fn check(config: &LinkConfig) -> Option<String> {
     let key = Key::load(&config.key).err().map(|error| error.to_string());
-    let wrong = key.or_else(|| match peers_of(&config.peers, config.peers_file.as_deref()) {
-        Err(error) => Some(error),
-        // Not silently: a key that is taken out shall not stay in force.
-        Ok(peers) if peers.is_empty() => {
-            Some("no key of a peer would be left: to let no peer in, remove the link".to_owned())
-        }
-        Ok(_) => None,
-    });
+    // (A file without a key is right: the last one may have been revoked.)
+    let wrong = key.or_else(|| peers_of(&config.peers, config.peers_file.as_deref()).err());
     wrong.map(|message| format!("[link.{}]: {message}", config.name))
 }
 

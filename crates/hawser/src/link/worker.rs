@@ -55,6 +55,8 @@ const BACKLOG: i32 = 256;
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// So long the thread sleeps at most.
 const WAIT_MAX: Duration = Duration::from_secs(60);
+/// How long paths may take to tell their peers that the process ends.
+const LEAVE_MAX: Duration = Duration::from_millis(200);
 /// How long a reader of the report may take.
 const REPORT_WAIT: Duration = Duration::from_millis(200);
 
@@ -200,8 +202,14 @@ impl Worker {
     pub fn open(options: Options, catches_signals: bool) -> Result<Self, String> {
         let Options { name, key, peers, peers_file, grace, socket, role } = options;
         let known = peers_of(&peers, peers_file.as_deref())?;
-        if known.is_empty() {
-            return Err("no key of the other end is given: nobody could be let in".to_owned());
+        match &peers_file {
+            None if known.is_empty() => {
+                return Err("no key of the other end is given: give --peer or --peers".to_owned());
+            }
+            Some(file) if known.is_empty() => {
+                warn!("\"{}\" has no key: no peer is let in", file.display());
+            }
+            _ => {}
         }
         let known: Peers = Arc::new(arc_swap::ArcSwap::from_pointee(known));
         let text = |error: &dyn ToString| error.to_string();
@@ -326,9 +334,10 @@ impl Worker {
         }
     }
 
-    /// The near end always has a session.
+    /// The near end always has a session. It goes on with what was never sent in the one before.
     fn begin_session(&mut self) {
-        self.carriers.retain(|_, carrier| !carrier.is_over());
+        let over = self.carriers.extract_if(.., |_, carrier| carrier.is_over());
+        let unsent: Vec<_> = over.flat_map(|(_, mut carrier)| carrier.take_unsent()).collect();
         if self.dialling.is_none() || !self.carriers.is_empty() {
             return;
         }
@@ -338,7 +347,10 @@ impl Worker {
         let (token, grace) = (Token(token), self.grace);
         let config = Config { token, grace, paths: self.paths, pairs };
         let session = Session::near(config, now());
-        self.add_carrier(self.name.clone(), None, session);
+        let number = self.add_carrier(self.name.clone(), None, session);
+        for (fd, unsent) in unsent {
+            self.with(number, now(), |carrier, around| carrier.reopen(fd, &unsent, around));
+        }
     }
 
     fn add_carrier(&mut self, name: String, peer: Option<PublicKey>, session: Session) -> u64 {
@@ -445,16 +457,20 @@ impl Worker {
     }
 
     fn end(&mut self, moment: Time) {
-        self.each(moment, Carrier::bye);
+        let mut paths = Vec::new();
+        self.each(moment, |carrier, around| paths.extend(carrier.bye(around)));
+        if let Err(error) = leave(paths, &mut self.buffer) {
+            warn!("the other ends may not know that this one ends: {error}");
+        }
     }
 
     /// Reads the file of keys again; paths of keys that are no longer in it end.
     fn reload(&mut self, moment: Time) {
         match peers_of(&self.fixed_peers, self.peers_file.as_deref()) {
-            Ok(known) if known.is_empty() => {
-                error!("reload refused: no key would be left; the old ones stay");
-            }
             Ok(known) => {
+                if known.is_empty() {
+                    warn!("no key of a peer is left: all paths are closed, and no peer is let in");
+                }
                 info!(keys = known.len(), "the keys of peers were read again");
                 self.peers.store(Arc::new(known.clone()));
                 self.newcomers.clear();
@@ -637,6 +653,31 @@ fn answer(mut stream: UnixStream, report: &[u8]) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(REPORT_WAIT))?;
     stream.write_all(report)
+}
+
+/// Has paths say what they have to say, for as long as [`LEAVE_MAX`].
+fn leave(mut paths: Vec<Connection>, buffer: &mut [u8]) -> io::Result<()> {
+    let epoll = Epoll::new()?;
+    for (at, path) in paths.iter().enumerate() {
+        epoll.add(path.fd(), at as u64)?;
+    }
+    let mut events = Events::with_capacity(PATHS_MAX);
+    let mut left: BTreeSet<usize> = (0..paths.len()).collect();
+    let until = now().after(LEAVE_MAX);
+    loop {
+        left.retain(|at| !paths[*at].leave(buffer));
+        let wait = until.since(now());
+        if left.is_empty() || wait.is_zero() {
+            return Ok(());
+        }
+        let busy = left.iter().any(|at| paths[*at].is_readable());
+        epoll.wait(&mut events, if busy { Duration::ZERO } else { wait })?;
+        for event in (0..events.len()).filter_map(|at| events.get(at)) {
+            if let Some(path) = paths.get_mut(event.data as usize) {
+                path.happened(event.readable, event.writable);
+            }
+        }
+    }
 }
 
 /// Why a path is not taken.

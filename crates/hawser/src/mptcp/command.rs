@@ -169,6 +169,9 @@ struct Manage {
 struct Watchdog {
     pid: u32,
     before: String,
+    /// tcp_notsent_lowat was changed, too.
+    #[arg(long)]
+    unsent: bool,
 }
 
 #[derive(Debug, Args)]
@@ -218,7 +221,9 @@ impl Mptcp {
                 manage::manage(&options).map_err(|error| error.to_string())
             }
             Command::Watchdog(watchdog) => {
-                manage::guard::watchdog(watchdog.pid, &watchdog.before).map_err(|e| e.to_string())
+                let path_manager = watchdog.before.clone();
+                let before = manage::guard::Before { path_manager, unsent: watchdog.unsent };
+                manage::guard::watchdog(watchdog.pid, &before).map_err(|e| e.to_string())
             }
             Command::Undo(undo) => apply::undo(undo.dry_run)
                 .map(|lines| print_lines(&lines))

@@ -37,6 +37,7 @@ pub(super) struct Kernel {
     pub(super) snd_una: i16,
     pub(super) rcv_nxt: i16,
     pub(super) copied_seq: i16,
+    pub(super) bytes_received: i16,
 }
 
 impl Kernel {
@@ -81,6 +82,7 @@ impl Kernel {
             snd_una: member("tcp_sock.snd_una")?,
             rcv_nxt: member("tcp_sock.rcv_nxt")?,
             copied_seq: member("tcp_sock.copied_seq")?,
+            bytes_received: member("tcp_sock.bytes_received")?,
         })
     }
 }

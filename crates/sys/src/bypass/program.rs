@@ -195,11 +195,11 @@ fn call_with_key(a: &mut Assembly, map: i32, at: i16, helper: i32) {
     a.call(helper);
 }
 
-/// R0 = not 0 if the port at `place` of the own key is wanted.
-fn look_up_port(a: &mut Assembly, maps: Maps, place: i16) {
+/// R0 = not 0 if the port that is connected to is wanted.
+fn look_up_port(a: &mut Assembly, maps: Maps) {
     a.load(R1, R10, OWN + NAMESPACE);
     a.store(R10, WANTED, R1);
-    a.load_32(R1, R10, OWN + place);
+    a.load_32(R1, R10, OWN + PORT_THERE);
     a.store(R10, WANTED + 8, R1);
     look_up(a, maps.wanted, WANTED);
 }
@@ -232,18 +232,20 @@ fn only_without_waiting(a: &mut Assembly, kernel: &Kernel, socket: Register, out
 }
 
 /// Goes on only if the reader in R8, whose entry is in R7, comes back after a short read: it is known
-/// to, or no epoll watches its descriptor, or one does and tells of what is there.
+/// to, or an epoll watches its descriptor and tells of what is there, or no epoll does though the
+/// reader has read before: one that waits for edges has its descriptor watched by then. (All that TCP
+/// has received is read where anything is redirected at all.)
 fn only_who_comes_back(a: &mut Assembly, kernel: &Kernel, out: Label) {
-    let sure = a.label();
+    let [sure, unwatched] = [(); 2].map(|()| a.label());
     a.load(R1, R7, COMES_BACK);
     a.unless_equal(R1, 0, sure);
     a.load(R1, R8, kernel.descriptor);
     a.load(R1, R1, kernel.file);
     a.load(R1, R1, kernel.watches);
-    a.if_equal(R1, 0, sure);
+    a.if_equal(R1, 0, unwatched);
     // `hlist_head.first`, `hlist_node.next`
     a.load(R1, R1, 0);
-    a.if_equal(R1, 0, sure);
+    a.if_equal(R1, 0, unwatched);
     a.load(R2, R1, 0);
     a.unless_equal(R2, 0, out);
     a.add(R1, -i32::from(kernel.link));
@@ -252,6 +254,10 @@ fn only_who_comes_back(a: &mut Assembly, kernel: &Kernel, out: Label) {
     a.load_32(R1, R0, kernel.event);
     a.and_32(R1, libc::EPOLLET);
     a.unless_equal(R1, 0, out);
+    a.go(sure);
+    a.put(unwatched);
+    a.load(R1, R8, kernel.bytes_received);
+    a.if_equal(R1, 0, out);
     a.put(sure);
 }
 
@@ -297,7 +303,7 @@ pub(super) fn operations(kernel: &Kernel, maps: Maps, scope: Scope) -> Option<Ve
     a.if_equal_32(R8, PASSIVE_ESTABLISHED, passive);
     only_without_waiting(&mut a, kernel, R7, out);
     if scope == Scope::Wanted {
-        look_up_port(&mut a, maps, PORT_THERE);
+        look_up_port(&mut a, maps);
         a.unless_equal(R0, 0, join);
         a.set(R1, 0);
         a.store(R10, WANTED, R1);
@@ -305,7 +311,8 @@ pub(super) fn operations(kernel: &Kernel, maps: Maps, scope: Scope) -> Option<Ve
         // It is for one connection.
         call_with_key(&mut a, maps.wanted, WANTED, MAP_DELETE_ELEM);
         a.unless_equal(R0, 0, out);
-        // Who names a socket or a port is a pooler, which reads until there is nothing.
+        // Who names a socket is a pooler, which reads until there is nothing. A port says nothing of
+        // who has it by now: what is accepted is marked one by one (`Bypass::reads_all`).
         note_comes_back(&mut a, 1);
     }
     a.go(join);
@@ -314,11 +321,6 @@ pub(super) fn operations(kernel: &Kernel, maps: Maps, scope: Scope) -> Option<Ve
     key(&mut a, PEER, &OF_OPERATIONS, R6, true);
     look_up(&mut a, maps.entries, PEER);
     a.if_equal(R0, 0, out);
-    if scope == Scope::Wanted {
-        look_up_port(&mut a, maps, PORT_HERE);
-        a.if_equal(R0, 0, join);
-        note_comes_back(&mut a, 1);
-    }
     a.put(join);
     a.copy(R1, R6);
     a.map(R2, maps.sockets);

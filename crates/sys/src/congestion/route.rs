@@ -29,6 +29,10 @@ const RTAX_INITCWND: u16 = 11;
 const RTAX_CC_ALGO: u16 = 16;
 const RTA_VIA: u16 = 18;
 const RTA_MULTIPATH: u16 = 9;
+/// Of `rtm_flags`: answer with the route itself, not with what it makes of one address.
+const RTM_F_FIB_MATCH: u32 = 0x2000;
+/// A copy that the kernel makes for a single destination.
+const RTM_F_CLONED: u32 = 0x200;
 
 /// Addresses that begin alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +77,18 @@ impl Prefix {
     pub fn address(&self) -> IpAddr {
         self.address
     }
+
+    /// How many bits its addresses have in common.
+    #[must_use]
+    pub fn bits(&self) -> u8 {
+        self.bits
+    }
+
+    /// Whether an address is one of its.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.address.is_ipv4() == address.is_ipv4() && Self::new(address, self.bits) == Some(*self)
+    }
 }
 
 impl std::fmt::Display for Prefix {
@@ -88,6 +104,16 @@ pub struct Way {
     pub interface: u32,
     /// The neighbour that forwards them, if it is not the destination itself.
     pub via: Option<IpAddr>,
+}
+
+/// The way of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Where packets to it go.
+    pub way: Way,
+    /// The prefix of the route that says so. None: the kernel does not tell (before Linux 4.13; 4.15 for
+    /// IPv6).
+    pub of: Option<Prefix>,
 }
 
 /// A route of ours.
@@ -121,13 +147,34 @@ impl Routes {
     ///
     /// # Errors
     /// ENETUNREACH where there is no route.
-    pub fn way(&mut self, to: IpAddr) -> Result<Option<Way>, NetlinkError> {
+    pub fn way(&mut self, to: IpAddr) -> Result<Option<Found>, NetlinkError> {
         let mut attributes = Writer::default();
         put_address(&mut attributes, libc::RTA_DST, to);
-        let fixed = fixed(to, if to.is_ipv4() { 32 } else { 128 }, 0);
+        let mut fixed = fixed(to, if to.is_ipv4() { 32 } else { 128 }, 0);
+        fixed[8..].copy_from_slice(&RTM_F_FIB_MATCH.to_ne_bytes());
         let question = Question::new(libc::RTM_GETROUTE, ACK, &fixed).with(&attributes);
         let answers = self.0.ask(&question)?;
-        Ok(answers.first().and_then(|answer| way(&answer.payload, to.is_ipv4())))
+        let found = |payload: &[u8]| {
+            let way = way(payload, to.is_ipv4())?;
+            let of = destination(payload).filter(|_| !is_clone(payload));
+            Some(Found { way, of })
+        };
+        Ok(answers.first().and_then(|answer| found(&answer.payload)))
+    }
+
+    /// The routes of the main table to other hosts, and the way of each; none where there are several.
+    ///
+    /// # Errors
+    /// See [`NetlinkError`].
+    pub fn all(&mut self) -> Result<Vec<(Prefix, Option<Way>)>, NetlinkError> {
+        let one = |payload: &[u8]| {
+            let fixed = payload.get(..FIXED_BYTES)?;
+            let is_one = fixed[4] == libc::RT_TABLE_MAIN && fixed[7] == libc::RTN_UNICAST;
+            let is_v4 = i32::from(fixed[0]) == libc::AF_INET;
+            let to = destination(payload).filter(|_| is_one && !is_clone(payload))?;
+            Some((to, way(payload, is_v4)))
+        };
+        Ok(self.dump()?.iter().filter_map(|payload| one(payload)).collect())
     }
 
     /// Adds a route.
@@ -177,12 +224,16 @@ impl Routes {
     /// # Errors
     /// See [`NetlinkError`].
     pub fn ours(&mut self) -> Result<Vec<Route>, NetlinkError> {
+        Ok(self.dump()?.iter().filter_map(|payload| ours(payload)).collect())
+    }
+
+    fn dump(&mut self) -> Result<Vec<Vec<u8>>, NetlinkError> {
         let mut found = Vec::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
             let mut fixed = [0; FIXED_BYTES];
             fixed[0] = u8::try_from(family).unwrap_or(0);
             let answers = self.0.ask(&Question::new(libc::RTM_GETROUTE, DUMP, &fixed))?;
-            found.extend(answers.iter().filter_map(|answer| ours(&answer.payload)));
+            found.extend(answers.into_iter().map(|answer| answer.payload));
         }
         Ok(found)
     }
@@ -240,31 +291,38 @@ fn way(payload: &[u8], is_v4: bool) -> Option<Way> {
     Some(Way { interface: interface?, via })
 }
 
+fn is_clone(payload: &[u8]) -> bool {
+    u32_at(payload, 8).is_some_and(|flags| flags & RTM_F_CLONED != 0)
+}
+
+/// The prefix of a route; that of the default route is not said.
+fn destination(payload: &[u8]) -> Option<Prefix> {
+    let fixed = payload.get(..FIXED_BYTES)?;
+    let is_v4 = i32::from(fixed[0]) == libc::AF_INET;
+    let mut attributes = Attributes::new(&payload[FIXED_BYTES..]);
+    let to = attributes.find(|attribute| attribute.kind == libc::RTA_DST);
+    let any = || if is_v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let address = to.map_or_else(|| Some(any()), |to| read_address(to.value, is_v4))?;
+    Prefix::new(address, fixed[1])
+}
+
 fn ours(payload: &[u8]) -> Option<Route> {
     let fixed = payload.get(..FIXED_BYTES)?;
-    // Copies that the kernel makes for single destinations (RTM_F_CLONED) are none.
-    let is_clone = u32_at(fixed, 8)? & 0x200 != 0;
-    if fixed[5] != PROTOCOL || is_clone {
+    if fixed[5] != PROTOCOL || is_clone(payload) {
         return None;
     }
     let is_v4 = i32::from(fixed[0]) == libc::AF_INET;
-    let (mut to, mut algorithm, mut initial_window) = (None, None, None);
-    for attribute in Attributes::new(&payload[FIXED_BYTES..]) {
-        match attribute.kind {
-            libc::RTA_DST => to = read_address(attribute.value, is_v4),
-            libc::RTA_METRICS => {
-                for metric in attribute.nested() {
-                    match metric.kind {
-                        RTAX_CC_ALGO => algorithm = metric.text(),
-                        RTAX_INITCWND => initial_window = metric.u32(),
-                        _ => {}
-                    }
-                }
-            }
+    let (mut algorithm, mut initial_window) = (None, None);
+    let metrics = Attributes::new(&payload[FIXED_BYTES..])
+        .filter(|attribute| attribute.kind == libc::RTA_METRICS);
+    for metric in metrics.flat_map(|attribute| attribute.nested()) {
+        match metric.kind {
+            RTAX_CC_ALGO => algorithm = metric.text(),
+            RTAX_INITCWND => initial_window = metric.u32(),
             _ => {}
         }
     }
-    let to = Prefix::new(to?, fixed[1])?;
+    let to = destination(payload)?;
     Some(Route { to, way: way(payload, is_v4)?, algorithm, initial_window })
 }
 
@@ -292,6 +350,50 @@ mod tests {
     fn loopback_has_no_way_that_could_be_copied() {
         let mut routes = Routes::open().unwrap();
         assert_eq!(routes.way(Ipv4Addr::LOCALHOST.into()).unwrap(), None);
+    }
+
+    #[test]
+    fn the_route_that_has_an_address_is_found_with_its_prefix() {
+        let made = std::thread::spawn(|| {
+            if let Err(error) = crate::namespace::unshare_network() {
+                eprintln!("SKIPPED: no network namespace: {error}");
+                return;
+            }
+            let own = crate::namespace::own_network().unwrap();
+            let mut routing = crate::rtnetlink::Routing::open().unwrap();
+            routing.add_pair(c"left", c"right", &own).unwrap();
+            let [left, right] = ["left", "right"].map(|name| {
+                let interface = routing.interface(name).unwrap();
+                routing.set_up(interface).unwrap();
+                interface
+            });
+            let main = crate::rtnetlink::MAIN_TABLE;
+            let any = (Ipv4Addr::UNSPECIFIED.into(), 0);
+            routing.add_route(any, left, None, main).unwrap();
+            routing.add_route(([10, 78, 0, 0].into(), 24), right, None, main).unwrap();
+            routing.add_route((Ipv6Addr::UNSPECIFIED.into(), 0), left, None, main).unwrap();
+            let mut routes = Routes::open().unwrap();
+            let number = |name: &str| {
+                let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+                rustix::net::netdevice::name_to_index(&socket, name).unwrap()
+            };
+            let found = |interface: &str, of: &str| {
+                let way = Way { interface: number(interface), via: None };
+                Some(Found { way, of: Prefix::parse(of) })
+            };
+            for (to, expected) in [
+                ("10.78.0.0", found("right", "10.78.0.0/24")),
+                ("10.78.1.0", found("left", "0.0.0.0/0")),
+                ("2001:db8::1", found("left", "::/0")),
+            ] {
+                assert_eq!(routes.way(to.parse().unwrap()).unwrap(), expected, "{to}");
+            }
+            let all = routes.all().unwrap();
+            let part =
+                (Prefix::parse("10.78.0.0/24").unwrap(), found("right", "::").map(|f| f.way));
+            assert!(all.contains(&part), "{all:?}");
+        });
+        made.join().unwrap();
     }
 
     /// In a namespace of its own, where this process may have one.

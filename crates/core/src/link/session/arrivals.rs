@@ -5,6 +5,7 @@ use super::{
     STREAMS_MAX, Session, Stage, StreamId, Time, VERSION_MAX, VERSION_MIN,
 };
 use crate::link::frame::Refusal;
+use crate::link::incoming::Put;
 
 /// Answers to pings that may wait on a path; further pings are not answered.
 const OWN_BYTES_MAX: usize = 4096;
@@ -106,6 +107,9 @@ impl Session {
         let _ = versions;
         match refusal {
             Refusal::Session => {
+                if matches!(self.role, Role::Near { established: true, .. }) {
+                    self.release_unsent();
+                }
                 self.end(Some(Reason::Restarted));
                 Verdict::Fine
             }
@@ -179,8 +183,9 @@ impl Session {
     fn data(&mut self, id: StreamId, offset: u64, bytes: &[u8]) -> Verdict {
         let Some(stream) = self.streams.get_mut(&id) else { return self.absent(id) };
         match stream.incoming.put(offset, bytes) {
-            Ok(true) => self.requests.push_back(Request::Deliver(id)),
-            Ok(false) => {}
+            Ok(Put::Ready) => self.requests.push_back(Request::Deliver(id)),
+            Ok(Put::Kept) => {}
+            Ok(Put::Dropped) => return Verdict::End(PathEnd::Gaps),
             Err(_) => self.reset(id, Reason::Protocol),
         }
         Verdict::Fine
@@ -206,21 +211,25 @@ impl Session {
         now: Time,
     ) -> Verdict {
         let was = self.was(id);
+        let room = self.room(id);
         let Some(stream) = self.streams.get_mut(&id) else {
             return if was { Verdict::Fine } else { self.absent(id) };
         };
-        let room = stream.out.room();
+        let before = stream.out.shared();
         let ok = stream.out.acknowledged(delivered, received, limit).is_ok();
         let said = matches!(stream.out.ending, Ending::Said | Ending::Due | Ending::Done);
         // It can have its end only with all bytes before it.
         let whole = stream.out.delivered() == stream.out.length();
+        let after = stream.out.shared();
+        self.keeps(before, after);
         if !ok || (finished && !(said && whole)) {
             self.reset(id, Reason::Protocol);
             return Verdict::Fine;
         }
+        let Some(stream) = self.streams.get_mut(&id) else { return Verdict::Fine };
         if stream.confirmation != Confirmation::Confirmed {
             stream.confirmation = Confirmation::Confirmed;
-            let until = stream.opened.after(super::UNCONFIRMED_MAX);
+            let until = super::confirmed_until(&self.config, stream.opened);
             self.unconfirmed.remove(&(until, id));
             // It may be bulk by now, for which there is another queue.
             if stream.queued {
@@ -236,7 +245,13 @@ impl Session {
         if stream.out.waits_for().is_none() && !stream.out.has_pieces() {
             self.flying.remove(&id);
         }
-        if stream.out.room() > room {
+        if let Some((reason, _)) = stream.broke
+            && stream.out.kept() == 0
+        {
+            self.reset(id, reason);
+            return Verdict::Fine;
+        }
+        if self.room(id) > room {
             self.requests.push_back(Request::Room(id));
         }
         self.enqueue(id, now);

@@ -197,7 +197,7 @@ impl Session {
     /// sake of the order on one path; offsets make it right on several.
     fn write_control(&mut self, id: StreamId, filling: &mut Filling<'_>) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        if stream.confirmation == Confirmation::Due {
+        if matches!(stream.confirmation, Confirmation::Due { .. }) {
             let limit = stream.incoming.limit();
             Frame::Open { stream: id, limit, target: &stream.target }.write(filling.out);
             stream.confirmation = Confirmation::Sent(filling.path);
@@ -227,7 +227,7 @@ impl Session {
             let best = self.best();
             let Some(stream) = self.streams.get_mut(&id) else { continue };
             let home = match stream.confirmation {
-                Confirmation::Due => None, // its Open comes first
+                Confirmation::Due { .. } => None, // its Open comes first
                 Confirmation::Sent(home) => Some(home),
                 Confirmation::Confirmed => best,
             };

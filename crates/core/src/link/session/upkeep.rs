@@ -153,7 +153,7 @@ impl Session {
             let Some(stream) = self.streams.get_mut(&stream_id) else { continue };
             stream.out.path_died(id);
             if stream.confirmation == Confirmation::Sent(id) {
-                stream.confirmation = Confirmation::Due;
+                stream.confirmation = Confirmation::Due { again: true };
             }
             self.enqueue(stream_id, now);
             self.ack_now(stream_id);
@@ -208,6 +208,13 @@ impl Session {
             }
             self.unconfirmed.remove(&(until, id));
             self.reset(id, Reason::Unconfirmed);
+        }
+        while let Some((until, id)) = self.broken.first().copied() {
+            if until > now {
+                break;
+            }
+            self.broken.remove(&(until, id));
+            self.reset(id, Reason::Local);
         }
         self.look_at_paths(now);
         self.choose(now);
@@ -272,6 +279,10 @@ impl Session {
         let mut any = false;
         for id in &self.flying {
             let Some(stream) = self.streams.get(id) else { continue };
+            // By another path, a frame could overtake the Open.
+            if stream.confirmation != Confirmation::Confirmed {
+                continue;
+            }
             let Some((path, at)) = stream.out.waits_for() else { continue };
             let Some(slow) = self.paths.get(&path) else { continue };
             let expected = slow.completion_us(0).max(slow.rto_us()) + best_us;
@@ -339,7 +350,8 @@ impl Session {
         });
         let ack = self.acks_late.first().map(|(late, _)| *late);
         let unconfirmed = self.unconfirmed.first().map(|(until, _)| *until);
-        let others = [late, dial, look, end, ack, unconfirmed];
+        let broken = self.broken.first().map(|(until, _)| *until);
+        let others = [late, dial, look, end, ack, unconfirmed, broken];
         paths.chain(others).flatten().min().map(|then| then.since(now))
     }
 

@@ -275,7 +275,10 @@ impl World {
                 }
                 Request::Deliver(id) | Request::Room(id) => self.serve(end, id),
                 Request::Connect(..) | Request::Notice(_) => {}
-                Request::Finish(_) | Request::Close(..) | Request::Ended(_) => unreachable!(),
+                Request::Finish(_)
+                | Request::Reopen(..)
+                | Request::Close(..)
+                | Request::Ended(_) => unreachable!(),
             }
         }
     }

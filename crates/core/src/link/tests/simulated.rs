@@ -69,6 +69,8 @@ struct Program {
     ended: bool,
     /// It has been given its end.
     finished: bool,
+    /// It has broken off after what it has given.
+    broke: bool,
     connected: bool,
     closed: Option<Option<Reason>>,
     stands_still: bool,
@@ -172,6 +174,11 @@ impl World {
                     assert_eq!(whole, (true, program.taken), "an early end of {id:?}");
                     program.finished = true;
                     self.ends[end].as_mut().unwrap().finished(id, self.now);
+                }
+                // (The far end forgets a session only when its grace time is over, and so does the near.)
+                Request::Reopen(id, _) => {
+                    let program = self.programs[end].get_mut(&id).unwrap();
+                    program.closed = Some(Some(Reason::Restarted));
                 }
                 Request::Close(id, reason) => {
                     let program = self.programs[end].get_mut(&id).unwrap();
@@ -379,8 +386,12 @@ impl World {
                 program.connected = self.random.one_in(10);
                 continue;
             }
+            if program.broke {
+                continue;
+            }
             if self.resets_happen && self.random.one_in(800) {
-                session.failed(id, Reason::Local);
+                program.broke = true;
+                session.broke(id, Reason::Local, self.now);
                 self.requests(end);
                 continue;
             }

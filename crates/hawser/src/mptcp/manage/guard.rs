@@ -13,7 +13,8 @@
 //! * one manager in a network namespace: the lock is its, and a watchdog that finds it taken does
 //!   nothing
 //! * the lock's file is removed by who holds it, after the setting is put back
-//! * a setting that somebody else has changed meanwhile is left
+//! * a setting that somebody else has changed meanwhile is left, and so is a bound that this manager did
+//!   not set, be it the same
 
 use std::fmt;
 use std::fs::{self, File};
@@ -38,8 +39,17 @@ const KERNEL: &str = "kernel";
 /// The setting, for as long as this lives.
 #[derive(Debug)]
 pub struct Guard {
-    before: String,
+    before: Before,
     _lock: Lock,
+}
+
+/// What is put back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Before {
+    /// The path manager.
+    pub path_manager: String,
+    /// Whether [`UNSENT`] was the kernel's default, which this manager replaces.
+    pub unsent: bool,
 }
 
 /// The lock. Its file goes with it, while it is held.
@@ -136,17 +146,21 @@ impl Guard {
             return Err(GuardError::Rival(rival));
         }
         // Userspace, and nobody there: what a manager left that was killed with its watchdog.
-        let before = found.filter(|_| !is_userspace).unwrap_or_else(|| KERNEL.to_owned());
+        let path_manager = found.filter(|_| !is_userspace).unwrap_or_else(|| KERNEL.to_owned());
+        let unsent = fs::read_to_string(UNSENT).is_ok_and(|text| text.trim() == UNSENT_DEFAULT);
+        let before = Before { path_manager, unsent };
         start_watchdog(&before).map_err(file("starting the watchdog"))?;
         put(USERSPACE).map_err(file("setting net.mptcp.path_manager = userspace"))?;
         // Without it all works, with longer waits.
-        let _ = change(UNSENT, UNSENT_DEFAULT, UNSENT_MANAGED);
+        if before.unsent {
+            let _ = change(UNSENT, UNSENT_DEFAULT, UNSENT_MANAGED);
+        }
         Ok(Self { before, _lock: lock })
     }
 
     /// What it was.
     pub fn before(&self) -> &str {
-        &self.before
+        &self.before.path_manager
     }
 }
 
@@ -175,19 +189,22 @@ fn change(path: &str, from: &str, to: &str) -> io::Result<()> {
     if fs::read_to_string(path)?.trim() == from { fs::write(path, to) } else { Ok(()) }
 }
 
-fn put_back(before: &str) {
-    let _ = change(UNSENT, UNSENT_MANAGED, UNSENT_DEFAULT);
+fn put_back(before: &Before) {
+    if before.unsent {
+        let _ = change(UNSENT, UNSENT_MANAGED, UNSENT_DEFAULT);
+    }
     if setting().as_deref() == Some(USERSPACE) {
         // Nobody is left to tell; `status` reports userspace without a manager.
-        let _ = put(before);
+        let _ = put(&before.path_manager);
     }
 }
 
 /// Starts the process that puts the setting back when this one ends in whatever way.
-fn start_watchdog(before: &str) -> io::Result<()> {
+fn start_watchdog(before: &Before) -> io::Result<()> {
     // It outlives this process: nobody waits for it.
     let pid = std::process::id().to_string();
-    let words = ["mptcp", "watchdog", &pid, before];
+    let mut words = vec!["mptcp", "watchdog", &pid, &before.path_manager];
+    words.extend(before.unsent.then_some("--unsent"));
     let mut command = hawser_sys::process::command(std::env::current_exe()?);
     command.args(words).stdin(Stdio::null()).spawn().map(drop)
 }
@@ -197,7 +214,7 @@ fn start_watchdog(before: &str) -> io::Result<()> {
 ///
 /// # Errors
 /// As pidfd_open(2), poll(2), open(2) and flock(2).
-pub fn watchdog(pid: u32, before: &str) -> io::Result<()> {
+pub fn watchdog(pid: u32, before: &Before) -> io::Result<()> {
     withdraw()?;
     // An error: it has ended already.
     if let Ok(manager) = descriptor_of_process(pid) {

@@ -30,6 +30,7 @@ const KERNEL: Kernel = Kernel {
     snd_una: 104,
     rcv_nxt: 108,
     copied_seq: 112,
+    bytes_received: 120,
 };
 const MAPS: Maps = Maps { sockets: 3, entries: 4, wanted: 5, switch: 6, totals: 7 };
 
@@ -243,14 +244,17 @@ fn laid_out(machine: Machine, size: u64, sender: Sender, reader: Reader) -> Memo
     let link = WATCH + KERNEL.link as u64;
     let edges = libc::EPOLLIN as u64 | libc::EPOLLET as u32 as u64;
     // No epoll, none any more, one that tells of what is there, one that tells of edges, and several.
-    let (list, first, events, next, known) = match (reader.comes_back, size % 4) {
-        (true, 0) => (0, link, edges, 0, 0),
-        (true, 1) => (WATCHES, 0, edges, 0, 0),
-        (true, 2) => (WATCHES, link, libc::EPOLLIN as u64, 0, 0),
-        (true, _) => (WATCHES, link, edges, 0, 1),
-        (false, 0) => (WATCHES, link, libc::EPOLLIN as u64, 0xffff, 0),
-        (false, _) => (WATCHES, link, edges, 0, 0),
+    let (list, first, events, next, known, received) = match (reader.comes_back, size % 4) {
+        (true, 0) => (0, link, edges, 0, 0, 1),
+        (true, 1) => (WATCHES, 0, edges, 0, 0, 1 << 40),
+        (true, 2) => (WATCHES, link, libc::EPOLLIN as u64, 0, 0, 0),
+        (true, _) => (WATCHES, link, edges, 0, 1, 0),
+        (false, 0) => (WATCHES, link, libc::EPOLLIN as u64, 0xffff, 0, 1),
+        (false, 1) => (0, link, edges, 0, 0, 0),
+        (false, 2) => (WATCHES, 0, edges, 0, 0, 0),
+        (false, _) => (WATCHES, link, edges, 0, 0, 1),
     };
+    write(PEER_SOCKET, KERNEL.bytes_received, 8, received);
     write(FILE, KERNEL.watches, 8, list);
     write(WATCHES, 0, 8, first);
     write(link, 0, 8, next);
