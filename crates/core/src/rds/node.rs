@@ -197,9 +197,7 @@ pub enum Notice {
     /// A probe of its has an extension header of this type, which is unknown or cut off.
     Extension(IpAddr, u8),
     /// It opens more connections than there are lanes, and than may wait for one.
-    Lanes(IpAddr),
-    /// More connections of all peers wait for lanes than may, and no other peer has more of them.
-    LanesOfAll(IpAddr),
+    Lanes(IpAddr, TooManyWait),
     /// It resets what is dialled for this lane.
     Refused(IpAddr, usize),
     /// No connection to it can be had, for this reason.
@@ -267,16 +265,7 @@ impl fmt::Display for Notice {
                 "{from} sent an extension header of type {kind}, which is unknown or cut off: it is \
                  ignored, and those after it are"
             ),
-            Self::Lanes(from) => write!(
-                f,
-                "{from} opens more connections than there are lanes: {WAITING_MAX} of them wait, and \
-                 further ones are reset"
-            ),
-            Self::LanesOfAll(from) => write!(
-                f,
-                "{WAITING_ALL_MAX} connections of all peers wait for lanes, and {from} has more of them than \
-                 any other: its last ones are reset"
-            ),
+            Self::Lanes(from, too_many) => write!(f, "{from} {too_many}"),
             Self::Peers(from) => {
                 write!(f, "{from} is refused: there are {PEERS_MAX} peers already")
             }
@@ -376,6 +365,24 @@ pub enum TooManyWait {
     OfPeer,
     /// [`WAITING_ALL_MAX`].
     OfAll,
+}
+
+/// What a peer does by which it is reached.
+impl fmt::Display for TooManyWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OfPeer => write!(
+                f,
+                "opens more connections than there are lanes: {WAITING_MAX} of them wait, and further ones \
+                 are reset"
+            ),
+            Self::OfAll => write!(
+                f,
+                "has more connections that wait for lanes than any other peer, and {WAITING_ALL_MAX} wait in \
+                 all: its last ones are reset"
+            ),
+        }
+    }
 }
 
 /// A port of this host.

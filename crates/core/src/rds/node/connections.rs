@@ -252,10 +252,11 @@ impl Node {
     pub fn refused_to_wait(&mut self, from: IpAddr, too_many: TooManyWait) {
         self.totals.refused += 1;
         if let Some(at) = self.by_address.get(&from.to_canonical()).copied() {
-            match too_many {
-                TooManyWait::OfPeer => self.notice(at, Told::Lanes, Notice::Lanes),
-                TooManyWait::OfAll => self.notice(at, Told::LanesOfAll, Notice::LanesOfAll),
-            }
+            let what = match too_many {
+                TooManyWait::OfPeer => Told::Lanes,
+                TooManyWait::OfAll => Told::LanesOfAll,
+            };
+            self.notice(at, what, |from| Notice::Lanes(from, too_many));
         }
     }
 
