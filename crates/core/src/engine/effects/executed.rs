@@ -9,6 +9,9 @@ use crate::engine::census::tokens::{Token, Tokens};
 use crate::session::functions::is_of_a_word;
 use crate::session::scan::body::scan_body;
 
+/// Strings within strings that are looked into: a text may have thousands, `$a$$b$$c$...`.
+const DEPTH_MAX: u8 = 4;
+
 /// Words with which statements begin that may leave something behind.
 const BEGINNING: [&[u8]; 16] = [
     b"alter",
@@ -53,13 +56,20 @@ impl Effects {
 
     /// What the strings of a text do if they are executed.
     pub(in crate::engine) fn of_strings(text: &[u8], reported: &impl Fn(&[u8]) -> bool) -> Self {
+        Self::of_strings_within(text, reported, DEPTH_MAX)
+    }
+
+    fn of_strings_within(text: &[u8], reported: &impl Fn(&[u8]) -> bool, depth: u8) -> Self {
         let mut all = Self::default();
+        if depth == 0 {
+            return all;
+        }
         for token in Tokens(text) {
             if let Token::Literal(literal) = token {
                 let value = literal.value();
                 all.absorb(&Self::of_executed(&value, reported));
                 // A block may give what stands in it.
-                all.absorb(&Self::of_strings(&value, reported));
+                all.absorb(&Self::of_strings_within(&value, reported, depth - 1));
             }
         }
         all
@@ -92,5 +102,12 @@ mod tests {
         {
             assert!(of(text).is_none(), "{text}");
         }
+    }
+
+    #[test]
+    fn strings_within_strings_without_end_use_up_no_stack() {
+        let text: String = (0..10_000).map(|n| format!("$a{n}$")).collect();
+        let of = |text: &str| Effects::of_strings(text.as_bytes(), &|_: &[u8]| false);
+        assert!(of(&text).is_none());
     }
 }
