@@ -36,6 +36,26 @@ check() { # check NAME COMMAND...
     printf '    %s s\n' $((SECONDS - started)) >&2
 }
 
+# Begins a check whose end `ends` waits for. Its output comes then, if it fails.
+begins() { # begins LOG COMMAND...
+    local log=$1
+    shift
+    nice -n 5 "$@" >"$log" 2>&1 &
+    begun=$!
+    trap 'kill "$begun"' EXIT # Ctrl-C does not reach it
+}
+
+ends() { # ends NAME LOG
+    local name=$1 log=$2 started=$SECONDS
+    say "$name (begun before)"
+    wait "$begun" || {
+        tail -n 200 "$log" >&2
+        fault "$name"
+    }
+    trap - EXIT
+    printf '    %s s more\n' $((SECONDS - started)) >&2
+}
+
 # Sums lines like `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; ...`.
 cargo_counts() { # cargo_counts LOG -> "passed failed ignored programs"
     awk '/^test result: / {
@@ -206,11 +226,13 @@ main() {
     rm -f "$logs"/*.log
 
     check "formatting" cargo fmt --all --check
+    # Of three builds one has a processor to spare while the last crates of another are compiled.
+    begins "$logs/release-build.log" cargo build --release --locked -p hawser
     check "clippy" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
     check "workspace rules (cargo xtask check)" cargo xtask check
     run_counted "scripts" "$logs/scripts-test.log" scripts/test_scripts.sh
     run_cargo_tests "$logs/cargo-test.log"
-    check "release build" cargo build --release --locked -p hawser
+    ends "release build" "$logs/release-build.log"
     run_counted "python tests" "$logs/python-test.log" \
         env HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" python3 tests/run.py --jobs "$jobs"
     # What depends on the host of the event loops, on the one that is not the default.

@@ -72,6 +72,17 @@ takes_only_a_line_that_is_a_count() {
     equal "$(printed_counts "$scratch/log")" ""
 }
 
+waits_for_what_was_begun() {
+    . scripts/test.sh
+    begins "$scratch/begun.log" sh -c 'sleep 0.2; echo made'
+    ends "a build" "$scratch/begun.log" 2>"$scratch/said"
+    equal "$failed" 0
+    begins "$scratch/begun.log" sh -c 'echo why; exit 3'
+    ends "a build" "$scratch/begun.log" 2>"$scratch/said"
+    equal "$failed" 1
+    grep why "$scratch/said"
+}
+
 names_what_failed() {
     . scripts/test.sh
     cat >"$scratch/log" <<'LOG'
@@ -426,7 +437,8 @@ a_suite_that_cannot_run_is_a_skip_with_its_reason() {
 scripts_are_clean() { shellcheck -x .ci/run scripts/*.sh; }
 
 proves "sums all test programs" sums_all_test_programs
-proves "names what failed, whoever says so" names_what_failed
+proves "waits for a build that was begun before" waits_for_what_was_begun
+proves "names what failed, whichever program says so" names_what_failed
 proves "names what passed the second time" names_what_passed_the_second_time
 proves "runs a failed test of cargo once more" runs_a_failed_test_of_cargo_once_more
 proves "takes only a line that is a count" takes_only_a_line_that_is_a_count

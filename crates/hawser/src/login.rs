@@ -60,7 +60,7 @@ use crate::limits::half_open::{Awaited, Network};
 use crate::limits::{ConnectionPermit, GaveWay};
 use crate::loops::Seat;
 use crate::pools::enquiry::NotLookedUp;
-use crate::pools::{PoolPlace, Wanted, census, enquiry, open};
+use crate::pools::{PoolEntry, PoolPlace, Wanted, census, enquiry, open};
 use crate::process::few_random_bytes;
 use crate::service::{Phase, Service};
 use crate::socket::stream::{Link, Stream};
@@ -616,27 +616,7 @@ impl Login {
         let entry = service.pools.get_or_create(&service.config, &config, found, &wanted)?;
         service.gates.pause_pool(database, || entry.pool.lock().pause());
         let place = entry.enter();
-        census::wait(&service, &entry).await;
-        // (While its database is paused, nothing is opened to ask.)
-        if entry.key.replication.is_none() && !service.gates.is_paused(database) {
-            if entry.pool.parameters().is_some() {
-                enquiry::notice_changed_settings(&service, &entry).await;
-            } else {
-                let (service, entry) = (service.clone(), entry.clone());
-                tokio::spawn(async move {
-                    enquiry::notice_changed_settings(&service, &entry).await;
-                });
-            }
-        }
-        let parameters = match entry.pool.parameters() {
-            Some(parameters) => parameters,
-            None => {
-                let parameters = Box::pin(open::parameters(&service, &entry)).await?;
-                // It may not have been reachable before.
-                census::wait(&service, &entry).await;
-                parameters
-            }
-        };
+        let parameters = server_parameters(&service, &entry, database).await?;
         let start = start::settings(&service, &entry, &parameters, &options.settings).await?;
 
         let mut greeting = proved.last_message;
@@ -650,25 +630,38 @@ impl Login {
         if !entry.key.shared {
             write_parameters(&parameters, &start, &mut greeting);
         }
-        let mut secret = vec![0; startup.version().cancel_key_bytes()];
-        few_random_bytes(&mut secret);
-        let start = entry.pool.interner().share(start);
-        let about = self.about(user, &entry.key.user);
-        let mode = *entry.mode.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if config.reload.log.log_connections {
+            let about = self.about(user, &entry.key.user);
             tracing::info!(
                 address = %about.peer, database, user, tls = about.tls(), "client logged in"
             );
         }
+        self.hand_to_loop(&entry, place, startup, user, start, greeting)
+    }
+
+    /// Hands the client, which has logged in, to a loop.
+    fn hand_to_loop(
+        &mut self,
+        entry: &Arc<PoolEntry>,
+        place: PoolPlace,
+        startup: &Startup,
+        user: &str,
+        start: Settings,
+        greeting: Vec<u8>,
+    ) -> Result<(), Stop> {
+        let mut secret = vec![0; startup.version().cancel_key_bytes()];
+        few_random_bytes(&mut secret);
+        let about = self.about(user, &entry.key.user);
         let stream = self.stream.take().ok_or(Stop::Gone)?;
         let (socket, early) = stream.into_conn()?;
-        let (home, seat) = service.loops.seat();
+        let loops = &self.service.loops;
+        let (home, seat) = loops.seat();
         let connection = self.permit.take().ok_or(Stop::Gone)?;
         let client = NewClient {
             socket,
             pool: entry.pool.clone(),
-            mode,
-            start,
+            mode: *entry.mode.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
+            start: entry.pool.interner().share(start),
             greeting,
             secret: secret.as_slice().into(),
             about: Box::new(about),
@@ -677,7 +670,7 @@ impl Login {
             exclusive: entry.key.replication.is_some(),
         };
         entry.count_login();
-        service.loops.leave(home, ToLoop::Adopt(Box::new(client)));
+        loops.leave(home, ToLoop::Adopt(Box::new(client)));
         Ok(())
     }
 
@@ -796,6 +789,34 @@ fn no_database(name: &str) -> ClientError {
 
 /// About what a server of today reports at connect.
 const GREETING_BYTES: usize = 512;
+
+/// What a pool's server reported at connect, once its functions and changed settings are known as far as
+/// they can be: the server is asked where it has not been.
+async fn server_parameters(
+    service: &Arc<Service>,
+    entry: &Arc<PoolEntry>,
+    database: &str,
+) -> Result<Arc<ServerParameters>, ClientError> {
+    census::wait(service, entry).await;
+    // (While its database is paused, nothing is opened to ask.)
+    if entry.key.replication.is_none() && !service.gates.is_paused(database) {
+        if entry.pool.parameters().is_some() {
+            enquiry::notice_changed_settings(service, entry).await;
+        } else {
+            let (service, entry) = (service.clone(), entry.clone());
+            tokio::spawn(async move {
+                enquiry::notice_changed_settings(&service, &entry).await;
+            });
+        }
+    }
+    if let Some(parameters) = entry.pool.parameters() {
+        return Ok(parameters);
+    }
+    let parameters = Box::pin(open::parameters(service, entry)).await?;
+    // It may not have been reachable before.
+    census::wait(service, entry).await;
+    Ok(parameters)
+}
 
 /// Whether this user may have a session on a server connection that users share.
 fn may_share(

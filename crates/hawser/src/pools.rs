@@ -128,6 +128,18 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl PoolEntry {
+    /// Another client wants it, with these credentials.
+    fn is_wanted_with(&self, credentials: &Arc<Credentials>) {
+        *locked(&self.last_client) = Instant::now();
+        let route = self.route.load();
+        if !Arc::ptr_eq(&route.login.credentials, credentials) {
+            // The password has changed, or the users have been read again.
+            let mut changed = Route::clone(&route);
+            changed.login.credentials = credentials.clone();
+            self.route.store(Arc::new(changed));
+        }
+    }
+
     /// Counts a client until the place is dropped.
     pub fn enter(self: &Arc<Self>) -> PoolPlace {
         self.clients.fetch_add(1, Ordering::Relaxed);
@@ -435,31 +447,10 @@ impl Pools {
     ) -> Result<Arc<PoolEntry>, ClientError> {
         let forced = database.forced_user.as_ref().map(|forced| forced.name.as_str());
         let user = forced.unwrap_or(wanted.user);
-        let mut connect_only: Vec<_> = wanted
-            .connect_only
-            .iter()
-            .map(|asked| (asked.name.clone(), asked.value.clone()))
-            .collect();
-        connect_only.sort();
-        let replication = (wanted.replication != Replication::None)
-            .then(|| self.next_replication.fetch_add(1, Ordering::Relaxed));
-        let key = PoolKey {
-            database: wanted.database.to_owned(),
-            user: user.to_owned(),
-            connect_only,
-            replication,
-            shared: database.is_shared_by_users() && replication.is_none(),
-        };
+        let key = self.key_of(database, user, wanted);
         let mut registry = locked(&self.registry);
         if let Some(entry) = registry.by_key.get(&key) {
-            *locked(&entry.last_client) = Instant::now();
-            let route = entry.route.load();
-            if !Arc::ptr_eq(&route.login.credentials, &wanted.credentials) {
-                // The password has changed, or the users have been read again.
-                let mut changed = Route::clone(&route);
-                changed.login.credentials = wanted.credentials.clone();
-                entry.route.store(Arc::new(changed));
-            }
+            entry.is_wanted_with(&wanted.credentials);
             return Ok(entry.clone());
         }
         if !std::ptr::eq(&**in_force.load(), config) {
@@ -469,6 +460,38 @@ impl Pools {
             );
         }
         registry.make_room(&key)?;
+        let entry = Arc::new(self.new_entry(config, database, &key, wanted));
+        registry.by_key.insert(key, entry.clone());
+        registry.by_id.insert(entry.pool.id, entry.clone());
+        Ok(entry)
+    }
+
+    fn key_of(&self, database: &DatabaseConfig, user: &str, wanted: &Wanted<'_>) -> PoolKey {
+        let mut connect_only: Vec<_> = wanted
+            .connect_only
+            .iter()
+            .map(|asked| (asked.name.clone(), asked.value.clone()))
+            .collect();
+        connect_only.sort();
+        let replication = (wanted.replication != Replication::None)
+            .then(|| self.next_replication.fetch_add(1, Ordering::Relaxed));
+        PoolKey {
+            database: wanted.database.to_owned(),
+            user: user.to_owned(),
+            connect_only,
+            replication,
+            shared: database.is_shared_by_users() && replication.is_none(),
+        }
+    }
+
+    fn new_entry(
+        &self,
+        config: &Config,
+        database: &DatabaseConfig,
+        key: &PoolKey,
+        wanted: &Wanted<'_>,
+    ) -> PoolEntry {
+        let user = key.user.as_str();
         let login = Login {
             user: user.to_owned(),
             database: database.dbname_for(wanted.database).to_owned(),
@@ -479,9 +502,8 @@ impl Pools {
         };
         let route = route(config, database, user, login, &locked(&self.connectings));
         let (settings, mode) = settings(config, database, user, wanted.replication);
-        let id = PoolId(self.next_pool.fetch_add(1, Ordering::Relaxed));
         let pool = SharedPool::with_memory(
-            id,
+            PoolId(self.next_pool.fetch_add(1, Ordering::Relaxed)),
             wanted.database,
             user,
             settings,
@@ -491,7 +513,7 @@ impl Pools {
         );
         let pool = pool.of_database(self.databases.of(&route));
         let pool = if key.shared { pool.shared_by_users() } else { pool };
-        let entry = Arc::new(PoolEntry {
+        PoolEntry {
             pool: Arc::new(pool),
             key: key.clone(),
             route: ArcSwap::from_pointee(route),
@@ -508,10 +530,7 @@ impl Pools {
             logins: AtomicU64::new(0),
             seen: enquiry::Seen::default(),
             share: place::Share::default(),
-        });
-        registry.by_key.insert(key, entry.clone());
-        registry.by_id.insert(id, entry.clone());
-        Ok(entry)
+        }
     }
 
     fn remove(&self, entry: &PoolEntry) {
