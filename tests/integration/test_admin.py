@@ -361,6 +361,26 @@ def test_reconnect_replaces_backends_when_they_are_free(env):
 
 
 @pooler_only
+def test_server_fast_close_ends_who_keeps_a_server_connection_from_before(env):
+    for fast in (False, True):
+        with env.pooler_with(pool_size=3, server_fast_close=fast) as target:
+            keeps, busy, other = env.connect(target), env.connect(target), env.connect(target)
+            keeps.execute("create temp table kept (v int)")
+            busy.execute("begin; create temp table kept (v int)")
+            other.value("select 1")
+            console(env, target).execute("RECONNECT app")
+            if not fast:
+                time.sleep(1.5)
+                equal(keeps.value("select count(*) from kept"), "0")
+                continue
+            until(keeps.is_closed, "the client that keeps a server connection is disconnected")
+            equal(busy.value("select count(*) from kept"), "0")
+            busy.execute("commit")
+            until(busy.is_closed, "the other one, when its transaction has ended")
+            equal(other.value("select 1"), "1")
+
+
+@pooler_only
 def test_kill_drops_clients_and_servers_of_a_database(env):
     with env.pooler_with() as target:
         client, other = env.connect(target), env.connect(target, database="other")

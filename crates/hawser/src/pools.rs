@@ -726,6 +726,7 @@ fn settings(
         server_lifetime: limits.server_lifetime.max(Duration::from_micros(1)),
         server_idle_timeout: or_never(servers.server_idle_timeout),
         server_max_transactions: u64::from(servers.server_max_transactions),
+        server_fast_close: !exclusive && servers.server_fast_close,
         max_prepared_statements: config.reload.pool.max_prepared_statements,
         parse_max_age: config.reload.pool.parse_max_age,
         server_reset_query: if mode == PoolMode::Session {

@@ -206,11 +206,8 @@ impl<S: Socket> Engine<S> {
         if let Some(reason) = backend.lending.spoiled {
             return Some(reason);
         }
-        if backend.epoch() != view.pool.epoch() {
-            return Some("the server or its roles have changed");
-        }
-        if view.pool.left().has(backend.server(), backend.opened()) {
-            return Some("the server is no longer what the database asks for");
+        if let Some(reason) = view.outdated(backend) {
+            return Some(reason);
         }
         // One that has served nobody yet is not too old for its first client, whatever the setting.
         if !settings.server_lifetime.is_zero()

@@ -13,7 +13,7 @@ use super::client::Client;
 use super::host::Host;
 use super::limits;
 use super::socket::{Socket, Token};
-use super::table::{Engine, Holder};
+use super::table::{Engine, Holder, PoolView};
 use super::wheel::{TICK_US, Wheel};
 use crate::ids::Slot;
 use crate::pool::PoolSettings;
@@ -141,7 +141,7 @@ impl<S: Socket> Engine<S> {
     fn look_after_backends<H: Host<S>>(&mut self, host: &mut H, now: Time) {
         let waited_for: Vec<bool> = self.pools.iter().map(|v| v.pool.anybody_waits()).collect();
         let (mut stalled, mut untidy) = (Vec::<(u32, Time, Slot)>::new(), Vec::new());
-        let (mut unasked, mut uncounted) = (Vec::new(), Vec::new());
+        let (mut unasked, mut uncounted, mut outdated) = (Vec::new(), Vec::new(), Vec::new());
         for (place, resident) in self.resident.iter() {
             let view = &self.pools[resident.pool as usize];
             match &resident.holder {
@@ -157,6 +157,10 @@ impl<S: Socket> Engine<S> {
                 }
                 Holder::Client(slot) => {
                     let Some(client) = self.clients.get_mut(*slot) else { continue };
+                    if view.settings.server_fast_close && client.keeps_outdated(view) {
+                        outdated.push(*slot);
+                        continue;
+                    }
                     let others_wait = waited_for[resident.pool as usize];
                     if client.has_kept_for_long(others_wait, now) {
                         unasked.push(*slot);
@@ -190,6 +194,16 @@ impl<S: Socket> Engine<S> {
         }
         for slot in uncounted {
             self.count_pinned_again(host, slot, now);
+        }
+        for slot in outdated {
+            // (In PgBouncer's words.)
+            let error = ClientError::fatal(
+                SqlState::ADMIN_SHUTDOWN,
+                "database configuration changed",
+            )
+            .detail("The session kept a server connection, which is closed (server_fast_close).")
+            .hint("Connect again.");
+            self.say_goodbye(host, slot, &error, now);
         }
         for place in untidy {
             self.give_up_tidying(host, place, now);
@@ -506,6 +520,17 @@ impl<S: Socket> Client<S> {
         let idle = !backend.lending.parked && (sits_idle || stalls);
         backend.lending.parked |= idle;
         idle
+    }
+
+    /// Whether it sits idle on a backend that it keeps between transactions, and that no longer is what the
+    /// configuration asks for.
+    fn keeps_outdated(&self, view: &PoolView<S>) -> bool {
+        let Some(backend) = &self.backend else { return false };
+        (self.is_session_mode() || !self.pins.is_empty())
+            && !self.held
+            && self.input.is_empty()
+            && backend.is_at_rest()
+            && view.outdated(backend).is_some()
     }
 
     /// Whether there are answers for it that its connection has not taken.

@@ -173,6 +173,15 @@ impl<S: Socket> PoolView<S> {
             self.settings = settings;
         }
     }
+
+    /// Why a backend no longer is what the configuration asks for, if so.
+    pub(super) fn outdated(&self, backend: &Backend<S>) -> Option<&'static str> {
+        if backend.epoch() != self.pool.epoch() {
+            return Some("the server or its roles have changed");
+        }
+        let left = self.pool.left().has(backend.server(), backend.opened());
+        left.then_some("the server is no longer what the database asks for")
+    }
 }
 
 /// Whether a limit runs while a client has a backend or sits idle.

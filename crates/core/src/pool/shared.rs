@@ -80,6 +80,9 @@ pub struct PoolSettings {
     pub server_idle_timeout: Duration,
     /// Transactions after which a backend is closed once it is released. Zero: never.
     pub server_max_transactions: u64,
+    /// Clients that keep a backend between transactions are disconnected once the way to its server is no
+    /// longer what the configuration says.
+    pub server_fast_close: bool,
     /// Shared prepared statements kept on a backend. Zero: they are not shared, but pin.
     pub max_prepared_statements: u32,
     /// How old a server's statement may be when a client that parses it is given it without asking the
@@ -128,6 +131,7 @@ impl Default for PoolSettings {
             server_lifetime: Duration::from_secs(3600),
             server_idle_timeout: Duration::from_secs(600),
             server_max_transactions: 0,
+            server_fast_close: false,
             max_prepared_statements: 500,
             parse_max_age: Duration::from_secs(1),
             server_reset_query: b"DISCARD ALL"[..].into(),

@@ -665,6 +665,11 @@ settings! {
             pgbouncer "autodb_idle_timeout";
         /// Transactions after which a server connection is replaced. 0: never.
         server_max_transactions: u32 = "0", example "10000";
+        /// Disconnect clients that keep a server connection between transactions (of session mode, or pinned)
+        /// as soon as they sit idle on one that is no longer what the configuration says: after RECONNECT, a
+        /// reload that changes the servers, or a change of their addresses. Else such a connection is closed
+        /// when its client leaves it.
+        server_fast_close: bool = "false", example "true", pgbouncer "server_fast_close";
         /// Private memory (RssAnon) of a backend beyond which it is replaced once it is free. Only for
         /// servers on this host. 0: never.
         server_max_memory: Size = "0", example "\"512MiB\"", range 0..=1 << 50, unit Bytes;

@@ -25,7 +25,6 @@ const WITHOUT_EQUIVALENT: &[(&str, &str)] = &[
     ("scram_iterations", "the stored secret says the count"),
     ("server_check_delay", "dead server connections are noticed at once"),
     ("server_check_query", "dead server connections are noticed at once"),
-    ("server_fast_close", "use KILL or server_lifetime"),
     ("server_reset_query_always", "outside of session mode state is never left behind"),
     ("service_name", "Hawser is named by its service manager"),
     ("so_reuseport", "one process uses all cores: see loops in [process]"),

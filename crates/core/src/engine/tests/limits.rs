@@ -246,6 +246,30 @@ fn pin_timeout_counts_while_a_pinned_client_sits_idle_outside_of_a_transaction()
 }
 
 #[test]
+fn who_keeps_a_backend_that_is_outdated_leaves_between_transactions_with_server_fast_close() {
+    for fast in [false, true] {
+        let mut world = World::new(1);
+        world.change_settings(|settings| settings.server_fast_close = fast);
+        let (client, server) = world.client_with("other", "SELECT 1");
+        world.send(&client, &query("CREATE TEMP TABLE t (a int)"));
+        world.send(&server, &answers("CI"));
+        world.send(&server, &told(true));
+        world.send(&client, &query("BEGIN"));
+        world.send(&server, &answers("CT"));
+        world.pool.begin_epoch();
+        world.wait_ms(3000);
+        assert!(!client.is_dropped(), "its transaction goes on");
+        world.send(&client, &query("COMMIT"));
+        world.send(&server, &answers("CI"));
+        client.received();
+        world.wait_ms(2000);
+        assert_eq!(client.is_dropped(), fast);
+        let told = client.received();
+        assert_eq!(String::from_utf8_lossy(&told).contains("57P01"), fast);
+    }
+}
+
+#[test]
 fn who_would_keep_one_backend_too_many_is_told_and_the_pool_serves_on() {
     let mut world = World::new(2);
     world.change_settings(|settings| settings.max_pinned = 1);
