@@ -20,7 +20,8 @@
 //!   delivers before it knows: one turn's worth
 //! * an idle connection holds nothing but its [`table::Entry`]
 //! * whatever ends the receiving of a connection is an event for the engine, whose next read goes
-//!   on: a request is never made for a descriptor that nobody holds
+//!   on: a request is never made for a descriptor that nobody holds, and the kernel has it at once: its number
+//!   may be another connection's by the end of the turn
 //! * a completion names the generation of its place: one for a place that is used again only gives
 //!   its buffer back
 //!

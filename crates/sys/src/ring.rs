@@ -11,8 +11,11 @@
 //!
 //! # Invariants
 //! * one thread uses a ring, the one that calls [`Ring::enable`] (SINGLE_ISSUER)
-//! * the kernel writes to buffers, and adds completions, only within [`Ring::submit_and_wait`]
-//!   (DEFER_TASKRUN). A reference from [`Ring::bytes`] therefore never sees a change
+//! * the kernel writes to buffers, and adds completions, only within [`Ring::submit_and_wait`] and
+//!   [`Ring::receive`] (DEFER_TASKRUN). A reference from [`Ring::bytes`] therefore never sees a change
+//! * a receive is of the socket that the caller held: the kernel has the request before
+//!   [`Ring::receive`] returns. A request names a descriptor by its number, which means another socket once
+//!   this one is closed, by whatever thread
 //!
 //! # Limits
 //! Linux 6.1, for DEFER_TASKRUN. A descriptor must not be O_NONBLOCK: io_uring then fails a receive
@@ -139,6 +142,8 @@ impl Ring {
     pub fn receive(&mut self, socket: BorrowedFd<'_>, data: u64) {
         let fd = Fd(socket.as_raw_fd());
         self.push(&opcode::RecvMulti::new(fd, GROUP).build().user_data(data));
+        // Without memory for a request (EAGAIN) it goes with the next call.
+        let _ = self.io.submit();
     }
 
     /// Reports once. `socket` is a number only, so that a caller need not hold the socket: if it

@@ -1,6 +1,7 @@
 //! The real ring, where the kernel has one.
 
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use super::*;
@@ -57,6 +58,25 @@ fn one_receive_reports_all_that_comes_and_then_the_end() {
     let got = wait_for(&mut ring, 1);
     assert_eq!((got[0].result, got[0].buffer, got[0].more), (0, None, false));
     assert_eq!(ring.lent(), 0);
+}
+
+#[test]
+fn a_receive_is_of_the_socket_it_was_made_for_though_its_number_is_anothers_soon() {
+    let Some(mut ring) = ring() else { return };
+    let (near, mut far) = UnixStream::pair().unwrap();
+    let (other, mut others) = UnixStream::pair().unwrap();
+    ring.receive(near.as_fd(), 7);
+    let mut number = OwnedFd::from(near);
+    rustix::io::dup2(&other, &mut number).unwrap(); // closed, and its number given to another
+    others.write_all(b"another's").unwrap();
+    far.write_all(b"its own").unwrap();
+    let got = wait_for(&mut ring, 1);
+    assert_eq!(bytes(&mut ring, got[0]), b"its own");
+    drop(far);
+    assert_eq!(wait_for(&mut ring, 1)[0].result, 0);
+    let mut read = [0; 9];
+    UnixStream::from(number).read_exact(&mut read).unwrap();
+    assert_eq!(&read, b"another's");
 }
 
 #[test]
