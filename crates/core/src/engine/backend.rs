@@ -140,7 +140,6 @@ impl<S: Socket> Backend<S> {
                 unverified: None,
                 at_stake: AtStake::default(),
                 drawn: Drawn::default(),
-                notifies_unheard: false,
                 notifying: Notifying::No,
                 functions,
                 functions_serial,

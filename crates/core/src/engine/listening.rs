@@ -2,7 +2,7 @@
 //!
 //! # States of a client that listens
 //! ```text
-//!   AtRest ── gets a backend that another has notified from ──► Cleaning ── ticket ──► AtRest
+//!   AtRest ── has channels, and begins a transaction ──► Cleaning ── ticket ──► AtRest
 //!     │ has channels, and sends a LISTEN ──► Ahead ── ticket ──► AtRest
 //!     │ a transaction has ended; its answer is held back (AfterCancel: while a cancel request is on its way,
 //!     │ which would hit a query of ours)
@@ -11,8 +11,10 @@
 //!     └─ LISTEN, UNLISTEN ──► Asking ──► (new channels) Joining ── ticket ──► Leaving ──► answered
 //! ```
 //! * Ahead: see [`ahead`]; then there is no Joining
-//! * Cleaning: notifications that the backend's client before has sent may still be under way; they
-//!   would be taken for this client's own
+//! * Cleaning: what was notified before a transaction begins is given to the client before it: PostgreSQL
+//!   does that before it reads the next command (`ProcessClientReadInterrupt`, postgres.c). Notifications
+//!   that the backend's client before has sent would be taken for this client's own, too; and what comes
+//!   later on a channel that the transaction leaves is not for the client
 //! * Fencing: what this transaction has notified comes before its ReadyForQuery
 //! * Asking: the backend says what it listens on (see [`crate::listen::change`])
 //! * Joining: the listening connection is to listen, too, while the backend still does
@@ -89,6 +91,8 @@ pub(super) struct Listening {
     /// The listening connection has heard them, too, from before the LISTEN on.
     joining_ahead: bool,
     stage: Stage,
+    /// What was notified before the message that waits has come: it goes.
+    cleaned: bool,
     serial: u32,
     /// The answer that is held back.
     held: Vec<u8>,

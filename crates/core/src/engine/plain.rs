@@ -389,7 +389,6 @@ impl<S: Socket> Relay<'_, S> {
             backend.requests.forget_portals();
             backend.session.rereading = false;
             backend.session.unseen_path = false;
-            backend.known.notifies_unheard = true;
             backend.prepared.retries_sql = true; // a table may be there now
             backend.lending.transactions += 1;
             relayed.transactions += 1;

@@ -236,9 +236,6 @@ pub(in crate::engine) struct Known {
     /// What statements under way may change for other sessions.
     pub(in crate::engine) at_stake: AtStake,
     pub(in crate::engine) drawn: Drawn,
-    /// A transaction has ended on it since all that was notified before had been heard: what comes
-    /// from it may be another client's.
-    pub(in crate::engine) notifies_unheard: bool,
     /// Whether its client notifies by it.
     pub(in crate::engine) notifying: Notifying,
     /// Functions that do something to sessions, if there are any, and which version of these.

@@ -136,7 +136,6 @@ impl<S: Socket> Relay<'_, S> {
         }
         relayed.queries += 1;
         if is_idle {
-            backend.known.notifies_unheard = true;
             backend.prepared.retries_sql = true; // a table may be there now
             backend.lending.transactions += 1;
             relayed.transactions += 1;

@@ -112,6 +112,7 @@ impl<S: Socket> Engine<S> {
         client.held = false;
         let Some(listening) = client.listening() else { return };
         listening.stage = Stage::AtRest;
+        listening.cleaned = true;
         let gives_up = marker.is_none();
         listening.ahead.marker = marker;
         if gives_up {

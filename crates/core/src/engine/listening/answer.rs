@@ -49,6 +49,7 @@ impl<S: Socket> Engine<S> {
         listening.overheard_all = false;
         listening.marker = None;
         if !answers {
+            listening.cleaned = true;
             self.give_notifications(host, slot, now);
             self.resume_later(slot);
             return;

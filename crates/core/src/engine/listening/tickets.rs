@@ -61,8 +61,8 @@ impl<S: Socket> Engine<S> {
         self.ask_hub(host, &pool, ask);
     }
 
-    /// A client is about to send something to a backend. Whether that must wait: until what others
-    /// have notified from it has come.
+    /// A client is about to send something to a backend. Whether that must wait: a transaction begins once
+    /// what was notified before it has come.
     pub(in crate::engine) fn clean_backend<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -75,12 +75,17 @@ impl<S: Socket> Engine<S> {
             }
             return true;
         }
-        let unclean = client.has_channels()
-            && client.backend.as_ref().is_some_and(|b| b.known.notifies_unheard && b.is_at_rest());
-        if unclean {
-            self.wait_for_hub(host, slot, Stage::Cleaning, Ask::default());
+        let begins = client.has_channels()
+            && client.backend.as_ref().is_some_and(|backend| backend.is_at_rest());
+        if !begins {
+            return false;
         }
-        unclean
+        let listening = self.clients.get_mut(slot).and_then(Client::listening);
+        if listening.is_some_and(|listening| std::mem::take(&mut listening.cleaned)) {
+            return false;
+        }
+        self.wait_for_hub(host, slot, Stage::Cleaning, Ask::default());
+        true
     }
 
     /// A hub has something to say.
@@ -117,12 +122,7 @@ impl<S: Socket> Engine<S> {
         let Some((client, stage)) = self.waiting_with(ticket) else { return };
         let elsewhere = client.is_on_another_server(marker);
         match stage {
-            Stage::Cleaning | Stage::Fencing => {
-                if let Some(backend) = &mut client.backend {
-                    backend.known.notifies_unheard = false;
-                }
-                self.release_answer(host, ticket.slot, now);
-            }
+            Stage::Cleaning | Stage::Fencing => self.release_answer(host, ticket.slot, now),
             Stage::Joining if elsewhere => self.keep_joining(host, ticket.slot, now),
             Stage::Joining => self.mark_and_leave(ticket, &marker.channel),
             Stage::Ahead => self.joined_ahead(host, ticket.slot, Some(marker.clone()), now),
@@ -160,11 +160,9 @@ impl<S: Socket> Engine<S> {
         else {
             return;
         };
-        let Some(backend) = &mut client.backend else { return };
-        if backend.process() != process {
-            return; // nobody else's counts
+        if client.backend.as_ref().is_none_or(|backend| backend.process() != process) {
+            return; // only its own backend's counts
         }
-        backend.known.notifies_unheard = false;
         let returns = matches!(stage, Stage::Returning { .. });
         if let Some(listening) = client.listening() {
             listening.stage = match returns {

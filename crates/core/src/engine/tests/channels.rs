@@ -57,10 +57,17 @@ fn listener_with(start: &[(&str, &str)]) -> (World, Peer, Peer, Peer) {
     (world, client, server, hub)
 }
 
+/// A client that listens sends what begins a transaction: what was notified before comes first.
+fn begins(world: &mut World, client: &Peer, hub: &Peer, messages: &[u8]) {
+    world.send(client, messages);
+    assert_eq!(hub.kinds(), "Q", "has all come that was notified up to here?");
+    world.send(hub, &answers("CI"));
+}
+
 /// The same, in a transaction block.
 fn in_a_block() -> (World, Peer, Peer) {
-    let (mut world, client, server, _) = listener();
-    world.send(&client, &query("BEGIN"));
+    let (mut world, client, server, hub) = listener();
+    begins(&mut world, &client, &hub, &query("BEGIN"));
     assert_eq!(server.received(), query("BEGIN"), "no channels are brought to who never looks");
     world.send(&server, &answers("CT"));
     assert_eq!(client.kinds(), "CZ");
@@ -84,8 +91,8 @@ fn the_first_look_within_a_transaction_has_the_channels_written_into_its_text() 
 
 #[test]
 fn the_first_look_ahead_of_a_transaction_brings_the_channels() {
-    let (mut world, client, server, _) = listener();
-    world.send(&client, &query(LOOK));
+    let (mut world, client, server, hub) = listener();
+    begins(&mut world, &client, &hub, &query(LOOK));
     let listens = query("LISTEN \"it's\";LISTEN \"one\";");
     assert_eq!(server.received(), [listens, query(LOOK)].concat());
 }
@@ -161,11 +168,11 @@ fn what_is_not_certain_is_left_as_it_is() {
 fn a_rollback_goes_ahead_of_its_text_for_who_listens_too() {
     for refused in [false, true] {
         let (mut world, client, server, hub) = listener();
-        world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
+        begins(&mut world, &client, &hub, &[parse("s", "SELECT 1"), sync()].concat());
         world.send(&server, &answers("1I"));
         assert_eq!(hub.kinds(), "Q", "what it has notified itself comes ahead of its answer");
         world.send(&hub, &answers("CI"));
-        world.send(&client, &query("BEGIN"));
+        begins(&mut world, &client, &hub, &query("BEGIN"));
         world.send(&server, &answers("CT"));
         world.send(&client, &query("LISTEN two"));
         assert!(String::from_utf8_lossy(&hub.received()).contains("LISTEN \"two\""));
@@ -211,7 +218,7 @@ fn notification(channel: &str) -> Vec<u8> {
 fn what_is_notified_while_the_server_is_asked_about_the_session_comes_when_it_has_answered() {
     let (mut world, client, server, hub) = listener();
     learn(&world, &[LOCKS]);
-    world.send(&client, &query("SELECT locks()"));
+    begins(&mut world, &client, &hub, &query("SELECT locks()"));
     assert_eq!(server.kinds(), "Q");
     world.send(&server, &answers("CI"));
     assert_eq!(hub.kinds(), "Q", "what it has notified itself comes ahead of its answer");
@@ -223,10 +230,53 @@ fn what_is_notified_while_the_server_is_asked_about_the_session_comes_when_it_ha
     assert_eq!(client.received(), notification("one"));
 }
 
+/// lib/pq's TestListenerUnlisten: what was committed before the UNLISTEN was sent was lost where the listening
+/// connection was slower than the client's own.
+#[test]
+fn what_was_notified_before_an_unlisten_comes_before_it() {
+    let block = [query("BEGIN"), query("UNLISTEN one"), query("COMMIT")];
+    let texts = ["UNLISTEN one", "UNLISTEN *", "DISCARD ALL"].map(|text| vec![query(text)]);
+    for messages in texts.into_iter().chain([block.to_vec()]) {
+        let (mut world, client, server, hub) = listener();
+        world.send(&client, &messages[0]);
+        assert_eq!((server.kinds(), hub.kinds()), (String::new(), "Q".to_owned()));
+        world.send(&hub, &[notification("one"), answers("CI")].concat());
+        assert_eq!(client.received(), notification("one"));
+        // What comes now, while it has not been answered, is of after it was sent.
+        world.send(&hub, &notification("one"));
+        for (at, message) in messages.iter().enumerate() {
+            if at > 0 {
+                world.send(&client, message);
+            }
+            let sent = text(&server.received());
+            let tag = if sent.contains("DISCARD ALL") { "DISCARD ALL" } else { "DONE" };
+            let marks = if sent.contains(";LISTEN") { "C" } else { "" };
+            let status = if at + 1 < messages.len() { "T" } else { "I" };
+            let done = message_of(tag);
+            world.send(&server, &[done, answers(marks), answers(status)].concat());
+        }
+        if server.kinds() == "Q" {
+            // What it listens on: the mark of its UNLISTEN.
+            let rows = row_of("hawser_unlisten_1");
+            world.send(&server, &[columns(), rows, answers("CI")].concat());
+        }
+        while server.kinds() == "Q" || hub.kinds() == "Q" {
+            world.send(&server, &answers("CI"));
+            world.send(&hub, &answers("CI"));
+        }
+        assert!(!client.kinds().contains('A'), "not after it");
+    }
+}
+
+/// The CommandComplete of this tag.
+fn message_of(tag: &str) -> Vec<u8> {
+    message(b'C', format!("{tag}\0").as_bytes())
+}
+
 #[test]
 fn what_is_notified_while_a_failed_pipeline_is_skipped_comes_behind_its_end() {
     let (mut world, client, server, hub) = listener();
-    world.send(&client, &[bind("nothing"), execute()].concat());
+    begins(&mut world, &client, &hub, &[bind("nothing"), execute()].concat());
     assert_eq!(server.kinds(), "BE");
     world.send(&server, &answers("E"));
     assert_eq!((server.kinds(), client.kinds()), ("S".to_owned(), "E".to_owned()));
@@ -241,7 +291,7 @@ fn what_is_notified_while_a_failed_pipeline_is_skipped_comes_behind_its_end() {
 fn a_listen_behind_a_discard_all_of_its_own_pipeline_counts() {
     let (mut world, client, server, hub) = listener();
     let run = |text: &str| [parse("", text), bind(""), execute()].concat();
-    world.send(&client, &[run("DISCARD ALL"), run("LISTEN two"), sync()].concat());
+    begins(&mut world, &client, &hub, &[run("DISCARD ALL"), run("LISTEN two"), sync()].concat());
     assert_eq!(server.kinds(), "PBEP");
     assert!(String::from_utf8_lossy(&hub.received()).contains("LISTEN \"two\""));
     world.send(&hub, &answers("CI"));
@@ -263,7 +313,7 @@ fn a_client_that_has_discarded_all_is_notified_of_nothing() {
     for start in [&[][..], &[("application_name", "a")]] {
         let (mut world, client, server, hub) = listener_with(start);
         let discards = [parse("", "DISCARD ALL"), bind(""), execute()].concat();
-        world.send(&client, &discards);
+        begins(&mut world, &client, &hub, &discards);
         if start.is_empty() {
             world.send(&client, &sync());
         }
@@ -322,14 +372,14 @@ fn in_session_mode_what_a_client_notifies_bears_the_id_of_its_server_process() {
 #[test]
 fn markers_of_others_are_for_no_client() {
     let (mut world, client, server, hub) = listener();
-    world.send(&client, &query("SET client_encoding TO 'LATIN1'"));
+    begins(&mut world, &client, &hub, &query("SET client_encoding TO 'LATIN1'"));
     let encoding = parameter("client_encoding", "LATIN1");
     world.send(&server, &[answers("C"), encoding, answers("I")].concat());
     while hub.kinds() == "Q" {
         world.send(&hub, &answers("CI"));
     }
     world.send(&server, &value("4c4154494e31")); // in hexadecimal
-    world.send(&client, &query("LISTEN two"));
+    begins(&mut world, &client, &hub, &query("LISTEN two"));
     world.send(&server, &answers("CI"));
     client.received();
     server.received();
@@ -387,7 +437,7 @@ fn the_listening_connection_follows_its_pool_to_another_server() {
 #[test]
 fn what_becomes_of_channels_is_asked_once_no_cancel_request_is_on_its_way() {
     let (mut world, client, server, hub) = listener();
-    world.send(&client, &query("UNLISTEN one; SELECT pg_sleep(1)"));
+    begins(&mut world, &client, &hub, &query("UNLISTEN one; SELECT pg_sleep(1)"));
     server.received();
     let cancel = ToLoop::Cancel { process: PROCESS_ID_FIRST, key: [9; 4].into() };
     world.deliver(LoopId(0), cancel);
