@@ -3,6 +3,10 @@
 One connection listens for all clients of a pool. Two backends and more clients than that: who listens keeps none.
 """
 
+import contextlib
+import os
+import signal
+import threading
 import time
 
 from harness import messages as m
@@ -156,6 +160,86 @@ def test_what_a_trigger_notifies_is_of_no_other_client(env):
             ((process, _, payload),) = heard(listener)
             equal(payload, str(number))
             assert process not in (listener.pid, other.pid) and process < 4_194_305, f"{process} is a client's"
+
+
+@pooler_only
+def test_what_a_trigger_notifies_just_before_is_of_no_other_client(env):
+    """Both are sent at once, and go by the one server connection."""
+    with env.pooler_with(pool_size=1) as target:
+        listener, text, trigger = (env.connect(target) for _ in range(3))
+        trigger.execute("create or replace function tells_now() returns trigger language plpgsql as "
+                        "$$ begin perform pg_notify('tells_now', new.i::text); return new; end $$; "
+                        "drop table if exists tells_now; create table tells_now (i int); "
+                        "create trigger tells after insert on tells_now for each row execute function tells_now()")
+        listener.execute("listen tells_now")
+        for number in range(20):
+            trigger.send(m.query(f"insert into tells_now values ({number})"))
+            text.send(m.query("notify tells_now, 'text'"))
+            trigger.collect(), text.collect()
+            by = {payload: process for process, _, payload in heard(listener, 2)}
+            assert by[str(number)] not in (text.pid, listener.pid), f"{number}: the trigger's is told as another client's"
+            assert by["text"] not in (trigger.pid, listener.pid), f"{number}: the text's is told as another client's"
+
+
+@pooler_only
+def test_two_that_notify_by_one_server_connection_in_turn_are_both_known(env):
+    with env.pooler_with(pool_size=1) as target:
+        listener, *senders = (env.connect(target) for _ in range(3))
+        listener.execute("listen turns")
+        for number in range(40):
+            sender = senders[number % 2]
+            sender.execute("notify turns")
+            equal(heard(listener), [(sender.pid, "turns", "")], f"{number}")
+
+
+@contextlib.contextmanager
+def held_up(target, seconds=0.1):
+    """The server's process that listens does nothing for a moment, as on a busy machine."""
+    (listens,) = [row for row in target.pooler.show("SERVERS") if row["state"] == "listen"]
+    process = int(listens["remote_pid"])
+    os.kill(process, signal.SIGSTOP)
+    ends = threading.Timer(seconds, lambda: os.kill(process, signal.SIGCONT))
+    ends.start()
+    try:
+        yield
+    finally:
+        ends.join()
+
+
+@pooler_only
+def test_what_is_committed_before_an_unlisten_is_sent_is_heard(env):
+    ways = ("unlisten c", "unlisten *", "discard all", "begin; unlisten c; commit", ("begin", "unlisten c", "commit"))
+    with env.pooler_with(pool_size=3) as target:
+        sender = env.connect(target)
+        sender.execute("create temp table keeps_a_server_connection_of_its_own ()")
+        for way in ways:
+            for keeps in (False, True):
+                client = env.connect(target)
+                client.execute("listen c")
+                if keeps:
+                    client.execute("listen other")
+                with held_up(target):
+                    sender.execute("notify c, 'before'")
+                    for text in [way] if isinstance(way, str) else way:
+                        client.execute(text)
+                    sender.execute("notify c, 'after'")
+                equal(told(client), [("c", "before")], f"{way}, with another channel: {keeps}")
+                silent(client, 0.1)
+                client.close()
+
+
+@pooler_only
+def test_what_is_committed_before_a_block_comes_before_it(env):
+    with env.pooler_with(pool_size=3) as target:
+        sender, client = env.connect(target), env.connect(target)
+        sender.execute("create temp table keeps_a_server_connection_of_its_own ()")
+        client.execute("listen c")
+        for _ in range(20):
+            with held_up(target, 0.01):
+                sender.execute("notify c")
+                equal(order(client.execute("begin")), "ACZ")
+            client.execute("commit")
+            equal(told(client), [("c", "")])
 
 
 def test_a_function_and_a_trigger_that_notify(env):

@@ -45,6 +45,7 @@ pub use ticket::{Ask, Ticket};
 
 use std::sync::Arc;
 
+use crate::ids::PoolId;
 use crate::ids::ServerAddressId;
 use crate::pool::Notifiers;
 use crate::time::Time;
@@ -118,8 +119,8 @@ impl Notification {
 
     /// The same, whose message has the process id by which the sender knows itself, if that is known.
     #[must_use]
-    pub fn named(mut self, notifiers: &Notifiers, now: Time) -> Self {
-        if let Some(client) = notifiers.of(self.process, now) {
+    pub fn named(mut self, notifiers: &Notifiers, hears: Option<PoolId>, now: Time) -> Self {
+        if let Some(client) = notifiers.of(self.process, hears, now) {
             self.message = self.message_from(client);
         }
         self

@@ -564,6 +564,7 @@ impl<S: Socket> Backend<S> {
         self.known.at_stake.forget_parsed();
         self.ahead.end();
         self.known.unverified = None;
+        self.known.heard_before = false;
         self.lending.pinned = None;
         if !self.prepared.uncertain {
             self.prepared.statements.settle();

@@ -570,7 +570,9 @@ impl<S: Socket> Engine<S> {
         backend.to_server.measure(header.total(), now);
         if backend.known.notifying == Notifying::Due {
             backend.known.notifying = Notifying::Noted;
-            view.pool.notifiers().notifies(backend.process(), process, now);
+            let heard_by = backend.known.heard_before.then_some(view.pool.id);
+            let others_left = backend.known.others_left;
+            view.pool.notifiers().notifies(backend.process(), process, heard_by, others_left, now);
         }
         // (The server ignores one while it reads a message.)
         if result.is_ok()

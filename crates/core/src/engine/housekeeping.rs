@@ -12,6 +12,7 @@ use super::backend::Backend;
 use super::client::Client;
 use super::host::Host;
 use super::limits;
+use super::listener::PoolHub;
 use super::socket::{Socket, Token};
 use super::table::{Engine, Holder, PoolView};
 use super::wheel::{TICK_US, Wheel};
@@ -81,7 +82,9 @@ impl<S: Socket> Engine<S> {
         if !self.again.is_empty() || !self.late.is_empty() || !self.work.is_empty() {
             return Duration::ZERO;
         }
-        let busy = self.wheel.armed > 0 || self.pools.iter().any(|v| v.pool.anybody_waits());
+        let busy = self.wheel.armed > 0
+            || self.pools.iter().any(|v| v.pool.anybody_waits())
+            || self.hubs.values().any(PoolHub::is_to_be_opened);
         if busy { Duration::from_micros(TICK_US) } else { Duration::from_secs(1) }
     }
 

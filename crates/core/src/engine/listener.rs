@@ -68,6 +68,13 @@ pub(super) struct PoolHub<S: Socket> {
     not_before: Time,
 }
 
+impl<S: Socket> PoolHub<S> {
+    /// Whether its connection is wanted, and is not there.
+    pub(super) fn is_to_be_opened(&self) -> bool {
+        self.place.is_none() && self.hub.is_needed()
+    }
+}
+
 /// What has come on a listening connection.
 enum Heard {
     Notified(Notification),

@@ -91,7 +91,9 @@ pub(super) struct Listening {
     /// The listening connection has heard them, too, from before the LISTEN on.
     joining_ahead: bool,
     stage: Stage,
-    /// What was notified before the message that waits has come: it goes.
+    /// The message that waits is to wait until what was notified before it has come.
+    cleans: bool,
+    /// That has come, or does not: the message goes.
     cleaned: bool,
     serial: u32,
     /// The answer that is held back.

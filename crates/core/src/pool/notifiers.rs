@@ -5,18 +5,23 @@
 //! is sent. What is heard of that process is its own until another client gets the connection, and for
 //! [`HEARD_WITHIN`] at most after it has given the connection back.
 //!
+//! What other clients have notified by that connection before, by triggers and functions, too, may still be
+//! on its way then. So where clients of the pool listen, the text waits until their listening connection has
+//! heard all of that. For who else hears it, and where the text could not wait (it stands in a pipeline after
+//! other messages), what others have notified has come [`HEARD_WITHIN`] after they had the connection.
+//!
 //! # Invariant
-//! No client is named that may not be the sender: what comes within [`HEARD_WITHIN`] of another notifier's
-//! time with the connection has the server's process id, and so has what a trigger or a function notifies.
+//! No client is named that may not be the sender: what may be another's has the server's process id.
 //!
 //! # Limits
-//! A server or a listening connection that is behind by more than [`HEARD_WITHIN`].
+//! A server, or another pool's listening connection, that is late by more than [`HEARD_WITHIN`].
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::lock::unpoisoned;
 use crate::hash::IdMap;
+use crate::ids::PoolId;
 use crate::time::Time;
 
 /// The longest time between the end of a client's transaction and the moment in which what it has notified
@@ -27,25 +32,22 @@ const HEARD_WITHIN: Duration = Duration::from_secs(1);
 const SWEPT_AT: usize = 256;
 
 /// Who has notified by a server connection.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct OfProcess {
     /// The client that has it, or had it last.
-    client: Option<u32>,
-    /// When that gave it back.
+    client: u32,
+    /// When another client has given the server connection back before.
+    others_left: Time,
+    /// By then the listening connection of this pool had heard all that others had notified.
+    heard_by: Option<PoolId>,
+    /// When it gave the server connection back.
     left: Option<Time>,
-    /// When another one gave it back that had notified.
-    other_left: Option<Time>,
 }
 
 impl OfProcess {
-    fn is_recent(at: Option<Time>, now: Time) -> bool {
-        at.is_some_and(|at| now.since(at) < HEARD_WITHIN)
-    }
-
-    /// Whether anything may still be heard of these.
+    /// Whether anything may still be heard of it.
     fn is_of_use(&self, now: Time) -> bool {
-        let has_it = self.client.is_some() && self.left.is_none();
-        has_it || Self::is_recent(self.left, now) || Self::is_recent(self.other_left, now)
+        self.left.is_none_or(|left| now.since(left) < HEARD_WITHIN)
     }
 }
 
@@ -58,14 +60,27 @@ impl Notifiers {
         unpoisoned(self.0.lock())
     }
 
-    /// A client sends something that may notify. `process`: that of its server connection.
-    pub fn notifies(&self, process: u32, client: u32, now: Time) {
+    /// A client sends something that may notify. `process`: that of its server connection. `heard_by`: the
+    /// listening connection of this pool has heard all that others have notified by it. `others_left`: when
+    /// they had it last.
+    pub fn notifies(
+        &self,
+        process: u32,
+        client: u32,
+        heard_by: Option<PoolId>,
+        others_left: Time,
+        now: Time,
+    ) {
         let mut known = self.known();
         if known.len() >= SWEPT_AT {
             known.retain(|_, of| of.is_of_use(now));
         }
-        let of = known.entry(process).or_default();
-        (of.client, of.left) = (Some(client), None);
+        match known.get_mut(&process) {
+            Some(of) if of.client == client => of.left = None,
+            _ => {
+                known.insert(process, OfProcess { client, others_left, heard_by, left: None });
+            }
+        }
     }
 
     /// The client gives that server connection back.
@@ -78,10 +93,9 @@ impl Notifiers {
     /// A client gets that server connection. Whether it is the one that has notified by it.
     pub fn lent(&self, process: u32, client: u32) -> bool {
         let mut known = self.known();
-        let Some(of) = known.get_mut(&process) else { return false };
-        let same = of.client == Some(client);
+        let same = known.get(&process).is_some_and(|of| of.client == client);
         if !same {
-            *of = OfProcess { client: None, left: None, other_left: of.left };
+            known.remove(&process);
         }
         same
     }
@@ -91,17 +105,21 @@ impl Notifiers {
         self.known().remove(&process);
     }
 
-    /// The client that has sent what is heard now of this process, if it is known.
-    pub fn of(&self, process: u32, now: Time) -> Option<u32> {
+    /// The client that has sent what is heard now of this process, if it is known. `hears`: the pool whose
+    /// listening connection hears it, unless it is a client's own.
+    pub fn of(&self, process: u32, hears: Option<PoolId>, now: Time) -> Option<u32> {
         let of = *self.known().get(&process)?;
-        let is_heard = of.left.is_none() || OfProcess::is_recent(of.left, now);
-        of.client.filter(|_| is_heard && !OfProcess::is_recent(of.other_left, now))
+        let heard_before = of.heard_by.is_some() && of.heard_by == hears;
+        let is_alone = heard_before || now.since(of.others_left) >= HEARD_WITHIN;
+        (is_alone && of.is_of_use(now)).then_some(of.client)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const POOL: Option<PoolId> = Some(PoolId(1));
 
     fn at(ms: u64) -> Time {
         Time::from_micros(ms * 1000)
@@ -110,41 +128,64 @@ mod tests {
     #[test]
     fn what_is_heard_is_of_the_client_that_has_notified() {
         let notifiers = Notifiers::default();
-        assert_eq!(notifiers.of(1, at(0)), None);
-        notifiers.notifies(1, 7, at(0));
-        assert_eq!(notifiers.of(1, at(5_000)), Some(7), "its transaction goes on");
+        assert_eq!(notifiers.of(1, POOL, at(0)), None);
+        notifiers.notifies(1, 7, POOL, at(0), at(0));
+        assert_eq!(notifiers.of(1, POOL, at(1)), Some(7));
+        assert_eq!(notifiers.of(1, POOL, at(5_000)), Some(7), "its transaction goes on");
         notifiers.leaves(1, at(5_000));
-        assert_eq!(notifiers.of(1, at(5_999)), Some(7));
+        assert_eq!(notifiers.of(1, POOL, at(5_999)), Some(7));
         assert!(notifiers.lent(1, 7));
-        assert_eq!(notifiers.of(1, at(5_999)), Some(7), "nobody else has had it");
-        assert_eq!(notifiers.of(1, at(6_000)), None, "it notified long ago");
-        assert_eq!(notifiers.of(2, at(5_000)), None);
+        assert_eq!(notifiers.of(1, POOL, at(5_999)), Some(7), "nobody else has had it");
+        assert_eq!(notifiers.of(1, POOL, at(6_000)), None, "it notified long ago");
+        notifiers.notifies(1, 7, None, at(7_000), at(7_000));
+        assert_eq!(notifiers.of(1, POOL, at(7_000)), Some(7), "nobody else has had it");
+        assert_eq!(notifiers.of(2, POOL, at(5_000)), None);
         notifiers.ended(1);
-        assert_eq!(notifiers.of(1, at(5_001)), None);
+        assert_eq!(notifiers.of(1, POOL, at(7_001)), None);
+    }
+
+    #[test]
+    fn what_others_notified_before_is_of_nobody() {
+        let notifiers = Notifiers::default();
+        notifiers.notifies(1, 7, None, at(5_000), at(5_000));
+        assert_eq!(notifiers.of(1, POOL, at(5_999)), None, "it may be a trigger's of another");
+        assert_eq!(notifiers.of(1, POOL, at(6_000)), Some(7), "that has come long ago");
+        notifiers.notifies(2, 7, POOL, at(5_000), at(5_000));
+        for hears in [Some(PoolId(2)), None] {
+            assert_eq!(notifiers.of(2, hears, at(5_999)), None, "that one may not have heard all");
+            assert_eq!(notifiers.of(2, hears, at(6_000)), Some(7));
+        }
     }
 
     #[test]
     fn what_comes_while_another_has_the_connection_is_of_nobody() {
         let notifiers = Notifiers::default();
-        notifiers.notifies(1, 7, at(0));
+        notifiers.notifies(1, 7, POOL, at(0), at(0));
         notifiers.leaves(1, at(1));
         assert!(!notifiers.lent(1, 8));
-        assert_eq!(notifiers.of(1, at(2)), None, "a trigger's of the other, or the first one's");
-        notifiers.notifies(1, 8, at(3));
-        notifiers.notifies(1, 8, at(4));
-        assert_eq!(notifiers.of(1, at(5)), None, "of one of the two");
-        assert_eq!(notifiers.of(1, at(1_001)), Some(8), "the first one's has come long ago");
+        assert_eq!(
+            notifiers.of(1, POOL, at(2)),
+            None,
+            "a trigger's of the other, or the first one's"
+        );
+        notifiers.notifies(1, 8, POOL, at(3), at(3));
+        assert_eq!(notifiers.of(1, POOL, at(4)), Some(8), "all of the first one's has been heard");
         notifiers.leaves(1, at(1_500));
         assert!(!notifiers.lent(1, 7));
-        assert_eq!(notifiers.of(1, at(5_000)), None, "the first one does not notify by it now");
+        assert_eq!(
+            notifiers.of(1, POOL, at(5_000)),
+            None,
+            "the first one does not notify by it now"
+        );
     }
 
     #[test]
     fn those_that_are_of_no_use_do_not_stay() {
         let notifiers = Notifiers::default();
         for process in 0..2_000 {
-            notifiers.notifies(process, 7, at(u64::from(process) * 10));
-            notifiers.leaves(process, at(u64::from(process) * 10));
+            let now = at(u64::from(process) * 10);
+            notifiers.notifies(process, 7, POOL, now, now);
+            notifiers.leaves(process, now);
         }
         assert!(notifiers.known().len() <= SWEPT_AT);
     }

@@ -16,7 +16,7 @@ use crate::engine::sql_statement::BackendSql;
 use crate::engine::timeouts::Lifts;
 use crate::engine::unverified::Unverified;
 use crate::engine::within::Within;
-use crate::ids::{BackendId, LoopId, ServerAddressId, Slot};
+use crate::ids::{BackendId, ClientId, LoopId, ServerAddressId, Slot};
 use crate::pool::statement::BackendStatements;
 use crate::pool::{Basis, CustomNames, Pinned, ServerParameters};
 use crate::session::scan::ScanOptions;
@@ -236,6 +236,12 @@ pub(in crate::engine) struct Known {
     /// What statements under way may change for other sessions.
     pub(in crate::engine) at_stake: AtStake,
     pub(in crate::engine) drawn: Drawn,
+    /// The client that has it, or had it last.
+    pub(in crate::engine) holder: Option<ClientId>,
+    /// When another client was done with it last.
+    pub(in crate::engine) others_left: Time,
+    /// The listening connection has heard all that was notified by it before its client had it.
+    pub(in crate::engine) heard_before: bool,
     /// Whether its client notifies by it.
     pub(in crate::engine) notifying: Notifying,
     /// Functions that do something to sessions, if there are any, and which version of these.

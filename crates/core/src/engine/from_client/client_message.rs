@@ -631,6 +631,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     fn before(&mut self, effects: &Effects, restored: bool) -> Result<(), Halt> {
         let with_values = self.effects_of_bound(effects);
         let effects = with_values.as_ref().unwrap_or(effects);
+        if effects.notifies && self.client.must_wait_to_notify(self.backend) {
+            self.backend.prepared.replay.forget(); // it has the message already, which comes again
+            return Err(Halt::Full);
+        }
         self.before_catalog(effects)?;
         if effects.reads_sequences {
             self.before_sequences()?;

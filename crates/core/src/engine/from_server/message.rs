@@ -114,7 +114,7 @@ impl<S: Socket> Relay<'_, S> {
         let Some(client) = &mut self.client else { return Fate::Skip };
         let named = || {
             let notification = Notification::read(body)?;
-            Some(notification.named(self.backend.pool.notifiers(), now))
+            Some(notification.named(self.backend.pool.notifiers(), None, now))
         };
         if !client.is_session_mode()
             && (client.overhears(named, process) || !client.pins.contains(Part::Listen))

@@ -215,7 +215,7 @@ impl<S: Socket> Engine<S> {
                 }
                 Heard::Notified(one) => {
                     pool.stats.listen.heard.add(1);
-                    let one = std::sync::Arc::new(one.named(pool.notifiers(), now));
+                    let one = std::sync::Arc::new(one.named(pool.notifiers(), Some(pool.id), now));
                     for to in hub.hub.loops(&one.channel) {
                         host.send(to, tell(FromHub::Notified(one.clone())));
                     }
@@ -260,9 +260,11 @@ impl<S: Socket> Engine<S> {
         let pool = listener.pool.clone();
         let Some(hub) = self.hubs.get_mut(&pool.id) else { return };
         hub.place = None;
-        hub.not_before = now.after(Duration::from_micros(RETRY_US / 10));
         let again = pool.settings().listen_lost == ListenLost::Notice;
         let is_needed = hub.hub.is_needed();
+        if is_needed {
+            hub.not_before = now.after(Duration::from_micros(RETRY_US / 10));
+        }
         let told: Vec<LoopId> = hub.hub.all_loops().into_iter().collect();
         let tickets = hub.hub.lost(again);
         self.fail_tickets(host, &pool, tickets, !again);

@@ -85,6 +85,10 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let pool = self.pools[client.pool as usize].pool.id;
         let Some(listening) = client.listening() else { return };
+        if std::mem::take(&mut listening.cleans) {
+            self.wait_for_hub(host, slot, Stage::Cleaning, Ask::default());
+            return;
+        }
         let mut ask = Ask::default();
         let wanted = std::mem::take(&mut listening.ahead.wanted);
         if wanted.is_empty() {

@@ -205,7 +205,8 @@ impl<S: Socket> Engine<S> {
                 ask.unlisten.push(channel.clone());
             }
         }
-        // What has come on them since the transaction began is not read any more (async.c).
+        // What has come on them since the transaction began is not read any more (async.c); what was
+        // committed before has come before (Cleaning).
         let is_heard = |of: &Option<Channel>| of.as_ref().is_none_or(|of| heard.contains(of));
         listening.queue.retain(|waiting| is_heard(&waiting.channel));
         listening.count_queued();

@@ -1,10 +1,11 @@
 //! What a client waits for at its pool's hub, and what the hub says.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 use super::{Listening, Stage};
 use crate::engine::about::ClientState;
-use crate::engine::backend::{PoolRef, Reset};
+use crate::engine::backend::{Backend, Notifying, PoolRef, Reset};
 use crate::engine::client::Client;
 use crate::engine::host::Host;
 use crate::engine::message::ToLoop;
@@ -26,6 +27,45 @@ impl<S: Socket> Client<S> {
         let listening = self.listening()?;
         listening.serial = listening.serial.wrapping_add(1);
         Some(Ticket { slot, serial: listening.serial })
+    }
+}
+
+impl<S: Socket> Client<S> {
+    /// It is about to send a text that notifies. Whether that must wait, so that others are told by whom: what
+    /// the clients before it have notified by its backend may not have been heard (see
+    /// [`crate::pool::Notifiers`]).
+    pub(in crate::engine) fn must_wait_to_notify(&mut self, backend: &Backend<S>) -> bool {
+        if self.listening().is_some_and(|listening| std::mem::take(&mut listening.cleaned)) {
+            self.forget_no_channels();
+            return false;
+        }
+        let is_heard = backend.pool.stats.listen.channels.load(Ordering::Relaxed) > 0;
+        if !is_heard
+            || self.is_session_mode()
+            || self.exclusive
+            || backend.known.heard_before
+            || backend.known.notifying != Notifying::No
+            || backend.requests.owes_client_ready()
+        {
+            return false;
+        }
+        let listening = self.pending_session().listening.get_or_insert_default();
+        // (What its backend has heard since a LISTEN of this transaction stays.)
+        let waits = listening.stage == Stage::AtRest && listening.pending.is_empty();
+        listening.cleans = waits;
+        self.held |= waits;
+        self.forget_no_channels();
+        waits
+    }
+
+    /// Leaves no trace where it has no channels, and waits for nothing.
+    fn forget_no_channels(&mut self) {
+        if let Some(extra) = &mut self.pending_session
+            && extra.listening.as_ref().is_some_and(|one| one.is_nothing() && !one.cleans)
+        {
+            extra.listening = None;
+            self.settle();
+        }
     }
 }
 
@@ -121,6 +161,9 @@ impl<S: Socket> Engine<S> {
     ) {
         let Some((client, stage)) = self.waiting_with(ticket) else { return };
         let elsewhere = client.is_on_another_server(marker);
+        if let Some(backend) = client.backend.as_mut().filter(|_| !elsewhere) {
+            backend.known.heard_before = true;
+        }
         match stage {
             Stage::Cleaning | Stage::Fencing => self.release_answer(host, ticket.slot, now),
             Stage::Joining if elsewhere => self.keep_joining(host, ticket.slot, now),

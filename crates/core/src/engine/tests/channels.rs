@@ -349,6 +349,40 @@ fn notified(process: u32, channel: &str, payload: &str) -> Vec<u8> {
     message(b'A', &[&process.to_be_bytes()[..], said.as_bytes()].concat())
 }
 
+/// What a trigger of the client before has notified was told as the next one's, where that notified, too, before
+/// the listening connection had heard it.
+#[test]
+fn a_text_that_notifies_waits_until_what_others_notified_before_it_has_been_heard() {
+    for block in [false, true] {
+        let (mut world, client, server, hub) = listener();
+        let (before, next) = (world.client(), world.client());
+        world.send(&before, &query("INSERT INTO triggers"));
+        let mut process = 0;
+        world.with_backend_of(&before, |backend| process = backend.process());
+        world.send(&server, &answers("CI"));
+        server.received();
+        if block {
+            world.send(&next, &query("BEGIN"));
+            world.send(&server, &answers("CT"));
+            server.received();
+        }
+        world.send(&next, &query("NOTIFY one, 'b'"));
+        assert_eq!((server.kinds(), hub.kinds()), (String::new(), "Q".to_owned()));
+        let of_trigger = notified(process, "one", "a");
+        world.send(&hub, &[&of_trigger[..], &answers("CI")].concat());
+        assert_eq!(client.received(), of_trigger, "nobody is named");
+        assert_eq!(server.received(), query("NOTIFY one, 'b'"));
+        world.send(&server, &answers(if block { "CT" } else { "CI" }));
+        world.send(&hub, &notified(process, "one", "b"));
+        let told = client.received();
+        assert!(text(&told).contains("one\0b"), "{}", text(&told));
+        assert_ne!(told, notified(process, "one", "b"), "the sender is known");
+        // Nothing else has come by it since.
+        world.send(&next, &query("NOTIFY one, 'c'"));
+        assert_eq!((server.kinds(), hub.kinds()), ("Q".to_owned(), String::new()));
+    }
+}
+
 /// Simulation, seed 4 of `sessions_of_their_own_share_a_pool_with_others`: it bore an id that the client was
 /// never told.
 #[test]
