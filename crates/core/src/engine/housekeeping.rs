@@ -199,14 +199,7 @@ impl<S: Socket> Engine<S> {
             self.count_pinned_again(host, slot, now);
         }
         for slot in outdated {
-            // (In PgBouncer's words.)
-            let error = ClientError::fatal(
-                SqlState::ADMIN_SHUTDOWN,
-                "database configuration changed",
-            )
-            .detail("The session kept a server connection, which is closed (server_fast_close).")
-            .hint("Connect again.");
-            self.say_goodbye(host, slot, &error, now);
+            self.end_outdated(host, slot, now);
         }
         for place in untidy {
             self.give_up_tidying(host, place, now);
@@ -221,6 +214,15 @@ impl<S: Socket> Engine<S> {
                 host.open(&view.pool, self.id);
             }
         }
+    }
+
+    /// Disconnects a client that keeps a backend which no longer is what the configuration asks for.
+    fn end_outdated<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        // (In PgBouncer's words.)
+        let error = ClientError::fatal(SqlState::ADMIN_SHUTDOWN, "database configuration changed")
+            .detail("The session kept a server connection, which is closed (server_fast_close).")
+            .hint("Connect again.");
+        self.say_goodbye(host, slot, &error, now);
     }
 
     /// Cuts off those that have stalled for longest, as many as clients wait for: nobody is held up who
