@@ -36,8 +36,8 @@ check() { # check NAME COMMAND...
     printf '    %s s\n' $((SECONDS - started)) >&2
 }
 
-# Begins a check whose end `ends` waits for. Its output comes then, if it fails.
-begins() { # begins LOG COMMAND...
+# Begins a command whose end `ends` or `ends_counted` waits for. Its output comes then.
+begins() { # begins LOG COMMAND... -> begun
     local log=$1
     shift
     nice -n 5 "$@" >"$log" 2>&1 &
@@ -45,7 +45,7 @@ begins() { # begins LOG COMMAND...
     trap 'kill "$begun"' EXIT # Ctrl-C does not reach it
 }
 
-ends() { # ends NAME LOG
+ends() { # ends NAME LOG: a check, whose output matters if it fails
     local name=$1 log=$2 started=$SECONDS
     say "$name (begun before)"
     wait "$begun" || {
@@ -54,6 +54,15 @@ ends() { # ends NAME LOG
     }
     trap - EXIT
     printf '    %s s more\n' $((SECONDS - started)) >&2
+}
+
+ends_counted() { # ends_counted NAME LOG: a program that ends with a count
+    local name=$1 log=$2 status=0
+    say "$name (begun before)"
+    wait "$begun" || status=$?
+    trap - EXIT
+    cat "$log"
+    counted "$name" "$log" "$status"
 }
 
 # Sums lines like `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; ...`.
@@ -135,17 +144,23 @@ cargo_tests_pass_alone() { # cargo_tests_pass_alone FAILED LOG
 
 # Runs a program that ends with a count.
 run_counted() { # run_counted NAME LOG COMMAND...
-    local name=$1 log=$2 status=0 counts p f s
+    local name=$1 log=$2 status=0
     shift 2
     say "$name"
     "$@" 2>&1 | tee "$log" || status=${PIPESTATUS[0]}
-    counts=$(printed_counts "$log")
+    counted "$name" "$log" "$status"
+}
+
+# Adds the count with which a program's output ends.
+counted() { # counted NAME LOG STATUS
+    local counts p f s
+    counts=$(printed_counts "$2")
     if [ -z "$counts" ]; then
-        fault "$name: exit code $status and no count"
+        fault "$1: exit code $3 and no count"
         return
     fi
     read -r p f s <<<"$counts"
-    add "$name" "$status" "$p" "$f" "$s"
+    add "$1" "$3" "$p" "$f" "$s"
 }
 
 # The same tests in front of PostgreSQL 18, where the system's own is another.
@@ -184,23 +199,21 @@ regression_suite() { # regression_suite LOG
 }
 
 # The drivers' own suites in short form, through Hawser in transaction mode. What of them cannot be
-# had they count as skipped themselves.
-driver_suites() { # driver_suites LOG
-    local started=$SECONDS
-    run_counted "drivers' own suites" "$1" env HAWSER="$target/release/hawser" python3 tests/suites/run.py
-    printf '    %s s\n' $((SECONDS - started)) >&2
-}
-
-# PgBouncer's own suite in short form: three minutes at most.
-pgbouncer_suite() { # pgbouncer_suite LOG
-    local reason=$logs/pgbouncer-ready.log
+# had they count as skipped themselves. They wait most of the time, and so does PgBouncer's own suite, in short
+# form (three minutes at most), which runs beside them.
+others_suites() { # others_suites LOG LOG
+    local started=$SECONDS reason=$logs/pgbouncer-ready.log with_pgbouncer=
     if tests/pgbouncer/run.py --ready 2> >(tee "$reason" >&2); then
-        run_counted "PgBouncer's own suite" "$1" \
-            env HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" tests/pgbouncer/run.py
+        with_pgbouncer=1
+        begins "$2" env HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" tests/pgbouncer/run.py
     else
         skipped=$((skipped + 1))
         say "skipped: PgBouncer's own suite: $(tail -n 1 "$reason")"
     fi
+    run_counted "drivers' own suites" "$1" \
+        env HAWSER="$target/release/hawser" python3 tests/suites/run.py --jobs "$jobs"
+    [ -z "$with_pgbouncer" ] || ends_counted "PgBouncer's own suite" "$2"
+    printf '    %s s\n' $((SECONDS - started)) >&2
 }
 
 # The extension's own tests, where its server's directories can be written to.
@@ -241,8 +254,7 @@ main() {
         python3 tests/run.py --jobs "$jobs" -k test_client_death -k test_slow_readers -k test_serving \
         -k test_server_death -k test_switch -k test_faults
     if [ "$purpose" = all ]; then
-        driver_suites "$logs/suites-test.log"
-        pgbouncer_suite "$logs/pgbouncer-test.log"
+        others_suites "$logs/suites-test.log" "$logs/pgbouncer-test.log"
         regression_suite "$logs/regress.log"
         second_server "$logs/python-test-18.log"
         extension_tests "$logs/extension-test.log"

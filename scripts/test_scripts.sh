@@ -81,6 +81,12 @@ waits_for_what_was_begun() {
     ends "a build" "$scratch/begun.log" 2>"$scratch/said"
     equal "$failed" 1
     grep why "$scratch/said"
+    begins "$scratch/begun.log" sh -c 'echo "3 passed, 1 failed, 2 skipped"; exit 1'
+    ends_counted "a suite" "$scratch/begun.log" 2>"$scratch/said"
+    equal "$passed $failed $skipped" "3 2 2"
+    begins "$scratch/begun.log" sh -c 'echo dead'
+    ends_counted "a suite" "$scratch/begun.log" 2>"$scratch/said"
+    equal "$failed" 3
 }
 
 names_what_failed() {
