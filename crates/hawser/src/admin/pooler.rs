@@ -240,8 +240,8 @@ impl Gates {
         self.lock().pauses(database)
     }
 
-    /// Pauses a pool of `database` if that is paused. A RESUME ends the pause first, and resumes the pools
-    /// after that: so none stays paused by itself.
+    /// Pauses a pool of `database` if that is paused. RESUME ends the pause first, and lists and resumes
+    /// the pools after that: so none stays paused by itself.
     pub fn pause_pool(&self, database: &str, pause: impl FnOnce()) {
         let closed = self.lock();
         if closed.pauses(database) {

@@ -84,7 +84,10 @@ fn make_those_always_wanted(service: &Service) {
             credentials,
         };
         // Only settings that a client asks for are refused.
-        let _ = service.pools.get_or_create(&service.config, &config, database, &wanted);
+        let made = service.pools.get_or_create(&service.config, &config, database, &wanted);
+        if let Ok(entry) = made {
+            gates.pause_pool(name, || entry.pool.lock().pause()); // PAUSE may have come meanwhile
+        }
     }
 }
 
