@@ -52,7 +52,7 @@ use crate::config::{
 use crate::limits::{AddressPermit, Full};
 use crate::link::links::Links;
 use crate::mptcp::usage::{MptcpUsage, Transport, look_again};
-use crate::process::pooler_number;
+use crate::process::{pooler_number, random_u64};
 use crate::resolve::Resolver;
 use crate::tls::connect::Connecting;
 use enter::{Credentials, EnterError, Entered, enter};
@@ -74,7 +74,7 @@ pub struct Target {
     /// How far a standby may be behind.
     pub max_replica_lag: Option<Duration>,
     /// Which is tried first.
-    pub balance: LoadBalanceHosts,
+    pub balance: Balance,
     /// How connections are encrypted.
     pub tls: Arc<Connecting>,
     /// Bound of one attempt.
@@ -98,6 +98,41 @@ pub struct Target {
 /// As whom to log in, to what.
 #[derive(Clone, Debug)]
 pub struct Login {
+/// Which of several servers is tried first.
+#[derive(Clone, Debug)]
+pub enum Balance {
+    /// The first one.
+    InOrder,
+    /// Each in turn. The count is one pool's: of one that pools share, those that open connections in turns
+    /// would get one server each.
+    InTurn(Arc<AtomicUsize>),
+}
+
+impl Balance {
+    /// What the setting asks for, of one pool. It begins anywhere: else the first connections of all pools
+    /// went to the first server.
+    pub fn new(setting: LoadBalanceHosts) -> Self {
+        match setting {
+            LoadBalanceHosts::Disable => Self::InOrder,
+            LoadBalanceHosts::RoundRobin => {
+                let begin = random_u64() >> 32; // so that it does not wrap
+                Self::InTurn(Arc::new(AtomicUsize::new(usize::try_from(begin).unwrap_or(0))))
+            }
+        }
+    }
+
+    /// Puts servers in the order of this attempt.
+    fn rotate(&self, servers: &mut [ServerAddress]) {
+        match self {
+            Self::InOrder => {}
+            Self::InTurn(_) if servers.is_empty() => {}
+            Self::InTurn(count) => {
+                servers.rotate_left(count.fetch_add(1, Ordering::Relaxed) % servers.len());
+            }
+        }
+    }
+}
+
     /// The role.
     pub user: String,
     /// The database on the server.
@@ -455,7 +490,6 @@ pub struct Dialler {
     reportless: Mutex<HashSet<ServerAddress>>,
     /// Number of the next attempt to connect, from 1 on: what its server connection is called.
     attempts: AtomicU64,
-    turn: AtomicUsize,
 }
 
 type Reached = (Talk, Entered, (ServerAddressId, Known));
@@ -539,18 +573,31 @@ impl Dialler {
         }))
     }
 
-    /// The servers in the order in which they are to be tried.
+    /// The servers in the order in which they are to be tried: those last that do not answer, or did not
+    /// lately, and before these those that the last look found unfit.
+    ///
+    /// None is left out: a look ends sooner than an attempt may, and its finding may be old.
     fn in_order(&self, target: &Target) -> Vec<ServerAddress> {
-        let mut servers = target.servers.clone();
-        if target.balance == LoadBalanceHosts::RoundRobin && !servers.is_empty() {
-            let turn = self.turn.fetch_add(1, Ordering::Relaxed) % servers.len();
-            servers.rotate_left(turn);
+        #[derive(PartialEq, Eq, PartialOrd, Ord)]
+        enum Hope {
+            Good,
+            Unfit,
+            Silent,
         }
         let now = Instant::now();
-        let fares = locked(&self.fares);
-        servers.sort_by_key(
-            |server| matches!(fares.get(server), Some(Fare::Failing { until, .. }) if *until > now),
-        );
+        let (fares, looks) = (locked(&self.fares), locked(&self.looks));
+        let unfit = standing::unfit(&target.wants(), &looks);
+        let hope = |server: &ServerAddress| {
+            let failed =
+                matches!(fares.get(server), Some(Fare::Failing { until, .. }) if *until > now);
+            match looks.get(server) {
+                _ if failed => Hope::Silent,
+                Some(look) if look.silent => Hope::Silent,
+                _ if unfit.iter().any(|(one, _)| one == server) => Hope::Unfit,
+                _ => Hope::Good,
+            }
+        };
+        servers.sort_by_key(hope);
         servers
     }
 
@@ -586,6 +633,8 @@ impl Dialler {
                 self.note_failed(server, target, &error);
                 return Err(error);
             }
+        let mut servers = target.servers.clone();
+        target.balance.rotate(&mut servers);
         };
         let mut last = None;
         for endpoint in endpoints {

@@ -44,7 +44,7 @@ use crate::config::{self, Config, DatabaseConfig, PoolLimits, Timeout};
 use crate::dial::enter::Credentials;
 use crate::dial::hand_over::Secret;
 use crate::dial::password::{self, PasswordSource};
-use crate::dial::{Login, Target};
+use crate::dial::{Balance, Login, Target};
 use crate::limits::ServerBounds;
 use crate::login::access::Access;
 use crate::loops::Pool;
@@ -640,7 +640,7 @@ pub(crate) fn target(
         servers: database.servers.clone(),
         session_attrs: database.target_session_attrs,
         max_replica_lag: database.max_replica_lag.get(),
-        balance: database.load_balance_hosts,
+        balance: Balance::new(database.load_balance_hosts),
         tls: connectings.of(database),
         connect_timeout: reload.servers.server_connect_timeout,
         dns_max_ttl: reload.servers.dns_max_ttl,

@@ -318,12 +318,11 @@ async fn open(
         }
         place
     };
-    let dialled = match service.dialler.dial(&route.target, asker.login, &gate).await {
-        Err(DialError::Full(full)) => {
-            return Err(DialError::Full(own_bound.into_inner().unwrap_or(full)));
-        }
-        dialled => dialled?,
-    };
+    let dialled = service.dialler.dial(&route.target, asker.login, &gate).await;
+    let dialled = dialled.map_err(|error| match error {
+        DialError::Full(full) => DialError::Full(own_bound.into_inner().unwrap_or(full)),
+        error => error,
+    })?;
     if let Some(entry) = asker.entry {
         entry.share.serve();
     }
