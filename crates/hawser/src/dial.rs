@@ -643,7 +643,10 @@ impl Dialler {
                     self.note_reached(server);
                     return Ok(reached);
                 }
-                Err(error) if error.is_fatal() => return Err(error),
+                Err(error) if error.is_fatal() => {
+                    self.note_reached(server); // it is there, and says no
+                    return Err(error);
+                }
                 Err(error) => last = Some(error),
             }
         }

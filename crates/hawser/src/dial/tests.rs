@@ -362,6 +362,19 @@ async fn each_pool_takes_servers_in_turn_by_itself() {
 }
 
 #[tokio::test]
+async fn a_server_that_refuses_for_good_is_there() {
+    for (code, state) in [("3D000", "up"), ("28000", "up"), ("57P03", "down"), ("53300", "down")] {
+        let server = Fake::new(Door::Refuse(code, "no")).start().await;
+        let (dialler, target) = (Dialler::default(), target(&[&server], Connecting::never()));
+        let lost =
+            DialError::Resolve { host: "db".to_owned(), source: io::ErrorKind::Other.into() };
+        dialler.note_failed(&server, &target, &lost);
+        dial(&dialler, &target, &login(&Secret::None)).await.unwrap_err();
+        assert_eq!(dialler.server_rows("app", &target.wants())[0].state.name(), state, "{code}");
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_starts_up_is_worth_waiting_for() {
     let server =
         Fake::new(Door::Refuse("57P03", "the database system is starting up")).start().await;
