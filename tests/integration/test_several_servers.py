@@ -345,6 +345,22 @@ def test_a_silent_first_server_holds_nobody_up_while_another_serves(env):
 
 
 @pooler_only
+@limit(90)
+def test_a_password_command_that_hangs_delays_no_other_server(env):
+    slow = (f'\n[[database]]\nname = "slow"\nservers = ["{env.cluster.address}"]\nuser = "app2"\ntarget_session_attrs = "primary"\n'
+            'min_pool_size = 1\npassword_command = ["/bin/sh", "-c", "exec sleep 1000"]\n')
+    with standby(env) as second:
+        with env.pooler_with(append=slow, servers=[second.address], target_session_attrs="standby", **PROBED,
+                             **{**SETTINGS, "server_connect_timeout": "15s"}) as target:
+            equal(role(env.connect(target, user="app_trust")), "standby")
+            until(lambda: any(row["database"] == "slow" for row in target.pooler.show("pools")), "its pool is there")
+            time.sleep(2)
+            mark = len(target.pooler.text())
+            second.promote()
+            until(lambda: "the server is left" in target.pooler.text()[mark:], "the promoted standby is left", seconds=8)
+
+
+@pooler_only
 def test_databases_that_open_in_turns_use_all_servers_each(env):
     """With one count for all, each of two databases had one server to itself."""
     both = [env.cluster.address, f"127.0.0.1:{env.cluster.port}"]

@@ -481,7 +481,7 @@ pub struct Dialler {
     /// Those whose servers are to be given up when nothing is heard of them: `server_lost_timeout`.
     watch: Arc<Watch>,
     /// Those that are not in the configuration.
-    passwords: Passwords,
+    passwords: Arc<Passwords>,
     places: Mutex<Places>,
     fares: Mutex<HashMap<ServerAddress, Fare>>,
     /// Servers that are looked at.
