@@ -64,6 +64,9 @@ use unencrypted::Unencrypted;
 /// The first pause after a server has failed; each further one doubles, up to the target's bound.
 const RETRY_AFTER_FIRST: Duration = Duration::from_millis(100);
 
+/// What a client is told to do about what concerns the pooler's host alone.
+const SEE_THE_LOG: &str = "Ask the pooler's administrator: its log has the reason.";
+
 /// Where a database is, and how to get there.
 #[derive(Clone, Debug)]
 pub struct Target {
@@ -95,9 +98,6 @@ pub struct Target {
     pub password: Option<PasswordSource>,
 }
 
-/// As whom to log in, to what.
-#[derive(Clone, Debug)]
-pub struct Login {
 /// Which of several servers is tried first.
 #[derive(Clone, Debug)]
 pub enum Balance {
@@ -133,6 +133,9 @@ impl Balance {
     }
 }
 
+/// As whom to log in, to what.
+#[derive(Clone, Debug)]
+pub struct Login {
     /// The role.
     pub user: String,
     /// The database on the server.
@@ -305,7 +308,8 @@ impl DialError {
         }
     }
 
-    /// What a client is told. The server's own words where there are any.
+    /// What a client is told: the server's own words where there are any, and nothing of files and settings
+    /// of this host.
     pub fn to_client_error(&self) -> ClientError {
         match self {
             Self::Refused { error, .. } if self.is_fatal() => ClientError {
@@ -316,7 +320,43 @@ impl DialError {
             Self::Authentication { .. } => {
                 ClientError::fatal(SqlState::INVALID_AUTHORIZATION, self.to_string())
             }
-            _ => ClientError::fatal(SqlState::CONNECTION_FAILURE, self.to_string()),
+            Self::Password { .. } => ClientError::fatal(
+                SqlState::CONNECTION_FAILURE,
+                "the pooler has no password for its server connections",
+            )
+            .hint(SEE_THE_LOG),
+            Self::NotHandedOver { .. } => ClientError::fatal(
+                SqlState::CONNECTION_FAILURE,
+                "the pooler's server connections cannot be handed over to clients",
+            )
+            .hint(SEE_THE_LOG),
+            Self::Refused { .. }
+            | Self::Resolve { .. }
+            | Self::Connect { .. }
+            | Self::Tls { .. }
+            | Self::Timeout { .. }
+            | Self::Talk { .. }
+            | Self::Lagging { .. }
+            | Self::Unsuitable { .. } => {
+                ClientError::fatal(SqlState::CONNECTION_FAILURE, self.to_string())
+            }
+        }
+    }
+
+    /// What operators are shown where clients are told less.
+    pub fn unsaid(&self) -> Option<String> {
+        match self {
+            Self::Password { .. } | Self::NotHandedOver { .. } => Some(self.to_string()),
+            Self::Authentication { .. }
+            | Self::Full(_)
+            | Self::Refused { .. }
+            | Self::Resolve { .. }
+            | Self::Connect { .. }
+            | Self::Tls { .. }
+            | Self::Timeout { .. }
+            | Self::Talk { .. }
+            | Self::Lagging { .. }
+            | Self::Unsuitable { .. } => None,
         }
     }
 
@@ -584,6 +624,8 @@ impl Dialler {
             Unfit,
             Silent,
         }
+        let mut servers = target.servers.clone();
+        target.balance.rotate(&mut servers);
         let now = Instant::now();
         let (fares, looks) = (locked(&self.fares), locked(&self.looks));
         let unfit = standing::unfit(&target.wants(), &looks);
@@ -633,8 +675,6 @@ impl Dialler {
                 self.note_failed(server, target, &error);
                 return Err(error);
             }
-        let mut servers = target.servers.clone();
-        target.balance.rotate(&mut servers);
         };
         let mut last = None;
         for endpoint in endpoints {

@@ -109,6 +109,8 @@ pub struct PoolEntry {
     pub changed: Notify,
     /// Why waiting does not help, as long as that is so.
     refusal: Mutex<Option<ClientError>>,
+    /// What clients are not told of the last opening that failed.
+    unsaid: Mutex<Option<String>>,
     /// When an opening last took longer than `server_connect_timeout`, and what that is called.
     unanswered: Mutex<Option<(Instant, ClientError)>>,
     /// When an opening last found no server that takes sessions, and what that is called.
@@ -186,6 +188,11 @@ impl PoolEntry {
 
     /// Why the last opening found no server that takes sessions, if it did, and no longer ago than that.
     pub fn without_server(&self, within: Duration) -> Option<String> {
+    /// What operators are shown of the last opening that failed, where clients are told less.
+    pub fn unsaid(&self) -> Option<String> {
+        locked(&self.unsaid).clone()
+    }
+
         let last = locked(&self.without_server);
         last.as_ref().filter(|(at, _)| at.elapsed() < within).map(|(_, why)| why.clone())
     }
@@ -521,6 +528,7 @@ impl Pools {
             changed: Notify::new(),
             refusal: Mutex::new(None),
             unanswered: Mutex::new(None),
+            unsaid: Mutex::new(None),
             without_server: Mutex::new(None),
             failures: open::Failures::default(),
             clients: AtomicUsize::new(0),

@@ -282,7 +282,7 @@ fn pools(pooler: &dyn Pooler) -> Vec<PoolStatus> {
     let now = pooler.loops().now();
     let status = |entry: crate::admin::pooler::PoolEntry| {
         let totals = Totals::of(&entry.pool.stats);
-        let last_error = entry.pool.last_error().map(|error| error.message);
+        let last_error = entry.last_error();
         let pins = &entry.pool.pins;
         let oldest_pin = pins.oldest().map_or(0, |since| now.since(since).as_secs());
         let queue = entry.pool.lock();

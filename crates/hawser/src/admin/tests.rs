@@ -208,6 +208,7 @@ impl Pooler for Fake {
             wait_at_login: Duration::ZERO,
             logins: 4,
             replication: Replication::None,
+            unsaid: None,
         }]
     }
     fn open(&self, pool: &Pool, _: LoopId) {

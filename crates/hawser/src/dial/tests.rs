@@ -374,6 +374,21 @@ async fn a_server_that_refuses_for_good_is_there() {
     }
 }
 
+#[test]
+fn clients_learn_nothing_of_files_and_settings_and_operators_do() {
+    let path = "/etc/hawser/prod.token";
+    let source = Arc::new(PasswordError::File(path.into(), io::ErrorKind::NotFound.into()));
+    let password = DialError::Password { user: "owner".to_owned(), source };
+    let handed = DialError::NotHandedOver { reason: format!("{path} of owner is another") };
+    for error in [password, handed] {
+        let told = error.to_client_error();
+        assert_eq!(told.code, SqlState::CONNECTION_FAILURE);
+        let words = format!("{}{:?}{:?}", told.message, told.detail, told.hint);
+        assert!(!words.contains("hawser/") && !words.contains("owner"), "{words}");
+        assert!(error.unsaid().is_some_and(|why| why.contains(path) && why.contains("owner")));
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_starts_up_is_worth_waiting_for() {
     let server =
