@@ -138,9 +138,10 @@ fn look_after(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
             service.control.open(pool.clone(), service.loops.least_loaded());
         }
     }
-    let forget_after = entry.forget_after(service);
-    if forget_after.is_some_and(|after| entry.is_forgotten(after)) && !wants_min_size {
-        service.pools.remove(entry);
+    if let Some(after) = entry.forget_after(service)
+        && !wants_min_size
+    {
+        service.pools.forget(entry, after);
     }
 }
 
