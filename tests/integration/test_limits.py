@@ -550,3 +550,21 @@ def test_who_waits_for_a_full_server_keeps_nobody_from_an_empty_one(env):
         holder.close()
         for login in waiting:
             login.join(30)
+
+
+@pooler_only
+@limit(60)
+def test_a_limit_that_is_no_longer_reached_is_no_longer_the_last_error(env):
+    def last_errors():
+        return [row["last_error"] for row in target.pooler.show("pools") if row["last_error"]]
+
+    with env.pooler_with(max_server_connections=1, query_wait_timeout="3s", function_census=False) as target:
+        late = env.connect(target, user="app2")
+        late.execute("select 1")
+        holder = env.connect(target, user="app_trust")
+        holder.execute("begin")
+        equal(late.attempt("select 1").sqlstate, "53300")
+        late.close()
+        equal(last_errors(), ["no more server connections allowed"])
+        holder.execute("commit")
+        until(lambda: not last_errors(), "it is forgotten", seconds=10)

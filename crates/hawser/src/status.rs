@@ -53,9 +53,9 @@ pub struct Status {
     /// What they wait with, and why.
     #[serde(default)]
     pub io: String,
-    /// Clients that are logged in.
+    /// Clients that count towards `clients_max`, those that are logging in among them.
     pub clients: usize,
-    /// Clients that there may be.
+    /// Clients that there may be: `max_client_conn`.
     pub clients_max: u32,
     /// Descriptors in use.
     pub descriptors: u64,
