@@ -23,7 +23,7 @@
 //! the server a process, some 2 ms: one in 250 ms.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -307,22 +307,30 @@ async fn open(
     let permit = limits.server(asker.database, asker.user, &route.bounds);
     let permit = permit.map_err(DialError::Full)?;
     let held = asker.entry.map(|entry| entry.share.hold());
-    let own_bound = OnceLock::new();
+    let (own_bound, has_tried) = (OnceLock::new(), AtomicBool::new(false));
     let gate = |server: &ServerAddress| {
         if claimed.contains(server) {
             return Err(Full::Server(server.clone()));
         }
         let place = limits.address(server, route.per_server);
-        if let Err(full) = &place {
-            let _ = own_bound.set(full.clone()); // the first one counts
+        match &place {
+            Ok(_) => has_tried.store(true, Ordering::Relaxed),
+            Err(full) => drop(own_bound.set(full.clone())), // the first one counts
         }
         place
     };
-    let dialled = service.dialler.dial(&route.target, asker.login, &gate).await;
-    let dialled = dialled.map_err(|error| match error {
-        DialError::Full(full) => DialError::Full(own_bound.into_inner().unwrap_or(full)),
-        error => error,
-    })?;
+    let dialled = match service.dialler.dial(&route.target, asker.login, &gate).await {
+        Ok(dialled) => dialled,
+        Err(error) => {
+            if !has_tried.into_inner() {
+                permit.give_back_unused();
+            }
+            return Err(match error {
+                DialError::Full(full) => DialError::Full(own_bound.into_inner().unwrap_or(full)),
+                error => error,
+            });
+        }
+    };
     if let Some(entry) = asker.entry {
         entry.share.serve();
     }
