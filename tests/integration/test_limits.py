@@ -527,3 +527,44 @@ def test_eviction_takes_the_idle_of_who_has_most_and_the_longest_idle_first(env)
         kept = [pid in left for pid in rich]
         assert kept in ([False, True, True], [False, False, True]) and poor[0] in left, (rich, poor, left)
 
+
+@pooler_only
+@limit(60)
+def test_who_waits_for_a_full_server_keeps_nobody_from_an_empty_one(env):
+    full, empty = f"127.0.0.1:{env.cluster.port}", env.cluster.address
+    database = '\n[[database]]\nname = "{}"\nservers = {}\ndbname = "app"\n'
+    append = database.format("one", [full]) + database.format("two", [full, empty])
+    with env.pooler_with(append=append.replace("'", '"'), max_server_connections_per_server=1, function_census=False,
+                         query_wait_timeout="30s", client_login_timeout="30s") as target:
+        holder = env.connect(target, user="app_trust", database="one")
+        holder.execute("begin")
+        def log_in(user):
+            target.connect(user=user, database="one").close()
+
+        waiting = [Background(log_in, user) for user in ("app", "app2", "app3")]
+        until(lambda: sum(row["cl_waiting"] != "0" for row in target.pooler.show("pools")) == 3, "three pools wait")
+        begun = time.monotonic()
+        env.connect(target, user="app_trust", database="two").execute("select 1")
+        took = time.monotonic() - begun
+        assert took < 2, f"the pool with an empty server waited {took:.1f} s"
+        holder.close()
+        for login in waiting:
+            login.join(30)
+
+
+@pooler_only
+@limit(60)
+def test_a_limit_that_is_no_longer_reached_is_no_longer_the_last_error(env):
+    def last_errors():
+        return [row["last_error"] for row in target.pooler.show("pools") if row["last_error"]]
+
+    with env.pooler_with(max_server_connections=1, query_wait_timeout="3s", function_census=False) as target:
+        late = env.connect(target, user="app2")
+        late.execute("select 1")
+        holder = env.connect(target, user="app_trust")
+        holder.execute("begin")
+        equal(late.attempt("select 1").sqlstate, "53300")
+        late.close()
+        equal(last_errors(), ["no more server connections allowed"])
+        holder.execute("commit")
+        until(lambda: not last_errors(), "it is forgotten", seconds=10)

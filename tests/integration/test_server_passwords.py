@@ -99,7 +99,10 @@ def test_a_command_that_fails_or_hangs_is_told_and_tried_again(env):
         except ServerError as error:
             fields = error.fields
         equal(fields["C"], "08006")
-        assert "exit status: 7" in fields["M"] + fields.get("D", ""), fields
+        words = fields["M"] + fields.get("D", "")
+        assert "the pooler has no password" in words and not ("exit status" in words or program in words or "app2" in words), fields
+        shown = [row["last_error"] for row in target.pooler.show("pools") if row["user"] == "app2"]
+        assert "exit status: 7" in shown[0], f"the reason is the operator's: {shown}"
         until(lambda: 'stderr="not today"' in target.pooler.text(), "the command's complaint in the log")
         equal(target.pooler.text().count("not today"), 1, "it is logged once, not at each attempt")
         token.write_text(SECRET)

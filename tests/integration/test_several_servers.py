@@ -1,6 +1,7 @@
 """Several servers to a database: a primary and a standby that follows it, and which of them will do."""
 
 import itertools
+import socket
 import subprocess
 import threading
 import time
@@ -320,3 +321,54 @@ def test_a_planned_failover_costs_no_client_an_error(env):
                 print(f"    smart shutdown {stopped - began:.2f} s, promotion {promoted - stopped:.2f} s, the longest transaction {max(waits):.2f} s")
                 equal(env.connect(target).value("show port"), str(second.port))
                 equal(env.connect(target).value("select count(*) from committed"), str(sum(load.counts)))
+
+
+@pooler_only
+@limit(90)
+def test_a_silent_first_server_holds_nobody_up_while_another_serves(env):
+    """It cost each new server connection server_connect_timeout, once server_login_retry had passed."""
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as silent:
+        servers = [f"127.0.0.1:{silent.getsockname()[1]}", env.cluster.address]
+        with env.pooler_with(servers=servers, target_session_attrs="primary", pool_size=1, server_lifetime="100ms",
+                             server_probe_interval="200ms", **{**SETTINGS, "server_connect_timeout": "4s"}) as target:
+            client = env.connect(target, timeout=30)
+            client.execute("select 1")
+            until(lambda: any("gives no answer" in (row["reason"] or "") or row["failures"] != "0" for row in target.pooler.show("hosts")), "it is known")
+            time.sleep(2)
+            slowest = 0
+            for _ in range(30):
+                began = time.monotonic()
+                client.execute("select 1")
+                slowest = max(slowest, time.monotonic() - began)
+                time.sleep(0.15)
+            assert slowest < 3, f"a query took {slowest:.1f} s"
+
+
+@pooler_only
+@limit(90)
+def test_a_password_command_that_hangs_delays_no_other_server(env):
+    slow = (f'\n[[database]]\nname = "slow"\nservers = ["{env.cluster.address}"]\nuser = "app2"\ntarget_session_attrs = "primary"\n'
+            'min_pool_size = 1\npassword_command = ["/bin/sh", "-c", "exec sleep 1000"]\n')
+    with standby(env) as second:
+        with env.pooler_with(append=slow, servers=[second.address], target_session_attrs="standby", **PROBED,
+                             **{**SETTINGS, "server_connect_timeout": "15s"}) as target:
+            equal(role(env.connect(target, user="app_trust")), "standby")
+            until(lambda: any(row["database"] == "slow" for row in target.pooler.show("pools")), "its pool is there")
+            time.sleep(2)
+            mark = len(target.pooler.text())
+            second.promote()
+            until(lambda: "the server is left" in target.pooler.text()[mark:], "the promoted standby is left", seconds=8)
+
+
+@pooler_only
+def test_databases_that_open_in_turns_use_all_servers_each(env):
+    """With one count for all, each of two databases had one server to itself."""
+    both = [env.cluster.address, f"127.0.0.1:{env.cluster.port}"]
+    entry = '\n[[database]]\nname = "{}"\nservers = ["{}", "{}"]\ndbname = "app"\nload_balance_hosts = "round-robin"\n'
+    with env.pooler_with(append="".join(entry.format(name, *both) for name in "pq"), pool_size=8, function_census=False) as target:
+        for _ in range(6):
+            for name in "pq":
+                env.connect(target, user="app_trust", database=name).execute("begin")
+        for name in "pq":
+            places = [row["addr"] for row in target.pooler.show("servers") if row["database"] == name]
+            equal(sorted(places.count(place) for place in set(places)), [3, 3], f"server connections of {name}")

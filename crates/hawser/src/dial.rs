@@ -52,7 +52,7 @@ use crate::config::{
 use crate::limits::{AddressPermit, Full};
 use crate::link::links::Links;
 use crate::mptcp::usage::{MptcpUsage, Transport, look_again};
-use crate::process::pooler_number;
+use crate::process::{pooler_number, random_u64};
 use crate::resolve::Resolver;
 use crate::tls::connect::Connecting;
 use enter::{Credentials, EnterError, Entered, enter};
@@ -64,6 +64,9 @@ use unencrypted::Unencrypted;
 /// The first pause after a server has failed; each further one doubles, up to the target's bound.
 const RETRY_AFTER_FIRST: Duration = Duration::from_millis(100);
 
+/// What a client is told to do about what concerns the pooler's host alone.
+const SEE_THE_LOG: &str = "Ask the pooler's administrator: its log has the reason.";
+
 /// Where a database is, and how to get there.
 #[derive(Clone, Debug)]
 pub struct Target {
@@ -74,7 +77,7 @@ pub struct Target {
     /// How far a standby may be behind.
     pub max_replica_lag: Option<Duration>,
     /// Which is tried first.
-    pub balance: LoadBalanceHosts,
+    pub balance: Balance,
     /// How connections are encrypted.
     pub tls: Arc<Connecting>,
     /// Bound of one attempt.
@@ -93,6 +96,41 @@ pub struct Target {
     pub proxy: ProxyProtocol,
     /// Where the password of their user is, if it is not in the configuration.
     pub password: Option<PasswordSource>,
+}
+
+/// Which of several servers is tried first.
+#[derive(Clone, Debug)]
+pub enum Balance {
+    /// The first one.
+    InOrder,
+    /// Each in turn. The count is one pool's: of one that pools share, those that open connections in turns
+    /// would get one server each.
+    InTurn(Arc<AtomicUsize>),
+}
+
+impl Balance {
+    /// What the setting asks for, of one pool. It begins anywhere: else the first connections of all pools
+    /// went to the first server.
+    pub fn new(setting: LoadBalanceHosts) -> Self {
+        match setting {
+            LoadBalanceHosts::Disable => Self::InOrder,
+            LoadBalanceHosts::RoundRobin => {
+                let begin = random_u64() >> 32; // so that it does not wrap
+                Self::InTurn(Arc::new(AtomicUsize::new(usize::try_from(begin).unwrap_or(0))))
+            }
+        }
+    }
+
+    /// Puts servers in the order of this attempt.
+    fn rotate(&self, servers: &mut [ServerAddress]) {
+        match self {
+            Self::InOrder => {}
+            Self::InTurn(_) if servers.is_empty() => {}
+            Self::InTurn(count) => {
+                servers.rotate_left(count.fetch_add(1, Ordering::Relaxed) % servers.len());
+            }
+        }
+    }
 }
 
 /// As whom to log in, to what.
@@ -270,7 +308,8 @@ impl DialError {
         }
     }
 
-    /// What a client is told. The server's own words where there are any.
+    /// What a client is told: the server's own words where there are any, and nothing of files and settings
+    /// of this host.
     pub fn to_client_error(&self) -> ClientError {
         match self {
             Self::Refused { error, .. } if self.is_fatal() => ClientError {
@@ -281,7 +320,43 @@ impl DialError {
             Self::Authentication { .. } => {
                 ClientError::fatal(SqlState::INVALID_AUTHORIZATION, self.to_string())
             }
-            _ => ClientError::fatal(SqlState::CONNECTION_FAILURE, self.to_string()),
+            Self::Password { .. } => ClientError::fatal(
+                SqlState::CONNECTION_FAILURE,
+                "the pooler has no password for its server connections",
+            )
+            .hint(SEE_THE_LOG),
+            Self::NotHandedOver { .. } => ClientError::fatal(
+                SqlState::CONNECTION_FAILURE,
+                "the pooler's server connections cannot be handed over to clients",
+            )
+            .hint(SEE_THE_LOG),
+            Self::Refused { .. }
+            | Self::Resolve { .. }
+            | Self::Connect { .. }
+            | Self::Tls { .. }
+            | Self::Timeout { .. }
+            | Self::Talk { .. }
+            | Self::Lagging { .. }
+            | Self::Unsuitable { .. } => {
+                ClientError::fatal(SqlState::CONNECTION_FAILURE, self.to_string())
+            }
+        }
+    }
+
+    /// What operators are shown where clients are told less.
+    pub fn unsaid(&self) -> Option<String> {
+        match self {
+            Self::Password { .. } | Self::NotHandedOver { .. } => Some(self.to_string()),
+            Self::Authentication { .. }
+            | Self::Full(_)
+            | Self::Refused { .. }
+            | Self::Resolve { .. }
+            | Self::Connect { .. }
+            | Self::Tls { .. }
+            | Self::Timeout { .. }
+            | Self::Talk { .. }
+            | Self::Lagging { .. }
+            | Self::Unsuitable { .. } => None,
         }
     }
 
@@ -446,7 +521,7 @@ pub struct Dialler {
     /// Those whose servers are to be given up when nothing is heard of them: `server_lost_timeout`.
     watch: Arc<Watch>,
     /// Those that are not in the configuration.
-    passwords: Passwords,
+    passwords: Arc<Passwords>,
     places: Mutex<Places>,
     fares: Mutex<HashMap<ServerAddress, Fare>>,
     /// Servers that are looked at.
@@ -455,7 +530,6 @@ pub struct Dialler {
     reportless: Mutex<HashSet<ServerAddress>>,
     /// Number of the next attempt to connect, from 1 on: what its server connection is called.
     attempts: AtomicU64,
-    turn: AtomicUsize,
 }
 
 type Reached = (Talk, Entered, (ServerAddressId, Known));
@@ -539,18 +613,33 @@ impl Dialler {
         }))
     }
 
-    /// The servers in the order in which they are to be tried.
+    /// The servers in the order in which they are to be tried: those last that do not answer, or did not
+    /// lately, and before these those that the last look found unfit.
+    ///
+    /// None is left out: a look ends sooner than an attempt may, and its finding may be old.
     fn in_order(&self, target: &Target) -> Vec<ServerAddress> {
-        let mut servers = target.servers.clone();
-        if target.balance == LoadBalanceHosts::RoundRobin && !servers.is_empty() {
-            let turn = self.turn.fetch_add(1, Ordering::Relaxed) % servers.len();
-            servers.rotate_left(turn);
+        #[derive(PartialEq, Eq, PartialOrd, Ord)]
+        enum Hope {
+            Good,
+            Unfit,
+            Silent,
         }
+        let mut servers = target.servers.clone();
+        target.balance.rotate(&mut servers);
         let now = Instant::now();
-        let fares = locked(&self.fares);
-        servers.sort_by_key(
-            |server| matches!(fares.get(server), Some(Fare::Failing { until, .. }) if *until > now),
-        );
+        let (fares, looks) = (locked(&self.fares), locked(&self.looks));
+        let unfit = standing::unfit(&target.wants(), &looks);
+        let hope = |server: &ServerAddress| {
+            let failed =
+                matches!(fares.get(server), Some(Fare::Failing { until, .. }) if *until > now);
+            match looks.get(server) {
+                _ if failed => Hope::Silent,
+                Some(look) if look.silent => Hope::Silent,
+                _ if unfit.iter().any(|(one, _)| one == server) => Hope::Unfit,
+                _ => Hope::Good,
+            }
+        };
+        servers.sort_by_key(hope);
         servers
     }
 
@@ -594,7 +683,10 @@ impl Dialler {
                     self.note_reached(server);
                     return Ok(reached);
                 }
-                Err(error) if error.is_fatal() => return Err(error),
+                Err(error) if error.is_fatal() => {
+                    self.note_reached(server); // it is there, and says no
+                    return Err(error);
+                }
                 Err(error) => last = Some(error),
             }
         }

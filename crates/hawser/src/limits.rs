@@ -247,7 +247,7 @@ impl Limits {
         counts.servers += 1;
         let database = add(&mut counts.servers_by_database, database);
         let user = add(&mut counts.servers_by_user, user);
-        Ok(ServerPermit { limits: self.clone(), database, user })
+        Ok(ServerPermit { limits: self.clone(), database, user, wakes: true })
     }
 
     /// A place for a connection to this server.
@@ -427,6 +427,16 @@ pub struct ServerPermit {
     limits: Arc<Limits>,
     database: Arc<str>,
     user: Arc<str>,
+    /// Those that wait for a place are woken when this one is free.
+    wakes: bool,
+}
+
+impl ServerPermit {
+    /// Gives a place back for which there was no server. Nobody is woken by it: one that waits for a server
+    /// would wake itself, again and again without a pause.
+    pub fn give_back_unused(mut self) {
+        self.wakes = false;
+    }
 }
 
 impl Drop for ServerPermit {
@@ -436,7 +446,9 @@ impl Drop for ServerPermit {
         remove(&mut counts.servers_by_database, &self.database);
         remove(&mut counts.servers_by_user, &self.user);
         drop(counts);
-        self.limits.server_freed.notify_waiters();
+        if self.wakes {
+            self.limits.server_freed.notify_waiters();
+        }
     }
 }
 
@@ -591,5 +603,19 @@ mod tests {
         drop(permit);
         freed.await;
         limits.server("d", "u", &bounds).unwrap();
+    }
+
+    #[test]
+    fn a_place_without_a_server_is_free_again_and_wakes_nobody() {
+        let limits = Arc::new(Limits::default());
+        let bounds =
+            ServerBounds { total: Limit::new(1), database: Limit::NONE, user: Limit::NONE };
+        let permit = limits.server("d", "u", &bounds).unwrap();
+        let mut freed = std::pin::pin!(limits.server_freed());
+        let mut context = Context::from_waker(Waker::noop());
+        permit.give_back_unused();
+        assert!(freed.as_mut().poll(&mut context).is_pending());
+        drop(limits.server("d", "u", &bounds).unwrap());
+        assert!(freed.as_mut().poll(&mut context).is_ready());
     }
 }

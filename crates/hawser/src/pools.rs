@@ -44,7 +44,7 @@ use crate::config::{self, Config, DatabaseConfig, PoolLimits, Timeout};
 use crate::dial::enter::Credentials;
 use crate::dial::hand_over::Secret;
 use crate::dial::password::{self, PasswordSource};
-use crate::dial::{Login, Target};
+use crate::dial::{Balance, Login, Target};
 use crate::limits::ServerBounds;
 use crate::login::access::Access;
 use crate::loops::Pool;
@@ -57,6 +57,8 @@ use checked::CheckedValues;
 /// Pools of one database and role for sessions with different settings that only a connect can set:
 /// each has server connections of its own.
 const CONNECT_ONLY_POOLS_MAX: usize = 64;
+/// A login that has found its pool counts as its client within this: nothing that waits is in between.
+const ENTERS_WITHIN: Duration = Duration::from_millis(500);
 /// How long such a pool has neither had a client nor a server connection before another may take its
 /// place.
 const UNUSED_AFTER: Duration = Duration::from_secs(1);
@@ -107,6 +109,8 @@ pub struct PoolEntry {
     pub mode: Mutex<PoolMode>,
     /// Something has come of an opening.
     pub changed: Notify,
+    /// What clients are not told of the last opening that failed.
+    unsaid: Mutex<Option<String>>,
     /// Why waiting does not help, as long as that is so.
     refusal: Mutex<Option<ClientError>>,
     /// When an opening last took longer than `server_connect_timeout`, and what that is called.
@@ -182,6 +186,11 @@ impl PoolEntry {
     /// Why waiting for a backend does not help, if it does not.
     pub fn refusal(&self) -> Option<ClientError> {
         locked(&self.refusal).clone()
+    }
+
+    /// What operators are shown of the last opening that failed, where clients are told less.
+    pub fn unsaid(&self) -> Option<String> {
+        locked(&self.unsaid).clone()
     }
 
     /// Why the last opening found no server that takes sessions, if it did, and no longer ago than that.
@@ -519,6 +528,7 @@ impl Pools {
             route: ArcSwap::from_pointee(route),
             mode: Mutex::new(mode),
             changed: Notify::new(),
+            unsaid: Mutex::new(None),
             refusal: Mutex::new(None),
             unanswered: Mutex::new(None),
             without_server: Mutex::new(None),
@@ -533,8 +543,16 @@ impl Pools {
         }
     }
 
-    fn remove(&self, entry: &PoolEntry) {
-        locked(&self.registry).remove(entry);
+    /// Removes a pool that has had neither a client nor a server connection for so long. Under the lock under
+    /// which a login finds the pool, which makes it wanted again: one that comes now keeps it. Whether it
+    /// has gone.
+    fn forget(&self, entry: &PoolEntry, after: Duration) -> bool {
+        let mut registry = locked(&self.registry);
+        let is_forgotten = entry.is_forgotten(after.max(ENTERS_WITHIN));
+        if is_forgotten {
+            registry.remove(entry);
+        }
+        is_forgotten
     }
 
     /// Gives each pool what the configuration now says. Begins a new epoch where the way to the
@@ -640,7 +658,7 @@ pub(crate) fn target(
         servers: database.servers.clone(),
         session_attrs: database.target_session_attrs,
         max_replica_lag: database.max_replica_lag.get(),
-        balance: database.load_balance_hosts,
+        balance: Balance::new(database.load_balance_hosts),
         tls: connectings.of(database),
         connect_timeout: reload.servers.server_connect_timeout,
         dns_max_ttl: reload.servers.dns_max_ttl,
@@ -754,11 +772,12 @@ fn settings(
 mod tests {
     use super::*;
 
+    const CONFIG: &str = "[[database]]\nname = \"*\"\nservers = \"localhost:1\"\n\
+                          [auth]\nauth_type = \"trust\"\n[[user]]\nname = \"ann\"\n";
+
     #[test]
     fn pools_for_settings_that_only_a_connect_can_set_are_bounded_for_each_user() {
-        let text = "[[database]]\nname = \"*\"\nservers = \"localhost:1\"\n\
-                    [auth]\nauth_type = \"trust\"\n[[user]]\nname = \"ann\"\n";
-        let config = Arc::new(Config::from_str(text, "test.toml").unwrap());
+        let config = Arc::new(Config::from_str(CONFIG, "test.toml").unwrap());
         let in_force = ArcSwap::new(config.clone());
         let database = config.database("app").unwrap();
         let pools = Pools::new(1);
@@ -787,5 +806,34 @@ mod tests {
         get("ann", CONNECT_ONLY_POOLS_MAX).unwrap();
         assert_eq!(pools.all().len(), 3, "unused ones have gone; the one in use has not");
         drop(place);
+    }
+
+    #[test]
+    fn a_pool_that_a_login_has_just_found_is_not_forgotten() {
+        let config = Arc::new(Config::from_str(CONFIG, "test.toml").unwrap());
+        let in_force = ArcSwap::new(config.clone());
+        let database = config.database("app").unwrap();
+        let pools = Pools::new(1);
+        let wanted = Wanted {
+            database: "app",
+            user: "ann",
+            connect_only: &[],
+            replication: Replication::None,
+            credentials: Arc::new(Credentials::new(&crate::auth::secret::Secret::None, None)),
+        };
+        let get = || pools.get_or_create(&in_force, &config, database, &wanted).unwrap();
+        let entry = get();
+        std::thread::sleep(ENTERS_WITHIN + Duration::from_millis(10));
+        get(); // a login, which has not counted itself yet
+        assert!(!pools.forget(&entry, Duration::ZERO));
+        std::thread::sleep(ENTERS_WITHIN + Duration::from_millis(10));
+        let place = entry.enter();
+        assert!(!pools.forget(&entry, Duration::ZERO));
+        assert!(pools.by_id(entry.pool.id).is_some());
+        drop(place);
+        std::thread::sleep(ENTERS_WITHIN + Duration::from_millis(10));
+        assert!(pools.forget(&entry, Duration::ZERO));
+        assert!(pools.by_id(entry.pool.id).is_none());
+        assert_ne!(get().pool.id, entry.pool.id);
     }
 }

@@ -53,9 +53,9 @@ pub struct Status {
     /// What they wait with, and why.
     #[serde(default)]
     pub io: String,
-    /// Clients that are logged in.
+    /// Clients that count towards `clients_max`, those that are logging in among them.
     pub clients: usize,
-    /// Clients that there may be.
+    /// Clients that there may be: `max_client_conn`.
     pub clients_max: u32,
     /// Descriptors in use.
     pub descriptors: u64,
@@ -282,7 +282,7 @@ fn pools(pooler: &dyn Pooler) -> Vec<PoolStatus> {
     let now = pooler.loops().now();
     let status = |entry: crate::admin::pooler::PoolEntry| {
         let totals = Totals::of(&entry.pool.stats);
-        let last_error = entry.pool.last_error().map(|error| error.message);
+        let last_error = entry.last_error();
         let pins = &entry.pool.pins;
         let oldest_pin = pins.oldest().map_or(0, |since| now.since(since).as_secs());
         let queue = entry.pool.lock();

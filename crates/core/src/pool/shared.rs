@@ -497,6 +497,11 @@ impl<B> SharedPool<B> {
         unpoisoned(self.last_error.lock()).clone()
     }
 
+    /// Forgets why no backend could be opened, if `is_over` says so of it.
+    pub fn forget_last_error_if(&self, is_over: impl FnOnce(&ClientError) -> bool) {
+        unpoisoned(self.last_error.lock()).take_if(|error| is_over(error));
+    }
+
     /// Keeps or forgets why no backend could be opened.
     pub fn set_last_error(&self, error: Option<ClientError>) {
         *unpoisoned(self.last_error.lock()) = error;

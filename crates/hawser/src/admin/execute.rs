@@ -138,7 +138,13 @@ fn known<'a>(
         .hint("SHOW DATABASES lists them."))
 }
 
-/// The pools of a database, or all.
+/// The pools of a database, or all; whether or not it is known.
+fn list(pooler: &dyn Pooler, database: Option<&str>) -> Vec<Pool> {
+    let wanted = |pool: &Pool| database.is_none_or(|name| pool.database == name);
+    pooler.pools().into_iter().map(|entry| entry.pool).filter(wanted).collect()
+}
+
+/// The pools of a database that is known, or all.
 fn pools_of(
     pooler: &dyn Pooler,
     database: Option<&str>,
@@ -147,8 +153,7 @@ fn pools_of(
     if let Some(database) = database {
         known(pooler, database, verb)?;
     }
-    let wanted = |pool: &Pool| database.is_none_or(|name| pool.database == name);
-    Ok(pooler.pools().into_iter().map(|entry| entry.pool).filter(wanted).collect())
+    Ok(list(pooler, database))
 }
 
 fn already_paused() -> ClientError {
@@ -193,7 +198,10 @@ fn is_paused(pooler: &dyn Pooler, database: Option<&str>) -> bool {
 }
 
 fn resume(pooler: &dyn Pooler, database: Option<&str>) -> Result<Tag, ClientError> {
-    let pools = pools_of(pooler, database, "resume")?;
+    if let Some(database) = database {
+        known(pooler, database, "resume")?;
+    }
+    // The gate first, the list after it: a pool that is made in between is on the list, or finds the gate open.
     if !pooler.gates().resume(database) {
         let message = match database {
             Some(database) => format!("database {database} is not paused"),
@@ -202,7 +210,7 @@ fn resume(pooler: &dyn Pooler, database: Option<&str>) -> Result<Tag, ClientErro
         return Err(error(SqlState::CANNOT_CONNECT_NOW, message));
     }
     tracing::info!(database, "resumed by an administrator");
-    for pool in pools {
+    for pool in list(pooler, database) {
         // Of a pool that the other kind of pause still holds, nothing is resumed.
         if pooler.gates().is_paused(&pool.database) {
             continue;

@@ -61,12 +61,20 @@ pub struct PoolEntry {
     pub logins: u64,
     /// What it replicates.
     pub replication: Replication,
+    /// What clients are not told of the last server connection that could not be opened.
+    pub unsaid: Option<String>,
 }
 
 impl PoolEntry {
     /// What SHOW STATS counts of it.
     pub fn totals(&self) -> Totals {
         Totals { logins: self.logins, ..Totals::of(&self.pool.stats) }
+    }
+
+    /// Why no server connection could be opened lately, for operators.
+    pub fn last_error(&self) -> Option<String> {
+        let told = self.pool.last_error()?;
+        Some(self.unsaid.clone().unwrap_or(told.message))
     }
 
     /// Clients that wait: in the pool's queue, and at their login.
@@ -240,8 +248,8 @@ impl Gates {
         self.lock().pauses(database)
     }
 
-    /// Pauses a pool of `database` if that is paused. A RESUME ends the pause first, and resumes the pools
-    /// after that: so none stays paused by itself.
+    /// Pauses a pool of `database` if that is paused. RESUME ends the pause first, and lists and resumes
+    /// the pools after that: so none stays paused by itself.
     pub fn pause_pool(&self, database: &str, pause: impl FnOnce()) {
         let closed = self.lock();
         if closed.pauses(database) {

@@ -295,6 +295,7 @@ impl Pooler for Running {
                     wait_at_login,
                     logins: entry.login_count(),
                     replication: entry.route.load().login.replication,
+                    unsaid: entry.unsaid(),
                 }
             })
             .collect()

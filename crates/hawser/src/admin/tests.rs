@@ -74,6 +74,8 @@ pub(crate) struct Fake {
     loops: Loops,
     home: Arc<Loop>,
     pub(crate) pool: Pool,
+    /// A pool whose first client logs in right after the first list of pools from now on.
+    late: Mutex<Option<Pool>>,
     limits: Arc<Limits>,
     gates: Gates,
     tally: Tally,
@@ -108,6 +110,7 @@ pub(crate) fn fake() -> Arc<Fake> {
         loops: Loops::new(vec![home.start()], Instant::now()),
         home,
         pool: Arc::new(pool),
+        late: Mutex::default(),
         limits: Arc::default(),
         gates: Gates::default(),
         tally: Tally::default(),
@@ -195,6 +198,9 @@ impl Pooler for Fake {
         &self.loops
     }
     fn pools(&self) -> Vec<PoolEntry> {
+        if let Some(late) = self.late.lock().unwrap().take() {
+            self.gates.pause_pool(&late.database, || late.lock().pause());
+        }
         vec![PoolEntry {
             pool: self.pool.clone(),
             clients: 3,
@@ -202,6 +208,7 @@ impl Pooler for Fake {
             wait_at_login: Duration::ZERO,
             logins: 4,
             replication: Replication::None,
+            unsaid: None,
         }]
     }
     fn open(&self, pool: &Pool, _: LoopId) {
@@ -467,6 +474,21 @@ async fn pause_waits_for_the_last_server_and_resume_ends_it() {
     assert!(!fake.pool.lock().is_paused());
     assert_eq!(fake.orders.lock().unwrap().pop_front().as_deref(), Some("open app"));
     assert_eq!(operator.answer("RESUME app").await, "57P03");
+}
+
+#[tokio::test]
+async fn resume_leaves_no_pool_paused_that_is_made_meanwhile() {
+    for command in ["RESUME", "RESUME app"] {
+        let fake = fake();
+        let mut operator = Operator::connect(&fake, Role::Admin).await;
+        let pause = command.replace("RESUME", "PAUSE");
+        assert_eq!(operator.answer(&pause).await, "PAUSE");
+        let late = SharedPool::new(PoolId(2), "app", "ann", PoolSettings::default(), 1, 0);
+        let late = Arc::new(late);
+        *fake.late.lock().unwrap() = Some(late.clone());
+        assert_eq!(operator.answer(command).await, "RESUME");
+        assert!(!late.lock().is_paused(), "{command}");
+    }
 }
 
 #[tokio::test]

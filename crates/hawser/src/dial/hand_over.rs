@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use hawser_core::engine::hand_over::HandOverKey;
-use hawser_core::wire::error::SqlState;
+use hawser_core::wire::error::{ClientError, SqlState};
 use hawser_core::wire::{TransactionStatus, backend};
 use ring::hmac;
 
@@ -181,14 +181,7 @@ pub async fn begin(
             {
                 return Ok(key);
             }
-            (backend::ERROR, body) => {
-                let error = server_error(&body);
-                return because(format!(
-                    "the server does not take its sessions to be handed over ({}): \
-                     hand_over_secret_file is to be the same as the server's hawser.secret_file",
-                    error.message
-                ));
-            }
+            (backend::ERROR, body) => return Err(refused(server_error(&body))),
             (backend::PARAMETER_STATUS | backend::NOTICE, _) => {}
             (kind, _) => {
                 let what = format!("message of kind 0x{kind:02x} for a hand-over");
@@ -197,6 +190,22 @@ pub async fn begin(
         }
     }
     Err(TalkError::Protocol("no end of a hand-over".to_owned()).into())
+}
+
+/// What follows from the server's error to the first message. Only what the extension itself says (handover.c,
+/// identity.c) will be the same the next time.
+fn refused(error: ClientError) -> NotHandedOver {
+    let says =
+        format!("the server does not take its sessions to be handed over ({})", error.message);
+    match &error.code.0 {
+        // Also where the message is not from one with its secret.
+        b"42501" => NotHandedOver::Because(format!(
+            "{says}: hand_over_secret_file is to be the same as the server's hawser.secret_file"
+        )),
+        b"08P01" | b"0A000" | b"28000" => NotHandedOver::Because(says),
+        // It ends, is out of memory, or the like.
+        _ => NotHandedOver::Talk(TalkError::Server(Box::new(error))),
+    }
 }
 
 /// No such function, schema or type.
@@ -240,6 +249,18 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert!(Secret::load(&path).is_err());
         assert_eq!(format!("{:?}", Secret(good.into())), "Secret(..)");
+    }
+
+    #[test]
+    fn an_error_that_is_not_the_extensions_says_nothing_of_the_secret() {
+        let of = |code: &[u8; 5]| refused(ClientError::fatal(SqlState(*code), "no"));
+        for (code, names_the_secret) in [(b"42501", true), (b"08P01", false), (b"0A000", false)] {
+            let NotHandedOver::Because(why) = of(code) else { panic!("waiting mends nothing") };
+            assert_eq!(why.contains("secret_file"), names_the_secret, "{why}");
+        }
+        for code in [b"57P01", b"53200", b"57014"] {
+            assert!(matches!(of(code), NotHandedOver::Talk(TalkError::Server(_))));
+        }
     }
 
     #[test]

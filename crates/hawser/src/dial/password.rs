@@ -120,6 +120,28 @@ impl fmt::Debug for Passwords {
 }
 
 impl Passwords {
+    /// The password of now, for one that waits no longer than `patience`. A command may take longer: it goes
+    /// on, and the next that asks takes what it has printed.
+    pub async fn get_soon(
+        self: &Arc<Self>,
+        source: &PasswordSource,
+        within: Duration,
+        patience: Duration,
+    ) -> Option<Arc<Credentials>> {
+        let get = async {
+            drop(self.slot(source).lock().await); // nothing is begun while another asks: so few tasks wait
+            let (this, source) = (self.clone(), source.clone());
+            let get = tokio::spawn(async move { this.get(&source, None, within).await });
+            get.await.ok()?.ok() // a failure, or a panic, is in the log
+        };
+        timeout(patience, get).await.ok().flatten()
+    }
+
+    fn slot(&self, source: &PasswordSource) -> Slot {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.entry(source.clone()).or_default().clone()
+    }
+
     /// The password of now. `refused`: these have been refused, others are to be had if there are
     /// any. `within`: the bound on a command.
     ///
@@ -131,10 +153,7 @@ impl Passwords {
         refused: Option<&Arc<Credentials>>,
         within: Duration,
     ) -> Result<Arc<Credentials>, Arc<PasswordError>> {
-        let slot = {
-            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            all.entry(source.clone()).or_default().clone()
-        };
+        let slot = self.slot(source);
         let begun = Instant::now();
         // Others that come meanwhile wait here, and take what this one has got.
         let mut state = slot.lock().await;
@@ -310,6 +329,23 @@ mod tests {
         let source = PasswordSource { user: "ann".to_owned(), place };
         let error = passwords.get(&source, None, LONG).await.map(|_| ()).unwrap_err();
         assert!(matches!(*error, PasswordError::Run(..)), "{error}");
+    }
+
+    #[tokio::test]
+    async fn one_that_waits_no_longer_leaves_the_command_running() {
+        let path = std::env::temp_dir().join(format!("hawser-slow-token-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let script = format!("echo x >> {}; sleep 1; echo slow", path.display());
+        let (passwords, source) = (Arc::new(Passwords::default()), shell(&script, LONG));
+        let soon = passwords.get_soon(&source, LONG, Duration::from_millis(50)).await;
+        assert!(soon.is_none(), "it has not waited");
+        let begun = Instant::now();
+        while passwords.get_soon(&source, LONG, Duration::from_millis(50)).await.is_none() {
+            assert!(begun.elapsed() < LONG);
+        }
+        let runs = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(runs.lines().count(), 1, "the first run's password is taken");
     }
 
     #[tokio::test]

@@ -170,7 +170,7 @@ pub struct Look {
     pub standing: Standing,
     /// How far it is behind.
     pub lag: Duration,
-    /// The last look got no answer.
+    /// The last look got no answer. A refusal is one.
     pub silent: bool,
     /// When the look began that has last got one.
     pub answered: Time,
@@ -237,7 +237,8 @@ pub fn unfit(wants: &Wants<'_>, looks: &Looks) -> Vec<(ServerAddress, Unfit)> {
 }
 
 impl Dialler {
-    /// Looks at a server, by a connection of its own, which no limit counts.
+    /// Looks at a server, by a connection of its own, which no limit counts. `None`: not by this login, which
+    /// the server refuses, or whose password is not there within `within`.
     pub async fn look_at(
         &self,
         server: &ServerAddress,
@@ -245,13 +246,9 @@ impl Dialler {
         login: &Login,
         within: Duration,
     ) -> Option<Standing> {
-        // A command may take longer than a look: it has its own bound.
         let credentials = match target.password.as_ref() {
             Some(source) if source.user == login.user => {
-                match self.passwords.get(source, None, target.connect_timeout).await {
-                    Ok(credentials) => credentials,
-                    Err(_) => return None,
-                }
+                self.passwords.get_soon(source, target.connect_timeout, within).await?
             }
             _ => login.credentials.clone(),
         };

@@ -8,6 +8,7 @@ use hawser_core::wire::build;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::standing::{Look, Standing};
 use super::*;
 use crate::auth::md5::Md5Hash;
 use crate::auth::message;
@@ -209,7 +210,7 @@ pub(crate) fn target(servers: &[&ServerAddress], tls: Connecting) -> Target {
         servers: servers.iter().map(|server| (*server).clone()).collect(),
         session_attrs: TargetSessionAttrs::Any,
         max_replica_lag: None,
-        balance: LoadBalanceHosts::Disable,
+        balance: Balance::new(LoadBalanceHosts::Disable),
         tls: Arc::new(tls),
         connect_timeout: Duration::from_secs(5),
         dns_max_ttl: Duration::from_secs(10),
@@ -308,6 +309,84 @@ async fn what_waiting_does_not_mend_ends_the_search() {
     assert_eq!(told.code, SqlState::INVALID_CATALOG_NAME);
     assert_eq!(told.message, "database \"app\" does not exist");
     assert_eq!(other_connects.load(Ordering::SeqCst), 0);
+}
+
+fn look(standing: Standing, silent: bool) -> Look {
+    Look { standing, lag: Duration::ZERO, silent, answered: hawser_core::time::Time::ZERO }
+}
+
+#[tokio::test]
+async fn a_server_that_the_looks_find_silent_or_unfit_is_tried_last_and_is_tried() {
+    let (silent, unfit, good) =
+        (Fake::new(Door::HangUp), Fake::new(Door::Trust), Fake::new(Door::Trust));
+    let connects = [&silent, &unfit, &good].map(|fake| fake.connects.clone());
+    let silent = silent.start().await;
+    let (unfit, good) = (unfit.start().await, good.start().await);
+    let target = target(&[&silent, &unfit, &good], Connecting::never());
+    let dialler = Dialler::default();
+    dialler.set_looks(HashMap::from([
+        (silent.clone(), look(Standing::Unknown, true)),
+        (unfit.clone(), look(Standing::NotAccepting, false)),
+    ]));
+    let dialled = dial(&dialler, &target, &login(&Secret::None)).await.unwrap();
+    assert_eq!(dialler.place(dialled.server).unwrap().configured, good);
+    let counts = || connects.each_ref().map(|connects| connects.load(Ordering::SeqCst));
+    assert_eq!(counts(), [0, 0, 1]);
+    let only = Target { servers: vec![silent.clone(), unfit.clone()], ..target.clone() };
+    let dialled = dial(&dialler, &only, &login(&Secret::None)).await.unwrap();
+    assert_eq!(dialler.place(dialled.server).unwrap().configured, unfit);
+    let only = Target { servers: vec![silent], ..target };
+    dial(&dialler, &only, &login(&Secret::None)).await.unwrap_err();
+    assert_eq!(counts(), [1, 1, 1]);
+}
+
+#[tokio::test]
+async fn each_pool_takes_servers_in_turn_by_itself() {
+    let (one, two) = (Fake::new(Door::Trust).start().await, Fake::new(Door::Trust).start().await);
+    let dialler = Dialler::default();
+    let of_pool = || Target {
+        balance: Balance::new(LoadBalanceHosts::RoundRobin),
+        ..target(&[&one, &two], Connecting::never())
+    };
+    let pools = [of_pool(), of_pool()];
+    let mut places = [Vec::new(), Vec::new()];
+    for _ in 0..4 {
+        for (pool, places) in pools.iter().zip(&mut places) {
+            let dialled = dial(&dialler, pool, &login(&Secret::None)).await.unwrap();
+            places.push(dialler.place(dialled.server).unwrap().configured);
+        }
+    }
+    for places in places {
+        assert_eq!(places.iter().filter(|place| **place == one).count(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_for_good_is_there() {
+    for (code, state) in [("3D000", "up"), ("28000", "up"), ("57P03", "down"), ("53300", "down")] {
+        let server = Fake::new(Door::Refuse(code, "no")).start().await;
+        let (dialler, target) = (Dialler::default(), target(&[&server], Connecting::never()));
+        let lost =
+            DialError::Resolve { host: "db".to_owned(), source: io::ErrorKind::Other.into() };
+        dialler.note_failed(&server, &target, &lost);
+        dial(&dialler, &target, &login(&Secret::None)).await.unwrap_err();
+        assert_eq!(dialler.server_rows("app", &target.wants())[0].state.name(), state, "{code}");
+    }
+}
+
+#[test]
+fn clients_learn_nothing_of_files_and_settings_and_operators_do() {
+    let path = "/etc/hawser/prod.token";
+    let source = Arc::new(PasswordError::File(path.into(), io::ErrorKind::NotFound.into()));
+    let password = DialError::Password { user: "owner".to_owned(), source };
+    let handed = DialError::NotHandedOver { reason: format!("{path} of owner is another") };
+    for error in [password, handed] {
+        let told = error.to_client_error();
+        assert_eq!(told.code, SqlState::CONNECTION_FAILURE);
+        let words = format!("{}{:?}{:?}", told.message, told.detail, told.hint);
+        assert!(!words.contains("hawser/") && !words.contains("owner"), "{words}");
+        assert!(error.unsaid().is_some_and(|why| why.contains(path) && why.contains("owner")));
+    }
 }
 
 #[tokio::test]

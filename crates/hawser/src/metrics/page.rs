@@ -94,8 +94,8 @@ fn fill(html: &mut String, pooler: &dyn Pooler) -> std::fmt::Result {
             let size = queue.limits().size;
             (entry.waiting(&queue), queue.total(), queue.idle_count(), size, queue.is_paused())
         };
-        let note = match pool.last_error() {
-            Some(error) => error.message,
+        let note = match entry.last_error() {
+            Some(reason) => reason,
             None if paused => "paused".to_owned(),
             None => String::new(),
         };

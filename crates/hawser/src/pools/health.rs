@@ -6,6 +6,8 @@
 //! ```text
 //!   idle server connections are closed; lent ones at the end of their transaction; new ones go elsewhere
 //! ```
+//! Each look is acted on when it ends: one that takes long, for the server or a `password_command` is slow,
+//! delays what is known of that server alone.
 //! # Why a new connection for each look
 //! A server in a smart shutdown serves those it has and refuses new ones: only a new one shows it. And one
 //! that stays would keep that shutdown from its end.
@@ -19,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use hawser_core::engine::{Backend, ToLoop};
 use hawser_core::time::Time;
-use tokio::task::JoinSet;
+use tokio::task::{Id, JoinError, JoinSet};
 
 use super::{PoolEntry, Route, upkeep};
 use crate::config::{ServerAddress, TargetSessionAttrs};
@@ -32,24 +34,49 @@ const OFF_PERIOD: Duration = Duration::from_secs(1);
 const LOGINS_A_LOOK: usize = 3;
 /// How long a look may take, where the interval is shorter.
 const LOOK_AT_LEAST: Duration = Duration::from_secs(1);
+/// What comes so soon after a look is acted on together with it: those at a primary and its standbys are
+/// compared, and each time all pools are gone through.
+const TOGETHER: Duration = Duration::from_millis(20);
 
 /// Looks at servers until the process ends.
 pub async fn run(service: Arc<Service>) {
     let mut health = Health::default();
+    let mut due = tokio::time::Instant::now();
     loop {
-        let interval = service.config.load().reload.servers.server_probe_interval.get();
-        tokio::time::sleep(interval.unwrap_or(OFF_PERIOD)).await;
+        let mut ended = Vec::new();
+        tokio::select! {
+            () = tokio::time::sleep_until(due) => {
+                let interval = interval(&service);
+                due = tokio::time::Instant::now() + interval.unwrap_or(OFF_PERIOD);
+                if let Some(interval) = interval {
+                    health.begin_looks(&service, interval);
+                }
+            }
+            Some(look) = health.looks.join_next_with_id() => {
+                tokio::time::sleep(TOGETHER).await;
+                ended.push(look);
+                ended.extend(std::iter::from_fn(|| health.looks.try_join_next_with_id()));
+            }
+        }
         if service.phase() == Phase::Ending {
             return;
         }
-        let entries = match interval {
-            Some(_) => service.pools.all().into_iter().filter(is_looked_at).collect(),
-            None => Vec::new(),
-        };
-        let looked = service.loops.now();
-        let looks = look(&service, &entries, &health.logins, interval.unwrap_or_default()).await;
-        let standings = health.take_logins(looks);
-        health.act(&service, &entries, standings, looked);
+        let shown = ended.into_iter().filter_map(|look| health.end_look(look)).collect();
+        let entries = looked_at(&service);
+        health.take(shown, &entries);
+        health.act(&service, &entries);
+    }
+}
+
+fn interval(service: &Service) -> Option<Duration> {
+    service.config.load().reload.servers.server_probe_interval.get()
+}
+
+/// The pools whose servers are looked at.
+fn looked_at(service: &Service) -> Vec<Arc<PoolEntry>> {
+    match interval(service) {
+        Some(_) => service.pools.all().into_iter().filter(is_looked_at).collect(),
+        None => Vec::new(),
     }
 }
 
@@ -59,55 +86,46 @@ fn is_looked_at(entry: &Arc<PoolEntry>) -> bool {
         && (target.session_attrs != TargetSessionAttrs::Any || target.max_replica_lag.is_some())
 }
 
-/// What a look has shown, and the pool as whose login; `None` if each was refused.
-type Shown = (Standing, Option<Arc<Route>>);
+/// What a look has shown.
+struct Shown {
+    server: ServerAddress,
+    /// How the server stands; `None` if no login got so far.
+    standing: Option<Standing>,
+    /// The pool as whose login that is known.
+    login: Option<Arc<Route>>,
+    /// When the look began.
+    begun: Time,
+}
 
-/// One look at each server, as one of its pools logs in: where that is refused (its password has changed, say),
-/// as others, beginning with the one that last was not.
+/// One look at a server, as one of its pools logs in: where that is refused (its password has changed, say), as
+/// others.
 async fn look(
-    service: &Arc<Service>,
-    entries: &[Arc<PoolEntry>],
-    logins: &HashMap<ServerAddress, Arc<Route>>,
+    service: Arc<Service>,
+    server: ServerAddress,
+    routes: VecDeque<Arc<Route>>,
     interval: Duration,
-) -> HashMap<ServerAddress, Shown> {
-    let mut routes: HashMap<ServerAddress, VecDeque<Arc<Route>>> = HashMap::new();
-    for entry in entries {
-        let route = entry.route.load_full();
-        for server in &route.target.servers {
-            let routes = routes.entry(server.clone()).or_default();
-            match logins.get(server).is_some_and(|last| Arc::ptr_eq(last, &route)) {
-                true => routes.push_front(route.clone()),
-                false => routes.push_back(route.clone()),
-            }
+) -> Shown {
+    let begun = service.loops.now();
+    for route in routes.into_iter().take(LOGINS_A_LOOK) {
+        let within = route.target.connect_timeout.min(interval.max(LOOK_AT_LEAST));
+        let look = service.dialler.look_at(&server, &route.target, &route.login, within);
+        if let Some(standing) = look.await {
+            return Shown { server, standing: Some(standing), login: Some(route), begun };
         }
     }
-    let mut looks = JoinSet::new();
-    for (server, routes) in routes {
-        let service = service.clone();
-        looks.spawn(async move {
-            for route in routes.into_iter().take(LOGINS_A_LOOK) {
-                let within = route.target.connect_timeout.min(interval.max(LOOK_AT_LEAST));
-                let look = service.dialler.look_at(&server, &route.target, &route.login, within);
-                if let Some(standing) = look.await {
-                    return (server, (standing, Some(route)));
-                }
-            }
-            (server, (Standing::Unknown, None))
-        });
-    }
-    let mut shown = HashMap::new();
-    while let Some(look) = looks.join_next().await {
-        shown.extend(look.ok()); // one that has panicked has said so, and shows nothing
-    }
-    shown
+    Shown { server, standing: None, login: None, begun }
 }
 
 /// What earlier looks have shown.
 #[derive(Default)]
 struct Health {
+    /// Looks under way. Each is acted on when it ends, so that none waits for a server that is slow.
+    looks: JoinSet<Shown>,
+    /// The servers that they look at.
+    under_way: HashMap<Id, ServerAddress>,
     /// The pool as whose login each server was last looked at.
     logins: HashMap<ServerAddress, Arc<Route>>,
-    /// Servers of which it has been said that they refuse the logins of all pools.
+    /// Servers of which it has been said that no login gets in.
     refused: HashSet<ServerAddress>,
     /// Of each list of servers.
     wal: HashMap<Vec<ServerAddress>, WalHistory>,
@@ -118,49 +136,98 @@ struct Health {
 }
 
 impl Health {
-    /// Keeps as whose login each server could be looked at.
-    fn take_logins(
-        &mut self,
-        looks: HashMap<ServerAddress, Shown>,
-    ) -> HashMap<ServerAddress, Standing> {
-        self.logins.clear();
-        let mut standings = HashMap::new();
-        for (server, (standing, login)) in looks {
-            let news = match &login {
-                Some(_) => !self.refused.remove(&server),
-                None => self.refused.insert(server.clone()),
-            };
-            if login.is_none() && news {
-                tracing::warn!(
-                    %server,
-                    "the server refuses every login that there is for it: what it is now is not known \
-                     (SHOW POOLS EXTENDED shows why)"
-                );
+    /// Begins a look at each server that none is under way at.
+    fn begin_looks(&mut self, service: &Arc<Service>, interval: Duration) {
+        // Where a login has been let in, it comes first.
+        let mut routes: HashMap<ServerAddress, VecDeque<Arc<Route>>> = HashMap::new();
+        for entry in looked_at(service) {
+            let route = entry.route.load_full();
+            for server in &route.target.servers {
+                let routes = routes.entry(server.clone()).or_default();
+                match self.logins.get(server).is_some_and(|last| Arc::ptr_eq(last, &route)) {
+                    true => routes.push_front(route.clone()),
+                    false => routes.push_back(route.clone()),
+                }
             }
-            self.logins.extend(login.map(|route| (server.clone(), route)));
-            standings.insert(server, standing);
         }
-        self.refused.retain(|server| standings.contains_key(server));
-        standings
+        for server in self.under_way.values() {
+            routes.remove(server);
+        }
+        for (server, routes) in routes {
+            let look = self.looks.spawn(look(service.clone(), server.clone(), routes, interval));
+            self.under_way.insert(look.id(), server);
+        }
     }
 
-    fn act(
-        &mut self,
-        service: &Service,
-        entries: &[Arc<PoolEntry>],
-        standings: HashMap<ServerAddress, Standing>,
-        looked: Time,
-    ) {
+    /// What a look that has ended has shown. One that has panicked has said so, and shows nothing.
+    fn end_look(&mut self, look: Result<(Id, Shown), JoinError>) -> Option<Shown> {
+        let (id, shown) = match look {
+            Ok((id, shown)) => (id, Some(shown)),
+            Err(error) => (error.id(), None),
+        };
+        self.under_way.remove(&id);
+        shown
+    }
+
+    /// Keeps what looks have shown of the servers of these pools, and forgets all other servers.
+    fn take(&mut self, shown: Vec<Shown>, entries: &[Arc<PoolEntry>]) {
         let lists: HashSet<_> =
             entries.iter().map(|entry| entry.route.load().target.servers.clone()).collect();
+        let servers: HashSet<_> = lists.iter().flatten().collect();
+        self.logins.retain(|server, _| servers.contains(server));
+        self.refused.retain(|server| servers.contains(server));
+        self.last.retain(|server, _| servers.contains(server));
         self.wal.retain(|list, _| lists.contains(list));
-        let now = Instant::now();
-        let mut lags: HashMap<ServerAddress, Duration> = HashMap::new();
-        for list in lists {
-            let wal = self.wal.entry(list.clone()).or_default();
-            lags.extend(measure(wal, &list, &standings, now));
+        let shown: Vec<_> =
+            shown.into_iter().filter(|shown| servers.contains(&shown.server)).collect();
+        let mut fresh = HashSet::new();
+        for Shown { server, standing, login, begun } in shown {
+            self.keep_login(&server, login);
+            self.keep_standing(&server, standing, begun);
+            if matches!(standing, Some(Standing::Serving(_))) {
+                fresh.insert(server);
+            }
         }
-        let looks = self.with_earlier(standings, &lags, looked);
+        let now = Instant::now();
+        for list in lists.into_iter().filter(|list| list.iter().any(|one| fresh.contains(one))) {
+            let wal = self.wal.entry(list.clone()).or_default();
+            measure(wal, &list, &mut self.last, &fresh, now);
+        }
+    }
+
+    /// Keeps as whose login a server could be looked at.
+    fn keep_login(&mut self, server: &ServerAddress, login: Option<Arc<Route>>) {
+        match login {
+            Some(route) => {
+                self.refused.remove(server);
+                self.logins.insert(server.clone(), route);
+            }
+            None => {
+                self.logins.remove(server);
+                if self.refused.insert(server.clone()) {
+                    tracing::warn!(
+                        %server,
+                        "no login that there is for the server gets in: what it is now is not known \
+                         (SHOW POOLS EXTENDED shows why)"
+                    );
+                }
+            }
+        }
+    }
+
+    /// What is known of a server now: by this look, or where that has got no answer by the last that has.
+    fn keep_standing(&mut self, server: &ServerAddress, standing: Option<Standing>, begun: Time) {
+        let silent = standing == Some(Standing::Unknown);
+        let look = match (standing.unwrap_or(Standing::Unknown), self.last.get(server)) {
+            (Standing::Unknown, Some(earlier)) => Look { silent, ..*earlier },
+            (standing, _) => Look { standing, lag: Duration::ZERO, silent, answered: begun },
+        };
+        self.last.insert(server.clone(), look);
+    }
+
+    /// Has pools leave servers, and take them back, by what is known.
+    fn act(&mut self, service: &Service, entries: &[Arc<PoolEntry>]) {
+        let looks = self.last.clone();
         service.dialler.set_looks(looks.clone());
         let before = std::mem::take(&mut self.left);
         for entry in entries {
@@ -177,30 +244,6 @@ impl Health {
                 tracing::info!(database, server, "the server is used again");
             }
         }
-    }
-
-    /// What is known of the servers now: by this look, or where it has got no answer by the last that has.
-    fn with_earlier(
-        &mut self,
-        standings: HashMap<ServerAddress, Standing>,
-        lags: &HashMap<ServerAddress, Duration>,
-        looked: Time,
-    ) -> Looks {
-        let mut looks = Looks::new();
-        for (server, standing) in standings {
-            let now = match (standing, self.last.remove(&server)) {
-                (Standing::Unknown, Some(earlier)) => Look { silent: true, ..earlier },
-                _ => Look {
-                    standing,
-                    lag: lags.get(&server).copied().unwrap_or_default(),
-                    silent: standing == Standing::Unknown,
-                    answered: looked,
-                },
-            };
-            looks.insert(server, now);
-        }
-        self.last.clone_from(&looks);
-        looks
     }
 
     /// Has a pool leave these servers.
@@ -249,27 +292,35 @@ impl Health {
     }
 }
 
-/// How far the standbys of a list are behind.
+/// Measures how far the standbys of a list are behind that have been looked at now.
 fn measure(
     wal: &mut WalHistory,
     list: &[ServerAddress],
-    standings: &HashMap<ServerAddress, Standing>,
+    looks: &mut Looks,
+    fresh: &HashSet<ServerAddress>,
     now: Instant,
-) -> HashMap<ServerAddress, Duration> {
-    let serving = |server: &ServerAddress| match standings.get(server) {
-        Some(Standing::Serving(state)) => Some((server.clone(), *state)),
+) {
+    let serving = |server: &ServerAddress| match looks.get(server) {
+        Some(Look { standing: Standing::Serving(state), silent: false, .. }) => {
+            Some((server.clone(), *state))
+        }
         _ => None,
     };
     let states: Vec<_> = list.iter().filter_map(serving).collect();
     // Of two, which should not be, the one that has written more.
     let primary = states.iter().filter(|(_, state)| !state.in_recovery);
-    if let Some((primary, state)) = primary.max_by_key(|(_, state)| state.wal) {
+    let primary = primary.max_by_key(|(_, state)| state.wal);
+    if let Some((primary, state)) = primary.filter(|(primary, _)| fresh.contains(primary)) {
         wal.add(primary, state.wal, now);
     }
-    let standbys = states.into_iter().filter(|(_, state)| state.in_recovery);
-    standbys
-        .map(|(server, state)| (server, wal.lag(state.wal, now).unwrap_or(state.own_lag)))
-        .collect()
+    for (server, state) in states {
+        if state.in_recovery
+            && fresh.contains(&server)
+            && let Some(look) = looks.get_mut(&server)
+        {
+            look.lag = wal.lag(state.wal, now).unwrap_or(state.own_lag);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -277,24 +328,53 @@ mod tests {
     use super::*;
     use crate::dial::standing::State;
 
+    fn server() -> ServerAddress {
+        ServerAddress::Unix("/one".into())
+    }
+
+    const STATE: State =
+        State { in_recovery: true, read_only: false, wal: 7, own_lag: Duration::from_secs(9) };
+
     #[test]
     fn a_look_without_an_answer_leaves_what_is_known() {
-        let server = ServerAddress::Unix("/one".into());
-        let state = State { in_recovery: true, read_only: false, wal: 7, own_lag: Duration::ZERO };
-        let (lag, answered) = (Duration::from_secs(9), Time::ZERO);
+        let answered = Time::ZERO;
         let mut health = Health::default();
-        let mut look = |standing: Standing, lag: Option<Duration>| {
-            let lags = lag.map(|lag| (server.clone(), lag)).into_iter().collect();
-            let looks = HashMap::from([(server.clone(), standing)]);
-            health.with_earlier(looks, &lags, answered)[&server]
+        let mut look = |standing: Option<Standing>| {
+            health.keep_standing(&server(), standing, answered);
+            let (list, fresh) = ([server()], HashSet::from([server()]));
+            measure(&mut WalHistory::default(), &list, &mut health.last, &fresh, Instant::now());
+            health.last[&server()]
         };
+        let serving = Standing::Serving(STATE);
         let unknown =
             Look { standing: Standing::Unknown, lag: Duration::ZERO, silent: true, answered };
-        assert_eq!(look(Standing::Unknown, None), unknown);
-        let lagging = Look { standing: Standing::Serving(state), lag, silent: false, answered };
-        assert_eq!(look(Standing::Serving(state), Some(lag)), lagging);
-        assert_eq!(look(Standing::Unknown, None), Look { silent: true, ..lagging });
-        assert_eq!(look(Standing::Unknown, None), Look { silent: true, ..lagging });
-        assert_eq!(look(Standing::NotAccepting, None).standing, Standing::NotAccepting);
+        assert_eq!(look(Some(Standing::Unknown)), unknown);
+        let lagging = Look { standing: serving, lag: STATE.own_lag, silent: false, answered };
+        assert_eq!(look(Some(serving)), lagging);
+        for _ in 0..2 {
+            assert_eq!(look(Some(Standing::Unknown)), Look { silent: true, ..lagging });
+        }
+        assert_eq!(look(None), lagging, "a refusal is an answer, and shows nothing else");
+        assert_eq!(look(Some(Standing::NotAccepting)).standing, Standing::NotAccepting);
+    }
+
+    #[test]
+    fn lag_is_measured_of_those_that_have_just_been_looked_at() {
+        let (standby, primary) = (server(), ServerAddress::Unix("/two".into()));
+        let list = [standby.clone(), primary.clone()];
+        let (mut wal, mut health, begun) =
+            (WalHistory::default(), Health::default(), Instant::now());
+        let mut look = |server: &ServerAddress, state: State, seconds| {
+            health.keep_standing(server, Some(Standing::Serving(state)), Time::ZERO);
+            let (fresh, now) =
+                (HashSet::from([server.clone()]), begun + Duration::from_secs(seconds));
+            measure(&mut wal, &list, &mut health.last, &fresh, now);
+            health.last[&standby].lag
+        };
+        let written = |wal| State { in_recovery: false, wal, ..STATE };
+        assert_eq!(look(&standby, STATE, 0), STATE.own_lag, "no primary has been seen");
+        assert_eq!(look(&primary, written(8), 1), STATE.own_lag, "only the primary is fresh");
+        assert_eq!(look(&standby, STATE, 3), Duration::from_secs(2));
+        assert_eq!(look(&standby, State { wal: 8, ..STATE }, 4), Duration::ZERO);
     }
 }

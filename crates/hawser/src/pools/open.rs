@@ -157,6 +157,7 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
                 retry_others(service, &entry);
             }
             *locked(&entry.refusal) = None;
+            *locked(&entry.unsaid) = None;
             *locked(&entry.without_server) = None;
             pool.set_last_error(None);
             service.tally.server_logins.increment();
@@ -188,6 +189,7 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
                     "no server connection can be opened"
                 );
             }
+            *locked(&entry.unsaid) = error.unsaid();
             let error = error.to_client_error();
             pool.set_last_error(Some(error.clone()));
             *locked(&entry.refusal) = fatal.then(|| error.clone());

@@ -4,7 +4,8 @@
 //! # Model
 //! An opening that finds a bound reached queues. First come those of pools that have no server
 //! connection, by how long they have had none; then the others; last those that no client waits
-//! for (`min_pool_size`), which do not wait either. Only the first behind a bound makes room:
+//! for (`min_pool_size`), which do not wait either. One that waits for a server keeps later ones from that
+//! server alone: those that have another one try that. Only the first at a bound makes room:
 //! ```text
 //!   an idle server connection of another pool? ─► it is closed
 //!   else a pool that has two more than this one ─► it closes the next that its client gives back
@@ -22,9 +23,8 @@
 //! the server a process, some 2 ms: one in 250 ms.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
@@ -160,12 +160,40 @@ struct Queued<'a> {
     rank: Option<Rank>,
 }
 
+/// What those wait for that go first.
+#[derive(PartialEq, Eq, Debug)]
+enum Ahead {
+    /// A bound under which this one stands as well: it waits.
+    Bound(Full),
+    /// At most these servers, which this one leaves to them.
+    Servers(Vec<ServerAddress>),
+}
+
 impl Queue {
-    /// Why this one must wait behind another, if it must.
-    fn ahead(&self, rank: Rank, concerns: impl Fn(&Full) -> bool) -> Option<Full> {
+    /// What those before this one wait for. `is_bound_by`: it stands under that bound, too.
+    fn ahead(
+        &self,
+        rank: Rank,
+        servers: &[ServerAddress],
+        is_bound_by: impl Fn(&Full) -> bool,
+    ) -> Ahead {
         let waiting = locked(&self.waiting);
-        let mut before = waiting.range(..rank);
-        before.find(|(_, full)| concerns(full)).map(|(_, full)| full.clone())
+        let mut claimed = Vec::new();
+        for (_, full) in waiting.range(..rank).filter(|(_, full)| is_bound_by(full)) {
+            match full {
+                Full::Server(server) if !claimed.contains(server) => claimed.push(server.clone()),
+                Full::Server(_) => {}
+                Full::Total | Full::Database(_) | Full::User(_) => {
+                    return Ahead::Bound(full.clone());
+                }
+            }
+        }
+        match claimed.last() {
+            Some(last) if servers.iter().all(|server| claimed.contains(server)) => {
+                Ahead::Bound(Full::Server(last.clone()))
+            }
+            _ => Ahead::Servers(claimed),
+        }
     }
 }
 
@@ -240,15 +268,17 @@ pub(super) async fn dial(
             _ => begun,
         };
         let rank = Rank { class, since, number };
-        let ahead = queue.ahead(rank, |full| asker.is_bound_by(full));
-        let is_first = ahead.is_none();
-        let result = match ahead {
-            Some(full) => Err(DialError::Full(full)),
-            None => open(service, asker).await,
-        };
-        let full = match result {
-            Err(DialError::Full(full)) => full,
-            result => return result,
+        let servers = &asker.route.target.servers;
+        let (full, is_first) = match queue.ahead(rank, servers, |full| asker.is_bound_by(full)) {
+            Ahead::Bound(full) => (full, false),
+            Ahead::Servers(claimed) => match open(service, asker, &claimed).await {
+                Err(DialError::Full(Full::Server(server))) => {
+                    let is_first = !claimed.contains(&server);
+                    (Full::Server(server), is_first)
+                }
+                Err(DialError::Full(full)) => (full, true),
+                result => return result,
+            },
         };
         let waits = class != Class::Unwanted && begun.elapsed() < asker.patience;
         if waits {
@@ -267,13 +297,40 @@ pub(super) async fn dial(
     }
 }
 
-async fn open(service: &Service, asker: &Asker<'_>) -> Result<(Dialled, Place), DialError> {
+/// Dials servers but those that are claimed. [`Full::Server`] names one of the others, if one was tried.
+async fn open(
+    service: &Service,
+    asker: &Asker<'_>,
+    claimed: &[ServerAddress],
+) -> Result<(Dialled, Place), DialError> {
     let (limits, route) = (&service.limits, asker.route);
     let permit = limits.server(asker.database, asker.user, &route.bounds);
     let permit = permit.map_err(DialError::Full)?;
     let held = asker.entry.map(|entry| entry.share.hold());
-    let gate = |server: &ServerAddress| limits.address(server, route.per_server);
-    let dialled = service.dialler.dial(&route.target, asker.login, &gate).await?;
+    let (own_bound, has_tried) = (OnceLock::new(), AtomicBool::new(false));
+    let gate = |server: &ServerAddress| {
+        if claimed.contains(server) {
+            return Err(Full::Server(server.clone()));
+        }
+        let place = limits.address(server, route.per_server);
+        match &place {
+            Ok(_) => has_tried.store(true, Ordering::Relaxed),
+            Err(full) => drop(own_bound.set(full.clone())), // the first one counts
+        }
+        place
+    };
+    let dialled = match service.dialler.dial(&route.target, asker.login, &gate).await {
+        Ok(dialled) => dialled,
+        Err(error) => {
+            if !has_tried.into_inner() {
+                permit.give_back_unused();
+            }
+            return Err(match error {
+                DialError::Full(full) => DialError::Full(own_bound.into_inner().unwrap_or(full)),
+                error => error,
+            });
+        }
+    };
     if let Some(entry) = asker.entry {
         entry.share.serve();
     }
@@ -366,13 +423,43 @@ mod tests {
         for (queued, rank) in queued.iter_mut().zip([wanting, late, early]) {
             queued.stand(rank, Full::Total);
         }
-        let ahead = |rank| queue.ahead(rank, |_| true).is_some();
+        let ahead = |rank| queue.ahead(rank, &[], |_| true) == Ahead::Bound(Full::Total);
         assert_eq!([early, late, wanting].map(ahead), [false, true, true]);
         queued.pop();
         assert_eq!([late, wanting].map(ahead), [false, true]);
         // One that comes now does not slip in, unless another bound is all that the others wait for.
-        assert!(queue.ahead(rank(Class::Starving, 3, 4), |_| true).is_some());
-        assert!(queue.ahead(rank(Class::Starving, 3, 4), |_| false).is_none());
+        let newcomer = rank(Class::Starving, 3, 4);
+        assert!(ahead(newcomer));
+        assert_eq!(queue.ahead(newcomer, &[], |_| false), Ahead::Servers(Vec::new()));
+    }
+
+    #[test]
+    fn who_waits_for_a_server_keeps_others_from_that_one_alone() {
+        let (queue, start) = (Queue::default(), Instant::now());
+        let rank = |number| Rank { class: Class::Starving, since: start, number };
+        let [a, b] = ["/a", "/b"].map(|path| ServerAddress::Unix(path.into()));
+        let stand = |number, server: &ServerAddress| {
+            let mut queued = Queued { queue: &queue, rank: None };
+            queued.stand(rank(number), Full::Server(server.clone()));
+            queued
+        };
+        let ahead = |servers: &[&ServerAddress]| {
+            let servers: Vec<_> = servers.iter().map(|server| (*server).clone()).collect();
+            queue.ahead(rank(9), &servers, |full| match full {
+                Full::Server(server) => servers.contains(server),
+                _ => true,
+            })
+        };
+        let (claims, bound) =
+            (|server: &ServerAddress| Ahead::Servers(vec![server.clone()]), Ahead::Bound);
+        let _waiting = [stand(1, &a), stand(2, &a)];
+        assert_eq!(ahead(&[&a]), bound(Full::Server(a.clone())));
+        assert_eq!(ahead(&[&a, &b]), claims(&a));
+        assert_eq!(ahead(&[&b]), Ahead::Servers(Vec::new()));
+        let other = stand(3, &b);
+        assert!(matches!(ahead(&[&a, &b]), Ahead::Bound(Full::Server(_))));
+        drop(other);
+        assert_eq!(ahead(&[&b, &a]), claims(&a));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use hawser_core::engine::{Backend, Socket, ToLoop};
 use hawser_core::ids::BackendId;
 use hawser_core::session::options::Replication;
 use hawser_core::wire::build;
+use hawser_core::wire::error::SqlState;
 
 use super::spare::Spare;
 use super::{PoolEntry, Wanted, locked};
@@ -84,7 +85,10 @@ fn make_those_always_wanted(service: &Service) {
             credentials,
         };
         // Only settings that a client asks for are refused.
-        let _ = service.pools.get_or_create(&service.config, &config, database, &wanted);
+        let made = service.pools.get_or_create(&service.config, &config, database, &wanted);
+        if let Ok(entry) = made {
+            gates.pause_pool(name, || entry.pool.lock().pause()); // PAUSE may have come meanwhile
+        }
     }
 }
 
@@ -135,13 +139,25 @@ fn look_after(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
             service.control.open(pool.clone(), service.loops.least_loaded());
         }
     }
-    let forget_after = entry.forget_after(service);
-    if forget_after.is_some_and(|after| entry.is_forgotten(after)) && !wants_min_size {
-        service.pools.remove(entry);
+    entry.forget_limit();
+    if let Some(after) = entry.forget_after(service)
+        && !wants_min_size
+    {
+        service.pools.forget(entry, after);
     }
 }
 
 impl PoolEntry {
+    /// Forgets that a limit kept a server connection from being opened, once nobody waits for one: who had
+    /// waited was served by another, and a limit that is no longer reached is told by nothing else.
+    fn forget_limit(&self) {
+        if !self.pool.anybody_waits() && self.waiting_at_login().0 == 0 {
+            self.pool.forget_last_error_if(|error| {
+                error.code == SqlState::TOO_MANY_CONNECTIONS && !error.of_server
+            });
+        }
+    }
+
     /// How long it is remembered, with its counters, without clients and server connections.
     fn forget_after(&self, service: &Service) -> Option<Duration> {
         if self.key.replication.is_some() {

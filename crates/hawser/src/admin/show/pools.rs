@@ -134,7 +134,7 @@ pub(super) fn pools(mut table: Table, pooler: &dyn Pooler, snapshots: &[Snapshot
             limits.size.into(),
             limits.reserve_size.into(),
             paused.into(),
-            pool.last_error().map(|error| error.message).into(),
+            entry.last_error().into(),
             pool.stats.listen.connections.load(Ordering::Relaxed).into(),
             pool.stats.listen.channels.load(Ordering::Relaxed).into(),
             pool.pins.get().into(),
