@@ -147,7 +147,7 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
     let begun = Instant::now();
     match open(service, &entry, false).await {
         Ok((socket, parameters, opened)) => {
-            let parameters = keep_parameters(&entry, epoch, parameters);
+            let parameters = pool.keep_parameters(epoch, Arc::new(parameters));
             if entry.failures.end() {
                 tracing::info!(
                     database = entry.key.database,
@@ -231,7 +231,7 @@ async fn open_listener_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
     match open(service, &entry, true).await {
         Ok((socket, parameters, opened)) => {
             service.tally.server_logins.increment();
-            let parameters = keep_parameters(&entry, epoch, parameters);
+            let parameters = pool.keep_parameters(epoch, Arc::new(parameters));
             let seed = seed(service, pool, epoch, socket, parameters, opened);
             service.loops.send(home, ToLoop::ListenerOpened(seed));
         }
@@ -291,22 +291,6 @@ pub fn say_unreadable(database: &str, user: &str, error: ReportError) {
         database, user, %error,
         "what the server's extension reports of sessions is not believed: they are served as without it"
     );
-}
-
-fn keep_parameters(
-    entry: &PoolEntry,
-    epoch: u32,
-    parameters: ServerParameters,
-) -> Arc<ServerParameters> {
-    if let Some(kept) = entry.pool.parameters().filter(|kept| **kept == parameters) {
-        return kept; // one object for all backends
-    }
-    let parameters = Arc::new(parameters);
-    // Those of an older epoch say nothing of new sessions.
-    if entry.pool.epoch() == epoch {
-        entry.pool.set_parameters(parameters.clone());
-    }
-    parameters
 }
 
 /// What a server connection is known by that has been opened.
@@ -470,7 +454,8 @@ pub async fn parameters(
                 let route = entry.route.load_full();
                 match dial(service, entry, &route, true).await {
                     Ok((dialled, _permit)) => {
-                        let parameters = keep_parameters(entry, epoch, dialled.entered.parameters);
+                        let said = Arc::new(dialled.entered.parameters);
+                        let parameters = entry.pool.keep_parameters(epoch, said);
                         dialled.talk.terminate().await;
                         return Ok(parameters);
                     }
