@@ -1,4 +1,4 @@
-"""How server connections are opened: what servers say at connect."""
+"""How server connections are opened: what `connect_query` leaves, what logins wait for and what they are told."""
 
 import re
 import socket
@@ -87,6 +87,72 @@ def outcomes(target):
     return [int(re.search(rf'hawser_server_logins_total\{{outcome="{outcome}"\}} (\d+)', page)[1]) for outcome in ("done", "failed")]
 
 
+# What connect_query leaves
+
+@pooler_only
+def test_a_connect_query_that_leaves_a_transaction_open_makes_no_server_connection(env):
+    """The first client was in a transaction that it had not begun: its INSERT was lost."""
+    for query in ("begin; set local work_mem = '5MB'", "begin; select nosuch(); commit"):
+        with env.pooler_with(append=database(env, query), pool_size=1) as target:
+            told, seconds = refusal(target, database="q")
+            equal(told["C"], "08006")
+            for word in ("connect_query", '"q"', str(env.cluster.port), "transaction"):
+                assert word in told["M"], told
+            assert seconds < 5, f"waiting does not mend it: {seconds:.1f} s"
+            assert "nosuch" not in query or "nosuch" in told["M"], told
+
+
+@pooler_only
+def test_what_connect_query_sets_is_what_sessions_begin_with(env):
+    """Clients were told the server's own value, had the other one, and got the server's after another client."""
+    query = "set timezone = 'Asia/Tokyo'; set datestyle = 'German'"
+    with env.pooler_with(append=database(env, query), pool_size=1) as target:
+        first = env.connect(target, database="q")
+        equal((first.parameters["TimeZone"], first.parameters["DateStyle"]), ("Asia/Tokyo", "German, DMY"))
+        equal(first.value("show timezone"), "Asia/Tokyo")
+        second = env.connect(target, database="q", TimeZone="Europe/Paris")
+        equal(second.value("show timezone"), "Europe/Paris")
+        equal(first.value("show timezone"), "Asia/Tokyo")
+        second.execute("set timezone = 'Africa/Cairo'")
+        equal(first.value("show timezone"), "Asia/Tokyo")
+
+
+@pooler_only
+def test_a_connect_query_that_ends_its_session_is_a_failed_login(env):
+    """The dead connection went into the pool."""
+    query = "select pg_terminate_backend(pg_backend_pid())"
+    with env.pooler_with(append=database(env, query), pool_size=1, query_wait_timeout="1s", function_census=False) as target:
+        told, _ = refusal(target, database="q")
+        equal(told["C"], "08006")
+        for word in ("connect_query", '"q"', str(env.cluster.port)):
+            assert word in told["M"], told
+        failed = outcomes(target)[1]
+        assert failed >= 1, failed
+        assert all("connect_query" in pool["last_error"] for pool in target.pooler.show("POOLS") if pool["database"] == "q")
+
+
+@pooler_only
+@limit(90)
+def test_a_connect_query_that_takes_too_long_leaves_no_process_that_no_limit_counts(env):
+    keeper = env.server()
+    keeper.execute("create table if not exists locked (n int); grant all on locked to public")
+    waiting = "select count(*) from pg_stat_activity where query like '%from locked%' and wait_event_type = 'Lock'"
+    append = database(env, "select * from locked", max_db_connections=2)
+    with env.pooler_with(append=append, pool_size=2, server_connect_timeout="500ms", query_wait_timeout="30s", client_login_timeout="20s") as target:
+        keeper.execute("begin; lock locked")
+        try:
+            told, _ = refusal(target, database="q")
+            for word in ("connect_query", '"q"', str(env.cluster.port), "server_connect_timeout"):
+                assert word in told["M"], told
+            for _ in range(8):
+                assert refusal(target, database="q")[0]["C"] == "08006"
+                assert int(env.server().value(waiting)) <= 2
+            until(lambda: env.server().value(waiting) == "0", "the last one is cancelled", 10)
+        finally:
+            keeper.execute("rollback")
+        equal(env.connect(target, user="app_trust", database="q").value("select 1"), "1")
+
+
 # What servers say at connect
 
 @pooler_only
@@ -114,3 +180,44 @@ def test_an_opening_of_before_a_reconnect_does_not_bring_the_old_values_back(env
             gate.hold = False
             admin.execute("alter system reset timezone")
             admin.execute("select pg_reload_conf()")
+
+
+@pooler_only
+@limit(90)
+def test_logins_after_a_reconnect_try_a_server_that_refuses_as_one(env):
+    """While a server connection of before was busy, each of them dialled ten times a second."""
+    for size in (1, 5):
+        with Gate(env.cluster.port) as gate, env.pooler_with(
+                servers=[f"127.0.0.1:{gate.port}"], server_tls_sslmode="disable", function_census=False, pool_size=size,
+                idle_transaction_reserve=0, client_login_timeout="30s", query_wait_timeout="30s", max_client_conn=500) as target:
+            busy = env.connect(target, user="app_trust")
+            busy.execute("begin; select 1")
+            with target.pooler.admin() as console:
+                console.execute("RECONNECT")
+            gate.mode, gate.accepted = "close", 0
+            logins = [Background(lambda: target.connect(user="app_trust", timeout=30).close()) for _ in range(50)]
+            time.sleep(4)
+            accepted, failed = gate.accepted, outcomes(target)[1]
+            gate.mode = "forward"
+            for login in logins:
+                login.join(30)
+            # A few for each doubling of the pause, then one in 0.4 s; lines that ask about start values beside them.
+            assert accepted < 80, f"{accepted} connects with pool_size {size}"
+            assert failed > 3, f"{failed} counted of {accepted} connects"
+
+
+# What logins wait for
+
+@pooler_only
+@limit(60)
+def test_a_login_is_not_refused_for_an_attempt_that_began_before_it(env):
+    with Gate(env.cluster.port) as gate, env.pooler_with(
+            servers=[f"127.0.0.1:{gate.port}"], function_census=False, server_tls_sslmode="disable", server_connect_timeout="3s", query_wait_timeout="30s") as target:
+        gate.mode = "hang"
+        early = Background(refusal, target)
+        time.sleep(2.5)
+        gate.mode = "forward"
+        env.connect(target, user="app_trust").close()
+        told, seconds = early.join()
+        equal(told["C"], "08006")
+        assert 2.5 < seconds < 6, seconds

@@ -151,7 +151,7 @@ fn after_a_failure_one_opening_at_a_time_tries_until_one_succeeds() {
     let end = Time::from_micros(1_000_000);
     assert_eq!(pool.openings_due(end), 1);
     assert_eq!((pool.openings_due(end), pool.openings_for_min_size(end)), (0, 0));
-    assert!(!pool.open_one(end));
+    assert_eq!(pool.open_one(end), OpenOne::NotNow);
     pool.open_failed(end, Duration::from_secs(10));
     assert_eq!(pool.openings_due(end), 0);
     pool.try_now();
