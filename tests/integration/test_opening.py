@@ -221,3 +221,59 @@ def test_a_login_is_not_refused_for_an_attempt_that_began_before_it(env):
         told, seconds = early.join()
         equal(told["C"], "08006")
         assert 2.5 < seconds < 6, seconds
+
+
+@pooler_only
+@limit(60)
+def test_clients_that_leave_while_they_wait_for_a_server_give_their_places_back(env):
+    """They held descriptors and places, and kept clients of other databases out, until their timeout."""
+    good = f'\n[[database]]\nname = "good"\nservers = ["{env.cluster.address}"]\ndbname = "app"\n'
+    with env.pooler_with(start=False, servers=["127.0.0.1:1"], max_client_conn=30, append=good) as target:
+        pooler = target.pooler
+        pooler.start()
+        clients = [target.open() for _ in range(30)]
+        for client in clients:
+            client.send(m.startup({"user": "app_trust", "database": "app"}))
+
+        def waiting():
+            return sum(int(pool["cl_waiting"]) for pool in pooler.show("POOLS") if pool["database"] == "app")
+        until(lambda: waiting() == 30, "all of them wait")
+        for client in clients:
+            client.sock.close()
+        until(lambda: waiting() == 0, "they are gone", 5)
+        equal(env.connect(target, user="app_trust", database="good").value("select 1"), "1")
+
+
+@pooler_only
+@limit(60)
+def test_logins_that_wait_for_the_census_count_as_waiting(env):
+    with Gate(env.cluster.port) as gate, env.pooler_with(
+            servers=[f"127.0.0.1:{gate.port}"], server_tls_sslmode="disable", query_wait_timeout="30s") as target:
+        gate.mode = "hang"
+        clients = [env.raw(target) for _ in range(10)]
+        for client in clients:
+            client.send(m.startup({"user": "app_trust", "database": "app"}))
+        began = time.monotonic()
+
+        def figures():
+            return [(pool["cl_active"], pool["cl_waiting"]) for pool in target.pooler.show("POOLS") if pool["database"] == "app"]
+        until(lambda: figures() == [("0", "10")], "all of them wait", 3)
+        assert time.monotonic() - began < 4, "before the census is given up"
+
+
+@pooler_only
+@limit(60)
+def test_a_login_is_told_what_it_has_waited_for_in_vain(env):
+    """client_login_timeout came first, and said nothing but that it did."""
+    with env.pooler_with(start=False, servers=["127.0.0.1:1"], client_login_timeout="2s", query_wait_timeout="20s") as target:
+        target.pooler.start()
+        told, seconds = refusal(target)
+        equal(told["C"], "08006")
+        assert "127.0.0.1:1" in told["M"] and seconds < 6, (told, seconds)
+        assert "127.0.0.1:1" in next(line for line in target.pooler.text().splitlines() if "login refused" in line)
+    with env.pooler_with(client_login_timeout="2s", query_wait_timeout="20s") as target, target.pooler.admin() as console:
+        console.execute("PAUSE app")
+        told, _ = refusal(target)
+        equal((told["C"], told["M"]), ("57P03", 'database "app" is paused'))
+        console.execute("RESUME app")
+        equal(env.connect(target, user="app_trust").value("select 1"), "1")
