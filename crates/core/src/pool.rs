@@ -47,7 +47,7 @@ pub use asking::{Asking, KEPT_MAX, KEPT_TRANSACTIONS_MAX, KEPT_WHILE_OTHERS_WAIT
 pub use basis::{BASES_MAX, Basis};
 pub use database::Database;
 pub use left::LeftServers;
-pub use lending::{Acquired, Limits, Pool, Released};
+pub use lending::{Acquired, Limits, OpenOne, Pool, Released};
 pub use likeness::{Has, Wish};
 pub use names::CustomNames;
 pub use notifiers::Notifiers;

@@ -32,7 +32,7 @@ pub const IN_FLIGHT_MAX: usize = 256;
 /// Requests of clients that loops have not seen to yet.
 pub const FROM_CLIENTS_MAX: usize = 64;
 /// How long a cancel request may take if the configuration sets no bound.
-const WAIT_DEFAULT: std::time::Duration = std::time::Duration::from_secs(10);
+pub const WAIT_DEFAULT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Bounds cancel requests in flight.
 #[derive(Debug)]
@@ -57,7 +57,8 @@ impl Default for CancelGate {
 }
 
 impl CancelGate {
-    async fn enter(&self) -> Option<OwnedSemaphorePermit> {
+    /// A place for a cancel request to a server.
+    pub async fn enter(&self) -> Option<OwnedSemaphorePermit> {
         self.to_servers.clone().acquire_owned().await.ok()
     }
 

@@ -242,6 +242,13 @@ pub enum DialError {
         /// Why.
         source: TalkError,
     },
+    /// A server let us in, and `connect_query` or a hand-over has left no session for clients.
+    Unready {
+        /// Whether another attempt is of use.
+        trouble: Trouble,
+        /// What went wrong, with which server, and what to do.
+        reason: String,
+    },
     /// Users are to share it, and it cannot be handed over to them.
     NotHandedOver {
         /// Why.
@@ -267,7 +274,23 @@ pub enum DialError {
     },
 }
 
+/// Whether another attempt may make a session ready.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    /// It may.
+    Passing,
+    /// This one took longer than `server_connect_timeout`.
+    Silence,
+    /// It comes to the same.
+    Lasting,
+}
+
 impl DialError {
+    /// Whether the server has taken longer than `server_connect_timeout`.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, Self::Timeout { .. } | Self::Unready { trouble: Trouble::Silence, .. })
+    }
+
     /// Whether waiting does not mend it: clients that wait are told at once.
     pub fn is_fatal(&self) -> bool {
         match self {
@@ -278,6 +301,7 @@ impl DialError {
                 )
             }
             Self::Authentication { .. } | Self::NotHandedOver { .. } => true,
+            Self::Unready { trouble, .. } => *trouble == Trouble::Lasting,
             Self::Resolve { .. }
             | Self::Connect { .. }
             | Self::Tls { .. }
@@ -302,6 +326,7 @@ impl DialError {
             Self::Refused { error, .. } => error.code == SqlState::CANNOT_CONNECT_NOW,
             Self::Authentication { .. }
             | Self::Password { .. }
+            | Self::Unready { .. }
             | Self::NotHandedOver { .. }
             | Self::Full(_)
             | Self::Lagging { .. } => false,
@@ -337,6 +362,7 @@ impl DialError {
             | Self::Timeout { .. }
             | Self::Talk { .. }
             | Self::Lagging { .. }
+            | Self::Unready { .. }
             | Self::Unsuitable { .. } => {
                 ClientError::fatal(SqlState::CONNECTION_FAILURE, self.to_string())
             }
@@ -356,6 +382,7 @@ impl DialError {
             | Self::Timeout { .. }
             | Self::Talk { .. }
             | Self::Lagging { .. }
+            | Self::Unready { .. }
             | Self::Unsuitable { .. } => None,
         }
     }
@@ -415,6 +442,7 @@ impl fmt::Display for DialError {
             Self::Talk { server, source } => {
                 write!(f, "connection to server at {server} failed: {source}")
             }
+            Self::Unready { reason, .. } => f.write_str(reason),
             Self::NotHandedOver { reason } => {
                 write!(f, "server connections cannot be handed over to clients: {reason}")
             }

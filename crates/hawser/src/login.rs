@@ -38,8 +38,11 @@ pub mod start;
 mod tests;
 pub mod wire;
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use hawser_core::engine::{ClientAbout, NewClient, PeerAddress, ToLoop};
@@ -49,6 +52,7 @@ use hawser_core::session::settings::Settings;
 use hawser_core::wire::build;
 use hawser_core::wire::error::{ClientError, SqlState};
 use hawser_core::wire::startup::{Packet, ProtocolVersion, SSL_REQUEST, Startup, StartupError};
+use hawser_sys::stream::peer_has_left;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::admin::operators::CONSOLE;
@@ -75,6 +79,8 @@ const NAME_BYTES_MAX: usize = 63;
 
 /// How long a client that is sent away has to take the reason and to leave.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
+/// How often a login that waits for a server looks whether its client is still there.
+const GONE_PERIOD: Duration = Duration::from_millis(250);
 /// What is read of such a client.
 const UNREAD_BYTES_MAX: usize = 64 * 1024;
 
@@ -127,6 +133,8 @@ struct Login {
     permit: Option<ConnectionPermit>,
     end_point: Option<Vec<u8>>,
     began: Instant,
+    /// The pool whose server it waits for.
+    waits_for: Option<Arc<PoolEntry>>,
     /// Why a proof was refused, for the log alone.
     reason: Option<String>,
 }
@@ -148,17 +156,14 @@ pub async fn serve(
         permit: Some(permit),
         end_point: None,
         began: Instant::now(),
+        waits_for: None,
         reason: None,
         config,
     };
     let result = match login.config.reload.timeouts.client_login_timeout.get() {
         Some(bound) => match tokio::time::timeout(bound, login.run()).await {
             Ok(result) => result,
-            Err(_) => Err(ClientError::fatal(
-                SqlState::QUERY_CANCELED,
-                "canceling authentication due to timeout",
-            )
-            .into()),
+            Err(_) => Err(login.timed_out().into()),
         },
         None => login.run().await,
     };
@@ -206,6 +211,17 @@ fn name(bytes: &[u8], what: &str) -> Result<String, ClientError> {
 impl Login {
     fn stream(&mut self) -> Result<&mut Stream, Stop> {
         self.stream.as_mut().ok_or(Stop::Gone)
+    }
+
+    /// What the client is told when `client_login_timeout` has passed.
+    fn timed_out(&self) -> ClientError {
+        match &self.waits_for {
+            Some(entry) => open::waited_in_vain(&self.service, entry, "client_login_timeout"),
+            None => ClientError::fatal(
+                SqlState::QUERY_CANCELED,
+                "canceling authentication due to timeout",
+            ),
+        }
     }
 
     /// Tells the client why, logs it once, and closes the connection.
@@ -616,8 +632,12 @@ impl Login {
         let entry = service.pools.get_or_create(&service.config, &config, found, &wanted)?;
         service.gates.pause_pool(database, || entry.pool.lock().pause());
         let place = entry.enter();
-        let parameters = server_parameters(&service, &entry, database).await?;
-        let start = start::settings(&service, &entry, &parameters, &options.settings).await?;
+        let begins_with = async {
+            let parameters = server_parameters(&service, &entry, database).await?;
+            let start = start::settings(&service, &entry, &parameters, &options.settings).await?;
+            Ok::<_, ClientError>((parameters, start))
+        };
+        let (parameters, start) = self.while_it_stays(&entry, pin!(begins_with)).await?;
 
         let mut greeting = proved.last_message;
         greeting.reserve(GREETING_BYTES);
@@ -637,6 +657,31 @@ impl Login {
             );
         }
         self.hand_to_loop(&entry, place, startup, user, start, greeting)
+    }
+
+    /// Waits for what its server is needed for, as long as the client does. Only those that do wait count
+    /// as waiting.
+    async fn while_it_stays<T>(
+        &mut self,
+        entry: &Arc<PoolEntry>,
+        mut work: Pin<&mut impl Future<Output = Result<T, ClientError>>>,
+    ) -> Result<T, Stop> {
+        let first = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
+        if let Poll::Ready(done) = first {
+            return Ok(done?);
+        }
+        self.waits_for = Some(entry.clone());
+        let _waits = entry.wait_at_login();
+        loop {
+            if let Ok(done) = tokio::time::timeout(GONE_PERIOD, work.as_mut()).await {
+                self.waits_for = None;
+                return Ok(done?);
+            }
+            // The runtime tells of bytes, not of an end that follows bytes which nobody has read yet.
+            if peer_has_left(self.stream()?) {
+                return Err(Stop::Gone);
+            }
+        }
     }
 
     /// Hands the client, which has logged in, to a loop.

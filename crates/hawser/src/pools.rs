@@ -18,13 +18,14 @@ pub mod health;
 pub mod membership;
 pub mod open;
 pub mod place;
+pub mod session;
 mod spare;
 mod strangers;
 pub mod upkeep;
 pub mod vacancy;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -113,8 +114,11 @@ pub struct PoolEntry {
     unsaid: Mutex<Option<String>>,
     /// Why waiting does not help, as long as that is so.
     refusal: Mutex<Option<ClientError>>,
-    /// When an opening last took longer than `server_connect_timeout`, and what that is called.
+    /// When the last attempt began if it took longer than `server_connect_timeout`, and what that is
+    /// called.
     unanswered: Mutex<Option<(Instant, ClientError)>>,
+    /// The server is being asked what it says at connect, or will be after a pause.
+    learning: AtomicBool,
     /// When an opening last found no server that takes sessions, and what that is called.
     without_server: Mutex<Option<(Instant, String)>>,
     failures: open::Failures,
@@ -199,11 +203,11 @@ impl PoolEntry {
         last.as_ref().filter(|(at, _)| at.elapsed() < within).map(|(_, why)| why.clone())
     }
 
-    /// What a login is told that has waited since then, if its server has not answered an attempt to
-    /// connect within `server_connect_timeout`: it has waited as long as it may.
+    /// What a login is told that has waited since then, if its server has not answered an attempt within
+    /// `server_connect_timeout` that began after it: the login has waited as long as it may.
     fn unanswered_since(&self, since: Instant) -> Option<ClientError> {
         let unanswered = locked(&self.unanswered);
-        unanswered.as_ref().filter(|(at, _)| *at > since).map(|(_, error)| error.clone())
+        unanswered.as_ref().filter(|(begun, _)| *begun >= since).map(|(_, error)| error.clone())
     }
 
     /// What the server said of a start value.
@@ -531,6 +535,7 @@ impl Pools {
             unsaid: Mutex::new(None),
             refusal: Mutex::new(None),
             unanswered: Mutex::new(None),
+            learning: AtomicBool::new(false),
             without_server: Mutex::new(None),
             failures: open::Failures::default(),
             clients: AtomicUsize::new(0),

@@ -513,7 +513,7 @@ impl<S: Socket> Engine<S> {
         pool.lock().opened();
         pool.set_last_error(None);
         if pool.parameters().is_none() {
-            pool.set_parameters(seed.parameters.clone());
+            pool.keep_parameters(seed.epoch, seed.parameters.clone());
         }
         let none = Slot { index: u32::MAX, generation: u32::MAX };
         let mut backend = Box::new(Backend::new(seed, self.id, none));

@@ -71,6 +71,17 @@ pub enum Acquired<B> {
     },
 }
 
+/// Whether a backend is opened to learn what the server says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OpenOne {
+    /// It is counted as opening.
+    Begun,
+    /// All places are taken by backends that are there.
+    Full,
+    /// One is being opened, or none may be: PAUSE, or the pause after a failure.
+    NotNow,
+}
+
 /// What becomes of a backend that its client no longer needs.
 #[derive(Debug)]
 pub enum Released<B> {
@@ -257,14 +268,16 @@ impl<B> Pool<B> {
         wanted
     }
 
-    /// One backend is to be opened although nobody waits, to learn what the server says. `false` if
-    /// the pool is full, paused or waits after a failure; else it is counted as opening.
-    pub fn open_one(&mut self, now: Time) -> bool {
-        if self.is_held_back(now) || self.counted() >= self.limits.size {
-            return false;
+    /// One backend is to be opened although nobody waits, to learn what the server says.
+    pub fn open_one(&mut self, now: Time) -> OpenOne {
+        if self.is_held_back(now) || self.opening > 0 {
+            return OpenOne::NotNow;
+        }
+        if self.counted() >= self.limits.size {
+            return OpenOne::Full;
         }
         self.opening += 1;
-        true
+        OpenOne::Begun
     }
 
     /// A client asks for a backend: it gets one, or a place in the queue.

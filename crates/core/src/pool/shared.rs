@@ -426,8 +426,10 @@ impl<B> SharedPool<B> {
 
     /// Begins a new epoch (RECONNECT, a reload that changed the server, a changed role).
     pub fn begin_epoch(&self) {
+        // Under the lock: what an older epoch learnt is not put in after it.
+        let mut parameters = unpoisoned(self.parameters.write());
         self.epoch.fetch_add(1, Ordering::Relaxed);
-        *unpoisoned(self.parameters.write()) = None;
+        *parameters = None;
     }
 
     /// What servers say at connect; `None` before the first connect of this epoch.
@@ -435,9 +437,22 @@ impl<B> SharedPool<B> {
         unpoisoned(self.parameters.read()).clone()
     }
 
-    /// Keeps what a server said at connect.
-    pub fn set_parameters(&self, parameters: Arc<ServerParameters>) {
-        *unpoisoned(self.parameters.write()) = Some(parameters);
+    /// Keeps what a server said at a connect that began in this epoch. Returns the values, as the object
+    /// that all backends share which have them. What an older epoch has learnt says nothing of new
+    /// sessions, and is not kept.
+    pub fn keep_parameters(
+        &self,
+        epoch: u32,
+        said: Arc<ServerParameters>,
+    ) -> Arc<ServerParameters> {
+        let mut parameters = unpoisoned(self.parameters.write());
+        if let Some(kept) = parameters.as_ref().filter(|kept| ***kept == *said) {
+            return kept.clone();
+        }
+        if self.epoch.load(Ordering::Relaxed) == epoch {
+            *parameters = Some(said.clone());
+        }
+        said
     }
 
     /// The number of the values that servers say at connect. (Of a session that users share it is not

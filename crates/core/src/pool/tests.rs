@@ -1,9 +1,10 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::lending::*;
 use super::*;
 use crate::ids::Slot;
-use crate::ids::{BackendId, ClientId, LoopId};
+use crate::ids::{BackendId, ClientId, LoopId, PoolId};
 use crate::time::Time;
 
 fn limits(size: u32) -> Limits {
@@ -150,7 +151,7 @@ fn after_a_failure_one_opening_at_a_time_tries_until_one_succeeds() {
     let end = Time::from_micros(1_000_000);
     assert_eq!(pool.openings_due(end), 1);
     assert_eq!((pool.openings_due(end), pool.openings_for_min_size(end)), (0, 0));
-    assert!(!pool.open_one(end));
+    assert_eq!(pool.open_one(end), OpenOne::NotNow);
     pool.open_failed(end, Duration::from_secs(10));
     assert_eq!(pool.openings_due(end), 0);
     pool.try_now();
@@ -326,4 +327,24 @@ fn a_backend_goes_to_the_waiter_that_is_nearest_to_it_and_nobody_is_passed_too_o
     assert_eq!(release(b"z", 9), 9);
     assert_eq!(release(b"z", 10), 10, "the next has been passed three times now");
     assert_eq!(release(b"z", 11), 2, "and no more");
+}
+
+#[test]
+fn what_an_older_epoch_has_learnt_of_a_server_is_not_kept() {
+    let pool: SharedPool<u64> =
+        SharedPool::new(PoolId(1), "db", "me", PoolSettings::default(), 1, 1);
+    let said = |zone: &str| {
+        let mut parameters = ServerParameters::default();
+        parameters.set(b"TimeZone", zone.as_bytes());
+        Arc::new(parameters)
+    };
+    let old = pool.epoch();
+    pool.begin_epoch();
+    // An opening that began before ends only now.
+    pool.keep_parameters(old, said("Asia/Tokyo"));
+    assert_eq!(pool.parameters(), None);
+    let kept = pool.keep_parameters(pool.epoch(), said("UTC"));
+    pool.keep_parameters(old, said("Asia/Tokyo"));
+    assert_eq!(pool.parameters(), Some(said("UTC")));
+    assert!(Arc::ptr_eq(&kept, &pool.keep_parameters(pool.epoch(), said("UTC"))));
 }

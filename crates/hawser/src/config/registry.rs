@@ -673,8 +673,9 @@ settings! {
         /// Private memory (RssAnon) of a backend beyond which it is replaced once it is free. Only for
         /// servers on this host. 0: never.
         server_max_memory: Size = "0", example "\"512MiB\"", range 0..=1 << 50, unit Bytes;
-        /// Time for connect and login together. The first login of a pool fails when it has passed;
-        /// clients that are logged in wait for another attempt, up to `query_wait_timeout`.
+        /// Time for connect and login together. A login that waits for the first server connection of
+        /// its pool fails when an attempt that began after it has taken so long; clients that are logged
+        /// in wait for another attempt, up to `query_wait_timeout`.
         server_connect_timeout: Duration = "15s", example "\"5s\"", at_least Duration::from_millis(1),
             unit Seconds, pgbouncer "server_connect_timeout";
         /// The longest pause between attempts to reach a server that fails. The first pauses are shorter
@@ -974,8 +975,10 @@ settings! {
         /// The same for `application_name`.
         application_name: Option<String> = "the server's own", example "\"pool\"",
             pgbouncer "application_name";
-        /// A query sent on each new server connection before a client gets it. An error in it is logged
-        /// and otherwise ignored.
+        /// A query sent on each new server connection before a client gets it. What it sets is what
+        /// sessions begin with. An error in it is logged and otherwise ignored. If it leaves a
+        /// transaction open, ends the session or takes longer than `server_connect_timeout`, the server
+        /// connection is not used.
         connect_query: Option<String> = "not set", example "\"SELECT 1\"", pgbouncer "connect_query";
         /// Which of several servers will do: `any`, `read-write`, `read-only`, `primary`, `standby`,
         /// `prefer-standby`. libpq's words.

@@ -13,7 +13,7 @@ use hawser_core::engine::hand_over;
 use hawser_core::pool::ServerParameters;
 use hawser_core::session::report;
 use hawser_core::wire::frame::take_u32;
-use hawser_core::wire::startup::{CANCEL_KEY_BYTES_MAX, ProtocolVersion, write_startup};
+use hawser_core::wire::startup::{CANCEL_KEY_BYTES_MAX, Pair, ProtocolVersion, write_startup};
 use hawser_core::wire::{TransactionStatus, backend};
 
 use super::talk::{LOGIN_MESSAGES_MAX, Talk, TalkError, parse_status, server_error};
@@ -127,6 +127,19 @@ pub struct Entered {
     pub number: u64,
 }
 
+impl Entered {
+    /// The server has reported a value.
+    pub fn learn(&mut self, (name, value): Pair) {
+        if *name == *report::NAME {
+            self.report = Some(value);
+        } else if *name == *hand_over::CHALLENGE {
+            self.challenge = Some(value);
+        } else if *name != *report::SCHEMA {
+            self.parameters.set(&name, &value);
+        }
+    }
+}
+
 /// Logs in with these startup parameters.
 ///
 /// # Errors
@@ -160,14 +173,7 @@ pub async fn enter(
             backend::NOTICE => {}
             backend::NEGOTIATE_VERSION if !authenticated => {}
             backend::PARAMETER_STATUS if authenticated => {
-                let (name, value) = parse_status(&body)?;
-                if *name == *report::NAME {
-                    entered.report = Some(value);
-                } else if *name == *hand_over::CHALLENGE {
-                    entered.challenge = Some(value);
-                } else if *name != *report::SCHEMA {
-                    entered.parameters.set(&name, &value);
-                }
+                entered.learn(parse_status(&body)?);
             }
             backend::BACKEND_KEY_DATA if authenticated => {
                 let (process, key) = take_u32(&body)

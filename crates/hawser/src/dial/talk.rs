@@ -13,7 +13,7 @@ use std::io;
 use hawser_core::wire::error::{ClientError, Severity, SqlState, field};
 use hawser_core::wire::frame::{self, Framed, HEADER_BYTES, take_string, take_u16, take_u32};
 use hawser_core::wire::startup::Pair;
-use hawser_core::wire::{backend, build, frontend};
+use hawser_core::wire::{TransactionStatus, backend, build, frontend};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::socket::stream::Stream;
@@ -106,6 +106,23 @@ impl Answer {
             [row] => row.first()?.as_deref(),
             _ => None,
         }
+    }
+}
+
+/// What a query has come to, once the server is ready for the next.
+#[derive(Debug)]
+pub struct Ended {
+    /// What the server answered, up to an error.
+    pub answer: Answer,
+    /// The error, if there was one.
+    pub error: Option<Box<ClientError>>,
+    /// Whether it has left a transaction open.
+    pub status: TransactionStatus,
+}
+
+impl Ended {
+    fn into_answer(self) -> Result<Answer, TalkError> {
+        self.error.map_or(Ok(self.answer), |error| Err(TalkError::Server(error)))
     }
 }
 
@@ -211,9 +228,17 @@ impl Talk {
     /// # Errors
     /// [`TalkError::Server`]: the query failed, and the conversation goes on.
     pub async fn query(&mut self, sql: &str) -> Result<Answer, TalkError> {
+        self.run(sql).await?.into_answer()
+    }
+
+    /// Runs a simple query that somebody else has written to its end, whatever it leaves.
+    ///
+    /// # Errors
+    /// The conversation is over: the connection broke, or the server has ended the session.
+    pub async fn run(&mut self, sql: &str) -> Result<Ended, TalkError> {
         build::query(&mut self.output, sql.as_bytes());
         self.send().await?;
-        self.answer().await
+        self.end().await
     }
 
     /// Runs a query with parameters, as text, to its end.
@@ -240,24 +265,30 @@ impl Talk {
         build::execute(out, b"");
         out.extend_from_slice(&build::SYNC);
         self.send().await?;
-        self.answer().await
+        self.end().await?.into_answer()
     }
 
-    async fn answer(&mut self) -> Result<Answer, TalkError> {
+    async fn end(&mut self) -> Result<Ended, TalkError> {
         let mut answer = Answer::default();
-        let mut failed = None;
+        let mut error = None;
         loop {
             let (kind, body) = self.receive().await?;
             match kind {
                 backend::READY_FOR_QUERY => {
-                    return failed.map_or(Ok(answer), |error| Err(TalkError::Server(error)));
+                    let status = match *body.as_slice() {
+                        [status] => TransactionStatus::from_byte(status),
+                        _ => None,
+                    };
+                    let status = status
+                        .ok_or_else(|| TalkError::Protocol("malformed ReadyForQuery".to_owned()))?;
+                    return Ok(Ended { answer, error, status });
                 }
                 backend::ERROR => {
-                    let error = server_error(&body);
-                    if error.severity == Severity::Fatal {
-                        return Err(TalkError::Server(error.into()));
+                    let said = server_error(&body);
+                    if said.severity == Severity::Fatal {
+                        return Err(TalkError::Server(said.into()));
                     }
-                    failed = Some(error.into());
+                    error = Some(said.into());
                 }
                 backend::DATA_ROW => {
                     if answer.rows.len() >= self.answer_rows_max {

@@ -138,17 +138,21 @@ async fn check(
     unknown: &[&Asked],
     builder: &mut SettingsBuilder,
 ) -> Result<(), ClientError> {
-    let mut talk = None;
+    let mut line = None;
     for asked in unknown {
         let answer = match entry.checked(&asked.name, &asked.value) {
             Some(answer) => answer,
             None => {
-                if talk.is_none() {
-                    talk = Some(crate::pools::open::ask_line(service, entry).await?);
+                if line.is_none() {
+                    line = Some(crate::pools::open::ask_line(service, entry).await?);
                 }
-                let Some((line, _place)) = &mut talk else { continue };
+                let Some(line) = &mut line else { continue };
                 let within = entry.route.load().target.connect_timeout;
-                let answer = match timeout(within, show_at_last(line, asked)).await {
+                let shown = timeout(within, show_at_last(line.ask(), asked)).await;
+                if shown.is_ok() {
+                    line.answered();
+                }
+                let answer = match shown {
                     Ok(Ok(value)) => Ok(value),
                     Ok(Err(TalkError::Server(error))) if is_cut_off(&error) => {
                         return Err(unanswered(&error.message));
@@ -165,7 +169,7 @@ async fn check(
         };
         builder.set(&asked.name, &answer?);
     }
-    if let Some((line, _place)) = talk {
+    if let Some(line) = line {
         line.terminate().await;
     }
     Ok(())

@@ -33,14 +33,14 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
 
 use super::membership::Memberships;
-use super::place::{self, Asker, Place};
+use super::place::Asker;
+use super::session::Session;
 use super::strangers::{Stranger, Strangers};
 use super::{PoolEntry, Route, locked, route};
 use crate::auth::secret::{Secret, ValidUntil};
 use crate::config::{Config, DatabaseConfig};
-use crate::dial::talk::{Answer, Talk, TalkError};
-use crate::dial::{DialError, Login};
-use crate::limits::AddressPermit;
+use crate::dial::talk::{Answer, TalkError};
+use crate::dial::{DialError, Login, Trouble};
 use crate::service::Service;
 
 /// How long an unused line is kept: long enough for a stream of logins to share it.
@@ -72,10 +72,10 @@ const FINGERPRINT: &str = "SELECT pg_catalog.concat(r.oid, r.rolcanlogin, (\
      FROM pg_catalog.pg_roles r WHERE r.rolname OPERATOR(pg_catalog.=) $1";
 
 struct Line {
-    open: Option<(Talk, Place, AddressPermit)>,
+    open: Option<Session>,
     used: Instant,
-    /// When a question last got no answer in time.
-    unanswered: Option<Instant>,
+    /// When a question last got no answer in time, of which server.
+    unanswered: Option<(Instant, String)>,
 }
 
 /// What a line leads to.
@@ -254,57 +254,73 @@ pub(super) async fn ask_for(
     let line = service.enquiries.line(route);
     let mut line = line.lock().await;
     let within = route.target.connect_timeout;
-    let timed_out = || DialError::Timeout { server: "the server".to_owned(), after: within };
-    if line.unanswered.is_some_and(|at| at > begun) {
-        return Err(timed_out()); // it has waited for one that got no answer: that was its time, too
+    if let Some((at, server)) = &line.unanswered
+        && *at > begun
+    {
+        // It has waited for one that got no answer: that was its time, too.
+        return Err(unanswered(server, within));
     }
-    let failed = |source| DialError::Talk { server: "the server".to_owned(), source };
     loop {
         let fresh = line.open.is_none();
         // Out of its place while it is in use: if this task is dropped in between, so is the
         // connection, with an answer outstanding.
-        let (mut talk, server, address) = match line.open.take() {
+        let mut session = match line.open.take() {
             Some(open) => open,
             None => match open_line(service, route, patience).await {
-                Err(error @ DialError::Timeout { .. }) => {
-                    line.unanswered = Some(Instant::now());
-                    return Err(error);
+                Err(DialError::Timeout { server, after }) => {
+                    line.unanswered = Some((Instant::now(), server.clone()));
+                    return Err(DialError::Timeout { server, after });
                 }
                 opened => opened?,
             },
         };
+        let talk = session.ask();
         talk.expect_much(much);
         let result = timeout(within, talk.query_with(sql, values)).await;
         line.used = Instant::now();
+        if result.is_ok() {
+            session.answered();
+        }
+        let failed = |source| DialError::Talk { server: session.server().to_owned(), source };
         match result {
             Ok(Ok(answer)) => {
-                line.open = Some((talk, server, address));
+                line.open = Some(session);
                 return Ok(answer);
             }
             Ok(Err(TalkError::Server(error))) => {
-                if error.severity != hawser_core::wire::error::Severity::Fatal {
-                    line.open = Some((talk, server, address));
-                    return Err(failed(TalkError::Server(error)));
+                let ends = error.severity == hawser_core::wire::error::Severity::Fatal;
+                let failed = failed(TalkError::Server(error));
+                if !ends {
+                    line.open = Some(session);
+                    return Err(failed);
                 }
                 if fresh {
-                    return Err(failed(TalkError::Server(error)));
+                    return Err(failed);
                 }
             }
             Ok(Err(error)) if fresh => return Err(failed(error)),
             Ok(Err(_)) => {} // it had been idle, and the server has closed it since
             Err(_) => {
-                line.unanswered = Some(Instant::now());
-                return Err(timed_out());
+                line.unanswered = Some((Instant::now(), session.server().to_owned()));
+                return Err(unanswered(session.server(), within));
             }
         }
     }
+}
+
+fn unanswered(server: &str, within: Duration) -> DialError {
+    let reason = format!(
+        "server at {server} did not answer a question within server_connect_timeout, {} s",
+        within.as_secs_f32()
+    );
+    DialError::Unready { trouble: Trouble::Silence, reason }
 }
 
 async fn open_line(
     service: &Arc<Service>,
     route: &Route,
     patience: Duration,
-) -> Result<(Talk, Place, AddressPermit), DialError> {
+) -> Result<Session, DialError> {
     // Seen in pg_stat_activity: this is no client's connection.
     let mut login = route.login.clone();
     login
@@ -313,8 +329,7 @@ async fn open_line(
     let (database, user) = (&route.login.database, &route.login.user);
     let asker =
         Asker { entry: None, database, user, route, login: &login, login_waits: true, patience };
-    let (dialled, place) = place::dial(service, &asker).await?;
-    Ok((dialled.talk, place, dialled.place))
+    Session::dial(service, &asker).await
 }
 
 /// The secret of a user as `auth_query` knows it; `Ok(None)` if it does not know the user.
@@ -381,7 +396,7 @@ pub async fn look_up(
                 return Err(NotLookedUp::NoEntry);
             }
             Err(error) => {
-                if let (Some(stranger), DialError::Timeout { .. }) = (stranger, &error) {
+                if let Some(stranger) = stranger.filter(|_| error.is_silence()) {
                     stranger.unanswered();
                 }
                 return Err(failed(&error).into());

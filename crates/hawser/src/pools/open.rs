@@ -1,22 +1,25 @@
 //! Opens backends for pools: what the event loops ask for, and what logins wait for.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hawser_core::engine::hand_over::HandOverKey;
 use hawser_core::engine::{BackendSeed, ServerAddressId, ToLoop};
 use hawser_core::ids::{BackendId, LoopId};
-use hawser_core::pool::ServerParameters;
-use hawser_core::session::report::{self, Report, ReportError};
+use hawser_core::pool::{OpenOne, ServerParameters};
+use hawser_core::session::report::{Report, ReportError};
+use hawser_core::wire::TransactionStatus;
 use hawser_core::wire::error::{ClientError, SqlState};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use super::place::{self, Asker, PLACE_WAIT, Place};
+use super::place::{Asker, PLACE_WAIT, Place};
+use super::session::Session;
 use super::{PoolEntry, Route, locked};
 use crate::dial::hand_over::{self, NotHandedOver, Secret};
-use crate::dial::talk::{Talk, TalkError};
-use crate::dial::{DialError, Dialled, Known};
+use crate::dial::talk::{Ended, TalkError};
+use crate::dial::{DialError, Dialled, Known, Trouble};
 use crate::limits::AddressPermit;
 use crate::loops::{Loops, Order, Pool};
 use crate::service::Service;
@@ -147,57 +150,75 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
     let begun = Instant::now();
     match open(service, &entry, false).await {
         Ok((socket, parameters, opened)) => {
-            let parameters = keep_parameters(&entry, epoch, parameters);
-            if entry.failures.end() {
-                tracing::info!(
-                    database = entry.key.database,
-                    user = entry.key.user,
-                    "server connections can be opened again"
-                );
-                retry_others(service, &entry);
-            }
-            *locked(&entry.refusal) = None;
-            *locked(&entry.unsaid) = None;
-            *locked(&entry.without_server) = None;
-            pool.set_last_error(None);
-            service.tally.server_logins.increment();
+            let parameters = pool.keep_parameters(epoch, Arc::new(parameters));
+            note_success(service, &entry);
             let seed = seed(service, pool, epoch, socket, parameters, opened);
             opening.tell(ToLoop::Opened(seed));
         }
         Err(error) => {
-            service.tally.server_login_failures.increment();
-            let fatal = error.is_fatal();
-            let route = entry.route.load();
-            // A limit that is reached says nothing of the server: the next attempt waits in its turn.
-            let is_full = matches!(error, DialError::Full(_));
-            let is_silent = matches!(error, DialError::Timeout { .. });
-            let without_server =
-                error.is_without_server().then(|| (Instant::now(), error.to_string()));
-            *locked(&entry.without_server) = without_server;
-            // Nobody waits for what is opened for `min_pool_size`: no room for it is no news.
-            let is_news = !is_full || pool.anybody_waits() || pool.parameters().is_none();
-            let before = if is_news { entry.failures.add(begun) } else { None };
-            let longest = route.target.retry_after_max;
-            let retry_after = match (is_full, fatal) {
-                (true, _) => RETRY_AFTER_FIRST.min(longest),
-                (false, true) => entry.failures.pause(longest), // waiting does not mend it
-                (false, false) => entry.failures.pause(longest.min(reachable_pause(service))),
-            };
-            if before == Some(0) {
-                tracing::warn!(
-                    database = entry.key.database, user = entry.key.user, %error,
-                    "no server connection can be opened"
-                );
-            }
-            *locked(&entry.unsaid) = error.unsaid();
-            let error = error.to_client_error();
-            pool.set_last_error(Some(error.clone()));
-            *locked(&entry.refusal) = fatal.then(|| error.clone());
-            *locked(&entry.unanswered) = is_silent.then(|| (Instant::now(), error.clone()));
+            let (error, fatal, retry_after) = note_failure(service, &entry, begun, &error);
             opening.tell(ToLoop::OpenFailed { pool, error, fatal, retry_after });
         }
     }
     entry.changed.notify_waiters();
+}
+
+/// An attempt of a pool has shown that its server lets it in.
+fn note_success(service: &Service, entry: &PoolEntry) {
+    if entry.failures.end() {
+        tracing::info!(
+            database = entry.key.database,
+            user = entry.key.user,
+            "server connections can be opened again"
+        );
+        retry_others(service, entry);
+    }
+    *locked(&entry.refusal) = None;
+    *locked(&entry.unsaid) = None;
+    *locked(&entry.unanswered) = None;
+    *locked(&entry.without_server) = None;
+    entry.pool.set_last_error(None);
+    service.tally.server_logins.increment();
+}
+
+/// An attempt of a pool has failed that began then. What clients are told, whether waiting does not mend
+/// it, and when the next attempt is due.
+fn note_failure(
+    service: &Service,
+    entry: &PoolEntry,
+    begun: Instant,
+    error: &DialError,
+) -> (ClientError, bool, Duration) {
+    service.tally.server_login_failures.increment();
+    let pool = &entry.pool;
+    let fatal = error.is_fatal();
+    let route = entry.route.load();
+    // A limit that is reached says nothing of the server: the next attempt waits in its turn.
+    let is_full = matches!(error, DialError::Full(_));
+    let without_server = error.is_without_server().then(|| (Instant::now(), error.to_string()));
+    *locked(&entry.without_server) = without_server;
+    // Nobody waits for what is opened for `min_pool_size`: no room for it is no news.
+    let is_news = !is_full || pool.anybody_waits() || pool.parameters().is_none();
+    let before = if is_news { entry.failures.add(begun) } else { None };
+    let longest = route.target.retry_after_max;
+    let retry_after = match (is_full, fatal) {
+        (true, _) => RETRY_AFTER_FIRST.min(longest),
+        (false, true) => entry.failures.pause(longest), // waiting does not mend it
+        (false, false) => entry.failures.pause(longest.min(reachable_pause(service))),
+    };
+    if before == Some(0) {
+        tracing::warn!(
+            database = entry.key.database, user = entry.key.user, %error,
+            "no server connection can be opened"
+        );
+    }
+    let is_silence = error.is_silence();
+    *locked(&entry.unsaid) = error.unsaid();
+    let error = error.to_client_error();
+    pool.set_last_error(Some(error.clone()));
+    *locked(&entry.refusal) = fatal.then(|| error.clone());
+    *locked(&entry.unanswered) = is_silence.then(|| (begun, error.clone()));
+    (error, fatal, retry_after)
 }
 
 /// The longest pause before a server is tried again that cannot be reached, or is not ready: the more
@@ -233,7 +254,7 @@ async fn open_listener_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
     match open(service, &entry, true).await {
         Ok((socket, parameters, opened)) => {
             service.tally.server_logins.increment();
-            let parameters = keep_parameters(&entry, epoch, parameters);
+            let parameters = pool.keep_parameters(epoch, Arc::new(parameters));
             let seed = seed(service, pool, epoch, socket, parameters, opened);
             service.loops.send(home, ToLoop::ListenerOpened(seed));
         }
@@ -295,22 +316,6 @@ pub fn say_unreadable(database: &str, user: &str, error: ReportError) {
     );
 }
 
-fn keep_parameters(
-    entry: &PoolEntry,
-    epoch: u32,
-    parameters: ServerParameters,
-) -> Arc<ServerParameters> {
-    if let Some(kept) = entry.pool.parameters().filter(|kept| **kept == parameters) {
-        return kept; // one object for all backends
-    }
-    let parameters = Arc::new(parameters);
-    // Those of an older epoch say nothing of new sessions.
-    if entry.pool.epoch() == epoch {
-        entry.pool.set_parameters(parameters.clone());
-    }
-    parameters
-}
-
 /// What a server connection is known by that has been opened.
 struct Opened {
     /// What the server's extension knows it by, too.
@@ -332,45 +337,21 @@ async fn open(
     if listens && route.target.reports {
         Arc::make_mut(&mut route).target.reports = false; // there is no session on it
     }
-    let (mut dialled, server_permit) = dial(service, entry, &route, false).await?;
-    if let Some(query) = &route.connect_query {
-        match timeout(route.target.connect_timeout, dialled.talk.query(query)).await {
-            Ok(Ok(answer)) => {
-                let report = answer.reported.into_iter().rfind(|(name, _)| **name == *report::NAME);
-                if let Some((_, report)) = report {
-                    dialled.entered.report = Some(report);
-                }
-            }
-            Ok(Err(TalkError::Server(error))) => {
-                dialled.entered.report = None; // what it has left is not known
-                tracing::warn!(
-                    database = entry.key.database,
-                    error = error.message,
-                    "connect_query failed"
-                );
-            }
-            Ok(Err(source)) => {
-                return Err(DialError::Talk { server: "the server".to_owned(), source });
-            }
-            Err(_) => {
-                let after = route.target.connect_timeout;
-                return Err(DialError::Timeout { server: "connect_query".to_owned(), after });
-            }
-        }
-    }
+    let mut session = dial_ready(service, entry, &route, false).await?;
     let hands_over = entry.key.shared || route.target.hands_over;
     let hand_over = match (hands_over && !listens && entry.key.replication.is_none(), &route.secret)
     {
         (false, _) => None,
-        (true, Some(secret)) => Some(begin(&mut dialled, &route, secret, entry.key.shared).await?),
+        (true, Some(secret)) => Some(begin(&mut session, &route, secret, entry.key.shared).await?),
         (true, None) => {
             let reason = "hand_over_secret_file is no longer in the configuration".to_owned();
             return Err(DialError::NotHandedOver { reason });
         }
     };
-    let Dialled { talk, entered, server, place, known } = dialled;
+    let name = session.server().to_owned();
+    let (Dialled { talk, entered, server, place, known }, server_permit) = session.into_parts();
     let broken = |what: &str| DialError::Talk {
-        server: "the server".to_owned(),
+        server: name.clone(),
         source: TalkError::Protocol(what.to_owned()),
     };
     let (stream, unread) = talk.into_stream();
@@ -379,7 +360,7 @@ async fn open(
     // Nothing may come between the first ReadyForQuery and the first query but notices of a
     // server that shuts down: such a connection is not worth having.
     if !unread.is_empty() || !early.is_empty() {
-        return Err(broken("messages behind ReadyForQuery"));
+        return Err(broken("messages after ReadyForQuery"));
     }
     let permit = Permit { _place: server_permit, _address: place, _known: known };
     let opened = Opened {
@@ -394,23 +375,99 @@ async fn open(
     Ok((conn, entered.parameters, opened))
 }
 
+/// Dials for a pool, once there is a place for it, and runs `connect_query`: what the server has said then
+/// is what its sessions begin with.
+async fn dial_ready(
+    service: &Arc<Service>,
+    entry: &PoolEntry,
+    route: &Route,
+    login_waits: bool,
+) -> Result<Session, DialError> {
+    let mut session = dial(service, entry, route, login_waits).await?;
+    if let Some(query) = &route.connect_query {
+        let within = route.target.connect_timeout;
+        let ran = timeout(within, session.ask().run(query)).await;
+        if ran.is_ok() {
+            session.answered();
+        }
+        after_connect_query(&mut session, &entry.key.database, within, ran.ok())?;
+    }
+    Ok(session)
+}
+
+/// What `connect_query` has left on a connection; `None`: it has not ended within that time.
+fn after_connect_query(
+    session: &mut Session,
+    database: &str,
+    within: Duration,
+    ran: Option<Result<Ended, TalkError>>,
+) -> Result<(), DialError> {
+    let server = session.server();
+    let ended = match ran {
+        Some(Ok(ended)) => ended,
+        Some(Err(error)) => {
+            let reason = format!(
+                "connection to server at {server} ended in connect_query of database \"{database}\": {error}"
+            );
+            return Err(DialError::Unready { trouble: Trouble::Passing, reason });
+        }
+        None => {
+            let reason = format!(
+                "connect_query of database \"{database}\" took longer on server at {server} than \
+                 server_connect_timeout, {} s",
+                within.as_secs_f32()
+            );
+            return Err(DialError::Unready { trouble: Trouble::Silence, reason });
+        }
+    };
+    if ended.status != TransactionStatus::Idle {
+        // The first client would be in a transaction that it has not begun.
+        let why = ended.error.map_or_else(String::new, |error| format!(" ({})", error.message));
+        let reason = format!(
+            "connect_query of database \"{database}\" leaves a transaction open on server at \
+             {server}{why}: it must end with COMMIT or ROLLBACK"
+        );
+        return Err(DialError::Unready { trouble: Trouble::Lasting, reason });
+    }
+    if let Some(error) = &ended.error {
+        tracing::warn!(database, server, error = error.message, "connect_query failed");
+    }
+    let entered = &mut session.dialled().entered;
+    ended.answer.reported.into_iter().for_each(|reported| entered.learn(reported));
+    if ended.error.is_some() {
+        entered.report = None; // what it has left is not known
+    }
+    Ok(())
+}
+
 /// Finds out what it takes to hand a connection over.
 async fn begin(
-    dialled: &mut Dialled,
+    session: &mut Session,
     route: &Route,
     secret: &Secret,
     shared: bool,
 ) -> Result<HandOverKey, DialError> {
-    let Dialled { talk, entered, .. } = dialled;
     let within = route.target.connect_timeout;
     let user = shared.then_some(route.login.user.as_str());
-    match timeout(within, hand_over::begin(talk, entered, user, secret)).await {
+    session.ask();
+    let Dialled { talk, entered, .. } = session.dialled();
+    let begun = timeout(within, hand_over::begin(talk, entered, user, secret)).await;
+    if begun.is_ok() {
+        session.answered();
+    }
+    let server = session.server().to_owned();
+    match begun {
         Ok(Ok(key)) => Ok(key),
         Ok(Err(NotHandedOver::Because(reason))) => Err(DialError::NotHandedOver { reason }),
-        Ok(Err(NotHandedOver::Talk(source))) => {
-            Err(DialError::Talk { server: "the server".to_owned(), source })
+        Ok(Err(NotHandedOver::Talk(source))) => Err(DialError::Talk { server, source }),
+        Err(_) => {
+            let reason = format!(
+                "server at {server} did not answer within server_connect_timeout, {} s, whether its \
+                 connections can be handed over",
+                within.as_secs_f32()
+            );
+            Err(DialError::Unready { trouble: Trouble::Silence, reason })
         }
-        Err(_) => Err(DialError::Timeout { server: "the hand-over".to_owned(), after: within }),
     }
 }
 
@@ -420,7 +477,7 @@ async fn dial(
     entry: &PoolEntry,
     route: &Route,
     login_waits: bool,
-) -> Result<(Dialled, Place), DialError> {
+) -> Result<Session, DialError> {
     let asker = Asker {
         entry: Some(entry),
         database: &entry.key.database,
@@ -430,7 +487,46 @@ async fn dial(
         login_waits,
         patience: PLACE_WAIT,
     };
-    place::dial(service, &asker).await
+    Session::dial(service, &asker).await
+}
+
+/// Asks what the server says at connect, for all logins of a pool that wait to know it: all places of the
+/// pool are taken by backends of an older epoch. One asks at a time, and after a failure none before the
+/// pause has passed that openings make, too.
+fn learn(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
+    /// Others may ask when this is dropped.
+    struct Learning(Arc<PoolEntry>);
+
+    impl Drop for Learning {
+        fn drop(&mut self) {
+            self.0.learning.store(false, Ordering::Relaxed);
+            self.0.changed.notify_waiters();
+        }
+    }
+
+    if entry.learning.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let (service, learning) = (service.clone(), Learning(entry.clone()));
+    *locked(&entry.refusal) = None;
+    tokio::spawn(async move {
+        let entry = &learning.0;
+        let (epoch, begun, route) = (entry.pool.epoch(), Instant::now(), entry.route.load_full());
+        match dial_ready(&service, entry, &route, true).await {
+            Ok(mut session) => {
+                let parameters = std::mem::take(&mut session.dialled().entered.parameters);
+                entry.pool.keep_parameters(epoch, Arc::new(parameters));
+                note_success(&service, entry);
+                entry.changed.notify_waiters();
+                session.terminate().await;
+            }
+            Err(error) => {
+                let (_, _, retry_after) = note_failure(&service, entry, begun, &error);
+                entry.changed.notify_waiters();
+                sleep(retry_after).await;
+            }
+        }
+    });
 }
 
 /// What the server says at connect, in the current epoch: waits for a backend to be opened if none
@@ -445,10 +541,9 @@ pub async fn parameters(
     if let Some(parameters) = entry.pool.parameters() {
         return Ok(parameters);
     }
-    let _waits = entry.wait_at_login();
     let wait = entry.pool.settings().query_wait_timeout;
     let since = Instant::now();
-    let learn = async {
+    let learnt = async {
         loop {
             let changed = entry.changed.notified();
             tokio::pin!(changed);
@@ -456,29 +551,14 @@ pub async fn parameters(
             if let Some(parameters) = entry.pool.parameters() {
                 return Ok(parameters);
             }
-            let (begun, opening, busy) = {
-                let now = service.loops.now();
-                let mut pool = entry.pool.lock();
-                let opening = pool.opening_count() > 0;
-                let busy = pool.lent_count() + pool.idle_count() > 0;
-                (!opening && pool.open_one(now), opening, busy)
-            };
-            if begun {
-                *locked(&entry.refusal) = None;
-                service.control.open(entry.pool.clone(), service.loops.least_loaded());
-            } else if !opening && busy {
-                // All backends are of an older epoch and in use: a connection just to ask.
-                let epoch = entry.pool.epoch();
-                let route = entry.route.load_full();
-                match dial(service, entry, &route, true).await {
-                    Ok((dialled, _permit)) => {
-                        let parameters = keep_parameters(entry, epoch, dialled.entered.parameters);
-                        dialled.talk.terminate().await;
-                        return Ok(parameters);
-                    }
-                    Err(error @ DialError::Timeout { .. }) => return Err(error.to_client_error()),
-                    Err(_) => {}
+            let asked = entry.pool.lock().open_one(service.loops.now());
+            match asked {
+                OpenOne::Begun => {
+                    *locked(&entry.refusal) = None;
+                    service.control.open(entry.pool.clone(), service.loops.least_loaded());
                 }
+                OpenOne::Full => learn(service, entry),
+                OpenOne::NotNow => {}
             }
             let _ = timeout(PARAMETERS_POLL, changed).await;
             if entry.pool.parameters().is_none()
@@ -489,15 +569,27 @@ pub async fn parameters(
         }
     };
     if wait.is_zero() {
-        return learn.await;
+        return learnt.await;
     }
-    match timeout(wait, learn).await {
+    match timeout(wait, learnt).await {
         Ok(result) => result,
-        Err(_) => Err(entry.pool.last_error().unwrap_or_else(|| {
-            ClientError::fatal(SqlState::TOO_MANY_CONNECTIONS, "no server connection became free")
-                .detail("query_wait_timeout has passed.")
-        })),
+        Err(_) => Err(waited_in_vain(service, entry, "query_wait_timeout")),
     }
+}
+
+/// What a login is told that has waited for a server as long as this setting lets it.
+pub fn waited_in_vain(service: &Service, entry: &PoolEntry, setting: &str) -> ClientError {
+    let database = &entry.key.database;
+    if service.gates.is_paused(database) {
+        let message = format!("database \"{database}\" is paused");
+        return ClientError::fatal(SqlState::CANNOT_CONNECT_NOW, message)
+            .detail(format!("{setting} has passed."))
+            .hint("Connect again when an administrator has resumed it.");
+    }
+    entry.pool.last_error().unwrap_or_else(|| {
+        ClientError::fatal(SqlState::TOO_MANY_CONNECTIONS, "no server connection became free")
+            .detail(format!("{setting} has passed."))
+    })
 }
 
 /// A connection on which the pool's server is asked something; it does not become a backend.
@@ -507,12 +599,9 @@ pub async fn parameters(
 pub async fn ask_line(
     service: &Arc<Service>,
     entry: &Arc<PoolEntry>,
-) -> Result<(Talk, Permit), ClientError> {
-    let _waits = entry.wait_at_login();
+) -> Result<Session, ClientError> {
     let route = entry.route.load_full();
-    let (dialled, server) =
-        dial(service, entry, &route, true).await.map_err(|error| error.to_client_error())?;
-    Ok((dialled.talk, Permit { _place: server, _address: dialled.place, _known: dialled.known }))
+    dial(service, entry, &route, true).await.map_err(|error| error.to_client_error())
 }
 
 #[cfg(test)]

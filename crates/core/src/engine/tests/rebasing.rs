@@ -17,7 +17,8 @@ fn zone_changes(world: &mut World, zone: &'static str) {
     parameters.set(b"application_name", b"");
     parameters.set(b"DateStyle", b"ISO, MDY");
     world.pool.begin_epoch();
-    world.pool.set_parameters(Arc::new(parameters));
+    let epoch = world.pool.epoch();
+    world.pool.keep_parameters(epoch, Arc::new(parameters));
 }
 
 /// A client with these start values that has run a query on a server with time zone UTC.
