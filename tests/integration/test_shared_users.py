@@ -416,6 +416,13 @@ def test_server_connections_that_end_between_clients_give_nobody_anothers_sessio
         assert ended > 0, "nothing was ended: nothing was tried"
 
 
+def told_nothing(target, message, reason):
+    """Why a server connection is not handed over is the operator's to know: a client learns nothing of files and settings."""
+    equal(message, "the pooler's server connections cannot be handed over to clients")
+    until(lambda: reason in target.pooler.text(), "the log has the reason")
+    assert any(reason in (row["last_error"] or "") for row in target.pooler.show("pools")), reason
+
+
 @pooler_only
 @limit(120)
 def test_what_is_missing_is_said(env):
@@ -423,12 +430,6 @@ def test_what_is_missing_is_said(env):
         done = subprocess.run([poolers.binary(), "check", "-c", str(target.pooler.config)], capture_output=True, text=True,
                               cwd=target.pooler.directory)
         return done.stdout
-
-    def told_nothing(target, error, reason):
-        """The reason is the operator's: a client learns nothing of files and settings."""
-        equal(error.message, "the pooler's server connections cannot be handed over to clients")
-        until(lambda: reason in target.pooler.text(), "the log has the reason")
-        assert any(reason in (row["last_error"] or "") for row in target.pooler.show("pools")), reason
 
     entry = '\n[[database]]\nname = "shared"\nservers = "{}"\nuser = "{}"\nhand_over_secret_file = "{}"\n'
     with server(env, with_functions=False) as cluster:
@@ -440,10 +441,10 @@ def test_what_is_missing_is_said(env):
                     script = (ROOT / "extension" / "hawser--0.1.0.sql").read_text().replace("MODULE_PATHNAME", str(library(env)))
                     owner.execute("\n".join(line for line in script.splitlines() if not line.startswith("\\")))
             with env.pooler_with(append=entry.format(cluster.address, user, file), hba=HBA) as target:
-                told_nothing(target, refused(env, target, "bob", "08006"), reason)
+                told_nothing(target, refused(env, target, "bob", "08006").message, reason)
                 assert reason in check(target), check(target)
         with env.pooler_with(append=entry.format(cluster.address, "pooler", bad), hba=HBA) as target:
-            told_nothing(target, refused(env, target, "bob", "08006"), "hawser.secret_file")
+            told_nothing(target, refused(env, target, "bob", "08006").message, "hawser.secret_file")
             assert "hawser.secret_file" in check(target)
         with env.pooler_with(append=entry.format(cluster.address, "pooler", good), hba=HBA) as target:
             equal(connect(env, target, "bob").rows(WHO), [("bob", "bob", "bob")])
@@ -453,7 +454,7 @@ def test_what_is_missing_is_said(env):
             env.connect(target, user="app2")
             raise AssertionError("logged in")
         except ServerError as error:
-            told_nothing(target, error, "shared_preload_libraries")
+            told_nothing(target, error.message, "shared_preload_libraries")
         assert "shared_preload_libraries" in check(target)
 
 
