@@ -216,18 +216,21 @@ others_suites() { # others_suites LOG LOG
     printf '    %s s\n' $((SECONDS - started)) >&2
 }
 
-# The extension's own tests, where its server's directories can be written to.
-extension_tests() { # extension_tests LOG
-    local log=$1 started=$SECONDS reason
+# The extension's own tests, where its server's directories can be written to. They wait most of the time, and
+# run beside the tests with another server.
+with_extension_tests() { # with_extension_tests LOG COMMAND...
+    local log=$1 reason
+    shift
     if [ ! -w "$("$(pg_config_program)" --pkglibdir 2>/dev/null)" ]; then
         reason="no pg_config, or no right to install into its server"
         skipped=$((skipped + 1))
         say "skipped: the extension's tests: $reason"
+        "$@"
         return
     fi
-    run_counted "extension" "$log" \
-        env HAWSER="$target/release/hawser" PG_CONFIG="$(pg_config_program)" extension/check.sh
-    printf '    %s s\n' $((SECONDS - started)) >&2
+    begins "$log" env HAWSER="$target/release/hawser" PG_CONFIG="$(pg_config_program)" extension/check.sh
+    "$@"
+    ends_counted "extension" "$log"
 }
 
 main() {
@@ -256,8 +259,7 @@ main() {
     if [ "$purpose" = all ]; then
         others_suites "$logs/suites-test.log" "$logs/pgbouncer-test.log"
         regression_suite "$logs/regress.log"
-        second_server "$logs/python-test-18.log"
-        extension_tests "$logs/extension-test.log"
+        with_extension_tests "$logs/extension-test.log" second_server "$logs/python-test-18.log"
     fi
 
     # Here too, because the end of the output is all that some see of it.
