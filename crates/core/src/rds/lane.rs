@@ -117,6 +117,10 @@ pub(crate) struct Link {
     pub(crate) asked: bool,
     /// An older connection that is to be read to its end before this one is read on.
     pub(crate) waits_for: Option<Connection>,
+    /// Its peer was asked by it how many lanes there are.
+    pub(crate) was_probed: bool,
+    /// It is not read on before its peer has answered a probe by another one.
+    pub(crate) waits_for_answer: bool,
     /// The port that its next message is for, and since when that was full. Another one may fill it again
     /// each time that there is some room.
     pub(crate) waits: Option<(u16, Time)>,

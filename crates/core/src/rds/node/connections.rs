@@ -326,6 +326,7 @@ impl Node {
             (peer.dials && peer.mixes_up()).then(|| peer.held_briefly())
         };
         let waits_for_its_name = peer.announces_in_maps.then_some(Held::UntilItSpeaks);
+        let is_to_be_probed = peer.is_to_be_probed(lane);
         let this = &mut peer.lanes[lane];
         this.dial_at = None;
         this.counts.connections += 1;
@@ -335,14 +336,23 @@ impl Node {
         this.link.map_due = true;
         this.link.held = held_for.map(|time| Held::Until(now.after(time))).or(waits_for_its_name);
         Self::ask_to_write(&mut self.requests, this);
-        if unknown {
-            self.probe(at, lane);
+        if is_to_be_probed {
+            self.ask(at, lane, now);
         }
         // The search for lanes that share a limit goes on once all are up.
         self.timers.insert((now, at));
         if let Some(time) = held_for {
             self.timers.insert((now.after(time), at));
         }
+    }
+
+    /// Asks a peer how many lanes it has. What comes by other lanes waits for the answer.
+    pub(super) fn ask(&mut self, at: u32, lane: usize, now: Time) {
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        if let Some(then) = peer.await_answer(lane, now) {
+            self.timers.insert((then, at));
+        }
+        self.probe(at, lane);
     }
 
     /// Asks a peer how many lanes it has, unless it is asked already.
@@ -414,7 +424,11 @@ impl Node {
             let mut map: MapMessage = [0; HEADER_BYTES + MAP_BYTES];
             let (header, bits) = map.split_at_mut(HEADER_BYTES);
             #[cfg(test)]
-            let said = if said.generation == 0 { Announcement::default() } else { said };
+            let said = if said.generation == 0 || self.config.is_a_kernel {
+                Announcement::default()
+            } else {
+                said
+            };
             header.copy_from_slice(&map_header(said, number).encode());
             self.congested.write(bits);
             // A map for each lane of each peer would leave holes in the heap between what stays.
@@ -474,7 +488,7 @@ impl Node {
         }
         peer.answered_after(lane, now);
         peer.lane_ended(lane);
-        self.end_waits_for(at, connection);
+        self.end_waits_for(at, connection, now);
         let Some(peer) = self.peers.get_mut(&at) else { return };
         if is_refused && peer.stand_ins.refused(lane, now) {
             let carrier = peer.move_to_carrier(lane);
@@ -513,7 +527,7 @@ impl Node {
         let Some(peer) = self.peers.get_mut(&at) else { return };
         peer.shut_out_until = now.after(SHUT_OUT);
         peer.lane_ended(lane);
-        self.end_waits_for(at, connection);
+        self.end_waits_for(at, connection, now);
         self.requests.push_back(Request::Close(connection));
         self.set_dial_time(at, lane, now.after(SHUT_OUT));
     }
@@ -573,6 +587,13 @@ impl Node {
     fn tick_peer(&mut self, at: u32, now: Time) {
         self.drop_what_nobody_waits_for(at, now);
         let Some(peer) = self.peers.get_mut(&at) else { return };
+        if peer.has_awaited_for_long(now) {
+            self.await_no_answer(at);
+        }
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        if let Some(awaited) = peer.awaited.as_ref().filter(|awaited| awaited.until() > now) {
+            self.timers.insert((awaited.until(), at));
+        }
         let wants = peer.dials || !peer.is_idle();
         let mut due = Vec::new();
         for (lane, this) in peer.lanes.iter_mut().enumerate() {
