@@ -16,13 +16,13 @@
 //! A kernel with `net.rds.ping_enable` = 0 answers nothing: after [`ANSWERS_WITHIN`] in which nothing
 //! comes by the probed connection, and after [`TIMES_MAX`] times that in all, the others are taken. If
 //! the probed connection ends before the answer came, and it cannot be known which one takes its place,
-//! messages that are flagged as sent again are taken, and all after [`HELD_MAX`]. The kernel queues its
-//! answer just before it notes the number (rds_recv_incoming, net/rds/recv.c): what a program sends in
-//! between goes by the first lane, after the answer.
+//! they are taken after [`HELD_MAX`]. The kernel queues its answer just before it notes the number
+//! (rds_recv_incoming, net/rds/recv.c): what a program sends in between goes by the first lane, after the
+//! answer.
 
 use std::time::Duration;
 
-use super::header::{FLAG_AGAIN, Header, PROBE_PORT};
+use super::header::{Header, PROBE_PORT};
 use super::lane::Connection;
 use super::peer::HELD_MAX;
 use crate::time::Time;
@@ -66,9 +66,8 @@ impl Awaited {
     }
 
     /// Whether a message of such a connection is to wait.
-    pub(crate) fn holds_message(&self, header: &Header) -> bool {
-        let is_of_port = header.from > PROBE_PORT && !header.is_map();
-        is_of_port && !(self.is_gone && header.flags & FLAG_AGAIN != 0)
+    pub(crate) fn holds_message(header: &Header) -> bool {
+        header.from > PROBE_PORT && !header.is_map()
     }
 
     /// The probed connection has ended, and which one takes its place is not known.

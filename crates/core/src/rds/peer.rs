@@ -367,10 +367,11 @@ impl Peer {
         self.paths == 0 || (is_gone && takes_its_place)
     }
 
-    /// The answer that is waited for, if it keeps messages of a lane's connection waiting.
-    pub(crate) fn awaited_before(&self, lane: usize) -> Option<&Awaited> {
-        let connection = self.lanes[lane].link.connection?;
-        self.awaited.as_deref().filter(|awaited| awaited.holds(connection))
+    /// Whether an answer is waited for before messages of a lane's connection.
+    pub(crate) fn awaits_before(&self, lane: usize) -> bool {
+        let connection = self.lanes[lane].link.connection;
+        let awaited = self.awaited.as_deref().zip(connection);
+        awaited.is_some_and(|(awaited, connection)| awaited.holds(connection))
     }
 
     /// It has come, or is waited for no longer. Returns the connections that waited.
@@ -472,9 +473,7 @@ impl Peer {
             is_first && header.map_or(!self.early.is_empty(), |it| self.early.had(it));
         let port = header.map(|header| header.from);
         let (at, older) = self.older(link).find(|(at, older)| {
-            // (One that waits for an answer may wait for what this one brings.)
-            let is_unread = older.paused && !older.waits_for_answer;
-            (*at == 0 && comes_again) || (is_first && is_unread) || self.has_brought(*at, port)
+            (*at == 0 && comes_again) || (is_first && older.paused) || self.has_brought(*at, port)
         })?;
         // It may wait itself, for one that is older still. It is read on first when that one has ended.
         let waits_for = self.lanes.iter().position(|other| {

@@ -7,6 +7,7 @@ use super::{
     Time, Told,
 };
 use crate::rds::assembly::Assembly;
+use crate::rds::awaited::Awaited;
 use crate::rds::lane::{ANSWERS_ALL_MAX, ANSWERS_EACH, ANSWERS_MAX, Binding, Held};
 use crate::rds::peer::By;
 
@@ -47,8 +48,7 @@ impl Node {
             || self.place_of(connection).is_some_and(|(at, lane)| {
                 let peer = self.peers.get(&at);
                 peer.is_some_and(|peer| {
-                    peer.awaited_before(lane).is_some()
-                        || peer.goes_on_after(lane, None, now).is_some()
+                    peer.awaits_before(lane) || peer.goes_on_after(lane, None, now).is_some()
                 })
             })
     }
@@ -71,8 +71,8 @@ impl Node {
             let is_of_port = header.from > PROBE_PORT;
             is_of_port.then(|| peer.goes_on_after(lane, Some(header), now)).flatten()
         };
-        let awaited = peer.awaited_before(lane);
-        let is_early = |header: &Header| awaited.is_some_and(|it| it.holds_message(header));
+        let waits_for_answer = peer.awaits_before(lane);
+        let is_early = |header: &Header| waits_for_answer && Awaited::holds_message(header);
         let waits = |header: &Header| {
             is_early(header) || self.full.contains(&header.to) || older(header).is_some()
         };

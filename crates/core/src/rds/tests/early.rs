@@ -2,7 +2,7 @@
 
 use super::handshakes::{NEW, OLD};
 use super::*;
-use crate::rds::header::{FLAG_AGAIN, PROBE_PORT};
+use crate::rds::header::PROBE_PORT;
 
 /// What was received by the port, as text.
 fn got(node: &mut Node, port: u16) -> String {
@@ -81,24 +81,15 @@ fn a_kernel_that_answers_no_probe_is_waited_for_as_long_as_its_first_lane_brings
 }
 
 #[test]
-fn what_is_sent_again_is_taken_where_the_first_connection_has_ended_without_an_answer() {
-    let now = at_ms(10);
+fn others_wait_for_a_second_where_the_first_connection_has_ended_without_an_answer() {
     let (mut node, port, [first, second]) = overtaken(OLD);
-    node.closed(first, now);
-    let third = node.accept(address(SMALL), 40_002, now).unwrap();
-    let again = [kernel_map(), message(2, 4001, 9, FLAG_AGAIN, b"one")].concat();
-    assert!(read(&mut node, third, &again, now).is_empty());
-    assert!(read(&mut node, third, &probe(3, 0, PROBE_PORT, OLD), now).is_empty());
-    assert!(requests(&mut node).contains(&Request::Resume(second)));
-    assert!(read(&mut node, second, &message(1, 4001, 9, 0, b"two"), now).is_empty());
-    assert_eq!(got(&mut node, port), "one two ");
-    // Where none is, for a second.
-    let (mut node, _, [first, second]) = overtaken(OLD);
-    node.closed(first, now);
+    node.closed(first, at_ms(10));
     node.tick(at_ms(1_009));
     assert!(!requests(&mut node).contains(&Request::Resume(second)));
     node.tick(at_ms(1_010));
     assert!(requests(&mut node).contains(&Request::Resume(second)));
+    assert!(read(&mut node, second, &message(1, 4001, 9, 0, b"two"), at_ms(1_010)).is_empty());
+    assert_eq!(got(&mut node, port), "two ");
 }
 
 #[test]
