@@ -164,6 +164,7 @@ impl Asking {
 }
 
 struct Waiting {
+    connection: Connection,
     from: IpAddr,
     port: u16,
     fd: OwnedFd,
@@ -530,7 +531,9 @@ impl Endpoint {
                 Ok((fd, from)) => {
                     // A connection without them works, and is found dead later.
                     let _ = set_options(&fd);
-                    self.offer(from.ip().to_canonical(), from.port(), fd, now);
+                    let (from, port) = (from.ip().to_canonical(), from.port());
+                    let connection = self.node.arrived();
+                    self.offer(Waiting { connection, from, port, fd }, now);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.listener_is_readable = false;
@@ -545,23 +548,24 @@ impl Endpoint {
         }
     }
 
-    fn offer(&mut self, from: IpAddr, port: u16, fd: OwnedFd, now: Time) {
-        match self.node.accept(from, port, now) {
-            Ok(connection) => {
-                if self.epoll.add(&fd, connection.0).is_err() {
+    fn offer(&mut self, one: Waiting, now: Time) {
+        let Waiting { connection, from, port, .. } = one;
+        match self.node.accept_arrived(connection, from, port, now) {
+            Ok(()) => {
+                if self.epoll.add(&one.fd, connection.0).is_err() {
                     return self.node.closed(connection, now);
                 }
-                self.sockets.insert(connection, Socket::new(fd, false));
+                self.sockets.insert(connection, Socket::new(one.fd, false));
             }
             Err(NotTaken::Wait) => {
-                self.waiting.push(Waiting { from, port, fd });
+                self.waiting.push(one);
                 if let Some((at, too_many)) = one_too_many(&self.waiting, from) {
                     let Waiting { from, fd, .. } = self.waiting.remove(at);
                     self.node.refused_to_wait(from, too_many);
                     close_with_reset(fd);
                 }
             }
-            Err(NotTaken::Refuse) => close_with_reset(fd),
+            Err(NotTaken::Refuse) => close_with_reset(one.fd),
         }
     }
 
@@ -570,9 +574,7 @@ impl Endpoint {
         let (again, others): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.waiting).into_iter().partition(|w| w.from == from);
         self.waiting = others;
-        for Waiting { from, port, fd } in again {
-            self.offer(from, port, fd, now);
-        }
+        again.into_iter().for_each(|one| self.offer(one, now));
     }
 
     fn read_all(&mut self, now: Time) {

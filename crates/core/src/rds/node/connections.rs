@@ -125,8 +125,7 @@ impl Node {
     }
 
     fn new_connection(&mut self, peer: u32, lane: usize) -> Connection {
-        let connection = Connection(self.next_connection);
-        self.next_connection += 1;
+        let connection = self.arrived();
         self.connections.insert(connection, Place { peer, lane: lane as u8 });
         connection
     }
@@ -238,12 +237,35 @@ impl Node {
         self.dial_later(at, lane, now);
     }
 
-    /// A peer has connected from `port`.
+    /// As [`Node::accept_arrived`], of one that arrives just now.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn accept(&mut self, from: IpAddr, port: u16, now: Time) -> Result<Connection, NotTaken> {
+        let connection = self.arrived();
+        self.accept_arrived(connection, from, port, now).map(|()| connection)
+    }
+
+    /// A peer has connected: [`Node::accept_arrived`] is next.
+    pub fn arrived(&mut self) -> Connection {
+        let connection = Connection(self.next_connection);
+        self.next_connection += 1;
+        connection
+    }
+
+    /// Takes a connection that a peer has made from `port`. One that is offered again keeps the number that
+    /// it had when it arrived: a later one, of another start of the peer's, may be taken before it.
     ///
     /// # Errors
     /// [`NotTaken`]: it waits, or is to be reset.
-    pub fn accept(&mut self, from: IpAddr, port: u16, now: Time) -> Result<Connection, NotTaken> {
-        let taken = self.accept_(from, port, now);
+    pub fn accept_arrived(
+        &mut self,
+        connection: Connection,
+        from: IpAddr,
+        port: u16,
+        now: Time,
+    ) -> Result<(), NotTaken> {
+        let taken = self.accept_(connection, from, port, now);
         self.totals.refused += u64::from(taken == Err(NotTaken::Refuse));
         taken
     }
@@ -260,7 +282,13 @@ impl Node {
         }
     }
 
-    fn accept_(&mut self, from: IpAddr, port: u16, now: Time) -> Result<Connection, NotTaken> {
+    fn accept_(
+        &mut self,
+        connection: Connection,
+        from: IpAddr,
+        port: u16,
+        now: Time,
+    ) -> Result<(), NotTaken> {
         let from = from.to_canonical();
         if from == self.config.address || !is_a_host(from) {
             return Err(NotTaken::Refuse);
@@ -296,12 +324,12 @@ impl Node {
                     self.connections.remove(&knock);
                     self.requests.push_back(Request::Close(knock));
                 }
-                let connection = self.new_connection(at, lane);
+                self.connections.insert(connection, Place { peer: at, lane: lane as u8 });
                 if let Some(peer) = self.peers.get_mut(&at) {
                     peer.lanes[lane].link.connection = Some(connection);
                 }
                 self.up(at, lane, Some(port), now);
-                Ok(connection)
+                Ok(())
             }
             Err(Busy::GivenUp(lane)) => {
                 self.drain(at, lane);

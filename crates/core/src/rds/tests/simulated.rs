@@ -49,6 +49,8 @@ struct Tcp {
     offered: bool,
     established: bool,
     cut: bool,
+    /// What the host to which it was dialled calls it.
+    arrived: Option<Connection>,
 }
 
 impl End {
@@ -167,6 +169,7 @@ impl World {
                         offered: false,
                         established: false,
                         cut: false,
+                        arrived: None,
                     });
                 }
                 Request::Write(connection) => {
@@ -235,8 +238,10 @@ impl World {
         }
         let tcp = &mut self.connections[at];
         let from = address(ADDRESSES[dialler]);
-        match self.hosts[other].node.accept(from, tcp.source_port, self.now) {
-            Ok(connection) => {
+        let node = &mut self.hosts[other].node;
+        let connection = *tcp.arrived.get_or_insert_with(|| node.arrived());
+        match node.accept_arrived(connection, from, tcp.source_port, self.now) {
+            Ok(()) => {
                 tcp.ends[other].connection = Some(connection);
                 tcp.offered = true;
             }
@@ -563,16 +568,6 @@ impl World {
         panic!("messages are left that nothing moves");
     }
 
-    /// But for messages to old kernels with several lanes, all have arrived, once and in order.
-    fn check_all_but_to_old_kernels(&self) {
-        self.check(false);
-        for (key, count) in &self.all_sent {
-            if !self.hosts[1 - key.0].says_no_start {
-                assert_eq!(self.arrived.get(key).map_or(0, Vec::len), *count as usize, "{key:?}");
-            }
-        }
-    }
-
     fn check(&self, complete: bool) {
         for (key, all) in &self.arrived {
             // What is sent to one with several lanes is compared by it with numbers of any of them. And of
@@ -664,10 +659,9 @@ fn what_kernels_send_before_they_know_of_lanes_is_in_order() {
     });
 }
 
-/// What is cut before both know how many lanes there are may be taken for another lane's (docs/datagrams.md).
+/// (What is cut before both know how many lanes there are may be taken for another lane's.)
 #[test]
-fn what_kernels_send_once_lanes_are_known_arrives_once_and_in_order_however_often_connections_are_cut()
- {
+fn what_kernels_send_once_lanes_are_known_is_in_order_however_often_connections_are_cut() {
     play(5000..5040, |seed| {
         let mut world = World::with_a_kernel(seed);
         world.chaos(300, Restarts::None);
@@ -675,7 +669,8 @@ fn what_kernels_send_once_lanes_are_known_arrives_once_and_in_order_however_ofte
         world.is_whole = false;
         world.chaos(2500, Restarts::None);
         world.settle();
-        world.check_all_but_to_old_kernels();
+        // (Of what an old one sends and is sent something may be lost: docs/datagrams.md.)
+        world.check(world.hosts.iter().all(|host| !host.says_no_start));
         world.count_duplicates(0) + world.count_duplicates(1)
     });
 }

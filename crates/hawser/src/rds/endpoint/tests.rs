@@ -177,6 +177,7 @@ fn what_was_not_acknowledged_comes_once_after_a_reset() {
 fn peers_that_have_many_connections_wait_shut_out_no_peer_that_has_one() {
     let file = || std::fs::File::open("/dev/null").unwrap();
     let one_of = |number: u32| Waiting {
+        connection: Connection(0),
         from: IpAddr::V4(std::net::Ipv4Addr::from_bits(number)),
         port: 1,
         fd: file().into(),
