@@ -619,6 +619,40 @@ def test_what_a_program_has_sent_goes_though_it_leaves_with_something_unread(env
 
 @limit(120)
 @here
+def test_a_proxy_that_is_ended_sends_what_programs_have_sent_for_a_while(env):
+    tcp_port = free_port()
+    with Proxy("127.0.0.2", tcp_port) as other, other.program(700) as receiver, Proxy("127.0.0.1", tcp_port) as ends:
+        with ends.program() as program:
+            program.send(receiver, b"first")
+            equal(receiver.receive()[1], b"first")
+            # The other host takes what its socket's buffer has room for, and the rest when it goes on.
+            other.process.send_signal(signal.SIGSTOP)
+            for number in range(100):
+                program.send(receiver, bytes([number]) * 10_000)
+            until(lambda: ends.info()["ports"][0]["sent"] == 101, "the proxy has taken all of them")
+        ends.process.terminate()
+        time.sleep(1.2)
+        equal(ends.process.poll(), None)
+        other.process.send_signal(signal.SIGCONT)
+        for number in range(100):
+            equal(receiver.receive()[1], bytes([number]) * 10_000)
+        equal(ends.process.wait(10), 0)
+        assert "not acknowledged" not in ends.logged(), ends.logged()
+    # Nobody is there: it says what is dropped, and a second signal ends it at once.
+    for signals, seconds in ((1, 5), (2, 0)):
+        with Proxy("127.0.0.1", free_port()) as ends, ends.program() as program:
+            program.send(("127.0.0.2", 700), b"lost")
+            until(lambda: ends.info()["ports"][0]["unacknowledged_bytes"] > 0, "the proxy has taken it")
+            began = time.monotonic()
+            for _ in range(signals):
+                ends.process.terminate()
+                time.sleep(0.2)
+            equal(ends.process.wait(10), 0)
+            assert seconds - 0.5 < time.monotonic() - began < seconds + 3, time.monotonic() - began
+            assert "1 datagrams of programs were not acknowledged" in ends.logged(), ends.logged()
+
+
+@here
 def test_a_program_that_sends_to_many_hosts_that_are_not_there_shuts_out_no_others(env):
     with two_hosts() as (small, large), small.program() as greedy, small.program() as other, large.program(5) as far:
         refused = 0

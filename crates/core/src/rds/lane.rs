@@ -291,9 +291,14 @@ impl Lane {
         self.of_no_port as usize
     }
 
+    /// Messages of ports that are queued or not acknowledged.
+    pub(crate) fn of_ports(&self) -> usize {
+        self.outgoing().queue.len() - self.of_no_port()
+    }
+
     /// Whether nothing of a port's is queued. What is not is no reason to have a connection.
     pub(crate) fn has_nothing_of_ports(&self) -> bool {
-        self.outgoing().queue.len() <= self.of_no_port()
+        self.of_ports() == 0
     }
 
     pub(crate) fn is_up(&self) -> bool {

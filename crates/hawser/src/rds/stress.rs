@@ -52,6 +52,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// What the other end says of itself is no longer than this.
 const LINE_MAX: usize = 4096;
+/// What is under way when a measurement ends has so long to arrive.
+const ARRIVES_AFTER: Duration = Duration::from_secs(10);
 /// Seconds that are kept one by one.
 const SECONDS_MAX: usize = 3600;
 /// Tasks at most: ports follow each other.
@@ -455,7 +457,27 @@ impl Run {
         let _ = control.shutdown(Shutdown::Write);
         self.sends_requests = false;
         self.is_over = true;
-        self.work_until(now().after(SECOND), true, &mut false)
+        self.finish()
+    }
+
+    /// Answers, and has answered, what is under way: until nothing has come for a second, and all that was sent is
+    /// acknowledged.
+    fn finish(mut self) -> Result<(), String> {
+        let until = now().after(ARRIVES_AFTER);
+        loop {
+            let before = self.counts.bytes;
+            self.work_until(now().after(SECOND), true, &mut false)?;
+            let left = self.endpoint.unacknowledged();
+            if left == 0 && self.counts.bytes == before {
+                return Ok(());
+            }
+            if now() >= until {
+                eprintln!(
+                    "hawser rds stress: {left} messages that were sent last are not acknowledged"
+                );
+                return Ok(());
+            }
+        }
     }
 
     fn work_until(&mut self, until: Time, working: bool, gone: &mut bool) -> Result<(), String> {
