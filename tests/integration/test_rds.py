@@ -384,6 +384,25 @@ def test_stress_says_that_the_other_end_has_ended_and_counts_no_second_after_the
 
 
 @here
+def test_a_waiting_stress_is_neither_delayed_nor_ended_by_those_that_do_not_go_on(env):
+    port, tcp_port = 20_000 + os.getpid() % 10_000, free_port()
+    plan = dict(port=port, depth=1, request_bytes=1024, answer_bytes=63, tasks=1, seconds=1, one_way=False, verify=False, tcp_port=tcp_port, lanes=8, buffer_bytes=2 << 20)
+    with passive_stress("127.0.0.2", port), contextlib.ExitStack() as others:
+        silent = [others.enter_context(socket.create_connection(("127.0.0.2", port))) for _ in range(10)]
+        hostile = others.enter_context(socket.create_connection(("127.0.0.2", port)))
+        hostile.settimeout(20)
+        hostile.sendall(json.dumps(plan).encode() + b"\n")
+        began = time.monotonic()
+        equal(hostile.recv(100), b"ready\n")
+        assert time.monotonic() - began < 4, "those that say nothing have delayed it"
+        # It does not say that it begins. The next one waits for that, and then does what it came for.
+        said = rds("stress", "-s", "127.0.0.2", "-r", "127.0.0.1", "-p", port, "-T", 1, "-z", "--tcp-port", tcp_port).stdout
+        assert "(average)" in said, said
+        assert b"within 5 s" in hostile.recv(200)
+        assert all(one.recv(200) for one in silent), "they are told why they are refused"
+
+
+@here
 def test_stress_refuses_sizes_that_no_message_has(env):
     for wrong in (("-q", 62), ("-q", (1 << 20) + 1), ("-t", 0), ("-d", 0)):
         assert wrong[0] in rds("stress", "-s", "127.0.0.1", *wrong, check=2).stderr
