@@ -384,6 +384,25 @@ def test_stress_says_that_the_other_end_has_ended_and_counts_no_second_after_the
 
 
 @here
+def test_a_waiting_stress_is_neither_delayed_nor_ended_by_those_that_do_not_go_on(env):
+    port, tcp_port = 20_000 + os.getpid() % 10_000, free_port()
+    plan = dict(port=port, depth=1, request_bytes=1024, answer_bytes=63, tasks=1, seconds=1, one_way=False, verify=False, tcp_port=tcp_port, lanes=8, buffer_bytes=2 << 20)
+    with passive_stress("127.0.0.2", port), contextlib.ExitStack() as others:
+        silent = [others.enter_context(socket.create_connection(("127.0.0.2", port))) for _ in range(10)]
+        hostile = others.enter_context(socket.create_connection(("127.0.0.2", port)))
+        hostile.settimeout(20)
+        hostile.sendall(json.dumps(plan).encode() + b"\n")
+        began = time.monotonic()
+        equal(hostile.recv(100), b"ready\n")
+        assert time.monotonic() - began < 4, "those that say nothing have delayed it"
+        # It does not say that it begins. The next one waits for that, and then does what it came for.
+        said = rds("stress", "-s", "127.0.0.2", "-r", "127.0.0.1", "-p", port, "-T", 1, "-z", "--tcp-port", tcp_port).stdout
+        assert "(average)" in said, said
+        assert b"within 5 s" in hostile.recv(200)
+        assert all(one.recv(200) for one in silent), "they are told why they are refused"
+
+
+@here
 def test_stress_refuses_sizes_that_no_message_has(env):
     for wrong in (("-q", 62), ("-q", (1 << 20) + 1), ("-t", 0), ("-d", 0)):
         assert wrong[0] in rds("stress", "-s", "127.0.0.1", *wrong, check=2).stderr
@@ -618,6 +637,40 @@ def test_what_a_program_has_sent_goes_though_it_leaves_with_something_unread(env
 
 
 @limit(120)
+@here
+def test_a_proxy_that_is_ended_sends_what_programs_have_sent_for_a_while(env):
+    tcp_port = free_port()
+    with Proxy("127.0.0.2", tcp_port) as other, other.program(700) as receiver, Proxy("127.0.0.1", tcp_port) as ends:
+        with ends.program() as program:
+            program.send(receiver, b"first")
+            equal(receiver.receive()[1], b"first")
+            # The other host takes what its socket's buffer has room for, and the rest when it goes on.
+            other.process.send_signal(signal.SIGSTOP)
+            for number in range(100):
+                program.send(receiver, bytes([number]) * 10_000)
+            until(lambda: ends.info()["ports"][0]["sent"] == 101, "the proxy has taken all of them")
+        ends.process.terminate()
+        time.sleep(1.2)
+        equal(ends.process.poll(), None)
+        other.process.send_signal(signal.SIGCONT)
+        for number in range(100):
+            equal(receiver.receive()[1], bytes([number]) * 10_000)
+        equal(ends.process.wait(10), 0)
+        assert "not acknowledged" not in ends.logged(), ends.logged()
+    # Nobody is there: it says what is dropped, and a second signal ends it at once.
+    for signals, seconds in ((1, 5), (2, 0)):
+        with Proxy("127.0.0.1", free_port()) as ends, ends.program() as program:
+            program.send(("127.0.0.2", 700), b"lost")
+            until(lambda: ends.info()["ports"][0]["unacknowledged_bytes"] > 0, "the proxy has taken it")
+            began = time.monotonic()
+            for _ in range(signals):
+                ends.process.terminate()
+                time.sleep(0.2)
+            equal(ends.process.wait(10), 0)
+            assert seconds - 0.5 < time.monotonic() - began < seconds + 3, time.monotonic() - began
+            assert "1 datagrams of programs were not acknowledged" in ends.logged(), ends.logged()
+
+
 @here
 def test_a_program_that_sends_to_many_hosts_that_are_not_there_shuts_out_no_others(env):
     with two_hosts() as (small, large), small.program() as greedy, small.program() as other, large.program(5) as far:

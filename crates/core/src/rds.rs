@@ -14,6 +14,7 @@
 //! ```
 //! * [`header`] the 48 bytes, extension headers, the handshake in them
 //! * [`assembly`] bytes of a connection to messages
+//! * `awaited` what a kernel sends by its first lane before it knows of others
 //! * [`congestion`] which ports of a host take no more
 //! * [`hash`] which lane a port's messages go by
 //! * [`lane`] one lane: its queue, its sequence numbers, its connection and when it is dialled again
@@ -45,6 +46,7 @@
 //! dies, or a kernel that resets a lane, takes those with it. No RDMA.
 
 pub mod assembly;
+mod awaited;
 pub mod congestion;
 pub mod hash;
 pub mod header;

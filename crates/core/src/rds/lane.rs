@@ -117,6 +117,10 @@ pub(crate) struct Link {
     pub(crate) asked: bool,
     /// An older connection that is to be read to its end before this one is read on.
     pub(crate) waits_for: Option<Connection>,
+    /// Its peer was asked by it how many lanes there are.
+    pub(crate) was_probed: bool,
+    /// It is not read on before its peer has answered a probe by another one.
+    pub(crate) waits_for_answer: bool,
     /// The port that its next message is for, and since when that was full. Another one may fill it again
     /// each time that there is some room.
     pub(crate) waits: Option<(u16, Time)>,
@@ -287,9 +291,14 @@ impl Lane {
         self.of_no_port as usize
     }
 
+    /// Messages of ports that are queued or not acknowledged.
+    pub(crate) fn of_ports(&self) -> usize {
+        self.outgoing().queue.len() - self.of_no_port()
+    }
+
     /// Whether nothing of a port's is queued. What is not is no reason to have a connection.
     pub(crate) fn has_nothing_of_ports(&self) -> bool {
-        self.outgoing().queue.len() <= self.of_no_port()
+        self.of_ports() == 0
     }
 
     pub(crate) fn is_up(&self) -> bool {

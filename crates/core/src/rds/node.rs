@@ -110,6 +110,10 @@ pub struct Config {
     /// It says what an old kernel says of itself, and takes connections for any of its lanes.
     #[cfg(test)]
     pub(crate) says_no_start: bool,
+    /// It neither says what it is in maps nor reads it there, and sends by lane 0 until a probe or its
+    /// answer has said how many lanes the peer has.
+    #[cfg(test)]
+    pub(crate) is_a_kernel: bool,
 }
 
 impl Config {
@@ -130,6 +134,8 @@ impl Config {
             partials: PARTIAL_BYTES_MAX,
             #[cfg(test)]
             says_no_start: false,
+            #[cfg(test)]
+            is_a_kernel: false,
         }
     }
 }
@@ -621,6 +627,8 @@ impl Node {
         *port.sent_to.entry(at).or_default() += 1;
         let binding = port.binding;
         let lane = peer.carrier(peer.lane_of(port.lane, self.config.lanes));
+        #[cfg(test)]
+        let lane = if self.config.is_a_kernel && peer.paths == 0 { 0 } else { lane };
         let length = body.len() as u32;
         let header = Header { length, from, to: to.1, ..Header::default() };
         peer.lane(lane).push(binding, header, body);

@@ -39,6 +39,7 @@
 use core::net::IpAddr;
 use std::time::Duration;
 
+use super::awaited::Awaited;
 use super::congestion::Map;
 use super::hash::among;
 use super::header::{Announcement, Header, LANES_MAX, PROBE_PORT};
@@ -120,6 +121,8 @@ pub(crate) struct Peer {
     early: Early,
     /// It has answered a probe: it knows how many lanes there are, and sends by the right ones.
     answered: bool,
+    /// Until it has, what comes by other connections than the probed one waits.
+    pub(crate) awaited: Option<Box<Awaited>>,
     pub(crate) congested: Map,
     /// Of which start that was, and its number among that one's maps; 0 if it has none.
     map_of: (u32, u64),
@@ -163,6 +166,9 @@ pub(crate) struct By {
 pub(crate) struct Here<'a> {
     /// Lanes to each peer at most.
     pub(crate) lanes: usize,
+    /// See [`super::node::Config`].
+    #[cfg(test)]
+    pub(crate) is_a_kernel: bool,
     /// Of [`LANES_MAX`] lanes, the one of the port that has sent a message, if it was not given back since.
     pub(crate) lane_of: &'a dyn Fn(Sent) -> Option<usize>,
 }
@@ -219,6 +225,7 @@ impl Peer {
             received: None,
             early: Early::default(),
             answered: false,
+            awaited: None,
             congested: Map::default(),
             map_of: (0, 0),
             spread: Spread::default(),
@@ -322,6 +329,72 @@ impl Peer {
     /// was dialled for another lane, when a Hawser was there, may have been taken for it.
     fn has_one_lane_for_all(&self) -> bool {
         self.paths <= 1 && !self.port_is_lane && !self.announces_in_maps
+    }
+
+    /// A lane's connection is probed: what others bring waits for the answer, unless an older one is waited
+    /// for already. (A Hawser has no message on another lane than its port's.) Returns when that is to be
+    /// looked at.
+    pub(crate) fn await_answer(&mut self, lane: usize, now: Time) -> Option<Time> {
+        let Lane { link, counts, .. } = &mut self.lanes[lane];
+        link.was_probed = true;
+        let connection = link.connection.filter(|_| self.awaited.is_none())?;
+        if self.announces_in_maps {
+            return None;
+        }
+        let awaited = Awaited::new(connection, counts.bytes_received, now);
+        Some(self.awaited.insert(Box::new(awaited)).until())
+    }
+
+    /// A connection has ended. If it was the probed one, the first lane's next one takes its place: of a kernel
+    /// that dials and does not name its lanes that may be any. Returns when that is to be looked at.
+    pub(crate) fn probed_ended(&mut self, ended: Connection, now: Time) -> Option<Time> {
+        let is_known = self.dials || self.port_is_lane;
+        let awaited = self.awaited.as_mut().filter(|it| it.by() == ended && !is_known)?;
+        awaited.ended(now);
+        Some(awaited.until())
+    }
+
+    /// Whether the first lane's new connection is to be probed: the number of lanes is not known, or the
+    /// answer did not come by its last one.
+    pub(crate) fn is_to_be_probed(&mut self, lane: usize) -> bool {
+        let by = self.awaited.as_ref().map(|awaited| awaited.by());
+        let is_there = |by| self.lanes.iter().any(|lane| lane.link.connection == Some(by));
+        let is_gone = by.is_some_and(|by| !is_there(by));
+        let takes_its_place = self.paths == 0 || (lane == 0 && (self.dials || self.port_is_lane));
+        if is_gone && takes_its_place {
+            self.awaited = None;
+        }
+        self.paths == 0 || (is_gone && takes_its_place)
+    }
+
+    /// Whether an answer is waited for before messages of a lane's connection.
+    pub(crate) fn awaits_before(&self, lane: usize) -> bool {
+        let connection = self.lanes[lane].link.connection;
+        let awaited = self.awaited.as_deref().zip(connection);
+        awaited.is_some_and(|(awaited, connection)| awaited.holds(connection))
+    }
+
+    /// It has come, or is waited for no longer. Returns the connections that waited.
+    pub(crate) fn await_no_answer(&mut self) -> Vec<Connection> {
+        self.awaited = None;
+        let links = self.lanes.iter_mut().map(|lane| &mut lane.link);
+        let waited = links.filter_map(|link| {
+            std::mem::take(&mut link.waits_for_answer).then_some(link.connection)?
+        });
+        waited.collect()
+    }
+
+    /// Whether the answer that is waited for is waited for no longer.
+    pub(crate) fn has_awaited_for_long(&mut self, now: Time) -> bool {
+        let Some(awaited) = self.awaited.as_mut().filter(|it| it.until() <= now) else {
+            return false;
+        };
+        let by = |lane: &&Lane| lane.link.connection == Some(awaited.by());
+        let (came, paused) = match self.lanes.iter().find(by) {
+            Some(lane) => (lane.counts.bytes_received, lane.link.paused),
+            None => (0, false),
+        };
+        !awaited.goes_on(came, paused, now)
     }
 
     /// Whether a message that came by a lane is new; it is counted as the lane's last one then.
@@ -689,6 +762,9 @@ impl Peer {
         let paths = if self.paths == 0 { here.lanes } else { self.paths };
         // What a port has left behind stays together.
         let place = |at: usize, sent: Sent| among((here.lane_of)(sent).unwrap_or(at), paths);
+        #[cfg(test)]
+        let place =
+            |at: usize, sent: Sent| if here.is_a_kernel && at == 0 { 0 } else { place(at, sent) };
         let mut all = Vec::new();
         for (at, lane) in self.lanes.iter_mut().enumerate() {
             if lane.has_untried(|sent| place(at, sent) != at) {

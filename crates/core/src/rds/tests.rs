@@ -2,6 +2,7 @@
 
 mod anew;
 mod back_off;
+mod early;
 mod handshakes;
 mod leaving;
 mod limits;

@@ -7,6 +7,7 @@
 //!   bind() ─► send(), receive() ... turn() ─► next_event(): Readable(port), Room(port)
 //! ```
 //! [`Endpoint::send_waiting`] and [`Endpoint::receive_waiting`] do it with turns of their own.
+//! [`Endpoint::close`] waits until what was sent is acknowledged. To drop an endpoint drops that.
 //!
 //! # Invariants
 //! * what a connection has received is handed over before its end is
@@ -52,7 +53,8 @@ const READS_MAX: usize = 4;
 const READS_BEFORE_MAX: usize = 32;
 /// Connections taken in a turn.
 const ACCEPTS_MAX: usize = 64;
-/// A peer has so long to end a connection that this end has ended, since something came by it last.
+/// A peer has so long to end a connection that this end has ended, since something came by it last, or was
+/// acknowledged.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// TCP is asked what it has acknowledged after so many bytes, or after a time that doubles, up to one
 /// time, and where nothing is acknowledged up to another one: a peer that does not read may do so for long.
@@ -164,6 +166,7 @@ impl Asking {
 }
 
 struct Waiting {
+    connection: Connection,
     from: IpAddr,
     port: u16,
     fd: OwnedFd,
@@ -208,8 +211,8 @@ pub struct Endpoint {
     /// Which one was read first in the last turn.
     read_first: Connection,
     to_write: BTreeSet<Connection>,
-    /// Until when their peers may end them.
-    draining: BTreeMap<Connection, Time>,
+    /// Until when their peers may end them, and what these had acknowledged.
+    draining: BTreeMap<Connection, (Time, u64)>,
     /// Until when they may come up, and how long that was.
     quick: BTreeMap<Connection, (Time, Duration)>,
     asking: BTreeMap<Connection, Asking>,
@@ -362,6 +365,35 @@ impl Endpoint {
         }
     }
 
+    /// Messages that ports have sent and that TCP has not acknowledged.
+    #[must_use]
+    pub fn unacknowledged(&self) -> usize {
+        self.node.unacknowledged()
+    }
+
+    /// Ends, once TCP has acknowledged what ports have sent, or when `most` has passed. What comes meanwhile is
+    /// dropped. Returns how many messages are dropped because they were not acknowledged.
+    ///
+    /// # Errors
+    /// As [`Endpoint::turn`].
+    pub fn close(mut self, most: Duration) -> io::Result<usize> {
+        let until = now().after(most);
+        while self.unacknowledged() > 0 && now() < until {
+            self.turn_of_leaving(until.since(now()))?;
+        }
+        Ok(self.unacknowledged())
+    }
+
+    /// A turn in which what comes for ports is dropped. (A full port would keep lanes from being read.)
+    pub(super) fn turn_of_leaving(&mut self, most: Duration) -> io::Result<()> {
+        self.turn(most)?;
+        while let Some(event) = self.next_event() {
+            let (PortEvent::Readable(port) | PortEvent::Room(port)) = event;
+            while self.receive(port).is_some() {}
+        }
+        Ok(())
+    }
+
     fn turn_until(&mut self, until: Time) -> io::Result<()> {
         let left = until.since(now());
         if left.is_zero() {
@@ -462,7 +494,7 @@ impl Endpoint {
 
     fn longest_wait(&self, now: Time) -> Duration {
         let tick = self.node.until_tick(now);
-        let drained = self.draining.values().copied();
+        let drained = self.draining.values().map(|(then, _)| *then);
         let quick = self.quick.values().map(|(until, _)| *until);
         let asked = self.asking.values().filter_map(|asking| asking.at);
         let accepts = self.accepts_at.into_iter();
@@ -530,7 +562,9 @@ impl Endpoint {
                 Ok((fd, from)) => {
                     // A connection without them works, and is found dead later.
                     let _ = set_options(&fd);
-                    self.offer(from.ip().to_canonical(), from.port(), fd, now);
+                    let (from, port) = (from.ip().to_canonical(), from.port());
+                    let connection = self.node.arrived();
+                    self.offer(Waiting { connection, from, port, fd }, now);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.listener_is_readable = false;
@@ -545,23 +579,24 @@ impl Endpoint {
         }
     }
 
-    fn offer(&mut self, from: IpAddr, port: u16, fd: OwnedFd, now: Time) {
-        match self.node.accept(from, port, now) {
-            Ok(connection) => {
-                if self.epoll.add(&fd, connection.0).is_err() {
+    fn offer(&mut self, one: Waiting, now: Time) {
+        let Waiting { connection, from, port, .. } = one;
+        match self.node.accept_arrived(connection, from, port, now) {
+            Ok(()) => {
+                if self.epoll.add(&one.fd, connection.0).is_err() {
                     return self.node.closed(connection, now);
                 }
-                self.sockets.insert(connection, Socket::new(fd, false));
+                self.sockets.insert(connection, Socket::new(one.fd, false));
             }
             Err(NotTaken::Wait) => {
-                self.waiting.push(Waiting { from, port, fd });
+                self.waiting.push(one);
                 if let Some((at, too_many)) = one_too_many(&self.waiting, from) {
                     let Waiting { from, fd, .. } = self.waiting.remove(at);
                     self.node.refused_to_wait(from, too_many);
                     close_with_reset(fd);
                 }
             }
-            Err(NotTaken::Refuse) => close_with_reset(fd),
+            Err(NotTaken::Refuse) => close_with_reset(one.fd),
         }
     }
 
@@ -570,9 +605,7 @@ impl Endpoint {
         let (again, others): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.waiting).into_iter().partition(|w| w.from == from);
         self.waiting = others;
-        for Waiting { from, port, fd } in again {
-            self.offer(from, port, fd, now);
-        }
+        again.into_iter().for_each(|one| self.offer(one, now));
     }
 
     fn read_all(&mut self, now: Time) {
@@ -627,7 +660,7 @@ impl Endpoint {
             Ok(count) => {
                 let is_all = count < most && !socket.hangup;
                 socket.readable &= !is_all;
-                if let Some(then) = self.draining.get_mut(&at) {
+                if let Some((then, _)) = self.draining.get_mut(&at) {
                     *then = now.after(DRAIN_MAX);
                 }
                 self.node.received(at, &self.buffer[..count], now);
@@ -689,23 +722,60 @@ impl Endpoint {
         self.write_all();
     }
 
-    /// Ends connections by which nothing has come for a while, and whose peers have not ended them. What
-    /// TCP has acknowledged is read before: such a peer will not send it again.
+    /// Ends connections by which nothing has come for a while, and whose peers have neither ended them nor
+    /// acknowledged anything. What TCP has acknowledged is read before: such a peer will not send it again.
     fn end_drained(&mut self, now: Time) {
-        let drained = self.draining.iter().filter(|(_, then)| **then <= now);
+        let drained = self.draining.iter().filter(|(_, (then, _))| *then <= now);
         for at in drained.map(|(at, _)| *at).collect::<Vec<_>>() {
             match self.read(at, now) {
-                Came::Nothing | Came::End => self.ended(at, now),
+                Came::Nothing if self.acknowledges(at) => self.drain_on(at, now),
+                Came::Nothing => self.end_stalled(at, now),
+                Came::End => self.ended(at, now),
                 // It has more time since that.
                 Came::Some | Came::All => {}
                 // It is paused, and read when it goes on.
-                Came::Waits => {
-                    if let Some(then) = self.draining.get_mut(&at) {
-                        *then = now.after(DRAIN_MAX);
-                    }
-                }
+                Came::Waits => self.drain_on(at, now),
             }
             self.give_up(now);
+        }
+    }
+
+    fn drain_on(&mut self, at: Connection, now: Time) {
+        if let Some((then, _)) = self.draining.get_mut(&at) {
+            *then = now.after(DRAIN_MAX);
+        }
+    }
+
+    /// Whether the peer of a connection that is ended has acknowledged more than when this was asked last.
+    fn acknowledges(&mut self, at: Connection) -> bool {
+        let progress = self.sockets.get(&at).and_then(Socket::progress);
+        let (Some(progress), Some((_, before))) = (progress, self.draining.get_mut(&at)) else {
+            return false;
+        };
+        let acknowledged = progress.acknowledged;
+        std::mem::replace(before, acknowledged) < acknowledged
+    }
+
+    /// A connection that was ended stands still. What it has not carried goes by another one, or is dropped, and
+    /// must not arrive by this one later.
+    fn end_stalled(&mut self, at: Connection, now: Time) {
+        let Some(socket) = self.forget(at) else { return };
+        if let Some(progress) = socket.progress() {
+            self.node.acknowledged(at, progress, now);
+        }
+        if self.node.has_unacknowledged(at) {
+            close_with_reset(socket.fd);
+        }
+        self.node.closed(at, now);
+    }
+
+    /// Ends sending, and reads on.
+    fn drain(&mut self, at: Connection, now: Time) {
+        if let Some(socket) = self.sockets.get_mut(&at) {
+            let _ = shutdown_sending(&socket.fd); // it fails where it has ended anyway
+            let acknowledged = socket.progress().map_or(0, |progress| progress.acknowledged);
+            self.draining.insert(at, (now.after(DRAIN_MAX), acknowledged));
+            self.to_read.insert(at);
         }
     }
 
@@ -733,13 +803,7 @@ impl Endpoint {
                         self.to_write.insert(at);
                     }
                 }
-                Request::Drain(at) => {
-                    if let Some(socket) = self.sockets.get_mut(&at) {
-                        let _ = shutdown_sending(&socket.fd); // it fails where it has ended anyway
-                        self.draining.insert(at, now.after(DRAIN_MAX));
-                        self.to_read.insert(at);
-                    }
-                }
+                Request::Drain(at) => self.drain(at, now),
                 Request::Close(at) => {
                     if let Some(socket) = self.forget(at) {
                         close_with_reset(socket.fd);

@@ -59,7 +59,8 @@ const MESSAGES_A_TURN: usize = 64;
 const ACCEPTS_A_TURN: usize = 64;
 /// A client for which lanes stand still for so long is ended.
 pub const STALLED_MAX: Duration = Duration::from_secs(5);
-/// Datagrams that a client has sent before it left, and that cannot be sent, are dropped after this.
+/// Datagrams that a client has sent before it left, and that cannot be sent, are dropped after this; so is
+/// what is not acknowledged so long after the proxy was asked to end.
 pub const LEAVES_AFTER: Duration = Duration::from_secs(5);
 /// Lines of the log about peers in [`LINES_EACH`], and as many about programs. Each is said once of a peer, but peers are forgotten, and
 /// come again.
@@ -182,7 +183,7 @@ enum End {
 pub struct Proxy {
     endpoint: Endpoint,
     listener: OwnedFd,
-    _path: BoundPath,
+    path: Option<BoundPath>,
     signals: OwnedFd,
     clients: BTreeMap<u64, Client>,
     by_port: BTreeMap<u16, u64>,
@@ -222,7 +223,7 @@ impl Proxy {
         Ok(Self {
             endpoint,
             listener,
-            _path: path,
+            path: Some(path),
             signals,
             clients: BTreeMap::new(),
             by_port: BTreeMap::new(),
@@ -237,7 +238,8 @@ impl Proxy {
         })
     }
 
-    /// Serves until SIGINT or SIGTERM.
+    /// Serves until SIGINT or SIGTERM. Then what was taken of programs goes on its way, for [`LEAVES_AFTER`] at
+    /// most, or until another signal comes.
     ///
     /// # Errors
     /// As epoll_wait(2).
@@ -249,7 +251,7 @@ impl Proxy {
                     LISTENER => self.accept_all(),
                     SIGNALS => {
                         if next_signal(&self.signals).is_ok() {
-                            return Ok(());
+                            return self.leave();
                         }
                     }
                     client => {
@@ -284,6 +286,36 @@ impl Proxy {
             if self.gave_memory_back.elapsed() >= MEMORY_EACH {
                 self.gave_memory_back = Instant::now();
                 hawser_sys::memory::give_back();
+            }
+        }
+    }
+
+    /// Waits until what programs have sent is acknowledged.
+    fn leave(&mut self) -> io::Result<()> {
+        // No program finds it any more, and those that it has are told that it ends.
+        self.path = None;
+        for token in self.clients.keys().copied().collect::<Vec<_>>() {
+            self.serve(token);
+        }
+        self.clients.clear();
+        let until = Instant::now() + LEAVES_AFTER;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let unacknowledged = self.endpoint.unacknowledged();
+            let mut others = self.endpoint.take_others().into_iter();
+            let another =
+                others.any(|event| event.token == SIGNALS) && next_signal(&self.signals).is_ok();
+            if unacknowledged > 0 && (left.is_zero() || another) {
+                warn!(
+                    "{unacknowledged} datagrams of programs were not acknowledged, and are dropped"
+                );
+            }
+            if unacknowledged == 0 || left.is_zero() || another {
+                return Ok(());
+            }
+            self.endpoint.turn_of_leaving(left)?;
+            while let Some(notice) = self.endpoint.next_notice() {
+                self.lines.say(&notice);
             }
         }
     }

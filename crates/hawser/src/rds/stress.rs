@@ -32,8 +32,11 @@ use hawser_sys::dial::dial_waiting;
 use hawser_sys::precision::{Priority, come_before_ordinary};
 use serde::{Deserialize, Serialize};
 
+use self::meeting::{Asked, Meeting, PLAN_AFTER, refuse};
 use super::endpoint::{Endpoint, Options, PortEvent};
 use crate::cli::print;
+
+mod meeting;
 
 /// `struct header` of rds-stress.c, which each message begins with.
 pub const MESSAGE_BYTES_MIN: usize = 63;
@@ -45,13 +48,13 @@ const ANSWER: u8 = 2;
 const BEGIN: Duration = Duration::from_secs(2);
 /// How long the other end may take to say what comes next.
 const SAYS_AFTER: Duration = Duration::from_secs(20);
-/// How long what has connected to a waiting end may take to say what is to be done. Others wait meanwhile.
-const PLAN_AFTER: Duration = Duration::from_secs(5);
 const SECOND: Duration = Duration::from_secs(1);
 /// Control connections are tried for so long: the other end may be starting.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// What the other end says of itself is no longer than this.
 const LINE_MAX: usize = 4096;
+/// What is under way when a measurement ends has so long to arrive.
+const ARRIVES_AFTER: Duration = Duration::from_secs(10);
 /// Seconds that are kept one by one.
 const SECONDS_MAX: usize = 3600;
 /// Tasks at most: ports follow each other.
@@ -173,52 +176,29 @@ pub fn passive(address: Option<IpAddr>, port: u16, show: &Show) -> Result<(), St
     let listener = TcpListener::bind(there).map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     print(&format!("waiting for incoming connection on {bound}\n"));
-    let Asked { control, mut reader, from, plan } = wait_for_a_plan(&listener).map_err(failed)?;
-    drop(listener);
-    let here = control.local_addr().map_err(failed)?.ip().to_canonical();
-    print(&format!("accepted connection from {from} on {here}:{port}\n"));
-    let run = Run::new(plan, here, from.ip().to_canonical(), false)
-        .inspect_err(|error| drop(say(&control, error)))?;
-    say(&control, "ready")?;
-    expect(&mut reader, "go")?;
-    run.run(&control, false, show)
-}
-
-/// An active end, and what it wants.
-struct Asked {
-    control: TcpStream,
-    reader: BufReader<TcpStream>,
-    from: SocketAddr,
-    plan: Plan,
-}
-
-/// Waits for a connection that says what is to be done. Any other one is told why it is refused, and standard
-/// error says so, too.
-fn wait_for_a_plan(listener: &TcpListener) -> io::Result<Asked> {
+    let mut meeting = Meeting::open(listener).map_err(failed)?;
     loop {
-        let (control, from) = listener.accept()?;
-        match plan_of(&control) {
-            Ok((reader, plan)) => return Ok(Asked { control, reader, from, plan }),
-            Err(error) => {
-                eprintln!("hawser rds stress: the connection from {from} is refused: {error}");
-                // (One that reads nothing is not waited for: so little fits into any send buffer.)
-                let _ = say(&control, &error);
+        let asked = meeting.next().map_err(failed)?;
+        match begin(&asked, port) {
+            Ok(run) => {
+                meeting.close();
+                return run.run(&asked.control, false, show);
             }
+            Err(error) => refuse(&asked.control, asked.from, &error),
         }
     }
 }
 
-fn plan_of(control: &TcpStream) -> Result<(BufReader<TcpStream>, Plan), String> {
+/// Opens this end for what an active one wants, and has that begin.
+fn begin(asked: &Asked, port: u16) -> Result<Run, String> {
+    let Asked { control, from, plan } = asked;
+    let here = control.local_addr().map_err(|error| error.to_string())?.ip().to_canonical();
+    print(&format!("accepted connection from {from} on {here}:{port}\n"));
+    let run = Run::new(plan.clone(), here, from.ip().to_canonical(), false)?;
+    say(control, "ready")?;
     let mut reader = reader(control).map_err(|error| error.to_string())?;
-    let line = line(&mut reader, PLAN_AFTER)?;
-    let plan = serde_json::from_str(&line).map_err(|error| {
-        format!(
-            "what it sends is not what `hawser rds stress -s` of this version sends ({error}), and only \
-             that is taken here"
-        )
-    })?;
-    check(&plan)?;
-    Ok((reader, plan))
+    expect(&mut reader, "go", PLAN_AFTER)?;
+    Ok(run)
 }
 
 /// Connects to a passive end and says what is to be done.
@@ -244,7 +224,7 @@ pub fn active(
     let mut reader = reader(&control).map_err(|error| error.to_string())?;
     let run = Run::new(plan, here, to, true)?;
     say(&control, &serde_json::to_string(&run.plan).map_err(|error| error.to_string())?)?;
-    expect(&mut reader, "ready")?;
+    expect(&mut reader, "ready", SAYS_AFTER)?;
     say(&control, "go")?;
     if !show.json {
         print("negotiated options, tasks will start in 2 seconds\n");
@@ -334,8 +314,8 @@ fn line(reader: &mut BufReader<TcpStream>, within: Duration) -> Result<String, S
     }
 }
 
-fn expect(reader: &mut BufReader<TcpStream>, word: &str) -> Result<(), String> {
-    let line = line(reader, SAYS_AFTER)?;
+fn expect(reader: &mut BufReader<TcpStream>, word: &str, within: Duration) -> Result<(), String> {
+    let line = line(reader, within)?;
     if line.trim() == word { Ok(()) } else { Err(format!("the other end says: {}", line.trim())) }
 }
 
@@ -455,7 +435,27 @@ impl Run {
         let _ = control.shutdown(Shutdown::Write);
         self.sends_requests = false;
         self.is_over = true;
-        self.work_until(now().after(SECOND), true, &mut false)
+        self.finish()
+    }
+
+    /// Answers, and has answered, what is under way: until nothing has come for a second, and all that was sent is
+    /// acknowledged.
+    fn finish(mut self) -> Result<(), String> {
+        let until = now().after(ARRIVES_AFTER);
+        loop {
+            let before = self.counts.bytes;
+            self.work_until(now().after(SECOND), true, &mut false)?;
+            let left = self.endpoint.unacknowledged();
+            if left == 0 && self.counts.bytes == before {
+                return Ok(());
+            }
+            if now() >= until {
+                eprintln!(
+                    "hawser rds stress: {left} messages that were sent last are not acknowledged"
+                );
+                return Ok(());
+            }
+        }
     }
 
     fn work_until(&mut self, until: Time, working: bool, gone: &mut bool) -> Result<(), String> {
@@ -730,7 +730,7 @@ fn processors() -> Option<(u64, u64)> {
 mod tests {
     use super::*;
 
-    fn plan() -> Plan {
+    pub(super) fn plan() -> Plan {
         Plan {
             port: 4000,
             depth: 1,
@@ -761,38 +761,6 @@ mod tests {
         ];
         for plan in wrong {
             check(&plan).unwrap_err();
-        }
-    }
-
-    /// It took the first connection, whatever that was, and ended with it.
-    #[test]
-    fn a_waiting_end_refuses_what_does_not_say_what_is_to_be_done_and_waits_on() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let there = listener.local_addr().unwrap();
-        let say_it = |what: &[u8]| {
-            let mut control = TcpStream::connect(there).unwrap();
-            control.write_all(what).unwrap();
-            control
-        };
-        let text = |plan: &Plan| format!("{}\n", serde_json::to_string(plan).unwrap());
-        drop(say_it(b""));
-        let others = [
-            say_it(b"GET / HTTP/1.1\r\n\r\n"),
-            say_it(&[0xff, b'\n']),
-            say_it(&[b'x'; LINE_MAX + 1]),
-            say_it(text(&Plan { lanes: 3, ..plan() }).as_bytes()),
-        ];
-        let wanted = say_it(text(&plan()).as_bytes());
-        let asked = wait_for_a_plan(&listener).unwrap();
-        assert_eq!(asked.from, wanted.local_addr().unwrap());
-        assert_eq!(asked.plan.request_bytes, 1024);
-        let why = ["not what `hawser rds stress -s`", "no text", "4096 bytes", "--lanes"];
-        for (mut other, why) in others.into_iter().zip(why) {
-            let mut told = Vec::new();
-            // (What it had not read yet may be followed by a reset.)
-            let _ = io::Read::read_to_end(&mut other, &mut told);
-            let told = String::from_utf8(told).unwrap();
-            assert!(told.contains(why), "{told} does not say {why}");
         }
     }
 

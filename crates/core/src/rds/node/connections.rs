@@ -125,8 +125,7 @@ impl Node {
     }
 
     fn new_connection(&mut self, peer: u32, lane: usize) -> Connection {
-        let connection = Connection(self.next_connection);
-        self.next_connection += 1;
+        let connection = self.arrived();
         self.connections.insert(connection, Place { peer, lane: lane as u8 });
         connection
     }
@@ -238,12 +237,35 @@ impl Node {
         self.dial_later(at, lane, now);
     }
 
-    /// A peer has connected from `port`.
+    /// As [`Node::accept_arrived`], of one that arrives just now.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn accept(&mut self, from: IpAddr, port: u16, now: Time) -> Result<Connection, NotTaken> {
+        let connection = self.arrived();
+        self.accept_arrived(connection, from, port, now).map(|()| connection)
+    }
+
+    /// A peer has connected: [`Node::accept_arrived`] is next.
+    pub fn arrived(&mut self) -> Connection {
+        let connection = Connection(self.next_connection);
+        self.next_connection += 1;
+        connection
+    }
+
+    /// Takes a connection that a peer has made from `port`. One that is offered again keeps the number that
+    /// it had when it arrived: a later one, of another start of the peer's, may be taken before it.
     ///
     /// # Errors
     /// [`NotTaken`]: it waits, or is to be reset.
-    pub fn accept(&mut self, from: IpAddr, port: u16, now: Time) -> Result<Connection, NotTaken> {
-        let taken = self.accept_(from, port, now);
+    pub fn accept_arrived(
+        &mut self,
+        connection: Connection,
+        from: IpAddr,
+        port: u16,
+        now: Time,
+    ) -> Result<(), NotTaken> {
+        let taken = self.accept_(connection, from, port, now);
         self.totals.refused += u64::from(taken == Err(NotTaken::Refuse));
         taken
     }
@@ -260,7 +282,13 @@ impl Node {
         }
     }
 
-    fn accept_(&mut self, from: IpAddr, port: u16, now: Time) -> Result<Connection, NotTaken> {
+    fn accept_(
+        &mut self,
+        connection: Connection,
+        from: IpAddr,
+        port: u16,
+        now: Time,
+    ) -> Result<(), NotTaken> {
         let from = from.to_canonical();
         if from == self.config.address || !is_a_host(from) {
             return Err(NotTaken::Refuse);
@@ -296,12 +324,12 @@ impl Node {
                     self.connections.remove(&knock);
                     self.requests.push_back(Request::Close(knock));
                 }
-                let connection = self.new_connection(at, lane);
+                self.connections.insert(connection, Place { peer: at, lane: lane as u8 });
                 if let Some(peer) = self.peers.get_mut(&at) {
                     peer.lanes[lane].link.connection = Some(connection);
                 }
                 self.up(at, lane, Some(port), now);
-                Ok(connection)
+                Ok(())
             }
             Err(Busy::GivenUp(lane)) => {
                 self.drain(at, lane);
@@ -326,6 +354,7 @@ impl Node {
             (peer.dials && peer.mixes_up()).then(|| peer.held_briefly())
         };
         let waits_for_its_name = peer.announces_in_maps.then_some(Held::UntilItSpeaks);
+        let is_to_be_probed = peer.is_to_be_probed(lane);
         let this = &mut peer.lanes[lane];
         this.dial_at = None;
         this.counts.connections += 1;
@@ -335,14 +364,23 @@ impl Node {
         this.link.map_due = true;
         this.link.held = held_for.map(|time| Held::Until(now.after(time))).or(waits_for_its_name);
         Self::ask_to_write(&mut self.requests, this);
-        if unknown {
-            self.probe(at, lane);
+        if is_to_be_probed {
+            self.ask(at, lane, now);
         }
         // The search for lanes that share a limit goes on once all are up.
         self.timers.insert((now, at));
         if let Some(time) = held_for {
             self.timers.insert((now.after(time), at));
         }
+    }
+
+    /// Asks a peer how many lanes it has. What comes by other lanes waits for the answer.
+    pub(super) fn ask(&mut self, at: u32, lane: usize, now: Time) {
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        if let Some(then) = peer.await_answer(lane, now) {
+            self.timers.insert((then, at));
+        }
+        self.probe(at, lane);
     }
 
     /// Asks a peer how many lanes it has, unless it is asked already.
@@ -414,7 +452,11 @@ impl Node {
             let mut map: MapMessage = [0; HEADER_BYTES + MAP_BYTES];
             let (header, bits) = map.split_at_mut(HEADER_BYTES);
             #[cfg(test)]
-            let said = if said.generation == 0 { Announcement::default() } else { said };
+            let said = if said.generation == 0 || self.config.is_a_kernel {
+                Announcement::default()
+            } else {
+                said
+            };
             header.copy_from_slice(&map_header(said, number).encode());
             self.congested.write(bits);
             // A map for each lane of each peer would leave holes in the heap between what stays.
@@ -474,7 +516,7 @@ impl Node {
         }
         peer.answered_after(lane, now);
         peer.lane_ended(lane);
-        self.end_waits_for(at, connection);
+        self.end_waits_for(at, connection, now);
         let Some(peer) = self.peers.get_mut(&at) else { return };
         if is_refused && peer.stand_ins.refused(lane, now) {
             let carrier = peer.move_to_carrier(lane);
@@ -513,7 +555,7 @@ impl Node {
         let Some(peer) = self.peers.get_mut(&at) else { return };
         peer.shut_out_until = now.after(SHUT_OUT);
         peer.lane_ended(lane);
-        self.end_waits_for(at, connection);
+        self.end_waits_for(at, connection, now);
         self.requests.push_back(Request::Close(connection));
         self.set_dial_time(at, lane, now.after(SHUT_OUT));
     }
@@ -573,6 +615,13 @@ impl Node {
     fn tick_peer(&mut self, at: u32, now: Time) {
         self.drop_what_nobody_waits_for(at, now);
         let Some(peer) = self.peers.get_mut(&at) else { return };
+        if peer.has_awaited_for_long(now) {
+            self.await_no_answer(at);
+        }
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        if let Some(awaited) = peer.awaited.as_ref().filter(|awaited| awaited.until() > now) {
+            self.timers.insert((awaited.until(), at));
+        }
         let wants = peer.dials || !peer.is_idle();
         let mut due = Vec::new();
         for (lane, this) in peer.lanes.iter_mut().enumerate() {

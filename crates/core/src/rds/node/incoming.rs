@@ -7,6 +7,7 @@ use super::{
     Time, Told,
 };
 use crate::rds::assembly::Assembly;
+use crate::rds::awaited::Awaited;
 use crate::rds::lane::{ANSWERS_ALL_MAX, ANSWERS_EACH, ANSWERS_MAX, Binding, Held};
 use crate::rds::peer::By;
 
@@ -38,14 +39,17 @@ impl Node {
         }
     }
 
-    /// Whether something that has come by a connection may have to wait, for a port that is full or for an
-    /// older connection: before it is taken, [`Node::may_take`] is to be asked how much of it.
+    /// Whether something that has come by a connection may have to wait, for a port that is full, for an
+    /// older connection, or for a kernel's answer: before it is taken, [`Node::may_take`] is to be asked how
+    /// much of it.
     #[must_use]
     pub fn must_ask(&self, connection: Connection, now: Time) -> bool {
         !self.full.is_empty()
             || self.place_of(connection).is_some_and(|(at, lane)| {
                 let peer = self.peers.get(&at);
-                peer.is_some_and(|peer| peer.goes_on_after(lane, None, now).is_some())
+                peer.is_some_and(|peer| {
+                    peer.awaits_before(lane) || peer.goes_on_after(lane, None, now).is_some()
+                })
             })
     }
 
@@ -58,8 +62,8 @@ impl Node {
     }
 
     /// How many of these bytes, which have come by a connection, may be taken: those before a message to a
-    /// port that is full, or one that comes after what an older connection has brought. What follows is
-    /// left, and the connection paused.
+    /// port that is full, or one that comes after what an older connection has brought, or may do so. What
+    /// follows is left, and the connection paused.
     pub fn may_take(&mut self, connection: Connection, bytes: &[u8], now: Time) -> usize {
         let Some((at, lane)) = self.place_of(connection) else { return bytes.len() };
         let Some(peer) = self.peers.get(&at) else { return bytes.len() };
@@ -67,14 +71,41 @@ impl Node {
             let is_of_port = header.from > PROBE_PORT;
             is_of_port.then(|| peer.goes_on_after(lane, Some(header), now)).flatten()
         };
-        let waits = |header: &Header| self.full.contains(&header.to) || older(header).is_some();
+        let waits_for_answer = peer.awaits_before(lane);
+        let is_early = |header: &Header| waits_for_answer && Awaited::holds_message(header);
+        let waits = |header: &Header| {
+            is_early(header) || self.full.contains(&header.to) || older(header).is_some()
+        };
         let (count, waits) = peer.lanes[lane].link.assembly.before(bytes, waits);
-        match waits.map(|header| (older(&header), header.to)) {
-            Some((Some(older), _)) => self.wait_for(connection, older),
-            Some((None, port)) => self.pause(connection, port, now),
-            None => {}
+        let Some(header) = waits else { return count };
+        if is_early(&header) {
+            self.wait_for_answer(connection);
+        } else if let Some(older) = older(&header) {
+            self.wait_for(connection, older);
+        } else {
+            self.pause(connection, header.to, now);
         }
         count
+    }
+
+    /// A connection is not read on before its peer has answered a probe by another one.
+    fn wait_for_answer(&mut self, connection: Connection) {
+        let Some((at, lane)) = self.place_of(connection) else { return };
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        let link = &mut peer.lanes[lane].link;
+        link.waits_for_answer = true;
+        if !std::mem::replace(&mut link.paused, true) {
+            self.requests.push_back(Request::Pause(connection));
+        }
+        self.partials.set_paused(connection, true);
+    }
+
+    /// The answer has come, or is waited for no longer.
+    pub(super) fn await_no_answer(&mut self, at: u32) {
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        for connection in peer.await_no_answer() {
+            self.resume(connection);
+        }
     }
 
     /// A connection is not read on before an older one of its peer, which is ended, was read to its end.
@@ -92,8 +123,11 @@ impl Node {
     }
 
     /// A connection has ended: those that wait for it go on.
-    pub(super) fn end_waits_for(&mut self, at: u32, ended: Connection) {
+    pub(super) fn end_waits_for(&mut self, at: u32, ended: Connection, now: Time) {
         let Some(peer) = self.peers.get_mut(&at) else { return };
+        if let Some(then) = peer.probed_ended(ended, now) {
+            self.timers.insert((then, at));
+        }
         let waiting = peer.lanes.iter_mut().filter(|lane| lane.link.waits_for == Some(ended));
         let waiting = waiting.filter_map(|lane| {
             lane.link.waits_for = None;
@@ -191,11 +225,15 @@ impl Node {
             }
             self.learn(at, by, said, now);
             if header.to == PROBE_PORT {
-                return;
+                return self.await_no_answer(at);
             }
         }
         if header.to == 0 {
-            return self.ping(at, lane, header.from);
+            self.ping(at, lane, header.from);
+            if header.is_probe() {
+                self.probe_back(connection, now);
+            }
+            return;
         }
         let from = peer_address(self, at);
         let datagram = Datagram { from, port: header.from, body: body.into_owned() };
@@ -209,7 +247,11 @@ impl Node {
         self.totals.maps_received += 1;
         let said = Announcement::read(&header.extensions);
         #[cfg(test)]
-        let said = self.as_a_kernel_reads(said);
+        let said = self.as_a_kernel_reads(if self.config.is_a_kernel {
+            Announcement::default()
+        } else {
+            said
+        });
         let Some((at, lane)) = self.place_of(connection) else { return };
         let by = By { lane, connection, in_map: true };
         if !self.names_one_start(at, by, said, now) {
@@ -269,6 +311,17 @@ impl Node {
         Self::ask_to_write(&mut self.requests, this);
     }
 
+    /// A kernel that asks how many lanes there are does not know, and sends by its first one: it may have
+    /// started anew, though nothing else says so. It is asked, and what comes by others waits for the answer.
+    fn probe_back(&mut self, connection: Connection, now: Time) {
+        let Some((at, lane)) = self.place_of(connection) else { return };
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        // (Once by each connection: the peer may ask back, too.)
+        if !peer.lanes[lane].link.was_probed && !peer.announces_in_maps {
+            self.ask(at, lane, now);
+        }
+    }
+
     /// The next message of a connection is for a port that is full.
     fn pause(&mut self, connection: Connection, full: u16, now: Time) {
         if let Some((at, lane)) = self.place_of(connection)
@@ -297,6 +350,7 @@ impl Node {
             && !self.is_paused_by_a_port(connection)
             && let Some(peer) = self.peers.get_mut(&at)
             && peer.lanes[lane].link.waits_for.is_none()
+            && !peer.lanes[lane].link.waits_for_answer
         {
             peer.lanes[lane].link.paused = false;
             self.partials.set_paused(connection, false);

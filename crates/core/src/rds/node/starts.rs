@@ -22,6 +22,8 @@ impl Node {
         let ports = &self.ports;
         let here = Here {
             lanes: self.config.lanes,
+            #[cfg(test)]
+            is_a_kernel: self.config.is_a_kernel,
             lane_of: &|sent| {
                 let port = ports.get(&sent.from)?;
                 (port.binding == sent.binding).then_some(port.lane)
@@ -65,6 +67,9 @@ impl Node {
             (learnt, learnt.anew)
         });
         let is_anew = learnt.is_some_and(|learnt| learnt.anew);
+        if self.peers.get(&at).is_some_and(|peer| peer.announces_in_maps) {
+            self.await_no_answer(at); // a Hawser has nothing on another lane than its port's
+        }
         self.end_those_that_go_first(at);
         if let Some(own) = self.peers.get(&at).and_then(|peer| peer.own_place(by)) {
             self.with_start(at, now, |peer, _, freed| {
@@ -109,7 +114,7 @@ impl Node {
         let stays = peer.lanes[0].link.connection == Some(by.connection);
         (1..lanes).for_each(|lane| self.drain(at, lane));
         if stays {
-            self.probe(at, 0);
+            self.ask(at, 0, now);
         } else {
             self.set_dial_time(at, 0, now);
         }

@@ -527,3 +527,24 @@ fn what_a_new_start_does_not_get_does_not_count_as_sent_again() {
         assert_eq!(node.report().peers[0].lanes[0].counts.again, wanted);
     }
 }
+
+#[test]
+fn a_connection_of_the_last_start_that_waited_is_no_news_when_it_is_taken_last() {
+    let now = Time::ZERO;
+    let mut large = node(LARGE);
+    let first = large.accept(address(SMALL), 40_000, now).unwrap();
+    large.received(first, &hawser_map(2, 2), now);
+    let lane = large.accept(address(SMALL), 40_001, now).unwrap();
+    large.received(lane, &hawser_map(2, 2), now);
+    // Another start has dialled a lane and is gone; the one after that has dialled the first.
+    let waits = large.arrived();
+    let accepted = large.accept_arrived(waits, address(SMALL), 40_009, now);
+    assert_eq!(accepted, Err(NotTaken::Wait));
+    large.closed(first, now);
+    let newest = large.accept(address(SMALL), 40_016, now).unwrap();
+    large.received(newest, &hawser_map(4, 2), now);
+    large.closed(lane, now);
+    large.accept_arrived(waits, address(SMALL), 40_009, now).unwrap();
+    large.received(waits, &hawser_map(3, 2), now);
+    assert_eq!(large.report().peers[0].generation, 4);
+}

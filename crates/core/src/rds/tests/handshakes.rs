@@ -7,8 +7,8 @@ use crate::rds::header::{Announcement, FLAG_AGAIN, PROBE_PORT};
 use crate::rds::node::{COMES_DOWN, NotTaken, QUICK_DIALS};
 use crate::rds::peer::HELD_BRIEFLY;
 
-const OLD: &[u8] = &[5, 0, 8];
-const NEW: &[u8] = &[5, 0, 8, 6, 0, 0, 0, 1, 8, 0];
+pub(super) const OLD: &[u8] = &[5, 0, 8];
+pub(super) const NEW: &[u8] = &[5, 0, 8, 6, 0, 0, 0, 1, 8, 0];
 const NEW_AGAIN: &[u8] = &[5, 0, 8, 6, 0, 0, 0, 2, 8, 0];
 
 /// What is to be dialled, by which source port, and how long its handshake may take.

@@ -177,6 +177,7 @@ fn what_was_not_acknowledged_comes_once_after_a_reset() {
 fn peers_that_have_many_connections_wait_shut_out_no_peer_that_has_one() {
     let file = || std::fs::File::open("/dev/null").unwrap();
     let one_of = |number: u32| Waiting {
+        connection: Connection(0),
         from: IpAddr::V4(std::net::Ipv4Addr::from_bits(number)),
         port: 1,
         fd: file().into(),
@@ -223,4 +224,81 @@ fn tcp_is_asked_ever_later_while_it_acknowledges_nothing() {
     assert_eq!(most, Some(ACKNOWLEDGED_AFTER_MAX));
     assert_eq!((0..20).map(|_| waited(190)).max(), Some(UNACKNOWLEDGED_AFTER_MAX));
     assert_eq!(waited(191), ACKNOWLEDGED_AFTER_MAX);
+}
+
+#[test]
+fn an_endpoint_that_is_closed_waits_until_what_it_has_sent_is_acknowledged() {
+    let tcp_port = free_port();
+    let options = |address: &str| Options { tcp_port, ..Options::new(address.parse().unwrap()) };
+    let here = options("127.0.0.1");
+    let closing = std::thread::spawn(move || {
+        let mut early = Endpoint::open(here).unwrap();
+        let from = early.bind(0).unwrap();
+        for number in 0..20u8 {
+            early.send(from, ("127.0.0.2".parse().unwrap(), 7), &vec![number; 50_000]).unwrap();
+        }
+        assert_eq!(early.unacknowledged(), 20);
+        early.close(SOON).unwrap()
+    });
+    // The other end is not there yet: within a second nothing could be acknowledged.
+    std::thread::sleep(Duration::from_millis(1300));
+    let mut late = Endpoint::open(options("127.0.0.2")).unwrap();
+    let port = late.bind(7).unwrap();
+    for number in 0..20 {
+        assert_eq!(late.receive_waiting(port, SOON).unwrap().body, vec![number; 50_000]);
+    }
+    assert_eq!(closing.join().unwrap(), 0);
+}
+
+#[test]
+fn an_endpoint_that_is_closed_says_what_was_not_acknowledged_in_time() {
+    let mut alone = Endpoint::open(Options {
+        tcp_port: free_port(),
+        ..Options::new("127.0.0.1".parse().unwrap())
+    })
+    .unwrap();
+    let from = alone.bind(0).unwrap();
+    alone.send(from, ("127.0.0.2".parse().unwrap(), 7), b"lost").unwrap();
+    let began = std::time::Instant::now();
+    assert_eq!(alone.close(Duration::from_millis(200)).unwrap(), 1);
+    assert!(began.elapsed() >= Duration::from_millis(200));
+}
+
+/// It was ended a second after its peer had sent something last, whatever that had acknowledged.
+#[test]
+fn a_connection_that_is_ended_stays_while_its_peer_acknowledges_what_it_carries() {
+    use std::io::{Read, Write};
+    let tcp_port = free_port();
+    let peer = StdListener::bind(("127.0.0.2", tcp_port)).unwrap();
+    let options = Options { tcp_port, lanes: 1, ..Options::new("127.0.0.1".parse().unwrap()) };
+    let mut endpoint = Endpoint::open(options).unwrap();
+    let from = endpoint.bind(0).unwrap();
+    for _ in 0..20 {
+        endpoint.send(from, ("127.0.0.2".parse().unwrap(), 7), &[1; 100_000]).unwrap();
+    }
+    endpoint.turn(Duration::ZERO).unwrap();
+    let (mut stream, _) = peer.accept().unwrap();
+    let mut map = [0; 48 + 8192];
+    (map[18], map[24]) = (0x20, 1); // 8,192 bytes, a congestion map
+    stream.write_all(&map).unwrap();
+    while !endpoint.node.has_unacknowledged(Connection(1)) {
+        endpoint.turn(Duration::from_millis(10)).unwrap();
+    }
+    endpoint.turn(Duration::from_millis(10)).unwrap();
+    endpoint.drain(Connection(1), now());
+    let until = now().after(2 * DRAIN_MAX);
+    let mut bytes = [0; 4096];
+    while now() < until {
+        // So little each time that there is some left after all of them.
+        let count = stream.read(&mut bytes).unwrap();
+        assert!(count > 0, "it has ended");
+        std::thread::sleep(Duration::from_millis(60));
+        endpoint.turn(Duration::ZERO).unwrap();
+        assert!(endpoint.sockets.contains_key(&Connection(1)));
+    }
+    std::thread::sleep(DRAIN_MAX);
+    endpoint.turn(Duration::ZERO).unwrap();
+    std::thread::sleep(DRAIN_MAX);
+    endpoint.turn(Duration::ZERO).unwrap();
+    assert!(!endpoint.sockets.contains_key(&Connection(1)), "it acknowledges nothing more");
 }

@@ -44,6 +44,13 @@ impl Node {
         self.give_room(at);
     }
 
+    /// Messages of ports, also of those that were given back, which TCP has not acknowledged.
+    #[must_use]
+    pub fn unacknowledged(&self) -> usize {
+        let lanes = self.peers.values().flat_map(|peer| &peer.lanes);
+        lanes.map(crate::rds::lane::Lane::of_ports).sum()
+    }
+
     /// Bytes that ports which were given back have queued.
     #[must_use]
     pub fn leaving_bytes(&self) -> usize {
