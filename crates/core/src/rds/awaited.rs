@@ -16,7 +16,7 @@
 //! A kernel with `net.rds.ping_enable` = 0 answers nothing: after [`ANSWERS_WITHIN`] in which nothing
 //! comes by the probed connection, and after [`TIMES_MAX`] times that in all, the others are taken. If
 //! the probed connection ends before the answer came, and it cannot be known which one takes its place,
-//! they are taken after [`HELD_MAX`]. The kernel queues its answer just before it notes the number
+//! they are taken after [`TAKEN_AFTER`]. The kernel queues its answer just before it notes the number
 //! (rds_recv_incoming, net/rds/recv.c): what a program sends in between goes by the first lane, after the
 //! answer.
 
@@ -34,6 +34,8 @@ pub const HELD_MAX: Duration = Duration::from_secs(1);
 pub(crate) const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 /// So many times.
 pub(crate) const TIMES_MAX: u8 = 6;
+/// Others are taken so long after the end of a probed connection in whose place any may come.
+pub(crate) const TAKEN_AFTER: Duration = Duration::from_secs(1);
 
 /// An answer that has not come yet.
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +78,7 @@ impl Awaited {
     /// The probed connection has ended, and which one takes its place is not known.
     pub(crate) fn ended(&mut self, now: Time) {
         self.is_gone = true;
-        self.until = self.until.min(now.after(HELD_MAX));
+        self.until = self.until.min(now.after(TAKEN_AFTER));
     }
 
     /// Whether it is waited for on, now that its time has come. `came` is what has come by the connection
