@@ -26,10 +26,6 @@ use super::header::{Header, PROBE_PORT};
 use super::lane::Connection;
 use crate::time::Time;
 
-/// Lane 0 of a peer that is not known yet waits so long for it to say who it is. (A kernel with several
-/// lanes that knows this host sends its map by any of them, and nothing by the others.) A lane of a peer
-/// that names its start on each connection waits for that, however long it takes.
-pub const HELD_MAX: Duration = Duration::from_secs(1);
 /// A probe is waited for as long as something comes by its connection each time that this has passed.
 pub(crate) const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 /// So many times.

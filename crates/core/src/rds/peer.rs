@@ -39,7 +39,7 @@
 use core::net::IpAddr;
 use std::time::Duration;
 
-use super::awaited::{Awaited, HELD_MAX};
+use super::awaited::Awaited;
 use super::congestion::Map;
 use super::hash::among;
 use super::header::{Announcement, Header, LANES_MAX, PROBE_PORT};
@@ -49,6 +49,11 @@ use super::received::{Early, Received, SETTLED_AFTER};
 use super::spread::Spread;
 use super::stand_in::StandIns;
 use crate::time::Time;
+
+/// Lane 0 of a peer that is not known yet waits so long for it to say who it is. (A kernel with several
+/// lanes that knows this host sends its map by any of them, and nothing by the others.) A lane of a peer
+/// that names its start on each connection waits for that, however long it takes.
+pub const HELD_MAX: Duration = Duration::from_secs(1);
 
 /// To a peer that may take a connection for any of its lanes nothing is sent on a new one for so long,
 /// unless it has said something on it: it may reset it, though TCP has acknowledged what was sent. For

@@ -6,9 +6,9 @@ use super::{
     PROBE_PORT, Peer, Place, Progress, QUICK_DIALS, QUICK_DIALS_TIME, Request, SHUT_OUT, SLOW,
     SendError, State, Time, Told, TooManyWait, UNANSWERED_MAX, VecDeque, as_ipv6, is_a_host,
 };
-use crate::rds::awaited::HELD_MAX;
 use crate::rds::header::HEADER_BYTES;
 use crate::rds::lane::{Binding, Held, Lane, MapMessage};
+use crate::rds::peer::HELD_MAX;
 use crate::rds::spread::{self, Seen};
 use crate::rds::stand_in::DIALLED_AGAIN;
 
