@@ -108,7 +108,8 @@ class Run:
             (self.tree / "config.mak").write_text(FEATURES)
         shutil.copytree(packages, work / "packages")
         shutil.copy(HERE / "recorder.py", work / "packages")
-        shutil.copy(binary(), work / "pgbouncer")
+        for place in (work, self.tree):  # 1.25's suite takes the one beside it, later ones that of $BOUNCER_EXE
+            shutil.copy(binary(), place / "pgbouncer")
         own(work)
         self.environment = {**os.environ, "PATH": f"{places[0]}:{os.environ['PATH']}", "BOUNCER_EXE": str(work / "pgbouncer"),
                             "PYTHONPATH": str(work / "packages"), "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(work), "TMPDIR": str(work)}

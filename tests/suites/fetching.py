@@ -3,6 +3,7 @@
 # Invariants  nothing of it is committed; what is there already is not fetched again; what cannot be had is `Missing`, with its reason
 """
 
+import collections
 import os
 import pathlib
 import shutil
@@ -19,6 +20,8 @@ SECONDS_MAX = 600
 # Before each attempt: registries have bad moments.
 PAUSES = (0, 10)
 _one = threading.Lock()
+# By name, while it is made.
+MAKING = collections.defaultdict(threading.Lock)
 
 
 def call(command, directory=None, environment=None):
@@ -41,11 +44,13 @@ def call(command, directory=None, environment=None):
 def kept(name, make):
     """The directory `name` of the store, made by `make(directory)` the first time. A half-made one is made again."""
     directory = STORE / name
-    if not (directory / ".complete").exists():
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
-        make(directory)
-        (directory / ".complete").touch()
+    # Suites that are fetched at the same time may need the same.
+    with MAKING[name]:
+        if not (directory / ".complete").exists():
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir(parents=True)
+            make(directory)
+            (directory / ".complete").touch()
     return directory
 
 
