@@ -155,7 +155,7 @@ def cpu(given):
         found, each = one_core("-t", 8, "-d", 1, "-q", REQUEST, "-a", REPLY, "--lanes", count, "-T", given.seconds)
         requests = found["requests_sent_s"] + found["requests_received_s"]
         rows.append((f"no limits, 8 KiB requests, 256 B replies, {count} lane{'s' * (count > 1)} by 1: requests a second", f"{requests:,.0f}", "see the emulator's row",
-                     f"{4e6 * each:.1f} us of a processor for a request and its reply, both ends; rtt {found['rtt_us']:.0f} us"))
+                     f"{2e6 * each:.1f} us of a processor for a request and its reply, both ends; rtt {found['rtt_us']:.0f} us"))
     return rows
 
 
