@@ -345,34 +345,27 @@ impl DialError {
             Self::Authentication { .. } => {
                 ClientError::fatal(SqlState::INVALID_AUTHORIZATION, self.to_string())
             }
-            Self::Password { .. } => ClientError::fatal(
-                SqlState::CONNECTION_FAILURE,
-                "the pooler has no password for its server connections",
-            )
-            .hint(SEE_THE_LOG),
-            Self::NotHandedOver { .. } => ClientError::fatal(
-                SqlState::CONNECTION_FAILURE,
-                "the pooler's server connections cannot be handed over to clients",
-            )
-            .hint(SEE_THE_LOG),
-            Self::Refused { .. }
-            | Self::Resolve { .. }
-            | Self::Connect { .. }
-            | Self::Tls { .. }
-            | Self::Timeout { .. }
-            | Self::Talk { .. }
-            | Self::Lagging { .. }
-            | Self::Unready { .. }
-            | Self::Unsuitable { .. } => {
-                ClientError::fatal(SqlState::CONNECTION_FAILURE, self.to_string())
-            }
+            _ => match self.told_in_place() {
+                Some(told) => {
+                    ClientError::fatal(SqlState::CONNECTION_FAILURE, told).hint(SEE_THE_LOG)
+                }
+                None => ClientError::fatal(SqlState::CONNECTION_FAILURE, self.to_string()),
+            },
         }
     }
 
     /// What operators are shown where clients are told less.
     pub fn unsaid(&self) -> Option<String> {
+        self.told_in_place().map(|_| self.to_string())
+    }
+
+    /// What clients are told in place of what concerns this host alone.
+    fn told_in_place(&self) -> Option<&'static str> {
         match self {
-            Self::Password { .. } | Self::NotHandedOver { .. } => Some(self.to_string()),
+            Self::Password { .. } => Some("the pooler has no password for its server connections"),
+            Self::NotHandedOver { .. } => {
+                Some("the pooler's server connections cannot be handed over to clients")
+            }
             Self::Authentication { .. }
             | Self::Full(_)
             | Self::Refused { .. }

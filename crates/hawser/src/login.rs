@@ -633,7 +633,7 @@ impl Login {
         service.gates.pause_pool(database, || entry.pool.lock().pause());
         let place = entry.enter();
         let begins_with = async {
-            let parameters = server_parameters(&service, &entry, database).await?;
+            let parameters = server_parameters(&service, &entry).await?;
             let start = start::settings(&service, &entry, &parameters, &options.settings).await?;
             Ok::<_, ClientError>((parameters, start))
         };
@@ -650,13 +650,13 @@ impl Login {
         if !entry.key.shared {
             write_parameters(&parameters, &start, &mut greeting);
         }
+        let about = self.about(user, &entry.key.user);
         if config.reload.log.log_connections {
-            let about = self.about(user, &entry.key.user);
             tracing::info!(
                 address = %about.peer, database, user, tls = about.tls(), "client logged in"
             );
         }
-        self.hand_to_loop(&entry, place, startup, user, start, greeting)
+        self.hand_to_loop(&entry, place, startup, about, start, greeting)
     }
 
     /// Waits for what its server is needed for, as long as the client does. Only those that do wait count
@@ -690,13 +690,12 @@ impl Login {
         entry: &Arc<PoolEntry>,
         place: PoolPlace,
         startup: &Startup,
-        user: &str,
+        about: ClientAbout,
         start: Settings,
         greeting: Vec<u8>,
     ) -> Result<(), Stop> {
         let mut secret = vec![0; startup.version().cancel_key_bytes()];
         few_random_bytes(&mut secret);
-        let about = self.about(user, &entry.key.user);
         let stream = self.stream.take().ok_or(Stop::Gone)?;
         let (socket, early) = stream.into_conn()?;
         let loops = &self.service.loops;
@@ -840,11 +839,10 @@ const GREETING_BYTES: usize = 512;
 async fn server_parameters(
     service: &Arc<Service>,
     entry: &Arc<PoolEntry>,
-    database: &str,
 ) -> Result<Arc<ServerParameters>, ClientError> {
     census::wait(service, entry).await;
     // (While its database is paused, nothing is opened to ask.)
-    if entry.key.replication.is_none() && !service.gates.is_paused(database) {
+    if entry.key.replication.is_none() && !service.gates.is_paused(&entry.key.database) {
         if entry.pool.parameters().is_some() {
             enquiry::notice_changed_settings(service, entry).await;
         } else {

@@ -78,6 +78,18 @@ enum Stage {
     },
 }
 
+/// Whether what was notified before the message that waits has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Before {
+    /// It was not asked for.
+    #[default]
+    Unasked,
+    /// The message is to wait for it.
+    Due,
+    /// It has come, or does not: the message goes.
+    Come,
+}
+
 /// What a client listens on, and what waits for it.
 #[derive(Debug, Default)]
 pub(super) struct Listening {
@@ -91,10 +103,7 @@ pub(super) struct Listening {
     /// The listening connection has heard them, too, from before the LISTEN on.
     joining_ahead: bool,
     stage: Stage,
-    /// The message that waits is to wait until what was notified before it has come.
-    cleans: bool,
-    /// That has come, or does not: the message goes.
-    cleaned: bool,
+    before_message: Before,
     serial: u32,
     /// The answer that is held back.
     held: Vec<u8>,
@@ -161,6 +170,15 @@ impl Ahead {
 }
 
 impl Listening {
+    /// Whether it is so of what was notified before the message that waits; it is noted no more then.
+    fn take_before(&mut self, before: Before) -> bool {
+        let is_so = self.before_message == before;
+        if is_so {
+            self.before_message = Before::Unasked;
+        }
+        is_so
+    }
+
     fn push(&mut self, message: Arc<[u8]>, channel: Option<Channel>) {
         self.queued_bytes += message.len();
         self.queue.push_back(Waiting { message, channel });

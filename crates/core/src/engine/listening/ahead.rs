@@ -22,7 +22,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{Listening, Stage};
+use super::{Before, Listening, Stage};
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
 use crate::engine::effects::Unusual;
@@ -85,7 +85,7 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let pool = self.pools[client.pool as usize].pool.id;
         let Some(listening) = client.listening() else { return };
-        if std::mem::take(&mut listening.cleans) {
+        if listening.take_before(Before::Due) {
             self.wait_for_hub(host, slot, Stage::Cleaning, Ask::default());
             return;
         }
@@ -116,7 +116,7 @@ impl<S: Socket> Engine<S> {
         client.held = false;
         let Some(listening) = client.listening() else { return };
         listening.stage = Stage::AtRest;
-        listening.cleaned = true;
+        listening.before_message = Before::Come;
         let gives_up = marker.is_none();
         listening.ahead.marker = marker;
         if gives_up {

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::Stage;
+use super::{Before, Stage};
 use crate::engine::about::ClientState;
 use crate::engine::client::Client;
 use crate::engine::host::Host;
@@ -49,7 +49,7 @@ impl<S: Socket> Engine<S> {
         listening.overheard_all = false;
         listening.marker = None;
         if !answers {
-            listening.cleaned = true;
+            listening.before_message = Before::Come;
             self.give_notifications(host, slot, now);
             self.resume_later(slot);
             return;

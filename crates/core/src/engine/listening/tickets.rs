@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-use super::{Listening, Stage};
+use super::{Before, Listening, Stage};
 use crate::engine::about::ClientState;
 use crate::engine::backend::{Backend, Notifying, PoolRef, Reset};
 use crate::engine::client::Client;
@@ -35,7 +35,7 @@ impl<S: Socket> Client<S> {
     /// the clients before it have notified by its backend may not have been heard (see
     /// [`crate::pool::Notifiers`]).
     pub(in crate::engine) fn must_wait_to_notify(&mut self, backend: &Backend<S>) -> bool {
-        if self.listening().is_some_and(|listening| std::mem::take(&mut listening.cleaned)) {
+        if self.listening().is_some_and(|listening| listening.take_before(Before::Come)) {
             self.forget_no_channels();
             return false;
         }
@@ -52,7 +52,9 @@ impl<S: Socket> Client<S> {
         let listening = self.pending_session().listening.get_or_insert_default();
         // (What its backend has heard since a LISTEN of this transaction stays.)
         let waits = listening.stage == Stage::AtRest && listening.pending.is_empty();
-        listening.cleans = waits;
+        if waits {
+            listening.before_message = Before::Due;
+        }
         self.held |= waits;
         self.forget_no_channels();
         waits
@@ -61,7 +63,10 @@ impl<S: Socket> Client<S> {
     /// Leaves no trace where it has no channels, and waits for nothing.
     fn forget_no_channels(&mut self) {
         if let Some(extra) = &mut self.pending_session
-            && extra.listening.as_ref().is_some_and(|one| one.is_nothing() && !one.cleans)
+            && extra
+                .listening
+                .as_ref()
+                .is_some_and(|one| one.is_nothing() && one.before_message != Before::Due)
         {
             extra.listening = None;
             self.settle();
@@ -121,7 +126,7 @@ impl<S: Socket> Engine<S> {
             return false;
         }
         let listening = self.clients.get_mut(slot).and_then(Client::listening);
-        if listening.is_some_and(|listening| std::mem::take(&mut listening.cleaned)) {
+        if listening.is_some_and(|listening| listening.take_before(Before::Come)) {
             return false;
         }
         self.wait_for_hub(host, slot, Stage::Cleaning, Ask::default());
