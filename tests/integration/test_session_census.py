@@ -499,3 +499,65 @@ def test_what_blocks_functions_and_prepared_transactions_make_is_known_soon(env)
             moves(target, client, b"select made_later('soon')", "soon")
     with env.connect() as maker:
         maker.execute("drop function made_later(text), makes()")
+
+
+# Each: a name, what makes it, and a statement that calls tell() without a word of it. `superuser`: only that may make it.
+HIDDEN_CALLS = [
+    ("an operator", "create operator @#@ (leftarg = int, rightarg = int, function = adds)", "select 1 @#@ 2", False),
+    ("a cast", "create cast (hidden as text) with function spells(hidden)", "select row(1)::hidden::text", False),
+    ("an assignment cast", "drop cast if exists (hidden as text); create cast (hidden as text) with function spells(hidden) as assignment",
+     "insert into written values (row(1)::hidden)", False),
+    ("the order of a type", "create operator class hidden_ops for type int using btree as operator 1 <, operator 2 <=, operator 3 =, operator 4 >=, "
+     "operator 5 >, function 1 compares(int, int); create table ordered as select 1 as a; create index on ordered (a hidden_ops)",
+     "insert into ordered values (2)", True),
+    ("a column of a domain", "create domain checked as text check (tell(value) is not null); create table of_domain (a checked, b checked[])",
+     "insert into of_domain (a) values ('x')", False),
+    ("the default of a domain", "create domain filled as text default tell('d'); create table of_default (i int, a filled)",
+     "insert into of_default (i) values (1)", False),
+    ("a domain of a domain", "create domain inner_one as text check (tell(value) is not null); create domain outer_one as inner_one; create table of_outer (a outer_one)",
+     "insert into of_outer values ('x')", False),
+    ("a key of partitions", "create table parted (a text) partition by list (tells(a)); create table part_one partition of parted default",
+     "insert into parted values ('x')", False),
+]
+HIDDEN = """
+create or replace function tell(a text) returns text language plpgsql as $$ begin return set_config('app.who', 'hidden', false); end $$;
+create or replace function tells(a text) returns text language plpgsql immutable as $$ begin perform tell(a); return a; end $$;
+create or replace function adds(a int, b int) returns int language plpgsql as $$ begin perform tell(''); return a + b; end $$;
+create or replace function compares(a int, b int) returns int language plpgsql immutable as $$ begin perform tell(''); return a - b; end $$;
+create type hidden as (a int);
+create or replace function spells(a hidden) returns text language plpgsql as $$ begin return tell(''); end $$;
+create table written (a text);
+"""
+NO_HIDDEN = """
+drop table if exists written, of_domain, of_default, of_outer, parted, ordered; drop operator family if exists hidden_ops using btree; drop operator if exists @#@ (int, int);
+drop domain if exists checked, filled, outer_one, inner_one; drop type if exists hidden_range cascade; drop type if exists hidden cascade;
+drop function if exists adds, compares, tells, tell cascade
+"""
+
+
+def test_what_is_called_without_its_name_is_known(env):
+    """Operators, casts, the order of types, domains of columns, keys of partitions: of what was there before, and from the text that makes it."""
+    admin = env.server()
+    for through in (False, True):
+        admin.execute(NO_HIDDEN)
+        admin.execute(HIDDEN + "; grant all on all tables in schema public to public; alter type hidden owner to app")
+        for name, makes, calls, by_superuser in HIDDEN_CALLS:
+            if through and by_superuser:
+                continue
+            if not through:
+                admin.execute(makes)
+                admin.execute("grant all on all tables in schema public to public")
+            with env.pooler_with(pool_size=1) as target, target.connect() as client:
+                if through:
+                    client.execute("select 1")
+                    made = client.attempt(makes)
+                    equal(made.errors, [], name)
+                client.execute(calls)
+                equal(others_of_one(target, WHO), None, (name, "through the pooler" if through else "before"))
+                equal(client.value(WHO), "hidden", name)
+    admin.execute(NO_HIDDEN)
+
+
+def others_of_one(target, show):
+    with target.connect() as other:
+        return other.value(show)

@@ -6,13 +6,13 @@
 //! what the functions do that its source names; so do triggers to those who write to their table, and
 //! what a view, a policy, a default or a constraint calls to those who name the relation. All of that
 //! is kept by words: a text that has one of them as a word, wherever it stands, may do as much as a
-//! call of it. The schema is left out, for a `search_path` may stand in for it.
+//! call of it. The schema is left out, for a `search_path` may stand in for it. What operators, casts and
+//! the order of types call no word shows: any text may ([`ANY_TEXT`]).
 //!
 //! # Limits
 //! Functions in C are not looked into, and of EXECUTE only what stands in strings is known: one whose
 //! text comes from elsewhere may have made what the server can be asked for
-//! ([`crate::session::question`]). Operators and casts are not seen. A function that has just been changed
-//! by a text that did not come through the pool is what it was until the census is taken again.
+//! ([`crate::session::question`]). A function that has just been changed by a text that did not come through the pool is what it was until the census is taken again.
 
 mod foreseen;
 pub(super) mod functions;
@@ -106,6 +106,11 @@ const QUOTED: &[u8] = b"\"";
 const IN_UTF8: &[u8] = b"\x01";
 const NOT_IN_UTF8: &[u8] = b"\x02";
 
+/// No word either, and the name of what any text may call: a function behind an operator, a cast, an
+/// operator class or a range type. That such a function changes the schema is left out: each text would make all
+/// prepared statements old.
+pub const ANY_TEXT: &[u8] = b"\x03";
+
 fn writes(word: &[u8]) -> bool {
     (4..=8).contains(&word.len()) && WRITING.contains(&word)
 }
@@ -131,6 +136,9 @@ fn truncated(word: &[u8]) -> &[u8] {
 /// The word by which a name is known: the longest of it, where it has others in quotes. One without
 /// any is known by its quotes.
 fn key(name: &[u8]) -> Word {
+    if name == ANY_TEXT {
+        return ANY_TEXT.into();
+    }
     let longest = name.split(|byte| !is_of_a_word(*byte)).max_by_key(|word| word.len());
     let longest = longest.unwrap_or_default();
     if longest.is_empty() { QUOTED.into() } else { lower(truncated(longest)) }
@@ -325,6 +333,9 @@ impl Census {
             all.call.absorb(&reach.call);
             all.write.absorb(&reach.write);
         }
+        if let Some(of_any) = words_of.get_mut(ANY_TEXT) {
+            of_any.call.forget_changes();
+        }
         let none = Reach::default();
         words_of.retain(|word, reach| {
             reach.reads = false;
@@ -410,7 +421,10 @@ impl Reader {
     pub(crate) fn new(census: Arc<Census>) -> Self {
         let word = [0; NAME_BYTES_MAX + 1];
         let (calls, if_writing) = (None, None);
-        Self { census, word, length: 0, calls, if_writing, writes: false, inserts: false }
+        let mut reader =
+            Self { census, word, length: 0, calls, if_writing, writes: false, inserts: false };
+        reader.take(ANY_TEXT);
+        reader
     }
 
     pub(crate) fn feed(&mut self, chunk: &[u8]) {
@@ -579,6 +593,32 @@ mod tests {
         }
         assert!(of(&census, "select runs('x')").names.is_empty());
         assert_eq!(census.of_text(b"select says()"), None);
+    }
+
+    #[test]
+    fn what_no_word_shows_any_text_may_call() {
+        let any = |source: &str| Function {
+            name: ANY_TEXT.into(),
+            language: Language::Sql,
+            ..function("", source)
+        };
+        let census = take(
+            &[
+                function("compares", "BEGIN PERFORM set_config('app.user', 'x', false); END"),
+                function("runs", "BEGIN EXECUTE 'create table t (a int)'; END"),
+                any("SELECT compares()"),
+                any("SELECT runs()"),
+            ],
+            &[],
+        );
+        for text in ["select 1 @#@ 2", "begin", ""] {
+            let effects = of(&census, text);
+            assert_eq!(*effects.names, [b"app.user"[..].into()], "{text}");
+            assert_eq!(effects.schema, SchemaChange::None, "{text}");
+        }
+        let census = take(&[function("pure", "BEGIN RETURN 1; END"), any("SELECT pure()")], &[]);
+        assert_eq!(census.of_text(b"select 1 @#@ 2"), None);
+        assert!(census.is_empty());
     }
 
     #[test]

@@ -323,6 +323,12 @@ impl Effects {
         effects
     }
 
+    /// It is taken to change no object of the database.
+    pub(super) fn forget_changes(&mut self) {
+        self.changes_catalog = false;
+        self.schema = SchemaChange::None;
+    }
+
     /// Adds what others do. Whether that was more.
     pub(super) fn absorb(&mut self, other: &Self) -> bool {
         fn add(names: &mut Vec<Box<[u8]>>, more: &[Box<[u8]>]) -> bool {

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hawser_core::engine::census::{Census, Function, Language, Link};
+use hawser_core::engine::census::{ANY_TEXT, Census, Function, Language, Link};
 use hawser_core::pool::{ServerParameters, SharedPool};
 use hawser_core::session::part::is_reported;
 use tokio::sync::Mutex as AsyncMutex;
@@ -64,6 +64,17 @@ const FINGERPRINT: &str = "SELECT pg_catalog.concat(\
          pg_catalog.sum(i.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_inherits i), ' ', \
      (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
          pg_catalog.sum(e.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_event_trigger e), ' ', \
+     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
+         pg_catalog.sum(o.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_operator o), ' ', \
+     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
+         pg_catalog.sum(s.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_cast s), ' ', \
+     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
+         pg_catalog.sum(m.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_amproc m), ' ', \
+     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
+         pg_catalog.sum(g.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_range g), ' ', \
+     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
+         pg_catalog.sum(t.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_type t \
+         WHERE t.typtype OPERATOR(pg_catalog.=) 'd'), ' ', \
      (SELECT pg_catalog.sum(pg_catalog.hashtext(pg_catalog.concat(c.oid, ' ', c.relname))) \
       FROM pg_catalog.pg_class c WHERE c.relhastriggers OR c.relhasrules OR c.relhassubclass \
       OR c.relispartition OR c.relrowsecurity OR EXISTS (SELECT 1 FROM pg_catalog.pg_constraint k \
@@ -72,7 +83,8 @@ const FINGERPRINT: &str = "SELECT pg_catalog.concat(\
      (SELECT pg_catalog.sum(pg_catalog.octet_length(p.prosrc)) FROM pg_catalog.pg_proc p \
       WHERE p.oid OPERATOR(pg_catalog.>=) 16384)";
 
-/// Rows of five: a function (name, language, volatility, source), or what leads where (from, to). Objects
+/// Rows of five: a function (name, language, volatility, source), what any text may call (source), or what leads
+/// where (from, to). Objects
 /// below 16384 are the server's own (`FirstNormalObjectId`, transam.h). Of functions in C those count
 /// that the planner calls, unless an extension brings them. `=` stands for the operator of pg_catalog.
 /// A function of a user's own in the language internal is one of the server's by another name. A SET in
@@ -138,6 +150,46 @@ JOIN pg_catalog.pg_proc b ON b.oid = ANY (ARRAY[a.aggtransfn, a.aggfinalfn, a.ag
     a.aggserialfn, a.aggdeserialfn, a.aggmtransfn, a.aggminvtransfn, a.aggmfinalfn]::pg_catalog.oid[])
 WHERE p.oid OPERATOR(pg_catalog.>=) 16384 AND b.oid OPERATOR(pg_catalog.<) 16384
 UNION ALL
+SELECT 'any', NULL, NULL, NULL, pg_catalog.concat('SELECT ', p.proname, '()')
+FROM (SELECT o.oprcode::pg_catalog.oid FROM pg_catalog.pg_operator o
+        WHERE o.oid OPERATOR(pg_catalog.>=) 16384
+    UNION ALL SELECT s.castfunc FROM pg_catalog.pg_cast s WHERE s.oid OPERATOR(pg_catalog.>=) 16384
+    UNION ALL SELECT m.amproc::pg_catalog.oid FROM pg_catalog.pg_amproc m
+        WHERE m.oid OPERATOR(pg_catalog.>=) 16384
+    UNION ALL SELECT g.rngcanonical::pg_catalog.oid FROM pg_catalog.pg_range g
+        WHERE g.rngtypid OPERATOR(pg_catalog.>=) 16384
+    UNION ALL SELECT g.rngsubdiff::pg_catalog.oid FROM pg_catalog.pg_range g
+        WHERE g.rngtypid OPERATOR(pg_catalog.>=) 16384) f (called)
+JOIN pg_catalog.pg_proc p ON p.oid = f.called
+JOIN pg_catalog.pg_language l ON l.oid = p.prolang
+WHERE NOT l.lanname = 'c'
+UNION ALL
+SELECT 'function', t.typname::pg_catalog.text, 'sql', 'v',
+    pg_catalog.concat('SELECT ', pg_catalog.pg_get_expr(t.typdefaultbin, 0))
+FROM pg_catalog.pg_type t
+WHERE t.typtype = 'd' AND t.typdefaultbin::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}
+UNION ALL
+SELECT 'calls', c.relname::pg_catalog.text, t.typname::pg_catalog.text, NULL, NULL
+FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+JOIN pg_catalog.pg_type u ON u.oid = a.atttypid
+JOIN pg_catalog.pg_type t ON t.oid = CASE WHEN u.typtype = 'd' THEN u.oid ELSE u.typelem END
+WHERE t.typtype = 'd' AND t.oid OPERATOR(pg_catalog.>=) 16384
+    AND (EXISTS (SELECT 1 FROM pg_catalog.pg_type b WHERE b.oid = t.typbasetype AND b.typtype = 'd')
+        OR t.typdefaultbin::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}
+        OR EXISTS (SELECT 1 FROM pg_catalog.pg_depend d
+            WHERE d.classid = 'pg_catalog.pg_type'::pg_catalog.regclass AND d.objid = t.oid
+            AND d.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass)
+        OR EXISTS (SELECT 1 FROM pg_catalog.pg_constraint k
+            LEFT JOIN pg_catalog.pg_depend d ON d.objid = k.oid
+                AND d.classid = 'pg_catalog.pg_constraint'::pg_catalog.regclass
+                AND d.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass
+            WHERE k.contypid = t.oid AND (d.objid IS NOT NULL
+                OR k.conbin::pg_catalog.text OPERATOR(pg_catalog.~) {OWN})))
+UNION ALL
+SELECT 'calls', t.typname::pg_catalog.text, b.typname::pg_catalog.text, NULL, NULL
+FROM pg_catalog.pg_type t JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype
+WHERE t.typtype = 'd' AND b.typtype = 'd' AND b.oid OPERATOR(pg_catalog.>=) 16384
+UNION ALL
 SELECT 'write calls', c.relname::pg_catalog.text, p.proname::pg_catalog.text, NULL, NULL
 FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_trigger t ON t.oid = d.objid
 JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_proc p ON p.oid = d.refobjid
@@ -166,10 +218,13 @@ LEFT JOIN pg_catalog.pg_attrdef a ON a.oid = d.objid AND d.classid = 'pg_catalog
 LEFT JOIN pg_catalog.pg_constraint k ON k.oid = d.objid AND d.classid = 'pg_catalog.pg_constraint'::pg_catalog.regclass
 LEFT JOIN pg_catalog.pg_policy y ON y.oid = d.objid AND d.classid = 'pg_catalog.pg_policy'::pg_catalog.regclass
 LEFT JOIN pg_catalog.pg_index i ON i.indexrelid = d.objid AND d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass
+LEFT JOIN pg_catalog.pg_partitioned_table g
+    ON g.partrelid = d.objid AND d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass
 LEFT JOIN pg_catalog.pg_proc q ON q.oid = d.objid AND d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass
-LEFT JOIN pg_catalog.pg_type t ON t.oid = k.contypid AND t.typtype = 'd'
+LEFT JOIN pg_catalog.pg_type t ON t.oid = COALESCE(k.contypid,
+    CASE WHEN d.classid = 'pg_catalog.pg_type'::pg_catalog.regclass THEN d.objid END) AND t.typtype = 'd'
 LEFT JOIN pg_catalog.pg_class c
-    ON c.oid = COALESCE(r.ev_class, a.adrelid, k.conrelid, y.polrelid, i.indrelid)
+    ON c.oid = COALESCE(r.ev_class, a.adrelid, k.conrelid, y.polrelid, i.indrelid, g.partrelid)
 WHERE d.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND p.oid OPERATOR(pg_catalog.>=) 16384
     AND COALESCE(c.relname, t.typname, q.proname) IS NOT NULL
 UNION ALL
@@ -480,6 +535,15 @@ fn read(answer: &Answer, parameters: Option<&ServerParameters>) -> Census {
                         _ => Language::Other,
                     },
                     immutable: value(3) == b"i",
+                    source: value(4).into(),
+                });
+                continue;
+            }
+            b"any" => {
+                functions.push(Function {
+                    name: ANY_TEXT.into(),
+                    language: Language::Sql,
+                    immutable: false,
                     source: value(4).into(),
                 });
                 continue;

@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use super::tokens::{Token, Tokens};
 use super::{
-    Census, Function, Language, READING, Reach, Reader, Word, effects_of, key, lower, words,
+    ANY_TEXT, Census, Function, Language, READING, Reach, Reader, Word, effects_of, key, lower,
+    words,
 };
 
 /// After these stands the name of what is made.
@@ -32,6 +33,9 @@ const NAMED: [&[u8]; 8] = [
 const NAMED_BY_TWO: [[&[u8]; 2]; 2] = [[b"rename", b"to"], [b"attach", b"partition"]];
 /// Of these it matters for which table they are: ON says that.
 const OF_A_TABLE: [&[u8]; 3] = [b"policy", b"rule", b"trigger"];
+/// What is made after these any text may call: see [`ANY_TEXT`].
+const CALLED_BY_ANY: [[&[u8]; 2]; 4] =
+    [[b"alter", b"operator"], [b"create", b"cast"], [b"create", b"operator"], [b"create", b"type"]];
 /// What may stand before a name.
 const BEFORE_NAMES: [&[u8]; 5] = [b"concurrently", b"exists", b"if", b"not", b"only"];
 
@@ -69,6 +73,9 @@ impl Made {
             let small = lower(word);
             let is = |words: &[&[u8]]| !quoted && words.contains(&&*small);
             let by_two = !quoted && NAMED_BY_TWO.contains(&[&*previous, &*small]);
+            if !quoted && CALLED_BY_ANY.contains(&[&*previous, &*small]) {
+                made.names.push(ANY_TEXT.into());
+            }
             previous = if quoted { Word::default() } else { small.clone() };
             if std::mem::take(&mut language_next) {
                 made.language = Some(small);
@@ -141,8 +148,12 @@ impl Census {
         }
         let (mut words_of, mut news) = (self.words.clone(), false);
         for name in made.names {
+            let mut call = reach.call.clone();
+            if *name == *ANY_TEXT {
+                call.forget_changes();
+            }
             let known = words_of.entry(name).or_default();
-            news |= known.call.absorb(&reach.call);
+            news |= known.call.absorb(&call);
             news |= known.write.absorb(&reach.write);
         }
         let plans_read_settings = self.plans_read_settings || (made.immutable && reach.reads);
@@ -261,6 +272,22 @@ mod tests {
             assert_eq!(then.of_text(b"select t from kept, part, other, one"), None, "{text}");
         }
         assert!(foreseen(&census, "alter table audited rename a to b").is_none());
+    }
+
+    #[test]
+    fn what_no_word_shows_any_text_may_call_from_the_start() {
+        let census = foreseen(&Arc::new(Census::default()), LOCKS).expect("a lock");
+        for text in [
+            "create operator @#@ (leftarg = int, rightarg = int, function = locks)",
+            "create cast (a as text) with function locks(a)",
+            "create operator class o for type a using btree as function 1 locks(a, a)",
+            "alter operator family o using btree add function 1 locks(a, a)",
+            "create type r as range (subtype = a, subtype_diff = locks)",
+        ] {
+            let then = foreseen(&census, text).unwrap_or_else(|| panic!("nothing in {text}"));
+            assert!(of(&then, "select 1 @#@ 2").pins.contains(Part::AdvisoryLock), "{text}");
+        }
+        assert!(foreseen(&census, "create type r as range (subtype = a)").is_none());
     }
 
     #[test]
