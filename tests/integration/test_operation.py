@@ -65,6 +65,48 @@ def test_sighup_takes_users_and_hba_rules(env):
 
 
 @pooler_only
+def test_files_that_change_are_read_again_without_a_signal(env):
+    """As Kubernetes changes a volume: `hawser.toml` and the users file are links into a directory, and a link to that is replaced."""
+    with env.pooler_with(start=False, watch_files=True) as target:
+        pooler = target.pooler
+        for number in (1, 2):
+            (pooler.directory / f"data{number}").mkdir()
+        pooler.write()
+        config, users = pooler.config, pooler.directory / "userlist.txt"
+        first, second = ((pooler.directory / f"data{number}" / config.name, pooler.directory / f"data{number}" / users.name) for number in (1, 2))
+        for path, one, other, old, new in ((config, first[0], second[0], "pool_size = 5", "pool_size = 7"), (users, first[1], second[1], '"third secret"', '"changed"')):
+            text = path.read_text()
+            assert old in text, text
+            one.write_text(text)
+            other.write_text(text.replace(old, new))
+            path.unlink()
+            path.symlink_to(f"..data/{path.name}")
+        current = pooler.directory / "..data"
+        current.symlink_to("data1")
+        pooler.start()
+        kept = env.connect(target, application_name="kept")
+        mark = pooler.log.stat().st_size
+        time.sleep(2.5)
+        assert "reload" not in pooler.text(mark), "nothing has changed"
+        (pooler.directory / "..new").symlink_to("data2")
+        os.rename(pooler.directory / "..new", current)
+        until(lambda: "configuration reloaded" in pooler.text(mark), "it is read again", seconds=8)
+        lines = pooler.text(mark)
+        assert "files have changed" in lines and str(users) in lines and "pool_size: 5 -> 7" in lines, lines
+        equal(env.connect(target, user="app3", secret="changed").value("select 1"), "1")
+        equal(kept.value("show application_name"), "kept")
+        # What is refused is said once, and the next change is taken.
+        mark = pooler.log.stat().st_size
+        good = second[0].read_text()
+        second[0].write_text("nonsense =")
+        until(lambda: "reload refused" in pooler.text(mark), "it is refused", seconds=8)
+        time.sleep(2.5)
+        equal(pooler.text(mark).count("reload refused"), 1)
+        second[0].write_text(good.replace("pool_size = 7", "pool_size = 8"))
+        until(lambda: "pool_size: 7 -> 8" in pooler.text(mark), "the next change is taken", seconds=8)
+
+
+@pooler_only
 def test_sighup_takes_a_new_certificate(env):
     with env.pooler_with(start=False) as target:
         copies = {}

@@ -196,6 +196,34 @@ def test_a_standby_that_lags_is_left_until_it_has_caught_up(env):
 
 @pooler_only
 @limit(90)
+def test_a_user_that_only_reads_has_the_standby(env):
+    """`target_session_attrs` of [[user]] goes before that of [[database]]; each user leaves servers by itself, also after a reload."""
+    user = '\n[[user]]\nname = "app2"\ntarget_session_attrs = "prefer-standby"\nmax_replica_lag = "700ms"\n'
+    with standby(env) as second:
+        servers = [env.cluster.address, second.address]
+        with env.pooler_with(append=user, servers=servers, target_session_attrs="primary", pool_size=2, **PROBED) as target:
+            reader, writer = env.connect(target, user="app2"), env.connect(target)
+            until(lambda: role(reader) == "standby", "it reads from the standby")
+            equal(role(writer), "primary")
+            with second.superuser("postgres") as admin, env.server("postgres") as primary:
+                admin.execute("select pg_wal_replay_pause()")
+                primary.execute("create table lag_of_a_standby ()")
+                until(lambda: role(reader) == "primary", "the primary serves while the standby lags")
+                admin.execute("select pg_wal_replay_resume()")
+                until(lambda: role(reader) == "standby", "the standby serves again")
+                primary.execute("drop table lag_of_a_standby")
+            equal(role(writer), "primary")
+            pooler = target.pooler
+            left = [line for line in pooler.text().splitlines() if "the server is left" in line and "user=" in line]
+            assert left and all("app2" in line for line in left), pooler.text()
+            pooler.append = ""
+            pooler.write()
+            pooler.reload()
+            until(lambda: role(reader) == "primary", "the reload takes it back")
+
+
+@pooler_only
+@limit(90)
 def test_how_servers_stand_is_shown_with_the_reason(env):
     """SHOW HOSTS, the metrics and `hawser status`: up, left, down, unknown."""
     def shown(target):

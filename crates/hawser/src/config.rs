@@ -350,6 +350,33 @@ impl Config {
         self.has_file.then_some(self.file.as_path())
     }
 
+    /// The files that a reload reads: the configuration, and those that it names. (Those of `password_file` are
+    /// read whenever a server connection is opened.)
+    #[must_use]
+    pub fn files(&self) -> Vec<&Path> {
+        let ReloadConfig { auth, client_tls, databases, links, .. } = &self.reload;
+        let of_all = [
+            self.pgbouncer.as_deref().or_else(|| self.file()),
+            auth.users_file.as_deref(),
+            auth.hba_file.as_deref(),
+            auth.ident_file.as_deref(),
+            auth.auth_ca_file.as_deref(),
+            client_tls.client_tls_cert_file.as_deref(),
+            client_tls.client_tls_key_file.as_deref(),
+            client_tls.client_tls_ca_file.as_deref(),
+        ];
+        let of_databases = databases.iter().flat_map(|database| {
+            let (tls, secret) = (&database.tls, &database.hand_over_secret_file);
+            [&tls.ca_file, &tls.cert_file, &tls.key_file, secret].map(Option::as_deref)
+        });
+        let of_links = links.iter().flat_map(|link| [Some(&*link.key), link.peers_file.as_deref()]);
+        let mut files: Vec<_> =
+            of_all.into_iter().chain(of_databases).chain(of_links).flatten().collect();
+        files.sort_unstable();
+        files.dedup();
+        files
+    }
+
     /// The command line that checks what this came from.
     #[must_use]
     pub fn check_command(&self) -> String {

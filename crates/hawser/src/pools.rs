@@ -638,7 +638,7 @@ fn route(
         start.map(|(name, value)| (name.as_bytes().into(), value.as_bytes().into())).collect();
     let limits = config.resolve(database, user);
     Route {
-        target: target(config, database, connectings),
+        target: target(config, database, user, connectings),
         login,
         bounds: ServerBounds {
             total: reload.limits.max_server_connections,
@@ -652,18 +652,22 @@ fn route(
     }
 }
 
-/// Where a database is, and how to get there.
+/// Where a database is for a user, and how to get there. `user` is the forced user where the database has one.
 pub(crate) fn target(
     config: &Config,
     database: &DatabaseConfig,
+    user: &str,
     connectings: &Connectings,
 ) -> Target {
-    let reload = &config.reload;
+    let (reload, user) = (&config.reload, config.user(user));
+    let session_attrs = user.and_then(|user| user.target_session_attrs);
+    let max_replica_lag = user.and_then(|user| user.max_replica_lag);
+    let load_balance_hosts = user.and_then(|user| user.load_balance_hosts);
     Target {
         servers: database.servers.clone(),
-        session_attrs: database.target_session_attrs,
-        max_replica_lag: database.max_replica_lag.get(),
-        balance: Balance::new(database.load_balance_hosts),
+        session_attrs: session_attrs.unwrap_or(database.target_session_attrs),
+        max_replica_lag: max_replica_lag.unwrap_or(database.max_replica_lag).get(),
+        balance: Balance::new(load_balance_hosts.unwrap_or(database.load_balance_hosts)),
         tls: connectings.of(database),
         connect_timeout: reload.servers.server_connect_timeout,
         dns_max_ttl: reload.servers.dns_max_ttl,

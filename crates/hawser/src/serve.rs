@@ -5,8 +5,10 @@
 //! Whatever is wrong is found before the first client can connect.
 //!
 //! # Signals
-//! SIGHUP reloads; a configuration with an error is refused and the old one stays. SIGTERM and
+//! SIGHUP reloads, and so does `watch_files`; a configuration with an error is refused and the old one stays. SIGTERM and
 //! SIGINT let open transactions end within `shutdown_timeout`; a second one ends them.
+
+mod watch;
 
 use std::fmt;
 use std::future::Future;
@@ -232,14 +234,13 @@ async fn run(
         tokio::spawn(tell_status(service.clone()));
     }
 
+    if service.config.load().start.process.watch_files {
+        tokio::spawn(watch::run(service.clone(), logged.clone()));
+    }
     let reloading = service.clone();
     tokio::spawn(each(signals.reload, move || {
         let (service, logged) = (reloading.clone(), logged.clone());
-        async move {
-            reload(&service).await;
-            let wanted = service.config.load().reload.log.log_disconnections;
-            logged.disconnections.store(wanted, Ordering::Relaxed);
-        }
+        async move { reload(&service, &logged).await }
     }));
     let (endings, mut ended) = mpsc::unbounded_channel();
     for signal in signals.drain {
@@ -356,12 +357,14 @@ async fn tell_status(service: Arc<Service>) {
 }
 
 /// Reads the configuration again, on a thread that may wait for the disk.
-pub async fn reload(service: &Arc<Service>) {
+async fn reload(service: &Arc<Service>, logged: &Logged) {
     reopen_log();
     let reloading = service.clone();
     match tokio::task::spawn_blocking(move || reloading.reload()).await {
         Ok(Ok(())) => {
-            crate::logging::set_level(service.config.load().reload.log.level);
+            let log = &service.config.load().reload.log;
+            crate::logging::set_level(log.level);
+            logged.disconnections.store(log.log_disconnections, Ordering::Relaxed);
             derive_ahead(service);
         }
         Ok(Err(error)) => {

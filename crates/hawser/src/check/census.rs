@@ -163,7 +163,7 @@ async fn ask(
     login: &Login,
     connectings: &Connectings,
 ) -> Result<Census, String> {
-    let target = pools::target(config, database, connectings);
+    let target = pools::target(config, database, &login.user, connectings);
     let limits = Arc::new(Limits::default());
     let gate = |server: &ServerAddress| limits.address(server, Limit::NONE);
     let dialled = dialler.dial(&target, login, &gate).await.map_err(|error| error.to_string())?;

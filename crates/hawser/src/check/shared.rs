@@ -69,7 +69,7 @@ async fn try_it(
         start: Vec::new(),
         credentials,
     };
-    let target = pools::target(config, database, connectings);
+    let target = pools::target(config, database, &login.user, connectings);
     let limits = Arc::new(Limits::default());
     let gate = |server: &ServerAddress| limits.address(server, Limit::NONE);
     let dialler = Dialler::default();

@@ -854,6 +854,11 @@ settings! {
         /// The number of this pooler among `peers`: clients get process ids by which its peers know whose
         /// they are. 0: it has none.
         peer_id: u32 = "0", example "1", range 0..=255, pgbouncer "peer_id";
+        /// Reload by itself when the configuration or a file that it names has changed (`users_file`,
+        /// `hba_file`, `ident_file`, certificates, keys and other secrets): they are looked at every second,
+        /// and read when they have stayed the same for one more. Where an orchestrator changes files and
+        /// sends no signal.
+        watch_files: bool = "false", example "true";
         /// Whether the kernel may write the process's memory to a file when it crashes, and debuggers
         /// of the same user may read it. It holds passwords and keys: true while a fault is looked
         /// for.
@@ -1049,6 +1054,15 @@ settings! {
         /// `client_idle_timeout` of this user.
         client_idle_timeout: Option<Timeout> = "as in [pool]", example "\"1h\"", unit Seconds,
             pgbouncer "client_idle_timeout";
+        /// `target_session_attrs` of this user, before the database's: `prefer-standby` sends a user that only
+        /// reads to replicas.
+        target_session_attrs: Option<TargetSessionAttrs> = "as in [[database]]",
+            example "\"prefer-standby\"";
+        /// `max_replica_lag` of this user, before the database's.
+        max_replica_lag: Option<Timeout> = "as in [[database]]", example "\"5s\"", unit Seconds;
+        /// `load_balance_hosts` of this user, before the database's.
+        load_balance_hosts: Option<LoadBalanceHosts> = "as in [[database]]",
+            example "\"round-robin\"";
     }
 
     /// One `[link.NAME]` as it is written; [`super::LinkConfig`] is what it comes to.

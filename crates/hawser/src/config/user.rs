@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hawser_core::session::functions::FunctionNames;
 
-use super::choice::{Fidelity, PoolMode};
+use super::choice::{Fidelity, LoadBalanceHosts, PoolMode, TargetSessionAttrs};
 use super::database::DatabaseConfig;
 use super::group::ReloadConfig;
 use super::registry::UserEntry;
@@ -42,9 +42,21 @@ pub struct UserConfig {
     pub transaction_timeout: Timeout,
     /// How long a client may be idle outside of one.
     pub client_idle_timeout: Timeout,
+    /// Which servers will do; before the database's.
+    pub target_session_attrs: Option<TargetSessionAttrs>,
+    /// How far a standby may be behind; before the database's.
+    pub max_replica_lag: Option<Timeout>,
+    /// Which of several servers is tried first; before the database's.
+    pub load_balance_hosts: Option<LoadBalanceHosts>,
 }
 
 impl UserConfig {
+    /// Whether it may have other servers than the other users of a database.
+    #[must_use]
+    pub fn has_own_servers(&self) -> bool {
+        self.target_session_attrs.is_some() || self.max_replica_lag.is_some()
+    }
+
     /// `entry` over what `general` says for all.
     pub(super) fn inherit(entry: &UserEntry, general: &ReloadConfig) -> Self {
         let (limits, timeouts) = (&general.limits, &general.timeouts);
@@ -67,6 +79,9 @@ impl UserConfig {
             pin_timeout: entry.pin_timeout.unwrap_or(timeouts.pin_timeout),
             transaction_timeout: entry.transaction_timeout.unwrap_or(timeouts.transaction_timeout),
             client_idle_timeout: entry.client_idle_timeout.unwrap_or(timeouts.client_idle_timeout),
+            target_session_attrs: entry.target_session_attrs,
+            max_replica_lag: entry.max_replica_lag,
+            load_balance_hosts: entry.load_balance_hosts,
         }
     }
 

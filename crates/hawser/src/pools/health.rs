@@ -131,8 +131,18 @@ struct Health {
     wal: HashMap<Vec<ServerAddress>, WalHistory>,
     /// What each server said when it last gave an answer: one look that gets none changes nothing.
     last: Looks,
-    /// Servers that a database has left, and why. In the order of their names, for the log.
-    left: BTreeMap<(String, String), Unfit>,
+    /// Servers that a database has left, or one of its users, and why. In the order of their names, for the
+    /// log.
+    left: BTreeMap<Departure, Unfit>,
+}
+
+/// Who has left which server.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Departure {
+    database: String,
+    /// A user that asks for other servers than the database; `None`: all that do not.
+    user: Option<String>,
+    server: String,
 }
 
 impl Health {
@@ -239,9 +249,10 @@ impl Health {
                 entry.pool.left().set(&[]); // no longer looked at
             }
         }
-        for ((database, server), _) in before {
-            if !self.left.contains_key(&(database.clone(), server.clone())) {
-                tracing::info!(database, server, "the server is used again");
+        for (departure, _) in before {
+            if !self.left.contains_key(&departure) {
+                let Departure { database, user, server } = departure;
+                tracing::info!(database, user, server, "the server is used again");
             }
         }
     }
@@ -252,10 +263,9 @@ impl Health {
         service: &Service,
         entry: &PoolEntry,
         unfit: &[(ServerAddress, Unfit)],
-        before: &BTreeMap<(String, String), Unfit>,
+        before: &BTreeMap<Departure, Unfit>,
         looks: &Looks,
     ) {
-        let database = &entry.key.database;
         let mut ids = Vec::new();
         for (server, _) in unfit.iter().filter(|(_, why)| why.lasts()) {
             // What has been opened since the last look that was answered knows better: it was asked itself.
@@ -277,13 +287,20 @@ impl Health {
             // It stays for a while after the last client has ended listening: not through a shutdown.
             service.loops.send_all(|| ToLoop::EndUnusedListener(entry.pool.clone()));
         }
+        let config = service.config.load();
+        let user = config.user(&entry.key.user).filter(|user| user.has_own_servers());
+        let (database, user) = (&entry.key.database, user.map(|user| &user.name));
         let mut renews = false;
         for (server, why) in unfit {
-            let key = (database.clone(), server.to_string());
-            let is_news = before.get(&key) != Some(why);
+            let departure = Departure {
+                database: database.clone(),
+                user: user.cloned(),
+                server: server.to_string(),
+            };
+            let is_news = before.get(&departure) != Some(why);
             renews |= is_news && !why.lasts();
-            if self.left.insert(key, *why).is_none() && is_news {
-                tracing::warn!(database, %server, reason = %why, "the server is left");
+            if self.left.insert(departure, *why).is_none() && is_news {
+                tracing::warn!(database, user, %server, reason = %why, "the server is left");
             }
         }
         if renews {
