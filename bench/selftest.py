@@ -45,8 +45,8 @@ class Ratios(unittest.TestCase):
 
     def test_less_is_better_where_it_is(self):
         one = target("prepared, 100 clients", "CPU")
-        self.assertEqual(targets.verdict(one, [0.75]), (0.75, "yes"))
-        self.assertEqual(targets.verdict(one, [0.76])[1], "**no**")
+        self.assertEqual(targets.verdict(one, [0.70]), (0.70, "yes"))
+        self.assertEqual(targets.verdict(one, [0.71])[1], "**no**")
         self.assertEqual(targets.verdict(one, [0.6])[1], "yes, and the aim")
         self.assertEqual(targets.verdict(one, []), (None, "not measured"))
 
