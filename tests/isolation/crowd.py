@@ -2,6 +2,7 @@
 
 # Model       PROCESSES processes of SESSIONS_A_PROCESS threads; each session draws operations until the time is over,
 #             and begins anew at once, under the same names, when it has ended
+#             Deaths: server processes are ended at random besides; a session that is told so begins anew, and all others go on
 # Limits      a seed draws the same operations again, not the same order among the sessions
 """
 
@@ -12,8 +13,8 @@ import threading
 import time
 import traceback
 
-from operations import OPERATIONS, give_up_what_pins
-from session import ROLES, ROLES_SETUP, SETUP, Gone, Session, WatchedTarget, Wrong
+from operations import OPERATIONS, WITHOUT_DEATHS, give_up_what_pins
+from session import ROLES, ROLES_SETUP, SETUP, Gone, Lost, Session, WatchedTarget, Wrong
 
 # For the pooler. Sessions wait for what others keep; none is sent away for it.
 SETTINGS = {"pool_size": 4, "max_pinned": 0, "query_wait_timeout": "35s"}
@@ -57,11 +58,13 @@ class Crowd:
 
     def __str__(self):
         shown = "\n".join(self.failures[:FAILURES_SHOWN])
-        return f"{sum(self.done.values())} operations, {len(self.failures)} failures{':' if shown else ''}\n{shown}".rstrip()
+        lost = f", {self.done['lost']} ended with their server process" if self.done["lost"] else ""
+        return f"{sum(self.done.values())} operations{lost}, {len(self.failures)} failures{':' if shown else ''}\n{shown}".rstrip()
 
 
 def play(session, end, done, failures):
-    works, weights = list(OPERATIONS), list(OPERATIONS.values())
+    drawn = {work: weight for work, weight in OPERATIONS.items() if not (session.deaths and work in WITHOUT_DEATHS)}
+    works, weights = list(drawn), list(drawn.values())
     while time.monotonic() < end:
         work = session.rng.choices(works, weights)[0]
         try:
@@ -71,6 +74,9 @@ def play(session, end, done, failures):
             done[work.__name__] += 1
             if session.connection and session.rng.random() < 0.3:
                 give_up_what_pins(session)
+        except Lost:
+            done["lost"] += 1
+            session.end(resets=False)
         except Exception as error:  # whatever it is, it is not as it must be
             kind = "" if isinstance(error, (Wrong, Gone)) else "".join(traceback.format_tb(error.__traceback__)[-2:])
             history = "".join(f"\n      {line}" for line in session.history[-12:])
@@ -79,12 +85,12 @@ def play(session, end, done, failures):
     session.end(resets=False)
 
 
-def process(number, seed, seconds, address, results):
+def process(number, seed, seconds, address, deaths, results):
     target = WatchedTarget(*address)
     done, failures, locks = collections.Counter(), [], {}
     end = time.monotonic() + seconds
     first = number * SESSIONS_A_PROCESS
-    sessions = [Session(n, random.Random(seed * 1000 + n), target, locks) for n in range(first, first + SESSIONS_A_PROCESS)]
+    sessions = [Session(n, random.Random(seed * 1000 + n), target, locks, deaths) for n in range(first, first + SESSIONS_A_PROCESS)]
     threads = [threading.Thread(target=play, args=(session, end, done, failures), daemon=True) for session in sessions]
     for thread in threads:
         thread.start()
@@ -95,21 +101,34 @@ def process(number, seed, seconds, address, results):
     results.put((done, failures))
 
 
-def run(target, seed, seconds):
-    """Crowd of a run against a Target."""
+def end_servers(cluster, rng, every, over):
+    """Ends a server process at random about each `every` seconds, of those that clients could have."""
+    sql = ("select pg_terminate_backend(pid) from pg_stat_activity where backend_type = 'client backend' and datname in ('app', 'other') "
+           "and pid <> pg_backend_pid() order by random() limit 1")
+    with cluster.superuser("postgres") as session:
+        while not over.wait(rng.expovariate(1 / every)):
+            session.execute(sql)
+
+
+def run(target, seed, seconds, cluster=None, deaths=None):
+    """Crowd of a run against a Target. `deaths`: seconds between two deaths of server processes of `cluster`."""
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     address = (target.port, target.socket_dir, target.secrets)
-    processes = [context.Process(target=process, args=(number, seed, seconds, address, results), daemon=True) for number in range(PROCESSES)]
+    processes = [context.Process(target=process, args=(number, seed, seconds, address, bool(deaths), results), daemon=True) for number in range(PROCESSES)]
     for one in processes:
         one.start()
     done, failures = collections.Counter(), []
+    over = threading.Event()
+    if deaths:
+        threading.Thread(target=end_servers, args=(cluster, random.Random(seed), deaths, over), daemon=True).start()
     try:
         for _ in processes:
             its_done, its_failures = results.get(timeout=seconds + GRACE_SECONDS + 30)
             done.update(its_done)
             failures += its_failures
     finally:
+        over.set()
         for one in processes:
             one.kill()
             one.join()

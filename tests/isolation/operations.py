@@ -292,6 +292,10 @@ def lock(session):
         session.held.add(key)
 
 
+# A server process that ends gives up what is believed to be held.
+WITHOUT_DEATHS = (lock,)
+
+
 def give_up_what_pins(session):
     """Others wait for the few server connections."""
     if session.temporary:

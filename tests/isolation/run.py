@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The isolation test by hand: 40 sessions with the same names and a secret each, on four server connections.
 
-    tests/isolation/run.py [--seed N] [--seconds N] [--seeds N] [--direct] [--extension] [--pool-size N] [--keep]
+    tests/isolation/run.py [--seed N] [--seconds N] [--seeds N] [--direct] [--extension] [--pool-size N] [--deaths SECONDS] [--keep]
 
 Every byte that a session receives is searched for the secrets of others, and every answer compared with the one that a
 server of its own would give. --direct is the control: PostgreSQL itself, which must find nothing. --extension loads the
@@ -32,6 +32,7 @@ def arguments():
     options.add_argument("--direct", action="store_true", help="without a pooler")
     options.add_argument("--extension", action="store_true", help="the server has the extension")
     options.add_argument("--pool-size", type=int, default=crowd.SETTINGS["pool_size"], help="server connections (default %(default)s)")
+    options.add_argument("--deaths", type=float, help="end a server process at random, about each so many seconds")
     options.add_argument("--keep", action="store_true", help="leave the directories behind, and say where")
     return options.parse_args()
 
@@ -49,7 +50,7 @@ def main():
         if not chosen.direct:
             pooler = Pooler(f"{directory}/pooler", cluster, {**crowd.SETTINGS, "pool_size": chosen.pool_size}).start()
         for seed in range(chosen.seed, chosen.seed + chosen.seeds):
-            found = crowd.run((pooler or cluster).target, seed, chosen.seconds)
+            found = crowd.run((pooler or cluster).target, seed, chosen.seconds, cluster, chosen.deaths)
             failed += bool(found.failures)
             print(f"seed {seed}, {chosen.seconds:.0f} s: {found}", flush=True)
             if pooler:

@@ -12,7 +12,7 @@ import socket
 import struct
 
 from harness import messages as m
-from harness.wire import Connection, Target
+from harness.wire import Connection, ServerError, Target
 
 ANSWER_SECONDS = 40.0
 HISTORY = 30
@@ -48,6 +48,8 @@ BY_ITSELF = {"app.who": "", "app.x": "", "application_name": "", "search_path": 
 REPORTED = ("application_name", "TimeZone", "client_encoding")
 VALUES = {"search_path": ("public", "pg_catalog, public", "isolated, public"), "work_mem": ("1MB", "2MB", "3MB"),
           "TimeZone": ("Europe/Berlin", "Asia/Tokyo", "UTC"), "client_encoding": ("LATIN1", "UTF8", "WIN1252")}
+# What a client is told whose server process has been ended: by the server, and by the pooler.
+DEATH = ("57P01", "08006", "08003", "08001")
 # A character that encodings spell differently.
 UMLAUT = {"UTF8": "ä", "LATIN1": b"\xe4", "WIN1252": b"\xe4"}
 
@@ -58,6 +60,10 @@ class Wrong(Exception):
 
 class Gone(Exception):
     """The connection has ended, and the session has not ended it."""
+
+
+class Lost(Exception):
+    """A server connection has ended that the test has ended: see `deaths` in crowd.py."""
 
 
 class Watched(Connection):
@@ -128,8 +134,8 @@ class State:
 class Session:
     """What any operation needs. Operations are in operations.py."""
 
-    def __init__(self, number, rng, target, locks):
-        self.number, self.rng, self.target, self.locks = number, rng, target, locks
+    def __init__(self, number, rng, target, locks, deaths=False):
+        self.number, self.rng, self.target, self.locks, self.deaths = number, rng, target, locks, deaths
         self.user, self.database = SEATS[number % len(SEATS)]
         self.generation = self.count = 0
         self.connection = None
@@ -153,7 +159,12 @@ class Session:
         self.temporary = self.cursor = None
         self.channels, self.held, self.due = set(), set(), []
         self.in_block = False
-        self.connection = self.target.of((self.number, self.generation), self.user, self.database, asked)
+        try:
+            self.connection = self.target.of((self.number, self.generation), self.user, self.database, asked)
+        except ServerError as error:
+            if self.deaths and error.sqlstate in DEATH:
+                raise Lost(str(error)) from None
+            raise
         for name in ("TimeZone", "client_encoding"):
             start[name] = self.connection.parameters[name]
         self.state = State(start)
@@ -203,6 +214,8 @@ class Session:
 
     def judge(self, result, fails):
         """What holds for every answer. `fails`: it may, the caller looks at how."""
+        if self.deaths and any(error.get("C") in DEATH for error in result.errors):
+            raise Lost(f"{result.errors[-1].get('C')} {result.errors[-1].get('M')}")
         if result.closed:
             why = result.errors[-1] if result.errors else {}
             raise Gone(f"{why.get('C')} {why.get('M')}")
