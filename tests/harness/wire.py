@@ -229,7 +229,8 @@ class Connection:
         """Ask for a cancel of this connection's query, over a connection of its own, as drivers do."""
         with target.open() as other:
             other.send(m.cancel_request(self.pid, self.key))
-            other.is_closed()
+            if not other.is_closed():
+                raise TimeoutError("the cancel request is not answered")  # it may hit a later query
 
     # Login
 

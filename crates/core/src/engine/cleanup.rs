@@ -51,7 +51,8 @@ impl<S: Socket> Engine<S> {
         self.say(host, slot, &out, now);
     }
 
-    /// Gives back a backend that was got for a message that needed none in the end.
+    /// Gives back a backend that was got for a message that needed none in the end, or that is needed no more.
+    /// A message that waited for something of this backend (a cancel request, say) gets on without it.
     pub(super) fn give_back_if_unused<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         if client.is_pinned() || !client.backend.as_ref().is_some_and(|b| b.is_at_rest()) {
@@ -60,7 +61,11 @@ impl<S: Socket> Engine<S> {
         if let Some(backend) = client.backend.take() {
             client.state = ClientState::Idle;
             client.since = now;
+            let waits = std::mem::take(&mut client.held) || client.has_next_message();
             self.give_back(host, backend, now);
+            if waits {
+                self.resume_later(slot);
+            }
         }
     }
 

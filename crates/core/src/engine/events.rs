@@ -631,7 +631,7 @@ impl<S: Socket> Engine<S> {
 
     /// A client that waits does not want its answer any more: it gets the error that the server
     /// gives for a cancelled query, and its queue place is free.
-    fn cancel_waiting<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+    pub(super) fn cancel_waiting<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let id = self.client_id(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
         if client.is_session_mode() || client.is_to_be_greeted() {

@@ -176,10 +176,11 @@ impl<S: Socket> Engine<S> {
             }
         };
         let Some(client) = self.clients.get_mut(slot) else { return false };
-        if let Some(backend) = &mut client.backend
-            && let Err(lost) = passage.flush(backend)
-        {
-            halt = lost;
+        if let Some(backend) = &mut client.backend {
+            match passage.flush(backend) {
+                Ok(()) => backend.cancel_if_due(host, self.id),
+                Err(lost) => halt = lost,
+            }
         }
         // Nothing of ours is to be said, and the backend is not at rest.
         let awaits_server = client.backend.as_ref().is_some_and(|backend| {
@@ -223,7 +224,16 @@ impl<S: Socket> Engine<S> {
                 }
                 false
             }
-            Halt::Waiting => false,
+            Halt::Waiting => {
+                // A cancel request had come for the message that waits in the queue now.
+                if let Some(client) = self.clients.get_mut(slot)
+                    && client.state == ClientState::Waiting
+                    && client.take_cancel()
+                {
+                    self.cancel_waiting(host, slot, now);
+                }
+                false
+            }
             Halt::Terminate => {
                 if let Some(client) = self.clients.get_mut(slot)
                     && !client.exclusive
@@ -385,7 +395,7 @@ impl<S: Socket> Engine<S> {
                 if client.take_cancel()
                     && let Some(backend) = &mut client.backend
                 {
-                    backend.cancel_what_was_sent(host, self.id);
+                    backend.cancel_what_is_being_sent();
                 }
             }
         } else if let Some(extra) = &mut client.pending_session
@@ -580,7 +590,7 @@ impl<S: Socket> Engine<S> {
             && client.take_cancel()
             && backend.requests.owes_beside_ours()
         {
-            backend.cancel_what_was_sent(host, self.id);
+            backend.cancel_what_is_being_sent();
         }
         client.backend = Some(backend);
         let wants_vacancy =

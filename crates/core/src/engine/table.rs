@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use super::about::ClientState;
 use super::again::Again;
 use super::backend::{Backend, PoolRef};
 use super::client::Client;
@@ -21,6 +22,7 @@ use crate::session::part::PartSet;
 use crate::session::scan::KnownTexts;
 use crate::session::settings::Settings;
 use crate::wire::error::ClientError;
+use crate::wire::frame::{self, Framed};
 
 /// How many entries a table allocates at once. Tables never move what they hold, so they waste
 /// at most one chunk, where a `Vec` would waste half of itself.
@@ -298,6 +300,20 @@ impl<S: Socket> Engine<S> {
     pub fn keeps_notifications(&self) -> Option<ClientId> {
         let kept = self.clients.iter().find(|(_, client)| client.neglects_notifications());
         kept.map(|(slot, _)| self.client_id(slot))
+    }
+
+    /// A client that is idle though the whole of its next message is here: there must be none between two
+    /// events, for nothing but the client's next byte would wake it.
+    pub fn forgets_a_message(&self) -> Option<ClientId> {
+        let forgotten = |client: &Client<S>| {
+            client.state == ClientState::Idle
+                && !client.is_leaving()
+                && client.output.len() <= limits::OUTPUT_HIGH_BYTES
+                && matches!(frame::header(&client.input), Framed::Header(header)
+                    if client.input.len() >= header.total())
+        };
+        let found = self.clients.iter().find(|(_, client)| forgotten(client));
+        found.map(|(slot, _)| self.client_id(slot))
     }
 
     /// Settings of backends that clients have, and that are at rest, as far as they are known: the

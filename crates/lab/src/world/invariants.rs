@@ -110,6 +110,9 @@ impl Census {
             if let Some(client) = engine.keeps_notifications() {
                 return Err(format!("{client} is not given its notifications, and could be"));
             }
+            if let Some(client) = engine.forgets_a_message() {
+                return Err(format!("{client} is idle, and its next message is there"));
+            }
             for client in found.clients {
                 if client.kept_out > KEPT_OUT_BYTES_MAX || client.kept_in > KEPT_IN_BYTES_MAX {
                     return Err(format!(

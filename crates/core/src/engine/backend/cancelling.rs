@@ -18,6 +18,11 @@ impl<S: Socket> Backend<S> {
         self.cancel_if_due(host, reply_to);
     }
 
+    /// The same of what is about to be written: a server that has not got it ignores the signal.
+    pub(in crate::engine) fn cancel_what_is_being_sent(&mut self) {
+        self.lending.cancel_due = Some(self.requests.next_pipeline());
+    }
+
     /// Sends the cancel request that is due, if it can be sent now.
     #[inline]
     pub(in crate::engine) fn cancel_if_due<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {

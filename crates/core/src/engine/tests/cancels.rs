@@ -86,7 +86,13 @@ fn a_cancel_request_for_a_message_that_waits_here_follows_it() {
     world.deliver(LoopId(0), cancel(0));
     assert_eq!(world.asked.cancels.len(), 1);
     let done = ToLoop::CancelDone(world.asked.cancels[0].backend);
+    world.asked.cancelled = Some(server.clone());
     world.deliver(LoopId(0), done);
+    assert_eq!(
+        world.asked.received_at_cancel,
+        [query("SELECT pg_sleep(9)").len()],
+        "not before it"
+    );
     assert_eq!(server.received(), query("SELECT pg_sleep(9)"));
     assert_eq!(world.asked.cancels.len(), 2);
     let done = ToLoop::CancelDone(world.asked.cancels[1].backend);
@@ -128,6 +134,65 @@ fn a_cancel_request_for_a_long_message_follows_its_end() {
     world.deliver(LoopId(0), done);
     assert_eq!(server.received().len(), 50_000);
     assert_eq!(world.asked.cancels.len(), 1, "the server reads, and would ignore it");
+    world.asked.cancelled = Some(server.clone());
     world.send(&client, &long[50_000..]);
     assert_eq!(world.asked.cancels.len(), 2);
+    assert_eq!(world.asked.received_at_cancel, [long.len() - 50_000]);
+}
+
+/// A client that keeps its server connection to ask what it has drawn, whose query has been cancelled, and the
+/// number of that client is 1. The cancel request is unanswered. `size`: of the pool.
+fn cancelled_after_drawing(size: u32) -> (World, Peer, Peer) {
+    let mut world = World::new(size);
+    let asker = world.client();
+    world.send(&asker, &query("SELECT lastval()"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CIEI"));
+    let client = world.client();
+    server.received();
+    world.send(&client, &query("INSERT INTO t VALUES (1)"));
+    assert_eq!(server.kinds(), "QQ", "DISCARD SEQUENCES before it");
+    world.send(&server, &answers("CICI"));
+    assert_eq!(client.kinds(), "CZ");
+    world.send(&client, &query("SELECT pg_sleep(9)"));
+    world.deliver(LoopId(0), cancel(1));
+    assert_eq!(world.asked.cancels.len(), 1);
+    server.received();
+    world.send(&server, &answers("EI"));
+    assert_eq!(client.kinds(), "EZ");
+    (world, client, server)
+}
+
+/// It was forgotten until the client sent something else.
+#[test]
+fn a_message_that_waits_for_a_cancel_request_goes_on_when_its_server_connection_is_given_back() {
+    for size in [1, 2] {
+        let (mut world, client, server) = cancelled_after_drawing(size);
+        world.send(&client, &query("BEGIN"));
+        assert_eq!(server.kinds(), "", "the request may still hit it");
+        world.wait_ms(1100); // it keeps its server connection no longer
+        let done = ToLoop::CancelDone(world.asked.cancels[0].backend);
+        if size == 1 {
+            assert_eq!(server.kinds(), "");
+            world.deliver(LoopId(0), done);
+        }
+        let sent: Vec<_> = world.servers.iter().flat_map(|server| server.received()).collect();
+        assert!(sent.ends_with(&query("BEGIN")), "{size}: {sent:?}");
+    }
+}
+
+/// The same, and it is cancelled as well: as any that waits in the queue.
+#[test]
+fn a_message_that_is_cancelled_before_it_comes_to_the_queue_is_answered_there() {
+    let (mut world, client, server) = cancelled_after_drawing(1);
+    world.send(&client, &query("SELECT 2"));
+    world.deliver(LoopId(0), cancel(1));
+    world.wait_ms(1100);
+    assert_eq!(client.kinds(), "EZ", "it waits for a server connection that is not free");
+    assert_eq!(world.asked.cancels.len(), 1);
+    let done = ToLoop::CancelDone(world.asked.cancels[0].backend);
+    world.deliver(LoopId(0), done);
+    assert_eq!(server.kinds(), "");
+    world.send(&client, &query("SELECT 3"));
+    assert!(server.received().ends_with(&query("SELECT 3")));
 }

@@ -105,6 +105,9 @@ pub(super) struct Asked {
     /// Connections can be opened that listen.
     pub(super) opens_listeners: bool,
     pub(super) cancels: Vec<CancelRequest>,
+    /// A server of which it is kept how much it had got when each cancel request went out.
+    pub(super) cancelled: Option<Peer>,
+    pub(super) received_at_cancel: Vec<usize>,
     /// Databases that were to be emptied, and for whom.
     pub(super) vacancies: Vec<(ClientId, Vec<u8>)>,
     /// They are the test's to answer.
@@ -159,6 +162,9 @@ impl Host<Fake> for FakeHost<'_> {
     }
 
     fn cancel(&mut self, request: CancelRequest) {
+        if let Some(Peer(pipe)) = &self.asked.cancelled {
+            self.asked.received_at_cancel.push(pipe.lock().unwrap().from_engine.len());
+        }
         self.asked.cancels.push(request);
     }
     fn event(&mut self, event: Event<'_>) {
@@ -472,6 +478,7 @@ impl World {
     fn check_books(&self) {
         let (mut lent, mut parked, mut waiting) = (0, 0, 0);
         for engine in &self.engines {
+            assert_eq!(engine.forgets_a_message(), None, "idle, and its next message is there");
             for (slot, client) in engine.clients.iter() {
                 waiting += u32::from(client.state == ClientState::Waiting);
                 assert_eq!(client.backend.is_some(), client.state == ClientState::Active);
