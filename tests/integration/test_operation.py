@@ -1,6 +1,7 @@
 """Running it: reload, shutdown, health, metrics, check."""
 
 import fcntl
+import http.server
 import json
 import os
 import pathlib
@@ -13,6 +14,7 @@ import struct
 import subprocess
 import tempfile
 import termios
+import threading
 import time
 
 from harness import messages as m
@@ -732,6 +734,50 @@ def test_slow_transactions_are_logged_with_their_wait(env):
             first.value("select pg_sleep(0.4)")
             return len(slow()) == before
         until(logs_none, "the reload turns it off")  # the loops take it a moment later
+
+
+class Collector(http.server.BaseHTTPRequestHandler):
+    """Of OpenTelemetry: keeps what is sent."""
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.requests.append((self.path, self.headers["Content-Type"], body))
+        self.send_response(self.server.answers)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pooler_only
+def test_slow_transactions_go_to_a_collector_that_none_waits_for(env):
+    port = free_port()
+    with env.pooler_with(pool_size=1, idle_transaction_reserve=0, log_min_duration="200ms",
+                         otlp_endpoint=f"http://127.0.0.1:{port}/v1/traces") as target:
+        first, second = env.connect(target), env.connect(target)
+
+        def slow():
+            first.execute("begin; select 1")
+            second.send(m.query("select 'not for the collector'"))
+            time.sleep(0.3)
+            first.execute("commit")
+            second.collect()
+
+        slow()  # nobody listens there yet
+        until(lambda: "spans of slow transactions are lost" in target.pooler.text(), "it is said", seconds=15)
+        with http.server.ThreadingHTTPServer(("127.0.0.1", port), Collector) as collector:
+            collector.requests, collector.answers = [], 200
+            threading.Thread(target=collector.serve_forever, daemon=True).start()
+            slow()
+            until(lambda: collector.requests, "the collector has it", seconds=15)
+            path, kind, body = collector.requests[0]
+            equal((path, kind), ("/v1/traces", "application/x-protobuf"))
+            for word in (b"transaction", b"wait for a server connection", b"hawser", b"postgresql", b"app", b"127.0.0.1"):
+                assert word in body, (word, body)
+            assert b"not for the collector" not in body
+            collector.shutdown()
+        equal(target.pooler.text().count("spans of slow transactions are lost"), 1)
 
 
 @pooler_only

@@ -32,6 +32,7 @@ pub mod resolve;
 pub mod serve;
 pub mod service;
 pub mod socket;
+pub mod spans;
 pub mod status;
 pub mod threads;
 pub mod tls;

@@ -43,7 +43,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use hawser_core::engine::backend::PoolRef;
 use hawser_core::engine::message::{Event, SERVER_CLOSED};
@@ -60,6 +60,7 @@ use crate::intake::Watchable;
 use crate::loops::{Control, Loops};
 use crate::mailbox::{Letter, LoopMailbox, Mailbox};
 use crate::socket;
+use crate::spans::{Slow, Spans};
 
 use host::{Begin, Poller, Watches};
 
@@ -75,6 +76,8 @@ pub struct Logged {
     pub disconnections: AtomicBool,
     /// What clients are told.
     pub errors: Arc<ErrorCounts>,
+    /// Slow transactions, for a collector.
+    pub spans: Spans,
 }
 
 /// What all threads of the loops share.
@@ -435,6 +438,18 @@ impl<S: Watchable> Host<S> for LoopHost<S> {
                 tracing::info!(
                     %client, address, port, database, user, wait, duration, "slow transaction"
                 );
+                let spans = &self.shared.logged.spans;
+                if spans.are_wanted() {
+                    spans.leave(Slow {
+                        address: address.into(),
+                        port,
+                        database: database.into(),
+                        user: user.into(),
+                        wait: Duration::from_micros(wait_us),
+                        duration: Duration::from_micros(duration_us),
+                        ended: SystemTime::now(),
+                    });
+                }
             }
             Event::ReportUnreadable { database, user, error } => {
                 crate::pools::open::say_unreadable(database, user, error);

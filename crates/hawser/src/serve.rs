@@ -32,6 +32,7 @@ use crate::pools::{health, open, upkeep};
 use crate::process::{self, PidFile, ProcessError, random_u64};
 use crate::reactor::{Logged, Reactors};
 use crate::service::{NotInForce, Phase, Service};
+use crate::spans::Spans;
 use crate::threads::Runtimes;
 
 /// Set where `pgbouncer -d` waits until this process serves.
@@ -137,7 +138,14 @@ pub fn serve_as(
     let (control, orders) = Control::new();
     let disconnections = AtomicBool::new(config.reload.log.log_disconnections);
     let errors: Arc<ErrorCounts> = Arc::default();
-    let logged = Arc::new(Logged { disconnections, errors: errors.clone() });
+    let spans = match config.start.log.otlp_endpoint.as_deref() {
+        Some(endpoint) => Spans::start(endpoint).map_err(|error| {
+            let message = format!("otlp_endpoint `{endpoint}` cannot be sent to: {error}");
+            ServeError::NotInForce(NotInForce(vec![message]))
+        })?,
+        None => Spans::default(),
+    };
+    let logged = Arc::new(Logged { disconnections, errors: errors.clone(), spans });
     let hash_key = random_u64();
     let own = peers::own_process_ids(start.peer_id, (random_u64() >> 32) as u32);
     let reactors =

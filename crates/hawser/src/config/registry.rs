@@ -799,6 +799,11 @@ settings! {
         syslog_ident: String = "hawser", example "\"pgbouncer\"", pgbouncer "syslog_ident";
         /// The facility of lines in syslog.
         syslog_facility: SyslogFacility = "daemon", example "\"local0\"", pgbouncer "syslog_facility";
+        /// Send the transactions of `log_min_duration` to an OpenTelemetry collector as well, as traces by OTLP
+        /// over HTTP: each with its database, user, client, and the wait for a server connection as a
+        /// span of its own. Nothing waits for the collector; what it does not take is lost, and the log
+        /// says so.
+        otlp_endpoint: Option<String> = "not set", example "\"http://127.0.0.1:4318/v1/traces\"";
     }
 
     /// What clients are called, and told at their login.

@@ -18,6 +18,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::*;
 use crate::intake::Wire;
 use crate::loops::Order;
+use crate::spans::Spans;
 
 /// Each test runs on epoll, and on io_uring where the kernel has it.
 macro_rules! on_both_hosts {
@@ -204,8 +205,11 @@ fn open_backends(
 impl World {
     fn new(io: Io, loops: u16, pool_size: u32) -> Self {
         let (control, mut orders) = Control::new();
-        let logged =
-            Arc::new(Logged { disconnections: AtomicBool::new(true), errors: Arc::default() });
+        let logged = Arc::new(Logged {
+            disconnections: AtomicBool::new(true),
+            errors: Arc::default(),
+            spans: Spans::default(),
+        });
         let reactors =
             Reactors::start(loops, io, 1, OwnProcessIds::all(0), control, logged).unwrap();
         let mut settings = PoolSettings::default();
