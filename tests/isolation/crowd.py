@@ -74,10 +74,11 @@ def play(session, end, done, failures):
             done[work.__name__] += 1
             if session.connection and session.rng.random() < 0.3:
                 give_up_what_pins(session)
-        except Lost:
-            done["lost"] += 1
-            session.end(resets=False)
         except Exception as error:  # whatever it is, it is not as it must be
+            if isinstance(error, Lost) or (session.deaths and isinstance(error, Gone)):
+                done["lost"] += 1  # (who writes when it ends may not see why: the kernel drops what was to be read)
+                session.end(resets=False)
+                continue
             kind = "" if isinstance(error, (Wrong, Gone)) else "".join(traceback.format_tb(error.__traceback__)[-2:])
             history = "".join(f"\n      {line}" for line in session.history[-12:])
             failures.append(f"  session {session.number} as {session.user}, {work.__name__}: {type(error).__name__}: {error}{kind}{history}")

@@ -117,7 +117,7 @@ def change_all(session):
         session.exchange(m.SYNC)
     session.state.reset_all(role_too=True)
     session.statements, session.by_sql = {}, {}
-    session.temporary = session.cursor = None
+    session.temporary = session.cursor = session.drawn = None
     session.channels, session.held, session.due = set(), set(), []
 
 
@@ -290,6 +290,23 @@ def lock(session):
         if (other := session.locks.setdefault(key, session.number)) != session.number:
             raise Wrong(f"lock {key} is held by {other} and {session.number}")
         session.held.add(key)
+
+
+@operation(4, within_block=True)
+def sequence(session):
+    """A value of one's own, or the error that there is none: where nobody has asked in the pool before, or too late, it is forgotten."""
+    if chance(session, 60):
+        sql = session.rng.choice(["insert into isolated.numbered default values returning n", "select nextval('isolated.numbered_n_seq')"])
+        result = session.query(sql) if chance(session, 50) else session.extended(sql)
+        ((session.drawn,),) = result.rows
+    elif not session.in_block:
+        sql = session.rng.choice(["select lastval()", "select currval('isolated.numbered_n_seq')"])
+        result = session.query(sql, fails=True) if chance(session, 50) else session.extended(sql, fails=True)
+        if session.drawn is None or result.errors:
+            session.fails_with(result, "a value that was not drawn", "55000")
+            session.drawn = None
+        else:
+            session.rows(result, [[session.drawn]], "the value drawn last")
 
 
 # A server process that ends gives up what is believed to be held.

@@ -27,6 +27,8 @@ SETUP = """
 drop schema if exists isolated cascade;
 create schema isolated;
 create table isolated.plain (i int, v text);
+create table isolated.numbered (n serial);
+grant all on sequence isolated.numbered_n_seq to public;
 create table isolated.owned (owner text, v text);
 alter table isolated.owned enable row level security;
 create policy own on isolated.owned using (owner = current_setting('app.who', true));
@@ -156,7 +158,7 @@ class Session:
             asked["work_mem"] = start["work_mem"] = "7MB"
         self.note(f"connect {asked}")
         self.statements, self.by_sql = {}, {}
-        self.temporary = self.cursor = None
+        self.temporary = self.cursor = self.drawn = None
         self.channels, self.held, self.due = set(), set(), []
         self.in_block = False
         try:

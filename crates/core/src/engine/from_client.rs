@@ -315,7 +315,7 @@ impl<S: Socket> Engine<S> {
                 return Halt::Dry;
             }
             if client.is_in_mid_message() {
-                match self.walk_on(host, slot, passage) {
+                match self.walk_on(slot, passage) {
                     Ok(()) => continue,
                     Err(lost) => return lost,
                 }
@@ -371,12 +371,7 @@ impl<S: Socket> Engine<S> {
     }
 
     /// Goes on with a message of which some has been dealt with.
-    fn walk_on<H: Host<S>>(
-        &mut self,
-        host: &mut H,
-        slot: Slot,
-        passage: &mut Passage<'_>,
-    ) -> Result<(), Halt> {
+    fn walk_on(&mut self, slot: Slot, passage: &mut Passage<'_>) -> Result<(), Halt> {
         let Some(client) = self.clients.get_mut(slot) else { return Err(Halt::Dry) };
         let rest = passage.rest();
         // In the middle of a message that streams.
