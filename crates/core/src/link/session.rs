@@ -57,7 +57,8 @@ pub const SEND_SHARED_BYTES_MAX: u64 = GROWTH_BYTES_MAX;
 const SEND_SHARED_AGAIN: u64 = SEND_SHARED_BYTES_MAX / 8;
 /// A stream that the far end has not confirmed for so long, or for as long as `grace`, is ended.
 pub const UNCONFIRMED_MAX: Duration = Duration::from_secs(30);
-/// The last bytes of a local socket that has broken are delivered within this time, or given up.
+/// The last bytes of a local socket that has broken are delivered within this time, or given up; its peer
+/// has as long again to hand them to its program's host.
 pub const LAST_BYTES_MAX: Duration = Duration::from_secs(30);
 /// A small acknowledgement waits so long for others.
 pub const ACK_DELAY: Duration = Duration::from_millis(20);
@@ -83,6 +84,9 @@ pub enum Request {
     /// The near end, where the far end has forgotten the session: nothing of this stream was sent, so open
     /// it in the next session.
     Reopen(StreamId, Unsent),
+    /// The other local socket has broken, and this one was given all that came before. A reset would drop
+    /// what its kernel still holds: say [`Session::drained`] once its program's host has all.
+    Drain(StreamId),
     /// The stream has ended: close the local socket; with a reason, by a reset.
     Close(StreamId, Option<Reason>),
     /// The session has ended, with all its streams; if with loss, why.
@@ -239,6 +243,9 @@ pub struct Session {
     unconfirmed: BTreeSet<(Time, StreamId)>,
     /// Streams whose local socket has broken, and how long its last bytes have.
     broken: BTreeSet<(Time, StreamId)>,
+    /// Streams that have ended since the peer's local socket has broken, while the one here still holds
+    /// bytes of them, and how long these have.
+    draining: BTreeSet<(Time, StreamId)>,
     small: VecDeque<StreamId>,
     bulk: VecDeque<StreamId>,
     /// Streams with bytes on paths, of which late ones may have to be sent again.
@@ -372,6 +379,7 @@ impl Session {
             acks_late: BTreeSet::new(),
             unconfirmed: BTreeSet::new(),
             broken: BTreeSet::new(),
+            draining: BTreeSet::new(),
             small: VecDeque::new(),
             bulk: VecDeque::new(),
             flying: BTreeSet::new(),
@@ -529,6 +537,15 @@ impl Session {
         }
     }
 
+    /// The program's host has all that the local socket was given, or takes nothing any more.
+    pub fn drained(&mut self, id: StreamId) {
+        let of = self.draining.iter().find(|(_, other)| *other == id).copied();
+        if let Some(entry) = of {
+            self.draining.remove(&entry);
+            self.requests.push_back(Request::Close(id, Some(Reason::Local)));
+        }
+    }
+
     /// What the local socket is to be given.
     #[must_use]
     pub fn ready(&self, stream: StreamId) -> [&[u8]; 2] {
@@ -592,6 +609,19 @@ impl Session {
         if self.forget(id).is_some() {
             self.counts.reset += u64::from(reason.is_some());
             self.requests.push_back(Request::Close(id, reason));
+        }
+    }
+
+    /// The peer has reset a stream.
+    fn reset_by_peer(&mut self, id: StreamId, reason: Reason, now: Time) {
+        // Only a program's own end is one that others wait for: the link's are said at once.
+        let waits = reason == Reason::Local && self.draining.len() < STREAMS_MAX;
+        if !waits {
+            self.remove(id, Some(reason));
+        } else if self.forget(id).is_some() {
+            self.counts.reset += 1;
+            self.draining.insert((now.after(LAST_BYTES_MAX), id));
+            self.requests.push_back(Request::Drain(id));
         }
     }
 

@@ -86,7 +86,7 @@ impl Session {
                     seen.add(stream); // its Open may come late, by another path
                 }
                 self.forget_reset(stream);
-                self.remove(stream, Some(reason));
+                self.reset_by_peer(stream, reason, now);
                 self.say_gone(stream);
                 return self.seen_is_bounded();
             }

@@ -182,6 +182,7 @@ impl Session {
         for id in streams {
             self.remove(id, Some(reason.unwrap_or(Reason::Grace)));
         }
+        self.end_drained(None);
         while let Some((id, _)) = self.paths.pop_first() {
             self.requests.push_back(Request::Drop(id));
         }
@@ -189,6 +190,16 @@ impl Session {
         self.resets_due.clear();
         self.gone.clear();
         self.requests.push_back(Request::Ended(reason));
+    }
+
+    /// Closes local sockets that still hold bytes: those whose time is over, or all.
+    fn end_drained(&mut self, now: Option<Time>) {
+        while let Some((until, id)) = self.draining.first().copied() {
+            if now.is_some_and(|now| until > now) {
+                break;
+            }
+            self.drained(id);
+        }
     }
 
     /// Does what is due.
@@ -216,6 +227,7 @@ impl Session {
             self.broken.remove(&(until, id));
             self.reset(id, Reason::Local);
         }
+        self.end_drained(Some(now));
         self.look_at_paths(now);
         self.choose(now);
         if std::mem::take(&mut self.samples_came) && !self.bulk.is_empty() {
@@ -351,7 +363,8 @@ impl Session {
         let ack = self.acks_late.first().map(|(late, _)| *late);
         let unconfirmed = self.unconfirmed.first().map(|(until, _)| *until);
         let broken = self.broken.first().map(|(until, _)| *until);
-        let others = [late, dial, look, end, ack, unconfirmed, broken];
+        let draining = self.draining.first().map(|(until, _)| *until);
+        let others = [late, dial, look, end, ack, unconfirmed, broken, draining];
         paths.chain(others).flatten().min().map(|then| then.since(now))
     }
 

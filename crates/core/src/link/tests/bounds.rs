@@ -244,3 +244,40 @@ fn far_again() -> (Session, PathId) {
     tell(&mut session, path, &[open]);
     (session, path)
 }
+
+#[test]
+fn a_local_socket_that_still_holds_a_broken_peer_s_last_bytes_is_not_closed_but_not_kept_for_ever() {
+    let reset = |reason| Frame::Reset { stream: S, reason };
+    let closed = |reason| Request::Close(S, Some(reason));
+    let given = || {
+        let (mut far, path) = far();
+        tell(&mut far, path, &[data(0, b"last words")]);
+        far.wrote(S, 10, Time::ZERO);
+        (far, path)
+    };
+    let (mut far, path) = given();
+    let done = tell(&mut far, path, &[reset(Reason::Local)]);
+    assert!(done.contains(&Request::Drain(S)) && !done.contains(&closed(Reason::Local)), "{done:?}");
+    assert!(has(&filled(&mut far, path), Frame::Gone { stream: S }), "the peer need not wait");
+    far.drained(S);
+    assert_eq!(requests(&mut far), [closed(Reason::Local)]);
+    far.drained(S);
+    assert_eq!(requests(&mut far), []);
+
+    let (mut far, path) = given();
+    tell(&mut far, path, &[reset(Reason::Local)]);
+    assert!(far.until_tick(Time::ZERO).is_some_and(|wait| wait <= LAST_BYTES_MAX));
+    far.tick(Time::ZERO.after(LAST_BYTES_MAX - Duration::from_micros(1)));
+    assert!(!requests(&mut far).contains(&closed(Reason::Local)));
+    far.tick(Time::ZERO.after(LAST_BYTES_MAX));
+    assert!(requests(&mut far).contains(&closed(Reason::Local)));
+
+    // What the link itself has to say is said at once.
+    let (mut far, path) = given();
+    let done = tell(&mut far, path, &[reset(Reason::Protocol)]);
+    assert!(done.contains(&closed(Reason::Protocol)), "{done:?}");
+    let (mut far, path) = given();
+    tell(&mut far, path, &[reset(Reason::Local)]);
+    let done = tell(&mut far, path, &[Frame::Bye]);
+    assert!(done.contains(&closed(Reason::Local)), "{done:?}");
+}

@@ -277,6 +277,7 @@ impl World {
                 Request::Connect(..) | Request::Notice(_) => {}
                 Request::Finish(_)
                 | Request::Reopen(..)
+                | Request::Drain(_)
                 | Request::Close(..)
                 | Request::Ended(_) => unreachable!(),
             }
