@@ -67,6 +67,8 @@ pub(super) struct Outgoing {
     /// Start and end of what is to be sent again.
     again: BTreeMap<u64, u64>,
     pub(super) ending: Ending,
+    /// When the receiver's local socket last took something, or when, after it had all, more was sent.
+    moved: Time,
     /// Bytes since the last pause.
     run: u64,
     last: Time,
@@ -83,6 +85,7 @@ impl Outgoing {
             pieces: BTreeMap::new(),
             again: BTreeMap::new(),
             ending: Ending::No,
+            moved: Time::ZERO,
             run: 0,
             last: Time::ZERO,
         }
@@ -125,6 +128,11 @@ impl Outgoing {
 
     pub(super) fn delivered(&self) -> u64 {
         self.base
+    }
+
+    /// Since when the receiver's local socket has taken nothing of what was sent; none: it has all.
+    pub(super) fn waits_since(&self) -> Option<Time> {
+        (self.base < self.next).then_some(self.moved)
     }
 
     pub(super) fn length(&self) -> u64 {
@@ -185,6 +193,9 @@ impl Outgoing {
             if upto <= self.next {
                 return None;
             }
+            if self.next == self.base {
+                self.moved = now;
+            }
             (std::mem::replace(&mut self.next, upto), upto)
         };
         self.pieces.insert(start, Piece { end, path, at: now, twice: false });
@@ -232,6 +243,7 @@ impl Outgoing {
         delivered: u64,
         received: u64,
         limit: u64,
+        now: Time,
     ) -> Result<(), Lie> {
         // The receiver can have no more than was sent.
         if delivered > received || received > self.next || limit < received {
@@ -261,6 +273,7 @@ impl Outgoing {
             }
         }
         if delivered > self.base {
+            self.moved = now;
             self.bytes.drain(..(delivered - self.base) as usize);
             self.base = delivered;
             if self.bytes.is_empty() {

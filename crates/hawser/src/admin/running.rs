@@ -26,6 +26,7 @@ use crate::dial::Place;
 use crate::dial::server_row::ServerRow;
 use crate::dial::standing::Wants;
 use crate::limits::Limits;
+use crate::link::report::Report;
 use crate::login::admin::{AdminClient, AdminConsole, AdminRole};
 use crate::loops::{Loops, Pool};
 use crate::metrics::host::Hosts;
@@ -403,6 +404,10 @@ impl Pooler for Running {
 
     fn congestion(&self) -> Option<&CongestionUsage> {
         Some(&self.service.dialler.congestion)
+    }
+
+    fn links(&self) -> Vec<Arc<Report>> {
+        self.service.dialler.links.reports()
     }
 
     fn started(&self) -> SystemTime {

@@ -10,7 +10,7 @@
 //! * what a local socket gave before it broke is delivered before the stream is reset, and has reached the
 //!   host of the program there before that one's connection is
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -18,14 +18,14 @@ use std::time::Duration;
 
 use hawser_core::link::frame::Reason;
 use hawser_core::link::path::PathEnd;
-use hawser_core::link::session::{Notice, Request, Session, Unsent};
+use hawser_core::link::session::{Notice, PAST_MAX, Request, Session, Unsent};
 use hawser_core::link::{PathId, StreamId};
 use hawser_core::paths::action::PairId;
 use hawser_core::time::Time;
 use hawser_sys::dial::{close_with_reset, dial_from, dial_result};
 use hawser_sys::epoll::{Epoll, Event};
-use hawser_sys::tcp_info::{TcpInfo, tcp_info};
 use hawser_sys::stream::{TcpOptions, recv, send_vectored, set_tcp_options, shutdown_sending};
+use hawser_sys::tcp_info::{TcpInfo, tcp_info};
 use tracing::{info, warn};
 
 use super::connection::{Broken, Connection, Phase};
@@ -193,6 +193,8 @@ pub struct Carrier {
     /// Near: paths whose far end's name is looked up. Far: the pairs of addresses that paths came by.
     resolving: BTreeMap<PathId, PairId>,
     pairs: BTreeMap<(IpAddr, IpAddr), PairId>,
+    /// Addresses of paths that have ended, for as many as the session reports.
+    past: VecDeque<(PathId, (IpAddr, SocketAddr))>,
     /// Streams that had sent nothing when the session ended.
     unsent: Vec<(OwnedFd, Unsent)>,
     over: bool,
@@ -217,6 +219,7 @@ impl Carrier {
             dials: number as usize,
             resolving: BTreeMap::new(),
             pairs: BTreeMap::new(),
+            past: VecDeque::new(),
             unsent: Vec::new(),
             over: false,
         }
@@ -284,10 +287,24 @@ impl Carrier {
         *self.pairs.entry((own, peer.ip())).or_insert(next)
     }
 
-    /// Its paths' addresses: its own, and the peer's.
+    /// Its paths' addresses, its own and the peer's: also of the last that have ended.
     #[must_use]
     pub fn addresses(&self, path: PathId) -> Option<(IpAddr, SocketAddr)> {
-        self.paths.get(&path).and_then(Connection::addresses)
+        let past = || self.past.iter().find(|(id, _)| *id == path).map(|(_, addresses)| *addresses);
+        self.paths.get(&path).map_or_else(past, Connection::addresses)
+    }
+
+    /// The session has no use for a path any more.
+    fn drop_path(&mut self, id: PathId) {
+        self.resolving.remove(&id);
+        // Refusals and the like are on their way; a dead one has nothing to lose.
+        let Some(path) = self.paths.remove(&id) else { return };
+        if let Some(addresses) = path.addresses() {
+            if self.past.len() == PAST_MAX {
+                self.past.pop_front();
+            }
+            self.past.push_back((id, addresses));
+        }
     }
 
     /// The near end: a program has connected and wants to reach `target`.
@@ -572,13 +589,7 @@ impl Carrier {
             match request {
                 Request::Dial(path, pair) => self.dial(path, pair, around),
                 Request::Write(path) => self.write_path(path, around),
-                Request::Drop(path) => {
-                    self.resolving.remove(&path);
-                    if let Some(path) = self.paths.remove(&path) {
-                        // Refusals and the like are on their way; a dead one has nothing to lose.
-                        drop(path);
-                    }
-                }
+                Request::Drop(path) => self.drop_path(path),
                 Request::Connect(stream, target) => self.connect(stream, &target, around),
                 Request::Deliver(stream) | Request::Room(stream) => {
                     self.serve_local(stream, around);
@@ -686,7 +697,8 @@ impl Carrier {
             let to = **usable.get(self.dials % usable.len().max(1)).ok_or_else(none)?;
             let fd = dial_from(from.unwrap_or(any(to)), 0, to)?;
             let tls = super::proof::begin_near(&dialling.tls).map_err(io::Error::other)?;
-            let connection = Connection::new(fd, tls, Phase::Connecting, around.now)?;
+            let mut connection = Connection::new(fd, tls, Phase::Connecting, around.now)?;
+            connection.dials(from.unwrap_or(any(to)), to);
             around.epoll.add(connection.fd(), number)?;
             Ok(connection)
         })();

@@ -216,7 +216,8 @@ impl Session {
             return if was { Verdict::Fine } else { self.absent(id) };
         };
         let before = stream.out.shared();
-        let ok = stream.out.acknowledged(delivered, received, limit).is_ok();
+        let ok = stream.out.acknowledged(delivered, received, limit, now).is_ok();
+        stream.sends.note(stream.out.delivered(), now);
         let said = matches!(stream.out.ending, Ending::Said | Ending::Due | Ending::Done);
         // It can have its end only with all bytes before it.
         let whole = stream.out.delivered() == stream.out.length();

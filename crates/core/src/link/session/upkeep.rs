@@ -7,7 +7,7 @@ use super::{
     Paths, PathsFull, RESETS_MAX, Reason, Request, Role, Sample, Session, Stage, StreamId, Time,
     VERSION_MAX, VERSION_MIN,
 };
-use crate::link::path::{PING_EACH, PING_EACH_IDLE};
+use crate::link::path::{Origin, PING_EACH, PING_EACH_IDLE};
 use crate::paths::action::Reason as Shared;
 
 /// A dial after a failed one, at first; then twice as long, up to the second.
@@ -69,7 +69,7 @@ impl Session {
         if self.ended || self.paths.len() >= PATHS_MAX {
             return Err(PathsFull);
         }
-        let mut path = self.new_path(pair, Stage::Up, now);
+        let mut path = self.new_path(pair, Origin::Accepted, Stage::Up, now);
         let id = path.id;
         Frame::Welcome { version: VERSION_MAX }.write(&mut path.own);
         self.paths.insert(id, path);
@@ -79,11 +79,11 @@ impl Session {
         Ok(id)
     }
 
-    fn new_path(&mut self, pair: PairId, stage: Stage, now: Time) -> Path {
+    fn new_path(&mut self, pair: PairId, origin: Origin, stage: Stage, now: Time) -> Path {
         let id = PathId(self.next_path);
         self.next_path += 1;
         let is_further = self.paths.values().any(|path| path.pair == pair);
-        Path::new(id, pair, stage, is_further, now)
+        Path::new(id, (pair, origin), stage, is_further, now)
     }
 
     /// What TCP says of a path; [`Session::tick`] makes use of it.
@@ -127,6 +127,7 @@ impl Session {
         }
         let left = self.paths.values().filter(|path| path.is_up()).count();
         self.requests.push_back(Request::Notice(Notice::PathLost(id, end, left)));
+        self.past.add(&path, end, now);
         if path.is_up() {
             let shared = end == PathEnd::Chosen(Shared::Shares);
             self.counts.paths_lost += u64::from(!shared);
@@ -313,16 +314,16 @@ impl Session {
         let due = self.wanted();
         for (pair, dials, missing) in due.into_iter().filter(|(_, dials, _)| dials.dial_at <= now) {
             let _ = dials;
-            (0..missing).for_each(|_| self.dial_one(pair, now));
+            (0..missing).for_each(|_| self.dial_one(pair, Origin::Wanted, now));
         }
     }
 
     /// Dials a path, if there may be one more.
-    pub(super) fn dial_one(&mut self, pair: PairId, now: Time) {
+    pub(super) fn dial_one(&mut self, pair: PairId, origin: Origin, now: Time) {
         if self.paths.len() >= PATHS_MAX {
             return;
         }
-        let path = self.new_path(pair, Stage::Dialling, now);
+        let path = self.new_path(pair, origin, Stage::Dialling, now);
         let id = path.id;
         self.paths.insert(id, path);
         self.requests.push_back(Request::Dial(id, pair));

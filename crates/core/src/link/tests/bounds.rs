@@ -246,7 +246,8 @@ fn far_again() -> (Session, PathId) {
 }
 
 #[test]
-fn a_local_socket_that_still_holds_a_broken_peer_s_last_bytes_is_not_closed_but_not_kept_for_ever() {
+fn a_local_socket_that_still_holds_a_broken_peer_s_last_bytes_is_not_closed_but_not_kept_for_ever()
+{
     let reset = |reason| Frame::Reset { stream: S, reason };
     let closed = |reason| Request::Close(S, Some(reason));
     let given = || {
@@ -257,7 +258,10 @@ fn a_local_socket_that_still_holds_a_broken_peer_s_last_bytes_is_not_closed_but_
     };
     let (mut far, path) = given();
     let done = tell(&mut far, path, &[reset(Reason::Local)]);
-    assert!(done.contains(&Request::Drain(S)) && !done.contains(&closed(Reason::Local)), "{done:?}");
+    assert!(
+        done.contains(&Request::Drain(S)) && !done.contains(&closed(Reason::Local)),
+        "{done:?}"
+    );
     assert!(has(&filled(&mut far, path), Frame::Gone { stream: S }), "the peer need not wait");
     far.drained(S);
     assert_eq!(requests(&mut far), [closed(Reason::Local)]);

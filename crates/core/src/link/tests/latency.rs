@@ -148,6 +148,7 @@ impl Tcp {
             unsent_bytes: self.unsent.len() as u64,
             window_bytes: self.window,
             segments_again: 0,
+            segments_sent: 0,
             timeouts: 0,
         }
     }

@@ -347,6 +347,7 @@ impl World {
             unsent_bytes: 0,
             window_bytes: 0,
             segments_again: 0,
+            segments_sent: 0,
             timeouts: 0,
         };
         if let Some(session) = &mut self.ends[end]
