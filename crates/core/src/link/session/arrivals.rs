@@ -72,7 +72,7 @@ impl Session {
                 return self.opened(stream, limit, target, now);
             }
             Frame::Data { stream, offset, bytes } => {
-                return self.data(stream, offset, bytes);
+                return self.data(stream, offset, bytes, now);
             }
             Frame::Ack { stream, delivered, received, limit, finished } => {
                 return self.acked(stream, (delivered, received, limit), finished, now);
@@ -180,11 +180,16 @@ impl Session {
         Verdict::Fine
     }
 
-    fn data(&mut self, id: StreamId, offset: u64, bytes: &[u8]) -> Verdict {
+    fn data(&mut self, id: StreamId, offset: u64, bytes: &[u8], now: Time) -> Verdict {
         let Some(stream) = self.streams.get_mut(&id) else { return self.absent(id) };
         match stream.incoming.put(offset, bytes) {
-            Ok(Put::Ready) => self.requests.push_back(Request::Deliver(id)),
-            Ok(Put::Kept) => {}
+            // That they have come is said also where the local socket takes nothing: the sender tells a
+            // program that does not read from paths that do not carry.
+            Ok(Put::Ready) => {
+                self.requests.push_back(Request::Deliver(id));
+                self.ack(id, now);
+            }
+            Ok(Put::Kept) => self.ack(id, now),
             Ok(Put::Dropped) => return Verdict::End(PathEnd::Gaps),
             Err(_) => self.reset(id, Reason::Protocol),
         }

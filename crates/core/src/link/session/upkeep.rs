@@ -153,6 +153,11 @@ impl Session {
         for stream_id in ids {
             let Some(stream) = self.streams.get_mut(&stream_id) else { continue };
             stream.out.path_died(id);
+            let stalls = stream.out.stalls_since();
+            if stalls.is_some_and(|since| now.since(since) >= self.config.grace) {
+                self.reset(stream_id, Reason::Stalled);
+                continue;
+            }
             if stream.confirmation == Confirmation::Sent(id) {
                 stream.confirmation = Confirmation::Due { again: true };
             }
