@@ -386,6 +386,9 @@ impl Pooler for Running {
         all.extend(self.service.dialler.bypass.fallbacks());
         all.extend(self.service.dialler.congestion.fallbacks());
         let config = self.service.config.load();
+        for link in self.service.dialler.links.reports() {
+            all.extend(link.fallbacks.iter().map(|what| format!("link {}: {what}", link.name)));
+        }
         all.extend(self.service.dialler.unencrypted.fallbacks(&config));
         let io = config.start.process.io;
         if let (Io::IoUring, IoHost::NoIoUring(reason)) = (io, self.service.loops.host()) {

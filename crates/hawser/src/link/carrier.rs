@@ -31,6 +31,8 @@ use tracing::{info, warn};
 use super::connection::{Broken, Connection, Phase};
 use super::keys::PublicKey;
 use super::resolving::Resolving;
+use crate::cc::usage::CongestionUsage;
+use crate::config::Congestion;
 
 /// Bytes that a path is given at once.
 const WRITE_BYTES: usize = 64 << 10;
@@ -132,6 +134,8 @@ pub struct Around<'a> {
     pub dialling: Option<&'a Dialling>,
     /// The far end: what may be reached.
     pub targets: &'a BTreeSet<String>,
+    /// What congestion control paths have.
+    pub congestion: (&'a CongestionUsage, Congestion),
     /// Now.
     pub now: Time,
 }
@@ -255,9 +259,10 @@ impl Carrier {
     /// The connection: it is to be refused.
     pub fn join(
         &mut self,
-        connection: Connection,
+        mut connection: Connection,
         around: &mut Around<'_>,
     ) -> Result<(), Box<Connection>> {
+        connection.use_congestion(around.congestion.0, around.congestion.1);
         let pair = self.pair_of(&connection);
         let Ok(path) = self.session.join(pair, around.now) else {
             return Err(Box::new(connection));
@@ -292,6 +297,12 @@ impl Carrier {
     pub fn addresses(&self, path: PathId) -> Option<(IpAddr, SocketAddr)> {
         let past = || self.past.iter().find(|(id, _)| *id == path).map(|(_, addresses)| *addresses);
         self.paths.get(&path).map_or_else(past, Connection::addresses)
+    }
+
+    /// Which congestion control a path has.
+    #[must_use]
+    pub fn congestion(&self, path: PathId) -> Option<String> {
+        self.paths.get(&path).and_then(Connection::congestion)
     }
 
     /// The session has no use for a path any more.
@@ -477,6 +488,7 @@ impl Carrier {
         if path.phase() != Phase::Open {
             match path.advance(around.buffer) {
                 Ok(true) => {
+                    path.use_congestion(around.congestion.0, around.congestion.1);
                     info!(link = self.name, path = id.0, "both ends are proved");
                     self.session.dialled(id, around.now);
                 }
@@ -896,6 +908,7 @@ mod tests {
         resolving: Resolving,
         buffer: Vec<u8>,
         dialling: Option<Dialling>,
+        congestion: CongestionUsage,
         now: Time,
     }
 
@@ -906,6 +919,7 @@ mod tests {
                 resolving: Resolving::new().unwrap(),
                 buffer: vec![0; 64 << 10],
                 dialling: None,
+                congestion: CongestionUsage::default(),
                 now: Time::from_micros(1_000_000),
             }
         }
@@ -917,6 +931,7 @@ mod tests {
                 buffer: &mut self.buffer,
                 dialling: self.dialling.as_ref(),
                 targets: &BTreeSet::new(),
+                congestion: (&self.congestion, Congestion::Default),
                 now: self.now,
             })
         }

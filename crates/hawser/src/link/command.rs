@@ -14,7 +14,7 @@ use super::resolving::{split, with_port};
 use super::worker::{Far, Forward, Near, Options, Role, Within, Worker};
 use super::{report, top};
 use crate::cli::print;
-use crate::config::{LINK_PORT_DEFAULT, LogFormat, LogLevel};
+use crate::config::{Congestion, LINK_PORT_DEFAULT, LogFormat, LogLevel};
 use crate::logging;
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 69 no running link.";
@@ -66,7 +66,10 @@ struct Common {
     /// How long connections wait while no path works, as in 20s.
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = seconds)]
     grace: Duration,
-    /// A unix socket for `hawser link status`.
+    /// Congestion control of paths: default, auto, or an algorithm's name.
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = congestion)]
+    congestion: Congestion,
+    /// A unix socket for `hawser link status` and `top`.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
@@ -138,6 +141,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
     let time = number.parse().ok().and_then(|number| Duration::try_from_secs_f64(number).ok());
     let allowed = Duration::from_secs(1)..=Duration::from_secs(3600);
     time.filter(|time| allowed.contains(time)).ok_or_else(wrong)
+}
+
+fn congestion(text: &str) -> Result<Congestion, String> {
+    Congestion::from_word(text).ok_or_else(|| "default, auto, or an algorithm, as in bbr".to_owned())
 }
 
 fn paths(text: &str) -> Result<Paths, String> {
@@ -230,6 +237,7 @@ impl Common {
             peers: self.peer,
             peers_file: self.peers,
             grace: self.grace,
+            congestion: self.congestion,
             socket: self.socket,
             role,
         })

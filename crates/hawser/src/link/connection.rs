@@ -17,6 +17,8 @@ use std::time::Duration;
 
 use hawser_core::link::sample::Sample;
 use hawser_core::time::Time;
+use hawser_sys::congestion::algorithm;
+use hawser_sys::congestion::flows::Entry;
 use hawser_sys::dial::{close_with_reset, dial_result};
 use hawser_sys::stream::{
     LocalAddress, TcpOptions, local_address, peer_address, recv, send, set_tcp_options,
@@ -26,6 +28,8 @@ use hawser_sys::tcp_info::tcp_info;
 
 use super::keys::PublicKey;
 use super::proof::peer;
+use crate::cc::usage::CongestionUsage;
+use crate::config::Congestion;
 
 /// Bytes that wait in the kernel: at 10 Mbit/s a tenth of a second's.
 const UNSENT_BYTES: u32 = 128 << 10;
@@ -47,6 +51,8 @@ pub enum Phase {
 
 /// A path.
 pub struct Connection {
+    /// Before `fd`: it leaves the list of those whose congestion control may change before that is closed.
+    tuned: Option<Entry>,
     fd: OwnedFd,
     tls: rustls::Connection,
     phase: Phase,
@@ -108,6 +114,7 @@ impl Connection {
         set_tcp_options(&fd, &options)?;
         set_unsent_bytes_max(&fd, UNSENT_BYTES)?;
         let mut connection = Self {
+            tuned: None,
             fd,
             tls,
             phase,
@@ -147,6 +154,19 @@ impl Connection {
     #[must_use]
     pub fn addresses(&self) -> Option<(IpAddr, SocketAddr)> {
         self.addresses
+    }
+
+    /// Gives it the congestion control that is wanted: once it is proved, for what is chosen depends on its
+    /// round trip.
+    pub fn use_congestion(&mut self, usage: &CongestionUsage, wanted: Congestion) {
+        let flows = usage.give(&self.fd, wanted, &"paths of the link");
+        self.tuned = flows.map(|flows| flows.enter(&self.fd));
+    }
+
+    /// Its congestion control.
+    #[must_use]
+    pub fn congestion(&self) -> Option<String> {
+        algorithm(&self.fd).ok()
     }
 
     /// Its socket.
@@ -365,6 +385,7 @@ impl Connection {
 
     /// Closes it at once.
     pub fn close(self) {
+        drop(self.tuned);
         close_with_reset(self.fd);
     }
 }

@@ -83,6 +83,7 @@ fn options(config: &LinkConfig) -> Result<Options, String> {
         peers: config.peers.clone(),
         peers_file: config.peers_file.clone(),
         grace: config.grace,
+        congestion: config.congestion,
         socket: config.socket.clone(),
         role,
     })

@@ -36,6 +36,9 @@ pub struct Report {
     /// Since it runs, sessions that have ended included.
     #[serde(default)]
     pub totals: Totals,
+    /// What does not work on this host, and what is done instead.
+    #[serde(default)]
+    pub fallbacks: Vec<String>,
     /// The near end has one; the far end one for each near end.
     pub sessions: Vec<SessionReport>,
 }
@@ -124,6 +127,9 @@ pub struct PathReport {
     /// The least of late; 0: not known.
     #[serde(default)]
     pub rtt_min_us: u32,
+    /// Its congestion control.
+    #[serde(default)]
+    pub congestion: String,
     /// What it is taken to carry, bytes a second.
     pub rate: u64,
     /// What it has carried of late, in both directions, bytes a second: what it adds to the others.
@@ -216,6 +222,7 @@ impl Report {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_s: uptime.as_secs(),
             totals,
+            fallbacks: Vec::new(),
             sessions,
         }
     }
@@ -231,6 +238,8 @@ impl Report {
     pub fn lines(&self, streams_max: usize) -> Vec<(Kind, String)> {
         let head = format!("link {}, for {} s", without_control(&self.name), self.uptime_s);
         let mut lines = vec![(Kind::Head, head)];
+        let fallbacks = self.fallbacks.iter().map(|text| without_control(text));
+        lines.extend(fallbacks.map(|text| (Kind::Wrong, format!("fallback: {text}"))));
         if self.sessions.is_empty() {
             lines.push((Kind::Fine, "no session: no near end is here".to_owned()));
         }
@@ -259,7 +268,7 @@ impl PathReport {
 
     fn line(&self) -> String {
         format!(
-            "  {:>5} {:<8} {:>9.1} {:>8.2} {:>9.1} {:>9.1} {:>6.2}  {}, {}",
+            "  {:>5} {:<8} {:>9.1} {:>8.2} {:>9.1} {:>9.1} {:>6.2} {:<8} {}, {}",
             self.path,
             if self.rests { "rests" } else { &self.stage },
             self.age_s,
@@ -267,6 +276,7 @@ impl PathReport {
             megabits(self.rate),
             megabits(self.carries),
             self.loss_percent(),
+            self.congestion,
             between(self.addresses),
             self.why,
         )
@@ -329,6 +339,7 @@ impl SessionReport {
             received_bytes: path.bytes.1,
             rtt_us: path.sample.rtt_us,
             rtt_min_us: path.sample.rtt_min_us,
+            congestion: carrier.congestion(path.id).unwrap_or_default(),
             rate: path.rate,
             carries: path.carries,
             segments_sent: path.sample.segments_sent,
@@ -392,8 +403,8 @@ impl SessionReport {
         ));
         if !self.paths.is_empty() {
             let head = format!(
-                "  {:>5} {:<8} {:>9} {:>8} {:>9} {:>9} {:>6}  between, why",
-                "path", "stage", "age s", "rtt ms", "Mbit/s", "carries", "loss %"
+                "  {:>5} {:<8} {:>9} {:>8} {:>9} {:>9} {:>6} {:<8} between, why",
+                "path", "stage", "age s", "rtt ms", "Mbit/s", "carries", "loss %", "control"
             );
             lines.push((Kind::Head, head));
         }
@@ -443,6 +454,7 @@ pub(crate) mod tests {
             received_bytes: 6,
             rtt_us: 20_500,
             rtt_min_us: 20_000,
+            congestion: "bbr".to_owned(),
             rate: 1_250_000,
             carries: 1_000_000,
             segments_sent: 1000,
@@ -486,6 +498,7 @@ pub(crate) mod tests {
             version: "0".to_owned(),
             uptime_s: 90,
             totals,
+            fallbacks: Vec::new(),
             sessions: vec![session],
         }
     }
@@ -496,7 +509,7 @@ pub(crate) mod tests {
         let text = report.to_text(8);
         for part in [
             "session main: up, 3 streams, 1 paths lost",
-            "20.50      10.0       8.0   1.50  10.0.0.1 and 10.0.0.2:6433, always wanted",
+            "20.50      10.0       8.0   1.50 bbr      10.0.0.1 and 10.0.0.2:6433, always wanted",
             "3 s ago path 2 between 10.0.0.1 and 10.0.0.2:6433 ended (dialled to find out what it \
              adds, for 8.0 s): it shared the limit of another one",
             "receives 1.0 (8), 9 held, on all paths, the other end has taken nothing for 4 s",

@@ -40,6 +40,8 @@ use super::keys::{Key, PublicKey, read_peers};
 use super::proof::{self, Peers};
 use super::report::{Report, Totals};
 use super::resolving::Resolving;
+use crate::cc::usage::CongestionUsage;
+use crate::config::Congestion;
 use crate::process::random_bytes;
 
 /// Read at once from a socket.
@@ -138,6 +140,8 @@ pub struct Options {
     pub peers_file: Option<PathBuf>,
     /// For how long streams wait where no path works.
     pub grace: Duration,
+    /// Congestion control of paths.
+    pub congestion: Congestion,
     /// Where reports are asked for.
     pub socket: Option<PathBuf>,
     /// Which end.
@@ -181,6 +185,7 @@ pub struct Worker {
     paths: Paths,
     accepting: Option<Arc<rustls::ServerConfig>>,
     targets: BTreeSet<String>,
+    congestion: (CongestionUsage, Congestion),
     carriers: BTreeMap<u64, Carrier>,
     next_carrier: u64,
     newcomers: BTreeMap<u64, Newcomer>,
@@ -215,7 +220,7 @@ impl Worker {
     /// # Errors
     /// What cannot be had, in words.
     pub fn open(options: Options, within: Within) -> Result<Self, String> {
-        let Options { name, key, peers, peers_file, grace, socket, role } = options;
+        let Options { name, key, peers, peers_file, grace, congestion, socket, role } = options;
         let known = peers_of(&peers, peers_file.as_deref())?;
         match &peers_file {
             None if known.is_empty() => {
@@ -259,6 +264,7 @@ impl Worker {
             paths: Paths::Auto,
             accepting: None,
             targets: BTreeSet::new(),
+            congestion: (CongestionUsage::default(), congestion),
             carriers: BTreeMap::new(),
             next_carrier: 0,
             newcomers: BTreeMap::new(),
@@ -520,6 +526,7 @@ impl Worker {
             buffer: &mut self.buffer,
             dialling: self.dialling.as_ref(),
             targets: &self.targets,
+            congestion: (&self.congestion.0, self.congestion.1),
             now: moment,
         };
         if let Some(carrier) = self.carriers.get_mut(&number) {
@@ -661,7 +668,8 @@ impl Worker {
     #[must_use]
     pub fn report(&self, moment: Time) -> Report {
         let sessions = self.carriers.values().filter(|carrier| !carrier.is_over());
-        Report::of(&self.name, self.past, sessions, moment.since(self.began), moment)
+        let report = Report::of(&self.name, self.past, sessions, moment.since(self.began), moment);
+        Report { fallbacks: self.congestion.0.fallbacks(), ..report }
     }
 
     /// Makes the report anew that others read, if that is due.
