@@ -287,15 +287,15 @@ impl Path {
         self.alive = now;
     }
 
-    /// `bound`: what bulk streams might have had in it.
-    pub(super) fn sampled(&mut self, sample: Sample, bound: u64, now: Time) {
+    /// `beside`: small streams are open.
+    pub(super) fn sampled(&mut self, sample: Sample, beside: bool, now: Time) {
         if sample.acked_bytes > self.sample.acked_bytes {
             self.alive = now;
         }
-        let starved = 4 * sample.outstanding_bytes < bound;
+        let bound = (self.bound(beside, now), beside);
         self.given = 0;
         let least_us = self.least_us();
-        self.rate.sampled(&sample, starved, least_us, now);
+        self.rate.sampled(&sample, bound, least_us, now);
         self.sample = sample;
         self.carries.note(self.carried(), now);
         if sample.outstanding_bytes == 0 && self.ping.is_none() {

@@ -144,7 +144,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 fn congestion(text: &str) -> Result<Congestion, String> {
-    Congestion::from_word(text).ok_or_else(|| "default, auto, or an algorithm, as in bbr".to_owned())
+    Congestion::from_word(text)
+        .ok_or_else(|| "default, auto, or an algorithm, as in bbr".to_owned())
 }
 
 fn paths(text: &str) -> Result<Paths, String> {

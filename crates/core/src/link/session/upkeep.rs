@@ -89,8 +89,7 @@ impl Session {
     /// What TCP says of a path; [`Session::tick`] makes use of it.
     pub fn sampled(&mut self, id: PathId, sample: Sample, now: Time) {
         let Some(path) = self.paths.get_mut(&id) else { return };
-        let bound = path.bound(self.beside, now);
-        path.sampled(sample, bound, now);
+        path.sampled(sample, self.beside, now);
         self.samples_came = true; // another path may be worth it now
     }
 

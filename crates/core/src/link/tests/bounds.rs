@@ -9,7 +9,8 @@ use crate::link::incoming::{INITIAL_CREDIT, Incoming, LATER_MAX, Put};
 use crate::link::outgoing::{SEND_BYTES_MAX, SEND_OWN_BYTES};
 use crate::link::path::PathEnd;
 use crate::link::session::{
-    ACK_DELAY, Config, LAST_BYTES_MAX, Request, SEND_SHARED_BYTES_MAX, Session, UNCONFIRMED_MAX, Unsent,
+    ACK_DELAY, Config, LAST_BYTES_MAX, Request, SEND_SHARED_BYTES_MAX, Session, UNCONFIRMED_MAX,
+    Unsent,
 };
 use crate::link::{PathId, StreamId};
 use crate::paths::action::PairId;
