@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The link beside what a user would take instead: the table, in the laboratory, at the receiver, in real time.
 
-    bench/link.py [--runs 5] [--only per-flow,two-isps,outage,long-fat,query,lan] [--ways plain,manage,link,ssh,stunnel]
+    bench/link.py [--runs 5] [--only per-flow,two-isps,outage,long-fat,query,idle,lan] [--ways plain,manage,link,ssh,stunnel]
                   [--seconds 60] [--page docs/benchmarks/link.md] [--json FILE]
 
 Each run has a network of its own, with a seed of its own; the ways take turns. A way is what stands between a program on the
@@ -38,7 +38,8 @@ LINK, FAR = 7001, 7000
 
 # Sends without end, or so many bytes; or answers each byte by one, for small queries.
 SERVER = """
-import contextlib, socket, sys, threading
+import contextlib, resource, socket, sys, threading
+resource.setrlimit(resource.RLIMIT_NOFILE, [resource.getrlimit(resource.RLIMIT_NOFILE)[1]] * 2)
 limit = int(sys.argv[2])
 def serve(connection):
     with contextlib.suppress(OSError):
@@ -52,7 +53,7 @@ def serve(connection):
             connection.sendall(piece[:left])
             left -= len(piece)
     connection.close()
-listener = socket.create_server(("0.0.0.0", int(sys.argv[1])), backlog=64)
+listener = socket.create_server(("0.0.0.0", int(sys.argv[1])), backlog=1024)
 print("listens", flush=True)
 while True:
     threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
@@ -90,6 +91,17 @@ while (began := time.monotonic()) < end:
     time.sleep(0.01)
 print(json.dumps(times))
 """
+
+
+# Connections that send nothing, until it is ended.
+IDLE = """
+import resource, socket, sys, time
+resource.setrlimit(resource.RLIMIT_NOFILE, [resource.getrlimit(resource.RLIMIT_NOFILE)[1]] * 2)
+held = [socket.create_connection((sys.argv[1], int(sys.argv[2]))) for _ in range(int(sys.argv[3]))]
+print("open", flush=True)
+time.sleep(600)
+"""
+IDLE_COUNT = 1000
 
 
 class NotHere(Exception):
@@ -209,6 +221,15 @@ class Network:
         ours = cpu.tree(process.pid for process in self.started)
         return sum(cpu.process_cpu_s(pid) for pid in ours if not is_python(pid))
 
+    def private_bytes(self):
+        """Memory of each process of the way itself that is no other one's."""
+        def of(pid):
+            with contextlib.suppress(OSError):
+                lines = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+                return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("Private_Clean:", "Private_Dirty:")))
+            return 0
+        return {pid: of(pid) for pid in cpu.tree(process.pid for process in self.started) if not is_python(pid)}
+
     def __exit__(self, *_):
         for process in reversed(self.started):
             process.terminate()
@@ -259,6 +280,19 @@ def case_lan(network, _):
     return {"steady": points[-1][1] * 8 / 1e6 / points[-1][0], "processor": (network.processor_seconds() - before) / max(points[-1][1] / 1e9, 1e-9)}
 
 
+def case_idle(network, _):
+    """What an idle connection costs at the end where it costs more."""
+    before = network.private_bytes()
+    process, _ = network.near(IDLE, IDLE_COUNT, seconds=60)
+    is_open = process.stdout.readline().strip() == "open"
+    time.sleep(5)
+    after = network.private_bytes()
+    process.terminate()
+    process.communicate()
+    grew = [after[pid] - before.get(pid, 0) for pid in after if pid in before]
+    return {"idle": max(grew, default=0) / IDLE_COUNT / 1024 if is_open else None}
+
+
 OUTAGE = """
 [[link]]
 name = "one"
@@ -291,6 +325,7 @@ CASES = {
     "outage": ("outage", case_outage, 0, ("plain", "manage", "link"), {"again": ("seconds until it goes on, after both lines were out for 20 s", "-"), "after": ("Mbit/s then", "-")}),
     "long-fat": ("long-fat", case_long_fat, 0, WAYS, {"steady": ("Mbit/s from second 15 on", "88 of 90.9")}),
     "query": ("per-flow", case_query, 0, ("plain", "manage", "link"), {"alone": ("p99 of small queries alone, ms", "-"), "beside": ("p99 beside a bulk stream, ms", "alone + 10")}),
+    "idle": ("lan", case_idle, 0, ("link", "ssh", "stunnel"), {"idle": (f"KiB for each of {IDLE_COUNT} idle connections, at the end where it is more", "1")}),
     "lan": ("lan", case_lan, 1 << 30, ("plain", "link", "ssh", "stunnel"), {"steady": ("Mbit/s", "more than stunnel"), "processor": ("seconds of a processor for a GB, both ends", "less than stunnel")}),
 }
 

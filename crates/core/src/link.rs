@@ -13,7 +13,8 @@
 //! * [`frame`] what is said on a path, and the parser
 //! * [`greeting`] the first frame of a path, at the end that accepts
 //! * [`incoming`], [`outgoing`] one direction of a stream at its receiver and its sender
-//! * [`path`] one path: how far it is, and whether it lives; `rate`: how fast it is
+//! * [`path`] one path: how far it is, and whether it lives; `rate`: how fast it is; `recent`: what it and
+//!   streams carry of late, for operators
 //! * [`session`] streams and paths together: bytes and time in, frames and [`session::Request`]s out
 //!
 //! # Invariants
@@ -36,6 +37,7 @@ pub mod incoming;
 pub mod outgoing;
 pub mod path;
 mod rate;
+mod recent;
 pub mod sample;
 pub mod session;
 

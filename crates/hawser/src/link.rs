@@ -8,7 +8,7 @@
 //! * [`control`] what other threads ask of a worker
 //! * [`worker`] one thread with an epoll set of its own: listeners, sessions, signals
 //! * [`resolving`] addresses of names, which may take long, on other threads
-//! * [`report`] what one is doing, for `hawser link status`
+//! * [`report`] what one is doing, for `hawser link status`; [`top`] the same, live, in a terminal
 //! * [`command`] `hawser link`, the command line
 
 pub mod carrier;
@@ -20,4 +20,5 @@ pub mod links;
 pub mod proof;
 pub mod report;
 pub mod resolving;
+pub mod top;
 pub mod worker;

@@ -12,6 +12,7 @@ pub mod collect;
 pub mod format;
 pub mod host;
 pub mod http;
+mod links;
 pub mod page;
 pub mod process;
 mod unsent;

@@ -24,12 +24,15 @@ use crate::admin::averages::Totals;
 use crate::admin::pooler::Pooler;
 use crate::bypass::usage::BypassUsage;
 use crate::dial::server_row::{ServerRole, ServerRow};
+use crate::link::report::Report;
 use crate::metrics::process::ProcessFigures;
 
 /// How long one reader may take.
 const READ_WAIT: Duration = Duration::from_secs(5);
 /// The longest answer that is read.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
+/// Streams of a link's session that are written out; `--json` has more.
+const LINK_STREAMS_MAX: usize = 8;
 /// A pause after an error of accept(2).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -77,6 +80,9 @@ pub struct Status {
     /// What `[bypass] enable` has come to.
     #[serde(default)]
     pub bypass: Option<String>,
+    /// Its links.
+    #[serde(default)]
+    pub links: Vec<Report>,
     /// What does not work on this host, and what is done instead.
     pub fallbacks: Vec<String>,
 }
@@ -176,6 +182,7 @@ impl Status {
             errors: pooler.tally().errors.by_class(),
             mptcp_manager: pooler.mptcp().and_then(|mptcp| mptcp.manager.standing().in_words()),
             bypass: pooler.bypass().and_then(BypassUsage::in_words),
+            links: pooler.links().iter().map(|report| Report::clone(report)).collect(),
             fallbacks: pooler.fallbacks(),
         }
     }
@@ -223,6 +230,9 @@ impl Status {
                 row.state,
                 shown(reason)
             )?;
+        }
+        for link in &self.links {
+            write!(out, "{}", link.to_text(LINK_STREAMS_MAX))?;
         }
         if self.pools.is_empty() {
             return writeln!(out, "no pool yet: no client has logged in");

@@ -25,12 +25,16 @@ const BYTES_MIN: usize = 104;
 /// `tcpi_delivery_rate_app_limited`, the first bit-field of its byte: C puts it at the end at which
 /// the architecture begins.
 const APPLICATION_LIMITED: u8 = if cfg!(target_endian = "little") { 1 } else { 0x80 };
+/// TCP_CLOSE of the kernel's include/net/tcp_states.h.
+const CLOSED: u8 = 7;
 /// `tcpi_min_rtt` before there is any.
 const NO_RTT: u32 = u32::MAX;
 
 /// A connection. Microseconds, bytes, and bytes a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct TcpInfo {
+    /// Whether nothing can be sent on it any more: it was reset, or both ends have closed it.
+    pub is_closed: bool,
     /// Payload of a segment.
     pub segment_bytes: u32,
     /// Smoothed round trip; 0 before there is any.
@@ -84,6 +88,7 @@ impl TcpInfo {
         }
         let old = |at| u32_at(bytes, at).unwrap_or(0);
         Some(Self {
+            is_closed: bytes[0] == CLOSED,
             is_application_limited: bytes[7] & APPLICATION_LIMITED != 0,
             segment_bytes: old(16),
             rtt_us: old(68),
@@ -145,6 +150,7 @@ mod tests {
     #[test]
     fn it_lies_where_the_kernel_puts_it() {
         use std::mem::offset_of;
+        assert_eq!(offset_of!(libc::tcp_info, tcpi_state), 0);
         assert_eq!(offset_of!(libc::tcp_info, tcpi_snd_mss), 16);
         assert_eq!(offset_of!(libc::tcp_info, tcpi_probes), 3);
         assert_eq!(offset_of!(libc::tcp_info, tcpi_unacked), 24);
@@ -181,10 +187,13 @@ mod tests {
         let info = tcp_info(&near).unwrap();
         // 1 more: the SYN counts (RFC 4898's tcpEStatsAppHCThruOctetsAcked does not, the kernel does).
         assert!(matches!(info.bytes_acked, Some(5000 | 5001)), "{info:?}");
-        assert!(info.window > 0 && info.segment_bytes > 500, "{info:?}");
+        assert!(info.window > 0 && info.segment_bytes > 500 && !info.is_closed, "{info:?}");
         if let Some(sent) = info.segments_sent {
             assert!(sent > 0 && info.rtt_min_us.is_some(), "{info:?}");
         }
+        crate::dial::close_with_reset(far.into());
+        near.read(&mut bytes).unwrap_err();
+        assert!(tcp_info(&near).unwrap().is_closed);
     }
 
     #[test]

@@ -91,10 +91,12 @@ pub enum Reason {
     Ending,
     /// The far end did not confirm the stream in time.
     Unconfirmed,
+    /// Paths come up and die, and nothing of the stream has got through for as long as `grace`.
+    Stalled,
 }
 
 impl Reason {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Local,
         Self::NotAllowed,
         Self::Unreachable,
@@ -104,6 +106,7 @@ impl Reason {
         Self::Restarted,
         Self::Ending,
         Self::Unconfirmed,
+        Self::Stalled,
     ];
 
     fn code(self) -> u8 {
@@ -127,6 +130,9 @@ impl fmt::Display for Reason {
             Self::Restarted => "the far end no longer knows the session",
             Self::Ending => "the other end was shut down",
             Self::Unconfirmed => "the far end did not confirm the stream in time",
+            Self::Stalled => {
+                "nothing of it got through for as long as the grace time, by paths that came and died"
+            }
         })
     }
 }

@@ -26,6 +26,9 @@ pub const BULK_BYTES: u64 = 256 << 10;
 /// Bytes of a stream that are kept whatever others keep: as many as a peer's first credit. Above, all
 /// streams of a session share [`super::session::SEND_SHARED_BYTES_MAX`].
 pub const SEND_OWN_BYTES: u64 = 256 << 10;
+/// Paths that die one after the other with the bytes that the receiver waits for, before it is asked for how
+/// long: one path may be cut, and the next one slow.
+const DEATHS_MIN: u32 = 2;
 /// A pause.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -67,6 +70,12 @@ pub(super) struct Outgoing {
     /// Start and end of what is to be sent again.
     again: BTreeMap<u64, u64>,
     pub(super) ending: Ending,
+    /// When the receiver's local socket last took something, or when, after it had all, more was sent.
+    moved: Time,
+    /// When the receiver last had more than before, and how many paths have died since with what it waits
+    /// for.
+    progress: Time,
+    deaths: u32,
     /// Bytes since the last pause.
     run: u64,
     last: Time,
@@ -83,6 +92,9 @@ impl Outgoing {
             pieces: BTreeMap::new(),
             again: BTreeMap::new(),
             ending: Ending::No,
+            moved: Time::ZERO,
+            progress: Time::ZERO,
+            deaths: 0,
             run: 0,
             last: Time::ZERO,
         }
@@ -125,6 +137,11 @@ impl Outgoing {
 
     pub(super) fn delivered(&self) -> u64 {
         self.base
+    }
+
+    /// Since when the receiver's local socket has taken nothing of what was sent; none: it has all.
+    pub(super) fn waits_since(&self) -> Option<Time> {
+        (self.base < self.next).then_some(self.moved)
     }
 
     pub(super) fn length(&self) -> u64 {
@@ -185,6 +202,12 @@ impl Outgoing {
             if upto <= self.next {
                 return None;
             }
+            if self.next == self.base {
+                self.moved = now;
+            }
+            if self.next == self.received {
+                (self.progress, self.deaths) = (now, 0);
+            }
             (std::mem::replace(&mut self.next, upto), upto)
         };
         self.pieces.insert(start, Piece { end, path, at: now, twice: false });
@@ -215,6 +238,11 @@ impl Outgoing {
         Some((start, self.slices(start, end)))
     }
 
+    /// Since when nothing has got through, though path after path was tried.
+    pub(super) fn stalls_since(&self) -> Option<Time> {
+        (self.received < self.next && self.deaths >= DEATHS_MIN).then_some(self.progress)
+    }
+
     /// The path of what the receiver waits for.
     pub(super) fn first_path(&self) -> Option<PathId> {
         self.pieces.values().next().map(|piece| piece.path)
@@ -232,6 +260,7 @@ impl Outgoing {
         delivered: u64,
         received: u64,
         limit: u64,
+        now: Time,
     ) -> Result<(), Lie> {
         // The receiver can have no more than was sent.
         if delivered > received || received > self.next || limit < received {
@@ -240,6 +269,7 @@ impl Outgoing {
         self.limit = self.limit.max(limit);
         if received > self.received {
             self.received = received;
+            (self.progress, self.deaths) = (now, 0);
             while let Some(entry) = self.pieces.first_entry() {
                 if *entry.key() >= received {
                     break;
@@ -261,6 +291,7 @@ impl Outgoing {
             }
         }
         if delivered > self.base {
+            self.moved = now;
             self.bytes.drain(..(delivered - self.base) as usize);
             self.base = delivered;
             if self.bytes.is_empty() {
@@ -284,6 +315,9 @@ impl Outgoing {
     /// A path has died: what it carried is sent again.
     pub(super) fn path_died(&mut self, path: PathId) {
         let received = self.received;
+        if self.first_path() == Some(path) {
+            self.deaths += 1;
+        }
         let lost = self.pieces.extract_if(.., |_, piece| piece.path == path && !piece.twice);
         let lost: Vec<_> = lost.map(|(start, piece)| (start.max(received), piece.end)).collect();
         for (start, end) in lost {

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use super::frame::Assembly;
 use super::rate::Rate;
+use super::recent::Recent;
 use super::sample::Sample;
 use super::{PathId, StreamId};
 use crate::paths::action::{Flow, FlowId, PairId, Reason};
@@ -51,6 +52,27 @@ pub enum Stage {
     Greeting,
     /// It carries streams.
     Up,
+}
+
+/// Why a path is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// So many there are to be, whatever is carried.
+    Wanted,
+    /// To find out whether it adds to what all carry.
+    Search,
+    /// The near end has dialled it.
+    Accepted,
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Wanted => "always wanted",
+            Self::Search => "dialled to find out what it adds",
+            Self::Accepted => "dialled by the near end",
+        })
+    }
 }
 
 /// Why a path has ended.
@@ -94,6 +116,7 @@ pub(super) struct Path {
     pub(super) id: PathId,
     /// Between which addresses it is.
     pub(super) pair: PairId,
+    pub(super) origin: Origin,
     pub(super) stage: Stage,
     /// It carries streams only where no other path does.
     pub(super) rests: bool,
@@ -115,6 +138,7 @@ pub(super) struct Path {
     given: u64,
     pub(super) sent_bytes: u64,
     pub(super) received_bytes: u64,
+    carries: Recent,
     /// When it last showed a sign of life.
     alive: Time,
     /// Since when something is unanswered.
@@ -126,10 +150,17 @@ pub(super) struct Path {
 
 impl Path {
     /// `is_further`: there is another path between these addresses.
-    pub(super) fn new(id: PathId, pair: PairId, stage: Stage, is_further: bool, now: Time) -> Self {
+    pub(super) fn new(
+        id: PathId,
+        (pair, origin): (PairId, Origin),
+        stage: Stage,
+        is_further: bool,
+        now: Time,
+    ) -> Self {
         Self {
             id,
             pair,
+            origin,
             stage,
             rests: false,
             assembly: Assembly::default(),
@@ -144,6 +175,7 @@ impl Path {
             given: 0,
             sent_bytes: 0,
             received_bytes: 0,
+            carries: Recent::new(now),
             alive: now,
             waits: None,
             ping: None,
@@ -201,7 +233,7 @@ impl Path {
             id: FlowId(self.id.0),
             pair: self.pair,
             open: self.is_up(),
-            bytes: self.received_bytes + acked,
+            bytes: self.carried(),
             acked,
             unacked: held > 0,
             timeouts: self.sample.timeouts,
@@ -251,22 +283,34 @@ impl Path {
 
     pub(super) fn came(&mut self, bytes: usize, now: Time) {
         self.received_bytes += bytes as u64;
+        self.carries.note(self.carried(), now);
         self.alive = now;
     }
 
-    /// `bound`: what bulk streams might have had in it.
-    pub(super) fn sampled(&mut self, sample: Sample, bound: u64, now: Time) {
+    /// `beside`: small streams are open.
+    pub(super) fn sampled(&mut self, sample: Sample, beside: bool, now: Time) {
         if sample.acked_bytes > self.sample.acked_bytes {
             self.alive = now;
         }
-        let starved = 4 * sample.outstanding_bytes < bound;
+        let bound = (self.bound(beside, now), beside);
         self.given = 0;
         let least_us = self.least_us();
-        self.rate.sampled(&sample, starved, least_us, now);
+        self.rate.sampled(&sample, bound, least_us, now);
         self.sample = sample;
+        self.carries.note(self.carried(), now);
         if sample.outstanding_bytes == 0 && self.ping.is_none() {
             self.waits = None;
         }
+    }
+
+    /// Bytes that have reached this end and the peer's TCP.
+    fn carried(&self) -> u64 {
+        self.received_bytes + self.sample.acked_bytes
+    }
+
+    /// Bytes a second of late, in both directions.
+    pub(super) fn carries(&self, now: Time) -> u64 {
+        self.carries.rate(self.carried(), now)
     }
 
     /// Whether something is on its way to which nothing has come back: it is to be sampled.

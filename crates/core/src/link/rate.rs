@@ -20,7 +20,8 @@
 //! meet are those of the paths that carry small messages.
 //!
 //! A queue that does not go away although this path puts little into it is others': a path that gave
-//! way to it would carry nothing. Then the bound is that of a path alone, for [`YIELDS_NOT`].
+//! way to it would carry nothing. Then the bound is that of a path alone, for [`YIELDS_NOT`]. A queue that
+//! stands while no small stream is open is the path's own, and says nothing of others.
 //!
 //! # Why not
 //! TCP's delivery rate alone: acknowledgements that come in bunches make it larger than the path, by a
@@ -61,8 +62,10 @@ pub(super) struct Rate {
     starved: bool,
     grows: bool,
     flat: u32,
-    /// Windows in a row in which the round trip was always long.
+    /// Windows in a row in which the round trip was always long, though small streams were open.
     long: u32,
+    /// In a part of this window none was.
+    alone: bool,
     rtt_low_us: u64,
     yields_not_until: Time,
 }
@@ -80,6 +83,7 @@ impl Rate {
             grows: !gentle,
             flat: 0,
             long: 0,
+            alone: true,
             rtt_low_us: u64::MAX,
             yields_not_until: Time::ZERO,
         }
@@ -114,8 +118,16 @@ impl Rate {
         }
     }
 
-    /// TCP was asked; `starved`: there was less to send than the path takes.
-    pub(super) fn sampled(&mut self, sample: &Sample, starved: bool, least_us: u64, now: Time) {
+    /// TCP was asked; `bound`: what there might have been in the path; `beside` as in [`Rate::bound`].
+    pub(super) fn sampled(
+        &mut self,
+        sample: &Sample,
+        (bound, beside): (u64, bool),
+        least_us: u64,
+        now: Time,
+    ) {
+        // There was less to send than the path takes.
+        let starved = 4 * sample.outstanding_bytes < bound;
         let rtt_us = u64::from(sample.rtt_us);
         let known = self.bytes_a_second(rtt_us);
         // One that want of data has limited still says that so much is possible.
@@ -128,6 +140,7 @@ impl Rate {
             self.measured();
         }
         self.starved |= starved;
+        self.alone |= !beside;
         self.rtt_low_us = self.rtt_low_us.min(rtt_us);
         let took = now.since(self.since);
         let bytes = sample.acked_bytes.saturating_sub(self.acked);
@@ -144,6 +157,7 @@ impl Rate {
                 self.long = 0;
             }
             (self.since, self.acked, self.starved) = (now, sample.acked_bytes, starved);
+            self.alone = !beside;
             self.rtt_low_us = rtt_us;
         }
     }
@@ -160,7 +174,8 @@ impl Rate {
         }
         self.measured();
         let is_long = self.rtt_low_us > 2 * least_us + 5000;
-        self.long = if is_long && !self.grows { self.long + 1 } else { 0 };
+        let is_others = is_long && !self.grows && !self.alone;
+        self.long = if is_others { self.long + 1 } else { 0 };
         if self.long > WINDOWS as u32 && now >= self.yields_not_until {
             self.yields_not_until = now.after(YIELDS_NOT);
             self.long = 0;

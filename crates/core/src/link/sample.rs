@@ -23,6 +23,8 @@ pub struct Sample {
     pub window_bytes: u64,
     /// Segments that were sent again, ever.
     pub segments_again: u32,
+    /// Segments with data that were sent, again or not, ever; 0: not known.
+    pub segments_sent: u32,
     /// How often in a row TCP has sent again what was not answered.
     pub timeouts: u32,
 }

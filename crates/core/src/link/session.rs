@@ -17,7 +17,7 @@
 //! * [`schedule`](self) (`session/schedule.rs`) which path carries which frame
 //! * `session/arrivals.rs` what frames do
 //! * `session/upkeep.rs` dials, pings, deaths, the end
-//! * `session/choice.rs` which paths there are, by [`crate::paths`]
+//! * `session/choice.rs` which paths there are, by [`crate::paths`]; `session/past.rs` those that were
 //!
 //! # Invariants
 //! * as in [`super`]; and: a stream that has ended is never begun again by a late frame
@@ -26,6 +26,7 @@
 
 mod arrivals;
 mod choice;
+mod past;
 mod schedule;
 mod upkeep;
 
@@ -35,12 +36,15 @@ use std::time::Duration;
 use super::frame::{Frame, Reason, TARGET_BYTES_MAX, VERSION_MAX, VERSION_MIN};
 use super::incoming::{INITIAL_CREDIT, Incoming};
 use super::outgoing::{Ending, Outgoing, SEND_OWN_BYTES};
-use super::path::{Path, PathEnd, Stage};
+use super::path::{Origin, Path, PathEnd, Stage};
+use super::recent::Recent;
 use super::{PathId, StreamId, Token};
 use crate::link::sample::Sample;
 use crate::paths::action::{Event, PairId, Role as Chooses};
 use crate::paths::chooser::Chooser;
 use crate::time::Time;
+
+pub use past::{PAST_MAX, PastPath};
 
 /// Streams of a session.
 pub const STREAMS_MAX: usize = 10_000;
@@ -57,7 +61,8 @@ pub const SEND_SHARED_BYTES_MAX: u64 = GROWTH_BYTES_MAX;
 const SEND_SHARED_AGAIN: u64 = SEND_SHARED_BYTES_MAX / 8;
 /// A stream that the far end has not confirmed for so long, or for as long as `grace`, is ended.
 pub const UNCONFIRMED_MAX: Duration = Duration::from_secs(30);
-/// The last bytes of a local socket that has broken are delivered within this time, or given up.
+/// The last bytes of a local socket that has broken are delivered within this time, or given up; its peer
+/// has as long again to hand them to its program's host.
 pub const LAST_BYTES_MAX: Duration = Duration::from_secs(30);
 /// A small acknowledgement waits so long for others.
 pub const ACK_DELAY: Duration = Duration::from_millis(20);
@@ -83,6 +88,9 @@ pub enum Request {
     /// The near end, where the far end has forgotten the session: nothing of this stream was sent, so open
     /// it in the next session.
     Reopen(StreamId, Unsent),
+    /// The other local socket has broken, and this one was given all that came before. A reset would drop
+    /// what its kernel still holds: say [`Session::drained`] once its program's host has all.
+    Drain(StreamId),
     /// The stream has ended: close the local socket; with a reason, by a reset.
     Close(StreamId, Option<Reason>),
     /// The session has ended, with all its streams; if with loss, why.
@@ -175,6 +183,9 @@ struct Stream {
     ack_late: Option<Time>,
     /// The path of the last acknowledgement: the peer's end of the stream depends on its arrival.
     acked_on: Option<PathId>,
+    /// What it carries of late: bytes that the other local socket has taken, and those that this one has.
+    sends: Recent,
+    receives: Recent,
     /// It is in the queue of what can be sent.
     queued: bool,
     /// The local socket has broken: the stream is reset, for this reason, when what that gave before is
@@ -239,6 +250,9 @@ pub struct Session {
     unconfirmed: BTreeSet<(Time, StreamId)>,
     /// Streams whose local socket has broken, and how long its last bytes have.
     broken: BTreeSet<(Time, StreamId)>,
+    /// Streams that have ended since the peer's local socket has broken, while the one here still holds
+    /// bytes of them, and how long these have.
+    draining: BTreeSet<(Time, StreamId)>,
     small: VecDeque<StreamId>,
     bulk: VecDeque<StreamId>,
     /// Streams with bytes on paths, of which late ones may have to be sent again.
@@ -263,6 +277,7 @@ pub struct Session {
     beside: bool,
     /// TCP was asked about paths since the last tick.
     samples_came: bool,
+    past: past::Past,
     requests: VecDeque<Request>,
     counts: Counts,
 }
@@ -291,6 +306,8 @@ pub struct PathReport {
     pub id: PathId,
     /// Between which addresses: the near end's own numbers, or those that the far end's host has given.
     pub pair: PairId,
+    /// Why it is there.
+    pub origin: Origin,
     /// How far it is.
     pub stage: Stage,
     /// Whether it carries streams only where no other does.
@@ -303,6 +320,8 @@ pub struct PathReport {
     pub sample: Sample,
     /// What it is taken to carry, bytes a second.
     pub rate: u64,
+    /// What it has carried of late, in both directions, bytes a second.
+    pub carries: u64,
 }
 
 /// A stream, for an operator.
@@ -316,6 +335,10 @@ pub struct StreamReport {
     pub age: Duration,
     /// Bytes from and to the local socket that have arrived.
     pub bytes: (u64, u64),
+    /// The same of late, bytes a second.
+    pub rates: (u64, u64),
+    /// For how long the other local socket has taken nothing of what was sent; none: it has all.
+    pub waits: Option<Duration>,
     /// Bytes that are kept for it.
     pub held: usize,
     /// Whether it uses all paths.
@@ -372,6 +395,7 @@ impl Session {
             acks_late: BTreeSet::new(),
             unconfirmed: BTreeSet::new(),
             broken: BTreeSet::new(),
+            draining: BTreeSet::new(),
             small: VecDeque::new(),
             bulk: VecDeque::new(),
             flying: BTreeSet::new(),
@@ -389,6 +413,7 @@ impl Session {
             bulky: false,
             beside: false,
             samples_came: false,
+            past: past::Past::default(),
             requests: VecDeque::new(),
             counts: Counts::default(),
         }
@@ -409,6 +434,19 @@ impl Session {
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.ended
+    }
+
+    /// For how long no path has worked, or there is one. A session without streams counts from the first
+    /// of these on.
+    #[must_use]
+    pub fn down_for(&self, now: Time) -> Option<Duration> {
+        self.down.map(|since| now.since(since))
+    }
+
+    /// For how long streams wait for a path.
+    #[must_use]
+    pub fn grace(&self) -> Duration {
+        self.config.grace
     }
 
     /// Whether a path works.
@@ -458,6 +496,8 @@ impl Session {
                 ack_due: false,
                 ack_late: None,
                 acked_on: None,
+                sends: Recent::new(now),
+                receives: Recent::new(now),
                 queued: false,
                 broke: None,
             },
@@ -529,6 +569,15 @@ impl Session {
         }
     }
 
+    /// The program's host has all that the local socket was given, or takes nothing any more.
+    pub fn drained(&mut self, id: StreamId) {
+        let of = self.draining.iter().find(|(_, other)| *other == id).copied();
+        if let Some(entry) = of {
+            self.draining.remove(&entry);
+            self.requests.push_back(Request::Close(id, Some(Reason::Local)));
+        }
+    }
+
     /// What the local socket is to be given.
     #[must_use]
     pub fn ready(&self, stream: StreamId) -> [&[u8]; 2] {
@@ -540,6 +589,7 @@ impl Session {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let spare = GROWTH_BYTES_MAX.saturating_sub(self.grown);
         self.grown += stream.incoming.wrote(count, spare, now);
+        stream.receives.note(stream.incoming.delivered(), now);
         self.counts.delivered_bytes += count as u64;
         if stream.incoming.is_whole() {
             self.requests.push_back(Request::Finish(id));
@@ -592,6 +642,19 @@ impl Session {
         if self.forget(id).is_some() {
             self.counts.reset += u64::from(reason.is_some());
             self.requests.push_back(Request::Close(id, reason));
+        }
+    }
+
+    /// The peer has reset a stream.
+    fn reset_by_peer(&mut self, id: StreamId, reason: Reason, now: Time) {
+        // Only a program's own end is one that others wait for: the link's are said at once.
+        let waits = reason == Reason::Local && self.draining.len() < STREAMS_MAX;
+        if !waits {
+            self.remove(id, Some(reason));
+        } else if self.forget(id).is_some() {
+            self.counts.reset += 1;
+            self.draining.insert((now.after(LAST_BYTES_MAX), id));
+            self.requests.push_back(Request::Drain(id));
         }
     }
 
@@ -659,27 +722,45 @@ impl Session {
         let report = |path: &Path| PathReport {
             id: path.id,
             pair: path.pair,
+            origin: path.origin,
             stage: path.stage,
             rests: path.rests,
             age: now.since(path.since),
             bytes: (path.sent_bytes, path.received_bytes),
             sample: path.sample,
             rate: path.rate(),
+            carries: path.carries(now),
         };
         self.paths.values().map(report).collect()
     }
 
-    /// Its streams, at most `most` of them.
+    /// The last paths that have ended, the oldest first.
+    pub fn past_paths(&self) -> impl Iterator<Item = &PastPath> {
+        self.past.iter()
+    }
+
+    /// Its streams, at most `most` of them: the busiest first.
     #[must_use]
     pub fn stream_reports(&self, most: usize, now: Time) -> Vec<StreamReport> {
-        let report = |(id, stream): (&StreamId, &Stream)| StreamReport {
-            id: *id,
+        let busy = |stream: &Stream| {
+            let sends = stream.sends.rate(stream.out.delivered(), now);
+            sends.saturating_add(stream.receives.rate(stream.incoming.delivered(), now))
+        };
+        let mut all: Vec<_> = self.streams.iter().map(|(id, one)| (busy(one), *id, one)).collect();
+        all.sort_by_key(|(busy, id, _)| (std::cmp::Reverse(*busy), *id));
+        let report = |(_, id, stream): (u64, StreamId, &Stream)| StreamReport {
+            id,
             target: stream.target.clone(),
             age: now.since(stream.opened),
             bytes: (stream.out.delivered(), stream.incoming.delivered()),
+            rates: (
+                stream.sends.rate(stream.out.delivered(), now),
+                stream.receives.rate(stream.incoming.delivered(), now),
+            ),
+            waits: stream.out.waits_since().map(|since| now.since(since)),
             held: stream.out.kept() + stream.incoming.held(),
             is_bulk: stream.out.is_bulk(),
         };
-        self.streams.iter().take(most).map(report).collect()
+        all.into_iter().take(most).map(report).collect()
     }
 }

@@ -103,7 +103,7 @@ fn lying_lengths_and_values_are_refused_before_anything_is_kept() {
     beyond.extend_from_slice(&[0xff; 16]);
     beyond.extend_from_slice(&[0, 1, 9]);
     assert_eq!(Frame::read(&beyond), Err(FrameError::Value("an offset")));
-    let reset = [&[8][..], &[0; 8], &[9]].concat();
+    let reset = [&[8][..], &[0; 8], &[10]].concat();
     assert_eq!(Frame::read(&reset), Err(FrameError::Value("reason")));
     assert!(Assembly::default().feed(&[200], |_| true).is_err());
 }

@@ -27,6 +27,7 @@ use crate::config::{ADMIN_DATABASES, Config};
 use crate::dial::Place;
 use crate::dial::server_row::ServerRow;
 use crate::limits::Limits;
+use crate::link::report::Report;
 use crate::loops::{Loops, Pool};
 use crate::mptcp::usage::MptcpUsage;
 use crate::resolve::HostRow;
@@ -177,6 +178,11 @@ pub trait Pooler: Send + Sync {
     /// Congestion control of connections, and what `auto` has decided.
     fn congestion(&self) -> Option<&CongestionUsage> {
         None
+    }
+
+    /// What the links of this process do.
+    fn links(&self) -> Vec<Arc<Report>> {
+        Vec::new()
     }
 
     /// When the process began to serve.

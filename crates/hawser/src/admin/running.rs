@@ -26,6 +26,7 @@ use crate::dial::Place;
 use crate::dial::server_row::ServerRow;
 use crate::dial::standing::Wants;
 use crate::limits::Limits;
+use crate::link::report::Report;
 use crate::login::admin::{AdminClient, AdminConsole, AdminRole};
 use crate::loops::{Loops, Pool};
 use crate::metrics::host::Hosts;
@@ -385,6 +386,9 @@ impl Pooler for Running {
         all.extend(self.service.dialler.bypass.fallbacks());
         all.extend(self.service.dialler.congestion.fallbacks());
         let config = self.service.config.load();
+        for link in self.service.dialler.links.reports() {
+            all.extend(link.fallbacks.iter().map(|what| format!("link {}: {what}", link.name)));
+        }
         all.extend(self.service.dialler.unencrypted.fallbacks(&config));
         let io = config.start.process.io;
         if let (Io::IoUring, IoHost::NoIoUring(reason)) = (io, self.service.loops.host()) {
@@ -403,6 +407,10 @@ impl Pooler for Running {
 
     fn congestion(&self) -> Option<&CongestionUsage> {
         Some(&self.service.dialler.congestion)
+    }
+
+    fn links(&self) -> Vec<Arc<Report>> {
+        self.service.dialler.links.reports()
     }
 
     fn started(&self) -> SystemTime {

@@ -22,6 +22,7 @@ use crate::config::Config;
 use crate::dial::Place;
 use crate::dial::server_row::{ServerRole, ServerRow, ServerState};
 use crate::limits::Limits;
+use crate::link::report::Report;
 use crate::loops::tests::mailboxes;
 use crate::loops::{Loops, Pool};
 use crate::mailbox::{Letter, LoopMailbox};
@@ -246,6 +247,9 @@ impl Pooler for Fake {
     }
     fn fallbacks(&self) -> Vec<String> {
         Vec::new()
+    }
+    fn links(&self) -> Vec<Arc<Report>> {
+        vec![Arc::new(crate::link::report::tests::busy())]
     }
     fn started(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH

@@ -54,16 +54,31 @@ impl CongestionUsage {
     /// Gives a TCP connection that has just been opened what `wanted` asks for. `what` names its
     /// side where that is not to be had.
     pub fn apply(&self, link: &mut Link, wanted: Congestion, what: &dyn fmt::Display) {
+        if let Some(flows) = self.give(link.as_fd(), wanted, what) {
+            link.tune(flows);
+        }
+    }
+
+    /// The same for any socket. Some: it is to be entered there, for its algorithm is to be chosen by
+    /// measurement.
+    pub fn give(
+        &self,
+        fd: impl AsFd,
+        wanted: Congestion,
+        what: &dyn fmt::Display,
+    ) -> Option<Arc<Flows>> {
         match wanted {
-            Congestion::Default => {}
-            Congestion::Fixed(algorithm) => match set_algorithm(link.as_fd(), algorithm.as_str()) {
-                Ok(()) => self.mended(what),
-                Err(error) => self.falls_back(what, error.to_string()),
-            },
-            Congestion::Auto => {
-                if *self.is_tuning.get_or_init(|| self.begin()) && is_far(link) {
-                    link.tune(self.flows.clone());
+            Congestion::Default => None,
+            Congestion::Fixed(algorithm) => {
+                match set_algorithm(&fd, algorithm.as_str()) {
+                    Ok(()) => self.mended(what),
+                    Err(error) => self.falls_back(what, error.to_string()),
                 }
+                None
+            }
+            Congestion::Auto => {
+                let tunes = *self.is_tuning.get_or_init(|| self.begin()) && is_far(&fd);
+                tunes.then(|| self.flows.clone())
             }
         }
     }
@@ -119,8 +134,8 @@ impl CongestionUsage {
 
 /// Whether a connection is worth a look: its handshake took as long as a path for which there is a
 /// choice does. It can have taken longer than the path, never less.
-fn is_far(link: &Link) -> bool {
-    hawser_sys::tcp_info::tcp_info(link.as_fd()).is_ok_and(|info| {
+fn is_far(fd: impl AsFd) -> bool {
+    hawser_sys::tcp_info::tcp_info(fd).is_ok_and(|info| {
         info.rtt_us == 0 || info.rtt_us >= hawser_core::tuner::chooser::RTT_MIN_US
     })
 }

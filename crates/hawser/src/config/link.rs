@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use hawser_core::link::session::{PATHS_MAX, Paths};
 
+use super::congestion::Congestion;
 use super::error::Rejected;
 use super::registry::{LinkEntry, Setting};
 use super::value::{Context, Raw, SettingType};
@@ -58,6 +59,8 @@ pub struct LinkConfig {
     pub peers_file: Option<PathBuf>,
     /// For how long streams wait where no path works.
     pub grace: Duration,
+    /// Congestion control of paths.
+    pub congestion: Congestion,
     /// Where `hawser link status` asks.
     pub socket: Option<PathBuf>,
     /// Which end it is.
@@ -113,8 +116,16 @@ impl LinkConfig {
                 return Err(("far", format!("far: {message}")));
             }
         };
-        let (peers_file, socket) = (entry.peers_file.clone(), entry.socket.clone());
-        Ok(Self { name: name.to_owned(), key, peers, peers_file, grace, socket, role })
+        Ok(Self {
+            name: name.to_owned(),
+            key,
+            peers,
+            peers_file: entry.peers_file.clone(),
+            grace,
+            congestion: entry.congestion,
+            socket: entry.socket.clone(),
+            role,
+        })
     }
 
     /// Whether it dials.

@@ -1093,6 +1093,9 @@ settings! {
         allow: Vec<String> = "", example "[\"127.0.0.1:5432\"]";
         /// How long connections wait while no path works, 1s to 1h.
         grace: Duration = "20s", example "\"45s\"", unit Seconds;
+        /// The congestion control of this end's paths, as `congestion` in `[listen]` is for clients: of what
+        /// this end sends.
+        congestion: Congestion = "default", example "\"auto\"";
         /// A unix socket for `hawser link status` and `hawser link top`, for its user alone.
         socket: Option<PathBuf> = "not set", example "\"/run/hawser/link.sock\"";
     }

@@ -7,9 +7,10 @@
 //! # Invariants
 //! * of a local socket no more is read than the session has room for
 //! * a stream that ends with a reason has its local socket reset, never closed in order
-//! * what a local socket gave before it broke is delivered before the stream is reset
+//! * what a local socket gave before it broke is delivered before the stream is reset, and has reached the
+//!   host of the program there before that one's connection is
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -17,18 +18,21 @@ use std::time::Duration;
 
 use hawser_core::link::frame::Reason;
 use hawser_core::link::path::PathEnd;
-use hawser_core::link::session::{Notice, Request, Session, Unsent};
+use hawser_core::link::session::{Notice, PAST_MAX, Request, Session, Unsent};
 use hawser_core::link::{PathId, StreamId};
 use hawser_core::paths::action::PairId;
 use hawser_core::time::Time;
 use hawser_sys::dial::{close_with_reset, dial_from, dial_result};
 use hawser_sys::epoll::{Epoll, Event};
 use hawser_sys::stream::{TcpOptions, recv, send_vectored, set_tcp_options, shutdown_sending};
+use hawser_sys::tcp_info::{TcpInfo, tcp_info};
 use tracing::{info, warn};
 
 use super::connection::{Broken, Connection, Phase};
 use super::keys::PublicKey;
 use super::resolving::Resolving;
+use crate::cc::usage::CongestionUsage;
+use crate::config::Congestion;
 
 /// Bytes that a path is given at once.
 const WRITE_BYTES: usize = 64 << 10;
@@ -38,6 +42,8 @@ const READS_MAX: usize = 4;
 pub const DIAL_MAX: Duration = Duration::from_secs(5);
 /// Pairs of addresses that a far end tells apart.
 const PAIRS_MAX: usize = 256;
+/// How often local sockets are looked at that still hold a broken peer's last bytes.
+const DRAIN_EACH: Duration = Duration::from_millis(20);
 /// Keepalive of local sockets: a program whose host has gone is found out.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
@@ -128,6 +134,8 @@ pub struct Around<'a> {
     pub dialling: Option<&'a Dialling>,
     /// The far end: what may be reached.
     pub targets: &'a BTreeSet<String>,
+    /// What congestion control paths have.
+    pub congestion: (&'a CongestionUsage, Congestion),
     /// Now.
     pub now: Time,
 }
@@ -140,6 +148,8 @@ enum LocalPhase {
     Open,
     /// Nothing can be written to it any more: what it has sent is read, then the stream is reset.
     Broken,
+    /// The stream has ended, and is reset here once the program's host has all.
+    Draining,
 }
 
 impl LocalPhase {
@@ -179,11 +189,16 @@ pub struct Carrier {
     locals: BTreeMap<StreamId, Local>,
     paths_to_read: BTreeSet<PathId>,
     locals_to_serve: BTreeSet<StreamId>,
+    /// Local sockets that still hold a broken peer's last bytes, and when they are looked at next.
+    draining: BTreeSet<StreamId>,
+    drain_at: Time,
     sampled: Time,
     dials: usize,
     /// Near: paths whose far end's name is looked up. Far: the pairs of addresses that paths came by.
     resolving: BTreeMap<PathId, PairId>,
     pairs: BTreeMap<(IpAddr, IpAddr), PairId>,
+    /// Addresses of paths that have ended, for as many as the session reports.
+    past: VecDeque<(PathId, (IpAddr, SocketAddr))>,
     /// Streams that had sent nothing when the session ended.
     unsent: Vec<(OwnedFd, Unsent)>,
     over: bool,
@@ -202,10 +217,13 @@ impl Carrier {
             locals: BTreeMap::new(),
             paths_to_read: BTreeSet::new(),
             locals_to_serve: BTreeSet::new(),
+            draining: BTreeSet::new(),
+            drain_at: Time::ZERO,
             sampled: Time::ZERO,
             dials: number as usize,
             resolving: BTreeMap::new(),
             pairs: BTreeMap::new(),
+            past: VecDeque::new(),
             unsent: Vec::new(),
             over: false,
         }
@@ -241,9 +259,10 @@ impl Carrier {
     /// The connection: it is to be refused.
     pub fn join(
         &mut self,
-        connection: Connection,
+        mut connection: Connection,
         around: &mut Around<'_>,
     ) -> Result<(), Box<Connection>> {
+        connection.use_congestion(around.congestion.0, around.congestion.1);
         let pair = self.pair_of(&connection);
         let Ok(path) = self.session.join(pair, around.now) else {
             return Err(Box::new(connection));
@@ -273,10 +292,30 @@ impl Carrier {
         *self.pairs.entry((own, peer.ip())).or_insert(next)
     }
 
-    /// Its paths' addresses: its own, and the peer's.
+    /// Its paths' addresses, its own and the peer's: also of the last that have ended.
     #[must_use]
     pub fn addresses(&self, path: PathId) -> Option<(IpAddr, SocketAddr)> {
-        self.paths.get(&path).and_then(Connection::addresses)
+        let past = || self.past.iter().find(|(id, _)| *id == path).map(|(_, addresses)| *addresses);
+        self.paths.get(&path).map_or_else(past, Connection::addresses)
+    }
+
+    /// Which congestion control a path has.
+    #[must_use]
+    pub fn congestion(&self, path: PathId) -> Option<String> {
+        self.paths.get(&path).and_then(Connection::congestion)
+    }
+
+    /// The session has no use for a path any more.
+    fn drop_path(&mut self, id: PathId) {
+        self.resolving.remove(&id);
+        // Refusals and the like are on their way; a dead one has nothing to lose.
+        let Some(path) = self.paths.remove(&id) else { return };
+        if let Some(addresses) = path.addresses() {
+            if self.past.len() == PAST_MAX {
+                self.past.pop_front();
+            }
+            self.past.push_back((id, addresses));
+        }
     }
 
     /// The near end: a program has connected and wants to reach `target`.
@@ -418,6 +457,9 @@ impl Carrier {
         if self.paths.keys().any(|path| self.session.wants_sample(*path)) {
             wait = wait.min(self.session.samples_each());
         }
+        if !self.draining.is_empty() {
+            wait = wait.min(self.drain_at.since(now));
+        }
         let dialling = self.paths.values().filter(|path| path.phase() != Phase::Open);
         let dials = dialling.map(|path| path.since);
         let connects = self.locals.values().filter(|local| local.phase.is_early());
@@ -434,6 +476,7 @@ impl Carrier {
         for id in std::mem::take(&mut self.locals_to_serve) {
             self.serve_local(id, around);
         }
+        self.drain(around.now);
         self.sample(around);
         self.expire(around);
         self.session.tick(around.now);
@@ -445,6 +488,7 @@ impl Carrier {
         if path.phase() != Phase::Open {
             match path.advance(around.buffer) {
                 Ok(true) => {
+                    path.use_congestion(around.congestion.0, around.congestion.1);
                     info!(link = self.name, path = id.0, "both ends are proved");
                     self.session.dialled(id, around.now);
                 }
@@ -500,7 +544,26 @@ impl Carrier {
             }
         };
         if let Err(broken) = result {
+            self.read_last(id, around);
             self.path_broke(id, &broken, around.now);
+        }
+    }
+
+    /// A path can be written no more. What its peer has said before may still be there to read: that its
+    /// process ends, for one.
+    fn read_last(&mut self, id: PathId, around: &mut Around<'_>) {
+        let Some(path) = self.paths.get_mut(&id) else { return };
+        path.happened(true, false);
+        let session = &mut self.session;
+        // Nothing comes after: what the kernel holds is the bound.
+        while path.is_readable() && !session.has_ended() {
+            let read = path.read(around.buffer, |plain| {
+                session.received(id, plain, around.now);
+                !session.has_ended()
+            });
+            if read.is_err() {
+                return;
+            }
         }
     }
 
@@ -538,13 +601,7 @@ impl Carrier {
             match request {
                 Request::Dial(path, pair) => self.dial(path, pair, around),
                 Request::Write(path) => self.write_path(path, around),
-                Request::Drop(path) => {
-                    self.resolving.remove(&path);
-                    if let Some(path) = self.paths.remove(&path) {
-                        // Refusals and the like are on their way; a dead one has nothing to lose.
-                        drop(path);
-                    }
-                }
+                Request::Drop(path) => self.drop_path(path),
                 Request::Connect(stream, target) => self.connect(stream, &target, around),
                 Request::Deliver(stream) | Request::Room(stream) => {
                     self.serve_local(stream, around);
@@ -557,6 +614,15 @@ impl Carrier {
                         local.finish = Finish::Due;
                     }
                     self.serve_local(stream, around);
+                }
+                Request::Drain(stream) => {
+                    self.locals_to_serve.remove(&stream);
+                    if let Some(local) = self.locals.get_mut(&stream) {
+                        local.phase = LocalPhase::Draining;
+                    }
+                    self.draining.insert(stream);
+                    self.drain_at = around.now;
+                    self.drain(around.now);
                 }
                 Request::Reopen(stream, unsent) => self.release(stream, unsent, around),
                 Request::Close(stream, reason) => self.close(stream, reason),
@@ -579,8 +645,26 @@ impl Carrier {
         }
     }
 
+    /// Looks whether the programs' hosts have what local sockets were given before their streams ended.
+    fn drain(&mut self, now: Time) {
+        if self.draining.is_empty() || now < self.drain_at {
+            return;
+        }
+        self.drain_at = now.after(DRAIN_EACH);
+        for id in &self.draining {
+            let fd = self.locals.get(id).and_then(|local| local.fd.as_ref());
+            // (A pool's is no TCP socket: the kernel has all at once.)
+            let info = fd.and_then(|fd| tcp_info(fd).ok());
+            let holds = |info: &TcpInfo| info.unacked_segments > 0 || info.unsent > Some(0);
+            if !info.is_some_and(|info| !info.is_closed && holds(&info)) {
+                self.session.drained(*id);
+            }
+        }
+    }
+
     fn close(&mut self, stream: StreamId, reason: Option<Reason>) {
         self.locals_to_serve.remove(&stream);
+        self.draining.remove(&stream);
         let Some(local) = self.locals.remove(&stream) else { return };
         match (local.fd, reason) {
             (Some(fd), Some(reason)) => {
@@ -625,7 +709,8 @@ impl Carrier {
             let to = **usable.get(self.dials % usable.len().max(1)).ok_or_else(none)?;
             let fd = dial_from(from.unwrap_or(any(to)), 0, to)?;
             let tls = super::proof::begin_near(&dialling.tls).map_err(io::Error::other)?;
-            let connection = Connection::new(fd, tls, Phase::Connecting, around.now)?;
+            let mut connection = Connection::new(fd, tls, Phase::Connecting, around.now)?;
+            connection.dials(from.unwrap_or(any(to)), to);
             around.epoll.add(connection.fd(), number)?;
             Ok(connection)
         })();
@@ -823,6 +908,7 @@ mod tests {
         resolving: Resolving,
         buffer: Vec<u8>,
         dialling: Option<Dialling>,
+        congestion: CongestionUsage,
         now: Time,
     }
 
@@ -833,6 +919,7 @@ mod tests {
                 resolving: Resolving::new().unwrap(),
                 buffer: vec![0; 64 << 10],
                 dialling: None,
+                congestion: CongestionUsage::default(),
                 now: Time::from_micros(1_000_000),
             }
         }
@@ -844,6 +931,7 @@ mod tests {
                 buffer: &mut self.buffer,
                 dialling: self.dialling.as_ref(),
                 targets: &BTreeSet::new(),
+                congestion: (&self.congestion, Congestion::Default),
                 now: self.now,
             })
         }
@@ -1007,6 +1095,108 @@ mod tests {
         );
         host.with(|around| carrier.end_unknown(&[key.public()], around));
         assert!(carrier.paths.is_empty());
+    }
+
+    /// The near end of a session whose path to `peer` is up.
+    fn with_path(host: &mut Host, listener: &TcpListener) -> (Carrier, Connection) {
+        let key = throw_away();
+        let known = Arc::new(arc_swap::ArcSwap::from_pointee(vec![key.public()]));
+        let tls = super::super::proof::near(&key, &known).unwrap();
+        let to = listener.local_addr().unwrap().to_string();
+        host.dialling = Some(Dialling { pairs: vec![Pair { from: None, to }], tls });
+        let mut carrier = near(host);
+        host.turn(&mut carrier);
+        let accepting = super::super::proof::far(&key, &known).unwrap();
+        let tls = super::super::proof::begin_far(&accepting).unwrap();
+        let fd = OwnedFd::from(listener.accept().unwrap().0);
+        let mut peer = Connection::new(fd, tls, Phase::Shaking, host.now).unwrap();
+        let mut hello = Vec::new();
+        for _ in 0..20 {
+            host.turn(&mut carrier);
+            peer.happened(true, true);
+            if peer.advance(&mut [0; 4096]).unwrap() {
+                let take = |plain: &[u8]| {
+                    hello.extend_from_slice(plain);
+                    true
+                };
+                peer.read(&mut [0; 4096], take).unwrap();
+            }
+            if !hello.is_empty() {
+                break;
+            }
+        }
+        let mut welcome = Vec::new();
+        Frame::Welcome { version: 1 }.write(&mut welcome);
+        peer.write(&welcome).unwrap();
+        for _ in 0..3 {
+            host.turn(&mut carrier);
+        }
+        assert!(carrier.session.is_up());
+        (carrier, peer)
+    }
+
+    #[test]
+    fn what_a_peer_said_before_it_reset_a_path_is_read_though_a_write_fails_first() {
+        let mut host = Host::new();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (mut carrier, mut peer) = with_path(&mut host, &listener);
+        let mut bye = Vec::new();
+        Frame::Bye.write(&mut bye);
+        peer.write(&bye).unwrap();
+        peer.close();
+        // A program connects before the path is read.
+        let local = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut program = TcpStream::connect(local.local_addr().unwrap()).unwrap();
+        let fd = OwnedFd::from(local.accept().unwrap().0);
+        host.with(|around| {
+            carrier.open(fd, "db:1", around);
+            carrier.requests(around);
+        });
+        assert!(carrier.session.has_ended(), "the peer has said that it ends");
+        assert_eq!(program.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn a_program_that_reads_late_has_a_target_s_last_words_before_the_reset() {
+        let mut host = Host::new();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (mut carrier, mut peer) = with_path(&mut host, &listener);
+        let local = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut program = TcpStream::connect(local.local_addr().unwrap()).unwrap();
+        let fd = OwnedFd::from(local.accept().unwrap().0);
+        host.with(|around| carrier.open(fd, "db:1", around));
+        // More than the window of a program that reads nothing.
+        let mut frames = Vec::new();
+        for offset in (0..256_000).step_by(16_000) {
+            Frame::Data { stream: S, offset, bytes: &[7; 16_000] }.write(&mut frames);
+        }
+        peer.happened(true, true);
+        peer.write(&frames).unwrap();
+        for _ in 0..5 {
+            host.turn(&mut carrier);
+            peer.flush().unwrap();
+        }
+        let delivered = carrier.session.counts().delivered_bytes;
+        assert!(delivered > 100_000, "{delivered}");
+        let mut reset = Vec::new();
+        Frame::Reset { stream: S, reason: Reason::Local }.write(&mut reset);
+        peer.write(&reset).unwrap();
+        for _ in 0..5 {
+            host.turn(&mut carrier);
+        }
+        program.set_nonblocking(true).unwrap();
+        let (mut got, mut buffer) = (0, vec![0; 1 << 20]);
+        let end = loop {
+            match program.read(&mut buffer) {
+                Ok(count) => got += count as u64,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    host.now = host.now.after(DRAIN_EACH);
+                    host.turn(&mut carrier);
+                }
+                Err(error) => break error.kind(),
+            }
+        };
+        assert_eq!((got, end), (delivered, ErrorKind::ConnectionReset));
     }
 
     #[test]

@@ -10,11 +10,11 @@ use hawser_core::link::session::{PATHS_MAX, Paths};
 use hawser_sys::process::raise_descriptor_limit;
 
 use super::keys::{Key, PublicKey};
-use super::report;
 use super::resolving::{split, with_port};
-use super::worker::{Far, Forward, Near, Options, Role, Worker};
+use super::worker::{Far, Forward, Near, Options, Role, Within, Worker};
+use super::{report, top};
 use crate::cli::print;
-use crate::config::{LINK_PORT_DEFAULT, LogFormat, LogLevel};
+use crate::config::{Congestion, LINK_PORT_DEFAULT, LogFormat, LogLevel};
 use crate::logging;
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 69 no running link.";
@@ -38,6 +38,8 @@ enum Command {
     Dial(Dial),
     /// What a running one is doing: paths and streams.
     Status(Status),
+    /// Watch a running one in the terminal: paths, streams, what each carries.
+    Top(Top),
 }
 
 #[derive(Debug, Args)]
@@ -64,7 +66,10 @@ struct Common {
     /// How long connections wait while no path works, as in 20s.
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = seconds)]
     grace: Duration,
-    /// A unix socket for `hawser link status`.
+    /// Congestion control of paths: default, auto, or an algorithm's name.
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = congestion)]
+    congestion: Congestion,
+    /// A unix socket for `hawser link status` and `top`.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
@@ -112,12 +117,35 @@ struct Status {
     json: bool,
 }
 
+#[derive(Debug, Args)]
+struct Top {
+    /// The socket of a running one.
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// Time between two looks, as in 1s.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    interval: Duration,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let number = text.strip_suffix('s').unwrap_or(text).parse().ok();
+    let time = number.and_then(|number| Duration::try_from_secs_f64(number).ok());
+    let allowed = Duration::from_millis(100)..=Duration::from_secs(3600);
+    time.filter(|time| allowed.contains(time))
+        .ok_or_else(|| "seconds, as in 1s: 0.1s to 1h".to_owned())
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     let number = text.strip_suffix('s').unwrap_or(text);
     let wrong = || "seconds, as in 20s: 1s to 1h".to_owned();
     let time = number.parse().ok().and_then(|number| Duration::try_from_secs_f64(number).ok());
     let allowed = Duration::from_secs(1)..=Duration::from_secs(3600);
     time.filter(|time| allowed.contains(time)).ok_or_else(wrong)
+}
+
+fn congestion(text: &str) -> Result<Congestion, String> {
+    Congestion::from_word(text)
+        .ok_or_else(|| "default, auto, or an algorithm, as in bbr".to_owned())
 }
 
 fn paths(text: &str) -> Result<Paths, String> {
@@ -152,6 +180,7 @@ impl Link {
         let result = match self.command {
             Command::Keygen(arguments) => keygen(&arguments),
             Command::Status(arguments) => return status(&arguments),
+            Command::Top(arguments) => return top(&arguments),
             Command::Accept(arguments) => accept(arguments),
             Command::Dial(arguments) => dial(arguments),
         };
@@ -180,11 +209,21 @@ fn status(arguments: &Status) -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(report) => {
-            print(&report.to_text());
+            print(&report.to_text(usize::MAX));
             ExitCode::SUCCESS
         }
         Err(error) => {
             eprintln!("hawser link: no link answers at {}: {error}", arguments.socket.display());
+            ExitCode::from(ABSENT)
+        }
+    }
+}
+
+fn top(arguments: &Top) -> ExitCode {
+    match top::run(&arguments.socket, arguments.interval) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("hawser link: no link is shown from {}: {error}", arguments.socket.display());
             ExitCode::from(ABSENT)
         }
     }
@@ -199,6 +238,7 @@ impl Common {
             peers: self.peer,
             peers_file: self.peers,
             grace: self.grace,
+            congestion: self.congestion,
             socket: self.socket,
             role,
         })
@@ -227,7 +267,7 @@ fn run(options: Options) -> Result<(), String> {
     if let Err(error) = raise_descriptor_limit() {
         tracing::warn!("the limit on open files stays as it is: {error}");
     }
-    let mut worker = Worker::open(options, true)?;
+    let mut worker = Worker::open(options, Within::Process)?;
     for address in worker.addresses() {
         print(&format!("listens on {address}\n"));
     }

@@ -17,6 +17,8 @@ use std::time::Duration;
 
 use hawser_core::link::sample::Sample;
 use hawser_core::time::Time;
+use hawser_sys::congestion::algorithm;
+use hawser_sys::congestion::flows::Entry;
 use hawser_sys::dial::{close_with_reset, dial_result};
 use hawser_sys::stream::{
     LocalAddress, TcpOptions, local_address, peer_address, recv, send, set_tcp_options,
@@ -26,6 +28,8 @@ use hawser_sys::tcp_info::tcp_info;
 
 use super::keys::PublicKey;
 use super::proof::peer;
+use crate::cc::usage::CongestionUsage;
+use crate::config::Congestion;
 
 /// Bytes that wait in the kernel: at 10 Mbit/s a tenth of a second's.
 const UNSENT_BYTES: u32 = 128 << 10;
@@ -47,6 +51,8 @@ pub enum Phase {
 
 /// A path.
 pub struct Connection {
+    /// Before `fd`: it leaves the list of those whose congestion control may change before that is closed.
+    tuned: Option<Entry>,
     fd: OwnedFd,
     tls: rustls::Connection,
     phase: Phase,
@@ -57,7 +63,8 @@ pub struct Connection {
     writable: bool,
     /// When it was begun.
     pub since: Time,
-    acked_before: u64,
+    /// Its own address and the peer's: they stay known when it has broken.
+    addresses: Option<(IpAddr, SocketAddr)>,
     /// [`Connection::leave`] has sent all.
     said_all: bool,
 }
@@ -106,7 +113,8 @@ impl Connection {
         };
         set_tcp_options(&fd, &options)?;
         set_unsent_bytes_max(&fd, UNSENT_BYTES)?;
-        Ok(Self {
+        let mut connection = Self {
+            tuned: None,
             fd,
             tls,
             phase,
@@ -115,9 +123,25 @@ impl Connection {
             readable: phase != Phase::Connecting,
             writable: phase != Phase::Connecting,
             since: now,
-            acked_before: 0,
+            addresses: None,
             said_all: false,
-        })
+        };
+        if phase != Phase::Connecting {
+            connection.look_up_addresses();
+        }
+        Ok(connection)
+    }
+
+    fn look_up_addresses(&mut self) {
+        let (Ok(own), Ok(peer)) = (local_address(&self.fd), peer_address(&self.fd)) else { return };
+        if let LocalAddress::Internet(own) = own {
+            self.addresses = Some((own.ip(), peer));
+        }
+    }
+
+    /// Until it is connected: where it is dialled from, and where to.
+    pub fn dials(&mut self, from: IpAddr, to: SocketAddr) {
+        self.addresses = Some((from, to));
     }
 
     /// How far it is.
@@ -129,8 +153,20 @@ impl Connection {
     /// Its own address and the peer's.
     #[must_use]
     pub fn addresses(&self) -> Option<(IpAddr, SocketAddr)> {
-        let LocalAddress::Internet(own) = local_address(&self.fd).ok()? else { return None };
-        Some((own.ip(), peer_address(&self.fd).ok()?))
+        self.addresses
+    }
+
+    /// Gives it the congestion control that is wanted: once it is proved, for what is chosen depends on its
+    /// round trip.
+    pub fn use_congestion(&mut self, usage: &CongestionUsage, wanted: Congestion) {
+        let flows = usage.give(&self.fd, wanted, &"paths of the link");
+        self.tuned = flows.map(|flows| flows.enter(&self.fd));
+    }
+
+    /// Its congestion control.
+    #[must_use]
+    pub fn congestion(&self) -> Option<String> {
+        algorithm(&self.fd).ok()
     }
 
     /// Its socket.
@@ -175,6 +211,7 @@ impl Connection {
             dial_result(&self.fd).map_err(Broken::Socket)?;
             self.phase = Phase::Shaking;
             self.readable = true;
+            self.look_up_addresses();
         }
         if self.phase == Phase::Shaking {
             // What comes with the last of the handshake stays for the first read.
@@ -306,8 +343,6 @@ impl Connection {
     #[must_use]
     pub fn sample(&mut self) -> Option<Sample> {
         let info = tcp_info(&self.fd).ok()?;
-        let acked = info.bytes_acked.unwrap_or(0);
-        self.acked_before = acked;
         let under_way = u64::from(info.unacked_segments) * u64::from(info.segment_bytes);
         let waiting =
             u64::from(info.unsent.unwrap_or(0)) + (self.cipher.len() - self.cipher_at) as u64;
@@ -317,11 +352,12 @@ impl Connection {
             rtt_min_us: info.rtt_min_us.unwrap_or(0),
             delivery_rate: info.delivery_rate.unwrap_or(0),
             is_application_limited: info.is_application_limited,
-            acked_bytes: acked,
+            acked_bytes: info.bytes_acked.unwrap_or(0),
             outstanding_bytes: under_way + waiting,
             unsent_bytes: waiting,
             window_bytes: u64::from(info.window) * u64::from(info.segment_bytes),
             segments_again: info.segments_again,
+            segments_sent: info.segments_sent.unwrap_or(0),
             timeouts: info.timeouts.into(),
         })
     }
@@ -349,6 +385,7 @@ impl Connection {
 
     /// Closes it at once.
     pub fn close(self) {
+        drop(self.tuned);
         close_with_reset(self.fd);
     }
 }

@@ -1,4 +1,4 @@
-//! What other threads ask of a link's worker.
+//! What other threads ask of a link's worker, and what it says of itself.
 //!
 //! # Invariants
 //! * at most [`ORDERS_MAX`] orders wait
@@ -7,11 +7,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hawser_sys::eventfd::EventFd;
 
 use super::keys::PublicKey;
+use super::report::Report;
 
 /// Orders that may wait: a pool that dials more at once is told that the link is busy.
 pub const ORDERS_MAX: usize = 4096;
@@ -37,11 +38,13 @@ pub enum Order {
 pub struct Control {
     pub(super) wake: EventFd,
     orders: Mutex<VecDeque<Order>>,
+    /// What the worker has last said of itself: read without waiting for it.
+    report: Mutex<Option<Arc<Report>>>,
 }
 
 impl Control {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { wake: EventFd::new()?, orders: Mutex::default() })
+        Ok(Self { wake: EventFd::new()?, orders: Mutex::default(), report: Mutex::default() })
     }
 
     fn orders(&self) -> MutexGuard<'_, VecDeque<Order>> {
@@ -60,6 +63,16 @@ impl Control {
         orders.push_back(order);
         drop(orders);
         self.wake.signal()
+    }
+
+    /// What the worker is doing, as of a second ago at most; none before it runs.
+    #[must_use]
+    pub fn report(&self) -> Option<Arc<Report>> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn publish(&self, report: Report) {
+        *self.report.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(report));
     }
 
     pub(super) fn take(&self) -> VecDeque<Order> {

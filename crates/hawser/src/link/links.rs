@@ -22,7 +22,8 @@ use tracing::{error, info};
 
 use super::control::{Control, Order};
 use super::keys::Key;
-use super::worker::{Far, Near, Options, Role, Worker, peers_of};
+use super::report::Report;
+use super::worker::{Far, Near, Options, Role, Within, Worker, peers_of};
 use crate::config::{LinkConfig, LinkRole};
 
 /// The ends of links of this process.
@@ -39,7 +40,7 @@ struct Running {
 impl Running {
     fn start(config: &LinkConfig) -> Result<Self, String> {
         let of = |message: String| format!("[link.{}]: {message}", config.name);
-        let worker = Worker::open(options(config).map_err(of)?, false).map_err(of)?;
+        let worker = Worker::open(options(config).map_err(of)?, Within::Serve).map_err(of)?;
         for address in worker.addresses() {
             info!(link = config.name, %address, "a link listens");
         }
@@ -82,6 +83,7 @@ fn options(config: &LinkConfig) -> Result<Options, String> {
         peers: config.peers.clone(),
         peers_file: config.peers_file.clone(),
         grace: config.grace,
+        congestion: config.congestion,
         socket: config.socket.clone(),
         role,
     })
@@ -176,6 +178,15 @@ impl Links {
         carried.set_nonblocking(true)?;
         one.control.give(Order::Open(carried, target.to_owned()))?;
         Ok(own)
+    }
+
+    /// What they do, as of a second ago at most, by their names. One whose thread has ended has no
+    /// report: its end is in the log.
+    #[must_use]
+    pub fn reports(&self) -> Vec<Arc<Report>> {
+        let running = self.running();
+        let live = running.values().filter(|one| !one.thread.is_finished());
+        live.filter_map(|one| one.control.report()).collect()
     }
 
     /// Ends all.

@@ -38,8 +38,10 @@ use super::connection::{Connection, Phase};
 use super::control::{Control, Order};
 use super::keys::{Key, PublicKey, read_peers};
 use super::proof::{self, Peers};
-use super::report::Report;
+use super::report::{Report, Totals};
 use super::resolving::Resolving;
+use crate::cc::usage::CongestionUsage;
+use crate::config::Congestion;
 use crate::process::random_bytes;
 
 /// Read at once from a socket.
@@ -57,6 +59,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// How long paths may take to tell their peers that the process ends.
 const LEAVE_MAX: Duration = Duration::from_millis(200);
+/// How often a worker within `hawser serve` says what it is doing.
+const PUBLISH_EACH: Duration = Duration::from_secs(1);
 /// How long a reader of the report may take.
 const REPORT_WAIT: Duration = Duration::from_millis(200);
 
@@ -114,6 +118,15 @@ pub enum Role {
     Far(Far),
 }
 
+/// Where a worker runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Within {
+    /// A process of its own, whose signals are for it.
+    Process,
+    /// `hawser serve`, which gives it orders and reads what it publishes.
+    Serve,
+}
+
 /// A link, as it is started.
 #[derive(Debug)]
 pub struct Options {
@@ -127,6 +140,8 @@ pub struct Options {
     pub peers_file: Option<PathBuf>,
     /// For how long streams wait where no path works.
     pub grace: Duration,
+    /// Congestion control of paths.
+    pub congestion: Congestion,
     /// Where reports are asked for.
     pub socket: Option<PathBuf>,
     /// Which end.
@@ -170,12 +185,17 @@ pub struct Worker {
     paths: Paths,
     accepting: Option<Arc<rustls::ServerConfig>>,
     targets: BTreeSet<String>,
+    congestion: (CongestionUsage, Congestion),
     carriers: BTreeMap<u64, Carrier>,
     next_carrier: u64,
     newcomers: BTreeMap<u64, Newcomer>,
     next_newcomer: u64,
     buffer: Vec<u8>,
     began: Time,
+    /// What sessions have counted that have ended.
+    past: Totals,
+    /// When [`Control::report`] is due to be made anew, if it is read.
+    publish_at: Option<Time>,
 }
 
 fn now() -> Time {
@@ -199,8 +219,8 @@ impl Worker {
     ///
     /// # Errors
     /// What cannot be had, in words.
-    pub fn open(options: Options, catches_signals: bool) -> Result<Self, String> {
-        let Options { name, key, peers, peers_file, grace, socket, role } = options;
+    pub fn open(options: Options, within: Within) -> Result<Self, String> {
+        let Options { name, key, peers, peers_file, grace, congestion, socket, role } = options;
         let known = peers_of(&peers, peers_file.as_deref())?;
         match &peers_file {
             None if known.is_empty() => {
@@ -216,10 +236,11 @@ impl Worker {
         let epoll = Epoll::new().map_err(|e| text(&e))?;
         let resolving = Resolving::new().map_err(|e| text(&e))?;
         let control = Arc::new(Control::new().map_err(|e| text(&e))?);
-        let signals = if catches_signals {
-            Some(catch_signals(&[SIGHUP, SIGINT, SIGTERM]).map_err(|e| text(&e))?)
-        } else {
-            None
+        let signals = match within {
+            Within::Process => {
+                Some(catch_signals(&[SIGHUP, SIGINT, SIGTERM]).map_err(|e| text(&e))?)
+            }
+            Within::Serve => None,
         };
         let own = SocketFile { mode: Some(0o600), ..SocketFile::default() };
         let reports = socket
@@ -243,12 +264,15 @@ impl Worker {
             paths: Paths::Auto,
             accepting: None,
             targets: BTreeSet::new(),
+            congestion: (CongestionUsage::default(), congestion),
             carriers: BTreeMap::new(),
             next_carrier: 0,
             newcomers: BTreeMap::new(),
             next_newcomer: 0,
             buffer: vec![0; READ_BYTES],
             began: now(),
+            past: Totals::default(),
+            publish_at: (within == Within::Serve).then(now),
         };
         worker.take_role(role, &key)?;
         worker.watch().map_err(|error| format!("epoll: {error}"))?;
@@ -322,6 +346,7 @@ impl Worker {
         loop {
             self.begin_session();
             let moment = now();
+            self.publish(moment);
             let wait = self.longest_wait(moment);
             self.epoll.wait(&mut events, wait)?;
             let moment = now();
@@ -336,8 +361,11 @@ impl Worker {
 
     /// The near end always has a session. It goes on with what was never sent in the one before.
     fn begin_session(&mut self) {
-        let over = self.carriers.extract_if(.., |_, carrier| carrier.is_over());
-        let unsent: Vec<_> = over.flat_map(|(_, mut carrier)| carrier.take_unsent()).collect();
+        let mut unsent = Vec::new();
+        for (_, mut over) in self.carriers.extract_if(.., |_, carrier| carrier.is_over()) {
+            self.past = self.past.plus(over.session().counts());
+            unsent.extend(over.take_unsent());
+        }
         if self.dialling.is_none() || !self.carriers.is_empty() {
             return;
         }
@@ -375,7 +403,9 @@ impl Worker {
         let greetings = greetings.map(|one| one.connection.since.after(GREETING_MAX).since(moment));
         let pauses = self.listeners.iter().filter(|one| one.readable);
         let pauses = pauses.filter_map(|one| one.pauses).map(|until| until.since(moment));
-        carriers.chain(greetings).chain(pauses).min().unwrap_or(WAIT_MAX).min(WAIT_MAX)
+        let publishes = self.publish_at.map(|at| at.since(moment));
+        let all = carriers.chain(greetings).chain(pauses).chain(publishes);
+        all.min().unwrap_or(WAIT_MAX).min(WAIT_MAX)
     }
 
     /// Whether it is to end.
@@ -496,6 +526,7 @@ impl Worker {
             buffer: &mut self.buffer,
             dialling: self.dialling.as_ref(),
             targets: &self.targets,
+            congestion: (&self.congestion.0, self.congestion.1),
             now: moment,
         };
         if let Some(carrier) = self.carriers.get_mut(&number) {
@@ -637,7 +668,16 @@ impl Worker {
     #[must_use]
     pub fn report(&self, moment: Time) -> Report {
         let sessions = self.carriers.values().filter(|carrier| !carrier.is_over());
-        Report::of(&self.name, sessions, moment.since(self.began), moment)
+        let report = Report::of(&self.name, self.past, sessions, moment.since(self.began), moment);
+        Report { fallbacks: self.congestion.0.fallbacks(), ..report }
+    }
+
+    /// Makes the report anew that others read, if that is due.
+    fn publish(&mut self, moment: Time) {
+        if self.publish_at.is_some_and(|at| at <= moment) {
+            self.control.publish(self.report(moment));
+            self.publish_at = Some(moment.after(PUBLISH_EACH));
+        }
     }
 
     fn answer_reports(&self, moment: Time) {

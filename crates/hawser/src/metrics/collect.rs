@@ -185,7 +185,7 @@ impl Collector for Collect {
 }
 
 /// A family of gauges.
-fn gauges<'a, const N: usize>(
+pub(super) fn gauges<'a, const N: usize>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
@@ -204,7 +204,7 @@ fn gauges<'a, const N: usize>(
 }
 
 /// A family of counters.
-fn counts<'a, const N: usize>(
+pub(super) fn counts<'a, const N: usize>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
@@ -450,6 +450,7 @@ fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
     gauges(encoder, "event_loop_host", help, [([("io", pooler.loops().host().name())], 1)])?;
     mptcp(encoder, pooler)?;
     bypass(encoder, pooler)?;
+    super::links::encode(encoder, &pooler.links())?;
     if let Some(congestion) = pooler.congestion() {
         let help = "Decisions of the congestion setting auto about a destination, see the log";
         let mut family =

@@ -115,6 +115,15 @@ async fn both_formats_can_be_parsed_strictly_and_show_the_pools_counters() {
         assert_eq!(bucket("0.0001"), 1.0);
         assert_eq!(bucket("26.2144"), 1.0);
         assert_eq!(bucket("+Inf"), 2.0);
+        let session = "link=\"main\",session=\"main\"";
+        let line = format!("{{{session},own=\"10.0.0.1\",peer=\"10.0.0.2\"}}");
+        assert_eq!(values["hawser_link_streams_opened_total{link=\"main\"}"], 4.0);
+        assert_eq!(values[&format!("hawser_link_paths{{{session},state=\"up\"}}")], 1.0);
+        assert_eq!(values[&format!("hawser_link_paths{{{session},state=\"resting\"}}")], 0.0);
+        assert_eq!(values[&format!("hawser_link_stall_seconds{{{session}}}")], 4.2);
+        assert_eq!(values[&format!("hawser_link_line_carries_bytes{line}")], 1e6);
+        assert_eq!(values[&format!("hawser_link_line_round_trip_seconds{line}")], 0.0205);
+        assert_eq!(values[&format!("hawser_link_line_sent_again_ratio{line}")], 0.015);
         let state = |state: &str| {
             let labels = format!("database=\"app\",user=\"app_owner\",state=\"{state}\"");
             values[&format!("hawser_clients{{{labels}}}")]

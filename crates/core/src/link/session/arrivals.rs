@@ -72,7 +72,7 @@ impl Session {
                 return self.opened(stream, limit, target, now);
             }
             Frame::Data { stream, offset, bytes } => {
-                return self.data(stream, offset, bytes);
+                return self.data(stream, offset, bytes, now);
             }
             Frame::Ack { stream, delivered, received, limit, finished } => {
                 return self.acked(stream, (delivered, received, limit), finished, now);
@@ -86,7 +86,7 @@ impl Session {
                     seen.add(stream); // its Open may come late, by another path
                 }
                 self.forget_reset(stream);
-                self.remove(stream, Some(reason));
+                self.reset_by_peer(stream, reason, now);
                 self.say_gone(stream);
                 return self.seen_is_bounded();
             }
@@ -180,11 +180,16 @@ impl Session {
         Verdict::Fine
     }
 
-    fn data(&mut self, id: StreamId, offset: u64, bytes: &[u8]) -> Verdict {
+    fn data(&mut self, id: StreamId, offset: u64, bytes: &[u8], now: Time) -> Verdict {
         let Some(stream) = self.streams.get_mut(&id) else { return self.absent(id) };
         match stream.incoming.put(offset, bytes) {
-            Ok(Put::Ready) => self.requests.push_back(Request::Deliver(id)),
-            Ok(Put::Kept) => {}
+            // That they have come is said also where the local socket takes nothing: the sender tells a
+            // program that does not read from paths that do not carry.
+            Ok(Put::Ready) => {
+                self.requests.push_back(Request::Deliver(id));
+                self.ack(id, now);
+            }
+            Ok(Put::Kept) => self.ack(id, now),
             Ok(Put::Dropped) => return Verdict::End(PathEnd::Gaps),
             Err(_) => self.reset(id, Reason::Protocol),
         }
@@ -216,7 +221,8 @@ impl Session {
             return if was { Verdict::Fine } else { self.absent(id) };
         };
         let before = stream.out.shared();
-        let ok = stream.out.acknowledged(delivered, received, limit).is_ok();
+        let ok = stream.out.acknowledged(delivered, received, limit, now).is_ok();
+        stream.sends.note(stream.out.delivered(), now);
         let said = matches!(stream.out.ending, Ending::Said | Ending::Due | Ending::Done);
         // It can have its end only with all bytes before it.
         let whole = stream.out.delivered() == stream.out.length();

@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Frame, Notice, PATHS_MAX, PathEnd, PathId, Request, Role, Session};
+use crate::link::path::Origin;
 use crate::paths::action::{Action, FlowId, Look, PairId};
 use crate::time::Time;
 
@@ -92,7 +93,7 @@ impl Session {
             return;
         }
         if self.paths.len() < PATHS_MAX {
-            self.dial_one(pair, now);
+            self.dial_one(pair, Origin::Search, now);
         }
     }
 

@@ -7,7 +7,7 @@ use super::{
     Paths, PathsFull, RESETS_MAX, Reason, Request, Role, Sample, Session, Stage, StreamId, Time,
     VERSION_MAX, VERSION_MIN,
 };
-use crate::link::path::{PING_EACH, PING_EACH_IDLE};
+use crate::link::path::{Origin, PING_EACH, PING_EACH_IDLE};
 use crate::paths::action::Reason as Shared;
 
 /// A dial after a failed one, at first; then twice as long, up to the second.
@@ -69,7 +69,7 @@ impl Session {
         if self.ended || self.paths.len() >= PATHS_MAX {
             return Err(PathsFull);
         }
-        let mut path = self.new_path(pair, Stage::Up, now);
+        let mut path = self.new_path(pair, Origin::Accepted, Stage::Up, now);
         let id = path.id;
         Frame::Welcome { version: VERSION_MAX }.write(&mut path.own);
         self.paths.insert(id, path);
@@ -79,18 +79,17 @@ impl Session {
         Ok(id)
     }
 
-    fn new_path(&mut self, pair: PairId, stage: Stage, now: Time) -> Path {
+    fn new_path(&mut self, pair: PairId, origin: Origin, stage: Stage, now: Time) -> Path {
         let id = PathId(self.next_path);
         self.next_path += 1;
         let is_further = self.paths.values().any(|path| path.pair == pair);
-        Path::new(id, pair, stage, is_further, now)
+        Path::new(id, (pair, origin), stage, is_further, now)
     }
 
     /// What TCP says of a path; [`Session::tick`] makes use of it.
     pub fn sampled(&mut self, id: PathId, sample: Sample, now: Time) {
         let Some(path) = self.paths.get_mut(&id) else { return };
-        let bound = path.bound(self.beside, now);
-        path.sampled(sample, bound, now);
+        path.sampled(sample, self.beside, now);
         self.samples_came = true; // another path may be worth it now
     }
 
@@ -127,6 +126,7 @@ impl Session {
         }
         let left = self.paths.values().filter(|path| path.is_up()).count();
         self.requests.push_back(Request::Notice(Notice::PathLost(id, end, left)));
+        self.past.add(&path, end, now);
         if path.is_up() {
             let shared = end == PathEnd::Chosen(Shared::Shares);
             self.counts.paths_lost += u64::from(!shared);
@@ -152,6 +152,11 @@ impl Session {
         for stream_id in ids {
             let Some(stream) = self.streams.get_mut(&stream_id) else { continue };
             stream.out.path_died(id);
+            let stalls = stream.out.stalls_since();
+            if stalls.is_some_and(|since| now.since(since) >= self.config.grace) {
+                self.reset(stream_id, Reason::Stalled);
+                continue;
+            }
             if stream.confirmation == Confirmation::Sent(id) {
                 stream.confirmation = Confirmation::Due { again: true };
             }
@@ -182,6 +187,7 @@ impl Session {
         for id in streams {
             self.remove(id, Some(reason.unwrap_or(Reason::Grace)));
         }
+        self.end_drained(None);
         while let Some((id, _)) = self.paths.pop_first() {
             self.requests.push_back(Request::Drop(id));
         }
@@ -189,6 +195,16 @@ impl Session {
         self.resets_due.clear();
         self.gone.clear();
         self.requests.push_back(Request::Ended(reason));
+    }
+
+    /// Closes local sockets that still hold bytes: those whose time is over, or all.
+    fn end_drained(&mut self, now: Option<Time>) {
+        while let Some((until, id)) = self.draining.first().copied() {
+            if now.is_some_and(|now| until > now) {
+                break;
+            }
+            self.drained(id);
+        }
     }
 
     /// Does what is due.
@@ -216,6 +232,7 @@ impl Session {
             self.broken.remove(&(until, id));
             self.reset(id, Reason::Local);
         }
+        self.end_drained(Some(now));
         self.look_at_paths(now);
         self.choose(now);
         if std::mem::take(&mut self.samples_came) && !self.bulk.is_empty() {
@@ -301,16 +318,16 @@ impl Session {
         let due = self.wanted();
         for (pair, dials, missing) in due.into_iter().filter(|(_, dials, _)| dials.dial_at <= now) {
             let _ = dials;
-            (0..missing).for_each(|_| self.dial_one(pair, now));
+            (0..missing).for_each(|_| self.dial_one(pair, Origin::Wanted, now));
         }
     }
 
     /// Dials a path, if there may be one more.
-    pub(super) fn dial_one(&mut self, pair: PairId, now: Time) {
+    pub(super) fn dial_one(&mut self, pair: PairId, origin: Origin, now: Time) {
         if self.paths.len() >= PATHS_MAX {
             return;
         }
-        let path = self.new_path(pair, Stage::Dialling, now);
+        let path = self.new_path(pair, origin, Stage::Dialling, now);
         let id = path.id;
         self.paths.insert(id, path);
         self.requests.push_back(Request::Dial(id, pair));
@@ -351,7 +368,8 @@ impl Session {
         let ack = self.acks_late.first().map(|(late, _)| *late);
         let unconfirmed = self.unconfirmed.first().map(|(until, _)| *until);
         let broken = self.broken.first().map(|(until, _)| *until);
-        let others = [late, dial, look, end, ack, unconfirmed, broken];
+        let draining = self.draining.first().map(|(until, _)| *until);
+        let others = [late, dial, look, end, ack, unconfirmed, broken, draining];
         paths.chain(others).flatten().min().map(|then| then.since(now))
     }
 

@@ -9,7 +9,8 @@ use crate::link::incoming::{INITIAL_CREDIT, Incoming, LATER_MAX, Put};
 use crate::link::outgoing::{SEND_BYTES_MAX, SEND_OWN_BYTES};
 use crate::link::path::PathEnd;
 use crate::link::session::{
-    Config, LAST_BYTES_MAX, Request, SEND_SHARED_BYTES_MAX, Session, UNCONFIRMED_MAX, Unsent,
+    ACK_DELAY, Config, LAST_BYTES_MAX, Request, SEND_SHARED_BYTES_MAX, Session, UNCONFIRMED_MAX,
+    Unsent,
 };
 use crate::link::{PathId, StreamId};
 use crate::paths::action::PairId;
@@ -243,4 +244,89 @@ fn far_again() -> (Session, PathId) {
     let open = Frame::Open { stream: S, limit: INITIAL_CREDIT, target: "db:1" };
     tell(&mut session, path, &[open]);
     (session, path)
+}
+
+#[test]
+fn a_local_socket_that_still_holds_a_broken_peer_s_last_bytes_is_not_closed_but_not_kept_for_ever()
+{
+    let reset = |reason| Frame::Reset { stream: S, reason };
+    let closed = |reason| Request::Close(S, Some(reason));
+    let given = || {
+        let (mut far, path) = far();
+        tell(&mut far, path, &[data(0, b"last words")]);
+        far.wrote(S, 10, Time::ZERO);
+        (far, path)
+    };
+    let (mut far, path) = given();
+    let done = tell(&mut far, path, &[reset(Reason::Local)]);
+    assert!(
+        done.contains(&Request::Drain(S)) && !done.contains(&closed(Reason::Local)),
+        "{done:?}"
+    );
+    assert!(has(&filled(&mut far, path), Frame::Gone { stream: S }), "the peer need not wait");
+    far.drained(S);
+    assert_eq!(requests(&mut far), [closed(Reason::Local)]);
+    far.drained(S);
+    assert_eq!(requests(&mut far), []);
+
+    let (mut far, path) = given();
+    tell(&mut far, path, &[reset(Reason::Local)]);
+    assert!(far.until_tick(Time::ZERO).is_some_and(|wait| wait <= LAST_BYTES_MAX));
+    far.tick(Time::ZERO.after(LAST_BYTES_MAX - Duration::from_micros(1)));
+    assert!(!requests(&mut far).contains(&closed(Reason::Local)));
+    far.tick(Time::ZERO.after(LAST_BYTES_MAX));
+    assert!(requests(&mut far).contains(&closed(Reason::Local)));
+
+    // What the link itself has to say is said at once.
+    let (mut far, path) = given();
+    let done = tell(&mut far, path, &[reset(Reason::Protocol)]);
+    assert!(done.contains(&closed(Reason::Protocol)), "{done:?}");
+    let (mut far, path) = given();
+    tell(&mut far, path, &[reset(Reason::Local)]);
+    let done = tell(&mut far, path, &[Frame::Bye]);
+    assert!(done.contains(&closed(Reason::Local)), "{done:?}");
+}
+
+#[test]
+fn a_receiver_says_what_has_come_though_its_local_socket_takes_nothing() {
+    let (mut far, path) = far();
+    filled(&mut far, path);
+    tell(&mut far, path, &[data(0, b"query")]);
+    far.tick(Time::ZERO.after(ACK_DELAY));
+    assert!(has(&filled(&mut far, path), ack(S, 0, 5, INITIAL_CREDIT)));
+}
+
+#[test]
+fn a_stream_of_which_nothing_gets_through_by_paths_that_come_and_die_ends_after_the_grace_time() {
+    let again = |near: &mut Session, second| {
+        near.tick(at(second));
+        let dialled = requests(near).into_iter().find_map(|request| match request {
+            Request::Dial(path, _) => Some(path),
+            _ => None,
+        });
+        let path = dialled.unwrap();
+        near.dialled(path, at(second));
+        filled(near, path);
+        near.received(path, &written(&[Frame::Welcome { version: 1 }]), at(second));
+        filled(near, path);
+        path
+    };
+    let (mut near, first) = near();
+    let (stuck, idle) = (near.open("db:1", at(1)).unwrap(), near.open("db:2", at(1)).unwrap());
+    filled(&mut near, first);
+    near.received(first, &written(&[ack(stuck, 0, 0, 9), ack(idle, 0, 0, 9)]), at(1));
+    near.put(stuck, b"query", at(1));
+    filled(&mut near, first);
+    let mut path = first;
+    for second in [5, 10, 15] {
+        near.lost(path, PathEnd::Closed, at(second));
+        path = again(&mut near, second + 1);
+    }
+    near.lost(path, PathEnd::Closed, at(19));
+    assert!(!requests(&mut near).contains(&Request::Close(stuck, Some(Reason::Stalled))));
+    path = again(&mut near, 20);
+    near.lost(path, PathEnd::Closed, at(21));
+    let done = requests(&mut near);
+    assert!(done.contains(&Request::Close(stuck, Some(Reason::Stalled))), "{done:?}");
+    assert_eq!(near.stream_count(), 1, "one that waits for nothing goes on");
 }

@@ -148,6 +148,7 @@ impl Tcp {
             unsent_bytes: self.unsent.len() as u64,
             window_bytes: self.window,
             segments_again: 0,
+            segments_sent: 0,
             timeouts: 0,
         }
     }
@@ -277,6 +278,7 @@ impl World {
                 Request::Connect(..) | Request::Notice(_) => {}
                 Request::Finish(_)
                 | Request::Reopen(..)
+                | Request::Drain(_)
                 | Request::Close(..)
                 | Request::Ended(_) => unreachable!(),
             }
@@ -433,6 +435,25 @@ impl World {
         (self.queries.stream, self.queries.asks_at) = (Some(queries), self.now);
         self.bulk = Some(bulk);
         self.wake(FAR);
+        self.measured(from, upto)
+    }
+
+    /// The same, where the queries begin so long after the bulk stream, and times count from then.
+    fn shown_late(mut self, after: Duration, from: Duration, upto: Duration) -> Shown {
+        self.until(self.now.after(Duration::from_millis(500)));
+        let bulk = self.open();
+        self.until(self.now.after(Duration::from_millis(700)));
+        self.bulk = Some(bulk);
+        self.wake(FAR);
+        self.until(self.now.after(after));
+        let queries = self.open();
+        self.until(self.now.after(Duration::from_millis(300)));
+        (self.queries.stream, self.queries.asks_at) = (Some(queries), self.now);
+        self.wake(NEAR);
+        self.measured(from, upto)
+    }
+
+    fn measured(mut self, from: Duration, upto: Duration) -> Shown {
         let begun = self.now;
         self.until(begun.after(from));
         let before = self.carried;
@@ -477,6 +498,22 @@ fn a_query_waits_half_a_round_trip_at_most_beside_a_bulk_stream_that_keeps_its_r
     let lines = [Class::of(0, 50, 20), Class::of(1, 10, 80)];
     let lines = shown(Paths::Fixed(2), &lines, 1..4);
     assert!(is_soon(&lines, 20.0) && lines.megabits > 56.0, "{lines:?}");
+}
+
+/// Seed 1, as above.
+fn shown_late(paths: Paths, classes: &[Class], after: u64, millis: Range<u64>) -> Shown {
+    let world = World::new(1, paths, classes.to_vec(), 500);
+    let of = Duration::from_millis;
+    let shown = world.shown_late(Duration::from_secs(after), of(millis.start), of(millis.end));
+    println!("{paths:?}, {} limits, {after} s later: {shown:?}", classes.len());
+    shown
+}
+
+#[test]
+fn queries_that_begin_beside_a_bulk_stream_do_not_wait_for_the_queue_that_it_had_alone() {
+    // Its own queue was taken for others', to which nothing is yielded for ten seconds: 90 ms and more.
+    let limits = shown_late(Paths::Fixed(8), &per_flow(), 5, 300..3000);
+    assert!(is_soon(&limits, 20.0) && limits.megabits > 75.0, "{limits:?}");
 }
 
 #[test]

@@ -4,11 +4,13 @@
 //! A path has a delay and a rate of its own, so frames of one stream overtake each other. It takes bytes
 //! while its buffer has room. When it is cut, what is under way is lost; each end learns of it at once,
 //! later, or never (half open): then only its pings tell. Local programs give and take at their own pace,
-//! stand still, end, and break.
+//! stand still, end, and break; a kernel is between them and their end of the link, and drops what it holds
+//! when that one resets their connection.
 //!
 //! # Invariants
 //! * bytes out are bytes in, once and in order: each byte is a function of its stream, direction, offset
 //! * a local socket is given its end only where the other one's end was
+//! * what a program gave before it broke off reaches the other one, unless that one broke off, too
 //! * no end holds more for a stream than its credit; all ends within a minute of the last cut
 //! * without a reset and an outage beyond `grace`, all streams are whole at both ends
 
@@ -29,6 +31,8 @@ const NEAR: usize = 0;
 const FAR: usize = 1;
 const GRACE: Duration = Duration::from_secs(20);
 const KERNEL_BYTES: usize = 64 << 10;
+/// What the kernel holds for a program.
+const LOCAL_BYTES: u64 = 200_000;
 
 fn byte(stream: StreamId, from: usize, offset: u64) -> u8 {
     let mixed = (stream.0 << 1 | from as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ offset;
@@ -65,7 +69,10 @@ struct Wire {
 struct Program {
     given: u64,
     gives: u64,
+    /// What the kernel was given for it, and what it has taken of that.
+    written: u64,
     taken: u64,
+    drains: bool,
     ended: bool,
     /// It has been given its end.
     finished: bool,
@@ -171,7 +178,7 @@ impl World {
                     let other = &self.programs[1 - end][&id];
                     let whole = (other.ended, other.given);
                     let program = self.programs[end].get_mut(&id).unwrap();
-                    assert_eq!(whole, (true, program.taken), "an early end of {id:?}");
+                    assert_eq!(whole, (true, program.written), "an early end of {id:?}");
                     program.finished = true;
                     self.ends[end].as_mut().unwrap().finished(id, self.now);
                 }
@@ -180,9 +187,13 @@ impl World {
                     let program = self.programs[end].get_mut(&id).unwrap();
                     program.closed = Some(Some(Reason::Restarted));
                 }
+                Request::Drain(id) => self.programs[end].get_mut(&id).unwrap().drains = true,
                 Request::Close(id, reason) => {
                     let program = self.programs[end].get_mut(&id).unwrap();
                     assert!(program.closed.is_none(), "closed twice");
+                    if reason.is_none() {
+                        program.taken = program.written; // the kernel has it taken before the end
+                    }
                     program.closed = Some(reason);
                     if reason.is_none() {
                         assert!(program.finished && program.ended, "{id:?} closed before its end");
@@ -336,6 +347,7 @@ impl World {
             unsent_bytes: 0,
             window_bytes: 0,
             segments_again: 0,
+            segments_sent: 0,
             timeouts: 0,
         };
         if let Some(session) = &mut self.ends[end]
@@ -374,9 +386,31 @@ impl World {
         self.wires.retain(|wire| !wire.learns.iter().all(|at| at.is_some_and(|at| at <= now)));
     }
 
+    /// The kernel of a program is given what it has room for.
+    fn give(&mut self, end: usize, id: StreamId) {
+        let Some(session) = &mut self.ends[end] else { return };
+        let Some(program) = self.programs[end].get_mut(&id) else { return };
+        if !program.connected || program.broke || program.drains || program.closed.is_some() {
+            return;
+        }
+        let ready: Vec<u8> = session.ready(id).concat();
+        let room = (LOCAL_BYTES - (program.written - program.taken)) as usize;
+        let gets = self.random.below(100_000).min(ready.len()).min(room);
+        for (at, got) in ready[..gets].iter().enumerate() {
+            let offset = program.written + at as u64;
+            assert_eq!(*got, byte(id, 1 - end, offset), "{id:?} at {offset}");
+        }
+        program.written += gets as u64;
+        if gets > 0 {
+            session.wrote(id, gets, self.now);
+            self.requests(end);
+        }
+    }
+
     fn programs(&mut self, end: usize) {
         let ids: Vec<StreamId> = self.programs[end].keys().copied().collect();
         for id in ids {
+            self.give(end, id);
             let Some(session) = &mut self.ends[end] else { return };
             let Some(program) = self.programs[end].get_mut(&id) else { continue };
             if program.closed.is_some() {
@@ -401,15 +435,14 @@ impl World {
             if program.stands_still {
                 continue;
             }
-            let ready: Vec<u8> = session.ready(id).concat();
-            let takes = self.random.below(100_000).min(ready.len());
-            for (at, got) in ready[..takes].iter().enumerate() {
-                let offset = program.taken + at as u64;
-                assert_eq!(*got, byte(id, 1 - end, offset), "{id:?} at {offset}");
-            }
-            program.taken += takes as u64;
-            if takes > 0 {
-                session.wrote(id, takes, self.now);
+            let held = program.written - program.taken;
+            program.taken += held.min(self.random.below(100_000) as u64);
+            if program.drains {
+                if program.taken == program.written {
+                    session.drained(id);
+                    self.requests(end);
+                }
+                continue;
             }
             let room = session.room(id).min(self.random.below(60_000));
             let count = (program.gives - program.given).min(room as u64);
@@ -594,6 +627,11 @@ fn programs_that_break_off_leave_nothing_at_either_end() {
         for (id, near) in &world.programs[NEAR] {
             // It may have been given up before the far end knew of it.
             let Some(far) = world.programs[FAR].get(id) else { continue };
+            for (broke, other) in [(near, far), (far, near)] {
+                if broke.broke && !other.broke && other.connected {
+                    assert_eq!(other.taken, broke.given, "the last bytes of {id:?}");
+                }
+            }
             let (near, far) = (near.closed.unwrap(), far.closed.unwrap());
             // An end that has seen all of it may close well while the other one breaks off.
             assert!(

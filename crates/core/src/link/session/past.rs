@@ -1,0 +1,67 @@
+//! Paths that have ended, the last of them, for operators.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::{PairId, Path, PathEnd, PathId, Time};
+use crate::link::path::Origin;
+
+/// So many are remembered.
+pub const PAST_MAX: usize = 16;
+
+/// A path that has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PastPath {
+    /// Which; of dials that failed, the last.
+    pub id: PathId,
+    /// Between which addresses.
+    pub pair: PairId,
+    /// Why there was one.
+    pub origin: Origin,
+    /// Why there is none any more.
+    pub end: PathEnd,
+    /// When it ended.
+    pub ended: Time,
+    /// For how long there was one.
+    pub lived: Duration,
+    /// Bytes to and from the peer.
+    pub bytes: (u64, u64),
+    /// Dials between these addresses that have failed for this reason count as one path.
+    pub times: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Past(VecDeque<PastPath>);
+
+impl Past {
+    pub(super) fn add(&mut self, path: &Path, end: PathEnd, now: Time) {
+        let mut past = PastPath {
+            id: path.id,
+            pair: path.pair,
+            origin: path.origin,
+            end,
+            ended: now,
+            lived: now.since(path.since),
+            bytes: (path.sent_bytes, path.received_bytes),
+            times: 1,
+        };
+        // A line that is out is dialled again and again: what else has happened stays to be seen.
+        let same = |other: &PastPath| {
+            other.end == end && other.pair == past.pair && end == PathEnd::NotDialled
+        };
+        if let Some(at) = self.0.iter().position(same)
+            && let Some(before) = self.0.remove(at)
+        {
+            past.times = before.times.saturating_add(1);
+        }
+        if self.0.len() == PAST_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(past);
+    }
+
+    /// The oldest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &PastPath> {
+        self.0.iter()
+    }
+}
