@@ -46,23 +46,15 @@ struct Tcp {
     ends: [End; 2],
     dialled_by: usize,
     source_port: u16,
-    offered: bool,
     established: bool,
     cut: bool,
-    /// What the host to which it was dialled calls it.
-    arrived: Option<Connection>,
+    /// It has arrived, and waits to be taken: what the host to which it was dialled calls it.
+    waits: Option<Connection>,
 }
 
 impl End {
     fn is_there(&self) -> bool {
         self.connection.is_some()
-    }
-}
-
-impl Tcp {
-    /// It is not taken yet, and something has come by it: also if it has ended, that is read once it is taken.
-    fn waits_with_bytes(&self) -> bool {
-        self.established && !self.offered && !self.ends[1 - self.dialled_by].inbox.is_empty()
     }
 }
 
@@ -166,10 +158,9 @@ impl World {
                         ends,
                         dialled_by: host,
                         source_port: self.next_port / 8 * 8 + port_remainder,
-                        offered: false,
                         established: false,
                         cut: false,
-                        arrived: None,
+                        waits: None,
                     });
                 }
                 Request::Write(connection) => {
@@ -201,7 +192,16 @@ impl World {
                         end.paused = paused;
                     }
                 }
-                Request::Vacant(_) | Request::Readable(_) | Request::Room(_) => {}
+                Request::Vacant(peer) => {
+                    let is_of_peer = |tcp: &Tcp| peer == address(ADDRESSES[tcp.dialled_by]);
+                    let waiting = self.connections.iter().enumerate();
+                    let waiting = waiting.filter(|(_, tcp)| is_of_peer(tcp));
+                    let mut waiting: Vec<_> =
+                        waiting.filter_map(|(at, tcp)| Some((tcp.waits?, at))).collect();
+                    waiting.sort_unstable();
+                    waiting.into_iter().for_each(|(_, at)| self.offer(at));
+                }
+                Request::Readable(_) | Request::Room(_) => {}
                 Request::Notice(notice) => assert!(
                     matches!(
                         notice,
@@ -223,35 +223,37 @@ impl World {
     }
 
     /// A connection's SYN arrives.
-    fn offer(&mut self, at: usize) {
+    fn arrive(&mut self, at: usize) {
         let tcp = &mut self.connections[at];
-        if (tcp.cut && !tcp.waits_with_bytes()) || tcp.established && tcp.offered {
+        if tcp.cut || std::mem::replace(&mut tcp.established, true) {
             return;
         }
         let (dialler, other) = (tcp.dialled_by, 1 - tcp.dialled_by);
-        if !tcp.established {
-            tcp.established = true;
-            if let Some(connection) = tcp.ends[dialler].connection {
-                self.hosts[dialler].node.connected(connection, self.now);
-                self.requests(dialler);
-            }
+        if let Some(connection) = tcp.ends[dialler].connection {
+            self.hosts[dialler].node.connected(connection, self.now);
+            self.requests(dialler);
         }
+        self.connections[at].waits = Some(self.hosts[other].node.arrived());
+        self.offer(at);
+        self.requests(other);
+    }
+
+    /// A connection that has arrived is offered, when it does and whenever its peer may have a lane free: the
+    /// oldest first. Also if it has ended meanwhile: what came by it is read once it is taken.
+    fn offer(&mut self, at: usize) {
         let tcp = &mut self.connections[at];
+        let Some(connection) = tcp.waits else { return };
+        let (dialler, other) = (tcp.dialled_by, 1 - tcp.dialled_by);
         let from = address(ADDRESSES[dialler]);
         let node = &mut self.hosts[other].node;
-        let connection = *tcp.arrived.get_or_insert_with(|| node.arrived());
         match node.accept_arrived(connection, from, tcp.source_port, self.now) {
-            Ok(()) => {
-                tcp.ends[other].connection = Some(connection);
-                tcp.offered = true;
-            }
+            Ok(()) => (tcp.ends[other].connection, tcp.waits) = (Some(connection), None),
             Err(NotTaken::Wait) => {}
             Err(NotTaken::Refuse) => {
-                tcp.cut = true;
+                (tcp.cut, tcp.waits) = (true, None);
                 tcp.ends[other].inbox.clear();
             }
         }
-        self.requests(other);
     }
 
     /// A handshake takes too long.
@@ -425,6 +427,7 @@ impl World {
             tcp.ends[host].connection = None;
             tcp.ends[host].inbox.clear();
             tcp.ends[host].gone = true;
+            tcp.waits = tcp.waits.filter(|_| tcp.dialled_by == host);
             tcp.cut = true;
         }
         let start = self.hosts[host].start + 1;
@@ -472,7 +475,7 @@ impl World {
                 _ if count == 0 => {}
                 32 | 96..99 if self.is_whole => {}
                 32 => self.give_up_dial(at),
-                33..45 => self.offer(at),
+                33..45 => self.arrive(at),
                 45..62 => self.write(at, host, most),
                 62..79 => self.deliver(at, host, most),
                 79..92 => self.read(at, host, most),
@@ -490,7 +493,7 @@ impl World {
 
     fn bury_those_gone(&mut self) {
         self.connections
-            .retain(|tcp| !tcp.cut || tcp.waits_with_bytes() || tcp.ends.iter().any(End::is_there));
+            .retain(|tcp| !tcp.cut || tcp.waits.is_some() || tcp.ends.iter().any(End::is_there));
     }
 
     /// One more peer sends the beginning of a message, and not the rest.
@@ -509,7 +512,7 @@ impl World {
     /// contact may come twice if it starts anew then.
     fn exchange(&mut self) {
         for at in 0..self.connections.len() {
-            self.offer(at);
+            self.arrive(at);
             for host in [0, 1] {
                 self.write(at, host, 9000);
                 self.deliver(at, host, usize::MAX);
@@ -530,7 +533,7 @@ impl World {
             }
             self.bury_those_gone();
             for at in 0..self.connections.len() {
-                self.offer(at);
+                self.arrive(at);
                 for host in [0, 1] {
                     self.write(at, host, usize::MAX);
                     self.deliver(at, host, usize::MAX);
