@@ -19,6 +19,7 @@
 //! * [`hash`] which lane a port's messages go by
 //! * [`lane`] one lane: its queue, its sequence numbers, its connection and when it is dialled again
 //! * `numbers` which numbers have come by a lane
+//! * `received` the same of a kernel whose connections may be of any lane
 //! * [`peer`] a host and its lanes: how many there are, which lane a connection is
 //! * [`spread`] which lanes share a limit, and are dialled again from another source port
 //! * [`stand_in`] which lanes a kernel does not take any more, and which carry their messages

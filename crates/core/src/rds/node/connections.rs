@@ -485,6 +485,7 @@ impl Node {
         let Some((at, lane)) = self.place_of(connection) else { return };
         let Some(peer) = self.peers.get_mut(&at) else { return };
         peer.lanes[lane].acknowledged(&progress, now, &mut self.freed);
+        peer.acknowledged(lane, progress.acknowledged);
         if progress.held_by_peer >= SLOW {
             self.notice(at, Told::Slow, Notice::Slow);
         }

@@ -302,7 +302,9 @@ fn a_kernel_with_another_number_of_lanes_is_another_one() {
     node.bind(9).unwrap();
     let lanes = |node: &Node| node.report().peers[0].paths;
     let last = [kernel_map(), probe(1, 0, PROBE_PORT, &[5, 0, 4])];
-    let first = accepts(&mut node, 50_000, &last);
+    let first = accepts(&mut node, 50_000, &last[..1]);
+    written(&mut node, first);
+    node.received(first, &last[1], Time::ZERO);
     let late = accepts(&mut node, 50_001, &[]);
     assert_eq!(lanes(&node), 4);
     node.closed(first, Time::ZERO);

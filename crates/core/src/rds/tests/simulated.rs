@@ -3,9 +3,10 @@
 //! # Model
 //! A connection takes bytes, has them under way, and puts them into the other end's receive buffer,
 //! where they are acknowledged, as TCP has it. When it is cut, what is under way is lost, and maybe
-//! acknowledgements too; each end reads what is in its buffer and then learns that it has ended. Nothing
-//! arrives by it any more: a stream of bytes has no holes. A host that starts anew loses what is in its
-//! buffers.
+//! acknowledgements too, but for those that came with data of the other end's; each end reads what is in its
+//! buffer and then learns that it has ended. Nothing arrives by it any more: a stream of bytes has no holes.
+//! A connection that waits to be taken does so also when it was cut. A host that starts anew loses what is in
+//! its buffers.
 //!
 //! `RDS_SEED=5` runs one seed, `RDS_SEED=0..600` all of a range, and says which of them fail.
 //!
@@ -37,6 +38,10 @@ struct End {
     acknowledged: u64,
     /// As much of that as this end knows.
     seen: u64,
+    /// As much of it as its TCP knows: what comes from the other end acknowledges what that one has got.
+    known: u64,
+    /// Where what is under way begins that acknowledges so much of the other end's.
+    acknowledges: VecDeque<(u64, u64)>,
     finished: bool,
     /// It was reset, or read to its end.
     gone: bool,
@@ -276,10 +281,16 @@ impl World {
             let bytes = parts[0].iter().chain(parts[1]).take(most);
             let before = end.under_way.len();
             end.under_way.extend(bytes);
-            end.under_way.len() - before
+            let count = end.under_way.len() - before;
+            if count > 0 {
+                let begins = end.acknowledged + before as u64;
+                let got = ends[1 - host].acknowledged;
+                ends[host].acknowledges.push_back((begins, got));
+            }
+            count
         };
         if count == 0 {
-            end.writable = false;
+            ends[host].writable = false;
         }
         self.hosts[host].node.wrote(connection, count);
     }
@@ -293,6 +304,18 @@ impl World {
         let bytes: Vec<u8> = tcp.ends[from].under_way.drain(..count).collect();
         tcp.ends[from].acknowledged += count as u64;
         tcp.ends[1 - from].inbox.extend(bytes);
+        let came = tcp.ends[from].acknowledged;
+        while let Some((_, got)) =
+            tcp.ends[from].acknowledges.pop_front_if(|(begins, _)| *begins < came)
+        {
+            let known = &mut tcp.ends[1 - from].known;
+            *known = got.max(*known);
+        }
+        // A kernel forgets at once what was acknowledged (rds_tcp_write_space, net/rds/tcp_send.c).
+        let (known, config) = (tcp.ends[1 - from].known, self.hosts[1 - from].node.config());
+        if config.is_a_kernel || config.says_no_start {
+            self.acknowledge(at, 1 - from, known);
+        }
     }
 
     fn read(&mut self, at: usize, host: usize, most: usize) {
@@ -320,10 +343,14 @@ impl World {
         self.requests(host);
     }
 
-    fn acknowledge(&mut self, at: usize, host: usize) {
+    fn acknowledge_all(&mut self, at: usize, host: usize) {
+        let count = self.connections[at].ends[host].acknowledged;
+        self.acknowledge(at, host, count);
+    }
+
+    fn acknowledge(&mut self, at: usize, host: usize, count: u64) {
         let end = &mut self.connections[at].ends[host];
-        if let Some(connection) = end.connection {
-            let count = end.acknowledged;
+        if let Some(connection) = end.connection.filter(|_| count >= end.seen) {
             end.seen = count;
             let left = !end.under_way.is_empty();
             let progress = Progress {
@@ -356,7 +383,7 @@ impl World {
             let end = &mut self.connections[at].ends[host];
             end.under_way.clear();
             if lost {
-                end.acknowledged = end.seen;
+                end.acknowledged = end.seen.max(end.known);
             }
             self.read(at, host, usize::MAX);
             let end = &mut self.connections[at].ends[host];
@@ -364,7 +391,7 @@ impl World {
                 continue; // it learns of the end once it has read what came before
             }
             end.gone = true;
-            self.acknowledge(at, host);
+            self.acknowledge_all(at, host);
             let tcp = &mut self.connections[at];
             let dialling = host == tcp.dialled_by && !tcp.established;
             if let Some(connection) = tcp.ends[host].connection.take() {
@@ -479,7 +506,7 @@ impl World {
                 45..62 => self.write(at, host, most),
                 62..79 => self.deliver(at, host, most),
                 79..92 => self.read(at, host, most),
-                92..96 => self.acknowledge(at, host),
+                92..96 => self.acknowledge_all(at, host),
                 96..98 => self.bury(at),
                 98 => self.connections[at].cut = true,
                 _ if restarts != Restarts::None && self.random.below(20) == 0 => {
@@ -540,7 +567,7 @@ impl World {
                 }
                 for host in [0, 1] {
                     self.read(at, host, usize::MAX);
-                    self.acknowledge(at, host);
+                    self.acknowledge_all(at, host);
                 }
             }
             for host in [0, 1] {
