@@ -29,7 +29,7 @@ use super::assembly::Assembly;
 use super::congestion::MAP_BYTES;
 use super::header::{FLAG_AGAIN, FLAGS_AT, HEADER_BYTES, Header, PROBE_PORT};
 use super::numbers::Numbers;
-use super::spread;
+use crate::paths::spread;
 use crate::time::Time;
 
 /// The first and the longest wait before a lane is dialled again (rds_sysctl_reconnect_min_jiffies

@@ -46,8 +46,8 @@ use super::header::{Announcement, Header, LANES_MAX, PROBE_PORT};
 use super::lane::{Connection, Freed, Held, Lane, Link, Sent, State};
 use super::numbers::Numbers;
 use super::received::{Came, Mark, SETTLED_AFTER};
-use super::spread::Spread;
 use super::stand_in::StandIns;
+use crate::paths::spread::Spread;
 use crate::time::Time;
 
 /// Lane 0 of a peer that is not known yet waits so long for it to say who it is. (A kernel with several
