@@ -447,6 +447,13 @@ impl Peer {
         self.came_before.is_some() && self.announces_in_maps && link.named == 0 && is_older
     }
 
+    /// Forgets what came from it, once it has no connections any more.
+    fn forget_kernel_before(&mut self) {
+        if !(0..self.lanes.len()).any(|at| self.is_of_kernel_before(at)) {
+            self.came_before = None;
+        }
+    }
+
     /// What came from the start that a lane's connection is of.
     fn came_by(&self, lane: usize) -> &Came {
         match &self.came_before {
@@ -564,9 +571,8 @@ impl Peer {
         let has_probed = self.lanes[lane].link.has_probed;
         self.lanes[lane].rewind();
         if is_of_kernel_before {
-            let is_there = (0..self.lanes.len()).any(|at| self.is_of_kernel_before(at));
-            self.came_before = self.came_before.take().filter(|_| is_there);
-            return self.came_before.iter_mut().for_each(|before| before.ended(lane, has_probed));
+            self.came_before.iter_mut().for_each(|before| before.ended(lane, has_probed));
+            return self.forget_kernel_before();
         }
         self.begin_to_remember(lane);
         self.came.ended(lane, has_probed);
@@ -650,6 +656,7 @@ impl Peer {
                 self.came = before.of_another_kernel(by.lane, self.mark(by.lane));
             } else if begins_to_announce && !before.is_nothing() {
                 self.came_before = Some(Box::new(before));
+                self.forget_kernel_before();
             }
             self.start_lanes_anew(!by.in_map && !self.announces_in_maps, Some(by.lane), freed);
             if begins_to_announce {

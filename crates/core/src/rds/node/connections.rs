@@ -387,6 +387,9 @@ impl Node {
     /// The connection's first message has come, and the peer is known as far as it says.
     pub(super) fn release(&mut self, at: u32, lane: usize) -> usize {
         let Some(peer) = self.peers.get_mut(&at) else { return lane };
+        if peer.is_of_kernel_before(lane) {
+            return lane; // what it brings was left unread, and nothing goes to that kernel
+        }
         peer.has_spoken |= !peer.announces_in_maps;
         if matches!(peer.lanes[lane].link.held, None | Some(Held::UntilOthersEnd)) {
             return lane;

@@ -202,8 +202,7 @@ impl Node {
         if header.is_map() {
             return self.map(connection, &header, &body, now);
         }
-        let is_late = self.peers.get(&at).is_some_and(|peer| peer.is_of_kernel_before(lane));
-        let lane = if is_late { lane } else { self.release(at, lane) };
+        let lane = self.release(at, lane);
         let Some(peer) = self.peers.get_mut(&at) else { return };
         if !peer.is_new(lane, &header) {
             peer.lanes[lane].counts.duplicates += 1;
