@@ -248,9 +248,11 @@ impl Early {
         self.ports[at].numbers.take(header);
     }
 
-    /// A message came that came so before.
+    /// A message came that came so before. With the last one of its port all have come again.
     fn came_again(&mut self, mark: Option<Mark>, header: &Header) {
-        if let (Some(at), Some(mark)) = (self.place_of(header.from), mark) {
+        if let (Some(at), Some(mark)) = (self.place_of(header.from), mark)
+            && self.ports[at].numbers.expected() == header.sequence.wrapping_add(1)
+        {
             self.ports[at].last = mark;
         }
     }

@@ -176,3 +176,23 @@ fn what_came_early_is_compared_with_until_the_kernel_knows_that_it_came() {
         assert_eq!(got(&mut node, port), "five ");
     }
 }
+
+/// What was acknowledged by the second connection came before the last one of what the first one had brought.
+#[test]
+fn what_has_come_early_and_only_in_part_again_is_compared_with_still() {
+    let now = at_ms(10);
+    let mut node = node(LARGE);
+    let port = node.bind(9).unwrap();
+    let early = |flags| [message(2, 4001, 9, flags, b"one"), message(3, 4001, 9, flags, b"two")];
+    let first = node.accept(address(SMALL), 40_000, now).unwrap();
+    node.received(first, &[kernel_map(), early(0).concat()].concat(), now);
+    node.closed(first, now);
+    let second = node.accept(address(SMALL), 40_001, now).unwrap();
+    let [one, two] = early(FLAG_AGAIN);
+    node.received(second, &[kernel_map(), one].concat(), now);
+    let bytes: usize =
+        written(&mut node, second).iter().map(|(_, body)| HEADER_BYTES + body.len()).sum();
+    node.acknowledged(second, progress(bytes as u64), now);
+    node.received(second, &two, now);
+    assert_eq!(got(&mut node, port), "one two ");
+}
