@@ -462,11 +462,11 @@ impl Peer {
         }
     }
 
-    /// Whether what came by a lane's connection before its kernel knew of lanes would be known not to come
-    /// again, if only something were written to it and acknowledged.
-    pub(crate) fn wants_acknowledgement(&self, lane: usize) -> bool {
-        let mark = self.mark(lane);
-        self.mixes_up() && mark.is_some_and(|mark| self.came.wants_acknowledgement(mark))
+    /// Whether a lane's connection is to be probed once more, so that what came by it before its kernel knew
+    /// of lanes is known not to come again.
+    pub(crate) fn is_to_be_probed_again(&mut self, lane: usize) -> bool {
+        let mark = self.mark(lane).filter(|_| self.mixes_up());
+        mark.is_some_and(|mark| self.came.is_to_be_probed_again(mark))
     }
 
     /// TCP has acknowledged so many bytes of a lane's connection.

@@ -71,6 +71,8 @@ pub(crate) struct Came {
     probed: bool,
     /// It has answered a probe: it knows how many lanes there are, and sends by the right ones.
     answered: bool,
+    /// The connection by which a second probe was sent last.
+    probed_again: Option<Connection>,
 }
 
 impl Came {
@@ -149,10 +151,14 @@ impl Came {
         self.early.acknowledged(by, bytes);
     }
 
-    /// Whether an acknowledgement would end the memory of what came early by a connection, and nothing has
-    /// been written to it since.
-    pub(crate) fn wants_acknowledgement(&self, mark: Mark) -> bool {
-        self.answered && self.early.has_just_come(mark)
+    /// Whether a second probe is wanted by a connection, once for each: its acknowledgement would end the
+    /// memory of what came early by it, and nothing has been written to it since that came.
+    pub(crate) fn is_to_be_probed_again(&mut self, mark: Mark) -> bool {
+        let is_wanted = self.probed_again != Some(mark.by) && self.early.has_just_come(mark);
+        if self.answered && is_wanted {
+            self.probed_again = Some(mark.by);
+        }
+        self.answered && is_wanted
     }
 
     /// What another kernel that has taken the place of this one may send again by a lane: it has sent that
