@@ -408,7 +408,9 @@ impl Peer {
         let mark = self.mark(lane);
         let is_of_kernel_before = self.is_of_kernel_before(lane);
         let lane = if named == 0 && self.has_one_lane_for_all() { 0 } else { lane };
-        self.begin_to_remember(lane);
+        if header.from > PROBE_PORT {
+            self.begin_to_remember(lane);
+        }
         if self.is_answer(lane, header) {
             self.came.is_answered();
         }
@@ -574,7 +576,6 @@ impl Peer {
             self.came_before.iter_mut().for_each(|before| before.ended(lane, has_probed));
             return self.forget_kernel_before();
         }
-        self.begin_to_remember(lane);
         self.came.ended(lane, has_probed);
     }
 

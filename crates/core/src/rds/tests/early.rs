@@ -196,3 +196,40 @@ fn what_has_come_early_and_only_in_part_again_is_compared_with_still() {
     node.received(second, &two, now);
     assert_eq!(got(&mut node, port), "one two ");
 }
+
+/// The next connection that a node asks for.
+fn dial(node: &mut Node) -> Connection {
+    let dial = requests(node).into_iter().find_map(|request| match request {
+        Request::Dial { connection, .. } => Some(connection),
+        _ => None,
+    });
+    dial.expect("it dials")
+}
+
+/// It resets what is dialled for another lane before it knows of lanes.
+#[test]
+fn a_kernel_that_has_reset_another_lane_s_connection_sends_by_its_first_one_still() {
+    let now = at_ms(10);
+    let (mut node, first, _) = dialled(now);
+    let port = node.bind(9).unwrap();
+    node.received(first, &[kernel_map(), probe(1, PROBE_PORT, 0, OLD)].concat(), now);
+    written(&mut node, first);
+    let second = dial(&mut node);
+    node.connected(second, now);
+    node.closed(second, now);
+    node.received(first, &message(2, 4001, 9, 0, b"one"), now);
+    node.received(
+        first,
+        &[message(3, 4002, 9, 0, b"two"), probe(4, 0, PROBE_PORT, OLD)].concat(),
+        now,
+    );
+    let (asked, now) = (written(&mut node, first), at_ms(1000));
+    assert!(asked.iter().any(|(header, _)| header.from == PROBE_PORT));
+    node.acknowledged(first, progress(20_000), now);
+    node.tick(now);
+    let second = dial(&mut node);
+    node.connected(second, now);
+    node.closed(first, now);
+    node.received(second, &[kernel_map(), message(3, 4001, 9, FLAG_AGAIN, b"three")].concat(), now);
+    assert_eq!(got(&mut node, port), "one two three ");
+}

@@ -251,10 +251,12 @@ impl World {
         let (dialler, other) = (tcp.dialled_by, 1 - tcp.dialled_by);
         let from = address(ADDRESSES[dialler]);
         let node = &mut self.hosts[other].node;
+        // An old kernel resets what it has no lane for (rds_tcp_accept_one, net/rds/tcp_listen.c).
+        let waits = !(node.config().is_a_kernel && node.config().says_no_start);
         match node.accept_arrived(connection, from, tcp.source_port, self.now) {
             Ok(()) => (tcp.ends[other].connection, tcp.waits) = (Some(connection), None),
-            Err(NotTaken::Wait) => {}
-            Err(NotTaken::Refuse) => {
+            Err(NotTaken::Wait) if waits => {}
+            Err(NotTaken::Wait | NotTaken::Refuse) => {
                 (tcp.cut, tcp.waits) = (true, None);
                 tcp.ends[other].inbox.clear();
             }
