@@ -115,8 +115,9 @@ pub(crate) struct Peer {
     pub(crate) lanes: Vec<Lane>,
     /// See [`numbered_after`].
     numbered_after: u64,
+    /// What has come by connections that may be any lane's.
     came: Came,
-    /// From the kernel whose place this Hawser has taken, while there are connections of it still.
+    /// The same of the kernel whose place this Hawser has taken, while there are connections of that one still.
     came_before: Option<Box<Came>>,
     /// Until it has, what comes by other connections than the probed one waits.
     pub(crate) awaited: Option<Box<Awaited>>,
@@ -412,7 +413,7 @@ impl Peer {
             self.begin_to_remember(lane);
         }
         if self.is_answer(lane, header) {
-            self.came.is_answered();
+            self.came.note_answer();
         }
         // (Until the number of lanes is known, a connection may be any lane's.)
         let may_be_any = is_of_kernel_before || (self.paths != 1 && !self.port_is_lane);
@@ -464,11 +465,11 @@ impl Peer {
         }
     }
 
-    /// Whether a lane's connection is to be probed once more, so that what came by it before its kernel knew
-    /// of lanes is known not to come again.
-    pub(crate) fn is_to_be_probed_again(&mut self, lane: usize) -> bool {
+    /// Whether a lane's connection is probed once more now, so that what came by it before its kernel knew of
+    /// lanes is known not to come again.
+    pub(crate) fn probes_again(&mut self, lane: usize) -> bool {
         let mark = self.mark(lane).filter(|_| self.mixes_up());
-        mark.is_some_and(|mark| self.came.is_to_be_probed_again(mark))
+        mark.is_some_and(|mark| self.came.probes_again(mark))
     }
 
     /// TCP has acknowledged so many bytes of a lane's connection.
@@ -572,11 +573,12 @@ impl Peer {
         let is_of_kernel_before = self.is_of_kernel_before(lane);
         let has_probed = self.lanes[lane].link.has_probed;
         self.lanes[lane].rewind();
-        if is_of_kernel_before {
-            self.came_before.iter_mut().for_each(|before| before.ended(lane, has_probed));
-            return self.forget_kernel_before();
-        }
-        self.came.ended(lane, has_probed);
+        let came = match &mut self.came_before {
+            Some(before) if is_of_kernel_before => &mut **before,
+            _ => &mut self.came,
+        };
+        came.ended(lane, has_probed);
+        self.forget_kernel_before();
     }
 
     /// Whether this was not said before.

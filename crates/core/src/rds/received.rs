@@ -120,7 +120,7 @@ impl Came {
     }
 
     /// It has answered a probe.
-    pub(crate) fn is_answered(&mut self) {
+    pub(crate) fn note_answer(&mut self) {
         self.answered = true;
     }
 
@@ -151,9 +151,9 @@ impl Came {
         self.early.acknowledged(by, bytes);
     }
 
-    /// Whether a second probe is wanted by a connection, once for each: its acknowledgement would end the
+    /// Whether a connection is given a second probe now, once for each: its acknowledgement would end the
     /// memory of what came early by it, and nothing has been written to it since that came.
-    pub(crate) fn is_to_be_probed_again(&mut self, mark: Mark) -> bool {
+    pub(crate) fn probes_again(&mut self, mark: Mark) -> bool {
         let is_wanted = self.probed_again != Some(mark.by) && self.early.has_just_come(mark);
         if self.answered && is_wanted {
             self.probed_again = Some(mark.by);

@@ -252,7 +252,7 @@ impl Node {
             return;
         }
         self.await_no_answer(at);
-        if self.peers.get_mut(&at).is_some_and(|peer| peer.is_to_be_probed_again(lane)) {
+        if self.peers.get_mut(&at).is_some_and(|peer| peer.probes_again(lane)) {
             self.probe(at, lane);
         }
     }
