@@ -3,8 +3,9 @@
 
     bench/rds.py [--seconds 10] [--runs 3] [--at-once 1] [--only interop,limits,cpu,kernel,lanes,small,memory] [--json FILE]
 
-`limits` and `lanes` need root (the laboratory's network namespaces), `interop` what `make test-kernel` needs, `kernel` what
-bench/rds_kernel.py needs; what cannot run is said, with the reason. `--at-once` has so many networks of `limits` at one time, which makes the hosts busy. Rates are of messages with their headers, which is TCP payload. The load of the machine when
+`make bench-datagrams` fetches what it needs, and runs it. `limits` and `lanes` need root (the laboratory's network
+namespaces), `interop` what `make test-kernel` needs, `kernel` what bench/rds_kernel.py needs; what cannot run is said, with
+the reason, and the exit code is 1 then. `--at-once` has so many networks of `limits` at one time, which makes the hosts busy. Rates are of messages with their headers, which is TCP payload. The load of the machine when
 it began is printed: on a busy one rates without a network's limit say little, but seconds of a processor for each message
 do.
 """
@@ -232,6 +233,7 @@ def main():
             print(f"| {what} | {measured or 'not measured'} | {wanted} | {note} |", flush=True)
     if given.json:
         pathlib.Path(given.json).write_text(json.dumps(rows, indent=1))
+    return int(any(measured is None for _, measured, _, _ in rows))
 
 
 if __name__ == "__main__":

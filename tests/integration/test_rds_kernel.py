@@ -165,9 +165,14 @@ def header_of(stream):
 @here
 @limit(BOOT_SECONDS + 200)
 def test_the_kernels_first_bytes_are_those_of_the_unit_tests(env):
-    """By hand, a lane with each role: its map, its probe, and its answer to the probe of one with eight lanes."""
+    """By hand, a lane with each role: its map, its probe, and its answer to the probe of one with eight lanes. That is sent
+    once all else has come: a kernel that has learned the number of lanes before it asks does not ask, and one that a program
+    on its way to send has woken may answer before it sends."""
     said = []
     with within(kernel_and_place()), Kernel() as kernel, contextlib.ExitStack() as stack:
+        # The lane of the first port that a kernel binds is drawn (rds_bind: net_get_random_once), and of one that has lane 0 it
+        # does not ask. Port 4001's is another one from then on.
+        kernel.bind()
         for role, address in zip(("accepts", "dials"), BY_HAND):
             if role == "dials":
                 listener = stack.enter_context(socket.create_server((address, RDS_PORT)))
@@ -180,8 +185,9 @@ def test_the_kernels_first_bytes_are_those_of_the_unit_tests(env):
             lane.settimeout(20)
             stream = stack.enter_context(lane.makefile("rb"))
             stack.callback(lane.close)
+            said += [f"{role} {header_of(stream)}" for _ in range(3 if role == "dials" else 2)]
             lane.sendall(MAP + header(1, 0, 1, 0, extensions=OLD_KERNEL))
-            said += [f"{role} {header_of(stream)}" for _ in range(4 if role == "dials" else 3)]
+            said.append(f"{role} {header_of(stream)}")
     wanted = CAPTURED.read_text().splitlines() if CAPTURED.exists() else []
     equal(sorted(said), sorted(line for line in wanted if not line.startswith("#")))
 

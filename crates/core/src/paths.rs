@@ -16,6 +16,8 @@
 //! * [`meter`] rates between two looks
 //! * [`health`] which flows are dead or silent
 //! * [`trial`] what is paused together, and what that says
+//! * [`spread`] which of a fixed number of lanes share a limit and are dialled again, where each carries what
+//!   no other may (RDS)
 //! * [`chooser`] the states above; in it the search, and how flows that are dead are ended: looks in, [`action::Action`]s and [`action::Event`]s out
 //!
 //! # Invariants
@@ -34,6 +36,7 @@ pub mod chooser;
 pub mod draws;
 pub mod health;
 pub mod meter;
+pub mod spread;
 pub mod trial;
 
 #[cfg(test)]

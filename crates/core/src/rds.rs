@@ -19,10 +19,12 @@
 //! * [`hash`] which lane a port's messages go by
 //! * [`lane`] one lane: its queue, its sequence numbers, its connection and when it is dialled again
 //! * `numbers` which numbers have come by a lane
+//! * `received` the same of a kernel whose connections may be of any lane
 //! * [`peer`] a host and its lanes: how many there are, which lane a connection is
-//! * [`spread`] which lanes share a limit, and are dialled again from another source port
 //! * [`stand_in`] which lanes a kernel does not take any more, and which carry their messages
 //! * [`node`] this host: ports, peers, and what is asked of the world around, [`node::Request`]s
+//!
+//! Which lanes share a limit, and are dialled again from another source port, says [`crate::paths::spread`].
 //!
 //! # Who dials
 //! The smaller address does, numbers compared as IPv6 has them. A larger one that has something to say
@@ -55,7 +57,6 @@ pub mod node;
 mod numbers;
 pub mod peer;
 mod received;
-pub mod spread;
 pub mod stand_in;
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ use super::assembly::Assembly;
 use super::congestion::MAP_BYTES;
 use super::header::{FLAG_AGAIN, FLAGS_AT, HEADER_BYTES, Header, PROBE_PORT};
 use super::numbers::Numbers;
-use super::spread;
+use crate::paths::spread;
 use crate::time::Time;
 
 /// The first and the longest wait before a lane is dialled again (rds_sysctl_reconnect_min_jiffies
@@ -119,6 +119,8 @@ pub(crate) struct Link {
     pub(crate) waits_for: Option<Connection>,
     /// Its peer was asked by it how many lanes there are.
     pub(crate) was_probed: bool,
+    /// A probe was given to it.
+    pub(crate) has_probed: bool,
     /// It is not read on before its peer has answered a probe by another one.
     pub(crate) waits_for_answer: bool,
     /// The port that its next message is for, and since when that was full. Another one may fill it again
@@ -126,6 +128,13 @@ pub(crate) struct Link {
     pub(crate) waits: Option<(u16, Time)>,
     /// Nothing is read from it for now.
     pub(crate) paused: bool,
+}
+
+impl Link {
+    /// Bytes that were given to its connection.
+    pub(crate) fn written(&self) -> u64 {
+        self.written
+    }
 }
 
 /// Until when no message is given to a connection.
@@ -427,6 +436,7 @@ impl Lane {
             self.counts.again += is_again(start, current.sent);
             start = current.end;
             current.sent.tried = true;
+            self.link.has_probed |= current.sent.from == PROBE_PORT;
             current.written = self.link.written - (self.sent - current.end);
             self.next += 1;
         }
@@ -525,9 +535,9 @@ impl Lane {
         }
     }
 
-    /// Whether a probe is queued.
+    /// Whether a probe is queued that no connection was given yet.
     pub(crate) fn has_probe(&self) -> bool {
-        self.outgoing().queue.iter().any(|queued| queued.sent.from == PROBE_PORT)
+        self.has_untried(|sent| sent.from == PROBE_PORT)
     }
 
     /// The peer has started anew: what its last start may have got is not for this one.

@@ -68,13 +68,6 @@ pub const WAITING_ALL_MAX: usize = 1024;
 pub const SHUT_OUT: Duration = Duration::from_secs(1);
 /// Such a peer has so long to take its lanes down, before one is dialled again.
 pub const COMES_DOWN: Duration = Duration::from_millis(50);
-/// A lane that is dialled again while others are up is to find a limit that no other lane uses. Of one in
-/// use the queue is full, and the handshake takes longer than by an empty one: so many dials are tried,
-/// each from another port, and given up when they have taken 1.5 times the least round trip that was
-/// seen; all of them take no longer than [`QUICK_DIALS_TIME`]. The one after them may take its time.
-pub const QUICK_DIALS: u8 = 16;
-/// See [`QUICK_DIALS`].
-pub const QUICK_DIALS_TIME: Duration = Duration::from_millis(600);
 /// A larger address that still has something to send knocks again after this.
 pub const KNOCK_AGAIN: Duration = Duration::from_secs(1);
 /// A peer that does not answer and to which no port has anything queued is dialled no more after this;

@@ -45,9 +45,9 @@ use super::hash::among;
 use super::header::{Announcement, Header, LANES_MAX, PROBE_PORT};
 use super::lane::{Connection, Freed, Held, Lane, Link, Sent, State};
 use super::numbers::Numbers;
-use super::received::{Early, Received, SETTLED_AFTER};
-use super::spread::Spread;
+use super::received::{Came, Mark, SETTLED_AFTER};
 use super::stand_in::StandIns;
+use crate::paths::spread::Spread;
 use crate::time::Time;
 
 /// Lane 0 of a peer that is not known yet waits so long for it to say who it is. (A kernel with several
@@ -115,12 +115,10 @@ pub(crate) struct Peer {
     pub(crate) lanes: Vec<Lane>,
     /// See [`numbered_after`].
     numbered_after: u64,
-    /// Of a peer that may take a new connection for another lane than before.
-    received: Option<Box<Received>>,
-    /// What came before that.
-    early: Early,
-    /// It has answered a probe: it knows how many lanes there are, and sends by the right ones.
-    answered: bool,
+    /// What has come by connections that may be any lane's.
+    came: Came,
+    /// The same of the kernel whose place this Hawser has taken, while there are connections of that one still.
+    came_before: Option<Box<Came>>,
     /// Until it has, what comes by other connections than the probed one waits.
     pub(crate) awaited: Option<Box<Awaited>>,
     pub(crate) congested: Map,
@@ -222,9 +220,8 @@ impl Peer {
             has_spoken: false,
             lanes: vec![Lane::numbered_after(numbered_after)],
             numbered_after,
-            received: None,
-            early: Early::default(),
-            answered: false,
+            came: Came::default(),
+            came_before: None,
             awaited: None,
             congested: Map::default(),
             map_of: (0, 0),
@@ -409,52 +406,98 @@ impl Peer {
             }
             return is_new;
         }
-        let connection = self.lanes[lane].link.connection;
+        let mark = self.mark(lane);
+        let is_of_kernel_before = self.is_of_kernel_before(lane);
         let lane = if named == 0 && self.has_one_lane_for_all() { 0 } else { lane };
-        self.begin_to_remember(lane);
-        self.answered |= (header.from, header.to) == (0, PROBE_PORT);
-        let this = &mut self.lanes[lane];
+        if header.from > PROBE_PORT {
+            self.begin_to_remember(lane);
+        }
+        if self.is_answer(lane, header) {
+            self.came.note_answer();
+        }
         // (Until the number of lanes is known, a connection may be any lane's.)
-        let may_be_any = self.paths != 1 && !self.port_is_lane;
-        let is_new = match &mut self.received {
-            Some(received) if self.early.may_have_had(received, lane, header) => false,
-            Some(received) => received.is_new(lane, header),
-            None if may_be_any && !self.early.is_full() => !self.early.had(header),
-            None => !this.numbers.had(header),
+        let may_be_any = is_of_kernel_before || (self.paths != 1 && !self.port_is_lane);
+        let numbers = &mut self.lanes[lane].numbers;
+        let came = match &mut self.came_before {
+            Some(before) if is_of_kernel_before => &mut **before,
+            _ => &mut self.came,
         };
-        if !is_new {
-            return false;
+        let is_new = came.is_new(lane, mark, header, *numbers, may_be_any);
+        if is_new {
+            numbers.take(header);
         }
-        this.numbers.take(header);
-        if let Some(received) = &mut self.received {
-            if let Some(first) = self.early.forget(header) {
-                received.came_since(lane, first);
-            }
-        } else if may_be_any && let Some(connection) = connection {
-            self.early.note(connection, header);
+        is_new
+    }
+
+    /// Whether a message answers a probe of this start of the host. (One that comes before there was any
+    /// answers the last start's. It was queued when the peer learned of that one's lanes.)
+    pub(crate) fn is_answer(&self, lane: usize, header: &Header) -> bool {
+        let has_probed = self.lanes[lane].link.has_probed || self.came.was_probed();
+        (header.from, header.to) == (0, PROBE_PORT) && has_probed
+    }
+
+    /// The connection of a lane, and how much it was given.
+    fn mark(&self, lane: usize) -> Option<Mark> {
+        let link = &self.lanes[lane].link;
+        Some(Mark { by: link.connection?, written: link.written() })
+    }
+
+    /// Whether a lane's connection is of the kernel whose place this Hawser has taken: it was made before the
+    /// one that said so first, and the first message of each of a Hawser's names its start.
+    pub(crate) fn is_of_kernel_before(&self, lane: usize) -> bool {
+        let link = &self.lanes[lane].link;
+        let is_older = link.connection.is_some_and(|connection| connection < self.said_by);
+        self.came_before.is_some() && self.announces_in_maps && link.named == 0 && is_older
+    }
+
+    /// Forgets what came from it, once it has no connections any more.
+    fn forget_kernel_before(&mut self) {
+        if !(0..self.lanes.len()).any(|at| self.is_of_kernel_before(at)) {
+            self.came_before = None;
         }
-        true
+    }
+
+    /// What came from the start that a lane's connection is of.
+    fn came_by(&self, lane: usize) -> &Came {
+        match &self.came_before {
+            Some(before) if self.is_of_kernel_before(lane) => before,
+            _ => &self.came,
+        }
+    }
+
+    /// Whether a lane's connection is probed once more now, so that what came by it before its kernel knew of
+    /// lanes is known not to come again.
+    pub(crate) fn probes_again(&mut self, lane: usize) -> bool {
+        let mark = self.mark(lane).filter(|_| self.mixes_up());
+        mark.is_some_and(|mark| self.came.probes_again(mark))
+    }
+
+    /// TCP has acknowledged so many bytes of a lane's connection.
+    pub(crate) fn acknowledged(&mut self, lane: usize, bytes: u64) {
+        if let Some(connection) = self.lanes[lane].link.connection {
+            self.came.acknowledged(connection, bytes);
+        }
     }
 
     /// A lane's connection, while it may turn out to go on with one that there is still.
     fn may_go_on(&self, lane: usize, now: Time) -> Option<&Link> {
         let link = &self.lanes.get(lane)?.link;
         let is_settled = now.since(link.up_at) >= SETTLED_AFTER;
-        let goes_on = self.received.as_ref().is_some_and(|received| !received.may_go_on(lane));
-        let may_be_of_another = self.mixes_up() || self.has_one_lane_for_all();
-        (may_be_of_another && !is_settled && !goes_on).then_some(link)
-    }
-
-    /// Whether the connection of a lane has brought a message of this port, or of any.
-    fn has_brought(&self, lane: usize, port: Option<u16>) -> bool {
-        self.received.as_ref().is_some_and(|received| received.has_brought(lane, port))
+        let may_be_of_another =
+            self.mixes_up() || self.has_one_lane_for_all() || self.is_of_kernel_before(lane);
+        let may_go_on = may_be_of_another && !is_settled && self.came_by(lane).may_go_on(lane);
+        may_go_on.then_some(link)
     }
 
     /// Connections that are older than a lane's, which may have brought what that one goes on with.
-    fn older(&self, than: &Link) -> impl Iterator<Item = (usize, &Link)> {
-        let than = than.connection;
-        self.lanes.iter().map(|lane| &lane.link).enumerate().filter(move |(_, link)| {
-            link.connection < than && matches!(link.state, State::Up | State::Draining)
+    fn older(&self, than: usize) -> impl Iterator<Item = (usize, &Link)> {
+        let connection = self.lanes[than].link.connection;
+        let is_before = self.is_of_kernel_before(than);
+        let links = self.lanes.iter().map(|lane| &lane.link).enumerate();
+        links.filter(move |(at, link)| {
+            link.connection < connection
+                && matches!(link.state, State::Up | State::Draining)
+                && self.is_of_kernel_before(*at) == is_before
         })
     }
 
@@ -466,14 +509,14 @@ impl Peer {
         header: Option<&Header>,
         now: Time,
     ) -> Option<usize> {
-        let link = self.may_go_on(lane, now)?;
+        self.may_go_on(lane, now)?;
+        let came = self.came_by(lane);
         // With the first message of a port it is found out what the connection goes on with.
-        let is_first = !self.has_brought(lane, None);
-        let comes_again =
-            is_first && header.map_or(!self.early.is_empty(), |it| self.early.had(it));
+        let is_first = !came.has_brought(lane, None);
+        let comes_again = is_first && came.had_early(header);
         let port = header.map(|header| header.from);
-        let (at, older) = self.older(link).find(|(at, older)| {
-            (*at == 0 && comes_again) || (is_first && older.paused) || self.has_brought(*at, port)
+        let (at, older) = self.older(lane).find(|(at, older)| {
+            (*at == 0 && comes_again) || (is_first && older.paused) || came.has_brought(*at, port)
         })?;
         // It may wait itself, for one that is older still. It is read on first when that one has ended.
         let waits_for = self.lanes.iter().position(|other| {
@@ -484,25 +527,19 @@ impl Peer {
 
     /// The connections that are to be read before one that may go on with any of them, the oldest first.
     pub(crate) fn read_before(&self, lane: usize, now: Time) -> Vec<Connection> {
-        let Some(link) = self.may_go_on(lane, now).filter(|_| !self.has_brought(lane, None)) else {
+        if self.may_go_on(lane, now).is_none() || self.came_by(lane).has_brought(lane, None) {
             return Vec::new();
-        };
-        let older = self.older(link).filter(|(_, older)| !older.paused);
+        }
+        let older = self.older(lane).filter(|(_, older)| !older.paused);
         let mut older: Vec<Connection> = older.filter_map(|(_, link)| link.connection).collect();
         older.sort_unstable();
         older
     }
 
-    /// Remembers from now on what comes by which lane. Before, a kernel's ports send by lane 0, whichever
-    /// theirs is. (What came by a connection that has ended since is known by its ports only: any other may
-    /// have taken its place.)
     fn begin_to_remember(&mut self, lane: usize) {
-        if self.received.is_none() && self.mixes_up() && (self.answered || lane > 0) {
-            let numbers = |at: usize| {
-                let lane = self.lanes.get(at).filter(|lane| lane.link.connection.is_some());
-                lane.map_or(Numbers::default(), |lane| self.early.numbers_of(lane.link.connection))
-            };
-            self.received = Some(Box::new(Received::new(numbers)));
+        if self.mixes_up() {
+            let connection = |at: usize| self.lanes.get(at)?.link.connection;
+            self.came.begin_to_remember(lane, connection);
         }
     }
 
@@ -533,11 +570,15 @@ impl Peer {
 
     /// The connection of a lane is gone: what it may not have carried is sent again.
     pub(crate) fn lane_ended(&mut self, lane: usize) {
+        let is_of_kernel_before = self.is_of_kernel_before(lane);
+        let has_probed = self.lanes[lane].link.has_probed;
         self.lanes[lane].rewind();
-        self.begin_to_remember(lane);
-        if let Some(received) = &mut self.received {
-            received.ended(lane);
-        }
+        let came = match &mut self.came_before {
+            Some(before) if is_of_kernel_before => &mut **before,
+            _ => &mut self.came,
+        };
+        came.ended(lane, has_probed);
+        self.forget_kernel_before();
     }
 
     /// Whether this was not said before.
@@ -613,12 +654,12 @@ impl Peer {
         self.port_is_lane = said.port_is_lane;
         if learnt.anew {
             self.stand_ins = StandIns::default();
-            self.early = Early::default();
-            let received = self.received.take();
+            let before = std::mem::take(&mut self.came);
             if is_another_kernel {
-                // It does not know of the lanes yet.
-                self.answered = false;
-                self.early = received.map_or_else(Early::default, |all| all.as_early(by.lane));
+                self.came = before.of_another_kernel(by.lane, self.mark(by.lane));
+            } else if begins_to_announce && !before.is_nothing() {
+                self.came_before = Some(Box::new(before));
+                self.forget_kernel_before();
             }
             self.start_lanes_anew(!by.in_map && !self.announces_in_maps, Some(by.lane), freed);
             if begins_to_announce {
@@ -632,8 +673,7 @@ impl Peer {
             self.put_in_place(here);
         }
         if !self.mixes_up() {
-            self.received = None;
-            self.early.forget_all();
+            self.came = Came::default();
         }
         learnt
     }
@@ -678,8 +718,7 @@ impl Peer {
     pub(crate) fn forget_start(&mut self, by: By, here: &Here<'_>, freed: &mut Freed) {
         self.set_generation(0, by.connection);
         (self.announces_in_maps, self.port_is_lane, self.paths) = (false, false, 0);
-        (self.answered, self.received) = (false, None);
-        self.early.forget_all();
+        (self.came, self.came_before) = (Came::default(), None);
         self.stand_ins = StandIns::default();
         self.spread = Spread::default();
         self.start_lane_anew(by.lane, freed);
@@ -701,6 +740,9 @@ impl Peer {
         lane.dial_at = None;
         if last.generation != self.generation {
             self.start_lane_anew(own, freed);
+        }
+        if let Some(before) = &mut self.came_before {
+            before.change_places(at, own);
         }
         let that = &mut self.lanes[at];
         std::mem::swap(&mut that.link, &mut last.link);
@@ -806,8 +848,8 @@ impl Peer {
         let unused = (self.lanes.capacity() - self.lanes.len()) * size_of::<Lane>();
         let map = if self.congested.count() > 0 { super::congestion::MAP_BYTES } else { 0 };
         let lanes: usize = self.lanes.iter().map(Lane::memory).sum();
-        let received = self.received.as_ref().map_or(0, |received| received.memory());
-        let received = received + self.early.memory();
-        size_of::<Self>() + unused + map + received + self.spread.memory() + lanes
+        let before = |before: &Came| size_of::<Came>() + before.memory();
+        let came = self.came.memory() + self.came_before.as_deref().map_or(0, before);
+        size_of::<Self>() + unused + map + came + self.spread.memory() + lanes
     }
 }

@@ -3,27 +3,17 @@
 use super::{
     Announcement, Arc, BTreeMap, Busy, COMES_DOWN, Connection, Duration, FLAG_MAP, GIVE_UP, Header,
     IDLE, IpAddr, KNOCK_AGAIN, LANES_MAX, MAP_BYTES, Map, Node, NotTaken, Notice, PEERS_MAX,
-    PROBE_PORT, Peer, Place, Progress, QUICK_DIALS, QUICK_DIALS_TIME, Request, SHUT_OUT, SLOW,
-    SendError, State, Time, Told, TooManyWait, UNANSWERED_MAX, VecDeque, as_ipv6, is_a_host,
+    PROBE_PORT, Peer, Place, Progress, Request, SHUT_OUT, SLOW, SendError, State, Time, Told,
+    TooManyWait, UNANSWERED_MAX, VecDeque, as_ipv6, is_a_host,
 };
+use crate::paths::spread::{self, Seen};
 use crate::rds::header::HEADER_BYTES;
 use crate::rds::lane::{Binding, Held, Lane, MapMessage};
 use crate::rds::peer::HELD_MAX;
-use crate::rds::spread::{self, Seen};
 use crate::rds::stand_in::DIALLED_AGAIN;
 
 /// Lanes leave their number as the remainder of source ports (RDS_MPATH_WORKERS).
 const REMAINDERS: u16 = LANES_MAX as u16;
-
-/// The longest time that a handshake takes by a way whose queues are empty.
-fn slowest(rtt: Duration) -> Duration {
-    rtt + rtt / 2 + Duration::from_millis(5)
-}
-
-fn quick_dials(rtt: Duration) -> u8 {
-    let most = QUICK_DIALS_TIME.as_micros() / slowest(rtt).as_micros();
-    most.min(QUICK_DIALS.into()) as u8
-}
 
 impl Node {
     /// The peer with this address, which is made if there is none: for what a port sends, or because it has
@@ -174,8 +164,8 @@ impl Node {
         link.connection = Some(connection);
         peer.lanes[lane].dial_at = None;
         let port_remainder = lane as u16 % REMAINDERS;
-        let within =
-            (peer.lanes[lane].quick_dials > 0 && peer.can_compare()).then(|| slowest(peer.rtt));
+        let within = (peer.lanes[lane].quick_dials > 0 && peer.can_compare())
+            .then(|| spread::slowest(peer.rtt));
         self.requests.push_back(Request::Dial { connection, to, port_remainder, within });
     }
 
@@ -397,6 +387,9 @@ impl Node {
     /// The connection's first message has come, and the peer is known as far as it says.
     pub(super) fn release(&mut self, at: u32, lane: usize) -> usize {
         let Some(peer) = self.peers.get_mut(&at) else { return lane };
+        if peer.is_of_kernel_before(lane) {
+            return lane; // what it brings was left unread, and nothing goes to that kernel
+        }
         peer.has_spoken |= !peer.announces_in_maps;
         if matches!(peer.lanes[lane].link.held, None | Some(Held::UntilOthersEnd)) {
             return lane;
@@ -485,6 +478,7 @@ impl Node {
         let Some((at, lane)) = self.place_of(connection) else { return };
         let Some(peer) = self.peers.get_mut(&at) else { return };
         peer.lanes[lane].acknowledged(&progress, now, &mut self.freed);
+        peer.acknowledged(lane, progress.acknowledged);
         if progress.held_by_peer >= SLOW {
             self.notice(at, Told::Slow, Notice::Slow);
         }
@@ -525,7 +519,7 @@ impl Node {
         }
         self.end_last_start(at, lane, now);
         let Some(peer) = self.peers.get_mut(&at) else { return };
-        peer.lanes[lane].quick_dials = quick_dials(peer.rtt);
+        peer.lanes[lane].quick_dials = spread::quick_dials(peer.rtt);
         peer.used = now;
         self.requests.push_back(Request::Vacant(peer.address));
         let fails = peer.dials && peer.lanes[lane].fails_again_and_again() && !peer.mixes_up();

@@ -225,7 +225,7 @@ impl Node {
             }
             self.learn(at, by, said, now);
             if header.to == PROBE_PORT {
-                return self.await_no_answer(at);
+                return self.answered(connection, &header);
             }
         }
         if header.to == 0 {
@@ -240,6 +240,20 @@ impl Node {
         if !self.deliver(header.to, datagram) {
             self.totals.no_port += 1;
             self.notice(at, Told::NoPort, |from| Notice::NoPort(from, header.to));
+        }
+    }
+
+    /// A kernel has answered a probe, and knows of lanes now. What it sent before that by this connection it
+    /// sends again until it knows that it came, and its numbers may be those of another lane: with the
+    /// acknowledgement of a second probe, it knows.
+    fn answered(&mut self, connection: Connection, header: &Header) {
+        let Some((at, lane)) = self.place_of(connection) else { return };
+        if !self.peers.get(&at).is_some_and(|peer| peer.is_answer(lane, header)) {
+            return;
+        }
+        self.await_no_answer(at);
+        if self.peers.get_mut(&at).is_some_and(|peer| peer.probes_again(lane)) {
+            self.probe(at, lane);
         }
     }
 

@@ -302,7 +302,9 @@ fn a_kernel_with_another_number_of_lanes_is_another_one() {
     node.bind(9).unwrap();
     let lanes = |node: &Node| node.report().peers[0].paths;
     let last = [kernel_map(), probe(1, 0, PROBE_PORT, &[5, 0, 4])];
-    let first = accepts(&mut node, 50_000, &last);
+    let first = accepts(&mut node, 50_000, &last[..1]);
+    written(&mut node, first);
+    node.received(first, &last[1], Time::ZERO);
     let late = accepts(&mut node, 50_001, &[]);
     assert_eq!(lanes(&node), 4);
     node.closed(first, Time::ZERO);
@@ -547,4 +549,22 @@ fn a_connection_of_the_last_start_that_waited_is_no_news_when_it_is_taken_last()
     large.accept_arrived(waits, address(SMALL), 40_009, now).unwrap();
     large.received(waits, &hawser_map(3, 2), now);
     assert_eq!(large.report().peers[0].generation, 4);
+}
+
+#[test]
+fn what_a_kernel_has_left_unread_comes_once_though_a_hawser_has_its_place() {
+    let (mut node, lanes) = dialled_by_a_kernel(node(LARGE));
+    let now = Time::ZERO;
+    let of = |port, sequence, flags, number| message(sequence, port, 9, flags, &[number]);
+    node.received(lanes[3], &[kernel_map(), of(4001, 1, 0, 1)].concat(), now);
+    node.received(lanes[5], &[kernel_map(), of(4002, 100, 0, 2)].concat(), now);
+    // The second of these lanes is dialled again, and taken for the first one.
+    node.closed(lanes[3], now);
+    node.closed(lanes[5], now);
+    let again = node.accept(address(SMALL), 50_001, now).unwrap();
+    node.closed(lanes[0], now);
+    accepts(&mut node, 40_000, &[hawser_map(9, 8)]);
+    let unread = [kernel_map(), of(4002, 100, FLAG_AGAIN, 2), of(4002, 101, 0, 3)];
+    node.received(again, &unread.concat(), now);
+    assert_eq!(bodies(&mut node), [1, 2, 3]);
 }

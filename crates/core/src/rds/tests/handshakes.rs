@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::*;
+use crate::paths::spread::QUICK_DIALS;
 use crate::rds::header::{Announcement, FLAG_AGAIN, PROBE_PORT};
-use crate::rds::node::{COMES_DOWN, NotTaken, QUICK_DIALS};
+use crate::rds::node::{COMES_DOWN, NotTaken};
 use crate::rds::peer::HELD_BRIEFLY;
 
 pub(super) const OLD: &[u8] = &[5, 0, 8];

@@ -117,6 +117,7 @@ fn play(seed: u64, node_dials: bool) -> u64 {
     // The handshake is by the kernel's first lane.
     kernel.lanes[0].sequence = 1;
     node.received(first, &kernel_map(), now);
+    written(&mut node, first);
     node.received(first, &probe(1, 0, PROBE_PORT, &[5, 0, 8]), now);
     node.closed(first, now);
     for request in requests(&mut node) {
@@ -160,6 +161,7 @@ pub(super) fn dialled_by_a_kernel(mut node: Node) -> (Node, Vec<Connection>) {
     node.bind(TO).unwrap();
     let first = node.accept(address(SMALL), 50_000, Time::ZERO).unwrap();
     node.received(first, &kernel_map(), Time::ZERO);
+    written(&mut node, first);
     node.received(first, &probe(1, PROBE_PORT, 0, &[5, 0, 8]), Time::ZERO);
     node.received(first, &probe(2, 0, PROBE_PORT, &[5, 0, 8]), Time::ZERO);
     let mut lanes = vec![first];
@@ -214,6 +216,7 @@ fn what_came_before_a_kernel_knew_of_lanes_comes_once() {
     let first = node.accept(address(SMALL), 50_000, now).unwrap();
     let begin = [kernel_map(), probe(1, PROBE_PORT, 0, &[5, 0, 8]), message(2, 4001, TO, 0, &[1])];
     node.received(first, &begin.concat(), now);
+    written(&mut node, first);
     node.received(first, &probe(3, 0, PROBE_PORT, &[5, 0, 8]), now);
     // That it came is not known there when the connection is cut.
     node.closed(first, now);

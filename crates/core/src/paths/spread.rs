@@ -17,7 +17,7 @@
 //! the slowest are one of each.) If no lane is slow beside the fastest of now, but all are beside the
 //! fastest of the search, one is dialled again: all lanes may have come to share limits in pairs. So is
 //! one, once, where all carry the same from the start. A search ends when no lane is slow, or after as
-//! many dials without a gain as [`crate::paths::draws`] takes to be enough: lanes whose limits are lower
+//! many dials without a gain as [`super::draws`] takes to be enough: lanes whose limits are lower
 //! in themselves gain nothing. Then it rests, twice as long each time.
 //!
 //! Hosts may have no processor for a lane, and that must not count against it. So a rate is bytes in the
@@ -29,8 +29,8 @@
 //! are longer in proportion ([`SETTLE_RTTS`]).
 //!
 //! # Why not
-//! * [`crate::paths::chooser`], which pauses flows to learn who shares with whom: what waits for a lane
-//!   can go by no other, so a lane cannot be paused
+//! * [`super::chooser`], which has more flows than it needs and pauses some to learn who shares with whom:
+//!   lanes are eight at most, and what waits for one can go by no other (docs/decisions/0013)
 //! * rates by the clock: four networks on two processors carried 46 to 50 of 75 Mbit/s, for the same three
 //!   lanes were dialled again each second
 //! * one judgement after 1 s to settle and 1.5 s, half of the slow ones: each round of dials took some
@@ -42,9 +42,16 @@
 
 use std::time::Duration;
 
-use crate::paths::draws::enough;
+use super::draws::enough;
 use crate::time::Time;
 
+/// A lane that is dialled again while others are up is to find a limit that no other lane uses. Of one in
+/// use the queue is full, and the handshake takes longer than by an empty one: so many dials are tried,
+/// each from another port, and given up when they have taken 1.5 times the least round trip that was
+/// seen; all of them take no longer than [`QUICK_DIALS_TIME`]. The one after them may take its time.
+pub const QUICK_DIALS: u8 = 16;
+/// See [`QUICK_DIALS`].
+pub const QUICK_DIALS_TIME: Duration = Duration::from_millis(600);
 /// What a lane has after so many steps is judged by so much of the fastest one's rate.
 const SLOW: [f64; 3] = [0.55, 0.62, 0.7];
 /// Time to settle after a dial, and of a step, at least.
@@ -143,6 +150,19 @@ enum Stage {
     Searching,
     /// All is well; the lanes that did not look so last time, as bits.
     Watching(u8),
+}
+
+/// The longest time that a handshake takes by a way whose queues are empty.
+#[must_use]
+pub fn slowest(rtt: Duration) -> Duration {
+    rtt + rtt / 2 + Duration::from_millis(5)
+}
+
+/// Dials of a lane in which a quick answer is waited for only: see [`QUICK_DIALS`].
+#[must_use]
+pub fn quick_dials(rtt: Duration) -> u8 {
+    let most = QUICK_DIALS_TIME.as_micros() / slowest(rtt).as_micros();
+    most.min(QUICK_DIALS.into()) as u8
 }
 
 fn longest_rtt(lanes: &[Lane]) -> Duration {

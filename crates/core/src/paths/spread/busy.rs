@@ -13,8 +13,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Lane, Spread};
-use crate::rds::node::QUICK_DIALS;
+use super::{Lane, QUICK_DIALS, Spread};
 use crate::seeded::Random;
 use crate::time::Time;
 
@@ -25,7 +24,7 @@ const PACKET: u64 = 1448;
 const SERVED: f64 = 10e6 / 8.0 / 1500.0 * TICK_US as f64 / 1e6;
 const SERVED_MILLI: u64 = (SERVED * 1000.0) as u64;
 const ONE_WAY_US: u64 = 10_000;
-/// How long a handshake is waited for, as `node::connections` has it.
+/// How long a handshake is waited for: [`super::slowest`].
 const QUICK_US: u64 = 2 * ONE_WAY_US * 3 / 2 + 5000;
 /// What a socket holds beyond its window.
 const UNSENT: u32 = 90;
