@@ -31,8 +31,8 @@ use std::path::Path;
 
 use crate::config::registry::{self, Form, Setting, Table};
 use crate::config::{ANY_DATABASE, LISTEN_PORT_DEFAULT, accepts, host_and_port, suggest};
-use ini::Entry;
-use value::{assignment, comment, own_assignment, protocols, quote};
+use ini::{Entry, Item, Place, Section};
+use value::{assignment, comment, number, own_assignment, protocols, quote};
 
 /// PgBouncer's directory of unix sockets where none is named.
 const UNIX_SOCKET_DIR_DEFAULT: &str = "/tmp";
@@ -49,6 +49,21 @@ const OTHER_DEFAULTS: &[(&str, &str)] = &[
     ("autodb_idle_timeout", "3600"),
     ("query_wait_notify", "5"),
     ("max_prepared_statements", "200"),
+];
+/// Settings of `[pgbouncer]` without a default there (NULL in `bouncer_params` of its main.c): a second
+/// `[pgbouncer]` does not set them back.
+const WITHOUT_DEFAULT: &[&str] = &[
+    "auth_dbname",
+    "auth_file",
+    "auth_ident_file",
+    "auth_ldap_options",
+    "auth_user",
+    "client_tls13_ciphers",
+    "conffile",
+    "server_tls13_ciphers",
+    "service_name",
+    "user",
+    "verbose",
 ];
 /// Limits of ours that PgBouncer has not, as its clients expect them.
 const OWN_LIMITS: &[(Table, &str)] = &[
@@ -93,8 +108,14 @@ pub enum Reason {
     },
     /// A key of `[hawser]` that is no setting of ours that stands alone: the message.
     UnknownOwn(String),
+    /// A second `[pgbouncer]`, which sets these keys of the first back to PgBouncer's defaults.
+    SetBack(Vec<String>),
+    /// There is no `[pgbouncer]`: the file may be half of one.
+    NoMainSection,
     /// Bytes that are no UTF-8.
     NotUtf8,
+    /// A NUL byte.
+    Nul,
     /// A file of `%include` could not be read.
     Include {
         /// Its name.
@@ -132,7 +153,17 @@ impl fmt::Display for ImportError {
             }
             Reason::Value { key, message } => write!(f, "{key}: {message}"),
             Reason::UnknownOwn(message) => write!(f, "[hawser]: {message}"),
+            Reason::SetBack(keys) => write!(
+                f,
+                "a second [pgbouncer] sets what is before it back to PgBouncer's defaults: {}. Remove \
+                 this [pgbouncer], so that they hold, or them",
+                keys.join(", ")
+            ),
+            Reason::NoMainSection => f.write_str("there is no [pgbouncer] section"),
             Reason::NotUtf8 => f.write_str("it is not UTF-8: save the file as UTF-8"),
+            Reason::Nul => f.write_str(
+                "a NUL byte, after which PgBouncer reads nothing: save the file as UTF-8 text",
+            ),
             Reason::Include { file, error } => write!(f, "%include {file}: {error}"),
             Reason::IncludedTooDeep => f.write_str("%include nested too deep"),
             Reason::Unreadable(error) => write!(f, "cannot be read: {error}"),
@@ -192,27 +223,69 @@ pub fn import_file(path: &Path) -> Result<Imported, ImportError> {
 
 fn import_with(text: &[u8], read: ini::ReadFile<'_>) -> Result<Imported, ImportError> {
     let mut import = Import::default();
-    for entry in ini::entries(text, read)? {
-        match entry.section.as_str() {
-            "pgbouncer" => {
-                import.settings.insert(entry.key.clone(), entry);
-            }
-            "databases" => import.databases.add(entry),
-            "users" => import.users.add(entry),
-            "hawser" => {
-                import.own.insert(entry.key.clone(), entry);
-            }
-            _ => import.peers.add(entry),
+    let mut main = MainSection::default();
+    for item in ini::items(text, read)? {
+        match item {
+            Item::Section(Section::PgBouncer, place) => main.begin(&place),
+            Item::Section(..) => {}
+            Item::Entry(entry) => match entry.section {
+                Section::PgBouncer => main.add(entry),
+                Section::Databases => import.database(entry),
+                Section::Users => import.users.add(entry),
+                Section::Peers => import.peers.add(entry),
+                Section::Hawser => {
+                    import.own.insert(entry.key.clone(), entry);
+                }
+            },
         }
     }
-    import.has_peer_id = import.settings.get("peer_id").is_some_and(|entry| entry.value != "0");
+    let has_main_section = main.begun;
+    import.settings = main.settings()?;
+    if let Some(entry) = import.settings.get("peer_id") {
+        import.has_peer_id = number(entry, &entry.value)? != 0;
+    }
     import.listen()?;
     import.authentication()?;
     import.tls()?;
     import.other_settings()?;
     import.peers()?;
     import.own_settings()?;
-    import.output()
+    let imported = import.output()?;
+    // PgBouncer refuses it as well. Last, so that other errors are said with their lines.
+    if has_main_section { Ok(imported) } else { Err(Place::default().error(Reason::NoMainSection)) }
+}
+
+/// `[pgbouncer]`, which may begin more than once.
+#[derive(Default)]
+struct MainSection {
+    begun: bool,
+    settings: BTreeMap<String, Entry>,
+    /// What PgBouncer has set back to its defaults, by key, with the header that did it.
+    set_back: BTreeMap<String, Place>,
+}
+
+impl MainSection {
+    fn begin(&mut self, place: &Place) {
+        self.begun = true;
+        let keys = self.settings.keys().filter(|key| !WITHOUT_DEFAULT.contains(&key.as_str()));
+        self.set_back.extend(keys.map(|key| (key.clone(), place.clone())));
+    }
+
+    fn add(&mut self, entry: Entry) {
+        self.set_back.remove(&entry.key);
+        self.settings.insert(entry.key.clone(), entry);
+    }
+
+    /// All of it. Neither PgBouncer's default nor the value that it ignores may be put in force in
+    /// silence: the first is not what the file seems to say, the second not what has been in force.
+    fn settings(self) -> Result<BTreeMap<String, Entry>, ImportError> {
+        if let Some(place) = self.set_back.values().next() {
+            let of_place = self.set_back.iter().filter(|(_, of)| *of == place);
+            let keys = of_place.map(|(key, _)| key.clone()).collect();
+            return Err(place.error(Reason::SetBack(keys)));
+        }
+        Ok(self.settings)
+    }
 }
 
 /// Entries by name, in the order of the file. PgBouncer takes the last of a name.
@@ -233,9 +306,13 @@ impl Entries {
         }
     }
 
+    fn has(&self, name: &str) -> bool {
+        self.index.contains_key(name)
+    }
+
     /// Whether a client that asks for `name` finds an entry.
     fn serve(&self, name: &str) -> bool {
-        self.index.contains_key(name) || self.index.contains_key(ANY_DATABASE)
+        self.has(name) || self.has(ANY_DATABASE)
     }
 }
 
@@ -283,11 +360,22 @@ impl Import {
         self.take(key).map(|entry| entry.value).filter(|value| !value.is_empty())
     }
 
+    fn database(&mut self, entry: Entry) {
+        if self.databases.has(&entry.key) {
+            let note = format!(
+                "database {} is there twice: the later entry holds (PgBouncer keeps the earlier one's \
+                 user, if the later one has none)",
+                entry.key
+            );
+            self.notes.push(comment(&note));
+        }
+        self.databases.add(entry);
+    }
+
     fn listen(&mut self) -> Result<(), ImportError> {
         let port = match self.take("listen_port") {
             None => LISTEN_PORT_DEFAULT,
-            Some(entry) => entry.value.parse().ok().filter(|port| *port > 0).ok_or_else(|| {
-                let message = format!("`{}` is not a port", entry.value);
+            Some(entry) => value::port(&entry, &entry.value).map_err(|message| {
                 entry.place.error(Reason::Value { key: entry.key.clone(), message })
             })?,
         };
@@ -426,8 +514,9 @@ impl Import {
         for (table, line) in OWN_LIMITS {
             self.line(*table, (*line).to_owned());
         }
-        let verbose = self.take("verbose").is_some_and(|entry| entry.value != "0");
-        if verbose {
+        if let Some(entry) = self.take("verbose")
+            && number(&entry, &entry.value)? != 0
+        {
             self.line(Table::Log, "level = \"debug\"".to_owned());
         }
         for (key, entry) in std::mem::take(&mut self.settings) {
@@ -462,10 +551,10 @@ impl Import {
         let default = OTHER_DEFAULTS.iter().find(|(known, _)| *known == key);
         if let (Some((_, value)), Some(setting)) = (default, of_pgbouncer(key)) {
             let entry = Entry {
-                section: "pgbouncer".to_owned(),
+                section: Section::PgBouncer,
                 key: key.to_owned(),
                 value: (*value).to_owned(),
-                place: ini::Place::default(),
+                place: Place::default(),
             };
             let line = assignment(setting, &entry, value)?;
             self.line(setting.table, format!("{line} # PgBouncer's default"));
@@ -480,7 +569,7 @@ impl Import {
             let setting = setting.ok_or_else(|| {
                 entry.place.error(Reason::UnknownOwn(suggest::unknown_setting(&key)))
             })?;
-            let line = own_assignment(setting, &entry)?;
+            let line = own_assignment(setting, &entry, &entry.value)?;
             let replaced = format!("{} = ", setting.name);
             let lines = self.tables.entry(setting.table).or_default();
             lines.retain(|line| !line.starts_with(&replaced));
@@ -511,13 +600,13 @@ impl Import {
             output += "# There was no [databases]: add a [[database]] with name and servers.\n";
         }
         let databases = std::mem::take(&mut self.databases);
+        let rest = entry::Rest { databases: &databases, socket_dir: &self.socket_dir };
         let users = std::mem::take(&mut self.users);
         for table in Table::ALL {
             match table {
                 Table::Database => {
                     for entry in &databases.list {
-                        output +=
-                            &entry::database(entry, &databases, &self.socket_dir, &mut unknown)?;
+                        output += &entry::database(entry, &rest, &mut unknown)?;
                     }
                 }
                 Table::User => {

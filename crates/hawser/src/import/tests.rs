@@ -132,9 +132,98 @@ pool_size = 3
         ("http_address = x", "http_address: "),
         ("servers = h:1", "unknown setting"),
     ] {
-        let error = import(&format!("[hawser]\n{line}\n")).unwrap_err();
+        let error = import(&format!("[hawser]\n{line}\n[pgbouncer]\n")).unwrap_err();
         assert!(error.to_string().contains(reason) && error.line == 2, "{error}");
     }
+}
+
+/// PgBouncer sets all back to its defaults there: `auth_type = hba` would be md5. Hawser kept it.
+#[test]
+fn a_second_header_that_sets_values_back_is_an_error_that_names_them() {
+    let again = "[databases]\na = host=h\n[pgbouncer]\nauth_type = trust\ndefault_pool_size = 3\n\
+                 auth_file = u\nverbose = 1\n[pgbouncer]\nauth_type = md5\n";
+    let error = import(again).unwrap_err();
+    assert_eq!(
+        (error.line, &error.reason),
+        (8, &Reason::SetBack(vec!["default_pool_size".into()]))
+    );
+    // What has no default there stays, and what is set again is what it is set to.
+    let (config, _) = imported(&format!("{again}default_pool_size = 4\n"));
+    assert_eq!((config.auth_type(), config.reload.pool.pool_size), (AuthType::Md5, 4));
+    assert!(config.reload.auth.users_file.is_some());
+    let mut read = |_: &str| Ok(b"[pgbouncer]\nlogfile = l\n".to_vec());
+    let text = b"[pgbouncer]\nlisten_port = 1\n%include log.ini\n";
+    let error = import_with(text, &mut read).unwrap_err();
+    assert!(error.to_string().starts_with("log.ini:1: a second [pgbouncer] sets"), "{error}");
+}
+
+/// A file that is being written may end before it.
+#[test]
+fn a_file_without_its_main_section_is_an_error_as_in_pgbouncer() {
+    let error = import("[databases]\na = host=h\n[users]\n").unwrap_err();
+    assert_eq!(error.reason, Reason::NoMainSection);
+}
+
+/// `pool_size=020` was 16 in silence.
+#[test]
+fn numbers_are_decimal_where_pgbouncer_reads_them_so() {
+    let (config, output) = imported(
+        "[databases]\na = host=h pool_size=020 max_db_connections=0100 server_lifetime=00 \
+         query_wait_timeout=010\n[users]\nu = query_timeout=010 max_user_connections=+00\n[pgbouncer]\n\
+         auth_file = u\ntcp_keepidle = 0x1e\nquery_timeout = 0x10\ndefault_pool_size = 020\n\
+         client_idle_timeout = 1e1\npeer_id = 0x0\nverbose = 00\nmax_user_connections = 7\n[peers]\n",
+    );
+    let a = config.database("a").unwrap();
+    assert_eq!((a.pool_size, a.max_db_connections), (20, Limit::new(100)));
+    assert_eq!(a.server_lifetime, Duration::from_secs(3600), "inherited");
+    assert_eq!(a.query_wait_timeout, Timeout::after(Duration::from_secs(10)));
+    let u = config.resolve(a, "u");
+    assert_eq!(u.query_timeout, Timeout::after(Duration::from_secs(10)));
+    assert_eq!(config.reload.pool.pool_size, 16);
+    assert_eq!(config.reload.network.tcp_keepidle.get(), Some(Duration::from_secs(30)));
+    let idle = config.reload.timeouts.client_idle_timeout.get();
+    assert_eq!(idle, Some(Duration::from_secs(10)));
+    assert!(!output.contains("level = "), "{output}");
+    for text in [
+        "[databases]\na = host=h pool_size=0x10",
+        "[databases]\na = host=h pool_size=5s",
+        "[databases]\na = host=h server_lifetime=1.5",
+        "[pgbouncer]\ntcp_keepidle = 1.5",
+        "[pgbouncer]\nstats_period = 1e1",
+    ] {
+        let error = import(text).unwrap_err();
+        assert!(error.line == 2 && error.to_string().contains("is not a number"), "{error}");
+    }
+}
+
+/// Some of what SET takes is no TOML without quotes: `5.`, `010`.
+#[test]
+fn settings_of_its_own_are_written_as_toml() {
+    let (config, output) = imported(
+        "[databases]\na = host=h function_census=off max_replica_lag=1.5s server_tls_sslmode=Require\n\
+         [pgbouncer]\nauth_file = u\nadmin_users = a b,c\n[hawser]\nshutdown_timeout = 5.\n\
+         client_write_timeout = .5\nmax_client_conn = 010\nreserve_pool_size = 0\n\
+         fidelity = Classic\n",
+    );
+    let seconds = |timeout: Timeout| timeout.get().map(|time| time.as_secs_f64());
+    assert_eq!(seconds(config.reload.shutdown.shutdown_timeout), Some(5.0), "{output}");
+    assert_eq!(seconds(config.reload.timeouts.client_write_timeout), Some(0.5));
+    assert_eq!(config.reload.limits.max_client_conn, 10);
+    assert_eq!(config.database("a").unwrap().tls.mode, TlsMode::Require);
+    assert!(config.is_admin("b") && config.is_admin("c"), "spaces are between, too");
+    let error = import("[hawser]\nmax_client_conn =\n[pgbouncer]\n").unwrap_err();
+    assert!(error.line == 2 && error.to_string().contains("max_client_conn: "), "{error}");
+}
+
+#[test]
+fn the_last_of_a_name_holds_and_a_database_twice_is_noted() {
+    let (config, output) = imported(
+        "[databases]\na = host=h user=u password=x\na = host=i reserve_pool_size=5 reserve_pool=3\n\
+         [pgbouncer]\nauth_file = u\n",
+    );
+    let a = config.database("a").unwrap();
+    assert_eq!((a.servers[0].to_string().as_str(), a.reserve_pool_size), ("i:5432", 3));
+    assert!(output.contains("# database a is there twice: the later entry holds"), "{output}");
 }
 
 #[test]
@@ -268,6 +357,9 @@ fn what_pgbouncer_refuses_is_refused_with_its_line_and_without_passwords() {
         ("[databases]\na = password=hun ter2=x", Reason::Pairs("a".into())),
         ("[databases]\na = password=hunter2 x", Reason::Pairs("a".into())),
         ("[users]\na = password=hunter2", Reason::UnknownKey("password".into())),
+        // Each was a key twice in the output.
+        ("[databases]\na = host=h name=b", Reason::UnknownKey("name".into())),
+        ("[databases]\na = host=h servers=i", Reason::UnknownKey("servers".into())),
     ] {
         let error = import(line).unwrap_err();
         assert_eq!((error.line, &error.reason), (2, &reason));
