@@ -14,6 +14,8 @@
 //! - A value that PgBouncer or Hawser refuses is an error: what it restricts must not fall back to a
 //!   default that is weaker.
 //! - Passwords go nowhere but into `password`.
+//! - A database that has no server that Hawser can reach is an error: left out, its clients would get the
+//!   database `*`.
 //!
 //! # Limits
 //! Files that are named (auth_file, certificates) are not read; PgBouncer takes relative
@@ -21,21 +23,22 @@
 
 mod entry;
 mod ini;
+mod listen;
 #[cfg(test)]
 mod tests;
 mod value;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::path::Path;
 
 use crate::config::registry::{self, Form, Setting, Table};
-use crate::config::{ANY_DATABASE, LISTEN_PORT_DEFAULT, accepts, host_and_port, suggest};
+use crate::config::{ANY_DATABASE, suggest};
 use ini::{Entry, Item, Place, Section};
 use value::{assignment, comment, number, own_assignment, protocols, quote};
 
-/// PgBouncer's directory of unix sockets where none is named.
-const UNIX_SOCKET_DIR_DEFAULT: &str = "/tmp";
 /// The system's authorities, which OpenSSL takes by itself where no file is named.
 const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// PgBouncer's defaults that are not ours.
@@ -179,9 +182,8 @@ impl std::error::Error for ImportError {}
 /// # Errors
 /// What PgBouncer itself would refuse, and values that Hawser has no equivalent of.
 pub fn import(text: &str) -> Result<Imported, ImportError> {
-    import_with(text.as_bytes(), &mut |_| {
-        Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "only files can include files"))
-    })
+    let unsupported = || io::Error::new(io::ErrorKind::Unsupported, "only a file can name others");
+    import_with(text.as_bytes(), &mut |_| Err(unsupported()), &mut |_| Err(unsupported()))
 }
 
 /// What a pgbouncer.ini becomes.
@@ -218,10 +220,18 @@ pub fn import_file(path: &Path) -> Result<Imported, ImportError> {
         line: 0,
         reason: Reason::Unreadable(format!("{}: {error}", path.display())),
     })?;
-    import_with(&text, &mut |name| std::fs::read(name))
+    let mut resolve = |name: &str| {
+        let found = (name, 0).to_socket_addrs()?;
+        Ok(found.map(|address| address.ip()).collect::<Vec<IpAddr>>())
+    };
+    import_with(&text, &mut |name| std::fs::read(name), &mut resolve)
 }
 
-fn import_with(text: &[u8], read: ini::ReadFile<'_>) -> Result<Imported, ImportError> {
+fn import_with(
+    text: &[u8],
+    read: ini::ReadFile<'_>,
+    resolve: listen::Resolve<'_>,
+) -> Result<Imported, ImportError> {
     let mut import = Import::default();
     let mut main = MainSection::default();
     for item in ini::items(text, read)? {
@@ -244,7 +254,7 @@ fn import_with(text: &[u8], read: ini::ReadFile<'_>) -> Result<Imported, ImportE
     if let Some(entry) = import.settings.get("peer_id") {
         import.has_peer_id = number(entry, &entry.value)? != 0;
     }
-    import.listen()?;
+    import.listen(resolve)?;
     import.authentication()?;
     import.tls()?;
     import.other_settings()?;
@@ -333,8 +343,8 @@ struct Import {
     notes: Vec<String>,
     /// Keys that PgBouncer does not have.
     unknown: Vec<String>,
-    /// The directory in which servers without a host are looked for.
-    socket_dir: String,
+    /// The directory in which servers without a host are looked for, if there is one.
+    socket_dir: Option<String>,
 }
 
 impl Import {
@@ -360,6 +370,11 @@ impl Import {
         self.take(key).map(|entry| entry.value).filter(|value| !value.is_empty())
     }
 
+    /// Whether `[hawser]` has the setting that has one of `names`.
+    fn is_own(&self, names: [&str; 2]) -> bool {
+        names.iter().any(|name| self.own.contains_key(*name))
+    }
+
     fn database(&mut self, entry: Entry) {
         if self.databases.has(&entry.key) {
             let note = format!(
@@ -372,49 +387,11 @@ impl Import {
         self.databases.add(entry);
     }
 
-    fn listen(&mut self) -> Result<(), ImportError> {
-        let port = match self.take("listen_port") {
-            None => LISTEN_PORT_DEFAULT,
-            Some(entry) => value::port(&entry, &entry.value).map_err(|message| {
-                entry.place.error(Reason::Value { key: entry.key.clone(), message })
-            })?,
-        };
-        let mut addresses = Vec::new();
-        for host in self.take_text("listen_addr").unwrap_or_default().split(',') {
-            let host = host.trim().trim_matches(['[', ']']);
-            let address = host_and_port(host, port);
-            match registry::find(Table::Listen, "address").map(|s| accepts(s, &address)) {
-                _ if host.is_empty() => {}
-                Some(Ok(())) => addresses.push(address),
-                _ => self.note(
-                    Table::Listen,
-                    &format!("listen_addr {host}: write its address, names are not resolved here"),
-                ),
-            }
-        }
-        let directory = match self.take("unix_socket_dir").map(|entry| entry.value) {
-            None => Some(UNIX_SOCKET_DIR_DEFAULT.to_owned()),
-            Some(directory) if directory.is_empty() => None,
-            Some(directory) if directory.starts_with('@') => {
-                self.note(Table::Listen, "unix_socket_dir: abstract sockets are not supported");
-                None
-            }
-            Some(directory) => Some(directory),
-        };
-        self.socket_dir = directory.clone().unwrap_or_else(|| UNIX_SOCKET_DIR_DEFAULT.to_owned());
-        // Only a directory that no TCP address gives its port to needs one of its own.
-        let suffix = if addresses.is_empty() && port != LISTEN_PORT_DEFAULT {
-            format!(":{port}")
-        } else {
-            String::new()
-        };
-        addresses.extend(directory.map(|directory| format!("{directory}{suffix}")));
-        if addresses.is_empty() {
-            self.note(Table::Listen, "nothing to listen on was left: this is a default");
-            addresses.push(format!("127.0.0.1:{port}"));
-        }
-        let list: Vec<_> = addresses.iter().map(|address| quote(address)).collect();
-        self.line(Table::Listen, format!("address = [{}]", list.join(", ")));
+    fn listen(&mut self, resolve: listen::Resolve<'_>) -> Result<(), ImportError> {
+        let is_own = self.is_own(["address", "listen_addr"]);
+        let listen = listen::listen(&mut self.settings, is_own, resolve)?;
+        self.tables.entry(Table::Listen).or_default().extend(listen.lines);
+        self.socket_dir = listen.socket_dir;
         Ok(())
     }
 
@@ -600,7 +577,7 @@ impl Import {
             output += "# There was no [databases]: add a [[database]] with name and servers.\n";
         }
         let databases = std::mem::take(&mut self.databases);
-        let rest = entry::Rest { databases: &databases, socket_dir: &self.socket_dir };
+        let rest = entry::Rest { databases: &databases, socket_dir: self.socket_dir.as_deref() };
         let users = std::mem::take(&mut self.users);
         for table in Table::ALL {
             match table {

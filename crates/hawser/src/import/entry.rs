@@ -22,8 +22,8 @@ const ZERO_IS_INHERITED: &[&str] = &[
 /// What the entries of databases and users depend on.
 pub(super) struct Rest<'a> {
     pub(super) databases: &'a Entries,
-    /// The directory in which servers without a host are looked for.
-    pub(super) socket_dir: &'a str,
+    /// The directory in which servers without a host are looked for, if PgBouncer has one.
+    pub(super) socket_dir: Option<&'a str>,
 }
 
 /// The pairs of an entry, each key once with its last value, which is the one that PgBouncer takes.
@@ -80,29 +80,53 @@ fn pair_line(
 fn servers(
     entry: &Entry,
     pairs: &[(String, String)],
-    socket_dir: &str,
+    socket_dir: Option<&str>,
 ) -> Result<(Vec<String>, Vec<String>), ImportError> {
     let find = |key| pairs.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str());
     let port = find("port").map_or(Ok(SERVER_PORT_DEFAULT), |text| port(entry, text));
     let port = port.map_err(|message| refuse(entry, "port", message))?;
+    // Not a directory that PgBouncer does not look into: whose sockets are there is not known.
+    let hosts = find("host").or(socket_dir).ok_or_else(|| {
+        let message = "it is missing, and unix_socket_dir is empty or abstract: write the server's \
+                       host, or its directory of sockets";
+        refuse(entry, "host", message.to_owned())
+    })?;
     let (mut servers, mut comments) = (Vec::new(), Vec::new());
-    for host in find("host").unwrap_or(socket_dir).split(',').map(str::trim) {
+    for host in hosts.split(',').map(str::trim) {
         if host.starts_with('@') {
             comments.push(comment(&format!("host {host}: abstract sockets are not supported")));
             continue;
         }
-        let server = ServerAddress::new(host, port);
-        let server = server.map_err(|message| refuse(entry, "host", message))?;
-        let text = match server {
-            ServerAddress::Unix(_) if port == SERVER_PORT_DEFAULT => host.to_owned(),
-            ServerAddress::Unix(_) => format!("{host}:{port}"),
-            other @ (ServerAddress::Tcp { .. } | ServerAddress::Link { .. }) => other.to_string(),
+        let text = if host.starts_with('/') {
+            socket_text(host, port, SERVER_PORT_DEFAULT)
+        } else {
+            let server = ServerAddress::new(host, port);
+            server.map_err(|message| refuse(entry, "host", message))?.to_string()
         };
+        ServerAddress::parse(&text).map_err(|message| refuse(entry, "host", message))?;
         if !servers.contains(&text) {
             servers.push(text);
         }
     }
+    // Left out, its clients would get the database `*`.
+    if servers.is_empty() {
+        let message = "abstract sockets are not supported: write a directory of sockets, or a host";
+        return Err(refuse(entry, "host", message.to_owned()));
+    }
     Ok((servers, comments))
+}
+
+/// The socket of `port` in `directory`, as `servers` and `address` have it. Digits after a colon at the
+/// end of a directory would be a port.
+pub(super) fn socket_text(directory: &str, port: u16, default: u16) -> String {
+    let ends_as_a_port = directory
+        .rsplit_once(':')
+        .is_some_and(|(_, end)| !end.is_empty() && end.bytes().all(|b| b.is_ascii_digit()));
+    match (ends_as_a_port, port == default) {
+        (true, _) => format!("{directory}/.s.PGSQL.{port}"),
+        (false, true) => directory.to_owned(),
+        (false, false) => format!("{directory}:{port}"),
+    }
 }
 
 /// `[[database]]` of one entry; a comment where there can be none.
@@ -122,10 +146,6 @@ pub(super) fn database(
         return Ok(format!("\n{}\n", comment(&note)));
     }
     let (servers, comments) = servers(entry, &pairs, rest.socket_dir)?;
-    if servers.is_empty() {
-        let note = format!("database {name} was left out: no server that can be reached is left");
-        return Ok(format!("\n{}\n", comment(&note)));
-    }
     let mut lines = vec![format!("name = {}", quote(name))];
     lines.extend(comments);
     let list: Vec<_> = servers.iter().map(|server| quote(server)).collect();
@@ -186,7 +206,11 @@ pub(super) fn peer(entry: &Entry) -> Result<String, ImportError> {
     let port = find("port").map_or(Ok(PEER_PORT_DEFAULT), |text| port(entry, text));
     let port = port.map_err(|message| refuse("port", message))?;
     let host = find("host").ok_or_else(|| refuse("host", "it is required".to_owned()))?;
-    let address = ServerAddress::new(host, port).map_err(|message| refuse("host", message))?;
+    let address = match host.starts_with('/') {
+        true => ServerAddress::parse(&socket_text(host, port, SERVER_PORT_DEFAULT)),
+        false => ServerAddress::new(host, port),
+    };
+    let address = address.map_err(|message| refuse("host", message))?;
     let text = format!("{}={address}", entry.key);
     match Peer::parse(&text) {
         Ok(_) => Ok(quote(&text)),

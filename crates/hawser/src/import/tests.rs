@@ -15,6 +15,10 @@ fn imported(text: &str) -> (Config, String) {
     }
 }
 
+fn no_names(name: &str) -> std::io::Result<Vec<std::net::IpAddr>> {
+    panic!("{name} was looked up")
+}
+
 #[test]
 fn a_small_file_keeps_pgbouncers_defaults_where_ours_differ() {
     let (config, output) = imported(
@@ -153,7 +157,7 @@ fn a_second_header_that_sets_values_back_is_an_error_that_names_them() {
     assert!(config.reload.auth.users_file.is_some());
     let mut read = |_: &str| Ok(b"[pgbouncer]\nlogfile = l\n".to_vec());
     let text = b"[pgbouncer]\nlisten_port = 1\n%include log.ini\n";
-    let error = import_with(text, &mut read).unwrap_err();
+    let error = import_with(text, &mut read, &mut no_names).unwrap_err();
     assert!(error.to_string().starts_with("log.ini:1: a second [pgbouncer] sets"), "{error}");
 }
 
@@ -162,6 +166,81 @@ fn a_second_header_that_sets_values_back_is_an_error_that_names_them() {
 fn a_file_without_its_main_section_is_an_error_as_in_pgbouncer() {
     let error = import("[databases]\na = host=h\n[users]\n").unwrap_err();
     assert_eq!(error.reason, Reason::NoMainSection);
+}
+
+/// Any local user can listen in /tmp; and the clients of a database that is left out get `*`.
+#[test]
+fn a_server_is_looked_for_where_pgbouncer_does_or_nowhere() {
+    let ini = |host: &str, directory: &str| {
+        format!(
+            "[databases]\na ={host}\n* = host=other\n[pgbouncer]\nauth_file = u\n\
+             listen_addr = 127.0.0.1\nlisten_port = 7000\n{directory}"
+        )
+    };
+    for (host, directory) in [
+        ("", "unix_socket_dir ="),
+        (" dbname=b", "unix_socket_dir = @run"),
+        (" host=@run", ""),
+        (" host=@run,@other", ""),
+    ] {
+        let error = import(&ini(host, directory)).unwrap_err();
+        assert_eq!(error.line, 2, "{error}");
+        assert!(error.to_string().contains("host of a: "), "{error}");
+    }
+    for (host, directory, socket, listens) in [
+        ("", "", "/tmp/.s.PGSQL.5432", "/tmp/.s.PGSQL.7000"),
+        (" port=05433", "", "/tmp/.s.PGSQL.5433", "/tmp/.s.PGSQL.7000"),
+        // Digits after a colon were a port.
+        (
+            "",
+            "unix_socket_dir = /run/a:6000",
+            "/run/a:6000/.s.PGSQL.5432",
+            "/run/a:6000/.s.PGSQL.7000",
+        ),
+        (" host=/run/b:1", "", "/run/b:1/.s.PGSQL.5432", "/tmp/.s.PGSQL.7000"),
+    ] {
+        let (config, output) = imported(&ini(host, directory));
+        assert_eq!(config.database("a").unwrap().servers[0].to_string(), socket, "{output}");
+        assert_eq!(config.listen()[1].to_string(), listens, "{output}");
+    }
+}
+
+/// A name was left out with a note; without other addresses Hawser listened on loopback.
+#[test]
+fn names_to_listen_on_are_looked_up_and_nothing_stands_in_for_what_is_missing() {
+    let ini =
+        |lines: &str| format!("[databases]\na = host=h\n[pgbouncer]\nauth_file = u\n{lines}\n");
+    let mut known = |name: &str| match name {
+        "inside.example" => Ok(vec!["127.0.0.2".parse().unwrap(), "::1".parse().unwrap()]),
+        "bare.example" => Ok(Vec::new()),
+        _ => Err(std::io::ErrorKind::NotFound.into()),
+    };
+    let mut run = |lines: &str| import_with(ini(lines).as_bytes(), &mut |_| panic!(), &mut known);
+    let lines = "listen_port = 014442\nunix_socket_dir =\nlisten_addr = inside.example, ::1";
+    let output = run(lines).unwrap();
+    assert!(output.toml.contains("# what inside.example is at the import"), "{}", output.toml);
+    assert!(!output.notes().any(|note| note.contains("inside.example")));
+    let config = Config::from_str(&output.toml, "x.toml").unwrap();
+    let listen: Vec<_> = config.listen().iter().map(ToString::to_string).collect();
+    assert_eq!(listen, ["127.0.0.2:6434", "[::1]:6434"], "a port is read as other numbers");
+    for lines in [
+        "listen_addr = other.example",
+        "listen_addr = 127.0.0.1, bare.example",
+        "unix_socket_dir =",
+        "unix_socket_dir = @run",
+        "unix_socket_dir = run",
+        "listen_port = 06439",
+        "verbose = yes",
+        "peer_id = one",
+    ] {
+        let error = run(lines).unwrap_err();
+        assert_eq!(error.line, 5, "{error}");
+        let key = lines.split(" =").next().unwrap_or_default();
+        assert!(matches!(&error.reason, Reason::Value { key: of, .. } if of == key), "{error}");
+    }
+    let own = "unix_socket_dir =\nlisten_addr = other.example\n[hawser]\naddress = 127.0.0.1:7001";
+    let config = Config::from_str(&run(own).unwrap().toml, "x.toml").unwrap();
+    assert_eq!(config.listen()[0].to_string(), "127.0.0.1:7001");
 }
 
 /// `pool_size=020` was 16 in silence.
@@ -302,7 +381,7 @@ query_timeout = 12.5
 #[test]
 fn what_has_no_equivalent_is_a_comment_with_its_reason() {
     let (config, output) = imported(
-        "[databases]\na = host=@abstract\nb = host=h password=hunter2\nhawser = host=h\n[peers]\n1 = host=/x
+        "[databases]\na = host=@abstract,h\nb = host=h password=hunter2\nhawser = host=h\n[peers]\n1 = host=/x
 [pgbouncer]
 listen_addr = *
 auth_type = ldap
@@ -321,7 +400,7 @@ tcp_keepidle = 60
 ",
     );
     for comment in [
-        "# database a was left out",
+        "# host @abstract: abstract sockets are not supported",
         "# password was left out",
         "# database hawser was left out",
         "# [peers] 1: without peer_id",
@@ -385,7 +464,7 @@ fn includes_are_read_in_place_and_the_last_value_counts() {
         Ok(b"default_pool_size = 7\n[databases]\na = host=second\n".to_vec())
     };
     let text = "[databases]\na = host=first\n[pgbouncer]\nauth_file = u\ndefault_pool_size = 3\n%include /etc/more.ini\n";
-    let output = import_with(text.as_bytes(), &mut read).unwrap().toml;
+    let output = import_with(text.as_bytes(), &mut read, &mut no_names).unwrap().toml;
     let config = Config::from_str(&output, "x.toml").unwrap();
     assert_eq!(config.database("a").unwrap().servers[0].to_string(), "second:5432");
     assert_eq!(config.reload.pool.pool_size, 7);
