@@ -30,12 +30,13 @@ mod value;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::net::{IpAddr, ToSocketAddrs};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::config::registry::{self, Form, Setting, Table};
-use crate::config::{ANY_DATABASE, suggest};
+use crate::config::{ANY_DATABASE, FILE_BYTES_MAX, suggest};
 use ini::{Entry, Item, Place, Section};
 use value::{assignment, comment, number, own_assignment, protocols, quote};
 
@@ -193,6 +194,8 @@ pub struct Imported {
     pub toml: String,
     /// Keys that PgBouncer does not have, with place and nearest name, a line each.
     pub unknown: Vec<String>,
+    /// The files that were read.
+    pub files: Vec<PathBuf>,
 }
 
 impl Imported {
@@ -215,7 +218,19 @@ const NOT_CARRIED_OVER: &str = "Not carried over:";
 /// # Errors
 /// As [`import`], or a file that cannot be read.
 pub fn import_file(path: &Path) -> Result<Imported, ImportError> {
-    let text = std::fs::read(path).map_err(|error| ImportError {
+    let mut left = FILE_BYTES_MAX;
+    let mut files = Vec::new();
+    let mut read = |path: &Path| -> io::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        File::open(path)?.take(left + 1).read_to_end(&mut text)?;
+        left = left.checked_sub(text.len() as u64).ok_or_else(|| {
+            let message = format!("with what is included it is over {FILE_BYTES_MAX} bytes");
+            io::Error::new(io::ErrorKind::FileTooLarge, message)
+        })?;
+        files.push(path.to_owned());
+        Ok(text)
+    };
+    let text = read(path).map_err(|error| ImportError {
         file: None,
         line: 0,
         reason: Reason::Unreadable(format!("{}: {error}", path.display())),
@@ -224,7 +239,8 @@ pub fn import_file(path: &Path) -> Result<Imported, ImportError> {
         let found = (name, 0).to_socket_addrs()?;
         Ok(found.map(|address| address.ip()).collect::<Vec<IpAddr>>())
     };
-    import_with(&text, &mut |name| std::fs::read(name), &mut resolve)
+    let imported = import_with(&text, &mut |name| read(Path::new(name)), &mut resolve)?;
+    Ok(Imported { files, ..imported })
 }
 
 fn import_with(
@@ -399,29 +415,18 @@ impl Import {
         let table = Table::Auth;
         let method = self.word("auth_type");
         let uses_rules = method.as_deref() == Some("hba");
-        if let Some(method @ ("ldap" | "pam")) = method.as_deref() {
+        let has_own_rules = self.is_own(["hba_file", "auth_hba_file"]);
+        let unsupported = method.as_deref().filter(|method| matches!(*method, "ldap" | "pam"));
+        if unsupported.is_some() {
             self.take("auth_type");
             self.take("auth_ldap_options");
-            let instead = match method {
-                "ldap" => {
-                    "in a file that hba_file names, write `host all all all ldap OPTIONS` with those \
-                     of auth_ldap_options; until then "
-                }
-                _ => {
-                    "in a file that hba_file names, write `host all all all pam \
-                     pamservice=pgbouncer`; until then "
-                }
-            };
-            self.note(
-                table,
-                &format!(
-                    "auth_type = {method} is not supported: {instead}users log in by scram-sha-256, \
-                     from users_file, [[user]] or auth_query"
-                ),
-            );
-            self.line(table, "auth_type = \"scram-sha-256\"".to_owned());
-        } else if method.is_none() {
-            self.other_default("auth_type")?;
+        }
+        match (unsupported, &method) {
+            // They say the methods.
+            (Some(_), _) | (None, None) if has_own_rules => {}
+            (Some(method), _) => self.unsupported_method(method),
+            (None, None) => self.other_default("auth_type")?,
+            (None, Some(_)) => {}
         }
         if !uses_rules {
             for key in ["auth_hba_file", "auth_ident_file"] {
@@ -453,6 +458,20 @@ impl Import {
             }
         }
         Ok(())
+    }
+
+    fn unsupported_method(&mut self, method: &str) {
+        let line = match method {
+            "ldap" => "ldap OPTIONS` with those of auth_ldap_options",
+            _ => "pam pamservice=pgbouncer`",
+        };
+        let note = format!(
+            "auth_type = {method} is not supported: in a file that hba_file of [hawser] names, write \
+             `host all all all {line}; until then users log in by scram-sha-256, from users_file, \
+             [[user]] or auth_query"
+        );
+        self.note(Table::Auth, &note);
+        self.line(Table::Auth, "auth_type = \"scram-sha-256\"".to_owned());
     }
 
     fn tls(&mut self) -> Result<(), ImportError> {
@@ -512,7 +531,12 @@ impl Import {
                     self.line(setting.table, line);
                 }
                 (None, Some(reason)) => {
-                    let note = format!("{key} = {} has no equivalent: {reason}", entry.value);
+                    // It may hold ldapbindpasswd.
+                    let value = match key.as_str() {
+                        "auth_ldap_options" => "...",
+                        _ => entry.value.as_str(),
+                    };
+                    let note = format!("{key} = {value} has no equivalent: {reason}");
                     self.notes.push(comment(&note));
                 }
                 (None, None) => {
@@ -601,7 +625,7 @@ impl Import {
         if !self.notes.is_empty() {
             output += &format!("\n# {NOT_CARRIED_OVER}\n{}\n", self.notes.join("\n"));
         }
-        Ok(Imported { toml: output, unknown })
+        Ok(Imported { toml: output, unknown, files: Vec::new() })
     }
 }
 

@@ -294,6 +294,30 @@ fn settings_of_its_own_are_written_as_toml() {
     assert!(error.line == 2 && error.to_string().contains("max_client_conn: "), "{error}");
 }
 
+/// The advice of the note was refused: auth_type stood beside hba_file.
+#[test]
+fn rules_of_its_own_are_in_place_of_a_method_that_is_not_supported() {
+    for method in ["auth_type = ldap\nauth_ldap_options = x\n", "auth_type = pam\n", ""] {
+        let ini = format!(
+            "[databases]\na = host=h\n[pgbouncer]\nauth_file = u\n{method}[hawser]\nhba_file = h.conf\n"
+        );
+        let (config, output) = imported(&ini);
+        assert_eq!(config.auth_type(), AuthType::Hba);
+        assert!(!output.contains("auth_type"), "{output}");
+    }
+}
+
+/// It was a comment of the output, and a warning in the log.
+#[test]
+fn a_password_of_ldap_is_not_in_the_comment() {
+    let (_, output) = imported(
+        "[databases]\na = host=h\n[pgbouncer]\nauth_file = u\n\
+         auth_ldap_options = ldapurl=\"ldap://h\" ldapbindpasswd=hunter2\n",
+    );
+    assert!(output.contains("# auth_ldap_options = ... has no equivalent"), "{output}");
+    assert!(!output.contains("hunter2"));
+}
+
 #[test]
 fn the_last_of_a_name_holds_and_a_database_twice_is_noted() {
     let (config, output) = imported(
