@@ -435,10 +435,15 @@ impl Import {
                 }
             }
         }
-        if let Some(entry) = self.settings.get("auth_query")
-            && let Some(note) = value::without_schema(&entry.value)
-        {
-            self.note(table, &note);
+        if let Some(entry) = self.settings.get("auth_query") {
+            // PgBouncer sends it, and nobody gets in by it; Hawser's default would let users in.
+            if entry.value.is_empty() {
+                let message = "it is empty: leave it out for the default query".to_owned();
+                return Err(entry.place.error(Reason::Value { key: entry.key.clone(), message }));
+            }
+            if let Some(note) = value::without_schema(&entry.value) {
+                self.note(table, &note);
+            }
         }
         let has_users =
             ["auth_file", "auth_user"].iter().any(|key| self.settings.contains_key(*key))
@@ -450,12 +455,11 @@ impl Import {
                  with a password, or auth_user",
             );
         }
-        if let Some(name) = self.take_text("auth_dbname") {
-            if self.databases.serve(&name) {
-                self.line(table, format!("auth_dbname = {}", quote(&name)));
-            } else {
-                self.note(table, &format!("auth_dbname = {name}: there is no such [[database]]"));
-            }
+        if let Some(entry) = self.take("auth_dbname") {
+            entry::auth_dbname(&entry.value, &self.databases).map_err(|message| {
+                entry.place.error(Reason::Value { key: entry.key.clone(), message })
+            })?;
+            self.line(table, format!("auth_dbname = {}", quote(&entry.value)));
         }
         Ok(())
     }

@@ -166,16 +166,23 @@ pub(super) fn database(
                 lines.push(comment("password was left out: without user= it is never used"));
                 continue;
             }
-            "auth_dbname" if !rest.databases.serve(value) => {
-                lines.push(comment(&format!("auth_dbname = {value}: there is no such database")));
-                continue;
-            }
+            "auth_dbname" => auth_dbname(value, rest.databases)
+                .map_err(|message| refuse(entry, "auth_dbname", message))?,
             "auth_query" => lines.extend(without_schema(value).as_deref().map(comment)),
             _ => {}
         }
         lines.push(pair_line(Table::Database, entry, (key, value), unknown)?);
     }
     Ok(format!("\n[[database]]\n{}\n", lines.join("\n")))
+}
+
+/// Whether `auth_query` can run on `name`. PgBouncer refuses such logins later; without auth_dbname the
+/// query would run on the client's database, where its owner may have defined what it reads from.
+pub(super) fn auth_dbname(name: &str, databases: &Entries) -> Result<(), String> {
+    if ADMIN_DATABASES.contains(&name) || !databases.serve(name) {
+        return Err(format!("[databases] has no `{name}` on which auth_query could run"));
+    }
+    Ok(())
 }
 
 /// `[[user]]` of one entry.

@@ -168,6 +168,24 @@ fn a_file_without_its_main_section_is_an_error_as_in_pgbouncer() {
     assert_eq!(error.reason, Reason::NoMainSection);
 }
 
+/// It was noted, and auth_query ran on the client's database, whose owner may define what it reads.
+#[test]
+fn an_auth_dbname_without_an_entry_is_an_error() {
+    for (text, line) in [
+        ("[databases]\na = host=h auth_dbname=b\n[pgbouncer]\n", 2),
+        ("[databases]\n* = host=h\n[pgbouncer]\nauth_dbname = pgbouncer\n", 4),
+        ("[databases]\n* = host=h auth_dbname=hawser\n[pgbouncer]\n", 2),
+        ("[databases]\na = host=h\n[pgbouncer]\nauth_dbname =\n", 4),
+        ("[databases]\na = host=h\n[pgbouncer]\nauth_dbname = b\n", 4),
+        // An empty one lets nobody in there; here it was the default query.
+        ("[databases]\na = host=h\n[pgbouncer]\nauth_query =\n", 4),
+    ] {
+        let error = import(text).unwrap_err();
+        assert!(matches!(error.reason, Reason::Value { .. }), "{error}");
+        assert_eq!(error.line, line, "{error}");
+    }
+}
+
 /// Any local user can listen in /tmp; and the clients of a database that is left out get `*`.
 #[test]
 fn a_server_is_looked_for_where_pgbouncer_does_or_nowhere() {
