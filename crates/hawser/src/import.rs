@@ -38,7 +38,7 @@ use std::path::{Path, PathBuf};
 use crate::config::registry::{self, Form, Setting, Table};
 use crate::config::{ANY_DATABASE, FILE_BYTES_MAX, suggest};
 use ini::{Entry, Item, Place, Section};
-use value::{assignment, comment, number, own_assignment, protocols, quote};
+use value::{amount, assignment, comment, number, own_assignment, protocols, quote};
 
 /// The system's authorities, which OpenSSL takes by itself where no file is named.
 const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -69,6 +69,8 @@ const WITHOUT_DEFAULT: &[&str] = &[
     "user",
     "verbose",
 ];
+/// PgBouncer's own, in seconds.
+const QUERY_WAIT_TIMEOUT_DEFAULT: f64 = 120.0;
 /// Limits of ours that PgBouncer has not, as its clients expect them.
 const OWN_LIMITS: &[(Table, &str)] = &[
     (Table::Pool, "idle_transaction_reserve = 0 # PgBouncer has none: pool_size bounds all"),
@@ -270,6 +272,7 @@ fn import_with(
     if let Some(entry) = import.settings.get("peer_id") {
         import.has_peer_id = number(entry, &entry.value)? != 0;
     }
+    import.query_timeout()?;
     import.listen(resolve)?;
     import.authentication()?;
     import.tls()?;
@@ -361,6 +364,8 @@ struct Import {
     unknown: Vec<String>,
     /// The directory in which servers without a host are looked for, if there is one.
     socket_dir: Option<String>,
+    /// `query_timeout` in seconds; 0 is never.
+    query_timeout: f64,
 }
 
 impl Import {
@@ -401,6 +406,24 @@ impl Import {
             self.notes.push(comment(&note));
         }
         self.databases.add(entry);
+    }
+
+    /// PgBouncer's also bounds how long clients wait for a server connection; ours begins after that.
+    fn query_timeout(&mut self) -> Result<(), ImportError> {
+        let seconds = |key: &str, default: f64| match self.settings.get(key) {
+            Some(entry) => amount(entry, key, &entry.value),
+            None => Ok(default),
+        };
+        if self.is_own(["query_timeout"; 2]) {
+            return Ok(());
+        }
+        self.query_timeout = seconds("query_timeout", 0.0)?;
+        let wait = seconds("query_wait_timeout", QUERY_WAIT_TIMEOUT_DEFAULT)?;
+        if let Some(line) = entry::waits_no_longer(self.query_timeout, wait) {
+            self.take("query_wait_timeout");
+            self.line(Table::Pool, line);
+        }
+        Ok(())
     }
 
     fn listen(&mut self, resolve: listen::Resolve<'_>) -> Result<(), ImportError> {
@@ -605,7 +628,11 @@ impl Import {
             output += "# There was no [databases]: add a [[database]] with name and servers.\n";
         }
         let databases = std::mem::take(&mut self.databases);
-        let rest = entry::Rest { databases: &databases, socket_dir: self.socket_dir.as_deref() };
+        let rest = entry::Rest {
+            databases: &databases,
+            socket_dir: self.socket_dir.as_deref(),
+            query_timeout: self.query_timeout,
+        };
         let users = std::mem::take(&mut self.users);
         for table in Table::ALL {
             match table {
@@ -616,7 +643,7 @@ impl Import {
                 }
                 Table::User => {
                     for entry in &users.list {
-                        output += &entry::user(entry, &mut unknown)?;
+                        output += &entry::user(entry, &rest, &mut unknown)?;
                     }
                 }
                 _ => {

@@ -1,7 +1,9 @@
 //! `[databases]` and `[users]` of pgbouncer.ini -> `[[database]]` and `[[user]]`.
 
 use super::ini::{self, Entry, Section};
-use super::value::{assignment, comment, number, own_assignment, port, quote, without_schema};
+use super::value::{
+    amount, assignment, comment, number, own_assignment, port, quote, without_schema,
+};
 use super::{Entries, ImportError, Reason, unknown_key};
 use crate::config::registry::{self, Table};
 use crate::config::{ADMIN_DATABASES, Peer, SERVER_PORT_DEFAULT, ServerAddress, suggest};
@@ -24,6 +26,8 @@ pub(super) struct Rest<'a> {
     pub(super) databases: &'a Entries,
     /// The directory in which servers without a host are looked for, if PgBouncer has one.
     pub(super) socket_dir: Option<&'a str>,
+    /// `query_timeout` of `[pgbouncer]` in seconds; 0 is never.
+    pub(super) query_timeout: f64,
 }
 
 /// The pairs of an entry, each key once with its last value, which is the one that PgBouncer takes.
@@ -53,14 +57,20 @@ fn pair_line(
     table: Table,
     entry: &Entry,
     (key, value): (&str, &str),
+    rest: &Rest<'_>,
     unknown: &mut Vec<String>,
 ) -> Result<String, ImportError> {
     let pair = Entry { key: format!("{key} of {}", entry.key), ..entry.clone() };
     if ZERO_IS_INHERITED.contains(&key) && number(&pair, value)? == 0 {
         return Ok(comment(&format!("{key} = 0: what holds for all")));
     }
-    if key == "query_wait_timeout" && number(&pair, value)? == -1 {
-        return Ok(comment("query_wait_timeout = -1: what holds for all"));
+    if key == "query_wait_timeout" {
+        if number(&pair, value)? == -1 {
+            return Ok(comment("query_wait_timeout = -1: what holds for all"));
+        }
+        if let Some(line) = waits_no_longer(rest.query_timeout, amount(&pair, key, value)?) {
+            return Ok(line);
+        }
     }
     match (registry::find(table, key), suggest::without_equivalent(key)) {
         (Some(setting), _) if setting.pgbouncer.is_some() => assignment(setting, &pair, value),
@@ -74,6 +84,20 @@ fn pair_line(
         }
         (None, None) => Ok(unknown_key(entry, key, Some(table), unknown)),
     }
+}
+
+/// The `query_wait_timeout` of clients whose own is `wait` (in seconds; 0 is never), if `query_timeout`
+/// of all clients is the lesser: in PgBouncer's `pool_client_maint` it bounds the wait as well. (That of
+/// a user does not.)
+pub(super) fn waits_no_longer(query_timeout: f64, wait: f64) -> Option<String> {
+    const MICROSECOND: f64 = 1e-6; // less is 0 for both of them
+    let is_lesser = query_timeout >= MICROSECOND && (wait == 0.0 || query_timeout < wait);
+    is_lesser.then(|| {
+        format!(
+            "query_wait_timeout = \"{query_timeout}s\" # query_timeout of all clients bounds the wait, \
+             too"
+        )
+    })
 }
 
 /// The `servers` of a database, and comments on those that are none.
@@ -171,7 +195,7 @@ pub(super) fn database(
             "auth_query" => lines.extend(without_schema(value).as_deref().map(comment)),
             _ => {}
         }
-        lines.push(pair_line(Table::Database, entry, (key, value), unknown)?);
+        lines.push(pair_line(Table::Database, entry, (key, value), rest, unknown)?);
     }
     Ok(format!("\n[[database]]\n{}\n", lines.join("\n")))
 }
@@ -186,13 +210,17 @@ pub(super) fn auth_dbname(name: &str, databases: &Entries) -> Result<(), String>
 }
 
 /// `[[user]]` of one entry.
-pub(super) fn user(entry: &Entry, unknown: &mut Vec<String>) -> Result<String, ImportError> {
+pub(super) fn user(
+    entry: &Entry,
+    rest: &Rest<'_>,
+    unknown: &mut Vec<String>,
+) -> Result<String, ImportError> {
     let mut lines = vec![format!("name = {}", quote(&entry.key))];
     for (key, value) in &pairs(entry)? {
         if matches!(key.as_str(), "name" | "password") {
             return Err(entry.place.error(Reason::UnknownKey(key.clone())));
         }
-        lines.push(pair_line(Table::User, entry, (key, value), unknown)?);
+        lines.push(pair_line(Table::User, entry, (key, value), rest, unknown)?);
     }
     Ok(format!("\n[[user]]\n{}\n", lines.join("\n")))
 }

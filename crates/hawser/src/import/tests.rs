@@ -168,6 +168,35 @@ fn a_file_without_its_main_section_is_an_error_as_in_pgbouncer() {
     assert_eq!(error.reason, Reason::NoMainSection);
 }
 
+/// A waiter had `query_wait_timeout` alone: with `query_timeout = 3` it waited for two minutes.
+#[test]
+fn query_timeout_bounds_the_wait_too() {
+    for (query, wait, all, database, user) in [
+        ("3", "", 3, 3, 3),
+        ("0x10", "", 16, 9, 16),
+        ("3", "query_wait_timeout = 0", 3, 3, 3),
+        ("30", "query_wait_timeout = 2", 2, 9, 30),
+        ("0", "query_wait_timeout = 2", 2, 9, 50),
+        ("0.0000001", "", 120, 9, 50),
+        ("500", "", 120, 9, 50),
+        // Ours begins when the query runs, and says nothing of the wait.
+        ("3", "[hawser]\nquery_timeout = 4", 120, 9, 50),
+        ("3", "[hawser]\nquery_wait_timeout = 5", 5, 3, 3),
+    ] {
+        let (config, output) = imported(&format!(
+            "[databases]\na = host=h query_wait_timeout=9\nb = host=h\n[users]\n\
+             u = query_wait_timeout=50 query_timeout=1\nv = query_timeout=1\n[pgbouncer]\n\
+             auth_file = u\nquery_timeout = {query}\n{wait}\n"
+        ));
+        let waits = |database: &str, user: &str| {
+            let limits = config.resolve(config.database(database).unwrap(), user);
+            limits.query_wait_timeout.get().map(|wait| wait.as_secs())
+        };
+        let found = (waits("b", "v"), waits("a", "v"), waits("b", "u"));
+        assert_eq!(found, (Some(all), Some(database), Some(user)), "{query}, {wait}\n{output}");
+    }
+}
+
 /// It was noted, and auth_query ran on the client's database, whose owner may define what it reads.
 #[test]
 fn an_auth_dbname_without_an_entry_is_an_error() {

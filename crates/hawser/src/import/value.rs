@@ -48,7 +48,7 @@ pub(super) fn port(entry: &Entry, value: &str) -> Result<u16, String> {
 }
 
 /// A time in the unit of `key`, as PgBouncer reads it: by strtod, or as a whole number.
-fn amount(entry: &Entry, key: &str, value: &str) -> Result<f64, ImportError> {
+pub(super) fn amount(entry: &Entry, key: &str, value: &str) -> Result<f64, ImportError> {
     let has_base = value.starts_with("0x") || value.starts_with("0X");
     if entry.section != Section::PgBouncer || WHOLE_TIMES.contains(&key) || has_base {
         return number(entry, value).map(|whole| whole as f64);
