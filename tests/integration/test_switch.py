@@ -400,6 +400,21 @@ def test_query_wait_timeout_of_a_database_and_of_a_user(env):
 
 
 @pooler_only
+def test_query_timeout_of_a_pgbouncer_ini_bounds_the_wait_for_a_server_connection(env):
+    """In PgBouncer it does; here the waiter waited for query_wait_timeout, two minutes."""
+    with Ini(env, "wait") as ini:
+        ini.write(default_pool_size=1, query_timeout=3)
+        ini.run(binary(), "serve", "--pgbouncer", ini.path.name)
+        with ini.target.connect(user="app_trust", database="app") as holder, ini.target.connect(user="app_trust", database="app") as waiter:
+            holder.execute("begin")
+            started = time.monotonic()
+            (error,) = waiter.attempt("select 1").errors
+            waited = time.monotonic() - started
+            assert 3 <= waited < 15 and "query_wait_timeout" in error["D"], (waited, error)
+            equal(holder.value("select 1"), "1", "a transaction that sits idle is not cut off")
+
+
+@pooler_only
 def test_login_notify_message_is_a_notice_at_each_login(env):
     with env.pooler_with(login_notify_message="This is a pooler.") as target:
         client = env.raw(target)

@@ -77,7 +77,7 @@ use registry::{Change, DatabaseEntry, UserEntry};
 use value::{Context, Raw};
 
 /// No configuration is larger; a file that is, is another file.
-const FILE_BYTES_MAX: u64 = 64 << 20;
+pub(crate) const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// A whole and valid configuration.
 #[derive(Clone, Debug)]
@@ -99,7 +99,14 @@ pub struct Config {
     /// What the command line has put on top.
     overrides: Overrides,
     /// The pgbouncer.ini that this came from, if it came from one.
-    pgbouncer: Option<PathBuf>,
+    pgbouncer: Option<PgBouncer>,
+}
+
+#[derive(Clone, Debug)]
+struct PgBouncer {
+    ini: PathBuf,
+    /// It and what it includes.
+    files: Vec<PathBuf>,
 }
 
 /// Whether `setting` takes `text`, as SET would read it; else why not.
@@ -197,7 +204,7 @@ impl Config {
         let mut config = Self::with_overrides(&imported.toml, &place, overrides)?;
         let notes = imported.notes().map(str::to_owned);
         config.warnings.extend(notes.map(|note| ConfigError::new(path, Position::default(), note)));
-        config.pgbouncer = Some(path.to_owned());
+        config.pgbouncer = Some(PgBouncer { ini: path.to_owned(), files: imported.files });
         Ok(config)
     }
 
@@ -207,7 +214,7 @@ impl Config {
     /// # Errors
     /// As [`Config::load_with`].
     pub fn read_again(&self) -> Result<Self, ConfigErrors> {
-        if let Some(ini) = &self.pgbouncer {
+        if let Some(PgBouncer { ini, .. }) = &self.pgbouncer {
             return Self::load_pgbouncer(ini, &self.overrides);
         }
         match self.file() {
@@ -344,7 +351,15 @@ impl Config {
             links.filter_map(|(name, link)| LinkConfig::of(name, link).ok()).collect();
     }
 
-    /// The file that this came from, if it came from one.
+    /// The files that this was read from.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
+        let included = self.pgbouncer.iter().flat_map(|of| of.files.iter().map(PathBuf::as_path));
+        let own = self.file().filter(|_| self.pgbouncer.is_none());
+        included.chain(own)
+    }
+
+    /// The file that this came from, if it came from one. Of a pgbouncer.ini, its name in the working
+    /// directory.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
         self.has_file.then_some(self.file.as_path())
@@ -381,7 +396,9 @@ impl Config {
     #[must_use]
     pub fn check_command(&self) -> String {
         match (&self.pgbouncer, self.file()) {
-            (Some(ini), _) => format!("hawser check --pgbouncer {}", ini.display()),
+            (Some(PgBouncer { ini, .. }), _) => {
+                format!("hawser check --pgbouncer {}", ini.display())
+            }
             (None, file) => format!(
                 "hawser check -c {}",
                 file.map_or("FILE".into(), |f| f.display().to_string())

@@ -14,6 +14,8 @@
 //! - A value that PgBouncer or Hawser refuses is an error: what it restricts must not fall back to a
 //!   default that is weaker.
 //! - Passwords go nowhere but into `password`.
+//! - A database that has no server that Hawser can reach is an error: left out, its clients would get the
+//!   database `*`.
 //!
 //! # Limits
 //! Files that are named (auth_file, certificates) are not read; PgBouncer takes relative
@@ -21,21 +23,23 @@
 
 mod entry;
 mod ini;
+mod listen;
 #[cfg(test)]
 mod tests;
 mod value;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::path::Path;
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{IpAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
 
 use crate::config::registry::{self, Form, Setting, Table};
-use crate::config::{ANY_DATABASE, LISTEN_PORT_DEFAULT, accepts, host_and_port, suggest};
-use ini::Entry;
-use value::{assignment, comment, own_assignment, protocols, quote};
+use crate::config::{ANY_DATABASE, FILE_BYTES_MAX, suggest};
+use ini::{Entry, Item, Place, Section};
+use value::{amount, assignment, comment, number, own_assignment, protocols, quote};
 
-/// PgBouncer's directory of unix sockets where none is named.
-const UNIX_SOCKET_DIR_DEFAULT: &str = "/tmp";
 /// The system's authorities, which OpenSSL takes by itself where no file is named.
 const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// PgBouncer's defaults that are not ours.
@@ -50,6 +54,23 @@ const OTHER_DEFAULTS: &[(&str, &str)] = &[
     ("query_wait_notify", "5"),
     ("max_prepared_statements", "200"),
 ];
+/// Settings of `[pgbouncer]` without a default there (NULL in `bouncer_params` of its main.c): a second
+/// `[pgbouncer]` does not set them back.
+const WITHOUT_DEFAULT: &[&str] = &[
+    "auth_dbname",
+    "auth_file",
+    "auth_ident_file",
+    "auth_ldap_options",
+    "auth_user",
+    "client_tls13_ciphers",
+    "conffile",
+    "server_tls13_ciphers",
+    "service_name",
+    "user",
+    "verbose",
+];
+/// PgBouncer's own, in seconds.
+const QUERY_WAIT_TIMEOUT_DEFAULT: f64 = 120.0;
 /// Limits of ours that PgBouncer has not, as its clients expect them.
 const OWN_LIMITS: &[(Table, &str)] = &[
     (Table::Pool, "idle_transaction_reserve = 0 # PgBouncer has none: pool_size bounds all"),
@@ -93,8 +114,14 @@ pub enum Reason {
     },
     /// A key of `[hawser]` that is no setting of ours that stands alone: the message.
     UnknownOwn(String),
+    /// A second `[pgbouncer]`, which sets these keys of the first back to PgBouncer's defaults.
+    SetBack(Vec<String>),
+    /// There is no `[pgbouncer]`: the file may be half of one.
+    NoMainSection,
     /// Bytes that are no UTF-8.
     NotUtf8,
+    /// A NUL byte.
+    Nul,
     /// A file of `%include` could not be read.
     Include {
         /// Its name.
@@ -132,7 +159,17 @@ impl fmt::Display for ImportError {
             }
             Reason::Value { key, message } => write!(f, "{key}: {message}"),
             Reason::UnknownOwn(message) => write!(f, "[hawser]: {message}"),
+            Reason::SetBack(keys) => write!(
+                f,
+                "a second [pgbouncer] sets what is before it back to PgBouncer's defaults: {}. Remove \
+                 this [pgbouncer], so that they hold, or them",
+                keys.join(", ")
+            ),
+            Reason::NoMainSection => f.write_str("there is no [pgbouncer] section"),
             Reason::NotUtf8 => f.write_str("it is not UTF-8: save the file as UTF-8"),
+            Reason::Nul => f.write_str(
+                "a NUL byte, after which PgBouncer reads nothing: save the file as UTF-8 text",
+            ),
             Reason::Include { file, error } => write!(f, "%include {file}: {error}"),
             Reason::IncludedTooDeep => f.write_str("%include nested too deep"),
             Reason::Unreadable(error) => write!(f, "cannot be read: {error}"),
@@ -148,9 +185,8 @@ impl std::error::Error for ImportError {}
 /// # Errors
 /// What PgBouncer itself would refuse, and values that Hawser has no equivalent of.
 pub fn import(text: &str) -> Result<Imported, ImportError> {
-    import_with(text.as_bytes(), &mut |_| {
-        Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "only files can include files"))
-    })
+    let unsupported = || io::Error::new(io::ErrorKind::Unsupported, "only a file can name others");
+    import_with(text.as_bytes(), &mut |_| Err(unsupported()), &mut |_| Err(unsupported()))
 }
 
 /// What a pgbouncer.ini becomes.
@@ -160,6 +196,8 @@ pub struct Imported {
     pub toml: String,
     /// Keys that PgBouncer does not have, with place and nearest name, a line each.
     pub unknown: Vec<String>,
+    /// The files that were read.
+    pub files: Vec<PathBuf>,
 }
 
 impl Imported {
@@ -182,37 +220,101 @@ const NOT_CARRIED_OVER: &str = "Not carried over:";
 /// # Errors
 /// As [`import`], or a file that cannot be read.
 pub fn import_file(path: &Path) -> Result<Imported, ImportError> {
-    let text = std::fs::read(path).map_err(|error| ImportError {
+    let mut left = FILE_BYTES_MAX;
+    let mut files = Vec::new();
+    let mut read = |path: &Path| -> io::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        File::open(path)?.take(left + 1).read_to_end(&mut text)?;
+        left = left.checked_sub(text.len() as u64).ok_or_else(|| {
+            let message = format!("with what is included it is over {FILE_BYTES_MAX} bytes");
+            io::Error::new(io::ErrorKind::FileTooLarge, message)
+        })?;
+        files.push(path.to_owned());
+        Ok(text)
+    };
+    let text = read(path).map_err(|error| ImportError {
         file: None,
         line: 0,
         reason: Reason::Unreadable(format!("{}: {error}", path.display())),
     })?;
-    import_with(&text, &mut |name| std::fs::read(name))
+    let mut resolve = |name: &str| {
+        let found = (name, 0).to_socket_addrs()?;
+        Ok(found.map(|address| address.ip()).collect::<Vec<IpAddr>>())
+    };
+    let imported = import_with(&text, &mut |name| read(Path::new(name)), &mut resolve)?;
+    Ok(Imported { files, ..imported })
 }
 
-fn import_with(text: &[u8], read: ini::ReadFile<'_>) -> Result<Imported, ImportError> {
+fn import_with(
+    text: &[u8],
+    read: ini::ReadFile<'_>,
+    resolve: listen::Resolve<'_>,
+) -> Result<Imported, ImportError> {
     let mut import = Import::default();
-    for entry in ini::entries(text, read)? {
-        match entry.section.as_str() {
-            "pgbouncer" => {
-                import.settings.insert(entry.key.clone(), entry);
-            }
-            "databases" => import.databases.add(entry),
-            "users" => import.users.add(entry),
-            "hawser" => {
-                import.own.insert(entry.key.clone(), entry);
-            }
-            _ => import.peers.add(entry),
+    let mut main = MainSection::default();
+    for item in ini::items(text, read)? {
+        match item {
+            Item::Section(Section::PgBouncer, place) => main.begin(&place),
+            Item::Section(..) => {}
+            Item::Entry(entry) => match entry.section {
+                Section::PgBouncer => main.add(entry),
+                Section::Databases => import.database(entry),
+                Section::Users => import.users.add(entry),
+                Section::Peers => import.peers.add(entry),
+                Section::Hawser => {
+                    import.own.insert(entry.key.clone(), entry);
+                }
+            },
         }
     }
-    import.has_peer_id = import.settings.get("peer_id").is_some_and(|entry| entry.value != "0");
-    import.listen()?;
+    let has_main_section = main.begun;
+    import.settings = main.settings()?;
+    if let Some(entry) = import.settings.get("peer_id") {
+        import.has_peer_id = number(entry, &entry.value)? != 0;
+    }
+    import.query_timeout()?;
+    import.listen(resolve)?;
     import.authentication()?;
     import.tls()?;
     import.other_settings()?;
     import.peers()?;
     import.own_settings()?;
-    import.output()
+    let imported = import.output()?;
+    // PgBouncer refuses it as well. Last, so that other errors are said with their lines.
+    if has_main_section { Ok(imported) } else { Err(Place::default().error(Reason::NoMainSection)) }
+}
+
+/// `[pgbouncer]`, which may begin more than once.
+#[derive(Default)]
+struct MainSection {
+    begun: bool,
+    settings: BTreeMap<String, Entry>,
+    /// What PgBouncer has set back to its defaults, by key, with the header that did it.
+    set_back: BTreeMap<String, Place>,
+}
+
+impl MainSection {
+    fn begin(&mut self, place: &Place) {
+        self.begun = true;
+        let keys = self.settings.keys().filter(|key| !WITHOUT_DEFAULT.contains(&key.as_str()));
+        self.set_back.extend(keys.map(|key| (key.clone(), place.clone())));
+    }
+
+    fn add(&mut self, entry: Entry) {
+        self.set_back.remove(&entry.key);
+        self.settings.insert(entry.key.clone(), entry);
+    }
+
+    /// All of it. Neither PgBouncer's default nor the value that it ignores may be put in force in
+    /// silence: the first is not what the file seems to say, the second not what has been in force.
+    fn settings(self) -> Result<BTreeMap<String, Entry>, ImportError> {
+        if let Some(place) = self.set_back.values().next() {
+            let of_place = self.set_back.iter().filter(|(_, of)| *of == place);
+            let keys = of_place.map(|(key, _)| key.clone()).collect();
+            return Err(place.error(Reason::SetBack(keys)));
+        }
+        Ok(self.settings)
+    }
 }
 
 /// Entries by name, in the order of the file. PgBouncer takes the last of a name.
@@ -233,9 +335,13 @@ impl Entries {
         }
     }
 
+    fn has(&self, name: &str) -> bool {
+        self.index.contains_key(name)
+    }
+
     /// Whether a client that asks for `name` finds an entry.
     fn serve(&self, name: &str) -> bool {
-        self.index.contains_key(name) || self.index.contains_key(ANY_DATABASE)
+        self.has(name) || self.has(ANY_DATABASE)
     }
 }
 
@@ -256,8 +362,10 @@ struct Import {
     notes: Vec<String>,
     /// Keys that PgBouncer does not have.
     unknown: Vec<String>,
-    /// The directory in which servers without a host are looked for.
-    socket_dir: String,
+    /// The directory in which servers without a host are looked for, if there is one.
+    socket_dir: Option<String>,
+    /// `query_timeout` in seconds; 0 is never.
+    query_timeout: f64,
 }
 
 impl Import {
@@ -283,50 +391,46 @@ impl Import {
         self.take(key).map(|entry| entry.value).filter(|value| !value.is_empty())
     }
 
-    fn listen(&mut self) -> Result<(), ImportError> {
-        let port = match self.take("listen_port") {
-            None => LISTEN_PORT_DEFAULT,
-            Some(entry) => entry.value.parse().ok().filter(|port| *port > 0).ok_or_else(|| {
-                let message = format!("`{}` is not a port", entry.value);
-                entry.place.error(Reason::Value { key: entry.key.clone(), message })
-            })?,
-        };
-        let mut addresses = Vec::new();
-        for host in self.take_text("listen_addr").unwrap_or_default().split(',') {
-            let host = host.trim().trim_matches(['[', ']']);
-            let address = host_and_port(host, port);
-            match registry::find(Table::Listen, "address").map(|s| accepts(s, &address)) {
-                _ if host.is_empty() => {}
-                Some(Ok(())) => addresses.push(address),
-                _ => self.note(
-                    Table::Listen,
-                    &format!("listen_addr {host}: write its address, names are not resolved here"),
-                ),
-            }
+    /// Whether `[hawser]` has the setting that has one of `names`.
+    fn is_own(&self, names: [&str; 2]) -> bool {
+        names.iter().any(|name| self.own.contains_key(*name))
+    }
+
+    fn database(&mut self, entry: Entry) {
+        if self.databases.has(&entry.key) {
+            let note = format!(
+                "database {} is there twice: the later entry holds (PgBouncer keeps the earlier one's \
+                 user, if the later one has none)",
+                entry.key
+            );
+            self.notes.push(comment(&note));
         }
-        let directory = match self.take("unix_socket_dir").map(|entry| entry.value) {
-            None => Some(UNIX_SOCKET_DIR_DEFAULT.to_owned()),
-            Some(directory) if directory.is_empty() => None,
-            Some(directory) if directory.starts_with('@') => {
-                self.note(Table::Listen, "unix_socket_dir: abstract sockets are not supported");
-                None
-            }
-            Some(directory) => Some(directory),
+        self.databases.add(entry);
+    }
+
+    /// PgBouncer's also bounds how long clients wait for a server connection; ours begins after that.
+    fn query_timeout(&mut self) -> Result<(), ImportError> {
+        let seconds = |key: &str, default: f64| match self.settings.get(key) {
+            Some(entry) => amount(entry, key, &entry.value),
+            None => Ok(default),
         };
-        self.socket_dir = directory.clone().unwrap_or_else(|| UNIX_SOCKET_DIR_DEFAULT.to_owned());
-        // Only a directory that no TCP address gives its port to needs one of its own.
-        let suffix = if addresses.is_empty() && port != LISTEN_PORT_DEFAULT {
-            format!(":{port}")
-        } else {
-            String::new()
-        };
-        addresses.extend(directory.map(|directory| format!("{directory}{suffix}")));
-        if addresses.is_empty() {
-            self.note(Table::Listen, "nothing to listen on was left: this is a default");
-            addresses.push(format!("127.0.0.1:{port}"));
+        if self.is_own(["query_timeout"; 2]) {
+            return Ok(());
         }
-        let list: Vec<_> = addresses.iter().map(|address| quote(address)).collect();
-        self.line(Table::Listen, format!("address = [{}]", list.join(", ")));
+        self.query_timeout = seconds("query_timeout", 0.0)?;
+        let wait = seconds("query_wait_timeout", QUERY_WAIT_TIMEOUT_DEFAULT)?;
+        if let Some(line) = entry::waits_no_longer(self.query_timeout, wait) {
+            self.take("query_wait_timeout");
+            self.line(Table::Pool, line);
+        }
+        Ok(())
+    }
+
+    fn listen(&mut self, resolve: listen::Resolve<'_>) -> Result<(), ImportError> {
+        let is_own = self.is_own(["address", "listen_addr"]);
+        let listen = listen::listen(&mut self.settings, is_own, resolve)?;
+        self.tables.entry(Table::Listen).or_default().extend(listen.lines);
+        self.socket_dir = listen.socket_dir;
         Ok(())
     }
 
@@ -334,29 +438,18 @@ impl Import {
         let table = Table::Auth;
         let method = self.word("auth_type");
         let uses_rules = method.as_deref() == Some("hba");
-        if let Some(method @ ("ldap" | "pam")) = method.as_deref() {
+        let has_own_rules = self.is_own(["hba_file", "auth_hba_file"]);
+        let unsupported = method.as_deref().filter(|method| matches!(*method, "ldap" | "pam"));
+        if unsupported.is_some() {
             self.take("auth_type");
             self.take("auth_ldap_options");
-            let instead = match method {
-                "ldap" => {
-                    "in a file that hba_file names, write `host all all all ldap OPTIONS` with those \
-                     of auth_ldap_options; until then "
-                }
-                _ => {
-                    "in a file that hba_file names, write `host all all all pam \
-                     pamservice=pgbouncer`; until then "
-                }
-            };
-            self.note(
-                table,
-                &format!(
-                    "auth_type = {method} is not supported: {instead}users log in by scram-sha-256, \
-                     from users_file, [[user]] or auth_query"
-                ),
-            );
-            self.line(table, "auth_type = \"scram-sha-256\"".to_owned());
-        } else if method.is_none() {
-            self.other_default("auth_type")?;
+        }
+        match (unsupported, &method) {
+            // They say the methods.
+            (Some(_), _) | (None, None) if has_own_rules => {}
+            (Some(method), _) => self.unsupported_method(method),
+            (None, None) => self.other_default("auth_type")?,
+            (None, Some(_)) => {}
         }
         if !uses_rules {
             for key in ["auth_hba_file", "auth_ident_file"] {
@@ -365,10 +458,15 @@ impl Import {
                 }
             }
         }
-        if let Some(entry) = self.settings.get("auth_query")
-            && let Some(note) = value::without_schema(&entry.value)
-        {
-            self.note(table, &note);
+        if let Some(entry) = self.settings.get("auth_query") {
+            // PgBouncer sends it, and nobody gets in by it; Hawser's default would let users in.
+            if entry.value.is_empty() {
+                let message = "it is empty: leave it out for the default query".to_owned();
+                return Err(entry.place.error(Reason::Value { key: entry.key.clone(), message }));
+            }
+            if let Some(note) = value::without_schema(&entry.value) {
+                self.note(table, &note);
+            }
         }
         let has_users =
             ["auth_file", "auth_user"].iter().any(|key| self.settings.contains_key(*key))
@@ -380,14 +478,27 @@ impl Import {
                  with a password, or auth_user",
             );
         }
-        if let Some(name) = self.take_text("auth_dbname") {
-            if self.databases.serve(&name) {
-                self.line(table, format!("auth_dbname = {}", quote(&name)));
-            } else {
-                self.note(table, &format!("auth_dbname = {name}: there is no such [[database]]"));
-            }
+        if let Some(entry) = self.take("auth_dbname") {
+            entry::auth_dbname(&entry.value, &self.databases).map_err(|message| {
+                entry.place.error(Reason::Value { key: entry.key.clone(), message })
+            })?;
+            self.line(table, format!("auth_dbname = {}", quote(&entry.value)));
         }
         Ok(())
+    }
+
+    fn unsupported_method(&mut self, method: &str) {
+        let line = match method {
+            "ldap" => "ldap OPTIONS` with those of auth_ldap_options",
+            _ => "pam pamservice=pgbouncer`",
+        };
+        let note = format!(
+            "auth_type = {method} is not supported: in a file that hba_file of [hawser] names, write \
+             `host all all all {line}; until then users log in by scram-sha-256, from users_file, \
+             [[user]] or auth_query"
+        );
+        self.note(Table::Auth, &note);
+        self.line(Table::Auth, "auth_type = \"scram-sha-256\"".to_owned());
     }
 
     fn tls(&mut self) -> Result<(), ImportError> {
@@ -426,8 +537,9 @@ impl Import {
         for (table, line) in OWN_LIMITS {
             self.line(*table, (*line).to_owned());
         }
-        let verbose = self.take("verbose").is_some_and(|entry| entry.value != "0");
-        if verbose {
+        if let Some(entry) = self.take("verbose")
+            && number(&entry, &entry.value)? != 0
+        {
             self.line(Table::Log, "level = \"debug\"".to_owned());
         }
         for (key, entry) in std::mem::take(&mut self.settings) {
@@ -446,7 +558,12 @@ impl Import {
                     self.line(setting.table, line);
                 }
                 (None, Some(reason)) => {
-                    let note = format!("{key} = {} has no equivalent: {reason}", entry.value);
+                    // It may hold ldapbindpasswd.
+                    let value = match key.as_str() {
+                        "auth_ldap_options" => "...",
+                        _ => entry.value.as_str(),
+                    };
+                    let note = format!("{key} = {value} has no equivalent: {reason}");
                     self.notes.push(comment(&note));
                 }
                 (None, None) => {
@@ -462,10 +579,10 @@ impl Import {
         let default = OTHER_DEFAULTS.iter().find(|(known, _)| *known == key);
         if let (Some((_, value)), Some(setting)) = (default, of_pgbouncer(key)) {
             let entry = Entry {
-                section: "pgbouncer".to_owned(),
+                section: Section::PgBouncer,
                 key: key.to_owned(),
                 value: (*value).to_owned(),
-                place: ini::Place::default(),
+                place: Place::default(),
             };
             let line = assignment(setting, &entry, value)?;
             self.line(setting.table, format!("{line} # PgBouncer's default"));
@@ -480,7 +597,7 @@ impl Import {
             let setting = setting.ok_or_else(|| {
                 entry.place.error(Reason::UnknownOwn(suggest::unknown_setting(&key)))
             })?;
-            let line = own_assignment(setting, &entry)?;
+            let line = own_assignment(setting, &entry, &entry.value)?;
             let replaced = format!("{} = ", setting.name);
             let lines = self.tables.entry(setting.table).or_default();
             lines.retain(|line| !line.starts_with(&replaced));
@@ -511,18 +628,22 @@ impl Import {
             output += "# There was no [databases]: add a [[database]] with name and servers.\n";
         }
         let databases = std::mem::take(&mut self.databases);
+        let rest = entry::Rest {
+            databases: &databases,
+            socket_dir: self.socket_dir.as_deref(),
+            query_timeout: self.query_timeout,
+        };
         let users = std::mem::take(&mut self.users);
         for table in Table::ALL {
             match table {
                 Table::Database => {
                     for entry in &databases.list {
-                        output +=
-                            &entry::database(entry, &databases, &self.socket_dir, &mut unknown)?;
+                        output += &entry::database(entry, &rest, &mut unknown)?;
                     }
                 }
                 Table::User => {
                     for entry in &users.list {
-                        output += &entry::user(entry, &mut unknown)?;
+                        output += &entry::user(entry, &rest, &mut unknown)?;
                     }
                 }
                 _ => {
@@ -535,7 +656,7 @@ impl Import {
         if !self.notes.is_empty() {
             output += &format!("\n# {NOT_CARRIED_OVER}\n{}\n", self.notes.join("\n"));
         }
-        Ok(Imported { toml: output, unknown })
+        Ok(Imported { toml: output, unknown, files: Vec::new() })
     }
 }
 

@@ -25,7 +25,6 @@ pub(crate) fn files(config: &Config) -> Vec<String> {
             .iter()
             .any(|db| db.forced_user.as_ref().is_some_and(|user| user.password.is_some()));
     let named = [
-        (config.file().filter(|_| with_password), "passwords"),
         (config.reload.auth.users_file.as_deref(), "passwords, or what proves them,"),
         (config.reload.client_tls.client_tls_key_file.as_deref(), "a private key"),
     ];
@@ -40,7 +39,8 @@ pub(crate) fn files(config: &Config) -> Vec<String> {
             (database.password_file.as_deref(), "a password"),
         ]
     });
-    let all = named.chain(of_databases);
+    let own = config.files().filter(|_| with_password).map(|path| (Some(path), "passwords"));
+    let all = own.chain(named).chain(of_databases);
     let secret: BTreeMap<&Path, &str> =
         all.filter_map(|(path, what)| Some((path?, what))).collect();
     let files = secret.into_iter().filter_map(|(path, what)| describe(path, what));
@@ -63,6 +63,27 @@ fn describe(path: &Path, what: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A pgbouncer.ini was looked for in the working directory, what it includes nowhere.
+    #[test]
+    fn a_pgbouncer_ini_and_what_it_includes_are_looked_at_where_they_are() {
+        let path =
+            |end| std::env::temp_dir().join(format!("hawser-ini-{}-{end}", std::process::id()));
+        let (ini, databases) = (path("a"), path("b"));
+        fs::write(&databases, "[databases]\na = host=h user=u password=p\n").unwrap();
+        let text = format!("%include {}\n[pgbouncer]\nauth_file = u\n", databases.display());
+        fs::write(&ini, text).unwrap();
+        for (path, mode) in [(&ini, 0o644), (&databases, 0o660)] {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let config = Config::load_pgbouncer(&ini, &crate::config::Overrides::default()).unwrap();
+        let said = files(&config).join("\n");
+        for (path, who) in [(&ini, "0644: all users"), (&databases, "0660: its group")] {
+            assert!(said.contains(&format!("{} holds passwords", path.display())), "{said}");
+            assert!(said.contains(who), "{said}");
+            fs::remove_file(path).unwrap();
+        }
+    }
 
     #[test]
     fn permissions_beyond_the_groups_reading_are_named() {

@@ -1,7 +1,9 @@
 //! `[databases]` and `[users]` of pgbouncer.ini -> `[[database]]` and `[[user]]`.
 
-use super::ini::{self, Entry};
-use super::value::{assignment, comment, quote, without_schema};
+use super::ini::{self, Entry, Section};
+use super::value::{
+    amount, assignment, comment, number, own_assignment, port, quote, without_schema,
+};
 use super::{Entries, ImportError, Reason, unknown_key};
 use crate::config::registry::{self, Table};
 use crate::config::{ADMIN_DATABASES, Peer, SERVER_PORT_DEFAULT, ServerAddress, suggest};
@@ -19,27 +21,60 @@ const ZERO_IS_INHERITED: &[&str] = &[
     "client_idle_timeout",
 ];
 
+/// What the entries of databases and users depend on.
+pub(super) struct Rest<'a> {
+    pub(super) databases: &'a Entries,
+    /// The directory in which servers without a host are looked for, if PgBouncer has one.
+    pub(super) socket_dir: Option<&'a str>,
+    /// `query_timeout` of `[pgbouncer]` in seconds; 0 is never.
+    pub(super) query_timeout: f64,
+}
+
+/// The pairs of an entry, each key once with its last value, which is the one that PgBouncer takes.
 fn pairs(entry: &Entry) -> Result<Vec<(String, String)>, ImportError> {
-    ini::pairs(&entry.value).ok_or_else(|| entry.place.error(Reason::Pairs(entry.key.clone())))
+    let all = ini::pairs(&entry.value)
+        .ok_or_else(|| entry.place.error(Reason::Pairs(entry.key.clone())))?;
+    let mut pairs: Vec<(String, String)> = Vec::with_capacity(all.len());
+    for (mut key, value) in all {
+        // Its older name.
+        if key == "reserve_pool" && entry.section == Section::Databases {
+            key = "reserve_pool_size".to_owned();
+        }
+        match pairs.iter_mut().find(|(known, _)| *known == key) {
+            Some(known) => known.1 = value,
+            None => pairs.push((key, value)),
+        }
+    }
+    Ok(pairs)
+}
+
+fn refuse(entry: &Entry, key: &str, message: String) -> ImportError {
+    entry.place.error(Reason::Value { key: format!("{key} of {}", entry.key), message })
 }
 
 /// The line for one pair whose key the registry has under the same name in `table`.
 fn pair_line(
     table: Table,
     entry: &Entry,
-    key: &str,
-    value: &str,
+    (key, value): (&str, &str),
+    rest: &Rest<'_>,
     unknown: &mut Vec<String>,
 ) -> Result<String, ImportError> {
-    if ZERO_IS_INHERITED.contains(&key) && value == "0" {
+    let pair = Entry { key: format!("{key} of {}", entry.key), ..entry.clone() };
+    if ZERO_IS_INHERITED.contains(&key) && number(&pair, value)? == 0 {
         return Ok(comment(&format!("{key} = 0: what holds for all")));
     }
-    if key == "query_wait_timeout" && value == "-1" {
-        return Ok(comment("query_wait_timeout = -1: what holds for all"));
+    if key == "query_wait_timeout" {
+        if number(&pair, value)? == -1 {
+            return Ok(comment("query_wait_timeout = -1: what holds for all"));
+        }
+        if let Some(line) = waits_no_longer(rest.query_timeout, amount(&pair, key, value)?) {
+            return Ok(line);
+        }
     }
-    let pair = Entry { key: key.to_owned(), ..entry.clone() };
     match (registry::find(table, key), suggest::without_equivalent(key)) {
-        (Some(setting), _) => assignment(setting, &pair, value),
+        (Some(setting), _) if setting.pgbouncer.is_some() => assignment(setting, &pair, value),
+        (Some(setting), _) => own_assignment(setting, &pair, value),
         (None, Some(reason)) => {
             Ok(comment(&format!("{key} = {value} has no equivalent: {reason}")))
         }
@@ -51,11 +86,77 @@ fn pair_line(
     }
 }
 
+/// The `query_wait_timeout` of clients whose own is `wait` (in seconds; 0 is never), if `query_timeout`
+/// of all clients is the lesser: in PgBouncer's `pool_client_maint` it bounds the wait as well. (That of
+/// a user does not.)
+pub(super) fn waits_no_longer(query_timeout: f64, wait: f64) -> Option<String> {
+    const MICROSECOND: f64 = 1e-6; // less is 0 for both of them
+    let is_lesser = query_timeout >= MICROSECOND && (wait == 0.0 || query_timeout < wait);
+    is_lesser.then(|| {
+        format!(
+            "query_wait_timeout = \"{query_timeout}s\" # query_timeout of all clients bounds the wait, \
+             too"
+        )
+    })
+}
+
+/// The `servers` of a database, and comments on those that are none.
+fn servers(
+    entry: &Entry,
+    pairs: &[(String, String)],
+    socket_dir: Option<&str>,
+) -> Result<(Vec<String>, Vec<String>), ImportError> {
+    let find = |key| pairs.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str());
+    let port = find("port").map_or(Ok(SERVER_PORT_DEFAULT), |text| port(entry, text));
+    let port = port.map_err(|message| refuse(entry, "port", message))?;
+    // Not a directory that PgBouncer does not look into: whose sockets are there is not known.
+    let hosts = find("host").or(socket_dir).ok_or_else(|| {
+        let message = "it is missing, and unix_socket_dir is empty or abstract: write the server's \
+                       host, or its directory of sockets";
+        refuse(entry, "host", message.to_owned())
+    })?;
+    let (mut servers, mut comments) = (Vec::new(), Vec::new());
+    for host in hosts.split(',').map(str::trim) {
+        if host.starts_with('@') {
+            comments.push(comment(&format!("host {host}: abstract sockets are not supported")));
+            continue;
+        }
+        let text = if host.starts_with('/') {
+            socket_text(host, port, SERVER_PORT_DEFAULT)
+        } else {
+            let server = ServerAddress::new(host, port);
+            server.map_err(|message| refuse(entry, "host", message))?.to_string()
+        };
+        ServerAddress::parse(&text).map_err(|message| refuse(entry, "host", message))?;
+        if !servers.contains(&text) {
+            servers.push(text);
+        }
+    }
+    // Left out, its clients would get the database `*`.
+    if servers.is_empty() {
+        let message = "abstract sockets are not supported: write a directory of sockets, or a host";
+        return Err(refuse(entry, "host", message.to_owned()));
+    }
+    Ok((servers, comments))
+}
+
+/// The socket of `port` in `directory`, as `servers` and `address` have it. Digits after a colon at the
+/// end of a directory would be a port.
+pub(super) fn socket_text(directory: &str, port: u16, default: u16) -> String {
+    let ends_as_a_port = directory
+        .rsplit_once(':')
+        .is_some_and(|(_, end)| !end.is_empty() && end.bytes().all(|b| b.is_ascii_digit()));
+    match (ends_as_a_port, port == default) {
+        (true, _) => format!("{directory}/.s.PGSQL.{port}"),
+        (false, true) => directory.to_owned(),
+        (false, false) => format!("{directory}:{port}"),
+    }
+}
+
 /// `[[database]]` of one entry; a comment where there can be none.
 pub(super) fn database(
     entry: &Entry,
-    all: &Entries,
-    socket_dir: &str,
+    rest: &Rest<'_>,
     unknown: &mut Vec<String>,
 ) -> Result<String, ImportError> {
     let name = &entry.key;
@@ -63,89 +164,63 @@ pub(super) fn database(
         let message = "the name is reserved for the admin console".to_owned();
         return Err(entry.place.error(Reason::Value { key: name.clone(), message }));
     }
-    let pairs = pairs(entry)?;
+    let mut pairs = pairs(entry)?;
     if ADMIN_DATABASES.contains(&name.as_str()) {
         let note = format!("database {name} was left out: the name is the admin database's");
         return Ok(format!("\n{}\n", comment(&note)));
     }
-    let find = |key| pairs.iter().rev().find(|(k, _)| k == key).map(|(_, value)| value.as_str());
-    let refuse = |key: &str, message: String| {
-        entry.place.error(Reason::Value { key: format!("{key} of {name}"), message })
-    };
-    let port = match find("port") {
-        None => SERVER_PORT_DEFAULT,
-        Some(port) => port
-            .parse()
-            .ok()
-            .filter(|port| *port > 0)
-            .ok_or_else(|| refuse("port", format!("`{port}` is not a port")))?,
-    };
+    let (servers, comments) = servers(entry, &pairs, rest.socket_dir)?;
     let mut lines = vec![format!("name = {}", quote(name))];
-    let mut servers = Vec::new();
-    for host in find("host").unwrap_or(socket_dir).split(',').map(str::trim) {
-        if host.starts_with('@') {
-            lines.push(comment(&format!("host {host}: abstract sockets are not supported")));
-            continue;
-        }
-        let server = ServerAddress::new(host, port).map_err(|message| refuse("host", message))?;
-        let text = match server {
-            ServerAddress::Unix(_) if port == SERVER_PORT_DEFAULT => host.to_owned(),
-            ServerAddress::Unix(_) => format!("{host}:{port}"),
-            other @ (ServerAddress::Tcp { .. } | ServerAddress::Link { .. }) => other.to_string(),
-        };
-        if !servers.contains(&text) {
-            servers.push(text);
-        }
-    }
-    if servers.is_empty() {
-        let note = format!("database {name} was left out: no server that can be reached is left");
-        return Ok(format!("\n{}\n", comment(&note)));
-    }
+    lines.extend(comments);
     let list: Vec<_> = servers.iter().map(|server| quote(server)).collect();
     lines.push(format!("servers = [{}]", list.join(", ")));
-    if servers.len() > 1 && find("load_balance_hosts").is_none() {
+    let has = |key| pairs.iter().any(|(k, _)| k == key);
+    if servers.len() > 1 && !has("load_balance_hosts") {
         lines.push("load_balance_hosts = \"round-robin\" # PgBouncer's default".to_owned());
     }
-    let mut seen = Vec::new();
-    for (key, _) in &pairs {
-        // PgBouncer takes the last value of a key.
-        let (true, Some(value)) = (!seen.contains(&key), find(key)) else { continue };
-        seen.push(key);
+    let is_forced = has("user");
+    pairs.retain(|(key, _)| !matches!(key.as_str(), "host" | "port"));
+    for (key, value) in &pairs {
         match key.as_str() {
-            "host" | "port" => {}
-            "password" if find("user").is_none() => {
+            // Of ours, and made of `host` and of the name of the entry.
+            "name" | "servers" => {
+                return Err(entry.place.error(Reason::UnknownKey(key.clone())));
+            }
+            "password" if !is_forced => {
                 lines.push(comment("password was left out: without user= it is never used"));
+                continue;
             }
-            "auth_dbname" if !all.serve(value) => {
-                lines.push(comment(&format!("auth_dbname = {value}: there is no such database")));
-            }
-            "auth_query" => {
-                lines.extend(without_schema(value).as_deref().map(comment));
-                lines.push(pair_line(Table::Database, entry, key, value, unknown)?);
-            }
-            "reserve_pool" if find("reserve_pool_size").is_some() => {}
-            "reserve_pool" => {
-                lines.push(pair_line(Table::Database, entry, "reserve_pool_size", value, unknown)?);
-            }
-            _ => lines.push(pair_line(Table::Database, entry, key, value, unknown)?),
+            "auth_dbname" => auth_dbname(value, rest.databases)
+                .map_err(|message| refuse(entry, "auth_dbname", message))?,
+            "auth_query" => lines.extend(without_schema(value).as_deref().map(comment)),
+            _ => {}
         }
+        lines.push(pair_line(Table::Database, entry, (key, value), rest, unknown)?);
     }
     Ok(format!("\n[[database]]\n{}\n", lines.join("\n")))
 }
 
+/// Whether `auth_query` can run on `name`. PgBouncer refuses such logins later; without auth_dbname the
+/// query would run on the client's database, where its owner may have defined what it reads from.
+pub(super) fn auth_dbname(name: &str, databases: &Entries) -> Result<(), String> {
+    if ADMIN_DATABASES.contains(&name) || !databases.serve(name) {
+        return Err(format!("[databases] has no `{name}` on which auth_query could run"));
+    }
+    Ok(())
+}
+
 /// `[[user]]` of one entry.
-pub(super) fn user(entry: &Entry, unknown: &mut Vec<String>) -> Result<String, ImportError> {
-    let pairs = pairs(entry)?;
+pub(super) fn user(
+    entry: &Entry,
+    rest: &Rest<'_>,
+    unknown: &mut Vec<String>,
+) -> Result<String, ImportError> {
     let mut lines = vec![format!("name = {}", quote(&entry.key))];
-    let mut seen = Vec::new();
-    for (key, _) in &pairs {
-        let last = pairs.iter().rev().find(|(k, _)| k == key);
-        let (true, Some((_, value))) = (!seen.contains(&key), last) else { continue };
-        seen.push(key);
+    for (key, value) in &pairs(entry)? {
         if matches!(key.as_str(), "name" | "password") {
             return Err(entry.place.error(Reason::UnknownKey(key.clone())));
         }
-        lines.push(pair_line(Table::User, entry, key, value, unknown)?);
+        lines.push(pair_line(Table::User, entry, (key, value), rest, unknown)?);
     }
     Ok(format!("\n[[user]]\n{}\n", lines.join("\n")))
 }
@@ -162,11 +237,15 @@ pub(super) fn peer(entry: &Entry) -> Result<String, ImportError> {
     if let Some((key, _)) = pairs.iter().find(|(key, _)| !PEER_KEYS.contains(&key.as_str())) {
         return Err(entry.place.error(Reason::UnknownKey(key.clone())));
     }
-    let find = |key| pairs.iter().rev().find(|(k, _)| k == key).map(|(_, value)| value.as_str());
-    let port = find("port").map_or(Ok(PEER_PORT_DEFAULT), str::parse);
-    let port = port.map_err(|_| refuse("port", "it is not a port".to_owned()))?;
+    let find = |key| pairs.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str());
+    let port = find("port").map_or(Ok(PEER_PORT_DEFAULT), |text| port(entry, text));
+    let port = port.map_err(|message| refuse("port", message))?;
     let host = find("host").ok_or_else(|| refuse("host", "it is required".to_owned()))?;
-    let address = ServerAddress::new(host, port).map_err(|message| refuse("host", message))?;
+    let address = match host.starts_with('/') {
+        true => ServerAddress::parse(&socket_text(host, port, SERVER_PORT_DEFAULT)),
+        false => ServerAddress::new(host, port),
+    };
+    let address = address.map_err(|message| refuse("host", message))?;
     let text = format!("{}={address}", entry.key);
     match Peer::parse(&text) {
         Ok(_) => Ok(quote(&text)),

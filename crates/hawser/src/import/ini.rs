@@ -1,10 +1,11 @@
 //! The syntax of pgbouncer.ini, as PgBouncer's own parser reads it.
 //!
 //! # Model
-//! Lines of `[section]`, `key = value`, `%include FILE`, comments that begin with `;` or `#`. A value
-//! goes to the end of its line: `;` and `#` in it are part of it. The values of `[databases]` and
-//! `[users]` are connection strings: `key=value` with spaces between, values in single quotes where
-//! they hold spaces, a quote in them doubled.
+//! Lines of `[section]`, `key = value`, `%include FILE`, comments that begin with `;` or `#`. After
+//! `[section]` the line goes on as if it had begun there. A value goes to the end of its line: `;` and
+//! `#` in it are part of it. The values of `[databases]` and `[users]` are connection strings:
+//! `key=value` with spaces between, values in single quotes where they hold spaces, a quote in them
+//! doubled.
 //!
 //! # Limits      files are included at most [`INCLUDE_DEPTH_MAX`] deep, as in PgBouncer
 
@@ -13,13 +14,42 @@ use super::{ImportError, Reason};
 /// PgBouncer's own limit.
 const INCLUDE_DEPTH_MAX: usize = 10;
 
-/// PgBouncer's, and `[hawser]` for settings of ours.
-const SECTIONS: [&str; 5] = ["databases", "users", "peers", "pgbouncer", "hawser"];
+/// A section of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Section {
+    Databases,
+    Users,
+    Peers,
+    PgBouncer,
+    /// For settings of ours.
+    Hawser,
+}
+
+impl Section {
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "databases" => Self::Databases,
+            "users" => Self::Users,
+            "peers" => Self::Peers,
+            "pgbouncer" => Self::PgBouncer,
+            "hawser" => Self::Hawser,
+            _ => return None,
+        })
+    }
+}
+
+/// What a file is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Item {
+    /// A section begins, for the first time or again.
+    Section(Section, Place),
+    Entry(Entry),
+}
 
 /// One `key = value`, with where it stands.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
-    pub(super) section: String,
+    pub(super) section: Section,
     pub(super) key: String,
     pub(super) value: String,
     pub(super) place: Place,
@@ -41,16 +71,16 @@ impl Place {
 /// Reads a file named by `%include`.
 pub(super) type ReadFile<'a> = &'a mut dyn FnMut(&str) -> std::io::Result<Vec<u8>>;
 
-/// All entries of `text` and of what it includes, in order.
-pub(super) fn entries(text: &[u8], read: ReadFile<'_>) -> Result<Vec<Entry>, ImportError> {
-    let mut reader = Reader { entries: Vec::new(), section: None, read };
+/// All of `text` and of what it includes, in order.
+pub(super) fn items(text: &[u8], read: ReadFile<'_>) -> Result<Vec<Item>, ImportError> {
+    let mut reader = Reader { items: Vec::new(), section: None, read };
     reader.file(text, None, 0)?;
-    Ok(reader.entries)
+    Ok(reader.items)
 }
 
 struct Reader<'a> {
-    entries: Vec<Entry>,
-    section: Option<String>,
+    items: Vec<Item>,
+    section: Option<Section>,
     read: ReadFile<'a>,
 }
 
@@ -58,38 +88,69 @@ impl Reader<'_> {
     fn file(&mut self, text: &[u8], name: Option<&str>, depth: usize) -> Result<(), ImportError> {
         for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
             let place = Place { file: name.map(str::to_owned), line: index + 1 };
-            // Comments may be in any encoding, as for PgBouncer. A value may not: what is made of it
-            // is UTF-8, and other bytes would be another password.
-            let line = line.trim_ascii();
-            if matches!(line.first(), None | Some(b';' | b'#')) {
-                continue;
+            // PgBouncer reads no further, in a comment too.
+            if line.contains(&0) {
+                return Err(place.error(Reason::Nul));
             }
-            let line = std::str::from_utf8(line).map_err(|_| place.error(Reason::NotUtf8))?.trim();
-            let included = line.strip_prefix("%include").filter(|r| r.starts_with([' ', '\t']));
-            if let Some(file) = included.map(str::trim) {
-                if depth >= INCLUDE_DEPTH_MAX {
-                    return Err(place.error(Reason::IncludedTooDeep));
-                }
-                let text = (self.read)(file).map_err(|error| {
-                    place.error(Reason::Include { file: file.to_owned(), error: error.to_string() })
-                })?;
-                self.file(&text, Some(file), depth + 1)?;
-            } else if let Some(rest) = line.strip_prefix('[') {
-                let (section, _) =
-                    rest.split_once(']').ok_or_else(|| place.error(Reason::Syntax))?;
-                if !SECTIONS.contains(&section) {
-                    return Err(place.error(Reason::UnknownSection(section.to_owned())));
-                }
-                self.section = Some(section.to_owned());
-            } else {
-                let (key, value) = key_value(line).ok_or_else(|| place.error(Reason::Syntax))?;
-                let section =
-                    self.section.clone().ok_or_else(|| place.error(Reason::OutsideOfSections))?;
-                self.entries.push(Entry { section, key, value: value.to_owned(), place });
-            }
+            self.line(line, &place, depth)?;
         }
         Ok(())
     }
+
+    fn line(&mut self, mut line: &[u8], place: &Place, depth: usize) -> Result<(), ImportError> {
+        loop {
+            // Comments may be in any encoding, as for PgBouncer. A value may not: what is made of it
+            // is UTF-8, and other bytes would be another password.
+            line = without_space(line);
+            let utf8 = |bytes| std::str::from_utf8(bytes).map_err(|_| place.error(Reason::NotUtf8));
+            match line.first() {
+                None | Some(b';' | b'#') => return Ok(()),
+                Some(b'[') => {
+                    let end = line.iter().position(|byte| *byte == b']');
+                    let end = end.ok_or_else(|| place.error(Reason::Syntax))?;
+                    let name = utf8(&line[1..end])?;
+                    let section = Section::named(name)
+                        .ok_or_else(|| place.error(Reason::UnknownSection(name.to_owned())))?;
+                    self.section = Some(section);
+                    self.items.push(Item::Section(section, place.clone()));
+                    line = &line[end + 1..];
+                }
+                Some(_) => return self.include_or_entry(utf8(line)?, place, depth),
+            }
+        }
+    }
+
+    fn include_or_entry(
+        &mut self,
+        line: &str,
+        place: &Place,
+        depth: usize,
+    ) -> Result<(), ImportError> {
+        let included = line.strip_prefix("%include").filter(|rest| rest.starts_with([' ', '\t']));
+        if let Some(file) = included.map(|rest| rest.trim_start_matches([' ', '\t'])) {
+            if depth >= INCLUDE_DEPTH_MAX {
+                return Err(place.error(Reason::IncludedTooDeep));
+            }
+            let text = (self.read)(file).map_err(|error| {
+                place.error(Reason::Include { file: file.to_owned(), error: error.to_string() })
+            })?;
+            return self.file(&text, Some(file), depth + 1);
+        }
+        let (key, value) = key_value(line).ok_or_else(|| place.error(Reason::Syntax))?;
+        let section = self.section.ok_or_else(|| place.error(Reason::OutsideOfSections))?;
+        let (value, place) = (value.to_owned(), place.clone());
+        self.items.push(Item::Entry(Entry { section, key, value, place }));
+        Ok(())
+    }
+}
+
+/// `line` without what C's isspace takes for space at its ends. (All of Unicode's would be too much: a
+/// password may end with one.)
+fn without_space(line: &[u8]) -> &[u8] {
+    let is_text = |byte: &u8| !matches!(byte, b' ' | b'\t'..=b'\r');
+    let start = line.iter().position(is_text).unwrap_or(line.len());
+    let end = line.iter().rposition(is_text).map_or(start, |last| last + 1);
+    &line[start..end]
 }
 
 fn key_value(line: &str) -> Option<(String, &str)> {
@@ -101,7 +162,7 @@ fn key_value(line: &str) -> Option<(String, &str)> {
         }
     };
     let value = rest.trim_start_matches([' ', '\t']).strip_prefix('=')?;
-    (!key.is_empty()).then(|| (key, value.trim()))
+    (!key.is_empty()).then(|| (key, value.trim_start_matches([' ', '\t'])))
 }
 
 /// The text up to the closing `quote`, in which a doubled one stands for one, and what follows.
@@ -125,14 +186,13 @@ fn quoted(text: &str, quote: char) -> Option<(String, &str)> {
 /// The pairs of a connection string; `None` where PgBouncer would refuse its syntax.
 pub(super) fn pairs(text: &str) -> Option<Vec<(String, String)>> {
     let mut pairs = Vec::new();
-    let mut rest = text.trim_start();
+    let mut rest = text.trim_start_matches(' ');
     while !rest.is_empty() {
-        let (key, after) = rest.split_once('=')?;
-        let key = key.trim_end();
+        let (key, after) = rest.split_at(rest.find([' ', '='])?);
+        let after = after.trim_start_matches(' ').strip_prefix('=')?.trim_start_matches(' ');
         if key.is_empty() || key.contains(char::is_whitespace) {
             return None;
         }
-        let after = after.trim_start();
         let (value, after) = match after.strip_prefix('\'') {
             Some(after) => quoted(after, '\'')?,
             None => {
@@ -140,11 +200,12 @@ pub(super) fn pairs(text: &str) -> Option<Vec<(String, String)>> {
                 (after[..end].to_owned(), &after[end..])
             }
         };
-        if value.is_empty() {
+        // PgBouncer drops the character after a closing quote, whatever it is.
+        if value.is_empty() || !(after.is_empty() || after.starts_with(' ')) {
             return None;
         }
         pairs.push((key.to_owned(), value));
-        rest = after.trim_start();
+        rest = after.trim_start_matches(' ');
     }
     Some(pairs)
 }
@@ -152,6 +213,14 @@ pub(super) fn pairs(text: &str) -> Option<Vec<(String, String)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn entries(text: &[u8], read: ReadFile<'_>) -> Result<Vec<Entry>, ImportError> {
+        let entry = |item| match item {
+            Item::Entry(entry) => Some(entry),
+            Item::Section(..) => None,
+        };
+        Ok(items(text, read)?.into_iter().filter_map(entry).collect())
+    }
 
     fn none(_: &str) -> std::io::Result<Vec<u8>> {
         Err(std::io::ErrorKind::NotFound.into())
@@ -182,6 +251,30 @@ mod tests {
         }
     }
 
+    /// What follows `]` was dropped: `[pgbouncer] auth_type = hba` was md5.
+    #[test]
+    fn after_a_section_its_line_goes_on() {
+        let text =
+            b"[databases] # M\xfcller\n[users][pgbouncer] auth_type = hba\n[users] %include a\n";
+        let mut read = |_: &str| Ok(b"u = \n".to_vec());
+        let found = entries(text, &mut read).unwrap();
+        let found: Vec<_> = found.iter().map(|e| (e.section, e.key.as_str(), &*e.value)).collect();
+        let expected = [(Section::PgBouncer, "auth_type", "hba"), (Section::Users, "u", "")];
+        assert_eq!(found, expected);
+        let error = entries(b"\n[pgbouncer] auth_type\n", &mut none).unwrap_err();
+        assert_eq!((error.line, error.reason), (2, Reason::Syntax));
+    }
+
+    /// PgBouncer ignores what follows a NUL byte; other spaces than ASCII's are part of a value.
+    #[test]
+    fn nul_bytes_are_refused_and_spaces_are_those_of_c() {
+        let error = entries(b"[pgbouncer]\n; \0\nauth_type = trust\n", &mut none).unwrap_err();
+        assert_eq!((error.line, error.reason), (2, Reason::Nul));
+        let text = "\u{b}[databases]\u{c}\n a = password=\u{a0}x\u{a0}\u{b}\r\n";
+        let found = entries(text.as_bytes(), &mut none).unwrap();
+        assert_eq!(found[0].value, "password=\u{a0}x\u{a0}");
+    }
+
     #[test]
     fn includes_keep_the_section_and_end_at_a_depth() {
         let mut read = |name: &str| match name {
@@ -189,9 +282,9 @@ mod tests {
             _ => none(name),
         };
         let found = entries(b"[pgbouncer]\n%include a.ini\ny = 2\n", &mut read).unwrap();
-        assert_eq!((found[0].key.as_str(), found[0].section.as_str()), ("x", "pgbouncer"));
+        assert_eq!((found[0].key.as_str(), found[0].section), ("x", Section::PgBouncer));
         assert_eq!(found[0].place.file.as_deref(), Some("a.ini"));
-        assert_eq!((found[1].key.as_str(), found[1].section.as_str()), ("y", "users"));
+        assert_eq!((found[1].key.as_str(), found[1].section), ("y", Section::Users));
         let mut endless = |_: &str| Ok(b"%include me\n".to_vec());
         let error = entries(b"%include me\n", &mut endless).unwrap_err();
         assert_eq!(error.reason, Reason::IncludedTooDeep);
@@ -216,7 +309,7 @@ mod tests {
             Some(vec![pair("host", "h"), pair("connect_query", "SELECT 'x'"), pair("port", "1")])
         );
         assert_eq!(pairs(""), Some(vec![]));
-        for text in ["host", "host=", "=h", "host='h", "a b=c"] {
+        for text in ["host", "host=", "=h", "host='h", "a b=c", "dbname='a'user=b", "host\t=h"] {
             assert_eq!(pairs(text), None, "{text}");
         }
     }

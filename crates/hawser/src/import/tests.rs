@@ -15,6 +15,10 @@ fn imported(text: &str) -> (Config, String) {
     }
 }
 
+fn no_names(name: &str) -> std::io::Result<Vec<std::net::IpAddr>> {
+    panic!("{name} was looked up")
+}
+
 #[test]
 fn a_small_file_keeps_pgbouncers_defaults_where_ours_differ() {
     let (config, output) = imported(
@@ -132,9 +136,244 @@ pool_size = 3
         ("http_address = x", "http_address: "),
         ("servers = h:1", "unknown setting"),
     ] {
-        let error = import(&format!("[hawser]\n{line}\n")).unwrap_err();
+        let error = import(&format!("[hawser]\n{line}\n[pgbouncer]\n")).unwrap_err();
         assert!(error.to_string().contains(reason) && error.line == 2, "{error}");
     }
+}
+
+/// PgBouncer sets all back to its defaults there: `auth_type = hba` would be md5. Hawser kept it.
+#[test]
+fn a_second_header_that_sets_values_back_is_an_error_that_names_them() {
+    let again = "[databases]\na = host=h\n[pgbouncer]\nauth_type = trust\ndefault_pool_size = 3\n\
+                 auth_file = u\nverbose = 1\n[pgbouncer]\nauth_type = md5\n";
+    let error = import(again).unwrap_err();
+    assert_eq!(
+        (error.line, &error.reason),
+        (8, &Reason::SetBack(vec!["default_pool_size".into()]))
+    );
+    // What has no default there stays, and what is set again is what it is set to.
+    let (config, _) = imported(&format!("{again}default_pool_size = 4\n"));
+    assert_eq!((config.auth_type(), config.reload.pool.pool_size), (AuthType::Md5, 4));
+    assert!(config.reload.auth.users_file.is_some());
+    let mut read = |_: &str| Ok(b"[pgbouncer]\nlogfile = l\n".to_vec());
+    let text = b"[pgbouncer]\nlisten_port = 1\n%include log.ini\n";
+    let error = import_with(text, &mut read, &mut no_names).unwrap_err();
+    assert!(error.to_string().starts_with("log.ini:1: a second [pgbouncer] sets"), "{error}");
+}
+
+/// A file that is being written may end before it.
+#[test]
+fn a_file_without_its_main_section_is_an_error_as_in_pgbouncer() {
+    let error = import("[databases]\na = host=h\n[users]\n").unwrap_err();
+    assert_eq!(error.reason, Reason::NoMainSection);
+}
+
+/// A waiter had `query_wait_timeout` alone: with `query_timeout = 3` it waited for two minutes.
+#[test]
+fn query_timeout_bounds_the_wait_too() {
+    for (query, wait, all, database, user) in [
+        ("3", "", 3, 3, 3),
+        ("0x10", "", 16, 9, 16),
+        ("3", "query_wait_timeout = 0", 3, 3, 3),
+        ("30", "query_wait_timeout = 2", 2, 9, 30),
+        ("0", "query_wait_timeout = 2", 2, 9, 50),
+        ("0.0000001", "", 120, 9, 50),
+        ("500", "", 120, 9, 50),
+        // Ours begins when the query runs, and says nothing of the wait.
+        ("3", "[hawser]\nquery_timeout = 4", 120, 9, 50),
+        ("3", "[hawser]\nquery_wait_timeout = 5", 5, 3, 3),
+    ] {
+        let (config, output) = imported(&format!(
+            "[databases]\na = host=h query_wait_timeout=9\nb = host=h\n[users]\n\
+             u = query_wait_timeout=50 query_timeout=1\nv = query_timeout=1\n[pgbouncer]\n\
+             auth_file = u\nquery_timeout = {query}\n{wait}\n"
+        ));
+        let waits = |database: &str, user: &str| {
+            let limits = config.resolve(config.database(database).unwrap(), user);
+            limits.query_wait_timeout.get().map(|wait| wait.as_secs())
+        };
+        let found = (waits("b", "v"), waits("a", "v"), waits("b", "u"));
+        assert_eq!(found, (Some(all), Some(database), Some(user)), "{query}, {wait}\n{output}");
+    }
+}
+
+/// It was noted, and auth_query ran on the client's database, whose owner may define what it reads.
+#[test]
+fn an_auth_dbname_without_an_entry_is_an_error() {
+    for (text, line) in [
+        ("[databases]\na = host=h auth_dbname=b\n[pgbouncer]\n", 2),
+        ("[databases]\n* = host=h\n[pgbouncer]\nauth_dbname = pgbouncer\n", 4),
+        ("[databases]\n* = host=h auth_dbname=hawser\n[pgbouncer]\n", 2),
+        ("[databases]\na = host=h\n[pgbouncer]\nauth_dbname =\n", 4),
+        ("[databases]\na = host=h\n[pgbouncer]\nauth_dbname = b\n", 4),
+        // An empty one lets nobody in there; here it was the default query.
+        ("[databases]\na = host=h\n[pgbouncer]\nauth_query =\n", 4),
+    ] {
+        let error = import(text).unwrap_err();
+        assert!(matches!(error.reason, Reason::Value { .. }), "{error}");
+        assert_eq!(error.line, line, "{error}");
+    }
+}
+
+/// Any local user can listen in /tmp; and the clients of a database that is left out get `*`.
+#[test]
+fn a_server_is_looked_for_where_pgbouncer_does_or_nowhere() {
+    let ini = |host: &str, directory: &str| {
+        format!(
+            "[databases]\na ={host}\n* = host=other\n[pgbouncer]\nauth_file = u\n\
+             listen_addr = 127.0.0.1\nlisten_port = 7000\n{directory}"
+        )
+    };
+    for (host, directory) in [
+        ("", "unix_socket_dir ="),
+        (" dbname=b", "unix_socket_dir = @run"),
+        (" host=@run", ""),
+        (" host=@run,@other", ""),
+    ] {
+        let error = import(&ini(host, directory)).unwrap_err();
+        assert_eq!(error.line, 2, "{error}");
+        assert!(error.to_string().contains("host of a: "), "{error}");
+    }
+    for (host, directory, socket, listens) in [
+        ("", "", "/tmp/.s.PGSQL.5432", "/tmp/.s.PGSQL.7000"),
+        (" port=05433", "", "/tmp/.s.PGSQL.5433", "/tmp/.s.PGSQL.7000"),
+        // Digits after a colon were a port.
+        (
+            "",
+            "unix_socket_dir = /run/a:6000",
+            "/run/a:6000/.s.PGSQL.5432",
+            "/run/a:6000/.s.PGSQL.7000",
+        ),
+        (" host=/run/b:1", "", "/run/b:1/.s.PGSQL.5432", "/tmp/.s.PGSQL.7000"),
+    ] {
+        let (config, output) = imported(&ini(host, directory));
+        assert_eq!(config.database("a").unwrap().servers[0].to_string(), socket, "{output}");
+        assert_eq!(config.listen()[1].to_string(), listens, "{output}");
+    }
+}
+
+/// A name was left out with a note; without other addresses Hawser listened on loopback.
+#[test]
+fn names_to_listen_on_are_looked_up_and_nothing_stands_in_for_what_is_missing() {
+    let ini =
+        |lines: &str| format!("[databases]\na = host=h\n[pgbouncer]\nauth_file = u\n{lines}\n");
+    let mut known = |name: &str| match name {
+        "inside.example" => Ok(vec!["127.0.0.2".parse().unwrap(), "::1".parse().unwrap()]),
+        "bare.example" => Ok(Vec::new()),
+        _ => Err(std::io::ErrorKind::NotFound.into()),
+    };
+    let mut run = |lines: &str| import_with(ini(lines).as_bytes(), &mut |_| panic!(), &mut known);
+    let lines = "listen_port = 014442\nunix_socket_dir =\nlisten_addr = inside.example, ::1";
+    let output = run(lines).unwrap();
+    assert!(output.toml.contains("# what inside.example is at the import"), "{}", output.toml);
+    assert!(!output.notes().any(|note| note.contains("inside.example")));
+    let config = Config::from_str(&output.toml, "x.toml").unwrap();
+    let listen: Vec<_> = config.listen().iter().map(ToString::to_string).collect();
+    assert_eq!(listen, ["127.0.0.2:6434", "[::1]:6434"], "a port is read as other numbers");
+    for lines in [
+        "listen_addr = other.example",
+        "listen_addr = 127.0.0.1, bare.example",
+        "unix_socket_dir =",
+        "unix_socket_dir = @run",
+        "unix_socket_dir = run",
+        "listen_port = 06439",
+        "verbose = yes",
+        "peer_id = one",
+    ] {
+        let error = run(lines).unwrap_err();
+        assert_eq!(error.line, 5, "{error}");
+        let key = lines.split(" =").next().unwrap_or_default();
+        assert!(matches!(&error.reason, Reason::Value { key: of, .. } if of == key), "{error}");
+    }
+    let own = "unix_socket_dir =\nlisten_addr = other.example\n[hawser]\naddress = 127.0.0.1:7001";
+    let config = Config::from_str(&run(own).unwrap().toml, "x.toml").unwrap();
+    assert_eq!(config.listen()[0].to_string(), "127.0.0.1:7001");
+}
+
+/// `pool_size=020` was 16 in silence.
+#[test]
+fn numbers_are_decimal_where_pgbouncer_reads_them_so() {
+    let (config, output) = imported(
+        "[databases]\na = host=h pool_size=020 max_db_connections=0100 server_lifetime=00 \
+         query_wait_timeout=010\n[users]\nu = query_timeout=010 max_user_connections=+00\n[pgbouncer]\n\
+         auth_file = u\ntcp_keepidle = 0x1e\nquery_timeout = 0x10\ndefault_pool_size = 020\n\
+         client_idle_timeout = 1e1\npeer_id = 0x0\nverbose = 00\nmax_user_connections = 7\n[peers]\n",
+    );
+    let a = config.database("a").unwrap();
+    assert_eq!((a.pool_size, a.max_db_connections), (20, Limit::new(100)));
+    assert_eq!(a.server_lifetime, Duration::from_secs(3600), "inherited");
+    assert_eq!(a.query_wait_timeout, Timeout::after(Duration::from_secs(10)));
+    let u = config.resolve(a, "u");
+    assert_eq!(u.query_timeout, Timeout::after(Duration::from_secs(10)));
+    assert_eq!(config.reload.pool.pool_size, 16);
+    assert_eq!(config.reload.network.tcp_keepidle.get(), Some(Duration::from_secs(30)));
+    let idle = config.reload.timeouts.client_idle_timeout.get();
+    assert_eq!(idle, Some(Duration::from_secs(10)));
+    assert!(!output.contains("level = "), "{output}");
+    for text in [
+        "[databases]\na = host=h pool_size=0x10",
+        "[databases]\na = host=h pool_size=5s",
+        "[databases]\na = host=h server_lifetime=1.5",
+        "[pgbouncer]\ntcp_keepidle = 1.5",
+        "[pgbouncer]\nstats_period = 1e1",
+    ] {
+        let error = import(text).unwrap_err();
+        assert!(error.line == 2 && error.to_string().contains("is not a number"), "{error}");
+    }
+}
+
+/// Some of what SET takes is no TOML without quotes: `5.`, `010`.
+#[test]
+fn settings_of_its_own_are_written_as_toml() {
+    let (config, output) = imported(
+        "[databases]\na = host=h function_census=off max_replica_lag=1.5s server_tls_sslmode=Require\n\
+         [pgbouncer]\nauth_file = u\nadmin_users = a b,c\n[hawser]\nshutdown_timeout = 5.\n\
+         client_write_timeout = .5\nmax_client_conn = 010\nreserve_pool_size = 0\n\
+         fidelity = Classic\n",
+    );
+    let seconds = |timeout: Timeout| timeout.get().map(|time| time.as_secs_f64());
+    assert_eq!(seconds(config.reload.shutdown.shutdown_timeout), Some(5.0), "{output}");
+    assert_eq!(seconds(config.reload.timeouts.client_write_timeout), Some(0.5));
+    assert_eq!(config.reload.limits.max_client_conn, 10);
+    assert_eq!(config.database("a").unwrap().tls.mode, TlsMode::Require);
+    assert!(config.is_admin("b") && config.is_admin("c"), "spaces are between, too");
+    let error = import("[hawser]\nmax_client_conn =\n[pgbouncer]\n").unwrap_err();
+    assert!(error.line == 2 && error.to_string().contains("max_client_conn: "), "{error}");
+}
+
+/// The advice of the note was refused: auth_type stood beside hba_file.
+#[test]
+fn rules_of_its_own_are_in_place_of_a_method_that_is_not_supported() {
+    for method in ["auth_type = ldap\nauth_ldap_options = x\n", "auth_type = pam\n", ""] {
+        let ini = format!(
+            "[databases]\na = host=h\n[pgbouncer]\nauth_file = u\n{method}[hawser]\nhba_file = h.conf\n"
+        );
+        let (config, output) = imported(&ini);
+        assert_eq!(config.auth_type(), AuthType::Hba);
+        assert!(!output.contains("auth_type"), "{output}");
+    }
+}
+
+/// It was a comment of the output, and a warning in the log.
+#[test]
+fn a_password_of_ldap_is_not_in_the_comment() {
+    let (_, output) = imported(
+        "[databases]\na = host=h\n[pgbouncer]\nauth_file = u\n\
+         auth_ldap_options = ldapurl=\"ldap://h\" ldapbindpasswd=hunter2\n",
+    );
+    assert!(output.contains("# auth_ldap_options = ... has no equivalent"), "{output}");
+    assert!(!output.contains("hunter2"));
+}
+
+#[test]
+fn the_last_of_a_name_holds_and_a_database_twice_is_noted() {
+    let (config, output) = imported(
+        "[databases]\na = host=h user=u password=x\na = host=i reserve_pool_size=5 reserve_pool=3\n\
+         [pgbouncer]\nauth_file = u\n",
+    );
+    let a = config.database("a").unwrap();
+    assert_eq!((a.servers[0].to_string().as_str(), a.reserve_pool_size), ("i:5432", 3));
+    assert!(output.contains("# database a is there twice: the later entry holds"), "{output}");
 }
 
 #[test]
@@ -213,7 +452,7 @@ query_timeout = 12.5
 #[test]
 fn what_has_no_equivalent_is_a_comment_with_its_reason() {
     let (config, output) = imported(
-        "[databases]\na = host=@abstract\nb = host=h password=hunter2\nhawser = host=h\n[peers]\n1 = host=/x
+        "[databases]\na = host=@abstract,h\nb = host=h password=hunter2\nhawser = host=h\n[peers]\n1 = host=/x
 [pgbouncer]
 listen_addr = *
 auth_type = ldap
@@ -232,7 +471,7 @@ tcp_keepidle = 60
 ",
     );
     for comment in [
-        "# database a was left out",
+        "# host @abstract: abstract sockets are not supported",
         "# password was left out",
         "# database hawser was left out",
         "# [peers] 1: without peer_id",
@@ -268,6 +507,9 @@ fn what_pgbouncer_refuses_is_refused_with_its_line_and_without_passwords() {
         ("[databases]\na = password=hun ter2=x", Reason::Pairs("a".into())),
         ("[databases]\na = password=hunter2 x", Reason::Pairs("a".into())),
         ("[users]\na = password=hunter2", Reason::UnknownKey("password".into())),
+        // Each was a key twice in the output.
+        ("[databases]\na = host=h name=b", Reason::UnknownKey("name".into())),
+        ("[databases]\na = host=h servers=i", Reason::UnknownKey("servers".into())),
     ] {
         let error = import(line).unwrap_err();
         assert_eq!((error.line, &error.reason), (2, &reason));
@@ -293,7 +535,7 @@ fn includes_are_read_in_place_and_the_last_value_counts() {
         Ok(b"default_pool_size = 7\n[databases]\na = host=second\n".to_vec())
     };
     let text = "[databases]\na = host=first\n[pgbouncer]\nauth_file = u\ndefault_pool_size = 3\n%include /etc/more.ini\n";
-    let output = import_with(text.as_bytes(), &mut read).unwrap().toml;
+    let output = import_with(text.as_bytes(), &mut read, &mut no_names).unwrap().toml;
     let config = Config::from_str(&output, "x.toml").unwrap();
     assert_eq!(config.database("a").unwrap().servers[0].to_string(), "second:5432");
     assert_eq!(config.reload.pool.pool_size, 7);

@@ -3,7 +3,7 @@
 //! # Invariants   a value is read as PgBouncer reads it (numbers as C does, words in any case), and one
 //!               that either of both refuses is an error with its place
 
-use super::ini::Entry;
+use super::ini::{Entry, Section};
 use super::{ImportError, Reason};
 use crate::config::accepts;
 use crate::config::registry::{Form, Setting, Unit};
@@ -17,21 +17,43 @@ fn refuse(entry: &Entry, message: String) -> ImportError {
     entry.place.error(Reason::Value { key: entry.key.clone(), message })
 }
 
-/// A whole number as C's strtol reads it with base 0: octal after `0`, hexadecimal after `0x`.
-fn number(entry: &Entry, value: &str) -> Result<i64, ImportError> {
+/// Times of `[pgbouncer]` that PgBouncer reads as it reads counts (CF_INT of its main.c).
+const WHOLE_TIMES: &[&str] =
+    &["query_wait_notify", "stats_period", "tcp_keepidle", "tcp_keepintvl", "tcp_user_timeout"];
+
+/// A whole number as PgBouncer reads it: in `[pgbouncer]` as C's strtol with base 0 does (octal after
+/// `0`, hexadecimal after `0x`); elsewhere as atoi does, which is decimal. (atoi also takes what merely
+/// begins with digits.)
+pub(super) fn number(entry: &Entry, value: &str) -> Result<i64, ImportError> {
     let (sign, digits) = match value.strip_prefix('-') {
         Some(digits) => (-1, digits),
         None => (1, value.strip_prefix('+').unwrap_or(value)),
     };
     let hexadecimal = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
-    let (digits, base) = match (hexadecimal, digits.strip_prefix('0')) {
-        (Some(digits), _) => (digits, 16),
-        (None, Some(digits)) if !digits.is_empty() => (digits, 8),
+    let (digits, base) = match (entry.section, hexadecimal, digits.strip_prefix('0')) {
+        (Section::Databases | Section::Users | Section::Peers, _, _) => (digits, 10),
+        (_, Some(digits), _) => (digits, 16),
+        (_, None, Some(digits)) if !digits.is_empty() => (digits, 8),
         _ => (digits, 10),
     };
     let read = i64::from_str_radix(digits, base).ok().filter(|_| !digits.starts_with(['-', '+']));
     read.map(|number| sign * number)
         .ok_or_else(|| refuse(entry, format!("`{value}` is not a number")))
+}
+
+/// A port, as PgBouncer reads it there.
+pub(super) fn port(entry: &Entry, value: &str) -> Result<u16, String> {
+    let number = number(entry, value).ok().and_then(|number| u16::try_from(number).ok());
+    number.filter(|port| *port > 0).ok_or_else(|| format!("`{value}` is not a port"))
+}
+
+/// A time in the unit of `key`, as PgBouncer reads it: by strtod, or as a whole number.
+pub(super) fn amount(entry: &Entry, key: &str, value: &str) -> Result<f64, ImportError> {
+    let has_base = value.starts_with("0x") || value.starts_with("0X");
+    if entry.section != Section::PgBouncer || WHOLE_TIMES.contains(&key) || has_base {
+        return number(entry, value).map(|whole| whole as f64);
+    }
+    value.parse().map_err(|_| refuse(entry, format!("`{value}` is not a number")))
 }
 
 /// `name = value` of the output.
@@ -60,8 +82,7 @@ pub(super) fn assignment(
             (number.clone(), number)
         }
         Form::Duration => {
-            let amount: f64 =
-                value.parse().map_err(|_| refuse(entry, format!("`{value}` is not a number")))?;
+            let amount = amount(entry, name, value)?;
             let unit = if setting.unit == Unit::Milliseconds { "ms" } else { "s" };
             let plain = format!("{amount}{unit}");
             (if amount == 0.0 { "0".to_owned() } else { quote(&plain) }, plain)
@@ -90,23 +111,26 @@ pub(super) fn assignment(
     }
 }
 
-/// `name = value` for a setting of `[hawser]`, which is written as SET takes it.
+/// `name = value` for a setting of ours, which is written as SET takes it.
 pub(super) fn own_assignment(
     setting: &'static Setting,
     entry: &Entry,
+    value: &str,
 ) -> Result<String, ImportError> {
-    let value = entry.value.as_str();
+    let lowercase = value.to_ascii_lowercase();
+    let value = if is_word(setting) { lowercase.as_str() } else { value };
     accepts(setting, value).map_err(|message| refuse(entry, message))?;
-    let is_bare = match setting.form {
-        Form::Number => value.parse::<i64>().is_ok(),
-        Form::Duration => value.parse::<f64>().is_ok(),
-        Form::Boolean | Form::List | Form::String => false,
-    };
     let text = match setting.form {
+        Form::Boolean | Form::Number | Form::Duration if value.is_empty() => {
+            return Err(refuse(entry, format!("it is empty: expected {}", setting.kind)));
+        }
         Form::Boolean => matches!(value, "1" | "true" | "on" | "yes").to_string(),
+        // TOML knows fewer spellings of a number than SET; sizes have units.
+        Form::Number => {
+            value.trim().parse::<i64>().map_or_else(|_| quote(value), |number| number.to_string())
+        }
         Form::List => list(value),
-        _ if is_bare => value.to_owned(),
-        _ => quote(value),
+        Form::Duration | Form::String => quote(value),
     };
     Ok(format!("{} = {text}", setting.name))
 }
@@ -173,8 +197,10 @@ pub(super) fn without_schema(query: &str) -> Option<String> {
     ))
 }
 
+/// PgBouncer's lists have commas or spaces between (its `strlist_contains`).
 fn list(value: &str) -> String {
-    let items = value.split(',').map(str::trim).filter(|item| !item.is_empty());
+    let between = |c: char| c == ',' || c.is_ascii_whitespace();
+    let items = value.split(between).filter(|item| !item.is_empty());
     format!("[{}]", items.map(quote).collect::<Vec<_>>().join(", "))
 }
 
@@ -194,8 +220,8 @@ mod tests {
     use crate::import::ini::Place;
 
     fn entry(value: &str) -> Entry {
-        let text = |text: &str| text.to_owned();
-        Entry { section: text("s"), key: text("k"), value: text(value), place: Place::default() }
+        let (key, value) = ("k".to_owned(), value.to_owned());
+        Entry { section: Section::PgBouncer, key, value, place: Place::default() }
     }
 
     #[test]
@@ -207,6 +233,10 @@ mod tests {
         }
         for text in ["", "-", "08", "1.5", "--1", "0x", "many"] {
             assert!(number(&entry(""), text).is_err(), "{text}");
+        }
+        let of_database = Entry { section: Section::Databases, ..entry("") };
+        for (text, expected) in [("020", Some(20)), ("08", Some(8)), ("0x10", None), ("5s", None)] {
+            assert_eq!(number(&of_database, text).ok(), expected, "{text}");
         }
     }
 
