@@ -33,6 +33,7 @@ pub mod serve;
 pub mod service;
 pub mod socket;
 pub mod status;
+pub mod takeover;
 pub mod threads;
 pub mod tls;
 pub mod top;

@@ -25,6 +25,7 @@ use crate::admin::pooler::Pooler;
 use crate::bypass::usage::BypassUsage;
 use crate::dial::server_row::{ServerRole, ServerRow};
 use crate::metrics::process::ProcessFigures;
+use crate::takeover::PredecessorStatus;
 
 /// How long one reader may take.
 const READ_WAIT: Duration = Duration::from_secs(5);
@@ -79,6 +80,9 @@ pub struct Status {
     pub bypass: Option<String>,
     /// What does not work on this host, and what is done instead.
     pub fallbacks: Vec<String>,
+    /// The process whose place this one has taken, while it still has clients.
+    #[serde(default)]
+    pub predecessor: Option<PredecessorStatus>,
 }
 
 /// A server of a database: a row of SHOW HOSTS.
@@ -177,6 +181,7 @@ impl Status {
             mptcp_manager: pooler.mptcp().and_then(|mptcp| mptcp.manager.standing().in_words()),
             bypass: pooler.bypass().and_then(BypassUsage::in_words),
             fallbacks: pooler.fallbacks(),
+            predecessor: pooler.predecessor(),
         }
     }
 
@@ -208,6 +213,12 @@ impl Status {
         }
         if let Some(bypass) = &self.bypass {
             writeln!(out, "  past TCP     {bypass}")?;
+        }
+        if let Some(PredecessorStatus { pid, version, clients }) = &self.predecessor {
+            writeln!(
+                out,
+                "  predecessor  process {pid}, hawser {version}, still has {clients} clients"
+            )?;
         }
         for fallback in &self.fallbacks {
             writeln!(out, "  fallback     {fallback}")?;

@@ -14,7 +14,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hawser_core::engine::succession::{ClientRecord, StatementRecord, UnnamedRecord};
 use hawser_core::engine::{ClientAbout, ClientSecret, PeerAddress, PoolMode};
@@ -23,6 +22,10 @@ use hawser_core::session::settings::{Settings, SettingsBuilder};
 use hawser_core::time::Time;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::auth::md5::Md5Hash;
+use crate::auth::scram::ScramVerifier;
+use crate::auth::secret::{Password, Secret};
 
 /// What records may need of their reader beyond what the first version had. None yet.
 const KNOWN_NEEDS: [&str; 0] = [];
@@ -258,19 +261,14 @@ impl Client {
         })
     }
 
-    /// Where it is, if not on a unix socket.
-    pub fn peer(&self) -> Option<SocketAddr> {
-        self.peer
-    }
-
     /// The user that logged in, if another than the pool's.
     pub fn user(&self) -> Option<&str> {
         self.user.as_deref()
     }
 
-    /// How long it has been idle.
-    pub fn idle(&self) -> Duration {
-        Duration::from_micros(self.idle_us)
+    /// Whether it came over MPTCP.
+    pub fn is_mptcp(&self) -> bool {
+        self.mptcp
     }
 }
 
@@ -296,12 +294,50 @@ pub struct Pool {
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Credentials {
-    /// The secret, as `pg_authid` or a users file would have it.
-    pub secret: Option<Bytes>,
+    /// The secret.
+    pub secret: SecretRecord,
     /// The stored form that a password was checked against.
-    pub stored: Option<Bytes>,
+    pub stored: Option<SecretRecord>,
     /// A SCRAM verifier, and the ClientKey that fits it.
     pub keys: Option<(String, String)>,
+}
+
+/// A secret. Never printed.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SecretRecord {
+    /// There is none.
+    #[default]
+    None,
+    /// A password.
+    Plain(Bytes),
+    /// The hash of the md5 method, as PostgreSQL stores it.
+    Md5(String),
+    /// A SCRAM verifier, as PostgreSQL stores it.
+    Scram(String),
+}
+
+impl From<&Secret> for SecretRecord {
+    fn from(secret: &Secret) -> Self {
+        match secret {
+            Secret::None => Self::None,
+            Secret::Plain(password) => Self::Plain(password.as_bytes().into()),
+            Secret::Md5(hash) => Self::Md5(hash.to_stored()),
+            Secret::Scram(verifier) => Self::Scram(verifier.to_stored()),
+        }
+    }
+}
+
+impl From<&SecretRecord> for Secret {
+    /// One that cannot be read is none.
+    fn from(record: &SecretRecord) -> Self {
+        match record {
+            SecretRecord::None => Self::None,
+            SecretRecord::Plain(password) => Self::Plain(Password::from(&*password.0)),
+            SecretRecord::Md5(hash) => Md5Hash::parse(hash).map_or(Self::None, Self::Md5),
+            SecretRecord::Scram(text) => ScramVerifier::parse(text).map_or(Self::None, Self::Scram),
+        }
+    }
 }
 
 impl std::fmt::Debug for Credentials {
@@ -364,7 +400,10 @@ mod tests {
         assert!(after.about.mptcp());
         assert_eq!(came.micros_since(after.about.connected), 4_000_000);
         assert_eq!(came.micros_since(after.since), 3_000_000);
-        assert_eq!((after.mode, after.reads_sequences, after.schema_changes), (before.mode, true, 3));
+        assert_eq!(
+            (after.mode, after.reads_sequences, after.schema_changes),
+            (before.mode, true, 3)
+        );
         assert_eq!(after.values, before.values);
         assert_eq!((&after.start, &after.desired), (&before.start, &before.desired));
         assert_eq!(after.desired.get(b"my.x"), Some(&b"\xe9\0\xff\"\\"[..]));
@@ -389,7 +428,8 @@ mod tests {
 
     #[test]
     fn credentials_are_never_printed() {
-        let credentials = Credentials { secret: Some(Bytes((*b"pw").into())), ..Default::default() };
+        let secret = SecretRecord::Plain(Bytes((*b"pw").into()));
+        let credentials = Credentials { secret, ..Default::default() };
         assert_eq!(format!("{credentials:?}"), "Credentials(..)");
     }
 }

@@ -23,13 +23,15 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use hawser_sys::pass;
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
+use tokio::sync::{Mutex, mpsc};
 
-use super::listeners::Role;
+use super::listeners::Purpose;
 use super::record::{Bytes, Client, Pool};
 
 /// The generation of this format. A peer of another one is refused.
@@ -59,7 +61,7 @@ pub enum Message {
         /// Its process id.
         pid: u32,
         /// What each descriptor is.
-        listening: Vec<Role>,
+        listening: Vec<Purpose>,
         /// The pools whose clients will come, as far as they are known.
         #[serde(default)]
         pools: Vec<Pool>,
@@ -72,7 +74,11 @@ pub enum Message {
     /// The successor can serve.
     Ready,
     /// The predecessor accepts no more: the successor does.
-    Given,
+    Given {
+        /// Databases that let nobody in (DISABLE).
+        #[serde(default)]
+        disabled: Vec<String>,
+    },
     /// A pool.
     Pool(Pool),
     /// A client; its socket comes with this.
@@ -134,20 +140,26 @@ pub enum Message {
 /// Reads messages.
 #[derive(Debug)]
 pub struct Reader {
-    stream: std::sync::Arc<UnixStream>,
+    stream: Arc<UnixStream>,
     fds: Vec<OwnedFd>,
     buffer: Vec<u8>,
 }
 
-/// Writes messages.
+/// Writes messages, each of them whole.
 #[derive(Clone, Debug)]
-pub struct Writer(std::sync::Arc<UnixStream>);
+pub struct Writer {
+    stream: Arc<UnixStream>,
+    turn: Arc<Mutex<()>>,
+}
+
+/// A message with its descriptors, or the end.
+pub type Said = io::Result<(Message, Vec<OwnedFd>)>;
 
 /// Both halves of a connection.
 pub fn split(stream: UnixStream) -> (Reader, Writer) {
-    let stream = std::sync::Arc::new(stream);
+    let stream = Arc::new(stream);
     let reader = Reader { stream: stream.clone(), fds: Vec::new(), buffer: Vec::new() };
-    (reader, Writer(stream))
+    (reader, Writer { stream, turn: Arc::default() })
 }
 
 impl Reader {
@@ -170,6 +182,21 @@ impl Reader {
             self.buffer = Vec::new();
         }
         Ok((message, std::mem::take(&mut self.fds)))
+    }
+
+    /// Reads by itself from here on: what comes may be waited for beside other things.
+    pub fn listen(mut self) -> mpsc::UnboundedReceiver<Said> {
+        let (said, incoming) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            loop {
+                let message = self.next().await;
+                let ended = message.is_err();
+                if said.send(message).is_err() || ended {
+                    return;
+                }
+            }
+        });
+        incoming
     }
 
     /// Reads up to `length` bytes and no further: what follows has descriptors of its own.
@@ -203,7 +230,7 @@ pub fn frame(message: &Message) -> Option<Vec<u8>> {
 }
 
 impl Writer {
-    /// Sends a message. One task at a time may.
+    /// Sends a message.
     ///
     /// # Errors
     /// The connection has ended, or the message is too long ([`io::ErrorKind::InvalidInput`]).
@@ -217,10 +244,11 @@ impl Writer {
     /// # Errors
     /// The connection has ended.
     pub async fn send_frame(&self, frame: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let _turn = self.turn.lock().await;
         let (mut rest, mut fds) = (frame, fds);
         while !rest.is_empty() {
-            let send = || pass::send(&*self.0, rest, fds);
-            let sent = self.0.async_io(Interest::WRITABLE, send).await?;
+            let send = || pass::send(&*self.stream, rest, fds);
+            let sent = self.stream.async_io(Interest::WRITABLE, send).await?;
             rest = &rest[sent..];
             fds = &[];
         }
