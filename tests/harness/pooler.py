@@ -31,7 +31,7 @@ TABLE = {
     "auth_type": "auth", "hba_file": "auth", "ident_file": "auth", "users_file": "auth", "auth_query": "auth", "auth_user": "auth", "auth_dbname": "auth", "auth_ca_file": "auth",
     "admin_users": "auth", "stats_users": "auth",
     "http_address": "admin", "control_socket": "admin", "console_version": "admin",
-    "shutdown_timeout": "process", "watch_files": "process", "loops": "process", "io": "process", "peer_id": "process", "peers": "process",
+    "shutdown_timeout": "process", "pidfile": "process", "watch_files": "process", "loops": "process", "io": "process", "peer_id": "process", "peers": "process",
     "format": "log", "level": "log", "log_min_duration": "log", "otlp_endpoint": "log", "log_disconnections": "log", "logfile": "log",
     "client_tls_sslmode": "tls", "client_tls_cert_file": "tls", "client_tls_key_file": "tls", "client_tls_ca_file": "tls",
     "client_tls_ciphers": "tls", "client_tls13_ciphers": "tls", "client_tls_ecdhcurve": "tls",

@@ -7,7 +7,8 @@
 //! production and, seeded, in virtual time.
 //!
 //! # Who owns what
-//! * a client belongs to one engine for all its life
+//! * a client belongs to one engine for all its life in a process; to another process it goes with all that
+//!   it is: see [`succession`]
 //! * a backend belongs to the client it is lent to, to the pool while idle, or to a message on
 //!   its way to a client of another loop: it is moved, never shared
 //! * its socket is in the epoll set of one loop, its *home*; a loop that takes an idle backend
@@ -70,6 +71,7 @@ mod server_unnamed;
 mod session_report;
 mod socket;
 mod sql_statement;
+pub mod succession;
 mod table;
 mod timeouts;
 mod to_server;

@@ -46,6 +46,7 @@ mod stats;
 pub use asking::{Asking, KEPT_MAX, KEPT_TRANSACTIONS_MAX, KEPT_WHILE_OTHERS_WAIT, TextClass};
 pub use basis::{BASES_MAX, Basis};
 pub use database::Database;
+pub use description::Told;
 pub use left::LeftServers;
 pub use lending::{Acquired, Limits, OpenOne, Pool, Released};
 pub use likeness::{Has, Wish};

@@ -99,9 +99,22 @@ pub async fn received(service: &Service, process: u32, key: &[u8]) {
     let peers = &config.reload.peers.peers;
     let (sent_on, ()) = tokio::join!(
         service.cancels.to_peers.send_on(&request, peers, own, within),
-        service.cancels.hand_over(&service.loops, &request, own),
+        in_this_service(service, &request),
     );
     service.tally.cancel_requests_sent_on.add(sent_on as u64);
+}
+
+/// Deals with a cancel request for a client of this process, or of its predecessor's.
+pub async fn in_this_service(service: &Service, request: &Received<'_>) {
+    let config = service.config.load();
+    let own = config.start.process.peer_id;
+    let within = config.reload.timeouts.cancel_wait_timeout.get().unwrap_or(WAIT_DEFAULT);
+    let in_predecessor = async {
+        if let Some(predecessor) = service.succession.predecessor() {
+            predecessor.cancel(request.process, request.key, within).await;
+        }
+    };
+    tokio::join!(in_predecessor, service.cancels.hand_over(&service.loops, request, own));
 }
 
 /// How far a cancel request for a server has come. The loop is told when this is dropped.

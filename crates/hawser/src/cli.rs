@@ -19,6 +19,7 @@ use crate::admin::running::Administration;
 use crate::check::Checked;
 use crate::config::{Config, LogFormat, LogLevel, Overrides, ServerUrl};
 use crate::process::place;
+use crate::serve::{Begins, Manner};
 use crate::{
     bypass, cc, check, demo, import, link, logging, login, mptcp, rds, serve, status, top,
 };
@@ -44,6 +45,8 @@ struct Arguments {
 enum Command {
     /// Run it: SIGHUP reloads, SIGTERM lets open transactions end.
     Serve(Serve),
+    /// Take the place of the running one, without a dropped connection: for an upgrade.
+    Takeover(Serve),
     /// Say whether a configuration is right, and what works on this host.
     Check(Check),
     /// Say what a running one does.
@@ -165,7 +168,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let result = match arguments.command {
-        Command::Serve(arguments) => serve_(&arguments),
+        Command::Serve(arguments) => serve_(&arguments, Begins::asked(Begins::Alone)),
+        Command::Takeover(arguments) => serve_(&arguments, Begins::AsSuccessor),
         Command::Check(Check { pgbouncer: Some(ini), .. }) => {
             return check::run(Checked::PgBouncer(&ini));
         }
@@ -205,11 +209,12 @@ pub(crate) fn print(text: &str) {
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
 }
 
-fn serve_(arguments: &Serve) -> Result<(), String> {
+fn serve_(arguments: &Serve, begins: Begins) -> Result<(), String> {
     let config = configuration(arguments, |name| std::env::var(name).ok())?;
     let outputs = logging::Outputs::of(&config.start, true)?;
     logging::begin_to(outputs, config.start.log.format, config.reload.log.level);
-    serve::serve(config, Arc::new(Administration::default())).map_err(|error| error.to_string())
+    serve::serve_as(config, Arc::new(Administration::default()), Manner::Hawser, begins)
+        .map_err(|error| error.to_string())
 }
 
 /// The text is printed whatever was in the file; keys that PgBouncer does not have are a failure, for

@@ -365,13 +365,12 @@ impl Config {
         self.has_file.then_some(self.file.as_path())
     }
 
-    /// The files that a reload reads: the configuration, and those that it names. (Those of `password_file` are
-    /// read whenever a server connection is opened.)
+    /// The files that a reload reads: those of [`Self::files`], and those that they name. (Those of
+    /// `password_file` are read whenever a server connection is opened.)
     #[must_use]
-    pub fn files(&self) -> Vec<&Path> {
+    pub fn files_of_reload(&self) -> Vec<&Path> {
         let ReloadConfig { auth, client_tls, databases, links, .. } = &self.reload;
         let of_all = [
-            self.pgbouncer.as_deref().or_else(|| self.file()),
             auth.users_file.as_deref(),
             auth.hba_file.as_deref(),
             auth.ident_file.as_deref(),
@@ -385,8 +384,8 @@ impl Config {
             [&tls.ca_file, &tls.cert_file, &tls.key_file, secret].map(Option::as_deref)
         });
         let of_links = links.iter().flat_map(|link| [Some(&*link.key), link.peers_file.as_deref()]);
-        let mut files: Vec<_> =
-            of_all.into_iter().chain(of_databases).chain(of_links).flatten().collect();
+        let named = of_all.into_iter().chain(of_databases).chain(of_links).flatten();
+        let mut files: Vec<_> = self.files().chain(named).collect();
         files.sort_unstable();
         files.dedup();
         files

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use hawser_sys::listen::BoundPath;
+use crate::takeover::listeners::SocketPath;
 
 use crate::admin::pooler::Answer;
 use crate::admin::running::Administration;
@@ -208,7 +208,7 @@ struct Telling {
 }
 
 impl AdminConsole for Telling {
-    fn begin(&self, service: &Arc<Service>) -> Result<Vec<BoundPath>, String> {
+    fn begin(&self, service: &Arc<Service>) -> Result<Vec<SocketPath>, String> {
         let control_sockets = self.administration.begin(service)?;
         *self.service.lock().unwrap_or_else(PoisonError::into_inner) = Some(service.clone());
         Ok(control_sockets)

@@ -34,6 +34,7 @@ pub mod service;
 pub mod socket;
 pub mod spans;
 pub mod status;
+pub mod takeover;
 pub mod threads;
 pub mod tls;
 pub mod top;

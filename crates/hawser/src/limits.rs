@@ -153,6 +153,21 @@ impl Limits {
         Some(ConnectionPermit(self.account(&mut counts, Stage::Connected)))
     }
 
+    /// A place for a client that a predecessor had: whatever the bounds, it is in.
+    pub fn take_over(self: &Arc<Self>, database: &str, user: &str) -> ConnectionPermit {
+        let mut counts = self.lock();
+        counts.connected += 1;
+        counts.clients += 1;
+        let database = add(&mut counts.clients_by_database, database);
+        let user = add(&mut counts.clients_by_user, user);
+        ConnectionPermit(self.account(&mut counts, Stage::Entered { database, user }))
+    }
+
+    /// Connections that hold a place: clients, those that are on their way in, and consoles.
+    pub fn connection_count(&self) -> usize {
+        self.lock().connected
+    }
+
     /// Has a login that waits for its client give up its descriptor. `false`: there is none.
     pub fn free_descriptor(&self) -> bool {
         self.lock().half_open.make_room_of_any(None, Instant::now())

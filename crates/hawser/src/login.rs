@@ -121,6 +121,13 @@ pub struct Places {
     _seat: Seat,
 }
 
+impl Places {
+    /// Those of a client that a predecessor had.
+    pub fn of_moved(connection: ConnectionPermit, pool: PoolPlace, seat: Seat) -> Self {
+        Self { _connection: connection, _pool: pool, _seat: seat }
+    }
+}
+
 /// A login that is under way.
 struct Login {
     service: Arc<Service>,
@@ -836,7 +843,7 @@ const GREETING_BYTES: usize = 512;
 
 /// What a pool's server reported at connect, once its functions and changed settings are known as far as
 /// they can be: the server is asked where it has not been.
-async fn server_parameters(
+pub(crate) async fn server_parameters(
     service: &Arc<Service>,
     entry: &Arc<PoolEntry>,
 ) -> Result<Arc<ServerParameters>, ClientError> {

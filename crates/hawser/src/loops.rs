@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hawser_core::engine::backend::PoolRef;
+use hawser_core::engine::succession::MovedClient;
 use hawser_core::engine::{CancelRequest, Socket, ToLoop};
 use hawser_core::ids::{ClientId, LoopId, PoolId};
 use hawser_core::time::Time;
@@ -152,6 +153,14 @@ impl<S: Socket> Loops<S> {
         (home, Seat(clients))
     }
 
+    /// The same for a client whose loop is known.
+    pub fn seat_at(&self, home: LoopId) -> Seat {
+        let place = self.places.get(usize::from(home.0)).unwrap_or(&self.places[0]);
+        let clients = place.clients.clone();
+        clients.fetch_add(1, Ordering::Relaxed);
+        Seat(clients)
+    }
+
     /// Now, as the loops count time.
     pub fn now(&self) -> Time {
         Time::from_micros(clock::monotonic_micros().saturating_sub(self.started_micros))
@@ -205,6 +214,13 @@ pub enum Order<S: Socket = Conn> {
     },
     /// A cancel request for a server.
     Cancel(CancelRequest),
+    /// A client of this loop goes to the successor.
+    Give {
+        /// The loop.
+        home: LoopId,
+        /// The client.
+        client: Box<MovedClient<S>>,
+    },
     /// New sessions of this pool's servers may start with other values from now on (ALTER ROLE and
     /// the like): the next client to come is to ask whether they do.
     ExpectChange(PoolId),
@@ -255,6 +271,11 @@ impl<S: Socket> Control<S> {
     /// Has a cancel request sent. [`ToLoop::CancelDone`] comes to `request.reply_to`.
     pub fn cancel(&self, request: CancelRequest) {
         let _ = self.orders.send(Order::Cancel(request));
+    }
+
+    /// Has a client brought to the successor. [`ToLoop::TakeClient`] comes to `home` if there is none.
+    pub fn give(&self, home: LoopId, client: MovedClient<S>) {
+        let _ = self.orders.send(Order::Give { home, client: Box::new(client) });
     }
 
     /// Has the servers of this pool asked what new sessions start with.

@@ -198,6 +198,32 @@ impl PidFile {
         Ok(Self(path.to_owned()))
     }
 
+    /// The same where the process has it whose place this one is about to take: written by
+    /// [`PidFile::take`].
+    ///
+    /// # Errors
+    /// Another process has it, or it cannot be written.
+    pub fn expect(path: &Path, predecessor: u32) -> Result<(), ProcessError> {
+        let pid = fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
+        if let Some(pid) = pid
+            && pid != predecessor
+            && Path::new(&format!("/proc/{pid}")).exists()
+        {
+            return Err(ProcessError::AlreadyRunning { pidfile: path.to_owned(), pid });
+        }
+        let open = fs::File::options().append(true).create(pid.is_none()).open(path);
+        open.map(drop).map_err(system(format!("write \"{}\"", path.display())))
+    }
+
+    /// Writes this process's id in place of its predecessor's.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn take(path: &Path) -> Result<Self, ProcessError> {
+        Self::write(path, None).map_err(system(format!("write \"{}\"", path.display())))?;
+        Ok(Self(path.to_owned()))
+    }
+
     fn write(path: &Path, owner: Option<&sys::Account>) -> io::Result<()> {
         let line = format!("{}\n", std::process::id());
         let Some(owner) = owner else { return fs::write(path, line) };

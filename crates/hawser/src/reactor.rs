@@ -47,6 +47,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use hawser_core::engine::backend::PoolRef;
 use hawser_core::engine::message::{Event, SERVER_CLOSED};
+use hawser_core::engine::succession::MovedClient;
 use hawser_core::engine::{
     CancelRequest, Engine, Host, OwnProcessIds, Readiness, Socket, ToLoop, Token, limits,
 };
@@ -408,6 +409,10 @@ impl<S: Watchable> Host<S> for LoopHost<S> {
 
     fn cancel(&mut self, request: CancelRequest) {
         self.shared.control.cancel(request);
+    }
+
+    fn give(&mut self, home: LoopId, client: MovedClient<S>) {
+        self.shared.control.give(home, client);
     }
 
     fn event(&mut self, event: Event<'_>) {

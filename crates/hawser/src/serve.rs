@@ -2,17 +2,20 @@
 //!
 //! # Order of the start
 //! configuration and its files, descriptors, sockets, another user, event loops, listeners, READY.
-//! Whatever is wrong is found before the first client can connect.
+//! Whatever is wrong is found before the first client can connect. A process that takes another's place
+//! ([`crate::takeover`]) asks it for its sockets first, and for its place last.
 //!
 //! # Signals
-//! SIGHUP reloads, and so does `watch_files`; a configuration with an error is refused and the old one stays. SIGTERM and
-//! SIGINT let open transactions end within `shutdown_timeout`; a second one ends them.
+//! SIGHUP reloads, and so does `watch_files`; a configuration with an error is refused and the old one
+//! stays. SIGTERM and SIGINT let open transactions end within `shutdown_timeout`; a second one ends them.
+//! SIGUSR2 starts a successor.
 
 mod watch;
 
 use std::fmt;
 use std::future::Future;
 use std::io::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -33,6 +36,9 @@ use crate::process::{self, PidFile, ProcessError, random_u64};
 use crate::reactor::{Logged, Reactors};
 use crate::service::{NotInForce, Phase, Service};
 use crate::spans::Spans;
+use crate::takeover::listeners::SocketPath;
+use crate::takeover::taking::{self, Found, NotTakenOver};
+use crate::takeover::{self, Standing, Succession};
 use crate::threads::Runtimes;
 
 /// Set where `pgbouncer -d` waits until this process serves.
@@ -59,6 +65,8 @@ pub enum ServeError {
     Start(std::io::Error),
     /// `[bypass] enable = "on"`, and it cannot be.
     Bypass(crate::bypass::place::Error),
+    /// The place of the running process cannot be taken.
+    Takeover(NotTakenOver),
 }
 
 impl fmt::Display for ServeError {
@@ -70,6 +78,7 @@ impl fmt::Display for ServeError {
             Self::Admin(error) => f.write_str(error),
             Self::Start(error) => write!(f, "could not start: {error}"),
             Self::Bypass(error) => write!(f, "[bypass] enable = \"on\": {error}"),
+            Self::Takeover(error) => error.fmt(f),
         }
     }
 }
@@ -83,6 +92,7 @@ impl std::error::Error for ServeError {
             Self::Admin(_) => None,
             Self::Start(error) => Some(error),
             Self::Bypass(error) => Some(error),
+            Self::Takeover(error) => Some(error),
         }
     }
 }
@@ -92,7 +102,25 @@ impl std::error::Error for ServeError {
 /// # Errors
 /// See [`ServeError`].
 pub fn serve(config: Config, admin: Arc<dyn AdminConsole>) -> Result<(), ServeError> {
-    serve_as(config, admin, Manner::Hawser)
+    serve_as(config, admin, Manner::Hawser, Begins::asked(Begins::Alone))
+}
+
+/// Whether a process is the first of its service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Begins {
+    /// None runs before it.
+    Alone,
+    /// It takes the place of the one that runs.
+    AsSuccessor,
+    /// The same if one runs, else alone.
+    AsSuccessorOrAlone,
+}
+
+impl Begins {
+    /// As the command line says, unless a running process has started this one to be its successor.
+    pub fn asked(own: Self) -> Self {
+        if takeover::start::is_asked_for() { Self::AsSuccessor } else { own }
+    }
 }
 
 /// What signals mean.
@@ -104,7 +132,7 @@ pub enum Manner {
     PgBouncer,
 }
 
-/// [`serve`], with this meaning of signals.
+/// [`serve`], with this meaning of signals, and this begin.
 ///
 /// # Errors
 /// See [`ServeError`].
@@ -112,6 +140,7 @@ pub fn serve_as(
     config: Config,
     admin: Arc<dyn AdminConsole>,
     manner: Manner,
+    begins: Begins,
 ) -> Result<(), ServeError> {
     for warning in config.warnings() {
         tracing::warn!("{warning}");
@@ -133,6 +162,7 @@ pub fn serve_as(
 
     // Before anything listens: whoever sees it answer may send a signal at once.
     let signals = Signals::catch(manner).map_err(ServeError::Start)?;
+    let (predecessor, succession) = find_predecessor(&config, begins, &runtimes)?;
 
     // Before anything listens, too: the trial of io_uring takes milliseconds.
     let (control, orders) = Control::new();
@@ -153,15 +183,30 @@ pub fn serve_as(
             .map_err(ServeError::Start)?;
 
     // Files of certificates and rules may be readable by root alone: before the change of user.
-    let listeners = listen::open_all(&config.start.listen).map_err(ServeError::Listen)?;
+    let listeners =
+        listen::open_all(&config.start.listen, &succession).map_err(ServeError::Listen)?;
+    for listener in &listeners {
+        let (purpose, fd) = listener.to_give().map_err(ServeError::Start)?;
+        succession.listens(purpose, Arc::new(fd));
+    }
     let user = start.user.clone();
     let owner = process::account_to_become(user.as_deref()).map_err(ServeError::Process)?;
-    let pidfile = start.pidfile.as_deref().map(|path| PidFile::create(path, owner.as_ref()));
-    let _pidfile = pidfile.transpose().map_err(ServeError::Process)?;
+    let path = start.pidfile.clone();
+    let pidfile = match (path.as_deref(), &predecessor) {
+        (None, _) => None,
+        (Some(path), None) => {
+            Some(PidFile::create(path, owner.as_ref()).map_err(ServeError::Process)?)
+        }
+        (Some(path), Some(found)) => {
+            PidFile::expect(path, found.pid).map_err(ServeError::Process)?;
+            None // it is the predecessor's up to the last
+        }
+    };
     let loops = reactors.loops().clone();
-    let service = Service::new(config, loops, control, admin, errors, runtimes.threads())
+    let threads = runtimes.threads();
+    let service = Service::new(config, loops, control, admin, errors, threads, succession)
         .map_err(ServeError::NotInForce)?;
-    let control_sockets = service.admin.begin(&service).map_err(ServeError::Admin)?;
+    let mut control_sockets = service.admin.begin(&service).map_err(ServeError::Admin)?;
     // It keeps the rights that this process gives up.
     let manager = service.dialler.mptcp.manager.clone();
     let links = service.dialler.links.clone();
@@ -176,16 +221,74 @@ pub fn serve_as(
     process::become_user(user.as_deref()).map_err(ServeError::Process)?;
     process::set_dumpable(core_dumps);
     let ending = service.clone();
-    runtimes.control.block_on(run(service, listeners, orders, logged, signals));
+    spawn_upkeep(&service, orders);
+    let mut own = Own { listeners, paths: &mut control_sockets, pidfile };
+    if let Some(found) = predecessor {
+        let taking = runtimes.control.block_on(found.ready(&service));
+        let taking = taking.map_err(ServeError::Takeover)?;
+        own.take_place(path.as_deref());
+        service.succession.standing.send_replace(Standing::Serving);
+        runtimes.control.spawn(taking.run());
+    }
+    let Own { listeners, pidfile, .. } = own;
+    runtimes.control.block_on(run(service, listeners, logged, signals));
+    drop(pidfile);
     manager.end();
     links.end();
     drop(reactors);
-    drop(control_sockets); // while they are still listened on
+    end_of_paths(control_sockets, &ending.succession); // while they are still listened on
     drop(entered);
     runtimes.end();
     // After the last connection.
     ending.dialler.bypass.end();
     Ok(())
+}
+
+/// The process whose place this one is to take, and its sockets.
+fn find_predecessor(
+    config: &Config,
+    begins: Begins,
+    runtimes: &Runtimes,
+) -> Result<(Option<Found>, Succession), ServeError> {
+    if begins == Begins::Alone {
+        return Ok((None, Succession::default()));
+    }
+    match runtimes.control.block_on(taking::find(config)) {
+        Ok((found, inherited)) => Ok((Some(found), Succession::of_successor(inherited))),
+        Err(error) if error.is_alone() && begins == Begins::AsSuccessorOrAlone => {
+            tracing::warn!("{error}: goes on as the first");
+            Ok((None, Succession::default()))
+        }
+        Err(error) => Err(ServeError::Takeover(error)),
+    }
+}
+
+/// What a process has that clients connect to.
+struct Own<'a> {
+    listeners: Vec<listen::Listener>,
+    /// Files of unix sockets of the administration.
+    paths: &'a mut Vec<SocketPath>,
+    pidfile: Option<PidFile>,
+}
+
+impl Own<'_> {
+    /// The predecessor has given its place.
+    fn take_place(&mut self, pidfile: Option<&Path>) {
+        self.listeners.iter_mut().for_each(listen::Listener::is_given);
+        self.paths.iter_mut().for_each(SocketPath::is_given);
+        match pidfile.map(PidFile::take).transpose() {
+            Ok(taken) => self.pidfile = taken,
+            // It was to be had a moment ago; clients matter more.
+            Err(error) => tracing::error!(%error, "the pid file names the predecessor"),
+        }
+    }
+}
+
+/// The files of unix sockets are removed, if they are not a successor's by now.
+fn end_of_paths(paths: Vec<SocketPath>, succession: &Succession) {
+    if succession.is_given() {
+        paths.into_iter().for_each(SocketPath::leave);
+    }
 }
 
 /// Descriptors that the configured clients and server connections can need, one pool for each entry:
@@ -223,11 +326,9 @@ fn spawn_upkeep(service: &Arc<Service>, orders: mpsc::UnboundedReceiver<Order>) 
 async fn run(
     service: Arc<Service>,
     listeners: Vec<listen::Listener>,
-    orders: mpsc::UnboundedReceiver<Order>,
     logged: Arc<Logged>,
     signals: Signals,
 ) {
-    spawn_upkeep(&service, orders);
     derive_ahead(&service);
     for listener in listeners {
         tokio::spawn(listen::accept(service.clone(), listener));
@@ -277,6 +378,11 @@ async fn run(
         let _ = at_once.phase.send(Phase::Ending);
         std::future::ready(())
     }));
+    let successor = service.clone();
+    tokio::spawn(each(signals.replace, move || {
+        takeover::start::successor(&successor);
+        std::future::ready(())
+    }));
     let mut phase = service.phase.subscribe();
     tokio::select! {
         _ = ended.recv() => {}
@@ -305,6 +411,8 @@ struct Signals {
     commands: Vec<(Signal, Command)>,
     /// SIGQUIT.
     end: Signal,
+    /// SIGUSR2, where it starts a successor.
+    replace: Option<Signal>,
 }
 
 impl Signals {
@@ -312,8 +420,11 @@ impl Signals {
     fn catch(manner: Manner) -> std::io::Result<Self> {
         let (terminate, interrupt) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let (drain, commands) = match manner {
-            Manner::Hawser => (vec![terminate, interrupt], Vec::new()),
+        let (drain, commands, replace) = match manner {
+            Manner::Hawser => {
+                let replace = Some(signal(SignalKind::user_defined2())?);
+                (vec![terminate, interrupt], Vec::new(), replace)
+            }
             Manner::PgBouncer => {
                 let commands = vec![
                     (terminate, Command::Shutdown(Shutdown::WaitForClients)),
@@ -321,7 +432,7 @@ impl Signals {
                     (signal(SignalKind::user_defined1())?, Command::Pause(None)),
                     (signal(SignalKind::user_defined2())?, Command::Resume(None)),
                 ];
-                (Vec::new(), commands)
+                (Vec::new(), commands, None)
             }
         };
         Ok(Self {
@@ -329,17 +440,22 @@ impl Signals {
             drain,
             commands,
             end: signal(SignalKind::quit())?,
+            replace,
         })
     }
 }
 
-async fn each<F: Future<Output = ()>>(mut signals: Signal, mut act: impl FnMut() -> F) {
+async fn each<F: Future<Output = ()>>(
+    signals: impl Into<Option<Signal>>,
+    mut act: impl FnMut() -> F,
+) {
+    let Some(mut signals) = signals.into() else { return };
     while signals.recv().await.is_some() {
         act().await;
     }
 }
 
-fn notify(state: &[sd_notify::NotifyState<'_>]) {
+pub(crate) fn notify(state: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::warn!(%error, "the service manager could not be told");
     }
@@ -349,6 +465,10 @@ fn notify(state: &[sd_notify::NotifyState<'_>]) {
 async fn tell_status(service: Arc<Service>) {
     let mut told = String::new();
     while service.phase() != Phase::Ending {
+        if service.succession.is_given() {
+            tokio::time::sleep(STATUS_PERIOD).await;
+            continue;
+        }
         let limits = &service.limits;
         let state = match service.phase() {
             Phase::Serving => "serving",
@@ -398,7 +518,9 @@ fn derive_ahead(service: &Arc<Service>) {
 /// No new clients; those who are here go when their transaction ends.
 fn drain(service: &Service) {
     tracing::info!(clients = service.limits.client_count(), "shutting down");
-    notify(&[sd_notify::NotifyState::Stopping]);
+    if !service.succession.is_given() {
+        notify(&[sd_notify::NotifyState::Stopping]); // (else the successor is the unit's process)
+    }
     service.phase.send_if_modified(|phase| {
         let serving = *phase == Phase::Serving;
         *phase = (*phase).max(Phase::Draining);

@@ -26,6 +26,7 @@ use crate::pools::enquiry::Enquiries;
 use crate::pools::vacancy::Vacancies;
 use crate::process::random_bytes;
 use crate::resolve::clients::ClientNames;
+use crate::takeover::Succession;
 use crate::threads::Threads;
 use crate::tls::accept::{Accepting, Acceptor};
 
@@ -69,6 +70,8 @@ pub struct Service {
     pub threads: Threads,
     /// How far the process is on its way out.
     pub phase: watch::Sender<Phase>,
+    /// The processes before and after this one.
+    pub succession: Succession,
     /// One reload at a time.
     reloading: Mutex<()>,
 }
@@ -108,6 +111,7 @@ impl Service {
         admin: Arc<dyn AdminConsole>,
         errors: Arc<ErrorCounts>,
         threads: Threads,
+        succession: Succession,
     ) -> Result<Arc<Self>, NotInForce> {
         let (access, accepting, routes) = load_files(&config)?;
         let dialler = Dialler::default();
@@ -135,6 +139,7 @@ impl Service {
             tally: Tally { errors, ..Tally::default() },
             threads,
             phase: watch::Sender::new(Phase::Serving),
+            succession,
             reloading: Mutex::new(()),
         }))
     }

@@ -285,6 +285,18 @@ impl Socket for Conn {
         matches!(self, Self::Tls(_))
     }
 
+    fn can_move(&self) -> bool {
+        // One that may be past TCP belongs to a program of this process's.
+        matches!(self, Self::Plain(wire) if !wire.comes_back())
+    }
+
+    fn holds_input(&self) -> bool {
+        match self {
+            Self::Plain(wire) => wire.holds_input(),
+            Self::Tls(_) => true,
+        }
+    }
+
     fn mptcp(&self) -> Option<Mptcp> {
         let fd = match self {
             Self::Plain(fd) => fd,

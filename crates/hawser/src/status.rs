@@ -26,6 +26,7 @@ use crate::bypass::usage::BypassUsage;
 use crate::dial::server_row::{ServerRole, ServerRow};
 use crate::link::report::Report;
 use crate::metrics::process::ProcessFigures;
+use crate::takeover::PredecessorStatus;
 
 /// How long one reader may take.
 const READ_WAIT: Duration = Duration::from_secs(5);
@@ -85,6 +86,9 @@ pub struct Status {
     pub links: Vec<Report>,
     /// What does not work on this host, and what is done instead.
     pub fallbacks: Vec<String>,
+    /// The process whose place this one has taken, while it still has clients.
+    #[serde(default)]
+    pub predecessor: Option<PredecessorStatus>,
 }
 
 /// A server of a database: a row of SHOW HOSTS.
@@ -184,6 +188,7 @@ impl Status {
             bypass: pooler.bypass().and_then(BypassUsage::in_words),
             links: pooler.links().iter().map(|report| Report::clone(report)).collect(),
             fallbacks: pooler.fallbacks(),
+            predecessor: pooler.predecessor(),
         }
     }
 
@@ -215,6 +220,12 @@ impl Status {
         }
         if let Some(bypass) = &self.bypass {
             writeln!(out, "  past TCP     {bypass}")?;
+        }
+        if let Some(PredecessorStatus { pid, version, clients }) = &self.predecessor {
+            writeln!(
+                out,
+                "  predecessor  process {pid}, hawser {version}, still has {clients} clients"
+            )?;
         }
         for fallback in &self.fallbacks {
             writeln!(out, "  fallback     {fallback}")?;

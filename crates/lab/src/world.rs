@@ -86,6 +86,8 @@ pub struct WorldConfig {
     pub sabotage: Sabotage,
     /// The engines have their plain lane.
     pub plain_lane: bool,
+    /// So many clients of each loop at a time leave it as for another process, and come back as from one.
+    pub moving: usize,
     /// Of how many units of work one is followed by a look at everything.
     pub look_every: u64,
     /// The clock's smallest step.
@@ -112,6 +114,7 @@ impl Default for WorldConfig {
             shared: false,
             sabotage: Sabotage::None,
             plain_lane: true,
+            moving: 0,
             look_every: 1,
             step: Duration::from_micros(1),
             limit: Duration::from_secs(600),
@@ -145,6 +148,8 @@ pub struct Report {
     pub units: u64,
     /// Messages that clients sent.
     pub messages: u64,
+    /// How often a client has left its loop as for another process, and come back.
+    pub moved: u64,
     /// Pipelines that have gone by the plain lane.
     pub plain_pipelines: u64,
     /// Sessions that ended by no will of the client's.
@@ -238,6 +243,7 @@ impl World {
             cancels: Vec::new(),
             opening_max: config.opening_max,
             cancel_max: config.cancel_max,
+            moved: 0,
             sabotage: config.sabotage,
             backends_closed: BTreeMap::new(),
             clients_closed: BTreeMap::new(),
@@ -287,6 +293,11 @@ impl World {
     /// # Errors
     /// The first thing that is not as it must be.
     pub fn run(&mut self) -> Result<Report, Failure> {
+        if self.config.moving > 0 {
+            for id in (0..self.config.loops).map(LoopId) {
+                self.outside.send(OUTSIDE, id, ToLoop::GiveClients(self.config.moving));
+            }
+        }
         while self.left > 0 {
             self.instant()?;
             if self.outside.now > self.config.limit {
@@ -310,6 +321,7 @@ impl World {
             took: self.outside.now.saturating_sub(AFTERMATH),
             units: self.units,
             messages: clients().map(ModelClient::messages).sum(),
+            moved: self.outside.moved,
             plain_pipelines: self.engines.iter().map(Engine::plain_pipelines).sum(),
             sessions_lost: clients().map(ModelClient::sessions_lost).sum(),
             sessions_settled: clients().map(|client| client.settled().len() as u64).sum(),

@@ -336,6 +336,17 @@ fn clients_of_servers_that_report_lose_nothing_that_functions_do() {
     assert!(reports.iter().all(|report| report.sessions_lost == 0));
 }
 
+/// Out of the engine and in again, as often as they are at rest, with all that their sessions are.
+#[test]
+fn clients_that_go_to_another_process_lose_nothing_on_the_way() {
+    let reports = all("clients_that_go_to_another_process", 16, |seed| {
+        let mix = if seed % 2 == 0 { mix() } else { moving() };
+        Draw::new(seed, 10, &mix).world(|config| config.moving = 1 + seed as usize % 3)
+    });
+    assert!(reports.iter().all(|report| report.sessions_lost == 0));
+    assert!(reports.iter().all(|report| report.moved > 50), "hardly any has gone");
+}
+
 /// The test of the test: without reports it is noticed.
 #[test]
 fn what_functions_do_is_lost_where_nobody_reports_it() {

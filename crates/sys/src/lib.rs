@@ -20,6 +20,7 @@ pub mod namespace;
 pub mod netlink;
 pub mod packets;
 pub mod pam;
+pub mod pass;
 pub mod precision;
 pub mod process;
 pub mod ring;

@@ -113,9 +113,18 @@ pub struct BoundPath {
 }
 
 impl BoundPath {
-    fn of(path: &Path) -> io::Result<Self> {
+    /// The file that is there, which another process has made and left to this one.
+    ///
+    /// # Errors
+    /// As lstat(2).
+    pub fn of(path: &Path) -> io::Result<Self> {
         let file = fs::symlink_metadata(path)?;
         Ok(Self { path: path.to_owned(), device: file.dev(), inode: file.ino() })
+    }
+
+    /// Another process serves it from here on: it stays.
+    pub fn leave(self) {
+        std::mem::forget(self);
     }
 }
 

@@ -100,6 +100,14 @@ pub fn let_wait(fd: impl AsFd) -> io::Result<()> {
     Ok(rustix::io::ioctl_fionbio(fd, false)?)
 }
 
+/// The other way round: calls that do not say otherwise wait for nothing.
+///
+/// # Errors
+/// As ioctl(2) with FIONBIO.
+pub fn refuse_to_wait(fd: impl AsFd) -> io::Result<()> {
+    Ok(rustix::io::ioctl_fionbio(fd, true)?)
+}
+
 /// Ends both sides of the connection: the peer sees it end, and so does whatever reads here.
 ///
 /// # Errors

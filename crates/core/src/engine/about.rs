@@ -139,6 +139,12 @@ impl From<&[u8]> for ClientSecret {
     }
 }
 
+impl PartialEq for ClientSecret {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
 impl std::ops::Deref for ClientSecret {
     type Target = [u8];
 

@@ -150,6 +150,9 @@ impl<S: Socket> Engine<S> {
         }
         self.late.clear();
         self.work_off(host, now); // a connection that broke leaves a backend to the next
+        if self.clients_leave() {
+            self.give_those_at_rest(host);
+        }
     }
 
     /// A client has been written to. `untried`: nothing of its answers was left from before, so that

@@ -13,6 +13,7 @@ use super::message::{
 use super::pending_bytes::PendingBytes;
 use super::pending_session::PendingSession;
 use super::socket::{Readiness, Socket, Token, write_kept};
+use super::succession::Departure;
 use super::table::{Engine, Holder};
 use super::timeouts::without_short_timeout;
 use crate::ids::{ClientId, LoopId, Slot};
@@ -328,11 +329,14 @@ impl<S: Socket> Engine<S> {
                 }
             }
             ToLoop::Drain(error) => {
-                self.draining = Some(error);
+                self.departure = Departure::Goodbye(error);
                 for slot in self.clients.slots() {
                     self.drain_if_idle(host, slot, now);
                 }
             }
+            ToLoop::GiveClients(more) => self.give_clients(more),
+            ToLoop::KeepClients => self.keep_clients(),
+            ToLoop::TakeClient(client, arrival) => self.take_client(host, *client, arrival, now),
             ToLoop::Snapshot(scope, reply) => reply(self.snapshot(scope, now)),
         }
     }
@@ -380,10 +384,12 @@ impl<S: Socket> Engine<S> {
             failed: false,
         });
         self.process_ids.take(slot.index);
-        if let Some(error) = self.draining.clone() {
+        if let Departure::Goodbye(error) = &self.departure {
+            let error = error.clone();
             self.say_goodbye(host, slot, &error, now);
             return;
         }
+        self.may_leave(slot);
         let Some(client) = self.clients.get(slot) else { return };
         if host.watch(&client.socket, Token::Client(slot)).is_err() {
             self.close_client(host, slot, "its connection could not be watched", now);
@@ -550,17 +556,26 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// While the process ends: a client in no transaction is told goodbye.
+    /// While clients leave: one in no transaction is told goodbye, or may go to the successor.
     #[inline]
     pub(super) fn drain_if_idle<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
-        if self.draining.is_some() {
+        if self.clients_leave() {
             self.drain_one(host, slot, now);
         }
     }
 
+    #[inline]
+    pub(super) fn clients_leave(&self) -> bool {
+        !matches!(self.departure, Departure::None)
+    }
+
     #[cold]
     fn drain_one<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
-        let Some(error) = self.draining.clone() else { return };
+        let error = match &self.departure {
+            Departure::None => return,
+            Departure::ToSuccessor(_) => return self.may_leave(slot),
+            Departure::Goodbye(error) => error.clone(),
+        };
         let Some(client) = self.clients.get(slot) else { return };
         let busy = match (&client.backend, client.state) {
             (_, ClientState::Closing) => true,

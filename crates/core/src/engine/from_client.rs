@@ -284,7 +284,7 @@ impl<S: Socket> Engine<S> {
             self.backend_lost(slot, reason);
             return false;
         }
-        if self.draining.is_some() {
+        if self.clients_leave() {
             self.drain_if_idle(host, slot, now);
         }
         true

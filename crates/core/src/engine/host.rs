@@ -6,6 +6,7 @@ use super::backend::PoolRef;
 use super::message;
 use super::message::ToLoop;
 use super::socket::{Socket, Token};
+use super::succession::{Arrival, MovedClient};
 use crate::ids::{ClientId, LoopId, ServerAddressId, Slot};
 use crate::wire::error::{ClientError, SqlState};
 
@@ -52,6 +53,11 @@ pub trait Host<S: Socket> {
     /// Has a cancel request sent; [`ToLoop::CancelDone`] comes when the server has closed that
     /// connection, which it does after it has signalled the backend.
     fn cancel(&mut self, request: CancelRequest);
+    /// A client has left loop `home` for the successor: there is none where nobody says so, and it comes
+    /// back.
+    fn give(&mut self, home: LoopId, client: MovedClient<S>) {
+        self.send(home, ToLoop::TakeClient(Box::new(client), Arrival::BackFromSuccessor));
+    }
     /// One event for the log: a connection closed, a fallback taken.
     fn event(&mut self, event: message::Event<'_>);
 }

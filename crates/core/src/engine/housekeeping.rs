@@ -130,6 +130,7 @@ impl<S: Socket> Engine<S> {
         }
         self.look_after_backends(host, now);
         self.look_after_hubs(host, now);
+        self.look_for_leavers();
         for (slot, armed) in self.wheel.take_due(tick) {
             self.client_due(host, slot, armed, now);
         }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::backend::{Backend, BackendSeed};
 use super::socket::Socket;
+use super::succession::{Arrival, MovedClient};
 use crate::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
 use crate::listen::{Ask, FromHub};
 use crate::session::part::PartSet;
@@ -143,6 +144,13 @@ pub enum ToLoop<S: Socket> {
         /// What they are told.
         error: ClientError,
     },
+    /// So many more clients may be on their way to the successor: those at rest are given to it
+    /// ([`super::Host::give`]).
+    GiveClients(usize),
+    /// There is no successor any more: clients stay.
+    KeepClients,
+    /// A client that was another process's, or comes back from the way there.
+    TakeClient(Box<MovedClient<S>>, Arrival),
     /// No new transactions: clients are told goodbye as soon as they are in none.
     Drain(ClientError),
     /// What is here, for SHOW.
@@ -171,6 +179,9 @@ impl<S: Socket> fmt::Debug for ToLoop<S> {
             Self::CancelUnanswered(_) => "CancelUnanswered",
             Self::Kill { .. } => "Kill",
             Self::KillAll { .. } => "KillAll",
+            Self::GiveClients(_) => "GiveClients",
+            Self::KeepClients => "KeepClients",
+            Self::TakeClient(..) => "TakeClient",
             Self::Drain(_) => "Drain",
             Self::Snapshot(..) => "Snapshot",
         };

@@ -18,8 +18,6 @@
 //!   than 2,000 loops not within 2^20 connections, with peers and fewer than 128 loops not within 2^16.
 //!   Drivers and tests tell sessions apart by their ids.
 
-use std::collections::hash_map::Entry;
-
 use crate::hash::IdMap;
 use crate::ids::LoopId;
 
@@ -104,16 +102,31 @@ impl ProcessIds {
         loop {
             let process = self.own.first + self.next * self.loops + self.home;
             self.next = (self.next + 1) % self.numbers();
-            if let Entry::Vacant(place) = self.places.entry(process) {
-                place.insert(index);
-                let at = index as usize;
-                if at >= self.of.len() {
-                    self.of.resize(at + 1, 0);
-                }
-                self.of[at] = process;
+            if !self.places.contains_key(&process) {
+                self.note(index, process);
                 return process;
             }
         }
+    }
+
+    /// Gives the client at this index the id that it has had with a predecessor, or another one if a client
+    /// has that already. Whether it is the same.
+    pub(super) fn take_this(&mut self, index: u32, process: u32) -> bool {
+        if !self.gives_out(process) || self.places.contains_key(&process) {
+            self.take(index);
+            return false;
+        }
+        self.note(index, process);
+        true
+    }
+
+    fn note(&mut self, index: u32, process: u32) {
+        self.places.insert(process, index);
+        let at = index as usize;
+        if at >= self.of.len() {
+            self.of.resize(at + 1, 0);
+        }
+        self.of[at] = process;
     }
 
     /// Whether an id is one that this loop gives out.
@@ -191,6 +204,18 @@ mod tests {
         assert_eq!((ids.index_of(lasting), ids.index_of(next)), (Some(7), Some(8)));
         ids.give_back(7);
         assert_eq!((ids.index_of(lasting), ids.of(7), ids.of(8)), (None, 0, next));
+    }
+
+    #[test]
+    fn who_comes_from_a_predecessor_keeps_its_id_unless_somebody_has_it() {
+        let mut ids = ProcessIds::new(LoopId(1), 2, OwnProcessIds::all(5));
+        let known = ProcessIds::new(LoopId(1), 2, OwnProcessIds::all(700)).take(0);
+        assert!(ids.take_this(3, known));
+        assert_eq!((ids.of(3), ids.index_of(known)), (known, Some(3)));
+        assert!(!ids.take_this(4, known) && ids.of(4) != known, "somebody has it");
+        assert!(!ids.take_this(5, known + 1), "another loop's");
+        ids.give_back(3);
+        assert!(ids.take_this(6, known));
     }
 
     #[test]

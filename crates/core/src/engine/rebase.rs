@@ -9,7 +9,9 @@
 //! # Model
 //! For each setting that servers report and a client can set, what it has (and what it began with,
 //! to which RESET goes back) is reckoned anew as a difference from the new values. Its statements
-//! keep the settings of their Parse likewise.
+//! keep the settings of their Parse likewise. A client that comes from a predecessor begins with values
+//! that no server connection has, also where they are the same: so what its statements do, which only a
+//! server connection says, is found here as well.
 //!
 //! # Limits
 //! Of what no server reports, only what the client asked for is known. A change of postgresql.conf
@@ -55,6 +57,9 @@ impl<S: Socket> Client<S> {
         let (Some(old), Some(new)) =
             (pool.values_of(before), pool.values_of(backend.session.basis))
         else {
+            if before.is_of_predecessor() {
+                self.read_unnamed(backend, Settings::clone);
+            }
             return; // the first that it comes to
         };
         if self.exclusive {
@@ -77,12 +82,22 @@ impl<S: Socket> Client<S> {
             }
         }
         self.rebase_sql_statements(moved);
-        if let Some(unnamed) = &self.unnamed {
+        if before.is_of_predecessor() {
+            self.read_unnamed(backend, moved);
+        } else if let Some(unnamed) = &self.unnamed {
             let settings = moved(&unnamed.settings);
             if settings != unnamed.settings {
                 let effects = unnamed.effects().clone();
                 self.unnamed = Some(unnamed.under(settings, effects));
             }
         }
+    }
+
+    /// Finds what the unnamed statement of a client does that comes from a predecessor.
+    fn read_unnamed(&mut self, backend: &Backend<S>, moved: impl Fn(&Settings) -> Settings) {
+        let Some(unnamed) = &self.unnamed else { return };
+        let settings = moved(&unnamed.settings);
+        let effects = backend.effects_of_body(&unnamed.body, &settings);
+        self.unnamed = Some(unnamed.under(settings, effects));
     }
 }

@@ -50,6 +50,14 @@ pub trait Socket: Send {
     fn is_encrypted(&self) -> bool {
         false
     }
+    /// Whether another process can go on with it, from its descriptor alone.
+    fn can_move(&self) -> bool {
+        true
+    }
+    /// Whether bytes have been received that no read has given yet and the kernel no longer has.
+    fn holds_input(&self) -> bool {
+        false
+    }
     /// What there is of MPTCP in it now; `None` if it is none.
     fn mptcp(&self) -> Option<Mptcp> {
         None

@@ -12,6 +12,7 @@ use super::listener::{Listener, PoolHub};
 use super::pending_bytes::Spare;
 use super::process_ids::{OwnProcessIds, ProcessIds};
 use super::socket::Socket;
+use super::succession::Departure;
 use super::wheel::Wheel;
 use super::work::WorkQueue;
 use crate::hash::{IdHasher, Keyed};
@@ -21,7 +22,6 @@ use crate::pool::{LoopStats, PoolSettings};
 use crate::session::part::PartSet;
 use crate::session::scan::KnownTexts;
 use crate::session::settings::Settings;
-use crate::wire::error::ClientError;
 use crate::wire::frame::{self, Framed};
 
 /// How many entries a table allocates at once. Tables never move what they hold, so they waste
@@ -212,8 +212,8 @@ pub struct Engine<S: Socket> {
     pub(super) boards: BTreeMap<PoolId, Board>,
     /// Hubs of pools whose listening connection is here.
     pub(super) hubs: BTreeMap<PoolId, PoolHub<S>>,
-    /// Clients are told goodbye with this as soon as they are in no transaction.
-    pub(super) draining: Option<ClientError>,
+    /// Whether clients leave, and how.
+    pub(super) departure: Departure,
     pub(super) next_serial: u32,
     /// See [`super::plain`].
     pub(super) has_plain_lane: bool,
@@ -253,7 +253,7 @@ impl<S: Socket> Engine<S> {
             work: WorkQueue::new(),
             boards: BTreeMap::new(),
             hubs: BTreeMap::new(),
-            draining: None,
+            departure: Departure::None,
             next_serial: 1,
             has_plain_lane: true,
             plain_pipelines: 0,

@@ -26,6 +26,7 @@ mod session_report;
 mod sessions;
 mod simulated;
 mod splitting;
+mod succession;
 mod telling;
 mod timeouts;
 mod vacancy;

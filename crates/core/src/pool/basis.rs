@@ -10,6 +10,10 @@
 //! Where users share a pool, each has numbers of its own, also where the values are the same. A
 //! shared statement is of one basis: so it is of one user.
 //!
+//! # Clients of another process
+//! What the settings of a client differ from that comes from a predecessor has a number that no server
+//! connection has: so its settings and statements are reckoned anew when it first gets one.
+//!
 //! # Why numbers
 //! They are compared at each lending, and clients keep one each.
 
@@ -22,6 +26,8 @@ use crate::hash::Keyed;
 /// Sets of values that one pool, or one user of a shared one, tells apart; any further are taken for
 /// unknown.
 pub const BASES_MAX: usize = 256;
+/// The first number of what clients of a predecessor come with.
+const OF_PREDECESSORS: u16 = u16::MAX - BASES_MAX as u16;
 
 /// One set of a server's own values, by its number within the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +40,12 @@ impl Basis {
     pub(crate) fn number(self) -> u16 {
         self.0
     }
+
+    /// Whether it is that of a client which has come from a predecessor, and has had no server connection
+    /// since.
+    pub(crate) fn is_of_predecessor(self) -> bool {
+        self.0 >= OF_PREDECESSORS && self != Self::UNKNOWN
+    }
 }
 
 /// All that a pool has seen.
@@ -43,6 +55,7 @@ pub(super) struct Bases(Mutex<Known>);
 #[derive(Debug)]
 struct Known {
     values: Vec<Arc<ServerParameters>>,
+    of_predecessors: Vec<Arc<ServerParameters>>,
     /// Which of them are a user's.
     users: HashMap<Box<str>, Vec<u16>, Keyed>,
 }
@@ -51,7 +64,7 @@ impl Bases {
     /// None yet; `hash_key` keys the table of users.
     pub(super) fn new(hash_key: u64) -> Self {
         let users = HashMap::with_hasher(Keyed(hash_key));
-        Self(Mutex::new(Known { values: Vec::new(), users }))
+        Self(Mutex::new(Known { values: Vec::new(), of_predecessors: Vec::new(), users }))
     }
 
     /// The number of these values; of what nobody can set, none counts.
@@ -72,18 +85,36 @@ impl Bases {
     /// The number of these values of a user's.
     pub(super) fn of_user(&self, user: &str, parameters: &Arc<ServerParameters>) -> Basis {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Known { values, users } = &mut *known;
+        let Known { values, users, .. } = &mut *known;
         let own = users.get(user).map_or(&[][..], |own| own);
         if let Some(at) = own.iter().find(|at| is_same(&values[usize::from(**at)], parameters)) {
             return Basis(*at);
         }
         let Ok(at) = u16::try_from(values.len()) else { return Basis::UNKNOWN };
-        if own.len() >= BASES_MAX || Basis(at) == Basis::UNKNOWN {
+        if own.len() >= BASES_MAX || at >= OF_PREDECESSORS {
             return Basis::UNKNOWN;
         }
         values.push(parameters.clone());
         users.entry(user.into()).or_default().push(at);
         Basis(at)
+    }
+
+    /// The number of what a client's settings differ from that comes from a predecessor. Unknown if there
+    /// are too many.
+    pub(super) fn of_predecessor(&self, parameters: &Arc<ServerParameters>) -> Basis {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = &mut known.of_predecessors;
+        let at = all.iter().position(|known| is_same(known, parameters));
+        let at = at.unwrap_or_else(|| {
+            if all.len() < BASES_MAX {
+                all.push(parameters.clone());
+            }
+            all.len() - 1
+        });
+        if !is_same(&all[at], parameters) {
+            return Basis::UNKNOWN;
+        }
+        u16::try_from(at).map_or(Basis::UNKNOWN, |at| Basis(OF_PREDECESSORS + at))
     }
 
     /// The values that a user's sessions were last found to begin with, of those that were new.
@@ -96,7 +127,10 @@ impl Bases {
     /// The values of that number.
     pub(super) fn get(&self, basis: Basis) -> Option<Arc<ServerParameters>> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.values.get(usize::from(basis.0)).cloned()
+        match basis.0.checked_sub(OF_PREDECESSORS) {
+            Some(at) => known.of_predecessors.get(usize::from(at)).cloned(),
+            None => known.values.get(usize::from(basis.0)).cloned(),
+        }
     }
 }
 
@@ -141,10 +175,26 @@ mod tests {
     fn more_users_than_there_are_numbers_have_none() {
         let bases = Bases::new(1);
         let own = own("UTC");
-        for n in 0..u16::MAX {
+        for n in 0..OF_PREDECESSORS {
             assert_ne!(bases.of_user(&n.to_string(), &own), Basis::UNKNOWN);
         }
         assert_eq!(bases.of_user("one more", &own), Basis::UNKNOWN);
         assert_ne!(bases.of_user("7", &own), Basis::UNKNOWN);
+    }
+
+    #[test]
+    fn what_comes_from_a_predecessor_has_a_number_that_no_server_connection_has() {
+        let bases = Bases::new(1);
+        let here = bases.of(&own("UTC"));
+        let moved = bases.of_predecessor(&own("UTC"));
+        assert_eq!(bases.of_predecessor(&own("UTC")), moved);
+        assert!(moved != here && moved.is_of_predecessor() && !here.is_of_predecessor());
+        assert_eq!(bases.get(moved), Some(own("UTC")));
+        for n in 1..BASES_MAX {
+            let basis = bases.of_predecessor(&own(&n.to_string()));
+            assert_eq!(bases.get(basis), Some(own(&n.to_string())));
+        }
+        assert_eq!(bases.of_predecessor(&own("one more")), Basis::UNKNOWN);
+        assert!(!Basis::UNKNOWN.is_of_predecessor() && bases.get(Basis::UNKNOWN).is_none());
     }
 }

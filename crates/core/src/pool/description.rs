@@ -43,7 +43,38 @@ pub(crate) struct Seen {
     since: AtomicU64,
 }
 
+/// What a client has been told of a statement's parameters and rows, as it is known by its hashes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Told {
+    /// Hash of the ParameterDescription; 0: it has been told none.
+    pub parameters: u64,
+    /// Hash of the RowDescription, or of NoData; 0: it has been told none.
+    pub rows: u64,
+    /// The types of the parameters, as in a Parse, if there are any.
+    pub types: Option<Box<[u8]>>,
+}
+
 impl Seen {
+    /// As a record has it.
+    pub(crate) fn of(told: Told) -> Self {
+        let Told { parameters, rows, types } = told;
+        let seen = Self::default();
+        seen.parameters.store(parameters, Ordering::Relaxed);
+        seen.rows.store(rows, Ordering::Relaxed);
+        types.map(|types| seen.types.set(types));
+        seen
+    }
+
+    /// For a record. (What it was bound to last is a matter of the transaction.)
+    pub(crate) fn to_told(&self) -> Told {
+        let Self { rows, parameters, types, bound: _, since: _ } = self;
+        Told {
+            parameters: parameters.load(Ordering::Relaxed),
+            rows: rows.load(Ordering::Relaxed),
+            types: types.get().cloned(),
+        }
+    }
+
     pub(crate) fn rows(&self, hash: u64) {
         self.rows.store(hash, Ordering::Relaxed);
     }

@@ -43,6 +43,11 @@ impl SchemaEpoch {
         Self(bits)
     }
 
+    /// How many changes of the schema are known to have come before it.
+    pub fn changes(self) -> u64 {
+        self.0 >> PERIOD_BITS
+    }
+
     /// Whether no change of the schema is known to have come between these two.
     pub fn has_schema_of(self, other: Self) -> bool {
         self.0 >> PERIOD_BITS == other.0 >> PERIOD_BITS

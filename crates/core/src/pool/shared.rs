@@ -475,6 +475,11 @@ impl<B> SharedPool<B> {
         self.bases.of_user(user, parameters)
     }
 
+    /// The number of what the settings of a client differ from that comes from another process.
+    pub(crate) fn basis_of_predecessor(&self, parameters: &Arc<ServerParameters>) -> Basis {
+        self.bases.of_predecessor(parameters)
+    }
+
     /// What a session of this user's probably begins with: as an earlier one did, else as the pooler's own.
     pub fn probable_values_of_user(&self, user: &str) -> Option<Arc<ServerParameters>> {
         self.bases.last_of_user(user).or_else(|| self.parameters())

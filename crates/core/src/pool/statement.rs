@@ -88,6 +88,19 @@ impl Unnamed {
         again
     }
 
+    /// The unnamed statement of a client that comes from another process, which has been told this of it.
+    /// What it does is found when the client first gets a server connection.
+    pub(crate) fn to_be_read(
+        body: &[u8],
+        settings: Settings,
+        told: Option<Arc<Seen>>,
+        epoch: SchemaEpoch,
+    ) -> Arc<Self> {
+        let unnamed = Self::new(body, settings, None, epoch);
+        told.map(|told| unnamed.told.set(told));
+        unnamed
+    }
+
     /// What its client has been told of it, if anything.
     #[inline]
     pub(crate) fn told(&self) -> Option<&Arc<Seen>> {
@@ -519,6 +532,20 @@ impl StatementTable {
     pub(crate) fn apart(&self, body: &[u8]) -> Arc<Statement> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         self.new_statement(&mut inner, body, Basis::UNKNOWN, &Settings::EMPTY, Default::default())
+    }
+
+    /// A statement of a client that comes from another process, until a server connection says what it does:
+    /// by itself, and made anew before its first use.
+    pub(crate) fn to_be_made(
+        &self,
+        body: &[u8],
+        basis: Basis,
+        settings: &Settings,
+    ) -> Arc<Statement> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let statement = self.new_statement(&mut inner, body, basis, settings, Default::default());
+        statement.superseded.store(true, Ordering::Relaxed);
+        statement
     }
 
     fn insert(

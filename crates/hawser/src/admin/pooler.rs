@@ -31,6 +31,7 @@ use crate::link::report::Report;
 use crate::loops::{Loops, Pool};
 use crate::mptcp::usage::MptcpUsage;
 use crate::resolve::HostRow;
+use crate::takeover::PredecessorStatus;
 
 /// A future of a trait's method.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -188,6 +189,11 @@ pub trait Pooler: Send + Sync {
     /// When the process began to serve.
     fn started(&self) -> SystemTime;
 
+    /// The process whose place this one has taken, while it still has clients.
+    fn predecessor(&self) -> Option<PredecessorStatus> {
+        None
+    }
+
     /// Whether new clients are served.
     ///
     /// # Errors
@@ -266,6 +272,17 @@ impl Gates {
     /// Whether everything is paused.
     pub fn all_paused(&self) -> bool {
         self.lock().all_paused
+    }
+
+    /// Whether something is paused.
+    pub fn some_paused(&self) -> bool {
+        let closed = self.lock();
+        closed.all_paused || !closed.paused.is_empty()
+    }
+
+    /// The databases that let nobody in.
+    pub fn disabled(&self) -> Vec<String> {
+        self.lock().disabled.iter().cloned().collect()
     }
 
     /// Whether `database` lets nobody in. Never an admin database.

@@ -3,14 +3,17 @@
 //! # Model       [`Administration`] is given to `serve`, which lets it begin once everything else
 //!               stands: it then opens the pages' and the control socket, and serves operators
 
+use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use hawser_core::engine::{ServerAddressId, ToLoop};
 use hawser_core::ids::LoopId;
-use hawser_sys::listen::{BoundPath, SocketFile, listen_tcp, listen_unix};
+use hawser_sys::listen::{SocketFile, listen_tcp, listen_unix};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::Console;
@@ -37,6 +40,8 @@ use crate::process::{account_to_become, place};
 use crate::reactor::host::IoHost;
 use crate::resolve::HostRow;
 use crate::service::{Phase, Service};
+use crate::takeover::listeners::{self, Purpose, SocketPath, while_serving};
+use crate::takeover::{self, PredecessorStatus, Standing};
 use crate::{extension, logging, status};
 
 /// How often the end of the last client is looked for (SHUTDOWN WAIT_FOR_CLIENTS).
@@ -80,33 +85,41 @@ impl Administration {
     }
 }
 
-impl AdminConsole for Administration {
-    fn begin(&self, service: &Arc<Service>) -> Result<Vec<BoundPath>, String> {
-        let mut control_sockets = Vec::new();
-        let pooler: Arc<dyn Pooler> = self.pooler(service);
+impl Administration {
+    fn begin_pages(&self, service: &Arc<Service>, pooler: &Arc<dyn Pooler>) -> Result<(), String> {
         let config = service.config.load_full();
         let http = config.start.admin.http_address;
-        if let Some(address) = http.address() {
-            match listen(address, config.start.listen.backlog) {
-                Ok(listener) => {
-                    let address = listener.local_addr().unwrap_or(address);
-                    let own = hawser_sys::names::own_host();
-                    let hosts = Hosts::new(&config.start.admin.http_hosts, own);
-                    let pages = Arc::new(Pages::new(pooler.clone()));
-                    tokio::spawn(http::run(listener, pages, hosts));
-                    let _ = self.pages.set(address); // it is set once: here
-                    tracing::info!(%address, "metrics, health and status page");
-                }
-                // Asked for, it must be there; a second process on this host goes on without the default.
-                Err(error) if matches!(http, OptionalAddress::Default(_)) => {
-                    tracing::warn!(%address, %error, "no metrics: the address is not to be had");
-                    self.fall_back(format!("no metrics, no health, no page at {address}: {error}"));
-                }
-                Err(error) => {
-                    return Err(format!("could not listen on http_address {address}: {error}"));
-                }
+        let Some(address) = http.address() else { return Ok(()) };
+        match pages_socket(service, address, config.start.listen.backlog) {
+            Ok((fd, address)) => {
+                let pages = Arc::new(Pages::new(pooler.clone()));
+                let names = config.start.admin.http_hosts.clone();
+                let serve = move || {
+                    let listener = TcpListener::from_std(fd.try_clone()?.into())?;
+                    let hosts = Hosts::new(&names, hawser_sys::names::own_host());
+                    Ok(http::run(listener, pages.clone(), hosts))
+                };
+                tokio::spawn(while_serving(service.succession.standing.subscribe(), serve));
+                let _ = self.pages.set(address); // it is set once: here
+                tracing::info!(%address, "metrics, health and status page");
+                Ok(())
             }
+            // Asked for, it must be there; a second process on this host goes on without the default.
+            Err(error) if matches!(http, OptionalAddress::Default(_)) => {
+                tracing::warn!(%address, %error, "no metrics: the address is not to be had");
+                self.fall_back(format!("no metrics, no health, no page at {address}: {error}"));
+                Ok(())
+            }
+            Err(error) => Err(format!("could not listen on http_address {address}: {error}")),
         }
+    }
+
+    fn begin_control(
+        &self,
+        service: &Arc<Service>,
+        pooler: &Arc<dyn Pooler>,
+    ) -> Result<Vec<SocketPath>, String> {
+        let config = service.config.load_full();
         let control_socket = config.start.admin.control_socket_path(|name| {
             std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
         });
@@ -118,46 +131,74 @@ impl AdminConsole for Administration {
                 None
             }
         });
-        if let Some(path) = control_socket {
-            // The process is still root: what it leaves to root, neither it nor the server's extension,
-            // which runs as that user as well, could open afterwards.
-            let owner = account_to_become(config.start.process.user.as_deref())
-                .map_err(|error| error.to_string())?
-                .map(|account| account.uid);
-            match listen_locally(&path, owner) {
-                Ok((listener, bound)) => {
-                    control_sockets.push(bound);
-                    tokio::spawn(status::answer(listener, pooler.clone()));
-                    let path = extension::socket_path(&path);
-                    match listen_locally(&path, owner) {
-                        Ok((listener, bound)) => {
-                            control_sockets.push(bound);
-                            tokio::spawn(extension::answer(listener, pooler.clone()));
-                        }
-                        Err(error) => {
-                            let path = path.display();
-                            tracing::warn!(%path, %error, "the server's extension cannot ask here");
-                            self.fall_back(format!(
-                                "no socket for the extension at {path}: {error}"
-                            ));
-                        }
-                    }
-                }
-                // Asked for, it must be there; by default it is a convenience.
-                Err(error) if config.start.admin.control_socket.is_some() => {
-                    let path = path.display();
-                    return Err(format!("could not listen on control_socket \"{path}\": {error}"));
-                }
-                Err(error) => {
-                    let path = path.display();
-                    tracing::warn!(%path, %error, "hawser status will not work: no control socket");
-                    self.fall_back(format!("no control socket at {path}: {error}"));
-                }
+        let Some(control) = control_socket else { return Ok(Vec::new()) };
+        // The process is still root: what it leaves to root, neither it nor the server's extension,
+        // which runs as that user as well, could open afterwards.
+        let owner = account_to_become(config.start.process.user.as_deref())
+            .map_err(|error| error.to_string())?
+            .map(|account| account.uid);
+        let local = |purpose: Purpose, path: &Path| local_socket(service, purpose, path, owner);
+        let mut paths = Vec::new();
+        match local(Purpose::Control { path: control.clone() }, &control) {
+            Ok((fd, path)) => {
+                paths.push(path);
+                let pooler = pooler.clone();
+                serve_local(service, fd, move |listener| status::answer(listener, pooler.clone()));
+            }
+            // Asked for, it must be there; by default it is a convenience.
+            Err(error) if config.start.admin.control_socket.is_some() => {
+                let path = control.display();
+                return Err(format!("could not listen on control_socket \"{path}\": {error}"));
+            }
+            Err(error) => {
+                let path = control.display();
+                tracing::warn!(%path, %error, "hawser status will not work: no control socket");
+                self.fall_back(format!("no control socket at {path}: {error}"));
+                return Ok(paths);
             }
         }
+        let path = extension::socket_path(&control);
+        match local(Purpose::Extension { path: path.clone() }, &path) {
+            Ok((fd, path)) => {
+                paths.push(path);
+                let pooler = pooler.clone();
+                serve_local(service, fd, move |listener| {
+                    extension::answer(listener, pooler.clone())
+                });
+            }
+            Err(error) => {
+                let path = path.display();
+                tracing::warn!(%path, %error, "the server's extension cannot ask here");
+                self.fall_back(format!("no socket for the extension at {path}: {error}"));
+            }
+        }
+        let path = listeners::socket_path(&control);
+        match local(Purpose::Takeover { path: path.clone() }, &path) {
+            Ok((fd, path)) => {
+                paths.push(path);
+                let giving = service.clone();
+                serve_local(service, fd, move |listener| {
+                    takeover::giving::answer(listener, giving.clone())
+                });
+            }
+            Err(error) => {
+                let path = path.display();
+                tracing::warn!(%path, %error, "no other process can take this one's place");
+                self.fall_back(format!("no takeover: no socket at {path}: {error}"));
+            }
+        }
+        Ok(paths)
+    }
+}
+
+impl AdminConsole for Administration {
+    fn begin(&self, service: &Arc<Service>) -> Result<Vec<SocketPath>, String> {
+        let pooler: Arc<dyn Pooler> = self.pooler(service);
+        self.begin_pages(service, &pooler)?;
+        let paths = self.begin_control(service, &pooler)?;
         let console = self.console.clone();
         tokio::spawn(async move { console.take_notes(pooler).await });
-        Ok(control_sockets)
+        Ok(paths)
     }
 
     fn command(&self, service: &Arc<Service>, command: Command) {
@@ -203,20 +244,58 @@ impl AdminConsole for Administration {
     }
 }
 
-fn listen(address: SocketAddr, backlog: u32) -> std::io::Result<TcpListener> {
-    let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
-    TcpListener::from_std(listen_tcp(address, backlog)?)
+/// The socket of the pages, the predecessor's or a new one, and its address.
+fn pages_socket(
+    service: &Service,
+    address: SocketAddr,
+    backlog: u32,
+) -> io::Result<(Arc<OwnedFd>, SocketAddr)> {
+    let purpose = Purpose::Pages { address: address.to_string() };
+    let listener = match service.succession.inherit(&purpose) {
+        Some(fd) => std::net::TcpListener::from(fd),
+        None => listen_tcp(address, i32::try_from(backlog).unwrap_or(i32::MAX))?,
+    };
+    let own = listener.local_addr().unwrap_or(address);
+    let fd = Arc::new(OwnedFd::from(listener));
+    service.succession.listens(purpose, fd.clone());
+    Ok((fd, own))
 }
 
 /// Connections to the control socket that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// A unix socket for the process's own user, which may be `owner` by and by; one that nobody listens on
-/// any more is replaced.
-fn listen_locally(path: &Path, owner: Option<u32>) -> std::io::Result<(UnixListener, BoundPath)> {
-    let file = SocketFile { mode: Some(0o600), owner, group: None };
-    let (listener, bound) = listen_unix(path, file, BACKLOG)?;
-    Ok((UnixListener::from_std(listener)?, bound))
+/// A unix socket for the process's own user, which may be `owner` by and by: the predecessor's, or a new one
+/// in place of one that nobody listens on any more.
+fn local_socket(
+    service: &Service,
+    purpose: Purpose,
+    path: &Path,
+    owner: Option<u32>,
+) -> io::Result<(Arc<OwnedFd>, SocketPath)> {
+    let (fd, path) = match service.succession.inherit(&purpose) {
+        Some(fd) => (fd, SocketPath::Predecessors(path.to_owned())),
+        None => {
+            let file = SocketFile { mode: Some(0o600), owner, group: None };
+            let (listener, bound) = listen_unix(path, file, BACKLOG)?;
+            (listener.into(), SocketPath::Own(bound))
+        }
+    };
+    let fd = Arc::new(fd);
+    service.succession.listens(purpose, fd.clone());
+    Ok((fd, path))
+}
+
+/// Answers on a unix socket as long as this process is the one that serves.
+fn serve_local<W: Future<Output = ()> + Send + 'static>(
+    service: &Service,
+    fd: Arc<OwnedFd>,
+    answer: impl Fn(UnixListener) -> W + Send + 'static,
+) {
+    let serve = move || {
+        let listener = std::os::unix::net::UnixListener::from(fd.try_clone()?);
+        Ok(answer(UnixListener::from_std(listener)?))
+    };
+    tokio::spawn(while_serving(service.succession.standing.subscribe(), serve));
 }
 
 impl Running {
@@ -417,9 +496,17 @@ impl Pooler for Running {
         self.started
     }
 
+    fn predecessor(&self) -> Option<PredecessorStatus> {
+        Some(self.service.succession.predecessor()?.status())
+    }
+
     fn ready(&self) -> Result<(), String> {
         match self.service.phase() {
-            Phase::Serving => self.some_server_answers(),
+            Phase::Serving => match *self.service.succession.standing.borrow() {
+                Standing::Starting => Err("starting: a predecessor serves".to_owned()),
+                Standing::Serving => self.some_server_answers(),
+                Standing::Given(pid) => Err(format!("process {pid} has taken this one's place")),
+            },
             Phase::Draining => Err("shutting down: open transactions end".to_owned()),
             Phase::Ending => Err("shutting down".to_owned()),
         }

@@ -34,6 +34,11 @@ impl Md5Hash {
             .then_some(Self(digits))
     }
 
+    /// The form that PostgreSQL stores: a secret, never for a log.
+    pub fn to_stored(&self) -> String {
+        format!("md5{}", String::from_utf8_lossy(&self.0))
+    }
+
     /// What a client answers to `salt`: 35 bytes, without the NUL that ends it in a PasswordMessage.
     pub fn answer(&self, salt: Salt) -> [u8; 35] {
         let mut answer = *b"md5................................";

@@ -182,6 +182,18 @@ impl ScramKeys {
         &self.verifier
     }
 
+    /// The verifier and the ClientKey as texts: a secret, for another process of this user's alone.
+    pub fn to_texts(&self) -> (String, String) {
+        (self.verifier.to_stored(), BASE64.encode(self.client_key.0))
+    }
+
+    /// From these texts; `None` if they are none, or do not belong together.
+    pub fn of_texts(verifier: &str, client_key: &str) -> Option<Self> {
+        let verifier = ScramVerifier::parse(verifier)?;
+        let client_key = Key::decode(client_key)?;
+        (client_key.sha256() == verifier.stored_key).then_some(Self { verifier, client_key })
+    }
+
     /// Whether a server that sends `salt` and `iterations` may store the same verifier.
     fn fits(&self, salt: &[u8], iterations: NonZeroU32) -> bool {
         *self.verifier.salt == *salt && self.verifier.iterations == iterations

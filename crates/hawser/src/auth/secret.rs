@@ -33,6 +33,12 @@ impl Password {
     }
 }
 
+impl From<&[u8]> for Password {
+    fn from(bytes: &[u8]) -> Self {
+        Self(bytes.into())
+    }
+}
+
 impl From<&str> for Password {
     fn from(text: &str) -> Self {
         Self(text.as_bytes().into())

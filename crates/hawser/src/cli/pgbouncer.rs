@@ -3,7 +3,7 @@
 //! # Model       `hawser serve --pgbouncer FILE.ini`, with PgBouncer's manner of everything else: an
 //!               image or a unit that runs PgBouncer runs this by a link of that name
 //! # Limits      -d goes to the background by a second process without a terminal, once that one has
-//!               read its configuration; -R does not take sockets over: the port must be free
+//!               read its configuration. SIGUSR2 is RESUME here: -R takes the place of a running process
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
@@ -19,7 +19,7 @@ use crate::admin::show::dialect::release;
 use crate::config::{Config, ConsoleVersion, Overrides};
 use crate::logging::{self, Outputs};
 use crate::serve;
-use crate::serve::{BACKGROUND_VARIABLE, Manner};
+use crate::serve::{BACKGROUND_VARIABLE, Begins, Manner};
 
 /// By which name the program is PgBouncer.
 const NAME: &str = "pgbouncer";
@@ -31,7 +31,7 @@ struct Arguments {
     /// Run in the background.
     #[arg(short, long)]
     daemon: bool,
-    /// Do an online reboot: here the old process must have ended.
+    /// Take the place of the running process, without a dropped connection.
     #[arg(short = 'R', long)]
     reboot: bool,
     /// Do not log to standard error.
@@ -98,16 +98,13 @@ pub(super) fn run(arguments: &[OsString]) -> ExitCode {
             return go_to_background(arguments, &outputs);
         }
         logging::begin_to(outputs, config.start.log.format, config.reload.log.level);
-        if parsed.reboot {
-            tracing::warn!("-R: sockets are not taken over from a running process");
-        }
-        serve::serve_as(config, Arc::new(Administration::default()), Manner::PgBouncer).map_err(
-            |error| {
-                let error = error.to_string();
-                tracing::error!("{error}"); // where nobody sees standard error
-                error
-            },
-        )
+        let begins = if parsed.reboot { Begins::AsSuccessorOrAlone } else { Begins::Alone };
+        let admin = Arc::new(Administration::default());
+        serve::serve_as(config, admin, Manner::PgBouncer, begins).map_err(|error| {
+            let error = error.to_string();
+            tracing::error!("{error}"); // where nobody sees standard error
+            error
+        })
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

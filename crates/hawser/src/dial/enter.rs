@@ -25,6 +25,7 @@ use crate::auth::scram::{
 };
 use crate::auth::secret::{Password, Secret};
 use crate::process::random_bytes;
+use crate::takeover::record;
 
 /// What there is to prove to a server who we are. Never printed.
 pub struct Credentials {
@@ -56,6 +57,40 @@ impl Credentials {
     /// Whether they are made from this secret, or know more than it: the password behind it.
     pub fn cover(&self, secret: &Secret) -> bool {
         self.secret == *secret || self.stored.as_ref() == Some(secret)
+    }
+
+    /// For the successor of this process.
+    pub fn to_record(&self) -> record::Credentials {
+        record::Credentials {
+            secret: (&self.secret).into(),
+            stored: self.stored.as_ref().map(Into::into),
+            keys: self.keys().map(|keys| keys.to_texts()),
+        }
+    }
+
+    /// From what a predecessor has.
+    pub fn of_record(known: &record::Credentials) -> Self {
+        let credentials = Self {
+            secret: (&known.secret).into(),
+            stored: known.stored.as_ref().map(Into::into),
+            keys: Mutex::new(None),
+        };
+        credentials.learn(known);
+        credentials
+    }
+
+    /// Takes the keys that a predecessor knows, if they belong to this secret.
+    pub fn learn(&self, known: &record::Credentials) {
+        let keys = known.keys.as_ref();
+        let keys = keys.and_then(|(verifier, key)| ScramKeys::of_texts(verifier, key));
+        let Some(keys) = keys else { return };
+        let fits = match &self.secret {
+            Secret::Scram(own) => own == keys.verifier(),
+            Secret::Plain(_) | Secret::Md5(_) | Secret::None => false, // found again from the password
+        };
+        if fits {
+            self.keep_keys(keys);
+        }
     }
 
     fn password(&self) -> Option<&Password> {

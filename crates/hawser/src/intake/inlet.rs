@@ -166,6 +166,16 @@ impl Wire {
         self.fd.is_watched()
     }
 
+    /// Whether it may be past TCP.
+    pub fn comes_back(&self) -> bool {
+        self.fd.comes_back()
+    }
+
+    /// Whether a ring that has let go of it had received something.
+    pub fn holds_input(&self) -> bool {
+        matches!(self.inlet.at(), At::LeftOver(_))
+    }
+
     /// Reads what is there, without waiting: as [`sys::recv`].
     ///
     /// # Errors

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use hawser_core::engine::ClientAbout;
 use hawser_core::wire::error::{ClientError, SqlState};
-use hawser_sys::listen::BoundPath;
 use tokio::io::AsyncWriteExt;
 
 use crate::admin::command::Command;
 use crate::service::Service;
 use crate::socket::stream::Stream;
+use crate::takeover::listeners::SocketPath;
 
 /// What a client of the admin database may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,7 +49,7 @@ pub trait AdminConsole: Send + Sync {
     ///
     /// # Errors
     /// A socket cannot be listened on; the process does not serve then.
-    fn begin(&self, service: &Arc<Service>) -> Result<Vec<BoundPath>, String> {
+    fn begin(&self, service: &Arc<Service>) -> Result<Vec<SocketPath>, String> {
         let _ = service;
         Ok(Vec::new())
     }

@@ -19,8 +19,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use hawser_sys::listen::{
-    BoundPath, Passed, SocketFile, accept_tcp, accept_unix, is_of_one_connection, listen_tcp,
-    listen_unix, passed_descriptors, set_defer_accept,
+    Passed, SocketFile, accept_tcp, accept_unix, is_of_one_connection, listen_tcp, listen_unix,
+    passed_descriptors, set_defer_accept,
 };
 use hawser_sys::process::{self, SocketFamily};
 use hawser_sys::stream::{
@@ -35,6 +35,8 @@ use crate::limits::ConnectionPermit;
 use crate::mptcp::usage;
 use crate::service::{Phase, Service, tcp_options};
 use crate::socket::stream::{Family, Link};
+use crate::takeover::Succession;
+use crate::takeover::listeners::{Purpose, SocketPath};
 
 /// How long a listener waits after accept(2) has failed.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
@@ -86,31 +88,36 @@ impl std::error::Error for ListenError {
 
 /// A listening socket.
 #[derive(Debug)]
-pub enum Listener {
-    /// TCP.
+pub struct Listener {
+    purpose: Purpose,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
     Tcp(AsyncFd<TcpListener>),
     /// A unix socket, and its file, which goes first.
-    Unix(Option<BoundPath>, AsyncFd<UnixListener>),
+    Unix(SocketPath, AsyncFd<UnixListener>),
 }
 
 impl Listener {
     /// Completes when there may be a connection to accept.
     async fn ready(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(listener) => drop(listener.readable().await?),
-            Self::Unix(_, listener) => drop(listener.readable().await?),
+        match &self.kind {
+            Kind::Tcp(listener) => drop(listener.readable().await?),
+            Kind::Unix(_, listener) => drop(listener.readable().await?),
         }
         Ok(())
     }
 
     /// The next connection, of which the runtime knows nothing yet: see [`Link::accepted`].
     fn accept(&self) -> io::Result<(Link, Origin)> {
-        match self {
-            Self::Tcp(listener) => {
+        match &self.kind {
+            Kind::Tcp(listener) => {
                 let (fd, address) = listener.try_io(Interest::READABLE, accept_tcp)?;
                 Ok((Link::accepted(fd, Family::Tcp), Origin::Tcp(address)))
             }
-            Self::Unix(_, listener) => {
+            Kind::Unix(_, listener) => {
                 let fd = listener.try_io(Interest::READABLE, accept_unix)?;
                 let uid = peer_uid(&fd).ok();
                 Ok((Link::accepted(fd, Family::Unix), Origin::Unix { uid }))
@@ -120,9 +127,9 @@ impl Listener {
 
     /// The port: of a unix socket, that in its name.
     fn port(&self) -> Option<u16> {
-        match self {
-            Self::Tcp(listener) => listener.get_ref().local_addr().ok().map(|own| own.port()),
-            Self::Unix(_, listener) => {
+        match &self.kind {
+            Kind::Tcp(listener) => listener.get_ref().local_addr().ok().map(|own| own.port()),
+            Kind::Unix(_, listener) => {
                 let own = listener.get_ref().local_addr().ok()?;
                 own.as_pathname()?.extension()?.to_str()?.parse().ok()
             }
@@ -130,13 +137,44 @@ impl Listener {
     }
 }
 
-/// Opens all sockets of the configuration, or takes those that the service manager has passed.
-/// Within a runtime.
+impl Listener {
+    /// What it is, and a duplicate, for a successor.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub fn to_give(&self) -> io::Result<(Purpose, OwnedFd)> {
+        let fd = match &self.kind {
+            Kind::Tcp(listener) => listener.get_ref().as_fd().try_clone_to_owned(),
+            Kind::Unix(_, listener) => listener.get_ref().as_fd().try_clone_to_owned(),
+        };
+        Ok((self.purpose.clone(), fd?))
+    }
+
+    /// The predecessor has given it: its file is this process's to remove.
+    pub fn is_given(&mut self) {
+        if let Kind::Unix(path, _) = &mut self.kind {
+            path.is_given();
+        }
+    }
+
+    /// It is the successor's: its file stays.
+    fn leave(self) {
+        if let Kind::Unix(path, _) = self.kind {
+            path.leave();
+        }
+    }
+}
+
+/// Opens all sockets of the configuration, or takes those that a predecessor listens on, or that the service
+/// manager has passed. Within a runtime.
 ///
 /// # Errors
 /// See [`ListenError`].
-pub fn open_all(settings: &ListenSettings) -> Result<Vec<Listener>, ListenError> {
-    let passed = passed()?;
+pub fn open_all(
+    settings: &ListenSettings,
+    succession: &Succession,
+) -> Result<Vec<Listener>, ListenError> {
+    let passed = passed(succession)?;
     if !passed.is_empty() {
         tracing::info!(
             count = passed.len(),
@@ -146,7 +184,7 @@ pub fn open_all(settings: &ListenSettings) -> Result<Vec<Listener>, ListenError>
     }
     let mut listeners = Vec::new();
     for address in &settings.address {
-        match open(address, settings) {
+        match open(address, settings, succession) {
             Ok(listener) => {
                 tracing::info!(%address, "listening");
                 listeners.push(listener);
@@ -169,37 +207,64 @@ fn is_any_v6(address: &ListenAddress) -> bool {
     matches!(address, ListenAddress::Tcp(SocketAddr::V6(v6)) if v6.ip().is_unspecified())
 }
 
-fn passed() -> Result<Vec<Listener>, ListenError> {
+fn passed(succession: &Succession) -> Result<Vec<Listener>, ListenError> {
+    let inherited = succession.inherit_passed().into_iter();
+    let inherited: Result<Vec<Listener>, ListenError> = inherited
+        .map(|(purpose, fd)| {
+            let address = "a socket that the service manager has passed".to_owned();
+            from_fd(purpose, fd, SocketPath::Kept)
+                .map_err(|source| ListenError::Bind { address, source })
+        })
+        .collect();
+    let inherited = inherited?;
+    if !inherited.is_empty() {
+        return Ok(inherited);
+    }
     let passed = passed_descriptors(std::process::id(), |name| std::env::var(name).ok())
         .map_err(|source| ListenError::Bind { address: "passed sockets".to_owned(), source })?;
     let listener = |passed: Passed| {
         let address = format!("the passed socket \"{}\"", passed.name);
-        from_fd(passed.fd).map_err(|source| ListenError::Bind { address, source })
+        let purpose = Purpose::Passed { name: passed.name };
+        // Its file is the service manager's, who keeps the socket for the next process.
+        from_fd(purpose, passed.fd, SocketPath::Kept)
+            .map_err(|source| ListenError::Bind { address, source })
     };
     passed.into_iter().map(listener).collect()
 }
 
-fn from_fd(fd: OwnedFd) -> io::Result<Listener> {
-    match process::socket_family(&fd)? {
+fn from_fd(purpose: Purpose, fd: OwnedFd, path: SocketPath) -> io::Result<Listener> {
+    let kind = match process::socket_family(&fd)? {
         SocketFamily::Internet => {
             let listener = TcpListener::from(fd);
             listener.set_nonblocking(true)?;
-            Ok(Listener::Tcp(watched(listener)?))
+            Kind::Tcp(watched(listener)?)
         }
         SocketFamily::Unix => {
             let listener = UnixListener::from(fd);
             listener.set_nonblocking(true)?;
-            // Its file is the service manager's, who keeps the socket for the next process.
-            Ok(Listener::Unix(None, watched(listener)?))
+            Kind::Unix(path, watched(listener)?)
         }
         SocketFamily::Other => {
-            Err(io::Error::new(io::ErrorKind::Unsupported, "neither TCP nor unix"))
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "neither TCP nor unix"));
         }
-    }
+    };
+    Ok(Listener { purpose, kind })
 }
 
-fn open(address: &ListenAddress, settings: &ListenSettings) -> Result<Listener, ListenError> {
+fn open(
+    address: &ListenAddress,
+    settings: &ListenSettings,
+    succession: &Succession,
+) -> Result<Listener, ListenError> {
     let failed = |source| ListenError::Bind { address: address.to_string(), source };
+    let purpose = Purpose::Clients { address: address.to_string() };
+    if let Some(fd) = succession.inherit(&purpose) {
+        let path = match address {
+            ListenAddress::Unix(path) => SocketPath::Predecessors(path.clone()),
+            ListenAddress::Tcp(_) => SocketPath::Kept,
+        };
+        return from_fd(purpose, fd, path).map_err(failed);
+    }
     let backlog = i32::try_from(settings.backlog).unwrap_or(i32::MAX);
     match address {
         ListenAddress::Tcp(address) => {
@@ -217,7 +282,7 @@ fn open(address: &ListenAddress, settings: &ListenSettings) -> Result<Listener, 
             if defers {
                 set_defer_accept(&listener, DEFER_ACCEPT).map_err(failed)?;
             }
-            Ok(Listener::Tcp(watched(listener).map_err(failed)?))
+            Ok(Listener { purpose, kind: Kind::Tcp(watched(listener).map_err(failed)?) })
         }
         ListenAddress::Unix(path) => {
             let file = socket_file(settings)?;
@@ -226,7 +291,8 @@ fn open(address: &ListenAddress, settings: &ListenSettings) -> Result<Listener, 
                     io::ErrorKind::AddrInUse => ListenError::Taken(path.clone()),
                     _ => failed(source),
                 })?;
-            Ok(Listener::Unix(Some(bound), watched(listener).map_err(failed)?))
+            let path = SocketPath::Own(bound);
+            Ok(Listener { purpose, kind: Kind::Unix(path, watched(listener).map_err(failed)?) })
         }
     }
 }
@@ -252,17 +318,24 @@ fn socket_file(settings: &ListenSettings) -> Result<SocketFile, ListenError> {
     })
 }
 
-/// Accepts clients until the process begins to end.
+/// Accepts clients until the process begins to end, but for the time that a successor does.
 pub async fn accept(service: Arc<Service>, listener: Listener) {
     let mut phase = service.phase.subscribe();
+    let mut standing = service.succession.standing.subscribe();
     let mut acceptor = Acceptor::new(&service, listener);
     // A login whose packets are there, and that need not prove anything, is over at its first poll: no
     // task is made for it, and its memory serves the next one.
     let mut first = Box::pin(None);
     loop {
         let ready = tokio::select! {
-            ready = acceptor.listener.ready() => ready,
-            _ = phase.wait_for(|phase| *phase != Phase::Serving) => return,
+            ready = acceptor.listener.ready(), if service.succession.serves() => ready,
+            _ = phase.wait_for(|phase| *phase != Phase::Serving) => {
+                if service.succession.is_given() {
+                    acceptor.listener.leave();
+                }
+                return;
+            }
+            _ = standing.changed() => continue,
         };
         let mut more = ready.map(|()| true);
         for _ in 0..LOGINS_A_TURN {
@@ -352,7 +425,9 @@ struct Inherited {
 impl Inherited {
     /// Sets those that are wanted, if they are others than before.
     fn want(&mut self, listener: &Listener, wanted: &TcpOptions) {
-        let (Listener::Tcp(listener), Some(defaults)) = (listener, &self.defaults) else { return };
+        let (Kind::Tcp(listener), Some(defaults)) = (&listener.kind, &self.defaults) else {
+            return;
+        };
         if self.set.as_ref() != Some(wanted) {
             let set = set_inherited_tcp_options(listener, wanted, defaults);
             self.set = set.is_ok().then_some(*wanted);
@@ -370,11 +445,11 @@ impl Acceptor {
     fn new(service: &Arc<Service>, listener: Listener) -> Self {
         let mptcp = service.config.load().start.listen.mptcp;
         let mut options = Inherited::default();
-        match &listener {
+        match &listener.kind {
             // Connections of MPTCP have options of their own (`mptcp_sockopt_sync_locked`).
-            Listener::Tcp(listener) if mptcp => service.dialler.mptcp.listens(listener.get_ref()),
-            Listener::Tcp(listener) => options.defaults = TcpDefaults::of(listener).ok(),
-            Listener::Unix(..) => {}
+            Kind::Tcp(listener) if mptcp => service.dialler.mptcp.listens(listener.get_ref()),
+            Kind::Tcp(listener) => options.defaults = TcpDefaults::of(listener).ok(),
+            Kind::Unix(..) => {}
         }
         let port = listener.port();
         let service = service.clone();

@@ -20,6 +20,7 @@ use crate::loops::{Control, Loops};
 use crate::mailbox::{Letter, LoopMailbox};
 use crate::process::random_bytes;
 use crate::socket::Conn;
+use crate::takeover::Succession;
 use crate::threads::Threads;
 use crate::tls::connect::{Connecting, server_name};
 use crate::tls::tests::Pki;
@@ -47,9 +48,16 @@ fn world_with(server: &ServerAddress, auth: &str, lines: &str, more: &str) -> Wo
     let mailboxes = mailboxes(1);
     let loops = Loops::new(mailboxes.clone(), Instant::now());
     let (control, orders) = Control::new();
-    let service =
-        Service::new(config, loops, control, Arc::new(NoConsole), Arc::default(), Threads::one())
-            .unwrap();
+    let service = Service::new(
+        config,
+        loops,
+        control,
+        Arc::new(NoConsole),
+        Arc::default(),
+        Threads::one(),
+        Succession::default(),
+    )
+    .unwrap();
     tokio::spawn(open::take_orders(service.clone(), orders));
     World { service, mailbox: mailboxes[0].clone(), kept: Mutex::default() }
 }

@@ -24,6 +24,7 @@ use crate::limits::AddressPermit;
 use crate::loops::{Loops, Order, Pool};
 use crate::service::Service;
 use crate::socket::Conn;
+use crate::takeover::giving;
 
 /// The first pause after a failed opening; it doubles.
 const RETRY_AFTER_FIRST: Duration = Duration::from_millis(50);
@@ -99,6 +100,11 @@ pub async fn take_orders(service: Arc<Service>, mut orders: mpsc::UnboundedRecei
                 tokio::spawn(async move {
                     super::vacancy::vacate(&service, pool, &database, client).await;
                 });
+            }
+            Order::Give { home, client } => {
+                if let Err(given) = service.succession.give((home, *client)) {
+                    giving::give_back(&service, given.0, given.1);
+                }
             }
             Order::ExpectChange(pool) => super::enquiry::expect_change(&service, pool),
             Order::Cancel(request) => {

@@ -133,7 +133,8 @@ fn look_after(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     });
 
     let wants_min_size = entry.client_count() > 0 || entry.is_always_wanted(service);
-    if wants_min_size && service.phase() == Phase::Serving {
+    let serves = service.phase() == Phase::Serving && service.succession.serves();
+    if wants_min_size && serves {
         let due = pool.lock().openings_for_min_size(now);
         for _ in 0..due {
             service.control.open(pool.clone(), service.loops.least_loaded());

@@ -6,8 +6,7 @@
 //! change files change several, one after the other), the configuration is read again.
 //!
 //! # Limits
-//! Files that files name (`%include` of a pgbouncer.ini, key sets of an hba_file) are not looked at, and are
-//! read again with the others. What an error refuses is not tried again until a file changes.
+//! Key sets that an hba_file names are not looked at, and are read again with the others. What an error refuses is not tried again until a file changes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,7 +43,7 @@ fn look(config: &Config) -> Look {
         let changed = (file.ctime(), file.ctime_nsec());
         Some(Seen { device: file.dev(), inode: file.ino(), bytes: file.len(), changed })
     };
-    config.files().into_iter().map(|path| (path.to_owned(), seen(path))).collect()
+    config.files_of_reload().into_iter().map(|path| (path.to_owned(), seen(path))).collect()
 }
 
 /// What is known of the files.

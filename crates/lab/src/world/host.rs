@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hawser_core::engine::backend::PoolRef;
 use hawser_core::engine::message::Event;
+use hawser_core::engine::succession::{Arrival, MovedClient};
 use hawser_core::engine::{CancelRequest, Host, Socket, ToLoop, Token};
 use hawser_core::ids::LoopId;
 use hawser_core::time::Time;
@@ -97,6 +98,8 @@ pub(super) struct Outside {
     pub(super) cancels: Vec<Cancelling>,
     pub(super) opening_max: Duration,
     pub(super) cancel_max: Duration,
+    /// Clients that have left their loop as for another process.
+    pub(super) moved: u64,
     pub(super) sabotage: Sabotage,
     /// Why connections ended, and how many.
     pub(super) backends_closed: BTreeMap<String, u64>,
@@ -134,6 +137,14 @@ impl Host<Stream> for SimHost<'_> {
 
     fn send(&mut self, to: LoopId, message: ToLoop<Stream>) {
         self.outside.send(owner(self.id), to, message);
+    }
+
+    /// Clients come back as from another process.
+    fn give(&mut self, home: LoopId, client: MovedClient<Stream>) {
+        self.outside.moved += 1;
+        let arrival = Arrival::FromPredecessor;
+        self.outside.send(owner(self.id), home, ToLoop::TakeClient(Box::new(client), arrival));
+        self.outside.send(OUTSIDE, home, ToLoop::GiveClients(1));
     }
 
     fn open(&mut self, pool: &PoolRef<Stream>, home: LoopId) {

@@ -247,7 +247,7 @@ impl<S: Socket> Engine<S> {
             // While the server was asked about the session, what came was kept.
             self.give_notifications(host, slot, now);
         }
-        if self.draining.is_some() {
+        if self.clients_leave() {
             self.drain_if_idle(host, slot, now);
         }
         if at_rest && !done && self.count_pinned(host, slot, now) {
@@ -325,7 +325,7 @@ impl<S: Socket> Engine<S> {
             client.backend = Some(backend);
         }
         self.answer(host, slot, answered.out, answered.passed, now);
-        if self.draining.is_some() {
+        if self.clients_leave() {
             self.drain_if_idle(host, slot, now);
         }
         if done || answered.was_full {

@@ -8,6 +8,7 @@ use crate::engine::about::{ClientAbout, ClientSecret, ClientState, PeerAddress, 
 use crate::engine::backend::{Backend, PoolRef};
 use crate::engine::hand_over::HandOverKey;
 use crate::engine::message::{Event, NewClient, ToLoop};
+use crate::engine::succession::MovedClient;
 use crate::engine::table::Holder;
 use crate::engine::{
     BackendSeed, CancelRequest, Engine, Host, OwnProcessIds, Readiness, ServerAddressId, Socket,
@@ -44,6 +45,12 @@ struct Pipe {
 
 /// The engine's end of a connection.
 pub(in crate::engine) struct Fake(Arc<Mutex<Pipe>>);
+
+impl std::fmt::Debug for Fake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Fake")
+    }
+}
 
 impl Drop for Fake {
     fn drop(&mut self) {
@@ -117,6 +124,8 @@ pub(super) struct Asked {
     pub(super) mismatches: u32,
     pub(super) closed: Vec<String>,
     pub(super) told: Vec<SqlState>,
+    /// Clients that have left for a successor.
+    pub(super) given: Vec<MovedClient<Fake>>,
     /// Nobody can be told anything.
     pub(super) panics_when_told: bool,
     /// Wait and duration of slow transactions.
@@ -166,6 +175,9 @@ impl Host<Fake> for FakeHost<'_> {
             self.asked.received_at_cancel.push(pipe.lock().unwrap().from_engine.len());
         }
         self.asked.cancels.push(request);
+    }
+    fn give(&mut self, _: LoopId, client: MovedClient<Fake>) {
+        self.asked.given.push(client);
     }
     fn event(&mut self, event: Event<'_>) {
         match event {

@@ -1,0 +1,207 @@
+//! Clients come out of an engine, and into one.
+
+use std::sync::Arc;
+
+use super::{Arrival, ClientRecord, Departure, Giving, MovedClient, Stays, UnnamedRecord};
+use crate::engine::about::ClientState;
+use crate::engine::client::{Client, Record, parts_of_start};
+use crate::engine::host::Host;
+use crate::engine::names::{ClientStatement, ClientStatements};
+use crate::engine::pending_bytes::PendingBytes;
+use crate::engine::socket::{Socket, Token};
+use crate::engine::table::Engine;
+use crate::ids::Slot;
+use crate::pool::description::Seen;
+use crate::pool::statement::Unnamed;
+use crate::time::Time;
+
+impl<S: Socket> Engine<S> {
+    /// Clients go to the successor, `more` of them than have been asked for before.
+    pub(in crate::engine) fn give_clients(&mut self, more: usize) {
+        match &mut self.departure {
+            Departure::None => {
+                let candidates = self.clients.slots().into_iter().collect();
+                let giving = Giving { room: more, candidates, ..Giving::default() };
+                self.departure = Departure::ToSuccessor(Box::new(giving));
+            }
+            Departure::ToSuccessor(giving) => giving.room += more,
+            // The process ends: who is here is told so.
+            Departure::Goodbye(_) => {}
+        }
+    }
+
+    /// There is no successor any more.
+    pub(in crate::engine) fn keep_clients(&mut self) {
+        if matches!(self.departure, Departure::ToSuccessor(_)) {
+            self.departure = Departure::None;
+        }
+    }
+
+    /// All of them are looked at again: what kept one here may have ended by itself.
+    pub(in crate::engine) fn look_for_leavers(&mut self) {
+        if let Departure::ToSuccessor(giving) = &mut self.departure {
+            giving.candidates.extend(self.clients.slots());
+        }
+    }
+
+    /// A client may have come to rest.
+    pub(in crate::engine) fn may_leave(&mut self, slot: Slot) {
+        if let Departure::ToSuccessor(giving) = &mut self.departure {
+            giving.candidates.insert(slot);
+        }
+    }
+
+    /// Gives those that are at rest to the successor. To be called when answers have been written.
+    #[cold]
+    pub(in crate::engine) fn give_those_at_rest<H: Host<S>>(&mut self, host: &mut H) {
+        loop {
+            let Departure::ToSuccessor(giving) = &mut self.departure else { return };
+            if giving.room == 0 {
+                return;
+            }
+            let Some(slot) = giving.candidates.pop_first() else { return };
+            if giving.refused.contains(&slot) {
+                continue;
+            }
+            let Some(moved) = self.take_out(host, slot) else { continue };
+            if let Departure::ToSuccessor(giving) = &mut self.departure {
+                giving.room -= 1;
+            }
+            host.give(self.id, moved);
+        }
+    }
+
+    /// Takes a client out of this engine, if it is at rest and all that it is can be said.
+    fn take_out<H: Host<S>>(&mut self, host: &mut H, slot: Slot) -> Option<MovedClient<S>> {
+        let client = self.clients.get(slot)?;
+        let pool = self.pools[client.pool as usize].pool.clone();
+        let record = match client.to_record(&pool, self.process_ids.of(slot.index)) {
+            Ok(record) => record,
+            Err(Stays::ForNow) => return None,
+            Err(Stays::ForGood) => {
+                self.stays(slot);
+                return None;
+            }
+        };
+        host.unwatch(&client.socket, self.id);
+        if client.socket.holds_input() {
+            // It has said something that is no longer the kernel's.
+            if host.watch(&client.socket, Token::Client(slot)).is_err() {
+                self.close_unwatched(host, slot, record.since);
+            }
+            return None;
+        }
+        self.process_ids.give_back(slot.index);
+        let Client { socket, record: own, .. } = self.clients.remove(slot)?;
+        Some(MovedClient { socket, pool, permit: own._permit, record })
+    }
+
+    fn close_unwatched<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        self.close_client(host, slot, "its connection could not be watched", now);
+    }
+
+    /// The successor does not get this one.
+    fn stays(&mut self, slot: Slot) {
+        if let Departure::ToSuccessor(giving) = &mut self.departure {
+            giving.refused.insert(slot);
+        }
+    }
+
+    /// A client has come out of another engine, or comes back.
+    pub(in crate::engine) fn take_client<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        moved: MovedClient<S>,
+        arrival: Arrival,
+        now: Time,
+    ) {
+        let process = moved.record.process;
+        let client = self.client_from(moved, now);
+        let slot = self.clients.insert_with(|_| client);
+        self.process_ids.take_this(slot.index, process);
+        match arrival {
+            Arrival::BackFromSuccessor => self.stays(slot),
+            Arrival::FromPredecessor => self.may_leave(slot),
+        }
+        let Some(client) = self.clients.get(slot) else { return };
+        if host.watch(&client.socket, Token::Client(slot)).is_err() {
+            self.close_unwatched(host, slot, now);
+            return;
+        }
+        self.rearm(slot, now);
+        self.drain_if_idle(host, slot, now);
+    }
+
+    /// The client that a record tells of.
+    fn client_from(&mut self, moved: MovedClient<S>, now: Time) -> Client<S> {
+        let MovedClient { socket, pool, permit, record } = moved;
+        let ClientRecord {
+            process: _, // the caller gives it
+            secret,
+            about,
+            mode,
+            values,
+            start,
+            desired,
+            statements,
+            unnamed,
+            reads_sequences,
+            since,
+            schema_changes: _, // the host compares it: see [`crate::pool::SharedPool::schema_changed`]
+        } = record;
+        let basis = pool.basis_of_predecessor(&values);
+        let epoch = pool.schema_epoch_at(now);
+        let share = |settings| pool.interner().share(settings);
+        let (start, desired) = (share(start), share(desired));
+        let mut names = (!statements.is_empty()).then(|| {
+            Box::new(ClientStatements::new(self.hash_key, pool.statements.memory().clone()))
+        });
+        for told in statements {
+            let settings = share(told.settings);
+            let statement = pool.statements.to_be_made(&told.body, basis, &settings);
+            let named = ClientStatement {
+                statement,
+                serial: 1, // no answer is still to come that names it
+                prepared_in: None,
+                behind: false,
+                seen: Arc::new(Seen::of(told.told)),
+                epoch,
+            };
+            if let Some(names) = &mut names {
+                names.change(|names| names.insert(told.name, named));
+            }
+        }
+        let unnamed = unnamed.map(|UnnamedRecord { body, settings, told }| {
+            let told = told.map(|told| Arc::new(Seen::of(told)));
+            Unnamed::to_be_read(&body, share(settings), told, epoch)
+        });
+        Client {
+            socket,
+            backend: None,
+            input: PendingBytes::EMPTY,
+            output: PendingBytes::EMPTY,
+            statements: names,
+            unnamed,
+            bound: None,
+            pending_session: None,
+            since,
+            transaction_since: since,
+            deadline: 0,
+            armed: 0,
+            pool: self.view_of(&pool),
+            pins: parts_of_start(&start),
+            basis,
+            state: ClientState::Idle,
+            mode,
+            exclusive: false,
+            readable: false,
+            hung_up: false,
+            late: false,
+            reads_sequences,
+            held: false,
+            failed: false,
+            record: Box::new(Record { about, secret, start, _permit: permit }),
+            desired,
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! A new process takes the place of a running one, without a dropped connection.
+//!
+//! # Model
+//! ```text
+//!   predecessor                                successor
+//!   serves                                     finds it by its socket, gets its listening sockets
+//!   serves                                     starts: configuration, users, TLS, sockets, pools
+//!   accepts no more, gives clients at rest ──► serves: accepts, takes clients
+//!   serves those that stay, until they leave   passes cancel requests for them on
+//!   ends                                       serves
+//! ```
+//! Nothing is changed at the predecessor before the successor can serve: one that fails its start leaves
+//! all as it was. What each of them does is in [`giving`] and [`taking`], what they say in [`wire`], what a
+//! client takes along in [`record`]; [`hawser_core::engine::succession`] decides which clients may go.
+//!
+//! # Invariants
+//! * one process accepts at a time; the sockets are the same, so that nothing that waits for that is lost
+//! * a client is served by one process at a time: the predecessor keeps its copy of a client's socket,
+//!   unread, until the successor has said that it takes it
+//! * where the successor dies, the predecessor accepts again, and goes on with the clients that it has
+//! * a predecessor outlives nobody who may ask it for something: it ends after its own predecessor
+//!
+//! # Why two processes, and not exec
+//! The new one can fail its start while the old one serves. Sessions in TLS could not go over by exec either:
+//! rustls keeps their keys in its memory.
+
+pub mod giving;
+pub mod listeners;
+pub mod record;
+pub mod start;
+pub mod taking;
+pub mod wire;
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hawser_core::engine::succession::MovedClient;
+use hawser_core::ids::LoopId;
+use hawser_core::pool::Limits;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, watch};
+
+use crate::pools::PoolEntry;
+use crate::service::Service;
+use crate::socket::Conn;
+use listeners::{Inherited, Purpose};
+use taking::Predecessor;
+
+/// Which process clients connect to.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Standing {
+    /// The predecessor: this one is about to start.
+    Starting,
+    /// This one.
+    #[default]
+    Serving,
+    /// The successor, which has this process id.
+    Given(u32),
+}
+
+impl Standing {
+    /// Whether this process is the one.
+    pub fn serves(&self) -> bool {
+        *self == Self::Serving
+    }
+}
+
+/// A client that a loop gives away.
+pub type Given = (LoopId, MovedClient<Conn>);
+
+/// The process before this one, and the process after it.
+#[derive(Debug, Default)]
+pub struct Succession {
+    /// Which process clients connect to.
+    pub standing: watch::Sender<Standing>,
+    inherited: Mutex<Inherited>,
+    listening: Mutex<Vec<(Purpose, Arc<OwnedFd>)>>,
+    predecessor: Mutex<Option<Arc<Predecessor>>>,
+    gives: Mutex<Option<mpsc::UnboundedSender<Given>>>,
+    /// Who is about to be the successor.
+    candidate: Mutex<Option<u32>>,
+}
+
+/// What is left of a predecessor, for `hawser status`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PredecessorStatus {
+    /// Its process id.
+    pub pid: u32,
+    /// Its version.
+    pub version: String,
+    /// Clients that it still has.
+    pub clients: usize,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Puts other bounds on a pool's server connections in force.
+fn set_pool_limits(service: &Service, entry: &PoolEntry, limits: Limits) {
+    let due = {
+        let mut pool = entry.pool.lock();
+        if *pool.limits() == limits {
+            return;
+        }
+        pool.set_limits(limits, service.loops.now())
+    };
+    for _ in 0..due {
+        service.control.open(entry.pool.clone(), service.loops.least_loaded());
+    }
+}
+
+impl Succession {
+    /// Of a process that takes the place of another, whose sockets these are.
+    pub fn of_successor(inherited: Inherited) -> Self {
+        Self {
+            standing: watch::Sender::new(Standing::Starting),
+            inherited: Mutex::new(inherited),
+            ..Self::default()
+        }
+    }
+
+    /// The predecessor's socket for this, if it has one.
+    pub fn inherit(&self, purpose: &Purpose) -> Option<OwnedFd> {
+        locked(&self.inherited).take(purpose)
+    }
+
+    /// The predecessor's sockets that the service manager has passed.
+    pub fn inherit_passed(&self) -> Vec<(Purpose, OwnedFd)> {
+        locked(&self.inherited).take_passed()
+    }
+
+    /// This process listens on a socket, of which this is a duplicate.
+    pub fn listens(&self, purpose: Purpose, fd: Arc<OwnedFd>) {
+        locked(&self.listening).push((purpose, fd));
+    }
+
+    /// All that this process listens on.
+    fn listening(&self) -> Vec<(Purpose, Arc<OwnedFd>)> {
+        locked(&self.listening).clone()
+    }
+
+    /// Whether clients connect to this process.
+    pub fn serves(&self) -> bool {
+        self.standing.borrow().serves()
+    }
+
+    /// Whether clients connect to a successor.
+    pub fn is_given(&self) -> bool {
+        matches!(*self.standing.borrow(), Standing::Given(_))
+    }
+
+    /// A loop gives a client away. `Err`: there is nobody to take it.
+    pub fn give(&self, given: Given) -> Result<(), Box<Given>> {
+        match &*locked(&self.gives) {
+            Some(gives) => gives.send(given).map_err(|error| Box::new(error.0)),
+            None => Err(Box::new(given)),
+        }
+    }
+
+    /// The process before this one, while it still has clients.
+    pub fn predecessor(&self) -> Option<Arc<Predecessor>> {
+        locked(&self.predecessor).clone()
+    }
+}

@@ -1,0 +1,449 @@
+//! What a process does for its successor.
+//!
+//! # Model
+//! One conversation at a time, on a socket beside the control socket. Up to `Ready` nothing changes here.
+//! Then this process accepts no more, and its loops give clients away, at most [`UNDER_WAY_MAX`] each at a
+//! time: others go on here. Of each one its socket and its permit are kept until the successor has
+//! answered.
+//!
+//! # Server connections
+//! Those that are more than the clients that are left, or that nobody has used for [`UNUSED_AFTER`], are
+//! closed, and the successor, which opens so many fewer of a pool, is told how many there are. Where clients
+//! stay for longer than [`SHARED_AFTER`], each process has half of a pool's size at least.
+//!
+//! # Invariants
+//! * who asks is this process's user, or root
+//! * where the conversation ends before `Done`, this process accepts again, and takes back what was under
+//!   way, unless it has been told to end
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hawser_core::engine::ToLoop;
+use hawser_core::engine::succession::{Arrival, MovedClient};
+use hawser_core::ids::{LoopId, PoolId};
+use hawser_core::pool::Limits;
+use hawser_sys::stream::peer_uid;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+
+use super::record::{Bytes, Client, Pool};
+use super::wire::{FORMAT, Message, Reader, Writer, frame, split};
+use super::{Given, Standing, locked};
+use crate::cancel;
+use crate::peers::Received;
+use crate::pools::{PoolEntry, upkeep};
+use crate::service::{Phase, Service};
+use crate::socket::Conn;
+
+/// Clients of each loop that may be on their way: so long as one takes, its client waits.
+const UNDER_WAY_MAX: usize = 32;
+/// How often server connections are looked at.
+const TEND_PERIOD: Duration = Duration::from_millis(20);
+/// How long a server connection may be idle here.
+const UNUSED_AFTER: Duration = Duration::from_secs(1);
+/// After how long the clients that are left are taken for ones that stay.
+pub(super) const SHARED_AFTER: Duration = Duration::from_secs(5);
+/// How often the successor is told how many clients are left.
+const REST_PERIOD: Duration = Duration::from_secs(1);
+/// How long one who asks has to say what it wants.
+const HELLO_WAIT: Duration = Duration::from_secs(5);
+/// How long those who have connected have to log in, where the configuration sets no bound.
+const LOGIN_WAIT: Duration = Duration::from_secs(60);
+/// A pause after an error of accept(2).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Answers those who want to be the successor. Never ends.
+pub async fn answer(listener: UnixListener, service: Arc<Service>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                // By itself: the next one is to be told that this one is at it.
+                tokio::spawn(converse(service.clone(), stream));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "could not accept a connection of a successor");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// The place of who is about to be the successor.
+struct Candidacy(Arc<Service>);
+
+impl Candidacy {
+    fn of(service: &Arc<Service>, pid: u32) -> Result<Self, String> {
+        if service.phase() != Phase::Serving {
+            return Err("it is shutting down".to_owned());
+        }
+        // Who waits there would not learn of a RESUME that the successor is told.
+        if service.gates.some_paused() {
+            return Err("a database is paused: RESUME first".to_owned());
+        }
+        if !service.succession.serves() {
+            return Err("it has a successor already".to_owned());
+        }
+        let mut candidate = locked(&service.succession.candidate);
+        if let Some(other) = *candidate {
+            return Err(format!("process {other} is about to take its place already"));
+        }
+        *candidate = Some(pid);
+        Ok(Self(service.clone()))
+    }
+}
+
+impl Drop for Candidacy {
+    fn drop(&mut self) {
+        *locked(&self.0.succession.candidate) = None;
+    }
+}
+
+async fn converse(service: Arc<Service>, stream: UnixStream) {
+    let own = hawser_sys::process::effective_uid();
+    match peer_uid(&stream) {
+        Ok(uid) if uid == own || uid == 0 => {}
+        Ok(uid) => {
+            tracing::warn!(uid, "another user's process wants to take this one's place: refused");
+            return;
+        }
+        Err(error) => return tracing::warn!(%error, "a successor of an unknown user: refused"),
+    }
+    let (mut reader, writer) = split(stream);
+    let Ok(Ok((Message::Hello { format, version, pid }, _))) =
+        tokio::time::timeout(HELLO_WAIT, reader.next()).await
+    else {
+        return;
+    };
+    let candidacy = match format {
+        FORMAT => Candidacy::of(&service, pid),
+        _ => Err(format!("it speaks version {FORMAT} of the takeover's protocol, not {format}")),
+    };
+    let _candidacy = match candidacy {
+        Ok(candidacy) => candidacy,
+        Err(reason) => {
+            tracing::warn!(pid, version, reason, "a process cannot take this one's place");
+            let _ = writer.send(&Message::Refused { reason }, &[]).await;
+            return;
+        }
+    };
+    tracing::info!(pid, version, "a process starts that is to take this one's place");
+    if let Err(error) = welcome(&service, &writer).await {
+        return tracing::warn!(pid, %error, "the successor has gone: this process goes on");
+    }
+    match reader.next().await {
+        Ok((Message::Ready, _)) if service.phase() == Phase::Serving => {}
+        _ => {
+            return tracing::warn!(
+                pid,
+                "the successor has not come to serve: this process goes on"
+            );
+        }
+    }
+    Giving::new(service, writer, pid).run(reader).await;
+}
+
+async fn welcome(service: &Arc<Service>, writer: &Writer) -> io::Result<()> {
+    let listening = service.succession.listening();
+    let fds: Vec<_> = listening.iter().map(|(_, fd)| fd.as_fd()).collect();
+    let known = service.pools.all();
+    let welcome = Message::Welcome {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        listening: listening.iter().map(|(purpose, _)| purpose.clone()).collect(),
+        pools: known.iter().filter(|entry| may_go(entry)).map(|entry| record(entry)).collect(),
+    };
+    writer.send(&welcome, &fds).await
+}
+
+/// Whether clients of the pool may go over.
+fn may_go(entry: &PoolEntry) -> bool {
+    entry.key.replication.is_none() && !entry.key.shared && entry.client_count() > 0
+}
+
+/// Server connections of a pool.
+fn held(entry: &PoolEntry) -> u32 {
+    entry.pool.lock().total()
+}
+
+fn record(entry: &PoolEntry) -> Pool {
+    let key = &entry.key;
+    let pair = |(name, value): &(Box<[u8]>, Box<[u8]>)| (Bytes(name.clone()), Bytes(value.clone()));
+    Pool {
+        number: entry.pool.id.0,
+        database: key.database.clone(),
+        user: key.user.clone(),
+        connect_only: key.connect_only.iter().map(pair).collect(),
+        credentials: entry.route.load().login.credentials.to_record(),
+        held: held(entry),
+    }
+}
+
+/// A client that the successor has not answered for.
+struct UnderWay {
+    home: LoopId,
+    client: MovedClient<Conn>,
+}
+
+/// A conversation with the successor, from `Ready` on.
+struct Giving {
+    service: Arc<Service>,
+    writer: Writer,
+    pid: u32,
+    begun: Instant,
+    next: u64,
+    under_way: HashMap<u64, UnderWay>,
+    /// What the successor knows of each pool's server connections.
+    held: HashMap<PoolId, u32>,
+    /// How many it has taken, and how many it has not.
+    taken: u64,
+    kept: u64,
+    rest_at: Instant,
+    /// Pools have half of their size here.
+    shares: bool,
+}
+
+/// How a conversation ends.
+enum End {
+    /// Nobody is left here.
+    Done,
+    /// The successor is gone.
+    Alone(io::Error),
+}
+
+impl Giving {
+    fn new(service: Arc<Service>, writer: Writer, pid: u32) -> Self {
+        let now = Instant::now();
+        Self {
+            service,
+            writer,
+            pid,
+            begun: now,
+            next: 1,
+            under_way: HashMap::new(),
+            held: HashMap::new(),
+            taken: 0,
+            kept: 0,
+            rest_at: now,
+            shares: false,
+        }
+    }
+
+    async fn run(mut self, reader: Reader) {
+        let service = self.service.clone();
+        service.succession.standing.send_replace(Standing::Given(self.pid));
+        // From the main process of the unit, which this is: see sd_notify(3).
+        crate::serve::notify(&[sd_notify::NotifyState::MainPid(self.pid)]);
+        let (gives, given) = mpsc::unbounded_channel();
+        *locked(&service.succession.gives) = Some(gives);
+        let clients = service.limits.client_count();
+        tracing::info!(
+            pid = self.pid,
+            clients,
+            "the successor serves: clients go over as they are at rest"
+        );
+        let given_away = Message::Given { disabled: service.gates.disabled() };
+        let end = match self.writer.send(&given_away, &[]).await {
+            Ok(()) => {
+                service.loops.send_all(|| ToLoop::GiveClients(UNDER_WAY_MAX));
+                self.go_on(reader, given).await
+            }
+            Err(error) => End::Alone(error),
+        };
+        *locked(&service.succession.gives) = None;
+        match end {
+            End::Done => {
+                let (taken, pid) = (self.taken, self.pid);
+                tracing::info!(pid, taken, "the successor has all clients: this process ends");
+                let _ = self.writer.send(&Message::Done, &[]).await;
+                service.phase.send_if_modified(|phase| {
+                    let serving = *phase == Phase::Serving;
+                    *phase = (*phase).max(Phase::Draining);
+                    serving
+                });
+            }
+            End::Alone(error) => self.go_back(&error),
+        }
+    }
+
+    /// The successor has gone: this process serves as before, with those that it still has.
+    fn go_back(self, error: &io::Error) {
+        let service = &self.service;
+        service.loops.send_all(|| ToLoop::KeepClients);
+        for (_, UnderWay { home, client }) in self.under_way {
+            give_back(service, home, client);
+        }
+        if service.phase() != Phase::Serving {
+            return;
+        }
+        for entry in service.pools.all().iter().filter(|_| self.shares) {
+            super::set_pool_limits(service, entry, entry.pool.settings().limits.clone());
+        }
+        crate::serve::notify(&[sd_notify::NotifyState::MainPid(std::process::id())]);
+        let taken = self.taken;
+        tracing::error!(
+            pid = self.pid, taken, %error,
+            "the successor has gone, with the clients that it had taken: this process serves again"
+        );
+        service.succession.standing.send_replace(Standing::Serving);
+    }
+
+    async fn go_on(&mut self, reader: Reader, mut given: mpsc::UnboundedReceiver<Given>) -> End {
+        let mut incoming = reader.listen();
+        let mut tend = tokio::time::interval(TEND_PERIOD);
+        tend.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let end = loop {
+            let result = tokio::select! {
+                message = incoming.recv() => match message {
+                    Some(Ok((message, _))) => {
+                        self.hear(message);
+                        Ok(())
+                    }
+                    Some(Err(error)) => Err(error),
+                    None => Err(io::ErrorKind::UnexpectedEof.into()),
+                },
+                Some((home, client)) = given.recv() => self.send(home, client).await,
+                _ = tend.tick() => match self.tend().await {
+                    Ok(true) => break End::Done,
+                    Ok(false) => Ok(()),
+                    Err(error) => Err(error),
+                },
+            };
+            if let Err(error) = result {
+                break End::Alone(error);
+            }
+        };
+        given.close();
+        while let Ok((home, client)) = given.try_recv() {
+            give_back(&self.service, home, client);
+        }
+        end
+    }
+
+    /// Sends a client over.
+    async fn send(&mut self, home: LoopId, client: MovedClient<Conn>) -> io::Result<()> {
+        let id = client.pool.id;
+        if !self.held.contains_key(&id) {
+            let Some(entry) = self.service.pools.by_id(id) else {
+                give_back(&self.service, home, client); // (a pool that a client has is there)
+                return Ok(());
+            };
+            let pool = record(&entry);
+            self.held.insert(id, pool.held);
+            if let Err(error) = self.writer.send(&Message::Pool(pool), &[]).await {
+                give_back(&self.service, home, client);
+                return Err(error);
+            }
+        }
+        let number = self.next;
+        self.next += 1;
+        let record = Box::new(Client::of(&client.record, self.service.loops.now()));
+        let Some(frame) = frame(&Message::Client { number, pool: id.0, record }) else {
+            give_back(&self.service, home, client); // its statements are too long
+            self.room(home);
+            return Ok(());
+        };
+        let sent = self.writer.send_frame(&frame, &[client.socket.as_fd()]).await;
+        self.under_way.insert(number, UnderWay { home, client });
+        sent
+    }
+
+    /// One more client of a loop may be under way.
+    fn room(&self, home: LoopId) {
+        self.service.loops.send(home, ToLoop::GiveClients(1));
+    }
+
+    fn hear(&mut self, message: Message) {
+        match message {
+            Message::Taken { number } => {
+                if let Some(UnderWay { home, client }) = self.under_way.remove(&number) {
+                    self.taken += 1;
+                    drop(client); // the successor's socket is another descriptor of the same
+                    self.room(home);
+                }
+            }
+            Message::Kept { number, reason } => {
+                if let Some(UnderWay { home, client }) = self.under_way.remove(&number) {
+                    if self.kept == 0 {
+                        tracing::warn!(reason, "the successor does not take a client: it stays");
+                    }
+                    self.kept += 1;
+                    give_back(&self.service, home, client);
+                    self.room(home);
+                }
+            }
+            Message::Cancel { number, process, key } => {
+                let (service, writer) = (self.service.clone(), self.writer.clone());
+                tokio::spawn(async move {
+                    let request = Received::new(process, &key.0);
+                    cancel::in_this_service(&service, &request).await;
+                    let _ = writer.send(&Message::Cancelled { number }, &[]).await;
+                });
+            }
+            Message::Ending => {
+                tracing::info!("the successor has been told to end: so does this process");
+                self.service.phase.send_if_modified(|phase| {
+                    let serving = *phase == Phase::Serving;
+                    *phase = (*phase).max(Phase::Draining);
+                    serving
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// Closes server connections that nobody needs, and says what there is. Whether nobody is left.
+    async fn tend(&mut self) -> io::Result<bool> {
+        for entry in self.service.pools.all() {
+            let clients = u32::try_from(entry.client_count()).unwrap_or(u32::MAX);
+            let mut more = held(&entry).saturating_sub(clients);
+            upkeep::close_idle(&self.service, &entry.pool, |_, idle| {
+                let unneeded = more > 0 || idle >= UNUSED_AFTER;
+                more = more.saturating_sub(1);
+                unneeded
+            });
+            let (pool, count) = (entry.pool.id, held(&entry));
+            if let Some(told) = self.held.get_mut(&pool)
+                && *told != count
+            {
+                *told = count;
+                self.writer.send(&Message::Held { pool: pool.0, count }, &[]).await?;
+            }
+        }
+        if !self.shares && self.begun.elapsed() >= SHARED_AFTER {
+            self.shares = true;
+            for entry in self.service.pools.all() {
+                let limits = entry.pool.settings().limits.clone();
+                let half = Limits { size: limits.size.div_ceil(2), ..limits };
+                super::set_pool_limits(&self.service, &entry, half);
+            }
+        }
+        let clients = self.service.limits.client_count();
+        if clients == 0 && self.under_way.is_empty() && self.nobody_else() {
+            return Ok(true);
+        }
+        if self.rest_at.elapsed() >= REST_PERIOD {
+            self.rest_at = Instant::now();
+            self.writer.send(&Message::Rest { clients }, &[]).await?;
+        }
+        Ok(false)
+    }
+
+    /// Whether neither a connection that has not logged in yet needs this process, nor its own predecessor.
+    fn nobody_else(&self) -> bool {
+        let config = self.service.config.load();
+        let wait = config.reload.timeouts.client_login_timeout.get().unwrap_or(LOGIN_WAIT);
+        // (Consoles stay as long as they like: they are cut off then.)
+        let all_in = self.service.limits.connection_count() == 0 || self.begun.elapsed() >= wait;
+        all_in && self.service.succession.predecessor().is_none()
+    }
+}
+
+/// A client does not go over: its loop goes on with it.
+pub fn give_back(service: &Service, home: LoopId, client: MovedClient<Conn>) {
+    let arrival = Arrival::BackFromSuccessor;
+    service.loops.send(home, ToLoop::TakeClient(Box::new(client), arrival));
+}

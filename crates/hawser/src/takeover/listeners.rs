@@ -1,0 +1,146 @@
+//! Listening sockets, as they go from one process to its successor.
+//!
+//! # Invariants
+//! * a socket is the same in both processes: what waits in its queue to be accepted is lost by neither's end
+//! * the file of a unix socket is removed by the process that serves it, and by no other
+
+use std::future::Future;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use hawser_sys::listen::BoundPath;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use super::Standing;
+
+/// What a listening socket is for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "purpose")]
+pub enum Purpose {
+    /// Clients, at this address of the configuration.
+    Clients {
+        /// As it is shown.
+        address: String,
+    },
+    /// Clients, at a socket that the service manager has passed.
+    Passed {
+        /// Its name there.
+        name: String,
+    },
+    /// Metrics, health and the status page.
+    Pages {
+        /// Its address.
+        address: String,
+    },
+    /// `hawser status`.
+    Control {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// What the server's extension asks.
+    Extension {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// What a successor asks.
+    Takeover {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// Something that this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+/// The file of a unix socket.
+#[derive(Debug)]
+pub enum SocketPath {
+    /// The service manager's, which keeps it.
+    Kept,
+    /// This process's: removed when this is dropped.
+    Own(BoundPath),
+    /// The predecessor's, until that has given it.
+    Predecessors(PathBuf),
+}
+
+impl SocketPath {
+    /// The predecessor has given it.
+    pub fn is_given(&mut self) {
+        if let Self::Predecessors(path) = self {
+            // One that is no longer there is removed by nobody.
+            *self = BoundPath::of(path).map_or(Self::Kept, Self::Own);
+        }
+    }
+
+    /// The successor's from here on.
+    pub fn leave(self) {
+        if let Self::Own(path) = self {
+            path.leave();
+        }
+    }
+}
+
+/// The sockets of a predecessor that have not been taken yet.
+#[derive(Debug, Default)]
+pub struct Inherited(Vec<(Purpose, OwnedFd)>);
+
+impl Inherited {
+    /// From what came with the welcome.
+    pub fn new(purposes: Vec<Purpose>, fds: Vec<OwnedFd>) -> Self {
+        Self(purposes.into_iter().zip(fds).collect())
+    }
+
+    /// The socket of this purpose, if there is one.
+    pub fn take(&mut self, purpose: &Purpose) -> Option<OwnedFd> {
+        let at = self.0.iter().position(|(known, _)| known == purpose)?;
+        Some(self.0.swap_remove(at).1)
+    }
+
+    /// Those that the service manager had passed to the predecessor.
+    pub fn take_passed(&mut self) -> Vec<(Purpose, OwnedFd)> {
+        let all = std::mem::take(&mut self.0);
+        let (passed, rest) =
+            all.into_iter().partition(|(purpose, _)| matches!(purpose, Purpose::Passed { .. }));
+        self.0 = rest;
+        passed
+    }
+
+    /// Whether clients connect to it at one of these addresses, or by the service manager.
+    pub fn serves_any(&self, addresses: &[String]) -> bool {
+        self.0.iter().any(|(purpose, _)| match purpose {
+            Purpose::Clients { address } => addresses.contains(address),
+            Purpose::Passed { .. } => true,
+            _ => false,
+        })
+    }
+}
+
+/// Does the work of a listening socket as long as this process is the one that serves it: `work` is begun
+/// anew whenever that begins.
+pub async fn while_serving<W: Future<Output = ()>>(
+    mut standing: watch::Receiver<Standing>,
+    mut work: impl FnMut() -> io::Result<W>,
+) {
+    loop {
+        if standing.wait_for(Standing::serves).await.is_err() {
+            return;
+        }
+        let work = match work() {
+            Ok(work) => work,
+            Err(error) => return tracing::error!(%error, "a listening socket cannot be served"),
+        };
+        tokio::select! {
+            () = work => return,
+            _ = standing.wait_for(|standing| !standing.serves()) => {}
+        }
+    }
+}
+
+/// Where a successor asks, given the control socket.
+pub fn socket_path(control_socket: &Path) -> PathBuf {
+    let mut path = control_socket.as_os_str().to_owned();
+    path.push(".takeover");
+    path.into()
+}

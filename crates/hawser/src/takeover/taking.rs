@@ -1,0 +1,593 @@
+//! What a process does that takes the place of another.
+//!
+//! # Model
+//! ```text
+//!   find ─► Found ─► (the process starts, with its sockets) ─► ready ─► Taking ─► run
+//! ```
+//! The predecessor is found as `hawser status` finds it, by a socket beside the control socket. A client
+//! that it sends is made whole here, up to where nothing can fail any more; then the predecessor is told,
+//! and the client put into its loop, so that nobody serves it twice.
+//!
+//! # Where a client comes to
+//! Its process id says, as it does for cancel requests: a process with other loops finds it all the same.
+//!
+//! # Server connections
+//! As long as the predecessor has some of a pool, this process opens so many fewer, but one at least; half of
+//! its size, where the predecessor has clients that stay.
+//!
+//! # Limits
+//! `max_client_conn` and the like keep no client out that the predecessor had. While a database is paused
+//! there is no takeover.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use hawser_core::engine::ToLoop;
+use hawser_core::engine::succession::{Arrival, MovedClient};
+use hawser_core::ids::LoopId;
+use hawser_core::pool::Limits;
+use hawser_core::session::options::{Asked, Replication};
+use hawser_sys::process::{SocketFamily, effective_uid, socket_family};
+use hawser_sys::stream::{peer_uid, refuse_to_wait};
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::giving::SHARED_AFTER;
+use super::listeners::{Inherited, socket_path};
+use super::record::{Bytes, Client, NotTaken, Pool};
+use super::wire::{FORMAT, Message, Reader, Said, Writer, split};
+use super::{PredecessorStatus, locked, set_pool_limits};
+use crate::auth::secret::Secret;
+use crate::config::{AuthType, Config};
+use crate::dial::enter::Credentials;
+use crate::login::{Places, server_parameters};
+use crate::peers::own_process_ids;
+use crate::pools::{PoolEntry, Wanted};
+use crate::process::{account_to_become, place};
+use crate::service::{Phase, Service};
+use crate::socket::Conn;
+use crate::socket::stream::{Family, Link, Stream};
+
+/// How long the predecessor has to answer.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
+/// How long the servers of pools that will be needed have to say what they say at connect.
+const POOLS_WAIT: Duration = Duration::from_secs(5);
+
+/// Why a process cannot take the place of another.
+#[derive(Debug)]
+pub enum NotTakenOver {
+    /// None answers: where it was looked for, and why not the last.
+    NoneAnswers {
+        /// The sockets.
+        paths: Vec<PathBuf>,
+        /// Of the last.
+        source: io::Error,
+    },
+    /// It is another user's.
+    OtherUser {
+        /// The socket.
+        path: PathBuf,
+        /// The user.
+        uid: u32,
+    },
+    /// It does not want to be replaced.
+    Refused(String),
+    /// It listens on none of the configuration's addresses.
+    Another {
+        /// Its process id.
+        pid: u32,
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The conversation broke.
+    Broken(io::Error),
+}
+
+impl NotTakenOver {
+    /// Whether no process of this service runs.
+    pub fn is_alone(&self) -> bool {
+        matches!(self, Self::NoneAnswers { .. } | Self::Another { .. })
+    }
+}
+
+impl fmt::Display for NotTakenOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoneAnswers { paths, source } => {
+                let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+                write!(
+                    f,
+                    "no running Hawser answers at {}: {source}. Start one with hawser serve, or give \
+                     control_socket in [admin] as the running one has it",
+                    paths.join(", ")
+                )
+            }
+            Self::OtherUser { path, uid } => write!(
+                f,
+                "the process that answers at {} is of user {uid}: run this as the same user",
+                path.display()
+            ),
+            Self::Refused(reason) => write!(f, "the running Hawser is not replaced: {reason}"),
+            Self::Another { pid, path } => write!(
+                f,
+                "process {pid}, which answers at {}, listens on none of this configuration's addresses: \
+                 it is another service",
+                path.display()
+            ),
+            Self::Broken(error) => {
+                write!(f, "the running Hawser broke off: {error}. Its log says why")
+            }
+        }
+    }
+}
+
+impl std::error::Error for NotTakenOver {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::NoneAnswers { source, .. } | Self::Broken(source) => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// The process whose place this one is about to take.
+#[derive(Debug)]
+pub struct Found {
+    reader: Reader,
+    writer: Writer,
+    /// Its process id.
+    pub pid: u32,
+    /// Its version.
+    pub version: String,
+    pools: Vec<Pool>,
+}
+
+/// Where it may answer.
+fn places(config: &Config) -> Vec<PathBuf> {
+    let environment =
+        |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let mut sockets = Vec::new();
+    sockets.extend(config.start.admin.control_socket_path(environment));
+    if config.start.admin.control_socket.is_none() {
+        let user = config.start.process.user.as_deref();
+        let account = account_to_become(user).ok().flatten().map(|account| account.uid);
+        for uid in [Some(effective_uid()), account].into_iter().flatten() {
+            let candidates = place::candidates(uid).into_iter();
+            sockets.extend(candidates.map(|directory| directory.join("hawser.sock")));
+        }
+    }
+    let mut paths: Vec<PathBuf> = sockets.iter().map(|socket| socket_path(socket)).collect();
+    let mut seen = std::collections::HashSet::new();
+    paths.retain(|path| seen.insert(path.clone()));
+    paths
+}
+
+/// Finds the process whose place this one is to take, and gets its listening sockets. Within a runtime.
+///
+/// # Errors
+/// See [`NotTakenOver`].
+pub async fn find(config: &Config) -> Result<(Found, Inherited), NotTakenOver> {
+    let paths = places(config);
+    let mut last = io::ErrorKind::NotFound.into();
+    for path in &paths {
+        match UnixStream::connect(path).await {
+            Ok(stream) => return ask(config, path.clone(), stream).await,
+            Err(error) => last = error,
+        }
+    }
+    Err(NotTakenOver::NoneAnswers { paths, source: last })
+}
+
+async fn ask(
+    config: &Config,
+    path: PathBuf,
+    stream: UnixStream,
+) -> Result<(Found, Inherited), NotTakenOver> {
+    let uid = peer_uid(&stream).map_err(NotTakenOver::Broken)?;
+    let account = account_to_become(config.start.process.user.as_deref()).ok().flatten();
+    if uid != effective_uid() && Some(uid) != account.map(|account| account.uid) {
+        return Err(NotTakenOver::OtherUser { path, uid });
+    }
+    let (mut reader, writer) = split(stream);
+    let hello = Message::Hello {
+        format: FORMAT,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+    };
+    let answer = async {
+        writer.send(&hello, &[]).await?;
+        reader.next().await
+    };
+    let answer = tokio::time::timeout(ANSWER_WAIT, answer).await;
+    let answer = answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    match answer.map_err(NotTakenOver::Broken)? {
+        (Message::Welcome { version, pid, listening, pools }, fds) => {
+            let inherited = Inherited::new(listening, fds);
+            let own: Vec<_> = config.listen().iter().map(ToString::to_string).collect();
+            if !inherited.serves_any(&own) {
+                return Err(NotTakenOver::Another { pid, path });
+            }
+            tracing::info!(pid, version, "takes the place of a running process");
+            Ok((Found { reader, writer, pid, version, pools }, inherited))
+        }
+        (Message::Refused { reason }, _) => Err(NotTakenOver::Refused(reason)),
+        _ => Err(NotTakenOver::Broken(io::ErrorKind::InvalidData.into())),
+    }
+}
+
+/// A process that still has clients, as the rest of this one sees it.
+#[derive(Debug)]
+pub struct Predecessor {
+    pid: u32,
+    version: String,
+    clients: AtomicUsize,
+    next: AtomicU64,
+    cancels: mpsc::UnboundedSender<(u64, u32, Bytes)>,
+    asked: Mutex<HashMap<u64, oneshot::Sender<()>>>,
+}
+
+impl Predecessor {
+    /// For `hawser status`.
+    pub fn status(&self) -> PredecessorStatus {
+        PredecessorStatus {
+            pid: self.pid,
+            version: self.version.clone(),
+            clients: self.clients.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Has a cancel request dealt with there, if it is for a client of its, and returns once it has been, or
+    /// `within` has passed.
+    pub async fn cancel(&self, process: u32, key: &[u8], within: Duration) {
+        let (done, answered) = oneshot::channel();
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        locked(&self.asked).insert(number, done);
+        if self.cancels.send((number, process, key.into())).is_ok() {
+            // It has gone, and its clients with it, if this ends sooner.
+            let _ = tokio::time::timeout(within, answered).await;
+        }
+        locked(&self.asked).remove(&number);
+    }
+}
+
+/// A pool whose clients come.
+struct Coming {
+    pool: Pool,
+    entry: Arc<PoolEntry>,
+    /// Changes of the schema that the predecessor has known.
+    schema_changes: Option<u64>,
+}
+
+/// A conversation with the predecessor.
+pub struct Taking {
+    service: Arc<Service>,
+    incoming: mpsc::UnboundedReceiver<Said>,
+    writer: Writer,
+    predecessor: Arc<Predecessor>,
+    cancels: mpsc::UnboundedReceiver<(u64, u32, Bytes)>,
+    pools: HashMap<u32, Coming>,
+    begun: Instant,
+    taken: u64,
+}
+
+impl Found {
+    /// Says that this process can serve. From when this returns on it does: the predecessor accepts no more.
+    ///
+    /// # Errors
+    /// The predecessor does not give its place.
+    pub async fn ready(self, service: &Arc<Service>) -> Result<Taking, NotTakenOver> {
+        let Self { reader, writer, pid, version, pools } = self;
+        let (sender, cancels) = mpsc::unbounded_channel();
+        let predecessor = Predecessor {
+            pid,
+            version,
+            clients: AtomicUsize::new(0),
+            next: AtomicU64::new(1),
+            cancels: sender,
+            asked: Mutex::default(),
+        };
+        let predecessor = Arc::new(predecessor);
+        let service = service.clone();
+        let mut taking = Taking {
+            service,
+            incoming: reader.listen(),
+            writer,
+            predecessor,
+            cancels,
+            pools: HashMap::new(),
+            begun: Instant::now(),
+            taken: 0,
+        };
+        let prepare = async {
+            for pool in pools {
+                taking.expect(pool).await;
+            }
+        };
+        // One whose server does not answer now is served as it would be without a takeover.
+        let _ = tokio::time::timeout(POOLS_WAIT, prepare).await;
+        let given = async {
+            taking.writer.send(&Message::Ready, &[]).await?;
+            loop {
+                match taking.incoming.recv().await {
+                    Some(Ok((Message::Given { disabled }, _))) => return Ok(disabled),
+                    Some(Ok((Message::Unknown, _))) => {}
+                    Some(Ok(_)) => return Err(io::ErrorKind::InvalidData.into()),
+                    Some(Err(error)) => return Err(error),
+                    None => return Err(io::ErrorKind::UnexpectedEof.into()),
+                }
+            }
+        };
+        let given = tokio::time::timeout(ANSWER_WAIT, given).await;
+        let disabled = given
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+            .map_err(NotTakenOver::Broken)?;
+        disabled.iter().for_each(|database| taking.service.gates.disable(database));
+        *locked(&taking.service.succession.predecessor) = Some(taking.predecessor.clone());
+        Ok(taking)
+    }
+}
+
+impl Taking {
+    /// Takes clients until the predecessor has none.
+    pub async fn run(mut self) {
+        let service = self.service.clone();
+        let mut phase = service.phase.subscribe();
+        let mut ending = false;
+        let end = loop {
+            let result = tokio::select! {
+                message = self.incoming.recv() => match message {
+                    Some(Ok((Message::Done, _))) => break Ok(()),
+                    Some(Ok((message, fds))) => self.hear(message, fds).await,
+                    Some(Err(error)) => Err(error),
+                    None => Err(io::ErrorKind::UnexpectedEof.into()),
+                },
+                Some((number, process, key)) = self.cancels.recv() => {
+                    self.writer.send(&Message::Cancel { number, process, key }, &[]).await
+                }
+                () = is_told_to_end(&mut phase), if !ending => {
+                    ending = true;
+                    self.writer.send(&Message::Ending, &[]).await
+                }
+            };
+            if let Err(error) = result {
+                break Err(error);
+            }
+        };
+        *locked(&service.succession.predecessor) = None;
+        locked(&self.predecessor.asked).clear();
+        for coming in self.pools.values() {
+            limit(&service, &coming.entry, 0, Least::One);
+        }
+        let (pid, clients) = (self.predecessor.pid, self.taken);
+        match end {
+            Ok(()) => {
+                tracing::info!(pid, clients, "the predecessor has given all clients, and ends")
+            }
+            Err(error) => tracing::warn!(pid, clients, %error, "the predecessor has ended"),
+        }
+    }
+
+    /// Makes a pool whose clients will come, if there can be one.
+    async fn expect(&mut self, pool: Pool) {
+        let number = pool.number;
+        if let Some(coming) = make_pool(&self.service, &pool).await {
+            self.pools.insert(number, coming);
+            self.share(number);
+        }
+    }
+
+    async fn hear(&mut self, message: Message, fds: Vec<OwnedFd>) -> io::Result<()> {
+        match message {
+            Message::Pool(pool) => {
+                if let Some(known) = self.pools.get_mut(&pool.number) {
+                    known.pool.held = pool.held;
+                    self.share(pool.number);
+                } else {
+                    self.expect(pool).await;
+                }
+            }
+            Message::Client { number, pool, record } => {
+                let fd = fds.into_iter().next();
+                self.take(number, pool, &record, fd).await?;
+            }
+            Message::Cancelled { number } => {
+                if let Some(done) = locked(&self.predecessor.asked).remove(&number) {
+                    let _ = done.send(());
+                }
+            }
+            Message::Held { pool, count } => {
+                if let Some(known) = self.pools.get_mut(&pool) {
+                    known.pool.held = count;
+                }
+                self.share(pool);
+            }
+            Message::Rest { clients } => {
+                self.predecessor.clients.store(clients, Ordering::Relaxed);
+                // A reload has given them what the configuration says.
+                self.pools.keys().for_each(|pool| self.share(*pool));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Leaves the predecessor the server connections of a pool that it has.
+    fn share(&self, pool: u32) {
+        let least = match self.begun.elapsed() < SHARED_AFTER {
+            true => Least::One,
+            false => Least::Half,
+        };
+        if let Some(coming) = self.pools.get(&pool) {
+            limit(&self.service, &coming.entry, coming.pool.held, least);
+        }
+    }
+
+    /// Takes a client, or says why not.
+    async fn take(
+        &mut self,
+        number: u64,
+        pool: u32,
+        record: &Client,
+        fd: Option<OwnedFd>,
+    ) -> io::Result<()> {
+        // One that had no client for a while is forgotten.
+        if let Some(coming) = self.pools.get(&pool)
+            && self.service.pools.by_id(coming.entry.pool.id).is_none()
+        {
+            let known = coming.pool.clone();
+            self.expect(known).await;
+        }
+        match self.make(pool, record, fd) {
+            Ok((home, client)) => {
+                // First: from here on the predecessor does nothing with it any more.
+                self.writer.send(&Message::Taken { number }, &[]).await?;
+                self.taken += 1;
+                let arrival = Arrival::FromPredecessor;
+                self.service.loops.send(home, ToLoop::TakeClient(Box::new(client), arrival));
+                Ok(())
+            }
+            Err(reason) => self.writer.send(&Message::Kept { number, reason }, &[]).await,
+        }
+    }
+
+    /// The client that a record tells of, and its loop.
+    fn make(
+        &mut self,
+        pool: u32,
+        record: &Client,
+        fd: Option<OwnedFd>,
+    ) -> Result<(LoopId, MovedClient<Conn>), String> {
+        let service = &self.service;
+        let coming = self
+            .pools
+            .get_mut(&pool)
+            .ok_or("its database and user are not in this configuration")?;
+        let entry = &coming.entry;
+        let moved = record.to_record(service.loops.now());
+        let moved = moved.map_err(|error: NotTaken| error.to_string())?;
+        if moved.mode != *locked(&entry.mode) {
+            return Err("its database has another pool_mode in this configuration".to_owned());
+        }
+        let config = service.config.load();
+        let count = u16::try_from(service.loops.count()).unwrap_or(u16::MAX);
+        let own = own_process_ids(config.start.process.peer_id, 0);
+        let home = own.loop_of(moved.process, count);
+        let home = home.ok_or("its process id is not one of this pooler's (peer_id)")?;
+        let fd = fd.ok_or("it came without its socket")?;
+        let socket = conn(service, record, fd).map_err(|error| error.to_string())?;
+        // What the predecessor knows to have changed is not to be answered with what is older.
+        if coming.schema_changes != Some(moved.schema_changes) {
+            coming.schema_changes = Some(moved.schema_changes);
+            entry.pool.schema_changed();
+        }
+        let user = record.user().unwrap_or(&entry.key.user);
+        let permit = Places::of_moved(
+            service.limits.take_over(&entry.key.database, user),
+            entry.enter(),
+            service.loops.seat_at(home),
+        );
+        Ok((home, MovedClient { socket, pool: entry.pool.clone(), permit, record: moved }))
+    }
+}
+
+async fn is_told_to_end(phase: &mut watch::Receiver<Phase>) {
+    let _ = phase.wait_for(|phase| *phase != Phase::Serving).await;
+}
+
+/// The client's connection, looked after as one that was accepted here.
+fn conn(service: &Service, record: &Client, fd: OwnedFd) -> io::Result<Conn> {
+    // (io_uring of the predecessor's may have it wait.)
+    refuse_to_wait(&fd)?;
+    let family = match socket_family(&fd)? {
+        SocketFamily::Internet => Family::Tcp,
+        SocketFamily::Unix => Family::Unix,
+        SocketFamily::Other => return Err(io::ErrorKind::Unsupported.into()),
+    };
+    let mut link = Link::accepted(fd, family);
+    if family == Family::Tcp {
+        let config = service.config.load();
+        let wanted = config.reload.network.congestion;
+        service.dialler.congestion.apply(&mut link, wanted, &"clients");
+        if record.is_mptcp() {
+            service.dialler.mptcp.accepted(&mut link);
+        }
+    }
+    let (conn, _none_is_early) = Stream::Plain(link).into_conn()?;
+    Ok(conn)
+}
+
+/// As long as the predecessor has so many server connections of a pool, this process opens fewer, but `least`
+/// of its size at least.
+fn limit(service: &Service, entry: &PoolEntry, held: u32, least: Least) {
+    let limits = entry.pool.settings().limits.clone();
+    let floor = match least {
+        Least::One => limits.size.min(1),
+        Least::Half => limits.size.div_ceil(2),
+    };
+    let size = limits.size.saturating_sub(held).max(floor);
+    set_pool_limits(service, entry, Limits { size, min_size: limits.min_size.min(size), ..limits });
+}
+
+/// What a pool has here, however much of it the predecessor has.
+#[derive(Clone, Copy)]
+enum Least {
+    /// A server connection: the rest comes soon.
+    One,
+    /// Half of its size: the predecessor has clients that stay, and takes no more than the other half.
+    Half,
+}
+
+/// A pool for the clients of one of the predecessor's, and what its server says at connect, if it answers.
+/// `None`: the configuration has none.
+async fn make_pool(service: &Arc<Service>, pool: &Pool) -> Option<Coming> {
+    let config = service.config.load_full();
+    let found = config.database(&pool.database)?;
+    if found.is_shared_by_users()
+        || (config.auth_type() == AuthType::Any && found.forced_user.is_none())
+    {
+        return None;
+    }
+    let access = service.access.load();
+    let credentials = match &found.forced_user {
+        Some(forced) => access.credentials_of(forced, &found.name).ok()?,
+        None if !matches!(access.secret(&pool.user), None | Some(Secret::None)) => {
+            let own = access.credentials(&pool.user);
+            own.learn(&pool.credentials);
+            own
+        }
+        None => Arc::new(Credentials::of_record(&pool.credentials)),
+    };
+    let connect_only: Vec<Asked> = pool
+        .connect_only
+        .iter()
+        .map(|(name, value)| Asked { name: name.0.clone(), value: value.0.clone() })
+        .collect();
+    let wanted = Wanted {
+        database: &pool.database,
+        user: &pool.user,
+        connect_only: &connect_only,
+        replication: Replication::None,
+        credentials,
+    };
+    let entry = service.pools.get_or_create(&service.config, &config, found, &wanted).ok()?;
+    if entry.key.user != pool.user {
+        return None; // another user is forced upon its clients now
+    }
+    service.gates.pause_pool(&pool.database, || entry.pool.lock().pause());
+    let coming = Coming { pool: pool.clone(), entry, schema_changes: None };
+    // What functions do to sessions is known then, too.
+    if server_parameters(service, &coming.entry).await.is_err() {
+        tracing::warn!(
+            database = pool.database,
+            user = pool.user,
+            "its server does not answer yet: clients that come wait for it"
+        );
+    }
+    Some(coming)
+}

@@ -1,0 +1,438 @@
+"""An upgrade without a dropped connection: a new process takes the place of the running one."""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import struct
+import subprocess
+import time
+
+from harness import messages as m
+from harness.pooler import binary
+from harness.suite import Background, equal, limit, pooler_only, until
+from harness.wire import ServerError
+
+SAME_FOR_ALL_SERVERS = True
+
+
+def status(pooler):
+    """What the process that serves says, or None."""
+    socket_path = pooler.directory / "hawser.sock"
+    ran = subprocess.run([binary(), "status", "--json", "--socket", socket_path], capture_output=True, text=True, timeout=10)
+    return json.loads(ran.stdout) if ran.returncode == 0 else None
+
+
+def spawn(pooler, command="takeover", config=None):
+    with open(pooler.log, "ab") as log:
+        return subprocess.Popen([binary(), command, "-c", str(config or pooler.config)], cwd=pooler.directory,
+                                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+
+
+def serves(pooler, pid):
+    said = status(pooler)
+    return said and said["pid"] == pid and said["state"] == "ready"
+
+
+def take_over(pooler):
+    """A new process serves. Returns the old one, which may still have clients."""
+    old, new = pooler.process, spawn(pooler)
+    until(lambda: serves(pooler, new.pid) or new.poll() is not None, "that the new process serves", 30)
+    assert new.poll() is None, f"the new process ended with {new.returncode}:\n{pooler.tail()}"
+    pooler.process = new
+    return old
+
+
+def ended(pooler, old, seconds=20):
+    try:
+        code = old.wait(seconds)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"the old process still runs:\n{pooler.tail()}") from None
+    equal(code, 0, "exit code of the old process")
+
+
+@contextlib.contextmanager
+def reaped(*processes):
+    """Whatever a test found, no process stays."""
+    try:
+        yield
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+def serving_pid(target):
+    """Of the process that a new client comes to."""
+    return status(target.pooler)["pid"]
+
+
+@pooler_only
+@limit(60)
+def test_clients_go_on_with_all_that_their_sessions_are(env):
+    with env.pooler_with(pool_size=3) as target:
+        client = env.connect(target, application_name="kept", options="-c work_mem=5MB")
+        client.execute("set timezone to 'Asia/Tokyo'; set my.own to 'x''y'; set search_path to pg_catalog, public")
+        client.extended("select $1::int + 1 as more, current_setting('my.own')", ["41"], name="named")
+        client.exchange(m.parse("select 'unnamed' where $1 > 0", types=(23,)), m.SYNC)
+        before = client.exchange(m.describe_statement("named"), m.SYNC)
+        by_socket = env.connect(target, host=target.socket_dir, application_name="by socket")
+        by_socket.execute("set work_mem to '7MB'")
+        old = take_over(target.pooler)
+        with reaped(old):
+            ended(target.pooler, old)
+            equal([message.body for message in client.exchange(m.describe_statement("named"), m.SYNC).messages],
+                  [message.body for message in before.messages])
+            ran = client.exchange(m.bind("named", values=["1"]), m.execute(), m.SYNC)
+            equal(ran.rows, [("2", "x'y")])
+            equal(client.exchange(m.bind("", values=["1"]), m.execute(), m.SYNC).rows, [("unnamed",)])
+            for name, value in {"application_name": "kept", "timezone": "Asia/Tokyo", "work_mem": "5MB", "my.own": "x'y",
+                                "search_path": "pg_catalog, public"}.items():
+                equal(client.value(f"show {name}"), value, name)
+            client.execute("reset all")
+            equal((client.value("show application_name"), client.value("show work_mem")), ("kept", "5MB"))
+            equal(client.attempt("prepare named as select 1").sqlstate, "42P05")
+            equal((by_socket.value("show work_mem"), by_socket.value("show application_name")), ("7MB", "by socket"))
+            equal(env.connect(target, host=target.socket_dir).value("select 'new by socket'"), "new by socket")
+            equal(env.connect(target).value("select 'new'"), "new")
+            equal(target.pooler.http("/readyz")[0], 200)
+
+
+@pooler_only
+@limit(60)
+def test_a_cancel_request_finds_a_client_that_went_over(env):
+    with env.pooler_with() as target:
+        client = env.connect(target)
+        client.value("select 1")
+        old = take_over(target.pooler)
+        with reaped(old):
+            ended(target.pooler, old)
+            client.send(m.query("select pg_sleep(20) /* after the move */"))
+            env.cluster.wait_for_backends("query like '%after the move%' and state = 'active' and pid <> pg_backend_pid()", 1)
+            client.cancel(target)
+            equal(client.collect().sqlstate, "57014")
+            equal(client.value("select 1"), "1")
+
+
+def pgbench(env, target, clients, seconds, *arguments):
+    return env.program("pgbench", "-n", "-c", clients, "-j", 2, "-T", seconds, *arguments, database="app", target=target,
+                       timeout=seconds + 90)
+
+
+def without_errors(done):
+    assert "aborted" not in done.stderr and "error" not in done.stderr.lower(), done.stderr
+    failed = re.search(r"number of failed transactions: (\d+)", done.stdout)
+    assert not failed or failed.group(1) == "0", done.stdout
+
+
+@pooler_only
+@limit(180)
+def test_pgbench_goes_on_across_three_takeovers(env):
+    clients = int(os.environ.get("TAKEOVER_CLIENTS", 100))
+    with env.pooler_with(pool_size=10, max_client_conn=clients + 50, query_wait_timeout="60s") as target:
+        if env.server().value("select to_regclass('pgbench_accounts')") is None:
+            env.program("pgbench", "-i", "-s", "1", "-q", database="app", target=target)
+        for mode in ("prepared", "simple"):
+            load = Background(lambda mode=mode: pgbench(env, target, clients, 20, "-M", mode, "-S"))
+            time.sleep(2)
+            most = 0
+            for _ in range(3):
+                old = take_over(target.pooler)
+                with reaped(old):
+                    until(lambda: old.poll() is not None, "that the old process has no client any more", 60)
+                    ended(target.pooler, old)
+                most = max(most, int(env.server().value("select count(*) from pg_stat_activity where usename = 'app'")))
+            without_errors(load.join(120))
+            assert most <= 11, f"{most} server connections for pool_size = 10"
+
+
+@pooler_only
+@limit(60)
+def test_a_transaction_goes_on_where_it_is_and_its_client_goes_over_after_it(env):
+    with env.pooler_with() as target:
+        client, other = env.connect(target), env.connect(target)
+        client.execute("begin; set local work_mem to '3MB'; declare c cursor for select generate_series(1, 3)")
+        old = take_over(target.pooler)
+        with reaped(old):
+            equal(other.value("select 1"), "1")
+            equal(client.value("fetch c"), "1")
+            equal(client.value("show work_mem"), "3MB")
+            assert old.poll() is None, "the old process ended with a transaction open"
+            client.execute("commit")
+            ended(target.pooler, old)
+            equal(client.value("select 'after'"), "after")
+
+
+@pooler_only
+@limit(60)
+def test_clients_in_tls_stay_with_the_old_process_until_they_leave(env):
+    with env.pooler_with() as target:
+        encrypted = env.connect(target, tls=env.tls(), hostname="localhost")
+        plain = env.connect(target)
+        encrypted.execute("set work_mem to '3MB'")
+        old = take_over(target.pooler)
+        with reaped(old):
+            for _ in range(3):
+                equal((encrypted.value("show work_mem"), plain.value("select 1")), ("3MB", "1"))
+            until(lambda: status(target.pooler)["predecessor"] == {"pid": old.pid, "version": status(target.pooler)["version"],
+                                                                   "clients": 1}, "that status tells of the old process")
+            encrypted.send(m.query("select pg_sleep(20) /* in the old one */"))
+            env.cluster.wait_for_backends("query like '%in the old one%' and state = 'active' and pid <> pg_backend_pid()", 1)
+            encrypted.cancel(target)
+            equal(encrypted.collect().sqlstate, "57014", "a cancel request that comes to the new process")
+            equal(env.connect(target, tls=env.tls(), hostname="localhost").value("select 'new'"), "new")
+            encrypted.close()
+            ended(target.pooler, old)
+            equal(status(target.pooler)["predecessor"], None)
+
+
+@pooler_only
+@limit(60)
+def test_what_pins_and_what_listens_stays_and_nothing_is_lost(env):
+    with env.pooler_with() as target:
+        listener, pinned, other = env.connect(target), env.connect(target), env.connect(target)
+        listener.execute("listen there")
+        pinned.execute("create temp table mine as select 5 as five")
+        old = take_over(target.pooler)
+        with reaped(old):
+            for n in range(3):
+                other.execute(f"notify there, '{n}'")
+            until(lambda: listener.value("select 1") and len(listener.notifications) == 3, "the notifications")
+            equal([payload for _, _, payload in listener.notifications], ["0", "1", "2"])
+            equal(pinned.value("select five from mine"), "5")
+            assert old.poll() is None
+            pinned.execute("drop table mine")
+            listener.execute("unlisten *")
+            ended(target.pooler, old)
+            equal((pinned.value("select 1"), listener.value("select 2")), ("1", "2"))
+
+
+@pooler_only
+@limit(60)
+def test_one_that_fails_its_start_leaves_all_as_it_was(env):
+    with env.pooler_with() as target:
+        client = env.connect(target)
+        bad = target.pooler.directory / "bad.toml"
+        good = target.pooler.config.read_text()
+        elsewhere = target.pooler.directory / "elsewhere"
+        elsewhere.mkdir()
+        other_port = good.replace(f"127.0.0.1:{target.port}", "127.0.0.1:1").replace(f"[::1]:{target.port}", "[::1]:1")
+        for text, why in ((good + "\nnonsense = 1\n", "nonsense"),
+                          (good.replace("userlist.txt", "nowhere.txt"), "nowhere.txt"),
+                          (re.sub(r'(?m)^(address = )\[', r'\1["192.0.2.1:9", ', good, count=1), "192.0.2.1:9"),
+                          (other_port.replace(f'{target.pooler.directory}"]', f'{elsewhere}"]'), "another service")):
+            bad.write_text(text)
+            mark = target.pooler.log.stat().st_size
+            new = spawn(target.pooler, config=bad)
+            with reaped(new):
+                equal(new.wait(20), 1, why)
+            assert why in target.pooler.text(mark), target.pooler.text(mark)
+            equal((client.value("select 1"), env.connect(target).value("select 2")), ("1", "2"))
+            equal(serving_pid(target), target.pooler.process.pid)
+        equal(env.connect(target, host=target.socket_dir).value("select 'by socket'"), "by socket")
+        equal(target.pooler.http("/readyz")[0], 200)
+        # And it can be replaced after that.
+        old = take_over(target.pooler)
+        with reaped(old):
+            ended(target.pooler, old)
+            equal(client.value("select 3"), "3")
+
+
+@pooler_only
+@limit(60)
+def test_without_a_running_process_there_is_nothing_to_take_over(env):
+    with env.pooler_with(start=False) as target:
+        ran = subprocess.run([binary(), "takeover", "-c", target.pooler.config], cwd=target.pooler.directory,
+                             capture_output=True, text=True, timeout=20)
+        equal(ran.returncode, 1)
+        assert "no running Hawser answers at" in ran.stderr and "hawser.sock.takeover" in ran.stderr, ran.stderr
+
+
+@pooler_only
+@limit(60)
+def test_where_the_new_process_dies_the_old_one_serves_again(env):
+    with env.pooler_with() as target:
+        encrypted = env.connect(target, tls=env.tls(), hostname="localhost")
+        gone = env.connect(target)
+        old = take_over(target.pooler)
+        new = target.pooler.process
+        with reaped(new):
+            equal(gone.value("select 1"), "1")
+            until(lambda: status(target.pooler)["predecessor"]["clients"] == 1, "that the other client has gone over")
+            new.kill()
+            new.wait()
+            target.pooler.process = old
+            until(lambda: serves(target.pooler, old.pid), "that the old process serves again")
+            equal(encrypted.value("select 2"), "2")
+            equal(env.connect(target).value("select 3"), "3")
+            equal(env.connect(target, host=target.socket_dir).value("select 4"), "4")
+            equal(target.pooler.http("/readyz")[0], 200)
+        encrypted.close()
+        old = take_over(target.pooler)
+        with reaped(old):
+            ended(target.pooler, old)
+
+
+class Asking:
+    """One who wants to be the successor, and goes no further."""
+
+    def __init__(self, pooler, version=1):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(10)
+        self.sock.connect(str(pooler.directory / "hawser.sock.takeover"))
+        self.say(type="Hello", format=version, version="0", pid=4711)
+        self.answer = self.hear()
+
+    def say(self, **message):
+        text = json.dumps(message).encode()
+        self.sock.sendall(struct.pack(">I", len(text)) + text)
+
+    def hear(self, kind=None):
+        """The next message, of this kind."""
+        while True:
+            (length,) = struct.unpack(">I", self._receive(4))
+            message = json.loads(self._receive(length))
+            if kind in (None, message["type"]):
+                return message
+
+    def _receive(self, length):
+        data = b""
+        while len(data) < length:
+            part, fds, *_ = socket.recv_fds(self.sock, length - len(data), 64)
+            assert part, "the connection ended"
+            for fd in fds:
+                os.close(fd)
+            data += part
+        return data
+
+
+@pooler_only
+@limit(60)
+def test_of_two_at_once_the_second_is_refused(env):
+    with env.pooler_with() as target:
+        client = env.connect(target)
+        first = Asking(target.pooler)
+        equal(first.answer["type"], "Welcome")
+        mark = target.pooler.log.stat().st_size
+        second = spawn(target.pooler)
+        with reaped(second):
+            equal(second.wait(20), 1)
+        said = "the running Hawser is not replaced: process 4711 is about to take its place already"
+        assert said in target.pooler.text(mark), target.pooler.text(mark)
+        other = Asking(target.pooler, version=99)
+        equal(other.answer["type"], "Refused")
+        assert "version 1 of the takeover's protocol, not 99" in other.answer["reason"], other.answer
+        first.sock.close()
+        until(lambda: "has not come to serve" in target.pooler.text(mark), "that the first has gone")
+        equal((client.value("select 1"), env.connect(target).value("select 2")), ("1", "2"))
+        old = take_over(target.pooler)
+        with reaped(old):
+            ended(target.pooler, old)
+
+
+@pooler_only
+@limit(60)
+def test_clients_that_were_on_their_way_when_the_new_process_died_go_on(env):
+    with env.pooler_with() as target:
+        clients = [env.connect(target, application_name=f"client {n}") for n in range(5)]
+        for client in clients:
+            client.extended("select $1::int", ["1"], name="mine")
+        successor = Asking(target.pooler)
+        successor.say(type="Ready")
+        successor.hear("Given")
+        for _ in clients:  # it answers for none of them
+            successor.hear("Client")
+        successor.sock.close()
+        until(lambda: serves(target.pooler, target.pooler.process.pid), "that the process serves again")
+        for n, client in enumerate(clients):
+            equal(client.value("show application_name"), f"client {n}")
+            equal(client.exchange(m.bind("mine", values=["7"]), m.execute(), m.SYNC).rows, [("7",)])
+        equal(env.connect(target).value("select 'new'"), "new")
+
+
+@pooler_only
+@limit(60)
+def test_clients_that_the_new_process_does_not_take_stay_until_they_leave(env):
+    """As a version does that does not know what a client's session needs."""
+    with env.pooler_with() as target:
+        client = env.connect(target, application_name="kept")
+        successor = Asking(target.pooler)
+        successor.say(type="Ready", later="what this version does not know")
+        successor.hear("Given")
+        successor.say(type="Dream")
+        number = successor.hear("Client")["number"]
+        successor.say(type="Kept", number=number, reason="its session needs \"dreams\", which is not known here")
+        equal(successor.hear("Rest")["clients"], 1)
+        for _ in range(3):
+            equal(client.value("show application_name"), "kept")
+        assert "does not take a client" in target.pooler.text() and "dreams" in target.pooler.text()
+        client.close()
+        successor.hear("Done")
+        equal(target.pooler.wait(10), 0)
+        target.pooler.process = None
+
+
+@pooler_only
+@limit(60)
+def test_sigusr2_starts_the_program_on_disk_as_the_successor(env):
+    with env.pooler_with(pidfile="own.pid") as target:
+        client = env.connect(target)
+        client.execute("set work_mem to '3MB'")
+        old, pidfile = target.pooler.process, target.pooler.directory / "own.pid"
+        old.send_signal(signal.SIGUSR2)
+        until(lambda: (status(target.pooler) or {"pid": old.pid})["pid"] != old.pid, "that another process serves", 30)
+        with reaped(old):
+            ended(target.pooler, old)
+        new = serving_pid(target)
+        try:
+            equal(client.value("show work_mem"), "3MB")
+            equal(pidfile.read_text().strip(), str(new))
+        finally:
+            os.kill(new, signal.SIGTERM)
+            until(lambda: not pathlib.Path(f"/proc/{new}/cmdline").exists()
+                  or not pathlib.Path(f"/proc/{new}/cmdline").read_bytes(), "that it ends")
+        assert not pidfile.exists() and not (target.pooler.directory / "hawser.sock").exists()
+        target.pooler.process = None
+
+
+@pooler_only
+@limit(60)
+def test_when_the_new_process_is_told_to_end_so_does_the_old_one(env):
+    with env.pooler_with() as target:
+        encrypted = env.connect(target, tls=env.tls(), hostname="localhost")
+        old = take_over(target.pooler)
+        with reaped(old):
+            equal(encrypted.value("select 1"), "1")
+            target.pooler.signal(signal.SIGTERM)
+            equal(target.pooler.wait(), 0)
+            ended(target.pooler, old)
+            try:
+                result = encrypted.collect()
+                equal(result.sqlstate, "57P01")
+            except ServerError as error:
+                equal(error.sqlstate, "57P01")
+            target.pooler.process = None
+
+
+@pooler_only
+@limit(60)
+def test_a_third_process_takes_over_while_the_first_still_has_clients(env):
+    with env.pooler_with() as target:
+        encrypted, plain = env.connect(target, tls=env.tls(), hostname="localhost"), env.connect(target)
+        first = take_over(target.pooler)
+        with reaped(first):
+            second = take_over(target.pooler)
+            with reaped(second):
+                equal((encrypted.value("select 1"), plain.value("select 2")), ("1", "2"))
+                encrypted.send(m.query("select pg_sleep(20) /* two back */"))
+                env.cluster.wait_for_backends("query like '%two back%' and state = 'active' and pid <> pg_backend_pid()", 1)
+                encrypted.cancel(target)
+                equal(encrypted.collect().sqlstate, "57014")
+                encrypted.close()
+                ended(target.pooler, first)
+                ended(target.pooler, second)
+                equal(plain.value("select 3"), "3")
