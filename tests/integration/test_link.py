@@ -479,6 +479,19 @@ def test_a_far_end_that_reads_nothing_holds_up_its_own_stream_alone(env):
 
 
 @here
+def test_paths_have_the_congestion_control_that_is_asked_for(env):
+    for wanted, fallbacks in (("reno", 0), ("nosuchthing", 1)):  # each kernel has reno
+        with linked(Service(echo).port, "--congestion", wanted) as (near, _, _, port):
+            has = {path["congestion"] for path in near.up()}
+            assert (has == {"reno"}) == (wanted == "reno") and has, has
+            said = near.report()["fallbacks"]
+            equal((len(said), all("paths of the link" in what for what in said)), (fallbacks, True), said)
+            with client(port) as connection:
+                connection.sendall(b"hello")
+                equal(connection.recv(5), b"hello")
+
+
+@here
 def test_a_stranger_gets_nothing_and_no_reason(env):
     keys = Keys("near", "far", "stranger")
     with linked(Service(echo).port, keys=keys) as (near, far, relay, port):

@@ -14,7 +14,7 @@
 //! * [`greeting`] the first frame of a path, at the end that accepts
 //! * [`incoming`], [`outgoing`] one direction of a stream at its receiver and its sender
 //! * [`path`] one path: how far it is, and whether it lives; `rate`: how fast it is; `recent`: what it and
-//!   streams carry of late, for operators
+//!   streams carry of late, for operators; [`past`]: paths that have ended, for them, too
 //! * [`session`] streams and paths together: bytes and time in, frames and [`session::Request`]s out
 //!
 //! # Invariants
@@ -35,6 +35,7 @@ pub mod frame;
 pub mod greeting;
 pub mod incoming;
 pub mod outgoing;
+pub mod past;
 pub mod path;
 mod rate;
 mod recent;

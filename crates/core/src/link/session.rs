@@ -17,7 +17,7 @@
 //! * [`schedule`](self) (`session/schedule.rs`) which path carries which frame
 //! * `session/arrivals.rs` what frames do
 //! * `session/upkeep.rs` dials, pings, deaths, the end
-//! * `session/choice.rs` which paths there are, by [`crate::paths`]; `session/past.rs` those that were
+//! * `session/choice.rs` which paths there are, by [`crate::paths`]
 //!
 //! # Invariants
 //! * as in [`super`]; and: a stream that has ended is never begun again by a late frame
@@ -26,7 +26,6 @@
 
 mod arrivals;
 mod choice;
-mod past;
 mod schedule;
 mod upkeep;
 
@@ -36,6 +35,7 @@ use std::time::Duration;
 use super::frame::{Frame, Reason, TARGET_BYTES_MAX, VERSION_MAX, VERSION_MIN};
 use super::incoming::{INITIAL_CREDIT, Incoming};
 use super::outgoing::{Ending, Outgoing, SEND_OWN_BYTES};
+use super::past::{Past, PastPath};
 use super::path::{Origin, Path, PathEnd, Stage};
 use super::recent::Recent;
 use super::{PathId, StreamId, Token};
@@ -43,8 +43,6 @@ use crate::link::sample::Sample;
 use crate::paths::action::{Event, PairId, Role as Chooses};
 use crate::paths::chooser::Chooser;
 use crate::time::Time;
-
-pub use past::{PAST_MAX, PastPath};
 
 /// Streams of a session.
 pub const STREAMS_MAX: usize = 10_000;
@@ -277,7 +275,7 @@ pub struct Session {
     beside: bool,
     /// TCP was asked about paths since the last tick.
     samples_came: bool,
-    past: past::Past,
+    past: Past,
     requests: VecDeque<Request>,
     counts: Counts,
 }
@@ -413,7 +411,7 @@ impl Session {
             bulky: false,
             beside: false,
             samples_came: false,
-            past: past::Past::default(),
+            past: Past::default(),
             requests: VecDeque::new(),
             counts: Counts::default(),
         }

@@ -3,8 +3,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{PairId, Path, PathEnd, PathId, Time};
-use crate::link::path::Origin;
+use super::PathId;
+use super::path::{Origin, Path, PathEnd};
+use crate::paths::action::PairId;
+use crate::time::Time;
 
 /// So many are remembered.
 pub const PAST_MAX: usize = 16;
