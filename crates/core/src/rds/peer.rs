@@ -281,6 +281,11 @@ impl Peer {
         self.paths > 1 && !self.port_is_lane
     }
 
+    /// Whether a connection may be any lane's, as it may until the number of lanes is known.
+    fn may_be_any(&self) -> bool {
+        self.paths != 1 && !self.port_is_lane
+    }
+
     /// The lane of a port, which has this one of [`LANES_MAX`]; `most` is how many there may be, while the
     /// peer has not said how many there are.
     pub(crate) fn lane_of(&self, of_port: usize, most: usize) -> usize {
@@ -415,8 +420,7 @@ impl Peer {
         if self.is_answer(lane, header) {
             self.came.note_answer();
         }
-        // (Until the number of lanes is known, a connection may be any lane's.)
-        let may_be_any = is_of_kernel_before || (self.paths != 1 && !self.port_is_lane);
+        let may_be_any = is_of_kernel_before || self.may_be_any();
         let numbers = &mut self.lanes[lane].numbers;
         let came = match &mut self.came_before {
             Some(before) if is_of_kernel_before => &mut **before,
@@ -651,13 +655,14 @@ impl Peer {
             return learnt;
         }
         learnt.anew = was_known && is_another;
+        let may_be_any = self.may_be_any();
         self.port_is_lane = said.port_is_lane;
         if learnt.anew {
             self.stand_ins = StandIns::default();
             let before = std::mem::take(&mut self.came);
             if is_another_kernel {
                 self.came = before.of_another_kernel(by.lane, self.mark(by.lane));
-            } else if begins_to_announce && !before.is_nothing() {
+            } else if begins_to_announce && may_be_any {
                 self.came_before = Some(Box::new(before));
                 self.forget_kernel_before();
             }

@@ -169,11 +169,6 @@ impl Came {
         Self { early, ..Self::default() }
     }
 
-    /// Whether nothing has come.
-    pub(crate) fn is_nothing(&self) -> bool {
-        self.by_lanes.is_none() && self.early.is_empty()
-    }
-
     /// Whether some of it is known by its port only: all of it, or this message.
     pub(crate) fn had_early(&self, header: Option<&Header>) -> bool {
         header.map_or(!self.early.is_empty(), |it| self.early.had(it))
