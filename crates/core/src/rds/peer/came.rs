@@ -83,8 +83,8 @@ impl Peer {
     /// Whether a lane's connection is probed once more now, so that what came by it before its kernel knew of
     /// lanes is known not to come again.
     pub(crate) fn probes_again(&mut self, lane: usize) -> bool {
-        let mark = self.mark(lane).filter(|_| self.mixes_up());
-        mark.is_some_and(|mark| self.came.probes_again(mark))
+        let connection = self.lanes[lane].link.connection.filter(|_| self.mixes_up());
+        connection.is_some_and(|connection| self.came.probes_again(connection))
     }
 
     /// TCP has acknowledged so many bytes of a lane's connection.
