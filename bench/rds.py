@@ -172,7 +172,7 @@ def kernel(given):
 def memory(given):
     """Peers that are connected by eight lanes each and send nothing, by the proxy's own count and by its resident size."""
     port, path = free_port(), f"/tmp/bench-rds-{os.getpid()}.sock"
-    proxy = subprocess.Popen([HAWSER, "rds", "proxy", "--address", "127.0.0.1", "--tcp-port", str(port), "--socket", path], stdout=subprocess.PIPE, text=True)
+    proxy = subprocess.Popen([HAWSER, "rds", "proxy", "--address", "127.0.0.1", "--tcp-port", str(port), "--socket", path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     pings = []
 
     def info():
@@ -185,7 +185,7 @@ def memory(given):
     def come(count):
         for _ in range(count):
             # It pings once in an hour, and holds its lanes.
-            pings.append(subprocess.Popen([HAWSER, "rds", "ping", "127.0.0.1", "-I", f"127.0.1.{len(pings) + 1}", "-i", "3600", "--tcp-port", str(port)], stdout=subprocess.DEVNULL))
+            pings.append(subprocess.Popen([HAWSER, "rds", "ping", "127.0.0.1", "-I", f"127.0.1.{len(pings) + 1}", "-i", "3600", "--tcp-port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         end = time.monotonic() + 120
         while sum(lane["state"] == "up" for peer in info() for lane in peer["lanes"]) < 8 * len(pings):
             assert time.monotonic() < end, "not all lanes have come up"

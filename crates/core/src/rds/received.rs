@@ -146,19 +146,23 @@ impl Came {
         }
     }
 
-    /// TCP has acknowledged so many bytes of a connection.
+    /// TCP has acknowledged so many bytes of a connection. (Until the peer knows of lanes there is nothing
+    /// that could be taken for what came early.)
     pub(crate) fn acknowledged(&mut self, by: Connection, bytes: u64) {
-        self.early.acknowledged(by, bytes);
+        if self.answered {
+            self.early.acknowledged(by, bytes);
+        }
     }
 
-    /// Whether a connection is given a second probe now, once for each: its acknowledgement would end the
-    /// memory of what came early by it, and nothing has been written to it since that came.
-    pub(crate) fn probes_again(&mut self, mark: Mark) -> bool {
-        let is_wanted = self.probed_again != Some(mark.by) && self.early.has_just_come(mark);
-        if self.answered && is_wanted {
-            self.probed_again = Some(mark.by);
+    /// Whether a connection is given a second probe now, once for each: its acknowledgement ends the memory
+    /// of what came early by it.
+    pub(crate) fn probes_again(&mut self, by: Connection) -> bool {
+        let is_wanted =
+            self.answered && self.probed_again != Some(by) && self.early.has_come_by(by);
+        if is_wanted {
+            self.probed_again = Some(by);
         }
-        self.answered && is_wanted
+        is_wanted
     }
 
     /// What another kernel that has taken the place of this one may send again by a lane: it has sent that
@@ -167,11 +171,6 @@ impl Came {
         let by_lanes = self.by_lanes.zip(mark);
         let early = by_lanes.map_or_else(Early::default, |(all, mark)| all.as_early(lane, mark));
         Self { early, ..Self::default() }
-    }
-
-    /// Whether nothing has come.
-    pub(crate) fn is_nothing(&self) -> bool {
-        self.by_lanes.is_none() && self.early.is_empty()
     }
 
     /// Whether some of it is known by its port only: all of it, or this message.
@@ -270,10 +269,9 @@ impl Early {
         self.ports.retain(|port| port.last.by != by || port.last.written >= bytes);
     }
 
-    /// Whether something has come by a connection to which nothing was written since.
-    fn has_just_come(&self, mark: Mark) -> bool {
-        let is_last = |last: Mark| last.by == mark.by && last.written == mark.written;
-        self.ports.iter().any(|port| is_last(port.last))
+    /// Whether the last one of a port came by a connection.
+    fn has_come_by(&self, by: Connection) -> bool {
+        self.ports.iter().any(|port| port.last.by == by)
     }
 
     fn place_of(&self, port: u16) -> Option<usize> {

@@ -568,3 +568,18 @@ fn what_a_kernel_has_left_unread_comes_once_though_a_hawser_has_its_place() {
     node.received(again, &unread.concat(), now);
     assert_eq!(bodies(&mut node), [1, 2, 3]);
 }
+
+#[test]
+fn all_that_a_kernel_has_left_unread_comes_once_though_a_hawser_has_its_place() {
+    let (mut node, lanes) = dialled_by_a_kernel(node(LARGE));
+    let now = Time::ZERO;
+    node.closed(lanes[0], now);
+    accepts(&mut node, 40_000, &[hawser_map(9, 8)]);
+    // Its lane was dialled twice, and nothing was read.
+    node.received(lanes[3], &[kernel_map(), message(1, 4001, 9, 0, &[1])].concat(), now);
+    node.closed(lanes[3], now);
+    let unread =
+        [kernel_map(), message(1, 4001, 9, FLAG_AGAIN, &[1]), message(2, 4001, 9, 0, &[2])];
+    node.received(lanes[5], &unread.concat(), now);
+    assert_eq!(bodies(&mut node), [1, 2]);
+}

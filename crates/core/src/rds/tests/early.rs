@@ -178,6 +178,7 @@ fn what_came_early_is_compared_with_until_the_kernel_knows_that_it_came() {
 }
 
 /// What was acknowledged by the second connection came before the last one of what the first one had brought.
+/// (A connection of a kernel that knows of lanes may be any lane's.)
 #[test]
 fn what_has_come_early_and_only_in_part_again_is_compared_with_still() {
     let now = at_ms(10);
@@ -185,7 +186,9 @@ fn what_has_come_early_and_only_in_part_again_is_compared_with_still() {
     let port = node.bind(9).unwrap();
     let early = |flags| [message(2, 4001, 9, flags, b"one"), message(3, 4001, 9, flags, b"two")];
     let first = node.accept(address(SMALL), 40_000, now).unwrap();
-    node.received(first, &[kernel_map(), early(0).concat()].concat(), now);
+    node.received(first, &[kernel_map(), probe(1, PROBE_PORT, 0, OLD)].concat(), now);
+    written(&mut node, first);
+    node.received(first, &[early(0).concat(), probe(4, 0, PROBE_PORT, OLD)].concat(), now);
     node.closed(first, now);
     let second = node.accept(address(SMALL), 40_001, now).unwrap();
     let [one, two] = early(FLAG_AGAIN);
