@@ -135,6 +135,43 @@ def test_passed_sockets_are_listened_on_in_place_of_the_configured(env):
 
 
 @pooler_only
+def test_a_successor_gets_the_passed_sockets_and_is_named_as_the_main_process(env):
+    with env.pooler_with(start=False) as target:
+        pooler = target.pooler
+        tcp, unix, port = passed_sockets(pooler.directory)
+        target.port = port
+        manager = Manager(pooler.directory)
+        pooler.environment = {"NOTIFY_SOCKET": manager.path}
+        activated(target, tcp, unix)
+        pooler.start()
+        assert manager.hears("READY=1"), manager.told
+        client = env.connect(target)
+        client.execute("set work_mem to '3MB'")
+        old = pooler.process
+        pooler.signal(signal.SIGUSR2)
+        assert manager.hears("MAINPID="), manager.told
+        new = int(next(line for line in manager.told[-1].splitlines() if line.startswith("MAINPID=")).removeprefix("MAINPID="))
+        try:
+            assert manager.hears("READY=1"), manager.told
+            equal(old.wait(20), 0)
+            equal(client.value("show work_mem"), "3MB")
+            for host in (target.host, target.socket_dir):
+                equal(env.connect(target, host=host).value("select 1"), "1", host)
+            assert manager.hears("STATUS=serving: 3 clients, "), manager.told
+            assert not any("STOPPING" in told for told in manager.told), "the old process said that the unit stops"
+        finally:
+            os.kill(new, signal.SIGTERM)
+        assert manager.hears("STOPPING=1"), manager.told
+        # (It is this process's child's child: /proc says when it has gone.)
+        until(lambda: not pathlib.Path(f"/proc/{new}/cmdline").exists() or not pathlib.Path(f"/proc/{new}/cmdline").read_bytes(),
+              "that it ends")
+        assert pathlib.Path(unix.getsockname()).exists(), "the service manager's file was removed"
+        pooler.process = None
+        manager.close()
+        tcp.close(), unix.close()
+
+
+@pooler_only
 def test_children_get_no_passed_socket_and_no_word_of_the_service_manager(env):
     """A command that lived on kept the port; one could say READY=1 in Hawser's place."""
     with env.pooler_with(start=False, user="app2", password_command=["./token"], servers=[f"127.0.0.1:{env.cluster.port}"]) as target:

@@ -252,6 +252,26 @@ def test_by_the_name_pgbouncer_it_takes_pgbouncers_arguments_and_signals(env):
 
 
 @pooler_only
+def test_pgbouncer_r_takes_the_place_of_the_running_process(env):
+    with Ini(env, "reboot") as ini:
+        program = ini.directory / "pgbouncer"
+        program.symlink_to(os.path.abspath(binary()))
+        ini.run(program, ini.path)
+        client = ini.target.connect(user="app_trust", database="app")
+        client.execute("set work_mem to '3MB'")
+        old = ini.process
+        try:
+            ini.run(program, "-R", ini.path)
+            equal(old.wait(20), 0)
+        finally:
+            old.kill()
+            old.wait()
+        equal(client.value("show work_mem"), "3MB")
+        equal((ini.directory / "pid").read_text().strip(), str(ini.process.pid))
+        client.close()
+
+
+@pooler_only
 def test_pgbouncer_d_goes_to_the_background_when_it_serves(env):
     with Ini(env, "daemon") as ini:
         program = ini.directory / "pgbouncer"

@@ -183,25 +183,17 @@ pub fn serve_as(
             .map_err(ServeError::Start)?;
 
     // Files of certificates and rules may be readable by root alone: before the change of user.
-    let listeners =
-        listen::open_all(&config.start.listen, &succession).map_err(ServeError::Listen)?;
-    for listener in &listeners {
-        let (purpose, fd) = listener.to_give().map_err(ServeError::Start)?;
-        succession.listens(purpose, Arc::new(fd));
-    }
+    let listeners = open_listeners(&config, &succession)?;
     let user = start.user.clone();
     let owner = process::account_to_become(user.as_deref()).map_err(ServeError::Process)?;
     let path = start.pidfile.clone();
     let pidfile = match (path.as_deref(), &predecessor) {
-        (None, _) => None,
-        (Some(path), None) => {
-            Some(PidFile::create(path, owner.as_ref()).map_err(ServeError::Process)?)
-        }
-        (Some(path), Some(found)) => {
-            PidFile::expect(path, found.pid).map_err(ServeError::Process)?;
-            None // it is the predecessor's up to the last
-        }
+        (None, _) => Ok(None),
+        (Some(path), None) => PidFile::create(path, owner.as_ref()).map(Some),
+        // (It is the predecessor's up to the last.)
+        (Some(path), Some(found)) => PidFile::expect(path, found.pid).map(|()| None),
     };
+    let pidfile = pidfile.map_err(ServeError::Process)?;
     let loops = reactors.loops().clone();
     let threads = runtimes.threads();
     let service = Service::new(config, loops, control, admin, errors, threads, succession)
@@ -224,11 +216,7 @@ pub fn serve_as(
     spawn_upkeep(&service, orders);
     let mut own = Own { listeners, paths: &mut control_sockets, pidfile };
     if let Some(found) = predecessor {
-        let taking = runtimes.control.block_on(found.ready(&service));
-        let taking = taking.map_err(ServeError::Takeover)?;
-        own.take_place(path.as_deref());
-        service.succession.standing.send_replace(Standing::Serving);
-        runtimes.control.spawn(taking.run());
+        own.take_place_of(found, &service, &runtimes, path.as_deref())?;
     }
     let Own { listeners, pidfile, .. } = own;
     runtimes.control.block_on(run(service, listeners, logged, signals));
@@ -263,6 +251,20 @@ fn find_predecessor(
     }
 }
 
+/// All sockets for clients, which a successor may get.
+fn open_listeners(
+    config: &Config,
+    succession: &Succession,
+) -> Result<Vec<listen::Listener>, ServeError> {
+    let listeners =
+        listen::open_all(&config.start.listen, succession).map_err(ServeError::Listen)?;
+    for listener in &listeners {
+        let (purpose, fd) = listener.to_give().map_err(ServeError::Start)?;
+        succession.listens(purpose, Arc::new(fd));
+    }
+    Ok(listeners)
+}
+
 /// What a process has that clients connect to.
 struct Own<'a> {
     listeners: Vec<listen::Listener>,
@@ -272,8 +274,16 @@ struct Own<'a> {
 }
 
 impl Own<'_> {
-    /// The predecessor has given its place.
-    fn take_place(&mut self, pidfile: Option<&Path>) {
+    /// Asks the predecessor for its place. It has given it when this returns.
+    fn take_place_of(
+        &mut self,
+        predecessor: Found,
+        service: &Arc<Service>,
+        runtimes: &Runtimes,
+        pidfile: Option<&Path>,
+    ) -> Result<(), ServeError> {
+        let taking = runtimes.control.block_on(predecessor.ready(service));
+        let taking = taking.map_err(ServeError::Takeover)?;
         self.listeners.iter_mut().for_each(listen::Listener::is_given);
         self.paths.iter_mut().for_each(SocketPath::is_given);
         match pidfile.map(PidFile::take).transpose() {
@@ -281,6 +291,9 @@ impl Own<'_> {
             // It was to be had a moment ago; clients matter more.
             Err(error) => tracing::error!(%error, "the pid file names the predecessor"),
         }
+        service.succession.standing.send_replace(Standing::Serving);
+        runtimes.control.spawn(taking.run());
+        Ok(())
     }
 }
 

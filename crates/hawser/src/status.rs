@@ -221,12 +221,7 @@ impl Status {
         if let Some(bypass) = &self.bypass {
             writeln!(out, "  past TCP     {bypass}")?;
         }
-        if let Some(PredecessorStatus { pid, version, clients }) = &self.predecessor {
-            writeln!(
-                out,
-                "  predecessor  process {pid}, hawser {version}, still has {clients} clients"
-            )?;
-        }
+        self.predecessor.iter().try_for_each(|one| writeln!(out, "  predecessor  {one}"))?;
         for fallback in &self.fallbacks {
             writeln!(out, "  fallback     {fallback}")?;
         }

@@ -92,6 +92,13 @@ pub struct PredecessorStatus {
     pub clients: usize,
 }
 
+impl std::fmt::Display for PredecessorStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { pid, version, clients } = self;
+        write!(f, "process {pid}, hawser {version}, still has {clients} clients")
+    }
+}
+
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

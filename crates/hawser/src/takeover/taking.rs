@@ -367,7 +367,7 @@ impl Taking {
         let (pid, clients) = (self.predecessor.pid, self.taken);
         match end {
             Ok(()) => {
-                tracing::info!(pid, clients, "the predecessor has given all clients, and ends")
+                tracing::info!(pid, clients, "the predecessor has given all clients, and ends");
             }
             Err(error) => tracing::warn!(pid, clients, %error, "the predecessor has ended"),
         }
