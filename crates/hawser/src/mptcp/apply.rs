@@ -4,6 +4,7 @@
 //! * the record is on disk before anything is made
 //! * a step that fails takes back those before it: nothing is left half done
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -333,6 +334,12 @@ fn addresses(asked: &[IpAddr]) -> Result<(Vec<Address>, Vec<String>), ApplyError
     };
     if !asked.is_empty() {
         let find = |wanted: &IpAddr| {
+/// All addresses of interfaces that are up. `None` if they cannot be read.
+pub fn addresses_here() -> Option<BTreeSet<IpAddr>> {
+    let all = interfaces::all().ok()?;
+    Some(all.into_iter().filter(|entry| entry.up).map(|entry| entry.address).collect())
+}
+
             let found = all.iter().find(|entry| entry.up && entry.address == *wanted);
             found.map(address).ok_or(ApplyError::NotOurs(*wanted))
         };
