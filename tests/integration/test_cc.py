@@ -12,10 +12,11 @@ import sys
 import threading
 import time
 
-from harness.pooler import Pooler
-from harness.suite import Skip, limit, pooler_only, until
+from harness.pooler import Pooler, binary
+from harness.suite import Skip, equal, limit, pooler_only, until
 
 from integration.test_lab import lab, network
+from integration.test_mptcp import needs_mptcp, two_machines
 
 SAME_FOR_ALL_SERVERS = True
 ALONE = True  # it measures, or changes what the machine has once
@@ -218,6 +219,60 @@ def test_one_destination_has_an_algorithm_of_its_own_until_undo(env):
         assert f"congctl {others[0]}" in lines[0] and lines[2] == others[0], lines
         assert "connections that exist keep their algorithm" in lines[1], lines
         assert lines[3].startswith("removed: ") and lines[4] == found["default"], lines
+
+
+@needs_mptcp
+def test_a_route_of_apply_is_a_copy_of_the_way_there(env):
+    algorithm = listed()["default"]
+    far = "203.0.113.0/24"
+    with two_machines() as (near, _):
+        def apply(*more, code=0):
+            return near.run(binary(), "cc", "apply", "--to", far, "--algorithm", algorithm, *more, code=code)
+        near.ip("addr", "add", "198.51.100.7/32", "dev", "lo")
+        near.ip("route", "add", "default", "via", "10.77.0.2", "proto", "bird", "src", "198.51.100.7", "mtu", "1400")
+        said = apply()
+        copy = f"via 10.77.0.2 dev net0 src 198.51.100.7 mtu 1400 congctl {algorithm}"
+        assert f"{far} {copy}" in said and "when that changes, apply it again" in said, said
+        now = near.ip("route", "get", "203.0.113.9")
+        assert "src 198.51.100.7" in now and "mtu 1400" in now, now
+        # The gateway moves: what is applied again is no copy of the copy.
+        near.ip("route", "replace", "default", "via", "10.77.0.9", "dev", "net0")
+        dry = apply("--dry-run")
+        assert "in place of: route 203.0.113.0/24 via 10.77.0.2" in dry and "via 10.77.0.9" in dry, dry
+        apply()
+        now = near.ip("route", "get", "203.0.113.9")
+        assert "via 10.77.0.9" in now and "198.51.100.7" not in now and "mtu" not in now, now
+        # A gateway that no prefix of the interface has.
+        near.run(binary(), "cc", "undo")
+        near.ip("route", "del", "default")
+        near.ip("route", "add", "default", "via", "172.31.1.1", "dev", "net0", "onlink")
+        apply()
+        shown = near.ip("route", "show", far)
+        assert "via 172.31.1.1" in shown and "onlink" in shown, shown
+        near.run(binary(), "cc", "undo")
+        equal(near.ip("route", "show", far), "")
+        # What is not copied is refused, with the reason.
+        near.ip("route", "add", far, "nexthop", "via", "10.77.0.2", "nexthop", "via", "10.77.0.9")
+        assert "several ways" in near.run(binary(), "cc", "apply", "--to", "203.0.113.9", "--algorithm", algorithm, code=68)
+
+
+@needs_mptcp
+def test_undo_removes_what_is_ours_here_and_stops_at_nothing(env):
+    with two_machines() as (near, _):
+        near.ip("route", "add", "198.51.100.0/24", "via", "10.77.0.2", "table", "77", "proto", "72")
+        for to in ("192.0.2.0/25", "192.0.2.128/25"):
+            near.ip("route", "add", to, "via", "10.77.0.2", "proto", "72")
+        dry = near.run(binary(), "cc", "undo", "--dry-run").splitlines()
+        equal([line.split(":")[0] for line in dry], ["to be removed"] * 2)
+        done = near.run(binary(), "cc", "undo").splitlines()
+        equal([line.split(":")[0] for line in done], ["removed"] * 2)
+        left = near.ip("route", "show", "table", "all", "proto", "72")
+        assert "198.51.100.0/24" in left and "192.0.2" not in left, left
+        assert "there is nothing to undo" in near.run(binary(), "cc", "undo")
+        # What lasts is the machine's, and this namespace is not.
+        refused = near.run(binary(), "cc", "apply", "--to", "192.0.2.0/24", "--algorithm", listed()["default"], "--persist", code=1)
+        assert "--persist" in refused and "network namespace" in refused, refused
+        assert "network namespace" in near.hawser("setup", "server", "--persist", code=1)
 
 
 @limit(120)

@@ -213,6 +213,14 @@ def test_undo_takes_away_what_setup_made_and_nothing_else(env):
         equal((server.ip("mptcp", "endpoint"), server.ip("mptcp", "limits")), before, "after undo")
         assert "nothing was set up here" in server.hawser("undo")
 
+        # Limits that somebody else has raised are theirs, also where `setup` is run again.
+        server.hawser("setup", "server", "--ports", "2")
+        server.ip("mptcp", "limits", "set", "subflow", "8", "add_addr_accepted", "5")
+        raised = server.ip("mptcp", "limits")
+        assert "nothing to do" in server.hawser("setup", "server", "--ports", "2")
+        server.hawser("undo")
+        equal(server.ip("mptcp", "limits"), raised, "after undo")
+
 
 @needs_mptcp
 def test_setup_refuses_before_it_changes_anything(env):

@@ -507,3 +507,63 @@ def test_a_peer_that_announces_hundreds_of_addresses_costs_eight(env):
         assert 1 < len(remotes) <= 8, remotes
         equal(setting(client), "kernel")
         assert len(said) < 100, said
+
+
+# Sends at a steady rate, without an end.
+STEADY = """
+import socket, sys, time
+listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind(("0.0.0.0", 7000))
+listener.listen()
+print("listens", flush=True)
+connection = listener.accept()[0]
+while True:
+    connection.sendall(bytes(100000))
+    time.sleep(0.04)
+"""
+
+
+def counted(machine, name):
+    """A counter of nstat's, since the namespace began."""
+    lines = [line.split() for line in machine.run("nstat", "-az", name).splitlines()]
+    return next(int(words[1]) for words in lines if words and words[0] == name)
+
+
+def subflows_to(machine, address):
+    """Subflows to an address, those whose handshake is not answered too; not those that are ending."""
+    subflows = [s for c in machine.status()["connections"] for s in c["subflows"]]
+    return [s for s in subflows if s["remote"].startswith(f"{address}:") and s["state"] in ("established", "syn-sent")]
+
+
+@needs_manager
+@limit(90)
+def test_an_address_that_has_gone_is_taken_back_and_dialled_no_more(env):
+    for by in ("manage", "kernel"):
+        with two_machines() as (server, client):
+            server.ip("addr", "add", "10.77.0.3/24", "dev", "net0")
+            with contextlib.ExitStack() as stack:
+                if by == "manage":
+                    stack.enter_context(managed(lambda **how: server.start(hawser(), "mptcp", "manage", **how)))
+                else:
+                    server.ip("mptcp", "limits", "set", "subflows", "8", "add_addr_accepted", "8")
+                    server.ip("mptcp", "endpoint", "add", "10.77.0.3", "dev", "net0", "id", "3", "signal")
+                stack.enter_context(managed(lambda **how: client.start(hawser(), "mptcp", "manage", **how)))
+                source = server.start(sys.executable, "-c", STEADY, stdout=subprocess.PIPE, text=True)
+                equal(source.stdout.readline(), "listens\n")
+                client.start(sys.executable, "-c", TAKER, stderr=subprocess.DEVNULL)
+                until(lambda: subflows_to(client, "10.77.0.3"), "the further address is used", 20)
+                if by == "kernel":
+                    server.ip("mptcp", "endpoint", "del", "id", "3")
+                server.ip("addr", "del", "10.77.0.3/24", "dev", "net0")
+                until(lambda: counted(client, "MPTcpExtRmAddr"), "the address is taken back", 10)
+                until(lambda: not subflows_to(client, "10.77.0.3"), "its subflows have ended", 5)
+                end = time.monotonic() + 5
+                while time.monotonic() < end:
+                    equal(subflows_to(client, "10.77.0.3"), [], f"no dial of an address that has gone, taken back by {by}")
+                    time.sleep(0.1)
+                # It comes back.
+                server.ip("addr", "add", "10.77.0.3/24", "dev", "net0")
+                if by == "kernel":
+                    server.ip("mptcp", "endpoint", "add", "10.77.0.3", "dev", "net0", "id", "3", "signal")
+                until(lambda: subflows_to(client, "10.77.0.3"), "it is used again", 20)

@@ -10,7 +10,15 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+/// Why nothing is written that is to last.
+pub const PERSIST_ELSEWHERE: &str = "--persist writes files that hold for the machine's own network namespace at its next start, and \
+     this is another one: give it there, or leave it out";
+/// Why a file that was is not removed.
+pub const STAYS: &str =
+    "stays: it is for the machine's own network namespace, and this is another one";
 
 /// Where units are, and what has them started.
 const UNITS: &str = "etc/systemd/system";
@@ -75,6 +83,19 @@ impl Unit {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             other => other,
         }
+    }
+}
+
+/// Whether this process is in the network namespace of process 1, for which units and settings in /etc are.
+/// Also where it may not be known which that is.
+#[must_use]
+pub fn is_machines_network() -> bool {
+    // Each namespace has files of its own in /proc/net. /proc/1/ns/net is for those alone who may trace
+    // process 1.
+    let of = |process: &str| fs::metadata(format!("/proc/{process}/net/dev"));
+    match (of("thread-self"), of("1")) {
+        (Ok(own), Ok(machines)) => (own.dev(), own.ino()) == (machines.dev(), machines.ino()),
+        _ => true,
     }
 }
 
@@ -143,6 +164,18 @@ mod tests {
             arguments: vec!["cc".to_owned(), "apply".to_owned()],
             capabilities: "CAP_NET_ADMIN",
         }
+    }
+
+    #[test]
+    fn another_network_namespace_is_not_the_machines() {
+        if !is_machines_network() {
+            return eprintln!("skipped: this is not the network namespace of process 1");
+        }
+        let other = std::thread::spawn(|| match hawser_sys::namespace::unshare_network() {
+            Ok(()) => assert!(!is_machines_network()),
+            Err(error) => eprintln!("skipped: no network namespace: {error}"),
+        });
+        other.join().unwrap();
     }
 
     #[test]

@@ -464,7 +464,7 @@ impl Chooser {
             self.phase = Phase::Watching(Mark::new(look));
             return;
         }
-        if self.searched && (now < self.search_at || self.has_lost()) {
+        if self.searched && (now < self.search_at || self.has_lost(now)) {
             self.settled = total;
             self.phase = Phase::Settled { mark: Mark::new(look), low: 0 };
             return;
@@ -540,9 +540,9 @@ impl Chooser {
         let searched_lately = look.now.since(self.settled_at) < SEARCH_AGAIN;
         if low >= 2 && rate < (self.settled * IDLE).max(BUSY_BYTES_S as f64) {
             self.phase = Phase::Watching(Mark::new(look));
-        } else if low >= LOW_SLICES && !searched_lately && !self.has_lost() {
+        } else if low >= LOW_SLICES && !searched_lately && !self.has_lost(look.now) {
             self.search(0, &rates, look, actions);
-        } else if (look.now >= self.search_at || self.limits_changed) && !self.has_lost() {
+        } else if (look.now >= self.search_at || self.limits_changed) && !self.has_lost(look.now) {
             let again = self.enough().saturating_sub(SEARCH_DIALS);
             self.limits_changed = false;
             self.search_beside(again, &rates, look, actions);

@@ -429,6 +429,58 @@ fn where_nothing_moves_every_line_without_a_flow_is_dialled() {
     }
 }
 
+/// Handshakes on the second line are not answered; the first carries for `seconds`.
+fn beside_a_dead_line(network: &mut Network, seconds: u64) {
+    for _ in 0..seconds * 10 {
+        network.tick();
+        network.flows.values_mut().filter(|s| s.pair == PairId(1)).for_each(|s| {
+            s.opens = Time::from_micros(u64::MAX);
+        });
+    }
+}
+
+/// A connection that was idle dialled a line that does not answer each second, for days.
+#[test]
+fn an_idle_connection_dials_a_line_that_does_not_answer_ever_less() {
+    for seed in 0..15 {
+        let mut network = Network::new(&[48.0, 9.5], seed);
+        network.classes = BTreeMap::from([(PairId(0), 0..1), (PairId(1), 1..2)]);
+        network.flows.values_mut().next().unwrap().class = 0;
+        beside_a_dead_line(&mut network, 25);
+        // The program pauses.
+        network.offered = 0.0;
+        let before = network.dials;
+        beside_a_dead_line(&mut network, 300);
+        let dials = network.dials - before;
+        assert!((1..=14).contains(&dials), "seed {seed}: {dials} dials in five minutes");
+    }
+}
+
+/// A pair of addresses that had a flow and has none any more (the peer has lost that address for good) ended all
+/// further searches among those that are left.
+#[test]
+fn a_line_that_stays_away_does_not_end_all_searches() {
+    for seed in 0..10 {
+        let mut network = Network::new(&[9.4, 9.4, 9.4, 9.4, 9.5], seed);
+        network.classes = BTreeMap::from([(PairId(0), 0..4), (PairId(1), 4..5)]);
+        network.flows.values_mut().next().unwrap().class = 0;
+        network.until_settled();
+        network.flows.retain(|_, strand| strand.pair == PairId(0));
+        let before = network.events.len();
+        beside_a_dead_line(&mut network, 115);
+        let mut after = network.events[before..].iter();
+        assert!(after.all(|event| event.to != State::Dialling), "seed {seed}: it may come back");
+        let before = network.events.len();
+        beside_a_dead_line(&mut network, 60);
+        let mut after = network.events[before..].iter();
+        assert!(
+            after.any(|event| event.to == State::Dialling),
+            "seed {seed}: {:?}",
+            network.events
+        );
+    }
+}
+
 /// The kernel has sent again over the first line and got no answer, the second carries: all flows of the
 /// first are ended at once, and not before.
 #[test]

@@ -1,7 +1,10 @@
 //! All flows and destinations: samples in, changes and their reasons out.
 //!
 //! # Invariants
-//! * a flow has its destination's algorithm, or a trial's candidate, or what it had when it began
+//! * a flow has its destination's algorithm, or a trial's candidate, or what it has kept from a choice that
+//!   was forgotten
+//! * a trial compares flows that have the destination's algorithm when it begins, and what it reverts is
+//!   what it has changed
 //! * at most [`FLOWS_MAX`] flows are watched, [`DESTINATIONS_MAX`] destinations remembered; those
 //!   beyond get what the kernel's default is
 //! * what comes out depends on what went in and its order alone
@@ -129,10 +132,10 @@ impl Chooser {
     }
 
     /// What the kernel says of a flow now. Four times a round trip is often enough, but no more
-    /// than once in 50 ms.
-    pub fn sample(&mut self, id: FlowId, sample: Sample) {
-        let Some(flow) = self.flows.get_mut(&id) else { return };
-        let to = flow.to;
+    /// than once in 50 ms. False if the flow is none of those that were opened: it need not be sampled.
+    pub fn sample(&mut self, id: FlowId, sample: Sample) -> bool {
+        let Some(flow) = self.flows.get_mut(&id) else { return false };
+        let (to, has) = (flow.to, flow.algorithm);
         let watch = match &mut flow.watch {
             None => *flow.watch.insert(Watch::new(sample)),
             Some(watch) => {
@@ -140,14 +143,14 @@ impl Chooser {
                 *watch
             }
         };
-        let Some(destination) = self.destinations.get_mut(&to) else { return };
+        let Some(destination) = self.destinations.get_mut(&to) else { return false };
         match &mut destination.state {
             State::Trying(trial) => {
                 trial.add(id, sample);
                 self.judge(to, sample.at);
             }
             State::Watching { not_before } if *not_before <= sample.at => {
-                if is_worth_a_trial(&watch) {
+                if has == destination.algorithm && is_worth_a_trial(&watch) {
                     self.begin_trial(to, id, sample.at);
                 }
             }
@@ -159,6 +162,7 @@ impl Chooser {
         {
             *watch = Watch::new(sample);
         }
+        true
     }
 
     /// The kernel does not let this process use `algorithm` on a flow: it is tried no more.
@@ -179,10 +183,11 @@ impl Chooser {
             if destination.algorithm == algorithm {
                 destination.algorithm = self.default;
             }
-            destination.tried = 0;
+            destination.tried.clear();
             destination.settle(now, false);
             let from = destination.algorithm;
-            self.set_all(to, from);
+            let had = self.flows_to(to, |flow| flow.algorithm == algorithm);
+            self.set_each(&had, from);
             let decision = Decision::Refused;
             self.events.push_back(Event { destination: to, from, to: algorithm, decision });
         }
@@ -219,22 +224,20 @@ impl Chooser {
         let why = watch.diagnosis();
         let Some(destination) = self.destinations.get_mut(&to) else { return };
         let incumbent = destination.algorithm;
-        let untried = self.candidates[destination.tried.min(self.candidates.len())..].iter();
-        let Some(candidate) = untried.copied().find(|candidate| *candidate != incumbent) else {
+        let Some(candidate) = destination.next_candidate(&self.candidates) else {
             destination.settle(now, incumbent != self.default);
             return;
         };
-        let is_worth = |flow: &Flow| flow.to == to && flow.watch.as_ref().is_some_and(is_long);
-        let others: Vec<FlowId> = self
-            .flows
-            .iter()
-            .filter(|(other, flow)| **other != id && is_worth(flow))
-            .map(|(other, _)| *other)
-            .collect();
+        let is_worth =
+            |flow: &Flow| flow.algorithm == incumbent && flow.watch.as_ref().is_some_and(is_long);
+        let mut others = self.flows_to(to, is_worth);
+        others.retain(|other| *other != id);
         let before = watch.since_first_cut().unwrap_or_default();
         let rtt = Duration::from_micros(why.rtt_us.into());
         let (trial, changed) = Trial::begin(candidate, now, rtt, id, before, &others);
-        destination.state = State::Trying(Box::new(trial));
+        if let Some(destination) = self.destinations.get_mut(&to) {
+            destination.state = State::Trying(Box::new(trial));
+        }
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         self.events.push_back(Event {
             destination: to,
@@ -246,9 +249,7 @@ impl Chooser {
                 beside: count(others.len() + 1 - changed.len()),
             },
         });
-        for flow in changed {
-            self.set(flow, candidate);
-        }
+        self.set_each(&changed, candidate);
     }
 
     /// Ends a trial that is decided.
@@ -262,19 +263,16 @@ impl Chooser {
         let (incumbent, candidate) = trial.arms();
         let figures = Figures { incumbent, candidate, lasted: now.since(trial.began) };
         let (from, tried) = (destination.algorithm, trial.candidate);
-        let place = self.candidates.iter().position(|one| *one == tried);
-        if verdict == Verdict::Undecided {
-            destination.pause(now);
-        } else {
-            if verdict == Verdict::Wins {
-                destination.algorithm = tried;
-            }
-            destination.tried = place.map_or(self.candidates.len(), |place| place + 1);
-            if destination.tried >= self.candidates.len() {
-                destination.settle(now, destination.algorithm != self.default);
-            } else {
-                destination.pause(now);
-            }
+        let tries_it: Vec<FlowId> = trial.flows(Side::Candidate).collect();
+        if verdict == Verdict::Wins {
+            destination.algorithm = tried;
+        }
+        if verdict != Verdict::Undecided {
+            destination.tried.insert(tried);
+        }
+        match destination.next_candidate(&self.candidates) {
+            Some(_) => destination.pause(now),
+            None => destination.settle(now, destination.algorithm != self.default),
         }
         let decision = match verdict {
             Verdict::Wins => Decision::Keep(figures),
@@ -282,9 +280,14 @@ impl Chooser {
             Verdict::Loses => Decision::Revert(figures),
             Verdict::Undecided | Verdict::Open => Decision::Undecided(figures),
         };
-        let now_right = destination.algorithm;
         self.events.push_back(Event { destination: to, from, to: tried, decision });
-        self.set_all(to, now_right);
+        if verdict == Verdict::Wins {
+            let all = self.flows_to(to, |_| true);
+            self.set_each(&all, tried);
+        } else {
+            // Flows outside of the trial may have the same from a choice that was right, and forgotten.
+            self.set_each(&tries_it, from);
+        }
     }
 
     fn forget_if_stale(&mut self, to: Prefix, now: Time) {
@@ -294,7 +297,7 @@ impl Chooser {
         }
         let from = destination.algorithm;
         destination.algorithm = self.default;
-        destination.tried = 0;
+        destination.tried.clear();
         destination.state = State::Watching { not_before: now };
         if from != self.default {
             let (destination, decision) = (to, Decision::Forget);
@@ -316,11 +319,15 @@ impl Chooser {
         true
     }
 
-    fn set_all(&mut self, to: Prefix, algorithm: Algorithm) {
-        let flows: Vec<FlowId> =
-            self.flows.iter().filter(|(_, flow)| flow.to == to).map(|(id, _)| *id).collect();
+    /// Flows to a destination of which `is_one` holds.
+    fn flows_to(&self, to: Prefix, is_one: impl Fn(&Flow) -> bool) -> Vec<FlowId> {
+        let flows = self.flows.iter().filter(|(_, flow)| flow.to == to && is_one(flow));
+        flows.map(|(id, _)| *id).collect()
+    }
+
+    fn set_each(&mut self, flows: &[FlowId], algorithm: Algorithm) {
         for flow in flows {
-            self.set(flow, algorithm);
+            self.set(*flow, algorithm);
         }
     }
 

@@ -5,6 +5,7 @@
 //! Hosts of one prefix that are far from each other share what is learnt.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -74,8 +75,8 @@ pub(super) struct Destination {
     /// What its flows have.
     pub(super) algorithm: Algorithm,
     pub(super) state: State,
-    /// How many of the candidates have been tried since it was watched last.
-    pub(super) tried: usize,
+    /// The candidates that have been tried since what was learnt was forgotten.
+    pub(super) tried: BTreeSet<Algorithm>,
     pub(super) used: Time,
     /// Flows that are open and watched.
     pub(super) flows: u32,
@@ -86,10 +87,16 @@ impl Destination {
         Self {
             algorithm: default,
             state: State::Watching { not_before: now },
-            tried: 0,
+            tried: BTreeSet::new(),
             used: now,
             flows: 0,
         }
+    }
+
+    /// The best of the candidates that has not been tried yet.
+    pub(super) fn next_candidate(&self, candidates: &[Algorithm]) -> Option<Algorithm> {
+        let is_new = |one: &&Algorithm| **one != self.algorithm && !self.tried.contains(*one);
+        candidates.iter().find(is_new).copied()
     }
 
     /// Nothing was learnt: it is watched, after a pause.

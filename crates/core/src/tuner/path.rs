@@ -150,6 +150,14 @@ impl World {
         self.senders.iter().map(|sender| (sender.acked - before(sender.id)) * bits).collect()
     }
 
+    /// So many seconds go by in which nothing is sent.
+    pub(super) fn skip(&mut self, seconds: u64) {
+        self.now_us += seconds * 1_000_000;
+        let now = self.now();
+        self.chooser.tick(now);
+        self.apply();
+    }
+
     fn chance(&mut self) -> f64 {
         // SplitMix64 (Steele, Lea, Flood 2014).
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);

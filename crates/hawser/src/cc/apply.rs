@@ -4,7 +4,7 @@
 //! ```text
 //!   --system    net.ipv4.tcp_congestion_control, tcp_rmem and tcp_wmem; with --persist also a file
 //!               in /etc/sysctl.d and one in /etc/modules-load.d
-//!   --to        a route that goes where packets go already, with RTAX_CC_ALGO and RTAX_INITCWND;
+//!   --to        a copy of the route that packets take already, with RTAX_CC_ALGO and RTAX_INITCWND;
 //!               with --persist also a systemd unit that does the same at each start
 //! ```
 //! What was set is kept in /run until the machine stops, with what was there before.
@@ -14,6 +14,8 @@
 //! * `undo` puts back what is still as it was set, removes files that bear our mark and routes that
 //!   bear our protocol number, and nothing else
 //! * with `dry_run` nothing is written
+//! * files in /etc are the machine's: only in its own network namespace, that of process 1, are they written
+//!   or removed
 //!
 //! # Why not
 //! Changing `default` routes: every connection would follow, which is what --system is for.
@@ -24,7 +26,7 @@ use std::io;
 use std::path::PathBuf;
 
 use hawser_core::tuner::algorithm::Algorithm;
-use hawser_sys::congestion::route::{Prefix, Route, Routes, Way, interface_name};
+use hawser_sys::congestion::route::{NoCopy, Prefix, Route, Routes, Way, interface_name};
 use hawser_sys::congestion::{SetError, probe};
 use hawser_sys::interfaces::namespace_cookie;
 use hawser_sys::netlink::NetlinkError;
@@ -44,11 +46,12 @@ const MARK: &str = "# Written by `hawser cc apply --persist`; removed by `hawser
 const DEFAULT: &str = "net.ipv4.tcp_congestion_control";
 const ALLOWED: &str = "tcp_allowed_congestion_control";
 /// Of a route: the kernel looks at it when a connection begins.
-const EXISTING: &str =
-    "connections that exist keep their algorithm: this is for those that begin from now on";
+const EXISTING: &str = "connections that exist keep their algorithm: this is for those that begin from now on. The route is a \
+     copy of the way there: when that changes, apply it again";
 /// Routes that an error names.
 const PARTS_NAMED_MAX: usize = 5;
-/// `EEXIST`, `ENETUNREACH`.
+/// `ESRCH`, `EEXIST`, `ENETUNREACH`.
+const ESRCH: i32 = 3;
 const EEXIST: i32 = 17;
 const ENETUNREACH: i32 = 101;
 
@@ -61,8 +64,8 @@ pub enum ApplyError {
     NotAllowed(Algorithm),
     /// Packets to there go nowhere.
     NoRoute(Prefix),
-    /// They stay here, or go by several ways.
-    NoWay(Prefix),
+    /// There is no way to there that could be copied.
+    NoWay(Prefix, NoCopy),
     /// Parts of it go elsewhere, by these routes.
     Parts(Prefix, Vec<String>),
     /// There is a route to this very prefix, which is somebody else's.
@@ -83,6 +86,8 @@ pub enum ApplyError {
     },
     /// A file is there that is not ours.
     NotOurs(PathBuf),
+    /// What is to last is the machine's, and this is another network namespace.
+    NotMachines,
 }
 
 impl ApplyError {
@@ -92,11 +97,11 @@ impl ApplyError {
         match self {
             Self::Algorithm(SetError::Unknown(_)) => 78,
             Self::Algorithm(_) | Self::NotAllowed(_) => 77,
-            Self::NoRoute(_) | Self::NoWay(_) | Self::Parts(..) => 68,
+            Self::NoRoute(_) | Self::NoWay(..) | Self::Parts(..) => 68,
             Self::Taken(_) | Self::NotOurs(_) => 73,
             Self::Netlink { source, .. } if source.is_denied() => 77,
             Self::File { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => 77,
-            Self::Netlink { .. } | Self::File { .. } => 1,
+            Self::Netlink { .. } | Self::File { .. } | Self::NotMachines => 1,
         }
     }
 }
@@ -112,10 +117,18 @@ impl fmt::Display for ApplyError {
                  destinations (`hawser cc apply --to`)"
             ),
             Self::NoRoute(to) => write!(f, "there is no route to {to}"),
-            Self::NoWay(to) => write!(
+            Self::NoWay(to, NoCopy::Nowhere) => {
+                write!(f, "{to} is on this machine, or packets to it are refused: there is no path")
+            }
+            Self::NoWay(to, NoCopy::Several) => write!(
                 f,
-                "{to} is on this machine, or is reached by several ways at once: a route beside them \
-                 would change where packets go"
+                "{to} is reached by several ways at once: one route beside them would change where \
+                 packets go. `congctl NAME` in the routes that there are does it"
+            ),
+            Self::NoWay(to, NoCopy::Tunnel) => write!(
+                f,
+                "the route to {to} puts packets into a tunnel (`encap`), which is not copied: a route \
+                 beside it would go past the tunnel. `congctl NAME` in that route does it"
             ),
             Self::Parts(to, routes) => write!(
                 f,
@@ -139,6 +152,7 @@ impl fmt::Display for ApplyError {
             Self::NotOurs(path) => {
                 write!(f, "{} is there and not ours: it is left alone", path.display())
             }
+            Self::NotMachines => f.write_str(unit::PERSIST_ELSEWHERE),
         }
     }
 }
@@ -179,10 +193,11 @@ struct Record {
 }
 
 impl Record {
-    /// With a change; what was there before the first one stays so.
+    /// With a change. What is to be put back is what somebody else has set last.
     fn with(mut self, change: Changed) -> Self {
         match self.settings.iter_mut().find(|one| one.name == change.name) {
-            Some(earlier) => earlier.set = change.set,
+            Some(earlier) if earlier.set == change.before => earlier.set = change.set,
+            Some(earlier) => *earlier = change,
             None => self.settings.push(change),
         }
         self
@@ -191,17 +206,38 @@ impl Record {
 
 /// Where this is done: the machine, or in a test a directory.
 #[derive(Clone, Debug)]
-pub struct Root(PathBuf);
+pub struct Root {
+    directory: PathBuf,
+    files: Files,
+}
+
+/// Of which network namespace the files in /etc are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Files {
+    /// Of this one.
+    Own,
+    /// Of another: the machine's.
+    Machines,
+}
 
 impl Default for Root {
     fn default() -> Self {
-        Self("/".into())
+        let files = if unit::is_machines_network() { Files::Own } else { Files::Machines };
+        Self { directory: "/".into(), files }
     }
 }
 
 impl Root {
     fn at(&self, path: &str) -> PathBuf {
-        self.0.join(path.trim_start_matches('/'))
+        self.directory.join(path.trim_start_matches('/'))
+    }
+
+    /// What is to last may be written.
+    fn may_persist(&self) -> Result<(), ApplyError> {
+        match self.files {
+            Files::Own => Ok(()),
+            Files::Machines => Err(ApplyError::NotMachines),
+        }
     }
 
     fn setting(&self, name: &str) -> PathBuf {
@@ -304,6 +340,9 @@ pub struct System {
 /// See [`ApplyError`].
 pub fn system(wanted: &System, root: &Root, dry_run: bool) -> Result<Vec<String>, ApplyError> {
     let mut changes = Vec::new();
+    if wanted.persist {
+        root.may_persist()?;
+    }
     if let Some(algorithm) = wanted.algorithm {
         probe(algorithm.as_str()).map_err(ApplyError::Algorithm)?;
         changes.push((DEFAULT.to_owned(), algorithm.to_string()));
@@ -432,10 +471,15 @@ pub fn destination(
     dry_run: bool,
 ) -> Result<Vec<String>, ApplyError> {
     let Destination { to, algorithm, initial_window, persist } = wanted;
+    if persist {
+        root.may_persist()?;
+    }
     probe(algorithm.as_str()).map_err(ApplyError::Algorithm)?;
     let mut routes = Routes::open().map_err(netlink("asking for routes"))?;
-    let way = one_way(&mut routes, to)?;
-    let route = Route { to, way, algorithm: Some(algorithm.to_string()), initial_window };
+    let mut way = one_way(&mut routes, to)?;
+    way.metrics.algorithm = Some(algorithm.to_string());
+    way.metrics.initial_window = initial_window.or(way.metrics.initial_window);
+    let route = Route { to, way };
     let earlier = routes.ours().map_err(netlink("reading routes"))?;
     let earlier = earlier.into_iter().find(|one| one.to == to);
     let mut lines = Vec::new();
@@ -449,7 +493,7 @@ pub fn destination(
         false => None,
     };
     if let Some((unit, program)) = &unit {
-        let path = unit.path(&root.0);
+        let path = unit.path(&root.directory);
         if !unit::is_ours_or_absent(&path, MARK).map_err(file(&path))? {
             return Err(ApplyError::NotOurs(path));
         }
@@ -464,7 +508,8 @@ pub fn destination(
     match routes.add(&route) {
         Ok(()) => {
             if let Some((unit, program)) = unit {
-                unit.enable(&root.0, &program).map_err(file(unit.path(&root.0)))?;
+                let path = unit.path(&root.directory);
+                unit.enable(&root.directory, &program).map_err(file(path))?;
             }
             Ok(lines)
         }
@@ -485,25 +530,27 @@ pub fn destination(
 fn one_way(routes: &mut Routes, to: Prefix) -> Result<Way, ApplyError> {
     let step = format!("asking for the way to {to}");
     let found = match routes.way(to.address()) {
-        Ok(found) => found.ok_or(ApplyError::NoWay(to))?,
+        Ok(found) => found.map_err(|why| ApplyError::NoWay(to, why))?,
         Err(error) if error.errno() == Some(ENETUNREACH) => return Err(ApplyError::NoRoute(to)),
         Err(error) => return Err(netlink(step)(error)),
     };
     // The way of the first address is that of all only if its route is to all of it.
     let is_part = |prefix: &Prefix| prefix.bits() > to.bits() && to.contains(prefix.address());
-    let mut parts: Vec<(Prefix, Option<Way>)> = Vec::new();
-    parts.extend(found.of.filter(is_part).map(|prefix| (prefix, Some(found.way))));
-    for (prefix, way) in routes.all().map_err(netlink(step))? {
-        if is_part(&prefix) && way != Some(found.way) {
-            parts.push((prefix, way));
+    let mut parts: Vec<(Prefix, Result<Way, NoCopy>)> = Vec::new();
+    parts.extend(found.of.filter(is_part).map(|prefix| (prefix, Ok(found.way.clone()))));
+    for other in routes.others().map_err(netlink(step))? {
+        let goes_elsewhere = other.way.as_ref() != Ok(&found.way);
+        if is_part(&other.to) && goes_elsewhere && other.way != Err(NoCopy::Nowhere) {
+            parts.push((other.to, other.way));
         }
     }
     if parts.is_empty() {
         return Ok(found.way);
     }
     let said = parts.iter().take(PARTS_NAMED_MAX).map(|(to, way)| match way {
-        Some(way) => way_said(*to, *way),
-        None => format!("{to}, by several ways"),
+        Ok(way) => way_said(*to, way),
+        Err(NoCopy::Tunnel) => format!("{to}, into a tunnel"),
+        Err(NoCopy::Several | NoCopy::Nowhere) => format!("{to}, by several ways"),
     });
     let mut said: Vec<String> = said.collect();
     if parts.len() > PARTS_NAMED_MAX {
@@ -532,21 +579,13 @@ fn unit_of(wanted: Destination) -> Unit {
 
 /// As `ip route` would have it.
 fn said(route: &Route) -> String {
-    let Route { to, way, algorithm, initial_window } = route;
-    let mut text = format!("route {}", way_said(*to, *way));
-    if let Some(algorithm) = algorithm {
-        text += &format!(" congctl {algorithm}");
-    }
-    if let Some(window) = initial_window {
-        text += &format!(" initcwnd {window}");
-    }
-    text
+    format!("route {}", way_said(route.to, &route.way))
 }
 
-fn way_said(to: Prefix, way: Way) -> String {
+fn way_said(to: Prefix, way: &Way) -> String {
     let via = way.via.map(|via| format!(" via {via}")).unwrap_or_default();
     let name = interface_name(way.interface).unwrap_or_else(|_| way.interface.to_string());
-    format!("{to}{via} dev {name}")
+    format!("{to}{via} dev {name}{way}")
 }
 
 /// Takes back what `apply` has done; gives what was done, or with `dry_run` what would be.
@@ -574,24 +613,36 @@ pub fn undo(root: &Root, dry_run: bool) -> Result<Vec<String>, ApplyError> {
     if !dry_run && !record.settings.is_empty() {
         root.forget()?;
     }
-    for path in [SYSCTL_FILE, MODULES_FILE] {
-        let at = root.at(path);
-        if at.exists() && root.is_ours(path)? {
-            lines.push(format!("{path} is removed"));
-            if !dry_run {
-                fs::remove_file(&at).map_err(file(at))?;
-            }
-        }
-    }
-    for path in unit::ours(&root.0, UNIT_PREFIX, MARK).map_err(file("units"))? {
-        lines.push(format!("{} is removed", path.display()));
-        if !dry_run {
-            unit::remove(&root.0, &path).map_err(file(path))?;
-        }
-    }
+    lines.extend(undo_files(root, dry_run)?);
     lines.extend(undo_routes(dry_run)?);
     if lines.is_empty() {
         lines.push("there is nothing to undo".to_owned());
+    }
+    Ok(lines)
+}
+
+/// Removes what was to last. In another network namespace than the machine's it is not this one's to remove.
+fn undo_files(root: &Root, dry_run: bool) -> Result<Vec<String>, ApplyError> {
+    let mut ours = Vec::new();
+    for path in [SYSCTL_FILE, MODULES_FILE] {
+        if root.at(path).exists() && root.is_ours(path)? {
+            ours.push(root.at(path));
+        }
+    }
+    let units = unit::ours(&root.directory, UNIT_PREFIX, MARK).map_err(file("units"))?;
+    ours.extend(units);
+    let mut lines = Vec::new();
+    for path in ours {
+        let shown = path.display();
+        match (root.files, dry_run) {
+            (Files::Machines, _) => lines.push(format!("{shown} {}", unit::STAYS)),
+            (Files::Own, true) => lines.push(format!("to be removed: {shown}")),
+            (Files::Own, false) => {
+                lines.push(format!("removed: {shown}"));
+                // Of a file that is no unit there is no link.
+                unit::remove(&root.directory, &path).map_err(file(path))?;
+            }
+        }
     }
     Ok(lines)
 }
@@ -600,216 +651,23 @@ fn undo_routes(dry_run: bool) -> Result<Vec<String>, ApplyError> {
     let mut routes = Routes::open().map_err(netlink("asking for routes"))?;
     let ours = routes.ours().map_err(netlink("reading routes"))?;
     let mut lines = Vec::new();
+    let (mut failed, done) = (None, if dry_run { "to be removed" } else { "removed" });
     for route in &ours {
-        if !dry_run {
-            routes.remove(route).map_err(netlink(format!("removing the route to {}", route.to)))?;
+        match if dry_run { Ok(()) } else { routes.remove(route) } {
+            Ok(()) => lines.push(format!("{done}: {}", said(route))),
+            // It has gone meanwhile.
+            Err(error) if error.errno() == Some(ESRCH) => {}
+            // The others are removed all the same.
+            Err(error) => {
+                failed.get_or_insert((route.to, error));
+            }
         }
-        lines.push(format!("removed: {}", said(route)));
     }
-    Ok(lines)
+    match failed {
+        None => Ok(lines),
+        Some((to, error)) => Err(netlink(format!("removing the route to {to}"))(error)),
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A machine in a directory, which is removed with it.
-    struct Machine(Root);
-
-    impl Machine {
-        fn new() -> Self {
-            let name = format!("hawser-apply-{}", crate::process::random_u64());
-            let root = Root(std::env::temp_dir().join(name));
-            let machine = Self(root);
-            machine.set(DEFAULT, "cubic\n");
-            machine.set("net.ipv4.tcp_rmem", "4096\t131072\t6291456\n");
-            machine.set("net.ipv4.tcp_wmem", "4096\t16384\t4194304\n");
-            machine
-        }
-
-        fn set(&self, name: &str, value: &str) {
-            let path = self.0.setting(name);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, value).unwrap();
-        }
-    }
-
-    impl Drop for Machine {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0.0);
-        }
-    }
-
-    #[test]
-    fn a_destinations_unit_does_what_was_asked_and_undo_removes_it() {
-        let machine = Machine::new();
-        let wanted = Destination {
-            to: Prefix::parse("2001:db8::/32").unwrap(),
-            algorithm: here(),
-            initial_window: Some(20),
-            persist: true,
-        };
-        let unit = unit_of(wanted);
-        assert_eq!(unit.name, "hawser-congestion-2001-db8---32.service");
-        let words =
-            format!("cc apply --to 2001:db8::/32 --algorithm {} --initial-window 20", here());
-        assert_eq!(unit.arguments.join(" "), words);
-        unit.enable(&machine.0.0, "/usr/bin/hawser".as_ref()).unwrap();
-        let path = unit.path(&machine.0.0);
-        let line = format!("{} is removed", path.display());
-        assert!(undo(&machine.0, true).unwrap().contains(&line));
-        assert!(path.exists());
-        assert!(undo(&machine.0, false).unwrap().contains(&line));
-        assert!(!path.exists());
-    }
-
-    /// What this kernel gives everybody.
-    fn here() -> Algorithm {
-        let found = hawser_sys::congestion::algorithms().unwrap();
-        Algorithm::new(&found.default).unwrap()
-    }
-
-    fn wanted() -> System {
-        System { algorithm: Some(here()), buffer_bytes: Some(32 << 20), persist: true }
-    }
-
-    #[test]
-    fn a_dry_run_says_it_and_writes_nothing() {
-        let machine = Machine::new();
-        machine.set(DEFAULT, "other\n");
-        let lines = system(&wanted(), &machine.0, true).unwrap();
-        let text = lines.join("\n");
-        assert!(text.contains(&format!("{DEFAULT}: other -> {}", here())), "{text}");
-        assert!(
-            text.contains("net.ipv4.tcp_wmem: 4096 16384 4194304 -> 4096 16384 33554432"),
-            "{text}"
-        );
-        assert!(text.contains(SYSCTL_FILE) && text.contains(MODULES_FILE), "{text}");
-        assert_eq!(machine.0.read(DEFAULT).unwrap(), "other");
-        assert!(!machine.0.at("/etc").exists() && !machine.0.at("/run").exists());
-    }
-
-    #[test]
-    fn what_is_applied_is_undone_and_what_others_have_changed_since_stays() {
-        let machine = Machine::new();
-        machine.set(DEFAULT, "other\n");
-        system(&wanted(), &machine.0, false).unwrap();
-        assert_eq!(machine.0.read(DEFAULT).unwrap(), here().as_str());
-        let text = fs::read_to_string(machine.0.at(SYSCTL_FILE)).unwrap();
-        assert!(text.contains("net.ipv4.tcp_rmem = 4096 131072 33554432\n"), "{text}");
-        machine.set("net.ipv4.tcp_rmem", "1 2 3\n");
-        // A second time changes nothing about what was there first.
-        system(&wanted(), &machine.0, false).unwrap();
-        machine.set("net.ipv4.tcp_rmem", "1 2 3\n");
-        let lines = undo(&machine.0, false).unwrap().join("\n");
-        assert_eq!(machine.0.read(DEFAULT).unwrap(), "other", "{lines}");
-        assert_eq!(machine.0.read("net.ipv4.tcp_wmem").unwrap(), "4096 16384 4194304");
-        assert_eq!(machine.0.read("net.ipv4.tcp_rmem").unwrap(), "1 2 3", "{lines}");
-        assert!(!machine.0.at(SYSCTL_FILE).exists() && !machine.0.at(MODULES_FILE).exists());
-        assert_eq!(undo(&machine.0, true).unwrap(), ["there is nothing to undo"]);
-    }
-
-    #[test]
-    fn what_is_to_last_is_what_all_calls_have_asked_for() {
-        let machine = Machine::new();
-        let first = System { buffer_bytes: None, ..wanted() };
-        system(&first, &machine.0, false).unwrap();
-        let second = System { algorithm: None, ..wanted() };
-        system(&second, &machine.0, false).unwrap();
-        let third = System { buffer_bytes: Some(64 << 20), ..second };
-        system(&third, &machine.0, false).unwrap();
-        let text = fs::read_to_string(machine.0.at(SYSCTL_FILE)).unwrap();
-        let settings = format!(
-            "{DEFAULT} = {}\nnet.ipv4.tcp_rmem = 4096 131072 67108864\n\
-             net.ipv4.tcp_wmem = 4096 16384 67108864\n",
-            here()
-        );
-        assert_eq!(text, format!("{MARK}\n{settings}"));
-        let module = fs::read_to_string(machine.0.at(MODULES_FILE)).unwrap();
-        assert_eq!(module, format!("{MARK}\ntcp_{}\n", here()));
-    }
-
-    #[test]
-    fn a_prefix_of_which_parts_go_elsewhere_is_refused_and_they_are_named() {
-        let made = std::thread::spawn(|| {
-            if let Err(error) = hawser_sys::namespace::unshare_network() {
-                eprintln!("SKIPPED: no network namespace: {error}");
-                return;
-            }
-            let own = hawser_sys::namespace::own_network().unwrap();
-            let mut routing = hawser_sys::rtnetlink::Routing::open().unwrap();
-            routing.add_pair(c"wan", c"lan", &own).unwrap();
-            let main = hawser_sys::rtnetlink::MAIN_TABLE;
-            for (name, to, bits) in [("wan", [0; 4], 0), ("lan", [10, 78, 0, 0], 24)] {
-                let interface = routing.interface(name).unwrap();
-                routing.set_up(interface).unwrap();
-                routing.add_route((to.into(), bits), interface, None, main).unwrap();
-            }
-            let apply = |to: &str| {
-                let to = Prefix::parse(to).unwrap();
-                let wanted =
-                    Destination { to, algorithm: here(), initial_window: None, persist: false };
-                destination(wanted, &Root::default(), true)
-            };
-            // The first address of the one is in the part, that of the other is not.
-            for to in ["10.78.0.0/16", "10.0.0.0/8"] {
-                let error = apply(to).unwrap_err();
-                assert_eq!(error.exit_code(), 68);
-                assert!(error.to_string().contains("10.78.0.0/24 dev lan"), "{error}");
-            }
-            for (to, device) in
-                [("10.78.0.0/24", "lan"), ("10.78.0.9", "lan"), ("10.79.0.0/16", "wan")]
-            {
-                let lines = apply(to).unwrap();
-                assert!(lines[0].contains(&format!("dev {device} ")), "{lines:?}");
-            }
-        });
-        made.join().unwrap();
-    }
-
-    /// In a network namespace the kernel refused the algorithm; `undo` then said that somebody else had
-    /// set what was never changed.
-    #[test]
-    fn a_setting_that_is_refused_leaves_nothing_to_undo() {
-        let machine = Machine::new();
-        machine.set(DEFAULT, "other\n");
-        // The second is a directory.
-        let settings = [
-            Setting { name: DEFAULT, set: "cubic", before: "other".to_owned() },
-            Setting { name: "net.ipv4", set: "1 2 3", before: String::new() },
-        ];
-        assert!(write_all(&settings, &machine.0).is_err());
-        assert_eq!(machine.0.read(DEFAULT).unwrap(), "other");
-        let change =
-            Changed { name: DEFAULT.to_owned(), before: "other".into(), set: "cubic".into() };
-        machine.0.save(&Record::default().with(change)).unwrap();
-        let lines = undo(&machine.0, false).unwrap();
-        assert_eq!(lines, ["there is nothing to undo"]);
-        assert!(!machine.0.record().unwrap().exists());
-    }
-
-    #[test]
-    fn a_file_of_somebody_else_is_left_alone() {
-        let machine = Machine::new();
-        let path = machine.0.at(SYSCTL_FILE);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, "net.ipv4.tcp_congestion_control = reno\n").unwrap();
-        let error = system(&wanted(), &machine.0, false).unwrap_err();
-        assert_eq!(error.exit_code(), 73, "{error}");
-        undo(&machine.0, false).unwrap();
-        assert!(path.exists());
-    }
-
-    #[test]
-    fn an_algorithm_that_is_not_there_changes_nothing() {
-        let machine = Machine::new();
-        let wanted = System { algorithm: Algorithm::new("nosuchthing"), ..System::default() };
-        let error = system(&wanted, &machine.0, false).unwrap_err();
-        assert!(matches!(error, ApplyError::Algorithm(_)), "{error}");
-        assert_eq!(machine.0.read(DEFAULT).unwrap(), "cubic");
-        let to = Prefix::parse("127.0.0.1").unwrap();
-        let wanted = Destination { to, algorithm: here(), initial_window: None, persist: false };
-        let error = destination(wanted, &Root::default(), true).unwrap_err();
-        assert_eq!(error.exit_code(), 68, "{error}");
-    }
-}
+mod tests;

@@ -22,6 +22,7 @@ use hawser_core::time::Time;
 use hawser_core::tuner::algorithm::Algorithm;
 use hawser_core::tuner::chooser::{Chooser, RTT_MIN_US};
 use hawser_core::tuner::sample::{FlowId, Sample};
+use hawser_sys::congestion::SetError;
 use hawser_sys::congestion::flows::Flows;
 use hawser_sys::tcp_info::TcpInfo;
 
@@ -134,7 +135,9 @@ impl Rounds {
             self.chooser.close(id, now);
             return;
         };
-        self.chooser.sample(id, sample);
+        if !self.chooser.sample(id, sample) {
+            return;
+        }
         look.pause = if sample.rtt_min_us < RTT_MIN_US {
             NEAR
         } else if sample.bytes_acked == look.bytes_acked {
@@ -150,9 +153,17 @@ impl Rounds {
     fn apply(&mut self, flows: &Flows, now: Time) {
         while let Some(change) = self.chooser.next_change() {
             let name = change.algorithm.as_str();
-            if let Some(Err(error)) = flows.set_algorithm(change.flow.0, name) {
-                tracing::warn!(%error, "congestion = auto");
-                self.chooser.refused(change.algorithm, now);
+            match flows.set_algorithm(change.flow.0, name) {
+                None | Some(Ok(())) => {}
+                Some(Err(error @ (SetError::Unknown(_) | SetError::Denied(_)))) => {
+                    tracing::warn!(%error, "congestion = auto");
+                    self.chooser.refused(change.algorithm, now);
+                }
+                // What is wrong with one connection says nothing of the others.
+                Some(Err(error @ SetError::System { .. })) => {
+                    tracing::info!(%error, "congestion = auto: one connection keeps what it has");
+                    self.chooser.close(change.flow, now);
+                }
             }
         }
         while let Some(event) = self.chooser.next_event() {
@@ -211,6 +222,8 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let entry = flows.enter(&stream);
         let mut rounds = rounds();
+        let (peer, cubic) = ("203.0.113.9".parse().unwrap(), Algorithm::new("cubic").unwrap());
+        assert!(rounds.chooser.open(FlowId(entry.number()), peer, cubic, Time::ZERO));
         let look = Look {
             due: Time::ZERO,
             flow: entry.number(),
@@ -241,6 +254,51 @@ mod tests {
         };
         let sample = sample(&info, Time::from_micros(9)).unwrap();
         assert_eq!((sample.rtt_min_us, sample.bytes_acked, sample.buffer_limited_us), (7, 1, 5));
+    }
+
+    /// A connection that loses without a queue until its algorithm is to be changed.
+    fn in_a_trial(rounds: &mut Rounds, flow: u64) {
+        let peer = "203.0.113.9".parse().unwrap();
+        let cubic = Algorithm::new("cubic").unwrap();
+        assert!(rounds.chooser.open(FlowId(flow), peer, cubic, Time::ZERO));
+        for look in 0..100 {
+            let sample = Sample {
+                at: Time::from_micros(look * 100_000),
+                segment_bytes: 1448,
+                rtt_us: 201_000,
+                rtt_min_us: 200_000,
+                window: 1200,
+                threshold: 1000 - (look / 20) as u32,
+                bytes_acked: look * 100_000,
+                segments_sent: look * 70,
+                segments_again: look / 20,
+                busy_us: look * 100_000,
+                ..Sample::default()
+            };
+            assert!(rounds.chooser.sample(FlowId(flow), sample));
+        }
+    }
+
+    /// Any error on any socket ended the algorithm for the whole process.
+    #[test]
+    fn a_socket_that_cannot_have_an_algorithm_takes_it_from_no_other() {
+        let flows = Arc::new(Flows::default());
+        let (odd, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let entry = flows.enter(&odd);
+        let mut rounds = rounds();
+        in_a_trial(&mut rounds, entry.number());
+        rounds.apply(&flows, Time::from_micros(10_000_000));
+        assert!(rounds.chooser.has_choice());
+        assert!(!rounds.chooser.sample(FlowId(entry.number()), Sample::default()), "left alone");
+        assert_eq!(rounds.chooser.next_change(), None);
+        // One that the kernel has not got, or not for this process, is tried no more.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let entry = flows.enter(&listener);
+        let algorithm = |name| Algorithm::new(name).unwrap();
+        rounds.chooser = Chooser::new(algorithm("cubic"), vec![algorithm("nosuchthing")]);
+        in_a_trial(&mut rounds, entry.number());
+        rounds.apply(&flows, Time::from_micros(10_000_000));
+        assert!(!rounds.chooser.has_choice());
     }
 
     #[test]

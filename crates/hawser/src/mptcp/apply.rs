@@ -4,6 +4,7 @@
 //! * the record is on disk before anything is made
 //! * a step that fails takes back those before it: nothing is left half done
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -83,6 +84,8 @@ pub enum ApplyError {
         /// Why.
         source: io::Error,
     },
+    /// What is to last is the machine's, and this is another network namespace.
+    NotMachines,
 }
 
 impl fmt::Display for ApplyError {
@@ -111,6 +114,7 @@ impl fmt::Display for ApplyError {
                 write!(f, "{step}: {source}. It needs root")
             }
             Self::File { step, source } => write!(f, "{step}: {source}"),
+            Self::NotMachines => f.write_str(unit::PERSIST_ELSEWHERE),
         }
     }
 }
@@ -122,7 +126,7 @@ impl std::error::Error for ApplyError {
             Self::Plan(error) => Some(error),
             Self::Netlink { source, .. } => Some(source),
             Self::File { source, .. } => Some(source),
-            Self::Userspace(_) | Self::NotOurs(_) => None,
+            Self::Userspace(_) | Self::NotOurs(_) | Self::NotMachines => None,
         }
     }
 }
@@ -142,6 +146,9 @@ fn file(step: impl Into<String>) -> impl FnOnce(io::Error) -> ApplyError {
 /// # Errors
 /// See [`ApplyError`]; then nothing has been changed.
 pub fn setup(request: &Request, options: &Options) -> Result<Vec<String>, ApplyError> {
+    if options.persist && !unit::is_machines_network() {
+        return Err(ApplyError::NotMachines);
+    }
     let enabled = match socket::probe() {
         Ok(()) => true,
         Err(Unsupported::Disabled) => false,
@@ -285,6 +292,10 @@ pub fn undo(dry_run: bool) -> Result<Vec<String>, ApplyError> {
         Some(record) => lines.extend(undo_record(record, &path, dry_run)?),
     }
     for unit in &units {
+        if !unit::is_machines_network() {
+            lines.push(format!("{} {}", unit.display(), unit::STAYS));
+            continue;
+        }
         let step = format!("remove {}", unit.display());
         if !dry_run {
             unit::remove(root(), unit).map_err(file(step.clone()))?;
@@ -321,6 +332,12 @@ fn undo_record(record: &Record, path: &Path, dry_run: bool) -> Result<Vec<String
 /// The addresses that connections can use, as `setup` would take them; none if they cannot be read.
 pub fn usable_addresses() -> Vec<Address> {
     addresses(&[]).map(|(usable, _)| usable).unwrap_or_default()
+}
+
+/// All addresses of interfaces that are up. `None` if they cannot be read.
+pub fn addresses_here() -> Option<BTreeSet<IpAddr>> {
+    let all = interfaces::all().ok()?;
+    Some(all.into_iter().filter(|entry| entry.up).map(|entry| entry.address).collect())
 }
 
 /// The addresses to use, and what is said of those that are left out.

@@ -5,6 +5,7 @@
 //!   sock_diag: connections, subflows ──► core::paths::Chooser of each ──► mptcp_pm: dial, pause, end
 //!   mptcp_pm_events: addresses of peers ──┘          10 times a second while anything is sent
 //! ```
+//! * [`announced`]: addresses that peers have announced, and taken back
 //! * [`connection`]: one connection: its addresses, its looks, its actions
 //! * [`guard`]: the kernel's setting while this runs, put back whatever ends it
 //!
@@ -21,7 +22,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -41,9 +41,11 @@ use hawser_sys::process::{
 };
 
 use super::{others, programs};
+use announced::Announced;
 use connection::{Managed, Refused};
 use guard::{Guard, GuardError};
 
+pub mod announced;
 pub mod connection;
 pub mod guard;
 
@@ -227,7 +229,7 @@ struct Work {
     /// By the cookie of the MPTCP socket.
     managed: HashMap<u64, Managed>,
     /// What peers have announced, by connection.
-    announced: HashMap<Token, Vec<SocketAddr>>,
+    announced: HashMap<Token, Announced>,
     trace: Option<File>,
     /// Whether it was said that there are too many.
     passed_over: bool,
@@ -236,14 +238,14 @@ struct Work {
 impl Work {
     fn heard(&mut self, event: &Event) {
         let Some(token) = event.token else { return };
-        match (event.kind, event.remote) {
-            (Kind::Announced, Some(address)) => {
-                let known = self.announced.entry(token).or_default();
-                if known.len() < connection::REMOTES_MAX && !known.contains(&address) {
-                    known.push(address);
-                }
+        match (event.kind, event.id_remote, event.remote) {
+            (Kind::Announced, Some(number), Some(address)) => {
+                self.announced.entry(token).or_default().add(number, address);
             }
-            (Kind::Closed, _) => drop(self.announced.remove(&token)),
+            (Kind::Removed, Some(number), _) => {
+                self.announced.entry(token).or_default().remove(number);
+            }
+            (Kind::Closed, ..) => drop(self.announced.remove(&token)),
             _ => {}
         }
     }
@@ -259,17 +261,12 @@ impl Work {
         self.take_in(&dump, &by_token);
         self.announced.retain(|token, _| by_token.contains_key(token));
         let mut lively = false;
+        let none = Announced::default();
         for connection in &dump.connections {
             let Some(managed) = self.managed.get_mut(&connection.socket.cookie) else { continue };
             let subflows = by_token.get(&connection.info.token).map_or(&[][..], Vec::as_slice);
-            let announced = self.announced.get(&connection.info.token).map(Vec::as_slice);
-            let looked = managed.look(
-                &mut self.manager,
-                now,
-                connection,
-                subflows,
-                announced.unwrap_or(&[]),
-            );
+            let announced = self.announced.get(&connection.info.token).unwrap_or(&none);
+            let looked = managed.look(&mut self.manager, now, connection, subflows, announced);
             lively |= looked.lively;
             for line in looked.lines {
                 say(&format!("{:.1} s  {line}", now.since(Time::ZERO).as_secs_f64()));

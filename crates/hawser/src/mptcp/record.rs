@@ -72,10 +72,17 @@ impl Record {
             flags: endpoint.flags.0,
             interface: endpoint.interface,
         });
+        let in_force: Bounds = limits.into();
+        let (before, set) = match (plan.limits, earlier) {
+            // Those in force may be somebody else's by now: what is not ours is not to be undone.
+            (None, Some(earlier)) => (earlier.before, earlier.set),
+            (Some(set), Some(earlier)) if earlier.set == in_force => (earlier.before, set.into()),
+            (set, _) => (in_force, set.unwrap_or(limits).into()),
+        };
         Self {
             made: made.collect(),
-            before: earlier.map_or(limits.into(), |earlier| earlier.before),
-            set: plan.limits.unwrap_or(limits).into(),
+            before,
+            set,
             enabled_mptcp: plan.enable || earlier.is_some_and(|earlier| earlier.enabled_mptcp),
         }
     }
@@ -92,7 +99,7 @@ impl Record {
         self.made.iter().map(endpoint).collect()
     }
 
-    /// The limits before the first `setup`.
+    /// The limits that somebody else had set last, before `setup` did.
     pub fn limits_before(&self) -> Limits {
         self.before.into()
     }
@@ -200,6 +207,36 @@ mod tests {
         let second = lock(&path).unwrap().unwrap();
         assert!(is_at(&second, &path).unwrap() && !is_at(&first, &path).unwrap());
         fs::remove_dir_all(directory).unwrap();
+    }
+
+    /// `setup` a second time recorded limits that the administrator had set as its own, and `undo` lowered
+    /// them to what there was before the first `setup`.
+    #[test]
+    fn limits_that_somebody_else_has_set_are_not_taken_for_those_of_setup() {
+        let limits = |subflows| Limits { add_addr_accepted: 0, subflows };
+        let plan = |limits| Plan {
+            enable: false,
+            remove: Vec::new(),
+            keep: Vec::new(),
+            add: Vec::new(),
+            limits,
+        };
+        let first = Record::new(&plan(Some(limits(4))), limits(2), None);
+        let again = Record::new(&plan(None), limits(4), Some(&first));
+        assert_eq!((again.limits_before(), again.limits_set()), (limits(2), limits(4)));
+        // Raised by another: they are enough, and stay.
+        let raised = Record::new(&plan(None), limits(8), Some(&first));
+        assert_eq!((raised.limits_before(), raised.limits_set()), (limits(2), limits(4)));
+        assert_eq!(crate::mptcp::plan::undo(&raised, &[], limits(8)).limits, None);
+        // Lowered by another: those are what there was before.
+        let lowered = Record::new(&plan(Some(limits(4))), limits(1), Some(&first));
+        assert_eq!((lowered.limits_before(), lowered.limits_set()), (limits(1), limits(4)));
+        // Ours, raised again.
+        let more = Record::new(&plan(Some(limits(6))), limits(4), Some(&first));
+        assert_eq!((more.limits_before(), more.limits_set()), (limits(2), limits(6)));
+        // None of ours: nothing is to be put back.
+        let none = Record::new(&plan(None), limits(5), None);
+        assert_eq!(none.limits_before(), none.limits_set());
     }
 
     #[test]

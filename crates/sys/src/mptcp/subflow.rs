@@ -23,12 +23,14 @@ use crate::netlink::{ACK, NetlinkError};
 mod command {
     pub(super) const SET_FLAGS: u8 = 7;
     pub(super) const ANNOUNCE: u8 = 8;
+    pub(super) const REMOVE: u8 = 9;
     pub(super) const SUBFLOW_CREATE: u8 = 10;
     pub(super) const SUBFLOW_DESTROY: u8 = 11;
 }
 
 /// `MPTCP_PM_ATTR_*`.
 const TOKEN: u16 = 4;
+const LOCAL_ID: u16 = 5;
 const ADDR_REMOTE: u16 = 6;
 
 /// The number of a local address in a connection (RFC 8684 section 3.4.1). The same address needs
@@ -120,6 +122,17 @@ impl Manager {
         what.u8(addr::ID, id.0);
         what.u32(addr::FLAGS, Flags::SIGNAL.0);
         self.ask(command::ANNOUNCE, token, &what, None)
+    }
+
+    /// Takes back an address of this end that was announced. The subflows from it end.
+    ///
+    /// # Errors
+    /// EINVAL if none of this number was announced.
+    pub fn withdraw(&mut self, token: Token, id: AddressId) -> Result<(), NetlinkError> {
+        let mut attributes = Writer::default();
+        attributes.u32(TOKEN, token.0);
+        attributes.u8(LOCAL_ID, id.0);
+        self.0.ask(command::REMOVE, ACK, &attributes).map(drop)
     }
 
     /// Tried as what the addresses are, and then as an IPv6 socket would have them.

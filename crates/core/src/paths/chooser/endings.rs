@@ -145,17 +145,26 @@ impl Chooser {
         look.flows.iter().filter(waits).collect()
     }
 
+    /// Whether nothing has moved for a while that was moving, or that waits for the peer. What is silent
+    /// because the program is has no need of a further line, and may be silent for days.
+    fn stalls(&self, look: &Look<'_>) -> bool {
+        let silent = self.health.all_silent_for(look.now);
+        let waits = look.unacked.is_some() || look.flows.iter().any(|flow| flow.unacked);
+        // The end that receives has nothing under way; a pause of the program is taken for one after two
+        // seconds.
+        let carried = !matches!(self.phase, Phase::Watching(_));
+        (STALLS.max(look.round_trip() * 8)..LOST_LONG).contains(&silent) && (waits || carried)
+    }
+
     /// Pairs of addresses that have no flow are dialled until they have one, whatever a search has come
     /// to: each second where there was one; where there never was, in pauses that double, but each
-    /// second again while nothing moves at all. A flow that rests is none: nothing is sent over it, so
+    /// second again while the whole stalls. A flow that rests is none: nothing is sent over it, so
     /// nothing says that its line is cut.
     pub(super) fn dial_what_is_lost(&mut self, look: &Look<'_>, actions: &mut Vec<Action>) {
         let now = look.now;
-        let silent = self.health.all_silent_for(now);
-        let stalls = silent >= STALLS.max(look.round_trip() * 8);
-        let waits = stalls && (look.unacked.is_some() || look.flows.iter().any(|f| f.unacked));
+        let stalls = self.stalls(look);
         let watches = matches!(self.phase, Phase::Watching(_)) && !self.searched;
-        if watches && self.lost.is_empty() && !waits {
+        if watches && self.lost.is_empty() && !stalls {
             return;
         }
         let open: BTreeSet<PairId> = look
@@ -203,15 +212,16 @@ impl Chooser {
             };
             if room > 0 && (lost.dialled == Time::ZERO || now.since(lost.dialled) >= pause) {
                 lost.dialled = now;
-                lost.pause = (lost.pause * 2).min(REDIAL_NEVER);
+                lost.pause = if stalls { REDIAL } else { (lost.pause * 2).min(REDIAL_NEVER) };
                 room -= 1;
                 actions.push(Action::Dial(*pair));
             }
         }
     }
 
-    /// Whether a pair of addresses has no flow that has had one.
-    pub(super) fn has_lost(&self) -> bool {
-        self.lost.values().any(|lost| lost.had)
+    /// Whether a pair of addresses has no flow that has had one of late. One that stays away is no reason to
+    /// search nothing among those that are left.
+    pub(super) fn has_lost(&self, now: Time) -> bool {
+        self.lost.values().any(|lost| lost.had && now.since(lost.since) < LOST_LONG)
     }
 }

@@ -2,9 +2,11 @@
 //!
 //! # Model
 //! Pairs are this machine's addresses that can be used times the peer's: the one it was dialled at
-//! and those that it has announced. The end that accepted announces its further addresses, once.
+//! and those that it has announced. The end that accepted announces its further addresses once, and takes
+//! back those that have gone. To that end the subflows between two addresses are one line, whatever the
+//! ports: the other end's are its kernel's choice.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -16,11 +18,10 @@ use hawser_sys::mptcp::diagnosis::{Connection, Subflow, TcpState};
 use hawser_sys::mptcp::subflow::{AddressId, Ends, Manager};
 use serde_json::json;
 
+use super::announced::{Advertised, Announced, Change};
 use crate::mptcp::apply;
 use crate::mptcp::programs::Program;
 
-/// Addresses of a peer that are kept; it may announce hundreds.
-pub const REMOTES_MAX: usize = 8;
 /// Addresses of this machine that are used for one connection.
 const LOCALS_MAX: usize = 8;
 /// Pairs of both.
@@ -46,17 +47,35 @@ pub struct Looked {
     pub lines: Vec<String>,
 }
 
+/// Pairs of addresses that have ever been used, by number.
+#[derive(Debug)]
+struct Pairs {
+    role: Role,
+    numbers: BTreeMap<(IpAddr, SocketAddr), PairId>,
+}
+
+impl Pairs {
+    /// The number of the pair of a subflow between these ends.
+    fn number(&mut self, local: IpAddr, remote: SocketAddr) -> PairId {
+        let port = match self.role {
+            Role::Dials => remote.port(),
+            Role::Accepts => 0,
+        };
+        let next = PairId(self.numbers.len() as u32);
+        *self.numbers.entry((local, SocketAddr::new(remote.ip(), port))).or_insert(next)
+    }
+}
+
 /// A connection, and its chooser.
 #[derive(Debug)]
 pub struct Managed {
     chooser: Chooser,
     role: Role,
     name: String,
-    /// Pairs that have ever been used, by number.
-    pairs: BTreeMap<(IpAddr, SocketAddr), PairId>,
+    pairs: Pairs,
     locals: Vec<(IpAddr, u32)>,
     locals_at: Option<Time>,
-    told: BTreeSet<IpAddr>,
+    advertised: Advertised,
     bytes: u64,
     /// Whether the kernel manages it.
     of_kernel: bool,
@@ -72,10 +91,10 @@ impl Managed {
             chooser: Chooser::new(role, socket.cookie ^ u64::from(connection.info.token.0) << 20),
             role,
             name: format!("{program}{} {arrow} {}", socket.local, socket.remote),
-            pairs: BTreeMap::new(),
+            pairs: Pairs { role, numbers: BTreeMap::new() },
             locals: Vec::new(),
             locals_at: None,
-            told: BTreeSet::new(),
+            advertised: Advertised::default(),
             bytes: 0,
             of_kernel: false,
         }
@@ -88,12 +107,12 @@ impl Managed {
         now: Time,
         connection: &Connection,
         subflows: &[&Subflow],
-        announced: &[SocketAddr],
+        announced: &Announced,
     ) -> Looked {
         let token = connection.info.token;
-        self.refresh_locals(now, connection.socket.local.ip());
-        if self.role == Role::Accepts && !self.of_kernel {
-            self.announce(manager, token, connection.socket.local.ip());
+        let own = connection.socket.local.ip();
+        if self.refresh_locals(now, own) && self.role == Role::Accepts && !self.of_kernel {
+            self.announce(manager, token, own);
         }
         let usable = self.usable_pairs(connection, announced);
         let flows: Vec<Flow> = subflows.iter().filter_map(|subflow| self.flow(subflow)).collect();
@@ -199,7 +218,7 @@ impl Managed {
         };
         Some(Flow {
             id: id(subflow),
-            pair: self.pair(subflow.socket.local.ip(), subflow.socket.remote),
+            pair: self.pairs.number(subflow.socket.local.ip(), subflow.socket.remote),
             open,
             bytes: info.bytes_received.saturating_add(info.bytes_acked),
             acked: info.bytes_acked,
@@ -211,30 +230,17 @@ impl Managed {
         })
     }
 
-    fn pair(&mut self, local: IpAddr, remote: SocketAddr) -> PairId {
-        let next = PairId(self.pairs.len() as u32);
-        *self.pairs.entry((local, remote)).or_insert(next)
-    }
-
     /// Where subflows may be dialled: the addresses in use first.
     fn usable_pairs(
         &mut self,
         connection: &Connection,
-        announced: &[SocketAddr],
+        announced: &Announced,
     ) -> BTreeMap<PairId, (IpAddr, u32, SocketAddr)> {
         if self.role == Role::Accepts {
             return BTreeMap::new();
         }
         let first = connection.socket.remote;
-        let mut remotes = vec![first];
-        for address in announced {
-            let port = if address.port() == 0 { first.port() } else { address.port() };
-            let address = SocketAddr::new(address.ip().to_canonical(), port);
-            let special = address.ip().is_loopback() && !first.ip().is_loopback();
-            if !special && !remotes.contains(&address) && remotes.len() < REMOTES_MAX {
-                remotes.push(address);
-            }
-        }
+        let remotes = announced.remotes(first);
         let mut usable = BTreeMap::new();
         for (local, interface) in self.locals.clone() {
             for remote in &remotes {
@@ -242,21 +248,22 @@ impl Managed {
                 // A socket of one family has subflows of that family.
                 if families == [first.is_ipv4(); 2] && usable.len() < PAIRS_MAX {
                     let of = if local == connection.socket.local.ip() { 0 } else { interface };
-                    usable.insert(self.pair(local, *remote), (local, of, *remote));
+                    usable.insert(self.pairs.number(local, *remote), (local, of, *remote));
                 }
             }
         }
         usable
     }
 
-    fn refresh_locals(&mut self, now: Time, own: IpAddr) {
+    /// Reads this machine's addresses, if it is time to; whether it was.
+    fn refresh_locals(&mut self, now: Time, own: IpAddr) -> bool {
         if self.locals_at.is_some_and(|at| now.since(at) < ADDRESSES_APART) {
-            return;
+            return false;
         }
         self.locals_at = Some(now);
         self.locals = vec![(own, 0)];
         if own.is_loopback() {
-            return;
+            return true;
         }
         for address in apply::usable_addresses() {
             let family = address.address.is_ipv4() == own.is_ipv4();
@@ -264,14 +271,24 @@ impl Managed {
                 self.locals.push((address.address, address.interface));
             }
         }
+        true
     }
 
     fn announce(&mut self, manager: &mut Manager, token: Token, own: IpAddr) {
-        for (local, _) in self.locals.clone() {
-            if local != own && self.told.insert(local) {
-                // A refusal: it was told already, by a manager before this one.
-                let _ = manager.announce(token, address_id(local), local);
-            }
+        let further: Vec<IpAddr> =
+            self.locals.iter().map(|(local, _)| *local).filter(|local| *local != own).collect();
+        for change in self.advertised.update(&further, apply::addresses_here().as_ref()) {
+            // A refusal: it was announced already, by a manager before this one, or the connection has ended.
+            let _ = match change {
+                Change::Announce(local) => manager.announce(token, address_id(local), local),
+                // By its number: that of another address is that one's.
+                Change::Withdraw(local)
+                    if further.iter().any(|one| is_same_number(*one, local)) =>
+                {
+                    Ok(())
+                }
+                Change::Withdraw(local) => manager.withdraw(token, address_id(local)),
+            };
         }
     }
 
@@ -326,14 +343,35 @@ fn address_id(address: IpAddr) -> AddressId {
     AddressId((hash % 254) as u8 + 1)
 }
 
+fn is_same_number(one: IpAddr, other: IpAddr) -> bool {
+    address_id(one) == address_id(other)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Each join from a port of its own was a line of its own to the end that accepted: one that lagged was
+    /// taken for a cut line beside the others.
+    #[test]
+    fn to_the_end_that_accepted_the_joins_from_one_address_are_one_line() {
+        let local = "10.77.0.1".parse().unwrap();
+        let of = |role, remotes: [&str; 3]| {
+            let mut pairs = Pairs { role, numbers: BTreeMap::new() };
+            remotes.map(|remote| pairs.number(local, remote.parse().unwrap()).0)
+        };
+        let joins = ["10.77.0.2:40001", "10.77.0.2:40002", "10.77.1.2:40001"];
+        assert_eq!(of(Role::Accepts, joins), [0, 0, 1]);
+        // Ports that a peer has announced are places to dial.
+        let dialled = ["10.77.0.2:5432", "10.77.0.2:6433", "10.77.0.2:5432"];
+        assert_eq!(of(Role::Dials, dialled), [0, 1, 0]);
+    }
+
     #[test]
     fn neighbouring_addresses_have_numbers_of_their_own() {
         let of = |text: &str| address_id(text.parse().unwrap());
-        let all: BTreeSet<u8> = (1..=100).map(|n| of(&format!("10.77.{n}.1")).0).collect();
+        let all: std::collections::BTreeSet<u8> =
+            (1..=100).map(|n| of(&format!("10.77.{n}.1")).0).collect();
         assert!(!all.contains(&0) && all.len() > 90, "{all:?}");
         assert_eq!(of("10.77.0.1"), of("10.77.0.1"));
         assert_ne!(of("10.77.0.1"), of("10.77.0.2"));
