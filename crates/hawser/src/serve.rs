@@ -32,6 +32,7 @@ use crate::pools::{health, open, upkeep};
 use crate::process::{self, PidFile, ProcessError, random_u64};
 use crate::reactor::{Logged, Reactors};
 use crate::service::{NotInForce, Phase, Service};
+use crate::shares::{self, etcd::Etcd};
 use crate::threads::Runtimes;
 
 /// Set where `pgbouncer -d` waits until this process serves.
@@ -151,6 +152,9 @@ pub fn serve_as(
     let pidfile = start.pidfile.as_deref().map(|path| PidFile::create(path, owner.as_ref()));
     let _pidfile = pidfile.transpose().map_err(ServeError::Process)?;
     let loops = reactors.loops().clone();
+    let etcd = Etcd::load(&config.start.etcd, shares::own_name())
+        .map_err(|error| ServeError::NotInForce(NotInForce(vec![error])))?
+        .map(|etcd| Arc::new(tokio::sync::Mutex::new(etcd)));
     let service = Service::new(config, loops, control, admin, errors, runtimes.threads())
         .map_err(ServeError::NotInForce)?;
     let control_sockets = service.admin.begin(&service).map_err(ServeError::Admin)?;
@@ -168,10 +172,16 @@ pub fn serve_as(
     process::become_user(user.as_deref()).map_err(ServeError::Process)?;
     process::set_dumpable(core_dumps);
     let ending = service.clone();
+    if let Some(etcd) = &etcd {
+        tokio::spawn(shares::run(service.clone(), etcd.clone()));
+    }
     runtimes.control.block_on(run(service, listeners, orders, logged, signals));
     manager.end();
     links.end();
     drop(reactors);
+    if let Some(etcd) = &etcd {
+        runtimes.control.block_on(shares::give_back(&ending, etcd));
+    }
     drop(control_sockets); // while they are still listened on
     drop(entered);
     runtimes.end();

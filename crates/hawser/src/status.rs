@@ -24,6 +24,7 @@ use crate::admin::averages::Totals;
 use crate::admin::pooler::Pooler;
 use crate::bypass::usage::BypassUsage;
 use crate::dial::server_row::{ServerRole, ServerRow};
+use crate::limits::shared::SharedLimit;
 use crate::metrics::process::ProcessFigures;
 
 /// How long one reader may take.
@@ -77,8 +78,28 @@ pub struct Status {
     /// What `[bypass] enable` has come to.
     #[serde(default)]
     pub bypass: Option<String>,
+    /// Limits that it shares with other poolers.
+    #[serde(default)]
+    pub shared_limits: Vec<SharedLimitStatus>,
     /// What does not work on this host, and what is done instead.
     pub fallbacks: Vec<String>,
+}
+
+/// A limit that several poolers share: a row of SHOW LIMITS.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SharedLimitStatus {
+    /// The setting, and what it is for: `max_db_connections of app`.
+    pub limit: String,
+    /// The limit of all poolers together.
+    pub most: u32,
+    /// Server connections of this one.
+    pub used: u32,
+    /// Places that this one holds.
+    pub held: u32,
+    /// Places that this one lacks.
+    pub wanted: u32,
+    /// Server connections of this one whose places others may hold.
+    pub unsure: u32,
 }
 
 /// A server of a database: a row of SHOW HOSTS.
@@ -176,6 +197,7 @@ impl Status {
             errors: pooler.tally().errors.by_class(),
             mptcp_manager: pooler.mptcp().and_then(|mptcp| mptcp.manager.standing().in_words()),
             bypass: pooler.bypass().and_then(BypassUsage::in_words),
+            shared_limits: shared_limits(pooler),
             fallbacks: pooler.fallbacks(),
         }
     }
@@ -213,6 +235,17 @@ impl Status {
             writeln!(out, "  fallback     {fallback}")?;
         }
         let shown = crate::logging::without_control;
+        for limit in &self.shared_limits {
+            let SharedLimitStatus { limit, most, used, held, wanted, unsure } = limit;
+            write!(out, "  shares       {}: holds {held} of {most}, uses {used}", shown(limit))?;
+            if *wanted > 0 {
+                write!(out, ", lacks {wanted}")?;
+            }
+            if *unsure > 0 {
+                write!(out, ", of {unsure} it is not sure")?;
+            }
+            writeln!(out)?;
+        }
         for row in &self.servers {
             // Those that are well are not worth a line each.
             let Some(reason) = &row.reason else { continue };
@@ -264,6 +297,19 @@ impl Status {
         }
         Ok(())
     }
+}
+
+fn shared_limits(pooler: &dyn Pooler) -> Vec<SharedLimitStatus> {
+    let shared = pooler.limits().sharing().map_or_else(Vec::new, |(_, shared)| shared);
+    let of = |SharedLimit { scope, limit, used, bound }| SharedLimitStatus {
+        limit: crate::shares::in_words(&scope),
+        most: limit,
+        used,
+        held: bound.held,
+        wanted: bound.wanted,
+        unsure: bound.unsure,
+    };
+    shared.into_iter().map(of).collect()
 }
 
 fn server(row: ServerRow) -> ServerStatus {
