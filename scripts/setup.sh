@@ -10,7 +10,7 @@
 #   extension  test, and what builds extensions of that PostgreSQL
 #   kernel what builds the kernel of `hawser lab --kernel`; no Rust
 #   emulator   test, and what runs the kernel of `make bpf-kernel` in an emulator
-#   all    regress, extension, PL/Perl, programs that are run over MPTCP (rsync, sshd), and the languages
+#   all    regress, extension, PL/Perl, etcd, programs that are run over MPTCP (rsync, sshd), and the languages
 #          whose drivers are tested: Go, Java with Maven, Node, PHP
 #
 # Packages come from the system's own manager (apt), the toolchain from rustup. On a terminal it
@@ -121,6 +121,8 @@ if [ "$purpose" = all ]; then
     if [ -n "$version" ] && [ ! -e "$("$(pg_config_program)" --pkglibdir 2>/dev/null)/plperl.so" ]; then
         need "PL/Perl, whose functions keep variables" "postgresql-plperl-$version"
     fi
+    # Debian's package also starts one, on port 2379, which nothing here uses.
+    have etcd || need "etcd, by which poolers share limits" etcd-server
     # Programs that run over MPTCP, between network namespaces. Debian keeps sshd where only root's
     # PATH leads.
     have ip || need "iproute2, for network namespaces" iproute2

@@ -32,6 +32,7 @@ TABLE = {
     "admin_users": "auth", "stats_users": "auth",
     "http_address": "admin", "control_socket": "admin", "console_version": "admin",
     "shutdown_timeout": "process", "pidfile": "process", "watch_files": "process", "loops": "process", "io": "process", "peer_id": "process", "peers": "process",
+    **{f"etcd{name}": "process" for name in ("", "_prefix", "_lease", "_lost", "_ca_file", "_cert_file", "_key_file", "_user", "_password_file")},
     "format": "log", "level": "log", "log_min_duration": "log", "otlp_endpoint": "log", "log_disconnections": "log", "logfile": "log",
     "client_tls_sslmode": "tls", "client_tls_cert_file": "tls", "client_tls_key_file": "tls", "client_tls_ca_file": "tls",
     "client_tls_ciphers": "tls", "client_tls13_ciphers": "tls", "client_tls_ecdhcurve": "tls",

@@ -14,6 +14,7 @@
 //! * [`paths`] which subflows a connection over several paths needs
 //! * [`rds`] reliable datagrams over TCP connections
 //! * [`bypass`] when bytes of a local connection may go past TCP
+//! * [`shares`] which places of a limit several poolers hold of each
 
 pub mod bypass;
 pub mod engine;
@@ -27,6 +28,7 @@ pub mod rds;
 #[cfg(test)]
 mod seeded;
 pub mod session;
+pub mod shares;
 pub mod time;
 pub mod tuner;
 pub mod wire;

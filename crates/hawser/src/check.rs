@@ -31,6 +31,7 @@ use crate::config::{
 use crate::login::access::Access;
 use crate::pools::Connectings;
 use crate::reactor::host::IoHost;
+use crate::shares::etcd::Etcd;
 use crate::tls::accept::Accepting;
 use crate::tls::weaknesses;
 use crate::{process, serve};
@@ -133,6 +134,7 @@ pub fn findings(checked: Checked<'_>) -> Vec<Finding> {
         Ok(runtime) => runtime.block_on(async {
             report.listeners(&config).await;
             report.servers(&config).await;
+            report.etcd(&config).await;
             if let Some(access) = &access {
                 let mut found = census::take(&config, access).await;
                 found.extend(shared::take(&config, access).await);
@@ -145,6 +147,9 @@ pub fn findings(checked: Checked<'_>) -> Vec<Finding> {
     }
     report.0
 }
+
+/// How long `check` waits for each member of etcd.
+const ETCD_WITHIN: Duration = Duration::from_secs(3);
 
 #[derive(Default)]
 struct Report(Vec<Finding>);
@@ -316,6 +321,30 @@ impl Report {
                 format!("{limit} open files are enough for {connections} connections"),
             ),
             Err(error) => self.add(Grade::Error, error.to_string()),
+        }
+    }
+
+    /// Whether etcd answers, where limits are shared.
+    async fn etcd(&mut self, config: &Config) {
+        let settings = &config.start.etcd;
+        match Etcd::load(settings, String::new()) {
+            Ok(None) => {}
+            Ok(Some(mut etcd)) => match etcd.try_out(ETCD_WITHIN).await {
+                Ok(endpoint) => {
+                    let prefix = &settings.etcd_prefix;
+                    self.add(
+                        Grade::Ok,
+                        format!("etcd at {endpoint}: keys under {prefix} can be read"),
+                    );
+                }
+                Err(error) => self.add(
+                    Grade::Error,
+                    format!(
+                        "{error}: without etcd no server connection under a shared limit is opened"
+                    ),
+                ),
+            },
+            Err(error) => self.add(Grade::Error, error),
         }
     }
 

@@ -48,9 +48,9 @@ pub use address::{
     LISTEN_PORT_DEFAULT, ListenAddress, SERVER_PORT_DEFAULT, ServerAddress, host_and_port,
 };
 pub use choice::{
-    AuthType, BypassUse, ConsoleVersion, ExtensionUse, Fidelity, HandOver, Io, ListenLost,
-    LoadBalanceHosts, LogFormat, LogLevel, MptcpUse, PoolMode, ProxyProtocol, SyslogFacility,
-    TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
+    AuthType, BypassUse, ConsoleVersion, EtcdLost, ExtensionUse, Fidelity, HandOver, Io,
+    ListenLost, LoadBalanceHosts, LogFormat, LogLevel, MptcpUse, PoolMode, ProxyProtocol,
+    SyslogFacility, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
 };
 pub use ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
 pub use congestion::Congestion;
@@ -62,9 +62,10 @@ pub use overrides::Overrides;
 pub use peer::Peer;
 pub use proxy::ProxySources;
 pub use registry::{
-    AdminSettings, AuthSettings, BypassSettings, ClientTlsSettings, ConsoleSettings, LimitSettings,
-    ListenSettings, LogSettings, LogStartSettings, NameSettings, NetworkSettings, PoolSettings,
-    ProcessSettings, ServerSettings, ServerTlsSettings, ShutdownSettings, TimeoutSettings,
+    AdminSettings, AuthSettings, BypassSettings, ClientTlsSettings, ConsoleSettings, EtcdSettings,
+    LimitSettings, ListenSettings, LogSettings, LogStartSettings, NameSettings, NetworkSettings,
+    PoolSettings, ProcessSettings, ServerSettings, ServerTlsSettings, ShutdownSettings,
+    TimeoutSettings,
 };
 pub use server_url::{ServerUrl, ServerUrlError};
 pub use user::{PoolLimits, UserConfig};

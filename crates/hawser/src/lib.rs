@@ -31,6 +31,7 @@ pub mod reactor;
 pub mod resolve;
 pub mod serve;
 pub mod service;
+pub mod shares;
 pub mod socket;
 pub mod spans;
 pub mod status;

@@ -7,11 +7,15 @@
 //! nobody who is in is thrown out by a lower bound. Who is not in yet, and lets others wait, is: see
 //! [`half_open`].
 //!
+//! Where limits on server connections are shared with other poolers, this one's part of each bounds them, too:
+//! [`shared`].
+//!
 //! # Invariant
 //! Every count is the number of permits that exist. Those that have been taken from a login that gave
 //! way, and that is not gone yet, are no permits any more.
 
 pub mod half_open;
+pub mod shared;
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -55,6 +59,34 @@ struct Counts {
     servers_by_database: HashMap<Arc<str>, usize>,
     servers_by_user: HashMap<Arc<str>, usize>,
     servers_by_address: HashMap<ServerAddress, usize>,
+    /// Where limits hold for several poolers together.
+    shares: Option<shared::Shares>,
+}
+
+impl Counts {
+    /// Server connections under a limit.
+    fn used(&self, full: &Full) -> usize {
+        match full {
+            Full::Total => self.servers,
+            Full::Database(name) => count_of(&self.servers_by_database, &**name),
+            Full::User(name) => count_of(&self.servers_by_user, &**name),
+            Full::Server(server) => count_of(&self.servers_by_address, server),
+        }
+    }
+
+    /// Whether there may be one more server connection under each of these.
+    fn admit(&mut self, wanted: &[(Limit, Full)]) -> Result<(), Full> {
+        if let Some(shares) = &mut self.shares {
+            wanted.iter().for_each(|(bound, full)| shares.ask(full, *bound));
+        }
+        let is_full = |(bound, full): &&(Limit, Full)| {
+            let used = self.used(full);
+            let has_share = |shares: &shared::Shares| shares.admits_one_more(full, used);
+            !bound.admits_one_more(used)
+                || (bound.get().is_some() && !self.shares.as_ref().is_none_or(has_share))
+        };
+        wanted.iter().find(is_full).map_or(Ok(()), |(_, full)| Err(full.clone()))
+    }
 }
 
 fn count_of<K, Q>(counts: &HashMap<K, usize>, key: &Q) -> usize
@@ -88,6 +120,10 @@ fn remove<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
 pub struct Limits {
     counts: Mutex<Counts>,
     server_freed: Notify,
+    /// A place under a shared limit is wanted, or one has been taken.
+    lacking: Notify,
+    /// Fewer server connections are this pooler's part.
+    lowered: Notify,
 }
 
 /// Bounds on server connections.
@@ -102,7 +138,7 @@ pub struct ServerBounds {
 }
 
 /// Which bound leaves no room.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Full {
     /// `max_server_connections`.
     Total,
@@ -249,16 +285,14 @@ impl Limits {
         user: &str,
         bounds: &ServerBounds,
     ) -> Result<ServerPermit, Full> {
+        let wanted = [
+            (bounds.total, Full::Total),
+            (bounds.database, Full::Database(database.into())),
+            (bounds.user, Full::User(user.into())),
+        ];
         let mut counts = self.lock();
-        if !bounds.total.admits_one_more(counts.servers) {
-            return Err(Full::Total);
-        }
-        if !bounds.database.admits_one_more(count_of(&counts.servers_by_database, database)) {
-            return Err(Full::Database(database.into()));
-        }
-        if !bounds.user.admits_one_more(count_of(&counts.servers_by_user, user)) {
-            return Err(Full::User(user.into()));
-        }
+        self.tell_sharing(&counts);
+        counts.admit(&wanted)?;
         counts.servers += 1;
         let database = add(&mut counts.servers_by_database, database);
         let user = add(&mut counts.servers_by_user, user);
@@ -275,11 +309,17 @@ impl Limits {
         bound: Limit,
     ) -> Result<AddressPermit, Full> {
         let mut counts = self.lock();
-        if !bound.admits_one_more(count_of(&counts.servers_by_address, server)) {
-            return Err(Full::Server(server.clone()));
-        }
+        self.tell_sharing(&counts);
+        counts.admit(&[(bound, Full::Server(server.clone()))])?;
         *counts.servers_by_address.entry(server.clone()).or_default() += 1;
         Ok(AddressPermit { limits: self.clone(), server: server.clone() })
+    }
+
+    /// Something is asked for under limits that may be shared.
+    fn tell_sharing(&self, counts: &Counts) {
+        if counts.shares.is_some() {
+            self.lacking.notify_one();
+        }
     }
 
     /// Completes when a place of a server connection has become free after this call.

@@ -46,7 +46,7 @@ use crate::dial::enter::Credentials;
 use crate::dial::hand_over::Secret;
 use crate::dial::password::{self, PasswordSource};
 use crate::dial::{Balance, Login, Target};
-use crate::limits::ServerBounds;
+use crate::limits::{Full, ServerBounds};
 use crate::login::access::Access;
 use crate::loops::Pool;
 use crate::process::random_u64;
@@ -426,6 +426,27 @@ impl Pools {
         let mut all: Vec<_> = locked(&self.registry).by_id.values().cloned().collect();
         all.sort_by_key(|entry| entry.pool.id);
         all
+    }
+
+    /// How many openings wait for a place under each limit that is shared with other poolers.
+    pub fn waiting_under(&self) -> HashMap<Full, u32> {
+        self.queue.waiting_under()
+    }
+
+    /// Limits on server connections of all pools, as the configuration has them now.
+    pub fn limits_in_force(&self) -> HashMap<Full, config::Limit> {
+        let mut limits = HashMap::new();
+        for entry in self.all() {
+            let route = entry.route.load();
+            limits.insert(Full::Total, route.bounds.total);
+            limits
+                .insert(Full::Database(entry.key.database.as_str().into()), route.bounds.database);
+            limits.insert(Full::User(entry.key.user.as_str().into()), route.bounds.user);
+            for server in &route.target.servers {
+                limits.insert(Full::Server(server.clone()), route.per_server);
+            }
+        }
+        limits
     }
 
     /// What pools have counted that are forgotten.

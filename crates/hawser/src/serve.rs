@@ -35,6 +35,7 @@ use crate::pools::{health, open, upkeep};
 use crate::process::{self, PidFile, ProcessError, random_u64};
 use crate::reactor::{Logged, Reactors};
 use crate::service::{NotInForce, Phase, Service};
+use crate::shares::{self, etcd::Etcd};
 use crate::spans::Spans;
 use crate::takeover::listeners::SocketPath;
 use crate::takeover::taking::{self, Found, NotTakenOver};
@@ -195,6 +196,9 @@ pub fn serve_as(
     };
     let pidfile = pidfile.map_err(ServeError::Process)?;
     let loops = reactors.loops().clone();
+    let etcd = Etcd::load(&config.start.etcd, shares::own_name())
+        .map_err(|error| ServeError::NotInForce(NotInForce(vec![error])))?
+        .map(|etcd| Arc::new(tokio::sync::Mutex::new(etcd)));
     let threads = runtimes.threads();
     let service = Service::new(config, loops, control, admin, errors, threads, succession)
         .map_err(ServeError::NotInForce)?;
@@ -214,6 +218,9 @@ pub fn serve_as(
     process::set_dumpable(core_dumps);
     let ending = service.clone();
     spawn_upkeep(&service, orders);
+    if let Some(etcd) = &etcd {
+        tokio::spawn(shares::run(service.clone(), etcd.clone()));
+    }
     let mut own = Own { listeners, paths: &mut control_sockets, pidfile };
     if let Some(found) = predecessor {
         own.take_place_of(found, &service, &runtimes, path.as_deref())?;
@@ -224,6 +231,9 @@ pub fn serve_as(
     manager.end();
     links.end();
     drop(reactors);
+    if let Some(etcd) = &etcd {
+        runtimes.control.block_on(shares::give_back(&ending, etcd));
+    }
     end_of_paths(control_sockets, &ending.succession); // while they are still listened on
     drop(entered);
     runtimes.end();

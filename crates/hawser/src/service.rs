@@ -119,6 +119,10 @@ impl Service {
         let pools = Pools::new(loops.count());
         pools.statement_memory.set_max(config.reload.pool.prepared_statements_memory.to_usize());
         pools.set_connectings(routes);
+        let limits: Arc<Limits> = Arc::default();
+        if !config.start.etcd.etcd.is_empty() {
+            limits.share();
+        }
         Ok(Arc::new(Self {
             config: ArcSwap::from_pointee(config),
             access: ArcSwap::from_pointee(access),
@@ -126,7 +130,7 @@ impl Service {
             mock: MockNonce::generate(random_bytes),
             loops,
             control,
-            limits: Arc::default(),
+            limits,
             pools,
             enquiries: Enquiries::default(),
             censuses: Censuses::default(),

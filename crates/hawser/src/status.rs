@@ -24,6 +24,7 @@ use crate::admin::averages::Totals;
 use crate::admin::pooler::Pooler;
 use crate::bypass::usage::BypassUsage;
 use crate::dial::server_row::{ServerRole, ServerRow};
+use crate::limits::shared::SharedLimit;
 use crate::link::report::Report;
 use crate::metrics::process::ProcessFigures;
 use crate::takeover::PredecessorStatus;
@@ -84,11 +85,31 @@ pub struct Status {
     /// Its links.
     #[serde(default)]
     pub links: Vec<Report>,
+    /// Limits that it shares with other poolers.
+    #[serde(default)]
+    pub shared_limits: Vec<SharedLimitStatus>,
     /// What does not work on this host, and what is done instead.
     pub fallbacks: Vec<String>,
     /// The process whose place this one has taken, while it still has clients.
     #[serde(default)]
     pub predecessor: Option<PredecessorStatus>,
+}
+
+/// A limit that several poolers share: a row of SHOW LIMITS.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SharedLimitStatus {
+    /// The setting, and what it is for: `max_db_connections of app`.
+    pub limit: String,
+    /// The limit of all poolers together.
+    pub most: u32,
+    /// Server connections of this one.
+    pub used: u32,
+    /// Places that this one holds.
+    pub held: u32,
+    /// Places that this one lacks.
+    pub wanted: u32,
+    /// Server connections of this one whose places others may hold.
+    pub unsure: u32,
 }
 
 /// A server of a database: a row of SHOW HOSTS.
@@ -187,6 +208,7 @@ impl Status {
             mptcp_manager: pooler.mptcp().and_then(|mptcp| mptcp.manager.standing().in_words()),
             bypass: pooler.bypass().and_then(BypassUsage::in_words),
             links: pooler.links().iter().map(|report| Report::clone(report)).collect(),
+            shared_limits: shared_limits(pooler),
             fallbacks: pooler.fallbacks(),
             predecessor: pooler.predecessor(),
         }
@@ -226,6 +248,17 @@ impl Status {
             writeln!(out, "  fallback     {fallback}")?;
         }
         let shown = crate::logging::without_control;
+        for limit in &self.shared_limits {
+            let SharedLimitStatus { limit, most, used, held, wanted, unsure } = limit;
+            write!(out, "  shares       {}: holds {held} of {most}, uses {used}", shown(limit))?;
+            if *wanted > 0 {
+                write!(out, ", lacks {wanted}")?;
+            }
+            if *unsure > 0 {
+                write!(out, ", of {unsure} it is not sure")?;
+            }
+            writeln!(out)?;
+        }
         for row in &self.servers {
             // Those that are well are not worth a line each.
             let Some(reason) = &row.reason else { continue };
@@ -280,6 +313,19 @@ impl Status {
         }
         Ok(())
     }
+}
+
+fn shared_limits(pooler: &dyn Pooler) -> Vec<SharedLimitStatus> {
+    let shared = pooler.limits().sharing().map_or_else(Vec::new, |(_, shared)| shared);
+    let of = |SharedLimit { scope, limit, used, bound }| SharedLimitStatus {
+        limit: crate::shares::in_words(&scope),
+        most: limit,
+        used,
+        held: bound.held,
+        wanted: bound.wanted,
+        unsure: bound.unsure,
+    };
+    shared.into_iter().map(of).collect()
 }
 
 fn server(row: ServerRow) -> ServerStatus {

@@ -35,6 +35,8 @@ pub enum Topic {
     Help,
     /// Servers of databases, and how they stand.
     Hosts,
+    /// Limits that several poolers share.
+    Limits,
     /// Counts of everything.
     Lists,
     /// Memory.
@@ -69,7 +71,7 @@ pub enum Topic {
 
 impl Topic {
     /// Every topic with its word, by word.
-    pub const ALL: [(&'static str, Self); 24] = [
+    pub const ALL: [(&'static str, Self); 25] = [
         ("ACTIVE_SOCKETS", Self::ActiveSockets),
         ("CLIENTS", Self::Clients),
         ("CONFIG", Self::Config),
@@ -79,6 +81,7 @@ impl Topic {
         ("FDS", Self::Fds),
         ("HELP", Self::Help),
         ("HOSTS", Self::Hosts),
+        ("LIMITS", Self::Limits),
         ("LISTS", Self::Lists),
         ("MEM", Self::Mem),
         ("PEERS", Self::Peers),

@@ -469,6 +469,8 @@ impl Pooler for Running {
             all.extend(link.fallbacks.iter().map(|what| format!("link {}: {what}", link.name)));
         }
         all.extend(self.service.dialler.unencrypted.fallbacks(&config));
+        let sharing = self.service.limits.sharing();
+        all.extend(sharing.and_then(|(state, _)| crate::shares::fallback(&state)));
         let io = config.start.process.io;
         if let (Io::IoUring, IoHost::NoIoUring(reason)) = (io, self.service.loops.host()) {
             all.push(format!("event loops wait with epoll: {reason}"));

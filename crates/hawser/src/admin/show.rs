@@ -67,6 +67,7 @@ fn all_columns(topic: Topic) -> Columns {
         Topic::State => process::STATE_COLUMNS,
         Topic::DnsHosts => process::DNS_HOSTS_COLUMNS,
         Topic::Hosts => process::HOSTS_COLUMNS,
+        Topic::Limits => process::LIMITS_COLUMNS,
         Topic::DnsZones => super::table::columns![Text "zonename", Int8 "serial", Int4 "count"],
         Topic::Help => &[],
     }
@@ -106,6 +107,7 @@ pub async fn show(
         Topic::State => process::state(table, pooler, dialect),
         Topic::DnsHosts => process::dns_hosts(table, pooler),
         Topic::Hosts => process::hosts(table, pooler),
+        Topic::Limits => process::limits(table, pooler),
         Topic::Peers => process::peers(table, &pooler.config()),
         Topic::PeerPools => process::peer_pools(table, pooler),
         Topic::DnsZones | Topic::Help => table,

@@ -27,6 +27,8 @@ pub(crate) fn files(config: &Config) -> Vec<String> {
     let named = [
         (config.reload.auth.users_file.as_deref(), "passwords, or what proves them,"),
         (config.reload.client_tls.client_tls_key_file.as_deref(), "a private key"),
+        (config.start.etcd.etcd_key_file.as_deref(), "a private key"),
+        (config.start.etcd.etcd_password_file.as_deref(), "a password"),
     ];
     let hba_file = config.reload.auth.hba_file.as_deref();
     let with_secret =

@@ -27,6 +27,7 @@ impl<'a> Check<'a> {
         check.users();
         check.links();
         check.peers();
+        check.etcd();
         check.authentication();
         check.login();
         check.client_tls();
@@ -160,6 +161,62 @@ impl<'a> Check<'a> {
             let message = "peer_id: without `peers`, the addresses of the others, no cancel request is \
                            sent on";
             self.warn(Table::Process, "peer_id", message);
+        }
+    }
+
+    fn etcd(&mut self) {
+        let (etcd, limits) = (&self.config.start.etcd, &self.config.reload.limits);
+        let mut error = |name, message: String| self.error(Table::Process, 0, name, message);
+        for endpoint in &etcd.etcd {
+            let host = endpoint.strip_prefix("https://").or(endpoint.strip_prefix("http://"));
+            if host.is_none_or(|host| host.is_empty() || host.contains(['/', '?', '#', '@'])) {
+                error(
+                    "etcd",
+                    format!("etcd: `{endpoint}` is not http://host:port or https://host:port"),
+                );
+            }
+        }
+        if etcd.etcd_prefix.is_empty() {
+            error(
+                "etcd_prefix",
+                "etcd_prefix: without one, keys would be among those of others".into(),
+            );
+        }
+        let together = [
+            (
+                "etcd_cert_file",
+                etcd.etcd_cert_file.is_some(),
+                "etcd_key_file",
+                etcd.etcd_key_file.is_some(),
+            ),
+            (
+                "etcd_user",
+                etcd.etcd_user.is_some(),
+                "etcd_password_file",
+                etcd.etcd_password_file.is_some(),
+            ),
+        ];
+        for (one, has_one, other, has_other) in together {
+            match (has_one, has_other) {
+                (true, false) => error(one, format!("{one}: it needs {other}")),
+                (false, true) => error(other, format!("{other}: it needs {one}")),
+                _ => {}
+            }
+        }
+        let shared = [
+            limits.max_server_connections,
+            limits.max_server_connections_per_server,
+            limits.max_db_connections,
+            limits.max_user_connections,
+        ];
+        let has_limit = shared.iter().any(|limit| limit.get().is_some())
+            || self.config.databases.iter().any(|entry| entry.max_db_connections.is_some())
+            || self.config.users.iter().any(|entry| entry.max_user_connections.is_some());
+        if !etcd.etcd.is_empty() && !has_limit {
+            let message = "etcd: there is no limit to share: set max_db_connections, \
+                           max_user_connections, max_server_connections or \
+                           max_server_connections_per_server";
+            self.warn(Table::Process, "etcd", message);
         }
     }
 

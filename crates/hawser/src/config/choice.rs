@@ -87,6 +87,14 @@ choices! {
         Off = "off",
     }
 
+    /// What becomes of server connections when the lease of shared limits cannot be renewed.
+    EtcdLost: "keep, close" {
+        /// They stay.
+        Keep = "keep",
+        /// They are closed at the end of their transactions.
+        Close = "close",
+    }
+
     /// Whether servers are sent a header of the PROXY protocol, and which.
     ProxyProtocol: "off, v1, v2" {
         /// None.

@@ -7,9 +7,9 @@ use super::database::DatabaseConfig;
 use super::error::Rejected;
 use super::link::LinkConfig;
 use super::registry::{
-    AdminSettings, AuthSettings, BypassSettings, ClientTlsSettings, ConsoleSettings, LimitSettings,
-    ListenSettings, LogSettings, LogStartSettings, NameSettings, NetworkSettings, PeerSettings,
-    PoolSettings, ProcessSettings, ServerSettings, ServerTlsSettings, Setting, Shown,
+    AdminSettings, AuthSettings, BypassSettings, ClientTlsSettings, ConsoleSettings, EtcdSettings,
+    LimitSettings, ListenSettings, LogSettings, LogStartSettings, NameSettings, NetworkSettings,
+    PeerSettings, PoolSettings, ProcessSettings, ServerSettings, ServerTlsSettings, Setting, Shown,
     ShutdownSettings, TimeoutSettings,
 };
 use super::user::UserConfig;
@@ -61,6 +61,8 @@ groups! {
         admin: AdminSettings,
         /// Local connections past TCP.
         bypass: BypassSettings,
+        /// Limits that several poolers share.
+        etcd: EtcdSettings,
         /// The shape of the log.
         log: LogStartSettings,
         /// Threads, user, descriptors.

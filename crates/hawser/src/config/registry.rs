@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use super::address::{ListenAddress, ServerAddress};
 use super::choice::{
-    AuthType, BypassUse, ConsoleVersion, ExtensionUse, Fidelity, HandOver, Io, ListenLost,
-    LoadBalanceHosts, LogFormat, LogLevel, PoolMode, ProxyProtocol, SyslogFacility,
+    AuthType, BypassUse, ConsoleVersion, EtcdLost, ExtensionUse, Fidelity, HandOver, Io,
+    ListenLost, LoadBalanceHosts, LogFormat, LogLevel, PoolMode, ProxyProtocol, SyslogFacility,
     TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
 };
 use super::ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
@@ -868,6 +868,36 @@ settings! {
         /// of the same user may read it. It holds passwords and keys: true while a fault is looked
         /// for.
         core_dumps: bool = "false", example "true";
+    }
+
+    /// Limits on server connections that hold for several poolers together.
+    EtcdSettings in Process, Restart {
+        /// The members of an etcd cluster (version 3.4 or later), each `http://host:port` or `https://host:port`.
+        /// With them `max_server_connections`, `max_server_connections_per_server`, `max_db_connections` and
+        /// `max_user_connections` hold for all poolers with the same `etcd_prefix` together, which should have the
+        /// same limits and names of databases. [Several poolers](operations.md#one-limit-for-several-poolers).
+        /// Empty: limits are this pooler's own.
+        etcd: Vec<String> = "", example "[\"http://etcd1.example:2379\", \"http://etcd2.example:2379\"]";
+        /// What all keys begin with.
+        etcd_prefix: String = "/hawser/", example "\"/hawser/production/\"";
+        /// How long after a pooler's death, or after it was cut off from etcd, others may take its places.
+        /// Whole seconds; renewed three times as often.
+        etcd_lease: Duration = "10s", example "\"5s\"", at_least Duration::from_secs(2), unit Seconds;
+        /// What a pooler does that cannot renew its lease in time. `keep`: it goes on with as many server
+        /// connections as it had; others may take its places meanwhile, so that there may be more in all than
+        /// the limit. `close`: in the last third of the lease it begins to close its server connections, each
+        /// at the end of its transaction, and opens none until etcd answers.
+        etcd_lost: EtcdLost = "keep", example "\"close\"";
+        /// The authorities, in PEM, of certificates of `https` endpoints.
+        etcd_ca_file: Option<PathBuf> = "the system's", example "\"etcd-ca.crt\"";
+        /// The certificate that etcd is shown (PEM).
+        etcd_cert_file: Option<PathBuf> = "not set", example "\"etcd.crt\"";
+        /// Its private key (PEM).
+        etcd_key_file: Option<PathBuf> = "not set", example "\"etcd.key\"";
+        /// The user of etcd's own authentication. It needs to read and write the keys of `etcd_prefix`.
+        etcd_user: Option<String> = "not set", example "\"hawser\"";
+        /// A file with the password of `etcd_user`: one line. It is read again at each login to etcd.
+        etcd_password_file: Option<PathBuf> = "not set", example "\"etcd.password\"";
     }
 
     /// Other poolers to which the same clients connect.

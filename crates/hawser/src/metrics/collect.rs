@@ -22,6 +22,7 @@ use crate::admin::averages::Totals;
 use crate::admin::pooler::{PoolEntry, Pooler};
 use crate::bypass::usage::BypassUsage;
 use crate::dial::server_row::{ServerRole, ServerRow, ServerState};
+use crate::limits::shared::SharedLimit;
 use crate::loops::Pool;
 use crate::mptcp::keeper::Standing;
 
@@ -179,6 +180,7 @@ impl Collector for Collect {
             gauges(&mut encoder, "oldest_pin_seconds", help, values)?;
         }
         standings(&mut encoder, pooler)?;
+        sharing(&mut encoder, pooler)?;
         tallies(&mut encoder, pooler)?;
         process(&mut encoder, pooler)
     }
@@ -298,6 +300,46 @@ fn standings(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::R
         family.encode_family(&labels(row))?.encode_gauge(&lag.as_secs_f64())?;
     }
     Ok(())
+}
+
+/// Limits that several poolers share.
+fn sharing(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Result {
+    let Some((state, limits)) = pooler.limits().sharing() else { return Ok(()) };
+    type Read = fn(&SharedLimit) -> u32;
+    let families: [(&str, &str, Read); 5] = [
+        (
+            "shared_limit",
+            "The limit of all poolers together, where limits are shared by etcd",
+            |l| l.limit,
+        ),
+        ("shared_limit_used", "Server connections of this pooler under a shared limit", |l| l.used),
+        ("shared_limit_held", "Places of a shared limit that this pooler holds", |l| l.bound.held),
+        (
+            "shared_limit_wanted",
+            "Places of a shared limit that this pooler lacks, for openings that wait",
+            |l| l.bound.wanted,
+        ),
+        (
+            "shared_limit_unsure",
+            "Server connections whose places other poolers may hold, because the lease in etcd has ended or may have",
+            |l| l.bound.unsure,
+        ),
+    ];
+    for (name, help, read) in families {
+        let values = limits.iter().map(|limit| {
+            let labels = [("limit", limit.scope.kind.setting()), ("name", &*limit.scope.name)];
+            (labels, u64::from(read(limit)))
+        });
+        gauges(encoder, name, help, values)?;
+    }
+    let is_sure = u64::from(state.standing == hawser_core::shares::Standing::Sure);
+    let help =
+        "1 while this pooler's lease in etcd lasts, 0 while it has none or it may have ended";
+    gauges(encoder, "shared_lease_sure", help, [([], is_sure)])?;
+    let help = "Requests to etcd that failed";
+    counts(encoder, "shared_limit_request_failures", help, None, [([], state.failures)])?;
+    let help = "Leases in etcd that ended, or may have, while this pooler held places by them";
+    counts(encoder, "shared_lease_losses", help, None, [([], state.losses)])
 }
 
 fn counters(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::Result {

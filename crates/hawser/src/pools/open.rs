@@ -33,6 +33,9 @@ const RETRY_AFTER_FIRST: Duration = Duration::from_millis(50);
 const RETRY_REACHABLE: Duration = Duration::from_millis(400);
 /// Each pool that fails adds this to the pauses of all: together they make 50 attempts a second.
 const RETRY_EACH_POOL: Duration = Duration::from_millis(20);
+/// What clients are told where a limit leaves no room because it is shared, and etcd does not answer.
+const CUT_OFF: &str = "Limits are shared with other poolers by etcd, which does not answer: this one can take \
+                       no more of them. An administrator should read the pooler's log.";
 /// How long a login that found the pool busy waits before it asks the server itself.
 const PARAMETERS_POLL: Duration = Duration::from_millis(100);
 
@@ -220,7 +223,10 @@ fn note_failure(
     }
     let is_silence = error.is_silence();
     *locked(&entry.unsaid) = error.unsaid();
-    let error = error.to_client_error();
+    let mut error = error.to_client_error();
+    if is_full && service.limits.are_cut_off() {
+        error = error.hint(CUT_OFF);
+    }
     pool.set_last_error(Some(error.clone()));
     *locked(&entry.refusal) = fatal.then(|| error.clone());
     *locked(&entry.unanswered) = is_silence.then(|| (begun, error.clone()));

@@ -11,6 +11,8 @@
 //!   else a pool that has two more than this one ─► it closes the next that its client gives back
 //!   else, if this one has none, of the pools with one that have had it for a TURN, the longest
 //! ```
+//! Where limits are shared with other poolers, the first makes room once no more of the limit can be had; and
+//! what this pooler has to give up for others ([`give_up_for_others`]) is found in the same way.
 //!
 //! # Invariants
 //! * of pools that are all busy none starves: if they are more than places, each place changes
@@ -22,12 +24,14 @@
 //! A server connection belongs to one role and database: two pools cannot share one. A new one costs
 //! the server a process, some 2 ms: one in 250 ms.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use tokio::time::timeout;
+use hawser_core::ids::PoolId;
+use hawser_core::time::Time;
+use tokio::time::{sleep, timeout};
 
 use super::{PoolEntry, Route, locked};
 use crate::config::ServerAddress;
@@ -42,6 +46,9 @@ pub(super) const PLACE_WAIT: Duration = Duration::from_secs(2);
 const GIVE_UP_WAIT: Duration = Duration::from_millis(100);
 /// How often an opening looks for an idle backend to close in favour of its own.
 const EVICTION_PERIOD: Duration = Duration::from_millis(20);
+/// How often it is looked for server connections beyond this pooler's part of shared limits: a lease that ends
+/// wakes nobody.
+const LOOK_FOR_OVER: Duration = Duration::from_millis(200);
 /// How long a pool keeps its only backend from one that has none, if both are busy.
 const TURN: Duration = Duration::from_millis(250);
 
@@ -150,8 +157,17 @@ struct Rank {
 /// Openings that wait for a place.
 #[derive(Default, Debug)]
 pub struct Queue {
-    waiting: Mutex<BTreeMap<Rank, Full>>,
+    waiting: Mutex<BTreeMap<Rank, Waiting>>,
     next: AtomicU64,
+}
+
+/// What an opening waits for.
+#[derive(Debug)]
+struct Waiting {
+    /// The bound that leaves no room.
+    full: Full,
+    /// All under which it needs a place, where limits are shared.
+    under: Arc<[Full]>,
 }
 
 /// One that waits; it leaves when this is dropped.
@@ -179,7 +195,9 @@ impl Queue {
     ) -> Ahead {
         let waiting = locked(&self.waiting);
         let mut claimed = Vec::new();
-        for (_, full) in waiting.range(..rank).filter(|(_, full)| is_bound_by(full)) {
+        for (_, Waiting { full, .. }) in
+            waiting.range(..rank).filter(|(_, one)| is_bound_by(&one.full))
+        {
             match full {
                 Full::Server(server) if !claimed.contains(server) => claimed.push(server.clone()),
                 Full::Server(_) => {}
@@ -195,15 +213,29 @@ impl Queue {
             _ => Ahead::Servers(claimed),
         }
     }
+
+    /// How many wait for a place under each limit that is shared.
+    pub fn waiting_under(&self) -> HashMap<Full, u32> {
+        let mut counts = HashMap::new();
+        for one in locked(&self.waiting).values() {
+            for full in &*one.under {
+                *counts.entry(full.clone()).or_default() += 1;
+            }
+            if !one.under.contains(&one.full) {
+                *counts.entry(one.full.clone()).or_default() += u32::from(!one.under.is_empty());
+            }
+        }
+        counts
+    }
 }
 
 impl Queued<'_> {
-    fn stand(&mut self, rank: Rank, full: Full) {
+    fn stand(&mut self, rank: Rank, waits: Waiting) {
         let mut waiting = locked(&self.queue.waiting);
         if let Some(before) = self.rank.replace(rank) {
             waiting.remove(&before);
         }
-        waiting.insert(rank, full);
+        waiting.insert(rank, waits);
     }
 
     fn leave(&mut self) {
@@ -220,6 +252,11 @@ impl Drop for Queued<'_> {
 }
 
 impl Asker<'_> {
+    /// The pool, unless what is wanted is no backend of it: its own may then make room.
+    fn own(&self) -> Option<PoolId> {
+        self.entry.filter(|_| !self.login_waits).map(|entry| entry.pool.id)
+    }
+
     fn class(&self) -> Class {
         let Some(entry) = self.entry else { return Class::Starving };
         let wanted = self.login_waits
@@ -235,6 +272,22 @@ impl Asker<'_> {
 
     fn is_bound_by(&self, full: &Full) -> bool {
         is_bound_by(full, self.database, self.user, self.route)
+    }
+
+    /// Limits under which it needs a place, whichever server it gets.
+    fn under(&self) -> Arc<[Full]> {
+        let Route { bounds, per_server, target, .. } = self.route;
+        let server = match &*target.servers {
+            [server] => Some((*per_server, Full::Server(server.clone()))),
+            _ => None,
+        };
+        let always = [
+            (bounds.total, Full::Total),
+            (bounds.database, Full::Database(self.database.into())),
+            (bounds.user, Full::User(self.user.into())),
+        ];
+        let all = always.into_iter().chain(server);
+        all.filter(|(bound, _)| bound.get().is_some()).map(|(_, full)| full).collect()
     }
 }
 
@@ -256,6 +309,7 @@ pub(super) async fn dial(
     let (limits, queue) = (&service.limits, &service.pools.queue);
     let number = queue.next.fetch_add(1, Ordering::Relaxed);
     let mut queued = Queued { queue, rank: None };
+    let under = if limits.are_shared() { asker.under() } else { Arc::default() };
     loop {
         if !service.vacancies.admits(asker.route) {
             queued.leave(); // what others wait for is nothing that this one needs meanwhile
@@ -282,10 +336,10 @@ pub(super) async fn dial(
         };
         let waits = class != Class::Unwanted && begun.elapsed() < asker.patience;
         if waits {
-            queued.stand(rank, full.clone());
+            queued.stand(rank, Waiting { full: full.clone(), under: under.clone() });
         }
-        if is_first && !asker.patience.is_zero() {
-            if evict(service, asker, class, &full) {
+        if is_first && !asker.patience.is_zero() && !limits.awaits_share(&full) {
+            if evict(service, asker.own(), class, &full) {
                 continue;
             }
             ask_to_give_up(service, asker, class, &full);
@@ -339,7 +393,7 @@ async fn open(
 
 /// Closes one idle backend that stands in the way: of the pool that has most to spare, the one
 /// that has been idle longest. Whether there was one.
-fn evict(service: &Service, asker: &Asker<'_>, class: Class, full: &Full) -> bool {
+fn evict(service: &Service, own: Option<PoolId>, class: Class, full: &Full) -> bool {
     let now = service.loops.now();
     let spare = |other: &Arc<PoolEntry>| {
         let pool = other.pool.lock();
@@ -348,7 +402,7 @@ fn evict(service: &Service, asker: &Asker<'_>, class: Class, full: &Full) -> boo
         (pool.waiting_count() == 0 && pool.idle_count() > 0 && may_go)
             .then(|| (spare, pool.longest_idle(now)))
     };
-    let victim = in_the_way(service, asker, full)
+    let victim = in_the_way(service, own, full)
         .filter_map(|other| spare(&other).map(|spare| (spare, other)))
         .max_by_key(|(spare, _)| *spare);
     // What the control side asks servers by is there for clients, and comes after them.
@@ -362,13 +416,12 @@ fn evict(service: &Service, asker: &Asker<'_>, class: Class, full: &Full) -> boo
     }) > 0
 }
 
-/// Other pools under the same bound; the pool itself, too, if the place is not for a backend of it.
+/// Pools under the same bound, but this one.
 fn in_the_way(
     service: &Service,
-    asker: &Asker<'_>,
+    own: Option<PoolId>,
     full: &Full,
 ) -> impl Iterator<Item = Arc<PoolEntry>> {
-    let own = asker.entry.filter(|_| !asker.login_waits).map(|entry| entry.pool.id);
     let all = service.pools.all().into_iter();
     all.filter(move |other| Some(other.pool.id) != own).filter(|other| {
         is_bound_by(full, &other.key.database, &other.key.user, &other.route.load())
@@ -384,13 +437,7 @@ fn ask_to_give_up(service: &Service, asker: &Asker<'_>, class: Class, full: &Ful
     }
     let now = service.loops.now();
     // Who has been asked already, and has not given back what it has: others are asked beside it.
-    let busy = in_the_way(service, asker, full).filter_map(|other| {
-        let pool = other.pool.lock();
-        let lent = pool.lent_count();
-        let may_give = lent > 0 && !pool.gives_up(now);
-        drop(pool);
-        may_give.then_some((lent, other))
-    });
+    let busy = busy(service, asker.own(), full, now);
     let (rich, poor): (Vec<_>, Vec<_>) = busy.partition(|(lent, _)| *lent > own + 1);
     let chosen = match rich.into_iter().max_by_key(|(lent, _)| *lent) {
         None if class == Class::Starving => {
@@ -404,9 +451,60 @@ fn ask_to_give_up(service: &Service, asker: &Asker<'_>, class: Class, full: &Ful
     }
 }
 
+/// Pools under the same bound that have lent server connections, and how many; but this one, and those that
+/// have been asked for one already.
+fn busy(
+    service: &Service,
+    own: Option<PoolId>,
+    full: &Full,
+    now: Time,
+) -> impl Iterator<Item = (u32, Arc<PoolEntry>)> {
+    in_the_way(service, own, full).filter_map(move |other| {
+        let pool = other.pool.lock();
+        let lent = pool.lent_count();
+        let may_give = lent > 0 && !pool.gives_up(now);
+        drop(pool);
+        may_give.then_some((lent, other))
+    })
+}
+
+/// Closes what is more than this pooler's part of shared limits: idle server connections at once, others when
+/// their clients give them back. Until the process ends.
+pub async fn give_up_for_others(service: Arc<Service>) {
+    loop {
+        let over = service.limits.over_their_share();
+        if over.is_empty() {
+            let _ = timeout(LOOK_FOR_OVER, service.limits.share_lowered()).await;
+            continue;
+        }
+        for (full, count) in over {
+            for _ in 0..count {
+                if !evict(&service, None, Class::Wanting, &full) && !ask_any(&service, &full) {
+                    break;
+                }
+            }
+        }
+        sleep(EVICTION_PERIOD).await;
+    }
+}
+
+/// Has the pool that has lent most give up one. Whether there is one that has not been asked yet.
+fn ask_any(service: &Service, full: &Full) -> bool {
+    let now = service.loops.now();
+    let most = busy(service, None, full, now).max_by_key(|(lent, _)| *lent);
+    if let Some((_, other)) = &most {
+        other.pool.lock().give_up_one(now.after(GIVE_UP_WAIT));
+    }
+    most.is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn waits(full: Full) -> Waiting {
+        Waiting { full, under: Arc::default() }
+    }
 
     #[test]
     fn who_has_none_goes_first_and_the_longest_of_those() {
@@ -421,7 +519,7 @@ mod tests {
         let wanting = rank(Class::Wanting, 0, 2);
         let mut queued: Vec<_> = (0..3).map(|_| Queued { queue: &queue, rank: None }).collect();
         for (queued, rank) in queued.iter_mut().zip([wanting, late, early]) {
-            queued.stand(rank, Full::Total);
+            queued.stand(rank, waits(Full::Total));
         }
         let ahead = |rank| queue.ahead(rank, &[], |_| true) == Ahead::Bound(Full::Total);
         assert_eq!([early, late, wanting].map(ahead), [false, true, true]);
@@ -440,7 +538,7 @@ mod tests {
         let [a, b] = ["/a", "/b"].map(|path| ServerAddress::Unix(path.into()));
         let stand = |number, server: &ServerAddress| {
             let mut queued = Queued { queue: &queue, rank: None };
-            queued.stand(rank(number), Full::Server(server.clone()));
+            queued.stand(rank(number), waits(Full::Server(server.clone())));
             queued
         };
         let ahead = |servers: &[&ServerAddress]| {

@@ -158,10 +158,31 @@ fn client_config(settings: &ServerTls) -> Result<ClientConfig, TlsError> {
 /// # Errors
 /// `ca_file` is no good. Without the system's, every certificate is refused.
 pub fn outward(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
+    verifying(ca_file, None, || {
+        tracing::warn!("no TLS towards LDAP servers and issuers: set auth_ca_file");
+    })
+}
+
+/// The same towards etcd, which may ask for a certificate: one with its key.
+///
+/// # Errors
+/// A file is no good. Without the system's authorities, every certificate is refused.
+pub fn to_etcd(
+    ca_file: Option<&Path>,
+    own: Option<(&Path, &Path)>,
+) -> Result<Arc<ClientConfig>, TlsError> {
+    verifying(ca_file, own, || tracing::warn!("no TLS towards etcd: set etcd_ca_file"))
+}
+
+fn verifying(
+    ca_file: Option<&Path>,
+    own: Option<(&Path, &Path)>,
+    without: impl FnOnce(),
+) -> Result<Arc<ClientConfig>, TlsError> {
     let roots = match ca_file {
         Some(path) => authorities(path)?.roots,
-        None => Arc::new(system_authorities().unwrap_or_else(|error| {
-            tracing::warn!(%error, "no TLS towards LDAP servers and issuers: set auth_ca_file");
+        None => Arc::new(system_authorities().unwrap_or_else(|_| {
+            without();
             RootCertStore::empty()
         })),
     };
@@ -171,7 +192,14 @@ pub fn outward(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
     };
     let builder = ClientConfig::builder_with_provider(provider());
     let builder = builder.with_safe_default_protocol_versions().map_err(unusable)?;
-    Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
+    let builder = builder.with_root_certificates(roots);
+    Ok(Arc::new(match own {
+        Some((certificate, key)) => {
+            let own = SingleCertAndKey::from(certified_key(certificate, key)?);
+            builder.with_client_cert_resolver(Arc::new(own))
+        }
+        None => builder.with_no_client_auth(),
+    }))
 }
 
 fn system_authorities() -> Result<RootCertStore, TlsError> {

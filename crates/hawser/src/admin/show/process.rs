@@ -5,6 +5,7 @@ use crate::admin::pooler::Pooler;
 use crate::admin::table::{Cell, Columns, Table, columns};
 use crate::config::{Config, Peer, ServerAddress};
 use crate::dial::server_row::ServerRole;
+use crate::limits::shared::SharedLimit;
 use crate::metrics::process::ProcessFigures;
 use crate::peers::IN_FLIGHT_MAX;
 
@@ -18,6 +19,9 @@ pub(super) const DNS_HOSTS_COLUMNS: Columns = columns![Text "hostname", Int8 "tt
 pub(super) const HOSTS_COLUMNS: Columns = columns![
     Text "database", Text "server", Text "state", Text "role", Int8 "lag_ms", Int4 "failures",
     Text "reason",
+];
+pub(super) const LIMITS_COLUMNS: Columns = columns![
+    Text "setting", Text "name", Int4 "limit", Int4 "used", Int4 "held", Int4 "wanted", Int4 "unsure",
 ];
 
 pub(super) fn config(mut table: Table, config: &Config) -> Table {
@@ -113,6 +117,22 @@ pub(super) fn peer_pools(mut table: Table, pooler: &dyn Pooler) -> Table {
             waiting.into(),
             under_way.into(),
             logging_in.into(),
+        ]);
+    }
+    table
+}
+
+pub(super) fn limits(mut table: Table, pooler: &dyn Pooler) -> Table {
+    let shared = pooler.limits().sharing().map_or_else(Vec::new, |(_, shared)| shared);
+    for SharedLimit { scope, limit, used, bound } in shared {
+        table.push(vec![
+            scope.kind.setting().into(),
+            String::from(scope.name).into(),
+            limit.into(),
+            used.into(),
+            bound.held.into(),
+            bound.wanted.into(),
+            bound.unsure.into(),
         ]);
     }
     table

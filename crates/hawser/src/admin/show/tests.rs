@@ -79,6 +79,7 @@ const EXPECTED: &[(Topic, &str, &str)] = &[
     ),
     (Topic::DnsHosts, "sqs", "hostname ttl addrs"),
     (Topic::Hosts, "ssssqis", "database server state role lag_ms failures reason"),
+    (Topic::Limits, "ssiiiii", "setting name limit used held wanted unsure"),
     (Topic::DnsZones, "sqi", "zonename serial count"),
     (Topic::Config, "ssss", "key value default changeable"),
     (Topic::Version, "s", "version"),

@@ -27,6 +27,12 @@ far = ["base"]
 
 [auth]
 
+[process]
+etcd_cert_file = "base.crt"
+etcd_key_file = "base.key"
+etcd_user = "base"
+etcd_password_file = "base.password"
+
 [tls]
 client_tls_cert_file = "base.crt"
 client_tls_key_file = "base.key"

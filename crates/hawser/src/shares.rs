@@ -1,0 +1,190 @@
+//! Limits on server connections that hold for several poolers together: [`hawser_core::shares`], with etcd for
+//! its store.
+//!
+//! # Model
+//! ```text
+//!   openings ── limits ──► what this pooler uses and lacks ──► Node ──► etcd
+//!                 ▲                                             │
+//!                 └────────── how many there may be ◄───────────┘
+//! ```
+//! One task has the node: it puts bounds in force, counts what is used, and sends what the node asks for. Another
+//! one closes what is over the bounds ([`crate::pools::place::give_up_for_others`]).
+
+pub mod etcd;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hawser_core::shares::{Kind, Lost, Need, Node, Options, Scope, Standing, Step};
+use hawser_core::time::Time;
+use tokio::time::timeout;
+
+use crate::config::EtcdLost;
+use crate::limits::shared::State;
+use crate::pools::place;
+use crate::process::random_u64;
+use crate::service::{Phase, Service};
+use etcd::{Etcd, EtcdError};
+
+/// Several requests have time to fail within a lease.
+const ANSWERS_WITHIN: u32 = 6;
+/// The longest wait for an answer.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// How often what is used is counted while nothing else happens.
+const COUNTED_EVERY: Duration = Duration::from_secs(1);
+/// The shortest time between two counts: openings wake the task.
+const COUNTED_APART: Duration = Duration::from_millis(20);
+/// How long the end of the process waits for etcd to take everything back.
+const REVOKE_WITHIN: Duration = Duration::from_secs(1);
+
+/// What is written into the places of this pooler: host and process.
+pub fn own_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{} process {}", host.trim(), std::process::id())
+}
+
+/// What a limit is called: `max_db_connections of app`.
+pub fn in_words(scope: &Scope) -> String {
+    match scope.kind {
+        Kind::Total => scope.kind.setting().to_owned(),
+        Kind::Database | Kind::User | Kind::Server => {
+            format!("{} of {}", scope.kind.setting(), scope.name)
+        }
+    }
+}
+
+/// What is to be seen of it where limits are not exact, or no more can be had.
+pub fn fallback(state: &State) -> Option<String> {
+    let failure = state.failure.as_deref()?;
+    Some(match state.standing {
+        Standing::Sure => format!("shared limits: no more places can be taken: {failure}"),
+        Standing::Unsure => {
+            format!("shared limits: others may take this pooler's places: {failure}")
+        }
+        Standing::Without => format!("shared limits: there is no lease: {failure}"),
+    })
+}
+
+/// Shares limits until the process ends.
+pub async fn run(service: Arc<Service>, etcd: Arc<tokio::sync::Mutex<Etcd>>) {
+    let (lost, lease) = {
+        let config = service.config.load();
+        let settings = &config.start.etcd;
+        let lost = match settings.etcd_lost {
+            EtcdLost::Keep => Lost::Keep,
+            EtcdLost::Close => Lost::Close,
+        };
+        (lost, settings.etcd_lease)
+    };
+    let within = (lease / ANSWERS_WITHIN).min(ANSWER_MAX);
+    tokio::spawn(place::give_up_for_others(service.clone()));
+    let mut node = Node::new(Options { lost, seed: random_u64() });
+    let mut reported = Reported::default();
+    while service.phase() != Phase::Ending {
+        let now = service.loops.now();
+        put_in_force(&service, &mut node, now);
+        match node.next(now, &needs(&service)) {
+            Step::Wait(until) => {
+                let most = until.since(now).min(COUNTED_EVERY);
+                let _ = timeout(most, service.limits.share_lacking()).await;
+                tokio::time::sleep(COUNTED_APART.min(most)).await;
+            }
+            Step::Send(request) => {
+                let answer = etcd.lock().await.ask(&request, within).await;
+                let now = service.loops.now();
+                match &answer {
+                    Ok(answer) => node.answered(now, answer.clone()),
+                    Err(error) => node.failed(now, error.failure()),
+                }
+                reported.report(&service, &node, now, answer.as_ref().err(), lost);
+            }
+        }
+    }
+}
+
+/// Gives all places back: the process ends, and has no server connection any more.
+pub async fn give_back(service: &Service, etcd: &tokio::sync::Mutex<Etcd>) {
+    let Some(lease) = service.limits.sharing().and_then(|(state, _)| state.lease) else { return };
+    let revoked = async { etcd.lock().await.revoke(lease, REVOKE_WITHIN).await };
+    let why = match timeout(REVOKE_WITHIN, revoked).await {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "etcd does not answer".to_owned(),
+    };
+    tracing::warn!(why, "places under shared limits are free when the lease has ended");
+}
+
+fn put_in_force(service: &Service, node: &mut Node, now: Time) {
+    let until = node.bounds_until().map(|until| Instant::now() + until.since(now));
+    service.limits.put_shares(node.bounds(now), until);
+}
+
+/// What this pooler uses and lacks of each limit.
+fn needs(service: &Service) -> BTreeMap<Scope, Need> {
+    let mut needs = service.limits.shared_needs(&service.pools.limits_in_force());
+    for (full, waiting) in service.pools.waiting_under() {
+        if let Some(need) = needs.get_mut(&full.scope()) {
+            need.waiting = waiting;
+        }
+    }
+    needs
+}
+
+/// What has been said of how the sharing stands: each change once.
+#[derive(Debug, Default)]
+struct Reported {
+    is_failing: bool,
+    was_sure: bool,
+    is_lost: bool,
+}
+
+impl Reported {
+    fn report(
+        &mut self,
+        service: &Service,
+        node: &Node,
+        now: Time,
+        error: Option<&EtcdError>,
+        lost: Lost,
+    ) {
+        let standing = node.standing(now);
+        let is_lost = self.was_sure && standing != Standing::Sure;
+        service.limits.note_sharing(|state: &mut State| {
+            state.standing = standing;
+            state.lease = node.lease();
+            state.failures += u64::from(error.is_some());
+            state.losses += u64::from(is_lost && !self.is_lost);
+            state.failure = error.map(ToString::to_string);
+        });
+        if let (Some(error), false) = (error, self.is_failing) {
+            if self.was_sure {
+                tracing::warn!(%error, "shared limits: no more places can be taken until etcd answers");
+            } else {
+                tracing::warn!(
+                    %error,
+                    "shared limits: no server connection that they limit can be opened until etcd answers"
+                );
+            }
+        }
+        if is_lost && !self.is_lost {
+            match lost {
+                Lost::Keep => tracing::error!(
+                    "shared limits: the lease in etcd has ended or may have; this pooler keeps its server \
+                     connections, whose places others may take (etcd_lost = \"keep\")"
+                ),
+                Lost::Close => tracing::error!(
+                    "shared limits: the lease in etcd has ended or may have; server connections are closed \
+                     at the end of their transactions (etcd_lost = \"close\")"
+                ),
+            }
+        }
+        if error.is_none() && (self.is_failing || !self.was_sure) && standing == Standing::Sure {
+            tracing::info!("shared limits: etcd has given this pooler a lease, or renewed it");
+        }
+        self.is_failing = error.is_some();
+        self.is_lost = is_lost;
+        // Until it is sure again, it is the same loss.
+        self.was_sure |= standing == Standing::Sure;
+    }
+}
