@@ -10,7 +10,7 @@
 //! ```
 //! All nodes come to the same result, because they see the same keys.
 
-use super::{LeaseId, Revision};
+use super::scope::{LeaseId, Revision};
 
 /// What one node asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -17,7 +17,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{Claim, LeaseId, Need, Place, Revision, Scope, Taken, Want, share};
+use super::allot::{Claim, share};
+use super::ask::{Need, Taken, Want};
+use super::scope::{LeaseId, Place, Revision, Scope};
 use crate::time::Time;
 
 /// How long places must have been more than a node needs before it gives them back.

@@ -14,11 +14,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::ask::{Answer, Change, Failure, Look, Lost, Need, Request, Taken, Want};
 use super::ledger::{Ledger, Seen};
-use super::{
-    Answer, Change, Failure, LeaseId, Look, Lost, Need, Place, Request, Revision, Scope, Taken,
-    Want,
-};
+use super::scope::{LeaseId, Place, Revision, Scope};
 use crate::time::Time;
 
 /// A lease is renewed when this part of it has passed.

@@ -9,7 +9,27 @@
 
 use std::fmt;
 
-use super::{LeaseId, Place};
+/// A lease, and so a node: each has one at a time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LeaseId(pub i64);
+
+/// When the store made a key: the number of a write.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Revision(pub i64);
+
+impl Revision {
+    /// Later than all.
+    pub const NEVER: Self = Self(i64::MAX);
+}
+
+/// One place of a limit.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Place {
+    /// The limit.
+    pub scope: Scope,
+    /// Its number.
+    pub number: u32,
+}
 
 /// Which setting a limit comes from.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
