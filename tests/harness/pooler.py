@@ -9,6 +9,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import time
 import urllib.request
@@ -146,6 +147,8 @@ class Pooler:
         while True:
             try:
                 self.target.open(timeout=1).sock.close()
+                if self.settings.get("http_address") == f"127.0.0.1:{self.http_port}":  # pages are there a moment later
+                    socket.create_connection(("127.0.0.1", self.http_port), timeout=1).close()
                 return self
             except OSError:
                 if self.process.poll() is not None:
