@@ -12,7 +12,7 @@ import time
 from harness import etcd as e
 from harness.pooler import binary
 from harness.suite import Skip, equal, limit, pooler_only, until
-from harness.wire import ServerError
+from harness.wire import Disconnected, ServerError
 
 ALONE = True  # leases end by the clock
 
@@ -51,7 +51,7 @@ class Load:
                 while not self.ends.is_set():
                     client.execute(self.sql)
                     self.done += 1
-        except (ServerError, OSError, EOFError, AssertionError) as error:
+        except (ServerError, Disconnected, OSError) as error:
             if not self.ends.is_set():
                 self.errors.append(f"{type(error).__name__}: {error}")
 

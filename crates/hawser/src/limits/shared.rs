@@ -267,7 +267,7 @@ mod tests {
         let needs = limits.shared_needs(&HashMap::new());
         assert_eq!(
             needs.into_values().collect::<Vec<_>>(),
-            [Need { limit: 4, used: 1, idle: 0, waiting: 0 }]
+            [Need { limit: 4, used: 1, ..Need::default() }]
         );
         assert!(limits.over_their_share().is_empty());
         limits.put_shares(bounds(0, true), None);
