@@ -9,6 +9,7 @@ import signal
 import socket
 import struct
 import subprocess
+import threading
 import time
 
 from harness import messages as m
@@ -464,3 +465,67 @@ def test_a_third_process_takes_over_while_the_first_still_has_clients(env):
                 ended(target.pooler, first)
                 ended(target.pooler, second)
                 equal(plain.value("select 3"), "3")
+
+
+class Relay:
+    """Between Hawser and the server, by TCP; when `silent`, it takes connections and says nothing."""
+
+    def __init__(self, server_path):
+        self.server_path, self.silent, self.kept = server_path, False, []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            near, _ = self.listener.accept()
+            self.kept.append(near)
+            if self.silent:
+                continue
+            far = socket.socket(socket.AF_UNIX)
+            far.connect(self.server_path)
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=self._copy, args=(one, other), daemon=True).start()
+
+    def _copy(self, one, other):
+        with contextlib.suppress(OSError):
+            while data := one.recv(65536):
+                other.sendall(data)
+        for end in (one, other):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+def server_path(env):
+    directory, port = env.cluster.address.rsplit(":", 1)
+    return f"{directory}/.s.PGSQL.{port}"
+
+
+@pooler_only
+@limit(90)
+def test_a_server_that_does_not_answer_keeps_no_client_of_another_waiting(env):
+    relay = Relay(server_path(env))
+    slow = f'''
+[[database]]
+name = "slow"
+dbname = "app"
+servers = ["127.0.0.1:{relay.port}"]
+'''
+    with env.pooler_with(append=slow, query_wait_timeout="30s", loops=1) as target:
+        clients = [env.connect(target, database="slow")] + [env.connect(target) for _ in range(40)]  # (it goes first)
+        for client in clients:
+            client.value("select 1")
+        relay.silent = True
+        old = take_over(target.pooler)
+        with reaped(old):
+            begun = time.monotonic()
+            for client in clients[1:]:
+                client.sock.settimeout(10)
+                equal(client.value("select 2"), "2")
+            took = time.monotonic() - begun
+            assert took < 5, f"clients of a server that answers waited for {took:.1f} s"
+            relay.silent = False
+            for kept in relay.kept:
+                with contextlib.suppress(OSError):
+                    kept.shutdown(socket.SHUT_RDWR)
+            ended(target.pooler, old)

@@ -37,6 +37,7 @@ use hawser_sys::process::{SocketFamily, effective_uid, socket_family};
 use hawser_sys::stream::{peer_uid, refuse_to_wait};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
 
 use super::giving::SHARED_AFTER;
 use super::listeners::{Inherited, socket_path};
@@ -304,13 +305,16 @@ impl Found {
             begun: Instant::now(),
             taken: 0,
         };
-        let prepare = async {
-            for pool in pools {
-                taking.expect(pool).await;
+        let mut asked = JoinSet::new();
+        for pool in pools {
+            if let Some(entry) = taking.expect(pool) {
+                asked.spawn(ask_server(taking.service.clone(), entry));
             }
-        };
+        }
+        let all_answered = async { while asked.join_next().await.is_some() {} };
         // One whose server does not answer now is served as it would be without a takeover.
-        let _ = tokio::time::timeout(POOLS_WAIT, prepare).await;
+        let _ = tokio::time::timeout(POOLS_WAIT, all_answered).await;
+        asked.detach_all();
         let given = async {
             taking.writer.send(&Message::Ready, &[]).await?;
             loop {
@@ -373,12 +377,21 @@ impl Taking {
         }
     }
 
-    /// Makes a pool whose clients will come, if there can be one.
-    async fn expect(&mut self, pool: Pool) {
+    /// Makes a pool whose clients will come, if there can be one. Its server has not been asked anything yet.
+    fn expect(&mut self, pool: Pool) -> Option<Arc<PoolEntry>> {
         let number = pool.number;
-        if let Some(coming) = make_pool(&self.service, &pool).await {
-            self.pools.insert(number, coming);
-            self.share(number);
+        let coming = make_pool(&self.service, &pool)?;
+        let entry = coming.entry.clone();
+        self.pools.insert(number, coming);
+        self.share(number);
+        Some(entry)
+    }
+
+    /// The same while clients of other pools come, too: a server that does not answer keeps none of them
+    /// waiting.
+    fn expect_now(&mut self, pool: Pool) {
+        if let Some(entry) = self.expect(pool) {
+            tokio::spawn(ask_server(self.service.clone(), entry));
         }
     }
 
@@ -389,7 +402,7 @@ impl Taking {
                     known.pool.held = pool.held;
                     self.share(pool.number);
                 } else {
-                    self.expect(pool).await;
+                    self.expect_now(pool);
                 }
             }
             Message::Client { number, pool, record } => {
@@ -441,7 +454,7 @@ impl Taking {
             && self.service.pools.by_id(coming.entry.pool.id).is_none()
         {
             let known = coming.pool.clone();
-            self.expect(known).await;
+            self.expect_now(known);
         }
         match self.make(pool, record, fd) {
             Ok((home, client)) => {
@@ -543,9 +556,20 @@ enum Least {
     Half,
 }
 
-/// A pool for the clients of one of the predecessor's, and what its server says at connect, if it answers.
-/// `None`: the configuration has none.
-async fn make_pool(service: &Arc<Service>, pool: &Pool) -> Option<Coming> {
+/// Asks a pool's server what it says at connect, and what functions do to sessions: clients that come need it.
+async fn ask_server(service: Arc<Service>, entry: Arc<PoolEntry>) {
+    if server_parameters(&service, &entry).await.is_err() {
+        let (database, user) = (&entry.key.database, &entry.key.user);
+        tracing::warn!(
+            database,
+            user,
+            "its server does not answer yet: clients that come wait for it"
+        );
+    }
+}
+
+/// A pool for the clients of one of the predecessor's. `None`: the configuration has none.
+fn make_pool(service: &Arc<Service>, pool: &Pool) -> Option<Coming> {
     let config = service.config.load_full();
     let found = config.database(&pool.database)?;
     if found.is_shared_by_users()
@@ -580,14 +604,5 @@ async fn make_pool(service: &Arc<Service>, pool: &Pool) -> Option<Coming> {
         return None; // another user is forced upon its clients now
     }
     service.gates.pause_pool(&pool.database, || entry.pool.lock().pause());
-    let coming = Coming { pool: pool.clone(), entry, schema_changes: None };
-    // What functions do to sessions is known then, too.
-    if server_parameters(service, &coming.entry).await.is_err() {
-        tracing::warn!(
-            database = pool.database,
-            user = pool.user,
-            "its server does not answer yet: clients that come wait for it"
-        );
-    }
-    Some(coming)
+    Some(Coming { pool: pool.clone(), entry, schema_changes: None })
 }
