@@ -301,10 +301,14 @@ struct CachedStatement {
     used: u64,
 }
 
+type ByHash = HashMap<u64, Vec<CachedStatement>, BuildHasherDefault<IdHasher>>;
+
 #[derive(Debug)]
 struct Inner {
     /// By hash of body and settings; equal hashes are told apart by comparing.
-    by_hash: HashMap<u64, Vec<CachedStatement>, BuildHasherDefault<IdHasher>>,
+    by_hash: ByHash,
+    /// Those of [`StatementTable::to_be_made`], which no Parse finds: likewise, but of settings in all.
+    to_be_made: ByHash,
     next_id: u64,
     clock: u64,
     bytes: usize,
@@ -403,6 +407,7 @@ impl StatementTable {
             by_custom: AtomicBool::new(true),
             inner: Mutex::new(Inner {
                 by_hash: HashMap::default(),
+                to_be_made: HashMap::default(),
                 next_id: 1,
                 clock: 0,
                 bytes: 0,
@@ -535,16 +540,33 @@ impl StatementTable {
     }
 
     /// A statement of a client that comes from another process, until a server connection says what it does:
-    /// by itself, and made anew before its first use.
+    /// shared with other such clients alone, and made anew before its first use.
     pub(crate) fn to_be_made(
         &self,
         body: &[u8],
         basis: Basis,
         settings: &Settings,
     ) -> Arc<Statement> {
+        let hash = self.hash(body, settings, true);
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.clock += 1;
+        let used = inner.clock;
+        let known = inner.to_be_made.entry(hash).or_default().iter_mut().find(|kept| {
+            let one = &kept.statement;
+            // What it depends on is not known yet: on any setting.
+            *one.body == *body && one.basis == basis && one.settings == *settings
+        });
+        if let Some(kept) = known {
+            kept.used = used;
+            return kept.statement.clone();
+        }
         let statement = self.new_statement(&mut inner, body, basis, settings, Default::default());
         statement.superseded.store(true, Ordering::Relaxed);
+        let bytes = statement.bytes();
+        let kept = CachedStatement { statement: statement.clone(), used };
+        inner.to_be_made.entry(hash).or_default().push(kept);
+        inner.bytes += bytes;
+        self.memory.changed(0, bytes);
         statement
     }
 
@@ -620,7 +642,7 @@ impl StatementTable {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let clock = inner.clock;
         let since = std::mem::replace(&mut inner.mark, clock);
-        if inner.by_hash.is_empty() {
+        if inner.by_hash.is_empty() && inner.to_be_made.is_empty() {
             return 0;
         }
         let before = inner.bytes;
@@ -641,7 +663,7 @@ impl StatementTable {
     /// How many statements it holds, and their bytes.
     pub fn size(&self) -> (usize, usize) {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        (inner.by_hash.values().map(Vec::len).sum(), inner.bytes)
+        (inner.all().count(), inner.bytes)
     }
 }
 
@@ -688,6 +710,8 @@ impl Inner {
             }));
             !bucket.is_empty()
         });
+        // All their clients have theirs made anew by now, or have left: of no use to others.
+        forgotten.extend(self.take_made());
         self.bytes -= forgotten.iter().map(|kept| kept.statement.bytes()).sum::<usize>();
         // A table that was large once shall not stay so.
         if self.by_hash.capacity() > 4 * self.by_hash.len().max(SPARE_PLACES) {
@@ -696,7 +720,27 @@ impl Inner {
         forgotten
     }
 
+    /// All statements.
+    fn all(&self) -> impl Iterator<Item = &CachedStatement> {
+        self.by_hash.values().chain(self.to_be_made.values()).flatten()
+    }
+
+    /// Takes out those of `to_be_made` that no client names any more.
+    fn take_made(&mut self) -> Vec<CachedStatement> {
+        let mut made = Vec::new();
+        self.to_be_made.retain(|_, bucket| {
+            made.extend(bucket.extract_if(.., |kept| Arc::strong_count(&kept.statement) == 1));
+            !bucket.is_empty()
+        });
+        if self.to_be_made.is_empty() {
+            self.to_be_made = HashMap::default();
+        }
+        made
+    }
+
     fn forget_unused(&mut self, excess: usize) {
+        let made = self.take_made();
+        self.bytes -= made.iter().map(|kept| kept.statement.bytes()).sum::<usize>();
         let mut unused: Vec<(u64, usize)> = self
             .by_hash
             .values()
@@ -719,7 +763,7 @@ impl Inner {
             bucket.retain(|kept| kept.used > limit || Arc::strong_count(&kept.statement) > 1);
             !bucket.is_empty()
         });
-        self.bytes = self.by_hash.values().flatten().map(|kept| kept.statement.bytes()).sum();
+        self.bytes = self.all().map(|kept| kept.statement.bytes()).sum();
     }
 }
 
@@ -1118,6 +1162,33 @@ mod tests {
         assert_eq!(one.size(), (0, 0));
         drop((held, one, other));
         assert_eq!(memory.bytes(), 0);
+    }
+
+    #[test]
+    fn statements_of_clients_that_come_are_shared_among_these_and_counted() {
+        let table = table(100 * EACH);
+        let come = |table: &StatementTable| {
+            table.to_be_made(b"come\0\0\0", Basis::UNKNOWN, &Settings::EMPTY)
+        };
+        let (one, other) = (come(&table), come(&table));
+        assert!(Arc::ptr_eq(&one, &other) && one.is_superseded());
+        assert_eq!((table.size(), table.memory.bytes()), ((1, EACH), EACH));
+        let mut zone = crate::session::settings::SettingsBuilder::default();
+        zone.set(b"timezone", b"UTC");
+        let elsewhere = table.to_be_made(b"come\0\0\0", Basis::UNKNOWN, &zone.build());
+        assert!(!Arc::ptr_eq(&one, &elsewhere), "other settings");
+        // A Parse does not find them, for nobody knows yet what they do.
+        let parsed =
+            table.intern(b"come\0\0\0", Basis::UNKNOWN, &Settings::EMPTY, Effects::default);
+        assert!(!Arc::ptr_eq(&one, &parsed) && !parsed.is_superseded());
+        table.supersede(|_| true);
+        assert_eq!(table.size().0, 2, "these have nothing to be superseded by");
+        drop((one, other));
+        table.forget_idle();
+        assert_eq!(table.size().0, 1);
+        drop(elsewhere);
+        table.forget_idle();
+        assert_eq!((table.size(), table.memory.bytes()), ((0, 0), 0));
     }
 
     #[test]
