@@ -13,6 +13,7 @@ from harness import messages as m
 from harness.suite import Background, Skip, equal, limit, pooler_only, until
 from harness.wire import Disconnected, ServerError
 
+ALONE = True  # it measures, or changes what the machine has once
 BIG = "select repeat('x', 8000) from generate_series(1, 20000)"  # 160 MB
 
 
@@ -143,7 +144,6 @@ def test_a_query_of_a_transaction_that_took_long_is_answered_though_others_wait(
 RELAY = """
 import socket, sys, threading
 
-ALONE = True  # it measures, or changes what the machine has once
 def copy(source, sink):
     try:
         while piece := source.recv(65536):

@@ -578,7 +578,7 @@ def test_a_program_that_reads_a_little_and_then_nothing_stops_others_for_seconds
                 stream.sendall(MAP + b"".join(header(at, len(body), 9, port) + body for at, (port, body) in enumerate(messages, 1)))
 
         def queued():
-            return next(port["queued_bytes"] for port in proxy.info()["ports"] if port["port"] == 7000)
+            return next((port["queued_bytes"] for port in proxy.info()["ports"] if port["port"] == 7000), 0)
         for number in range(1, 13):
             peer(number, (7000, bytes(1 << 20)))
         until(lambda: queued() > (2 << 20) + (8 << 20), "a full queue")

@@ -1,7 +1,7 @@
 """Custom settings (my.x): a server that has known one gives '' for it ever after, where a session that has not gets NULL."""
 
 from harness import messages as m
-from harness.suite import equal
+from harness.suite import equal, pooler_only
 
 SETTINGS = {"pool_size": 1}
 
@@ -84,3 +84,26 @@ def test_custom_settings_pin_nobody(env):
             client.execute(f"set my.tenant to '{n}-{turn}'")
         for n, client in enumerate(clients):
             equal(client.value(KNOWN), f"{n}-{turn}")
+
+
+@pooler_only
+def test_a_statement_brings_no_custom_setting_of_who_parsed_it_first(env):
+    """Clients whose custom settings differ share statements: what prepares one anew, under other settings that count, has none of them."""
+    ways = {"EXECUTE": m.query("execute own"), "a list": m.query("select count(*) from pg_prepared_statements"),
+            "DEALLOCATE": m.query("select 7; deallocate own"), "Bind": m.bind("own") + m.execute() + m.SYNC}
+    with env.pooler_with(pool_size=1, idle_transaction_reserve=0) as target, target.pooler.admin() as console:
+        for number, (way, uses) in enumerate(ways.items()):
+            text = f"select {number} + 0"
+            with target.connect() as first:
+                first.execute(f"set my.tenant{number} to 'secret'")
+                first.exchange(m.run(text, name="own"), m.SYNC)
+            console.execute("reconnect app")
+            with target.connect() as client, env.server() as server:
+                client.exchange(m.run(text, name="own"), m.SYNC)
+                client.execute("set extra_float_digits = 0")
+                with target.connect() as other:
+                    other.value("select 1")
+                client.exchange(uses)
+                equal(client.value(f"select current_setting('my.tenant{number}', true)"), None, way)
+                shown = server.execute("select query from pg_stat_activity where query like '%secret%' and pid <> pg_backend_pid()").rows
+                equal(shown, [], way)

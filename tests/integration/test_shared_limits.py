@@ -75,7 +75,10 @@ class Watch:
         # Each pooler has the database under an application_name of its own.
         sql = "select application_name, count(*) from pg_stat_activity where datname = 'app' and application_name like 'node%' group by 1"
         while not self.ends.is_set():
-            self.now = collections.Counter({name: int(count) for name, count in self.client.rows(sql)})
+            try:
+                self.now = collections.Counter({name: int(count) for name, count in self.client.rows(sql)})
+            except OSError:
+                return  # the test has failed
             at = time.monotonic()
             if self.now.total() <= self.most:
                 self.over_since = None
@@ -115,9 +118,9 @@ def end(pooler):
         pooler.stop()
 
 
-def metric(target, name, **labels):
+def metric(target, what, **labels):
     _, page = target.pooler.http("/metrics")
-    wanted = [line for line in page.splitlines() if line.startswith("hawser_" + name) and all(f'{k}="{v}"' in line for k, v in labels.items())]
+    wanted = [line for line in page.splitlines() if line.startswith("hawser_" + what) and all(f'{k}="{v}"' in line for k, v in labels.items())]
     return float(wanted[0].rsplit(" ", 1)[1]) if wanted else None
 
 
@@ -156,18 +159,18 @@ def test_three_poolers_have_one_limit_and_each_its_share(env):
 def test_what_a_killed_pooler_had_the_others_get_after_its_lease(env):
     with new_etcd(env) as etcd, nodes(env, [etcd.endpoint] * 3) as targets:
         watch = Watch(env, LIMIT)
-        loads = {target: Load(target, 10) for target in targets}
+        loads = [Load(target, 10) for target in targets]
         until(lambda: watch.shares() == [2, 2, 2], "each has its share", 30)
-        for target in targets:
-            loads[target].stop(wait=False)
+        for number, target in enumerate(targets):
+            loads[number].stop(wait=False)
             target.pooler.kill()
             until(lambda: watch.shares() == [3, 3], "the others have its places", LEASE + 20)
             target.pooler.start()
-            loads[target] = Load(target, 10)
+            loads[number] = Load(target, 10)
             until(lambda: watch.shares() == [2, 2, 2], "it has its share again", 30)
-        for load in loads.values():
+        for load in loads:
             load.stop()
-        without_errors(*loads.values())
+        without_errors(*loads)
         worst = watch.stop()
         assert worst < STAYS_SECONDS, f"more than {LIMIT} server connections for {worst:.3f} s"
 
@@ -293,10 +296,9 @@ def test_etcd_is_logged_in_to_and_again_when_its_token_is_no_good_any_more(env):
             equal(env.connect(target).value("select 1"), "1")
             etcd.kill()  # tokens are in its memory
             etcd.start(answers=False)
-            until(lambda: (metric(target, "shared_limit_request_failures_total") or 0) > 0, "etcd was away", 20)
-            until(lambda: metric(target, "shared_lease_sure") == 1.0, "it is logged in again", 20)
-            time.sleep(LEASE + 1)
+            time.sleep(LEASE + 2)
             equal(metric(target, "shared_lease_sure"), 1.0)
+            equal(metric(target, "shared_lease_losses_total"), 0.0)
         password.write_text("wrong\n")
         with env.pooler_with(**sharing(etcd.endpoint, **more), max_db_connections=LIMIT) as target:
             until(lambda: "authentication failed" in target.pooler.text(), "it is said", 10)

@@ -105,6 +105,27 @@ def test_clients_go_on_with_all_that_their_sessions_are(env):
 
 @pooler_only
 @limit(60)
+def test_addresses_become_what_the_new_configuration_says(env):
+    """One that it does not have is closed, and nobody waits there; the file of one that stays has the new permissions."""
+    with env.pooler_with(unix_socket_mode="0777") as target:
+        pooler = target.pooler
+        file = pathlib.Path(target.socket_dir) / f".s.PGSQL.{target.port}"
+        equal(oct(file.stat().st_mode & 0o777), "0o777")
+        env.connect(target, host="::1").close()
+        pooler.write(address=[f"127.0.0.1:{target.port}", str(pooler.directory)], unix_socket_mode="0700")
+        old = take_over(pooler)
+        with reaped(old):
+            ended(pooler, old)
+        equal(oct(file.stat().st_mode & 0o777), "0o700")
+        with socket.socket(socket.AF_INET6) as other:
+            other.settimeout(3)
+            equal(other.connect_ex(("::1", target.port)) != 0, True, "nobody listens there any more")
+        equal(env.connect(target, host=target.socket_dir).value("select 'by socket'"), "by socket")
+        equal(env.connect(target).value("select 'by address'"), "by address")
+
+
+@pooler_only
+@limit(60)
 def test_a_cancel_request_finds_a_client_that_went_over(env):
     with env.pooler_with() as target:
         client = env.connect(target)

@@ -46,6 +46,7 @@ use crate::dial::enter::Credentials;
 use crate::dial::hand_over::Secret;
 use crate::dial::password::{self, PasswordSource};
 use crate::dial::{Balance, Login, Target};
+use crate::limits::shared::UnderLimit;
 use crate::limits::{Full, ServerBounds};
 use crate::login::access::Access;
 use crate::loops::Pool;
@@ -433,17 +434,23 @@ impl Pools {
         self.queue.waiting_under()
     }
 
-    /// Limits on server connections of all pools, as the configuration has them now.
-    pub fn limits_in_force(&self) -> HashMap<Full, config::Limit> {
-        let mut limits = HashMap::new();
+    /// All limits on server connections of pools, as the configuration has them now, and how many of those
+    /// under each are idle.
+    pub fn under_limits(&self) -> HashMap<Full, UnderLimit> {
+        let mut limits: HashMap<Full, UnderLimit> = HashMap::new();
         for entry in self.all() {
-            let route = entry.route.load();
-            limits.insert(Full::Total, route.bounds.total);
-            limits
-                .insert(Full::Database(entry.key.database.as_str().into()), route.bounds.database);
-            limits.insert(Full::User(entry.key.user.as_str().into()), route.bounds.user);
+            let (route, idle) = (entry.route.load(), entry.pool.lock().idle_count());
+            let mut add = |full, limit, idle| {
+                let one = limits.entry(full).or_default();
+                (one.limit, one.idle) = (limit, one.idle + idle);
+            };
+            add(Full::Total, route.bounds.total, idle);
+            add(Full::Database(entry.key.database.as_str().into()), route.bounds.database, idle);
+            add(Full::User(entry.key.user.as_str().into()), route.bounds.user, idle);
+            // Of several it is not known here which have the idle ones.
+            let idle = if route.target.servers.len() == 1 { idle } else { 0 };
             for server in &route.target.servers {
-                limits.insert(Full::Server(server.clone()), route.per_server);
+                add(Full::Server(server.clone()), route.per_server, idle);
             }
         }
         limits

@@ -301,6 +301,7 @@ impl Own<'_> {
             // It was to be had a moment ago; clients matter more.
             Err(error) => tracing::error!(%error, "the pid file names the predecessor"),
         }
+        service.succession.end_unused();
         service.succession.standing.send_replace(Standing::Serving);
         runtimes.control.spawn(taking.run());
         Ok(())

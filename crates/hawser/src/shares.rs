@@ -122,7 +122,7 @@ fn put_in_force(service: &Service, node: &mut Node, now: Time) {
 
 /// What this pooler uses and lacks of each limit.
 fn needs(service: &Service) -> BTreeMap<Scope, Need> {
-    let mut needs = service.limits.shared_needs(&service.pools.limits_in_force());
+    let mut needs = service.limits.shared_needs(&service.pools.under_limits());
     for (full, waiting) in service.pools.waiting_under() {
         if let Some(need) = needs.get_mut(&full.scope()) {
             need.waiting = waiting;

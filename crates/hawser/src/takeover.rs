@@ -142,6 +142,11 @@ impl Succession {
         locked(&self.inherited).take_passed()
     }
 
+    /// The predecessor has given its place: what it listened on and this process does not is closed.
+    pub fn end_unused(&self) {
+        locked(&self.inherited).end();
+    }
+
     /// This process listens on a socket, of which this is a duplicate.
     pub fn listens(&self, purpose: Purpose, fd: Arc<OwnedFd>) {
         locked(&self.listening).push((purpose, fd));

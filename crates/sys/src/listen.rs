@@ -150,6 +150,30 @@ pub struct SocketFile {
     pub group: Option<u32>,
 }
 
+impl SocketFile {
+    /// Gives the file at `path` these permissions and owners.
+    ///
+    /// # Errors
+    /// As chmod(2), chown(2).
+    pub fn apply(&self, path: &Path) -> io::Result<()> {
+        if self.owner.is_some() || self.group.is_some() {
+            chown(path, self.owner, self.group)?;
+        }
+        match self.mode {
+            Some(mode) => fs::set_permissions(path, fs::Permissions::from_mode(mode)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Changes how many connections may wait at a socket that listens already.
+///
+/// # Errors
+/// As listen(2).
+pub fn set_backlog(listener: impl AsFd, backlog: i32) -> io::Result<()> {
+    Ok(rustix::net::listen(listener, backlog)?)
+}
+
 /// Listens on a unix socket, not blocking. A file that a dead process has left is replaced; one
 /// that somebody listens on is not. `file` is applied before anybody can connect.
 ///
@@ -179,12 +203,7 @@ pub(crate) fn listen_unix_with(
     // From here on a failure leaves nothing behind.
     let bound = BoundPath::of(path)?;
     // Until listen(2) a connect is refused: nobody slips in before the permissions are set.
-    if file.owner.is_some() || file.group.is_some() {
-        chown(path, file.owner, file.group)?;
-    }
-    if let Some(mode) = file.mode {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-    }
+    file.apply(path)?;
     rustix::net::listen(&socket, backlog)?;
     Ok((socket, bound))
 }

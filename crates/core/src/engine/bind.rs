@@ -17,12 +17,11 @@ use super::client::Client;
 use super::from_client::client_message::aborted::EMPTY;
 use super::request_queue::Request;
 use super::socket::Socket;
-use super::timeouts::with_timeout_of;
 use crate::pool::ServerParameters;
 use crate::pool::statement::{Statement, Unnamed};
 use crate::session::aside::Aside;
 use crate::session::settings;
-use crate::session::settings::{Change, Settings, is_custom};
+use crate::session::settings::{Change, Settings, SettingsBuilder, is_custom};
 use crate::wire::{TransactionStatus, build};
 
 /// Name of the statement that changes settings within a pipeline.
@@ -243,7 +242,7 @@ impl<S: Socket> Backend<S> {
             parse(self, out);
             return;
         }
-        let settings = &with_timeout_of(settings, &self.session.applied);
+        let settings = &self.settings_for_parse(settings);
         if self.requests.is_in_pipeline()
             || self.from_server.status == TransactionStatus::InTransaction
             || self.settings_in_doubt()
@@ -258,6 +257,24 @@ impl<S: Socket> Backend<S> {
             parse(self, out);
             self.set_within_pipeline(&before, out);
         }
+    }
+
+    /// The settings for a Parse of ours under these: they count for what a statement may depend on, and for all
+    /// else what is in force. A shared statement has the settings of the client that parsed it first: its
+    /// custom settings, where no statement depends on them, are no other client's to have.
+    pub(super) fn settings_for_parse(&self, settings: &Settings) -> Settings {
+        let in_force = &self.session.applied;
+        let depends = |name: &[u8]| self.pool.statements.may_depend_on(name);
+        let mut wanted = SettingsBuilder::from(in_force);
+        for (name, _) in in_force.iter() {
+            if depends(name) && settings.get(name).is_none() {
+                wanted.remove(name);
+            }
+        }
+        for (name, value) in settings.iter().filter(|(name, _)| depends(name)) {
+            wanted.set(name, value);
+        }
+        wanted.build()
     }
 
     /// The texts that put these settings in force for a Parse within a transaction, and what was in
@@ -297,7 +314,7 @@ impl<S: Socket> Backend<S> {
             parse(self, out);
         } else if self.from_server.status == TransactionStatus::Idle && !self.settings_in_doubt() {
             let before = self.session.applied.clone();
-            let settings = with_timeout_of(&statement.settings, &before);
+            let settings = self.settings_for_parse(&statement.settings);
             self.apply_settings(&settings, out);
             parse(self, out);
             self.apply_settings(&before, out);

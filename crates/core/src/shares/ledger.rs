@@ -7,8 +7,8 @@
 //!   bound = allowed + kept        allowed <= held
 //! ```
 //! Nobody lacks places: a node holds what it needs and a spare, so that an opening seldom waits for the store,
-//! and gives back what it has not needed for [`UNNEEDED`]. Somebody does: it holds what it needs, at most its
-//! share.
+//! and gives back what it has not needed for [`UNNEEDED`]. Somebody does: it holds what it uses or waits for, at
+//! most its share, and keeps idle connections as far as the others leave places.
 //!
 //! # Invariants
 //! * a place is given back only if `used` fits into the rest, and into the bound that was in force when `used`
@@ -29,6 +29,9 @@ pub(super) const TURN: Duration = Duration::from_secs(1);
 /// How long a place counts as lacking that was: an opening that waits for places of several limits gets one
 /// after the other.
 const LACKING_FOR: Duration = Duration::from_secs(1);
+/// How long a connection counts as in use that was. Longer than wants outlast the need: else nodes that have
+/// all come to rest would close their connections for each other.
+const BUSY_FOR: Duration = Duration::from_secs(3);
 /// The spare of a node is this part of the limit, at least 1.
 const SPARE_PART: u32 = 16;
 
@@ -60,12 +63,34 @@ impl Seen {
     }
 }
 
+/// The most of something for some time after it was.
+#[derive(Clone, Copy, Debug)]
+struct Recent {
+    most: u32,
+    at: Time,
+    lasts: Duration,
+}
+
+impl Recent {
+    fn new(lasts: Duration) -> Self {
+        Self { most: 0, at: Time::ZERO, lasts }
+    }
+
+    fn note(&mut self, now: Time, count: u32) {
+        if count >= self.most || now.since(self.at) >= self.lasts {
+            (self.most, self.at) = (count, now);
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Ledger {
     need: Need,
-    /// The most that waited lately, and when.
-    waited: (u32, Time),
+    /// Places that are in use or waited for.
+    wanting: Recent,
+    /// The same, for longer.
+    busy: Recent,
     held: BTreeMap<u32, Revision>,
     held_since: Time,
     leaving: BTreeMap<u32, Revision>,
@@ -83,6 +108,8 @@ pub(super) struct Ledger {
     surplus: Option<(u32, Time)>,
     /// At the last look there were fewer free than it should have.
     is_spent: bool,
+    /// Others lack places.
+    is_contested: bool,
     wanted: u32,
     /// It has had its turn: its want is to be newer than those of others.
     rejoins: bool,
@@ -92,7 +119,8 @@ impl Default for Ledger {
     fn default() -> Self {
         Self {
             need: Need::default(),
-            waited: (0, Time::ZERO),
+            wanting: Recent::new(LACKING_FOR),
+            busy: Recent::new(BUSY_FOR),
             held: BTreeMap::new(),
             held_since: Time::ZERO,
             leaving: BTreeMap::new(),
@@ -105,6 +133,7 @@ impl Default for Ledger {
             in_force: 0,
             surplus: None,
             is_spent: false,
+            is_contested: false,
             wanted: 0,
             rejoins: false,
         }
@@ -114,10 +143,9 @@ impl Default for Ledger {
 impl Ledger {
     pub(super) fn need(&mut self, now: Time, need: Need) {
         self.need = need;
-        let (most, at) = self.waited;
-        if need.waiting >= most || now.since(at) >= LACKING_FOR {
-            self.waited = (need.waiting, now);
-        }
+        let busy = need.used.saturating_sub(need.idle).saturating_add(need.waiting);
+        self.wanting.note(now, busy);
+        self.busy.note(now, busy);
     }
 
     /// It has and needs nothing.
@@ -133,13 +161,20 @@ impl Ledger {
         count(self.held.range(..self.need.limit).count())
     }
 
-    /// How many places it needs now.
-    fn needed(&self) -> u32 {
-        self.need.used.saturating_add(self.waited.0).min(self.need.limit)
+    /// How many places it has use for: idle connections keep theirs.
+    fn of_use(&self) -> u32 {
+        let all = self.need.used.saturating_add(self.need.waiting);
+        all.max(self.wanting.most).min(self.need.limit)
     }
 
+    /// How many it lacks: an opening that waits gets the place of an idle connection first.
     fn lack(&self) -> u32 {
-        self.needed().saturating_sub(self.usable())
+        self.wanting.most.min(self.need.limit).saturating_sub(self.usable())
+    }
+
+    /// How many it holds and needs.
+    fn needed(&self) -> u32 {
+        self.busy.most.min(self.usable())
     }
 
     /// Connections that there may be. It is in force from now on.
@@ -162,6 +197,11 @@ impl Ledger {
         self.kept.max(self.need.used.saturating_sub(self.held()))
     }
 
+    /// Whether more cannot be had without others' giving up.
+    pub(super) fn is_spent(&self) -> bool {
+        self.is_spent || self.is_contested || self.wanted > 0
+    }
+
     /// Places that it has said are lacking.
     pub(super) fn wanted(&self) -> u32 {
         self.wanted
@@ -182,23 +222,27 @@ impl Ledger {
     /// What follows from what is needed and from what was seen.
     /// `is_back`: others may still have connections whose places have gone with their leases.
     pub(super) fn settle(&mut self, now: Time, own: LeaseId, wants: &[Want], is_back: bool) {
-        let (usable, needed) = (self.usable(), self.needed());
+        let usable = self.usable();
         self.wanted = self.wanted.min(self.lack());
-        let others_want = wants.iter().any(|want| want.owner != own);
-        match self.seen.view().filter(|_| others_want) {
+        self.is_contested = wants.iter().any(|want| want.owner != own);
+        match self.seen.view().filter(|_| self.is_contested) {
             Some(view) => {
                 let claims = self.claims(view, own, wants);
                 let mut most = share(self.need.limit, &claims, own);
                 if most == 0 && usable > 0 && now.since(self.held_since) < TURN {
                     most = 1;
                 }
-                self.goal = most.min(needed);
+                self.goal = most;
+                if most == self.needed() + self.lack() {
+                    let idle = self.need.used.min(usable).saturating_sub(most);
+                    self.goal += idle.min(self.left_by(&claims, own));
+                }
                 self.allowed = self.goal.min(usable);
                 self.surplus = None;
             }
             None => {
                 let spare = (self.need.limit / SPARE_PART).max(1);
-                self.goal = needed.saturating_add(spare).min(self.need.limit);
+                self.goal = self.of_use().saturating_add(spare).min(self.need.limit);
                 self.allowed = usable - self.unneeded(now, usable.saturating_sub(self.goal));
             }
         }
@@ -224,6 +268,14 @@ impl Ledger {
         if now.since(*since) < UNNEEDED { 0 } else { *least }
     }
 
+    /// How many places are left when it has what it needs, and all others what they ask for.
+    fn left_by(&self, claims: &[Claim], own: LeaseId) -> u32 {
+        let asked = claims.iter().filter(|claim| claim.owner != own);
+        let asked = asked.map(|claim| claim.held.saturating_add(claim.lacking));
+        let taken = asked.fold(self.needed() + self.lack(), u32::saturating_add);
+        self.need.limit.saturating_sub(taken)
+    }
+
     /// What it and all others ask for.
     fn claims(&self, view: &View, own: LeaseId, wants: &[Want]) -> Vec<Claim> {
         let claim = |owner, held, since| {
@@ -237,7 +289,7 @@ impl Ledger {
             }
         };
         let since = self.held.values().min().copied().unwrap_or(Revision::NEVER);
-        let mut mine = claim(own, self.usable().min(self.needed()), since);
+        let mut mine = claim(own, self.needed(), since);
         mine.lacking = self.lack();
         if self.rejoins {
             mine.lacking_since = Revision::NEVER;
@@ -354,7 +406,8 @@ impl Ledger {
     /// what is free.
     pub(super) fn lose(&mut self, keeps: bool) {
         let kept = if keeps { self.allowed + self.kept } else { 0 };
-        *self = Self { need: self.need, waited: self.waited, kept, had: kept, ..Self::default() };
+        let (wanting, busy) = (self.wanting, self.busy);
+        *self = Self { need: self.need, wanting, busy, kept, had: kept, ..Self::default() };
     }
 }
 

@@ -173,7 +173,7 @@ impl Node {
             let (held, without) = (ledger.held(), ledger.without());
             Bound {
                 most: if is_over { 0 } else { most },
-                is_spent: !is_sure || ledger.wanted() > 0,
+                is_spent: !is_sure || ledger.is_spent(),
                 held,
                 wanted: ledger.wanted(),
                 unsure: if is_sure { without } else { held + without },

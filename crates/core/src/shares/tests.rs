@@ -54,6 +54,28 @@ fn nodes_that_need_more_come_to_have_the_same_and_what_one_does_not_need_the_oth
 }
 
 #[test]
+fn idle_connections_go_to_those_that_lack_places_and_no_more_of_them() {
+    for seed in seeds(5) {
+        let mut world = World::new(seed, 3, 9, Lost::Keep);
+        world.keeps_idle = true;
+        (0..3).for_each(|node| world.want(node, 9));
+        world.run(seconds(8));
+        (0..3).for_each(|node| world.want(node, 0));
+        world.run(seconds(8));
+        assert_eq!(world.used(), [3, 3, 3], "seed {seed}: idle");
+        world.want(0, 5);
+        world.run(seconds(8));
+        let used = world.used();
+        assert_eq!(used[0], 5, "seed {seed}");
+        assert!(used[1] + used[2] >= 2, "seed {seed}: {used:?}");
+        world.want(0, 20);
+        world.run(seconds(8));
+        assert_eq!(world.used(), [9, 0, 0], "seed {seed}");
+        assert_eq!(world.most_used, 9, "seed {seed}");
+    }
+}
+
+#[test]
 fn where_there_are_fewer_places_than_nodes_each_has_its_turn() {
     for seed in seeds(5) {
         let mut world = World::new(seed, 3, 1, Lost::Keep);
@@ -158,7 +180,7 @@ fn whatever_happens_no_place_is_held_twice_and_none_is_lost() {
     for (lost, count) in [(Lost::Keep, 12), (Lost::Close, 12)] {
         for seed in seeds(count) {
             let mut world = World::new(seed, 3, 1 + u32::try_from(seed % 9).unwrap(), lost);
-            world.is_lossy = true;
+            (world.is_lossy, world.keeps_idle) = (true, seed % 2 == 0);
             for _ in 0..60 {
                 world.disturb();
                 world.run(Duration::from_millis(1_500));
@@ -197,6 +219,6 @@ fn nothing_is_asked_for_where_nothing_is_needed() {
     world.run(seconds(3));
     assert_eq!(world.keys(), 0);
     assert_eq!(world.used(), [0]);
-    let need = Need { limit: 9, used: 0, waiting: 0 };
+    let need = Need { limit: 9, ..Need::default() };
     assert_eq!(world.need_of(0, need).get(&Scope::total()), None);
 }

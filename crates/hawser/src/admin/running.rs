@@ -276,10 +276,10 @@ fn local_socket(
     path: &Path,
     owner: Option<u32>,
 ) -> io::Result<(Arc<OwnedFd>, SocketPath)> {
+    let file = SocketFile { mode: Some(0o600), owner, group: None };
     let (fd, path) = match service.succession.inherit(&purpose) {
-        Some(fd) => (fd, SocketPath::Predecessors(path.to_owned())),
+        Some(fd) => (fd, SocketPath::Predecessors(path.to_owned(), SocketFile::default())),
         None => {
-            let file = SocketFile { mode: Some(0o600), owner, group: None };
             let (listener, bound) = listen_unix(path, file, BACKLOG)?;
             (listener.into(), SocketPath::Own(bound))
         }

@@ -36,6 +36,15 @@ struct Asked {
     at: Instant,
 }
 
+/// What pools say of a limit.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UnderLimit {
+    /// The limit.
+    pub limit: Limit,
+    /// Server connections under it that are idle.
+    pub idle: u32,
+}
+
 /// How the sharing stands.
 #[derive(Clone, Debug)]
 pub struct State {
@@ -115,8 +124,9 @@ impl Limits {
         self.lock().shares.is_some()
     }
 
-    /// What this pooler uses of shared limits. `in_force` has limits as the configuration says them now.
-    pub fn shared_needs(&self, in_force: &HashMap<Full, Limit>) -> BTreeMap<Scope, Need> {
+    /// What this pooler uses of shared limits. `pools` has what
+    /// the configuration and the pools say now.
+    pub fn shared_needs(&self, pools: &HashMap<Full, UnderLimit>) -> BTreeMap<Scope, Need> {
         let mut counts = self.lock();
         let Counts { shares: Some(_), .. } = &*counts else { return BTreeMap::new() };
         let mut asked = counts.shares.as_mut().map(|shares| std::mem::take(&mut shares.asked));
@@ -124,12 +134,18 @@ impl Limits {
         if let Some(asked) = &mut asked {
             asked.retain(|scope, one| {
                 let used = u32::try_from(counts.used(&one.full)).unwrap_or(u32::MAX);
-                let now = in_force.get(&one.full).copied().unwrap_or(Limit::new(one.limit));
-                let Some(limit) = now.get() else { return false };
+                let UnderLimit { limit, idle } = pools
+                    .get(&one.full)
+                    .copied()
+                    .unwrap_or(UnderLimit { limit: Limit::new(one.limit), idle: 0 });
+                let Some(limit) = limit.get() else { return false };
                 one.limit = limit;
                 let stays = used > 0 || one.at.elapsed() < FORGOTTEN_AFTER;
                 if stays {
-                    needs.insert(scope.clone(), Need { limit, used, waiting: 0 });
+                    needs.insert(
+                        scope.clone(),
+                        Need { limit, used, idle: idle.min(used), waiting: 0 },
+                    );
                 }
                 stays
             });
@@ -251,7 +267,7 @@ mod tests {
         let needs = limits.shared_needs(&HashMap::new());
         assert_eq!(
             needs.into_values().collect::<Vec<_>>(),
-            [Need { limit: 4, used: 1, waiting: 0 }]
+            [Need { limit: 4, used: 1, idle: 0, waiting: 0 }]
         );
         assert!(limits.over_their_share().is_empty());
         limits.put_shares(bounds(0, true), None);
@@ -278,7 +294,7 @@ mod tests {
         limits.share();
         let wanted = ServerBounds { database: Limit::new(4), ..WANTED };
         limits.server("app", "u", &wanted).unwrap_err();
-        let none = HashMap::from([(Full::Database("app".into()), Limit::NONE)]);
+        let none = HashMap::from([(Full::Database("app".into()), UnderLimit::default())]);
         assert!(limits.shared_needs(&none).is_empty());
         limits.server("app", "u", &WANTED).unwrap();
     }

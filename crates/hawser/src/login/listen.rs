@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use hawser_sys::listen::{
     Passed, SocketFile, accept_tcp, accept_unix, is_of_one_connection, listen_tcp, listen_unix,
-    passed_descriptors, set_defer_accept,
+    passed_descriptors, set_backlog, set_defer_accept,
 };
 use hawser_sys::process::{self, SocketFamily};
 use hawser_sys::stream::{
@@ -258,14 +258,23 @@ fn open(
 ) -> Result<Listener, ListenError> {
     let failed = |source| ListenError::Bind { address: address.to_string(), source };
     let purpose = Purpose::Clients { address: address.to_string() };
+    let backlog = i32::try_from(settings.backlog).unwrap_or(i32::MAX);
     if let Some(fd) = succession.inherit(&purpose) {
+        set_backlog(&fd, backlog).map_err(failed)?;
         let path = match address {
-            ListenAddress::Unix(path) => SocketPath::Predecessors(path.clone()),
-            ListenAddress::Tcp(_) => SocketPath::Kept,
+            ListenAddress::Unix(path) => {
+                SocketPath::Predecessors(path.clone(), socket_file(settings)?)
+            }
+            ListenAddress::Tcp(_) => {
+                let wait = if settings.tcp_defer_accept { DEFER_ACCEPT } else { Duration::ZERO };
+                if !settings.mptcp {
+                    set_defer_accept(&fd, wait).map_err(failed)?;
+                }
+                SocketPath::Kept
+            }
         };
         return from_fd(purpose, fd, path).map_err(failed);
     }
-    let backlog = i32::try_from(settings.backlog).unwrap_or(i32::MAX);
     match address {
         ListenAddress::Tcp(address) => {
             let listener = match settings.mptcp {

@@ -598,10 +598,12 @@ pub fn waited_in_vain(service: &Service, entry: &PoolEntry, setting: &str) -> Cl
             .detail(format!("{setting} has passed."))
             .hint("Connect again when an administrator has resumed it.");
     }
-    entry.pool.last_error().unwrap_or_else(|| {
+    let error = entry.pool.last_error().unwrap_or_else(|| {
         ClientError::fatal(SqlState::TOO_MANY_CONNECTIONS, "no server connection became free")
             .detail(format!("{setting} has passed."))
-    })
+    });
+    let of_limit = error.code == SqlState::TOO_MANY_CONNECTIONS && !error.of_server;
+    if of_limit && service.limits.are_cut_off() { error.hint(CUT_OFF) } else { error }
 }
 
 /// A connection on which the pool's server is asked something; it does not become a backend.

@@ -9,7 +9,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use hawser_sys::listen::BoundPath;
+use hawser_sys::listen::{BoundPath, SocketFile};
+use hawser_sys::stream::shutdown_both;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -61,14 +62,21 @@ pub enum SocketPath {
     Kept,
     /// This process's: removed when this is dropped.
     Own(BoundPath),
-    /// The predecessor's, until that has given it.
-    Predecessors(PathBuf),
+    /// The predecessor's, until that has given it, and what it shall be then.
+    Predecessors(PathBuf, SocketFile),
 }
 
 impl SocketPath {
     /// The predecessor has given it.
     pub fn is_given(&mut self) {
-        if let Self::Predecessors(path) = self {
+        if let Self::Predecessors(path, file) = self {
+            if let Err(error) = file.apply(path) {
+                let path = path.display();
+                tracing::warn!(
+                    %path, %error,
+                    "the socket keeps the permissions and owners that the predecessor gave it"
+                );
+            }
             // One that is no longer there is removed by nobody.
             *self = BoundPath::of(path).map_or(Self::Kept, Self::Own);
         }
@@ -105,6 +113,18 @@ impl Inherited {
             all.into_iter().partition(|(purpose, _)| matches!(purpose, Purpose::Passed { .. }));
         self.0 = rest;
         passed
+    }
+
+    /// Ends those that are left: this process does not listen there, and nobody shall wait to be accepted.
+    /// (As one socket of both processes it ends in both.)
+    pub fn end(&mut self) {
+        for (purpose, fd) in self.0.drain(..).filter(|(purpose, _)| *purpose != Purpose::Unknown) {
+            tracing::info!(
+                ?purpose,
+                "the predecessor's socket is not in this configuration: it is closed"
+            );
+            let _ = shutdown_both(&fd); // it listens, or has ended already
+        }
     }
 
     /// Whether clients connect to it at one of these addresses, or by the service manager.

@@ -195,7 +195,8 @@ async fn ask(
 ) -> Result<(Found, Inherited), NotTakenOver> {
     let uid = peer_uid(&stream).map_err(NotTakenOver::Broken)?;
     let account = account_to_become(config.start.process.user.as_deref()).ok().flatten();
-    if uid != effective_uid() && Some(uid) != account.map(|account| account.uid) {
+    // (The peer of a connect is who called listen(2): root, where a process starts as root and becomes a `user`.)
+    if uid != 0 && uid != effective_uid() && Some(uid) != account.map(|account| account.uid) {
         return Err(NotTakenOver::OtherUser { path, uid });
     }
     let (mut reader, writer) = split(stream);

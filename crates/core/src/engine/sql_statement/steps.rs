@@ -103,7 +103,7 @@ impl<S: Socket> Backend<S> {
         let missing: Vec<_> = wanted.iter().filter(lacks).cloned().collect();
         for one in &missing {
             if !same_parse_settings(&self.session.applied, &one.settings) {
-                let settings = with_timeout_of(&one.settings, &self.session.applied);
+                let settings = self.settings_for_parse(&one.settings);
                 self.apply_settings(&settings, out);
             }
             let change = Some(Change::Prepares(one.clone()));
@@ -404,7 +404,7 @@ impl<S: Socket> Client<S> {
         let moves = settings.is_some() && shown.types.is_ascii() && memory.has_room_for_names();
         // What executing it does by SQL, in a function, is not seen.
         let moves = moves && parsed.effects.is_none();
-        let settings = settings.unwrap_or_else(|| parsed.settings.clone());
+        let settings = settings.unwrap_or_else(|| backend.settings_for_parse(&parsed.settings));
         let (text, parsed, effects) = (Box::default(), Some(parsed), None); // it has its own
         let Shown { name, types, .. } = shown;
         let statement =

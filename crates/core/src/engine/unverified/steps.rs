@@ -126,7 +126,7 @@ impl<S: Socket> Backend<S> {
         let doubtful = self.settings_in_doubt();
         let noted = NotedPrepare {
             name: name.into(),
-            settings: statement.settings.clone(),
+            settings: self.settings_for_parse(&statement.settings),
             doubtful,
             unknown: false,
             parsed: vec![statement.clone()],

@@ -56,6 +56,8 @@ pub(super) struct World {
     sent: u64,
     pub(super) limit: u32,
     pub(super) is_lossy: bool,
+    /// Connections that are not needed stay, idle.
+    pub(super) keeps_idle: bool,
     /// The most connections that there were at a time.
     pub(super) most_used: u32,
     limit_most: u32,
@@ -76,6 +78,7 @@ impl World {
             sent: 0,
             limit,
             is_lossy: false,
+            keeps_idle: false,
             most_used: 0,
             limit_most: limit,
             was_struck: false,
@@ -245,7 +248,9 @@ impl World {
         host.bound = bounds.get(&Scope::total()).copied().unwrap_or_default();
         let wants = host.wants.unwrap_or(0);
         // A connection ends with its transaction.
-        if host.used > wants.min(host.bound.most) && self.random.one_in(4) {
+        let idle_stay = self.keeps_idle && host.wants.is_some();
+        let most = if idle_stay { host.bound.most } else { wants.min(host.bound.most) };
+        if host.used > most && self.random.one_in(4) {
             host.used -= 1;
         }
         if host.used < wants && host.used < host.bound.most {
@@ -264,8 +269,9 @@ impl World {
         if now < host.again && !hurries {
             return;
         }
-        let need =
-            self.need_of(node, Need { limit: self.limit, used: self.hosts[node].used, waiting });
+        let used = host.used;
+        let need = Need { limit: self.limit, used, idle: used.saturating_sub(wants), waiting };
+        let need = self.need_of(node, need);
         let host = &mut self.hosts[node];
         match host.node.next(now, &need) {
             Step::Wait(until) => host.again = until,
