@@ -9,12 +9,13 @@ import signal
 import socket
 import struct
 import subprocess
+import threading
 import time
 
 from harness import messages as m
 from harness.pooler import binary
 from harness.suite import Background, equal, limit, pooler_only, until
-from harness.wire import ServerError
+from harness.wire import Disconnected, ServerError
 
 SAME_FOR_ALL_SERVERS = True
 
@@ -390,12 +391,15 @@ def test_clients_that_were_on_their_way_when_the_new_process_died_go_on(env):
         clients = [env.connect(target, application_name=f"client {n}") for n in range(5)]
         for client in clients:
             client.extended("select $1::int", ["1"], name="mine")
-        successor = Asking(target.pooler)
-        successor.say(type="Ready")
-        successor.hear("Given")
-        for _ in clients:  # it answers for none of them
-            successor.hear("Client")
-        successor.sock.close()
+        successor = os.fork()
+        if successor == 0:
+            with contextlib.suppress(BaseException):
+                asking = Asking(target.pooler)
+                asking.say(type="Ready")
+                for _ in clients:  # it answers for none of them
+                    asking.hear("Client")
+            os._exit(0)
+        os.waitpid(successor, 0)
         until(lambda: serves(target.pooler, target.pooler.process.pid), "that the process serves again")
         for n, client in enumerate(clients):
             equal(client.value("show application_name"), f"client {n}")
@@ -469,19 +473,244 @@ def test_when_the_new_process_is_told_to_end_so_does_the_old_one(env):
 
 @pooler_only
 @limit(60)
-def test_a_third_process_takes_over_while_the_first_still_has_clients(env):
+def test_a_third_process_is_refused_while_the_first_still_has_clients(env):
+    """Were the second one to die beside a third, the first one would accept as well."""
     with env.pooler_with() as target:
         encrypted, plain = env.connect(target, tls=env.tls(), hostname="localhost"), env.connect(target)
         first = take_over(target.pooler)
         with reaped(first):
+            mark = target.pooler.log.stat().st_size
+            third = spawn(target.pooler)
+            with reaped(third):
+                equal(third.wait(20), 1)
+            said = f"process {first.pid}, whose place it has taken, still has clients: wait until they have left"
+            assert said in target.pooler.text(mark), target.pooler.text(mark)
+            equal((encrypted.value("select 1"), plain.value("select 2")), ("1", "2"))
+            encrypted.close()
+            ended(target.pooler, first)
             second = take_over(target.pooler)
             with reaped(second):
-                equal((encrypted.value("select 1"), plain.value("select 2")), ("1", "2"))
-                encrypted.send(m.query("select pg_sleep(20) /* two back */"))
-                env.cluster.wait_for_backends("query like '%two back%' and state = 'active' and pid <> pg_backend_pid()", 1)
-                encrypted.cancel(target)
-                equal(encrypted.collect().sqlstate, "57014")
-                encrypted.close()
-                ended(target.pooler, first)
                 ended(target.pooler, second)
                 equal(plain.value("select 3"), "3")
+
+
+
+class Relay:
+    """Between Hawser and the server, by TCP; when `silent`, it takes connections and says nothing."""
+
+    def __init__(self, server_path):
+        self.server_path, self.silent, self.kept = server_path, False, []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            near, _ = self.listener.accept()
+            self.kept.append(near)
+            if self.silent:
+                continue
+            far = socket.socket(socket.AF_UNIX)
+            far.connect(self.server_path)
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=self._copy, args=(one, other), daemon=True).start()
+
+    def _copy(self, one, other):
+        with contextlib.suppress(OSError):
+            while data := one.recv(65536):
+                other.sendall(data)
+        for end in (one, other):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+def server_path(env):
+    directory, port = env.cluster.address.rsplit(":", 1)
+    return f"{directory}/.s.PGSQL.{port}"
+
+
+@pooler_only
+@limit(90)
+def test_a_server_that_does_not_answer_keeps_no_client_of_another_waiting(env):
+    relay = Relay(server_path(env))
+    slow = f'''
+[[database]]
+name = "slow"
+dbname = "app"
+servers = ["127.0.0.1:{relay.port}"]
+'''
+    with env.pooler_with(append=slow, query_wait_timeout="30s", loops=1) as target:
+        clients = [env.connect(target, database="slow")] + [env.connect(target) for _ in range(40)]  # (it goes first)
+        for client in clients:
+            client.value("select 1")
+        relay.silent = True
+        old = take_over(target.pooler)
+        with reaped(old):
+            begun = time.monotonic()
+            for client in clients[1:]:
+                client.sock.settimeout(10)
+                equal(client.value("select 2"), "2")
+            took = time.monotonic() - begun
+            assert took < 5, f"clients of a server that answers waited for {took:.1f} s"
+            relay.silent = False
+            for kept in relay.kept:
+                with contextlib.suppress(OSError):
+                    kept.shutdown(socket.SHUT_RDWR)
+            ended(target.pooler, old)
+
+
+@pooler_only
+@limit(60)
+def test_a_conversation_that_breaks_while_the_new_process_lives_makes_no_second_one_accept(env):
+    with env.pooler_with(loops=1) as target:
+        clients = [env.connect(target) for _ in range(5)]
+        for client in clients:
+            client.value("select 1")
+        successor = Asking(target.pooler)
+        successor.say(type="Ready")
+        numbers = [successor.hear("Client")["number"] for _ in clients]
+        successor.say(type="Taken", number=numbers[0])
+        successor.say(type="Taken", number="none that can be read")
+        until(lambda: "broken off, and it lives" in target.pooler.text(), "that the conversation has ended")
+        try:
+            successor.say(type="Taken", number=numbers[1])
+            raise AssertionError("a client that was given back could be taken")
+        except BrokenPipeError:
+            pass
+        for client in clients[1:]:
+            equal(client.value("select 2"), "2")
+        # This test holds none of the sockets open that it has been given: nobody accepts.
+        late = socket.create_connection(("127.0.0.1", target.port))
+        late.settimeout(1)
+        late.sendall(struct.pack(">II", 8, 80877103))
+        try:
+            raise AssertionError(f"the old process has accepted: {late.recv(1)!r}")
+        except TimeoutError:
+            late.close()
+        for client in clients[1:]:
+            client.close()
+        equal(target.pooler.wait(10), 0)
+        target.pooler.process = None
+
+
+@pooler_only
+@limit(120)
+def test_where_the_new_process_has_no_descriptor_left_clients_stay_with_the_old_one(env):
+    with env.pooler_with(max_client_conn=400, pool_size=2, loops=1) as target:
+        clients = [env.connect(target) for _ in range(390)]
+        old, small = target.pooler.process, target.pooler.directory / "small.toml"
+        small.write_text(target.pooler.config.read_text().replace("max_client_conn = 400", "max_client_conn = 20"))
+        with open(target.pooler.log, "ab") as log:
+            new = subprocess.Popen(["sh", "-c", 'ulimit -n 300; exec "$0" takeover -c "$1"', binary(), small], stdout=log,
+                                   stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=target.pooler.directory)
+        with reaped(old):
+            until(lambda: "without its socket" in target.pooler.text(), "that descriptors have run out", 30)
+            target.pooler.process = new
+            for client in clients:
+                equal(client.value("select 1"), "1")
+            for client in clients[:300]:
+                client.close()
+            until(lambda: serves(target.pooler, new.pid), "that the new process answers")
+            assert old.poll() is None and "broken off" not in target.pooler.text(), target.pooler.tail()
+            for client in clients[300:]:
+                client.close()
+            ended(target.pooler, old)
+
+
+@pooler_only
+@limit(60)
+def test_a_pause_while_the_new_process_starts_refuses_it(env):
+    with env.pooler_with() as target:
+        client, console = env.connect(target), env.connect(target, database="hawser", user="admin")
+        successor = Asking(target.pooler)
+        console.execute("PAUSE")
+        successor.say(type="Ready")
+        answer = successor.hear()
+        equal((answer["type"], answer.get("reason")), ("Refused", "a database is paused: RESUME first"))
+        client.send(m.query("select 1"))
+        console.execute("RESUME")
+        equal(client.collect().rows, [("1",)])
+        console.close()
+        old = take_over(target.pooler)
+        with reaped(old):
+            ended(target.pooler, old)
+
+
+@pooler_only
+@limit(60)
+def test_a_console_of_the_old_process_names_the_new_one_instead_of_what_it_is_asked_for(env):
+    with env.pooler_with() as target:
+        encrypted = env.connect(target, tls=env.tls(), hostname="localhost")
+        console = env.connect(target, database="hawser", user="admin")
+        old = take_over(target.pooler)
+        with reaped(old):
+            for command in ("PAUSE", "PAUSE app", "DISABLE app", "KILL app", "SHUTDOWN", "SHUTDOWN WAIT_FOR_CLIENTS"):
+                refused = console.attempt(command)
+                equal(refused.sqlstate, "57P03", command)
+                said = f"process {target.pooler.process.pid} has taken this process's place"
+                assert said in refused.errors[0]["M"], refused.errors
+                equal(encrypted.value("select 1"), "1")
+            equal(env.connect(target).value("select 2"), "2")
+
+
+@pooler_only
+@limit(60)
+def test_shutdown_wait_for_clients_waits_for_those_of_the_old_process(env):
+    with env.pooler_with() as target:
+        encrypted = env.connect(target, tls=env.tls(), hostname="localhost")
+        encrypted.value("select 1")
+        old = take_over(target.pooler)
+        with reaped(old):
+            console = env.connect(target, database="hawser", user="admin")
+            console.execute("SHUTDOWN WAIT_FOR_CLIENTS")
+            time.sleep(1)
+            equal(encrypted.value("select 2"), "2")
+            encrypted.close()
+            ended(target.pooler, old)
+            equal(target.pooler.wait(10), 0)
+            target.pooler.process = None
+
+
+@pooler_only
+@limit(60)
+def test_clients_that_the_old_process_had_sent_when_it_died_go_on(env):
+    with env.pooler_with(loops=1, max_client_conn=400) as target:
+        clients = [env.connect(target) for _ in range(300)]
+        old, mark = target.pooler.process, target.pooler.log.stat().st_size
+        new = spawn(target.pooler)
+        with reaped(old):
+            while "clients go over" not in target.pooler.text(mark):
+                pass
+            new.send_signal(signal.SIGSTOP)  # 32 are on their way by then, or soon
+            time.sleep(0.5)
+            old.kill()
+            old.wait()
+            new.send_signal(signal.SIGCONT)
+            target.pooler.process = new
+            until(lambda: serves(target.pooler, new.pid), "that the new process serves")
+            until(lambda: "the predecessor has ended" in target.pooler.text(mark), "that it has seen that")
+            alive = 0
+            for client in clients:
+                with contextlib.suppress(OSError, Disconnected):
+                    alive += client.value("select 1") == "1"
+            assert alive >= 32, f"{alive} clients of those that had been sent"
+
+
+@pooler_only
+@limit(60)
+def test_the_new_process_learns_what_the_old_one_closes_of_pools_whose_clients_stay(env):
+    with env.pooler_with(pool_size=6, query_wait_timeout="20s") as target:
+        encrypted = [env.connect(target, tls=env.tls(), hostname="localhost") for _ in range(6)]
+        for client in encrypted:
+            client.send(m.query("select pg_sleep(1)"))
+        for client in encrypted:
+            client.collect()
+        old = take_over(target.pooler)
+        with reaped(old):
+            time.sleep(2)  # (they are closed after a second, and shared after five)
+            clients = [env.connect(target) for _ in range(6)]
+            for client in clients:
+                client.send(m.query("select pg_sleep(1.5) /* in the new one */"))
+            env.cluster.wait_for_backends("query like '%in the new one%' and state = 'active' and pid <> pg_backend_pid()", 6)
+            for client in clients:
+                client.collect()

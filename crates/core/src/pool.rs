@@ -24,6 +24,7 @@
 //! over a system call) gives it by construction; see docs/decisions/0001.
 
 mod asking;
+pub mod backend_statements;
 mod basis;
 mod database;
 pub(crate) mod description;

@@ -17,8 +17,9 @@
 //! * one process accepts at a time; the sockets are the same, so that nothing that waits for that is lost
 //! * a client is served by one process at a time: the predecessor keeps its copy of a client's socket,
 //!   unread, until the successor has said that it takes it
-//! * where the successor dies, the predecessor accepts again, and goes on with the clients that it has
-//! * a predecessor outlives nobody who may ask it for something: it ends after its own predecessor
+//! * where the successor's process has ended, the predecessor accepts again, and goes on with the clients that
+//!   it has. Where only the conversation has, it accepts no more, and ends when these have left
+//! * there are two processes at most: one that still has a predecessor gives its place to nobody
 //!
 //! # Why two processes, and not exec
 //! The new one can fail its start while the old one serves. Sessions in TLS could not go over by exec either:
@@ -26,6 +27,7 @@
 
 pub mod giving;
 pub mod listeners;
+pub mod process;
 pub mod record;
 pub mod start;
 pub mod taking;
@@ -44,6 +46,7 @@ use crate::pools::PoolEntry;
 use crate::service::Service;
 use crate::socket::Conn;
 use listeners::{Inherited, Purpose};
+use process::OtherProcess;
 use taking::Predecessor;
 
 /// Which process clients connect to.
@@ -77,6 +80,8 @@ pub struct Succession {
     listening: Mutex<Vec<(Purpose, Arc<OwnedFd>)>>,
     predecessor: Mutex<Option<Arc<Predecessor>>>,
     gives: Mutex<Option<mpsc::UnboundedSender<Given>>>,
+    /// The process before this one, until it has said that it ends, or has ended.
+    before: Mutex<Option<Arc<OtherProcess>>>,
     /// Who is about to be the successor.
     candidate: Mutex<Option<u32>>,
 }
@@ -168,6 +173,12 @@ impl Succession {
             Some(gives) => gives.send(given).map_err(|error| Box::new(error.0)),
             None => Err(Box::new(given)),
         }
+    }
+
+    /// The id of the process before this one, as long as that may accept again.
+    fn process_before(&self) -> Option<u32> {
+        let before = locked(&self.before);
+        before.as_ref().filter(|before| !before.has_ended()).map(|before| before.pid)
     }
 
     /// The process before this one, while it still has clients.

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
@@ -38,11 +38,11 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Resu
 }
 
 /// Reads what is there, without waiting, and takes the descriptors that come with it, which are closed by
-/// exec(2). `Ok(0)` is the end.
+/// exec(2). `Ok(0)` is the end. Descriptors for which there is no room (RLIMIT_NOFILE, or more than
+/// [`DESCRIPTORS_MAX`]) are lost: the bytes say how many there should be.
 ///
 /// # Errors
-/// As recvmsg(2); [`io::ErrorKind::WouldBlock`] when nothing is there; [`io::ErrorKind::InvalidData`] if
-/// descriptors were lost, for there were too many.
+/// As recvmsg(2); [`io::ErrorKind::WouldBlock`] when nothing is there.
 pub fn receive(socket: impl AsFd, buf: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     loop {
@@ -57,9 +57,6 @@ pub fn receive(socket: impl AsFd, buf: &mut [u8], fds: &mut Vec<OwnedFd>) -> io:
             if let RecvAncillaryMessage::ScmRights(rights) = message {
                 fds.extend(rights);
             }
-        }
-        if received.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "descriptors were lost"));
         }
         return Ok(received.bytes);
     }

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::process::{Resource, Rlimit};
 
@@ -200,6 +200,34 @@ pub fn descriptor_of_process(process: u32) -> io::Result<OwnedFd> {
     let pid = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw);
     let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
     Ok(rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?)
+}
+
+/// A descriptor of the process that has connected a unix socket, as [`descriptor_of_process`] gives it.
+///
+/// # Errors
+/// As getsockopt(2) with SO_PEERPIDFD; before Linux 6.5, as pidfd_open(2).
+pub fn peer_process(socket: impl AsFd) -> io::Result<OwnedFd> {
+    let (mut fd, mut length) = (-1 as libc::c_int, size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: the kernel writes an integer of that length to `fd`, and the length to `length`.
+    let code = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERPIDFD,
+            (&raw mut fd).cast(),
+            &raw mut length,
+        )
+    };
+    if code == 0 {
+        // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
+        return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
+    }
+    let error = io::Error::last_os_error();
+    if error.raw_os_error() != Some(libc::ENOPROTOOPT) {
+        return Err(error);
+    }
+    let peer = rustix::net::sockopt::socket_peercred(socket)?;
+    Ok(rustix::process::pidfd_open(peer.pid, rustix::process::PidfdFlags::empty())?)
 }
 
 /// A duplicate of another process's descriptor. Linux 5.6.

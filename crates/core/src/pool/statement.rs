@@ -8,7 +8,7 @@
 //! backend that lacks it gets it before the Bind that needs it.
 //!
 //! # Bounds
-//! On a backend by [`BackendStatements`] (least recently used goes first), in all by the
+//! On a backend by [`super::backend_statements::BackendStatements`] (least recently used goes first), in all by the
 //! [`StatementMemory`] that the tables of all pools share: once the texts take more than it
 //! allows, those that no client names any more are forgotten. Where all are named, a new one is
 //! not shared: its client keeps the backend that has it. One that no client names and no backend has is
@@ -24,16 +24,16 @@
 //! the [`crate::engine::census`] of the database's functions, that there is none, clients that differ in
 //! custom settings alone share ([`StatementTable::keep_apart_by_custom_settings`]).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::basis::Basis;
-use super::description::{Seen, Shape};
+use super::description::Seen;
 use super::schema::SchemaEpoch;
 use crate::engine::effects;
-use crate::hash::{IdHasher, IdMap, Keyed};
+use crate::hash::{IdHasher, Keyed};
 use crate::session::commands::{begins_with_any, draws_nothing};
 use crate::session::settings::{Settings, is_custom, is_parsed};
 use crate::wire::frame;
@@ -208,6 +208,16 @@ impl Statement {
         self.body.len() + STATEMENT_OVERHEAD_BYTES
     }
 
+    /// A server has something to say of it while it prepares it.
+    pub(super) fn note(&self) {
+        self.noted.store(true, Ordering::Relaxed);
+    }
+
+    /// A server has prepared it in this epoch.
+    pub(super) fn prove(&self, epoch: SchemaEpoch) {
+        self.proven.fetch_max(epoch.to_bits(), Ordering::Relaxed);
+    }
+
     /// Whether a server had something to say when it prepared it.
     pub(crate) fn is_noted(&self) -> bool {
         self.noted.load(Ordering::Relaxed)
@@ -301,10 +311,14 @@ struct CachedStatement {
     used: u64,
 }
 
+type ByHash = HashMap<u64, Vec<CachedStatement>, BuildHasherDefault<IdHasher>>;
+
 #[derive(Debug)]
 struct Inner {
     /// By hash of body and settings; equal hashes are told apart by comparing.
-    by_hash: HashMap<u64, Vec<CachedStatement>, BuildHasherDefault<IdHasher>>,
+    by_hash: ByHash,
+    /// Those of [`StatementTable::to_be_made`], which no Parse finds: likewise, but of settings in all.
+    to_be_made: ByHash,
     next_id: u64,
     clock: u64,
     bytes: usize,
@@ -403,6 +417,7 @@ impl StatementTable {
             by_custom: AtomicBool::new(true),
             inner: Mutex::new(Inner {
                 by_hash: HashMap::default(),
+                to_be_made: HashMap::default(),
                 next_id: 1,
                 clock: 0,
                 bytes: 0,
@@ -535,16 +550,33 @@ impl StatementTable {
     }
 
     /// A statement of a client that comes from another process, until a server connection says what it does:
-    /// by itself, and made anew before its first use.
+    /// shared with other such clients alone, and made anew before its first use.
     pub(crate) fn to_be_made(
         &self,
         body: &[u8],
         basis: Basis,
         settings: &Settings,
     ) -> Arc<Statement> {
+        let hash = self.hash(body, settings, true);
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.clock += 1;
+        let used = inner.clock;
+        let known = inner.to_be_made.entry(hash).or_default().iter_mut().find(|kept| {
+            let one = &kept.statement;
+            // What it depends on is not known yet: on any setting.
+            *one.body == *body && one.basis == basis && one.settings == *settings
+        });
+        if let Some(kept) = known {
+            kept.used = used;
+            return kept.statement.clone();
+        }
         let statement = self.new_statement(&mut inner, body, basis, settings, Default::default());
         statement.superseded.store(true, Ordering::Relaxed);
+        let bytes = statement.bytes();
+        let kept = CachedStatement { statement: statement.clone(), used };
+        inner.to_be_made.entry(hash).or_default().push(kept);
+        inner.bytes += bytes;
+        self.memory.changed(0, bytes);
         statement
     }
 
@@ -620,7 +652,7 @@ impl StatementTable {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let clock = inner.clock;
         let since = std::mem::replace(&mut inner.mark, clock);
-        if inner.by_hash.is_empty() {
+        if inner.by_hash.is_empty() && inner.to_be_made.is_empty() {
             return 0;
         }
         let before = inner.bytes;
@@ -641,7 +673,7 @@ impl StatementTable {
     /// How many statements it holds, and their bytes.
     pub fn size(&self) -> (usize, usize) {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        (inner.by_hash.values().map(Vec::len).sum(), inner.bytes)
+        (inner.all().count(), inner.bytes)
     }
 }
 
@@ -688,6 +720,8 @@ impl Inner {
             }));
             !bucket.is_empty()
         });
+        // All their clients have theirs made anew by now, or have left: of no use to others.
+        forgotten.extend(self.take_made());
         self.bytes -= forgotten.iter().map(|kept| kept.statement.bytes()).sum::<usize>();
         // A table that was large once shall not stay so.
         if self.by_hash.capacity() > 4 * self.by_hash.len().max(SPARE_PLACES) {
@@ -696,7 +730,27 @@ impl Inner {
         forgotten
     }
 
+    /// All statements.
+    fn all(&self) -> impl Iterator<Item = &CachedStatement> {
+        self.by_hash.values().chain(self.to_be_made.values()).flatten()
+    }
+
+    /// Takes out those of `to_be_made` that no client names any more.
+    fn take_made(&mut self) -> Vec<CachedStatement> {
+        let mut made = Vec::new();
+        self.to_be_made.retain(|_, bucket| {
+            made.extend(bucket.extract_if(.., |kept| Arc::strong_count(&kept.statement) == 1));
+            !bucket.is_empty()
+        });
+        if self.to_be_made.is_empty() {
+            self.to_be_made = HashMap::default();
+        }
+        made
+    }
+
     fn forget_unused(&mut self, excess: usize) {
+        let made = self.take_made();
+        self.bytes -= made.iter().map(|kept| kept.statement.bytes()).sum::<usize>();
         let mut unused: Vec<(u64, usize)> = self
             .by_hash
             .values()
@@ -719,288 +773,13 @@ impl Inner {
             bucket.retain(|kept| kept.used > limit || Arc::strong_count(&kept.statement) > 1);
             !bucket.is_empty()
         });
-        self.bytes = self.by_hash.values().flatten().map(|kept| kept.statement.bytes()).sum();
-    }
-}
-
-/// A shared statement as one backend has it.
-#[derive(Debug)]
-pub(crate) struct Prepared {
-    statement: Arc<Statement>,
-    used: u64,
-    /// The backend's pipeline that prepared it: ignored if something failed before it.
-    pub(crate) pipeline: u64,
-    /// It is there, and of no use: to be closed before it is prepared again.
-    stale: bool,
-    /// The epoch of the schema when its Parse was sent.
-    pub(crate) epoch: SchemaEpoch,
-    /// When that was, by the clock of [`BackendStatements`].
-    pub(crate) since: u64,
-    /// How many of its Parses are not answered yet: what is described meanwhile is another's.
-    unanswered: u32,
-    /// As the server has described it.
-    pub(crate) shape: Shape,
-    /// The pipeline in which it was asked for that.
-    pub(crate) asked_in: Option<u64>,
-}
-
-/// The shared statements that a backend has.
-#[derive(Debug)]
-pub struct BackendStatements {
-    by_id: IdMap<u64, Prepared>,
-    clock: u64,
-    /// Its session has changed what statements mean: those before are nothing for a Parse.
-    outdated: u64,
-    keep: usize,
-    /// Names of those that may be there all the same: what took them away may not have worked.
-    left: BTreeSet<Box<[u8]>>,
-    /// There may be more of these than are named in `left`.
-    more_left: bool,
-}
-
-/// Names that are kept of statements that may be there all the same.
-const LEFT_MAX: usize = 4 * 1024;
-
-impl BackendStatements {
-    /// None; at most `keep` later.
-    pub fn new(keep: usize) -> Self {
-        Self {
-            by_id: IdMap::default(),
-            clock: 0,
-            outdated: 0,
-            keep,
-            left: BTreeSet::new(),
-            more_left: false,
-        }
-    }
-
-    /// Whether none is to be kept.
-    pub fn keeps_none(&self) -> bool {
-        self.keep == 0
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.by_id.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.by_id.is_empty()
-    }
-
-    /// Whether the backend has it; if so it is the most recently used from now on.
-    #[inline]
-    pub fn touch(&mut self, id: u64) -> bool {
-        self.clock += 1;
-        match self.by_id.get_mut(&id) {
-            Some(prepared) if !prepared.stale => {
-                prepared.used = self.clock;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Notes that one is used now, if the backend has it, and has it so. The time since which it is there.
-    #[inline]
-    pub(crate) fn use_if(&mut self, id: u64, so: impl FnOnce(&Prepared) -> bool) -> Option<u64> {
-        let prepared = self.by_id.get_mut(&id)?;
-        if prepared.stale || !so(prepared) {
-            return None;
-        }
-        self.clock += 1;
-        prepared.used = self.clock;
-        Some(prepared.since)
-    }
-
-    /// Whether the backend has it.
-    pub fn has(&self, id: u64) -> bool {
-        self.by_id.get(&id).is_some_and(|prepared| !prepared.stale)
-    }
-
-    /// As the backend has it, if it does.
-    #[inline]
-    pub(crate) fn get(&self, id: u64) -> Option<&Prepared> {
-        self.by_id.get(&id).filter(|prepared| !prepared.stale)
-    }
-
-    /// The text of one that the backend has.
-    pub(crate) fn text(&self, id: u64) -> Option<&[u8]> {
-        self.get(id).map(|prepared| prepared.statement.text())
-    }
-
-    /// Whether a client's Parse in this epoch may be answered with the one that is there.
-    pub(crate) fn is_new_enough(&self, id: u64, epoch: SchemaEpoch) -> bool {
-        self.get(id).is_some_and(|one| one.epoch >= epoch && one.since >= self.outdated)
-    }
-
-    /// Its session may mean something else by texts from here on.
-    pub(crate) fn outdate(&mut self) {
-        self.clock += 1;
-        self.outdated = self.clock;
-    }
-
-    /// The server is asked in this pipeline what it is like.
-    pub(crate) fn ask(&mut self, id: u64, pipeline: u64) {
-        if let Some(prepared) = self.by_id.get_mut(&id) {
-            prepared.asked_in = Some(pipeline);
-        }
-    }
-
-    /// The server has described it; what is 0 it has not said.
-    pub(crate) fn described(&mut self, id: u64, shape: Shape) {
-        if let Some(prepared) = self.by_id.get_mut(&id).filter(|one| one.unanswered == 0) {
-            if shape.parameters != 0 {
-                prepared.shape.parameters = shape.parameters;
-            }
-            if shape.rows != 0 {
-                prepared.shape.rows = shape.rows;
-            }
-        }
-    }
-
-    /// The server has described a portal of the one that was there then.
-    pub(crate) fn described_portal(&mut self, (id, since): (u64, u64), rows: u64) {
-        if let Some(one) = self.by_id.get_mut(&id)
-            && !one.stale
-            && one.since == since
-            && one.unanswered == 0
-            && rows != 0
-        {
-            one.shape.rows = rows;
-        }
-    }
-
-    /// The backend's pipeline that prepared it.
-    pub fn prepared_in(&self, id: u64) -> Option<u64> {
-        self.by_id.get(&id).map(|prepared| prepared.pipeline)
-    }
-
-    /// Notes that the backend has it, but will not run it.
-    pub fn mark_stale(&mut self, id: u64) {
-        if let Some(prepared) = self.by_id.get_mut(&id) {
-            prepared.stale = true;
-        }
-    }
-
-    /// Notes that what `pipeline` prepared was not prepared under the settings that were thought to
-    /// be in force.
-    pub fn mark_stale_of(&mut self, pipeline: u64) {
-        for prepared in self.by_id.values_mut().filter(|prepared| prepared.pipeline == pipeline) {
-            prepared.stale = true;
-        }
-    }
-
-    /// The same of `pipeline` and all later ones.
-    pub fn mark_stale_since(&mut self, pipeline: u64) {
-        for prepared in self.by_id.values_mut().filter(|prepared| prepared.pipeline >= pipeline) {
-            prepared.stale = true;
-        }
-    }
-
-    /// Whether it must be closed before it is prepared.
-    pub fn is_stale(&self, id: u64) -> bool {
-        self.by_id.get(&id).is_some_and(|prepared| prepared.stale)
-    }
-
-    /// Notes that the backend has it, once what `pipeline` sends is carried out. Returns the name
-    /// of one that is to be closed.
-    pub fn insert(
-        &mut self,
-        statement: &Arc<Statement>,
-        pipeline: u64,
-        epoch: SchemaEpoch,
-    ) -> Option<Box<[u8]>> {
-        let mut evicted = None;
-        if self.by_id.len() >= self.keep
-            && !self.by_id.contains_key(&statement.id)
-            && let Some(oldest) = self.by_id.iter().min_by_key(|(_, p)| p.used).map(|(id, _)| *id)
-        {
-            evicted = self.by_id.remove(&oldest).map(|prepared| prepared.statement.name.clone());
-            // Its Close may be ignored.
-            self.leave(evicted.clone());
-        }
-        self.clock += 1;
-        let prepared = Prepared {
-            statement: statement.clone(),
-            used: self.clock,
-            pipeline,
-            stale: false,
-            epoch,
-            since: self.clock,
-            unanswered: 1 + self.by_id.get(&statement.id).map_or(0, |before| before.unanswered),
-            shape: Shape::default(),
-            asked_in: None,
-        };
-        self.by_id.insert(statement.id, prepared);
-        evicted
-    }
-
-    /// Notes that `pipeline` did not prepare it; a later one may.
-    pub fn remove(&mut self, id: u64, pipeline: u64) {
-        if self.prepared_in(id).is_some_and(|prepared| prepared <= pipeline) {
-            self.by_id.remove(&id);
-        } else if let Some(prepared) = self.by_id.get_mut(&id) {
-            prepared.unanswered = prepared.unanswered.saturating_sub(1);
-        }
-    }
-
-    /// The server has something to say of it while it prepares it.
-    pub fn note(&mut self, id: u64) {
-        if let Some(prepared) = self.by_id.get(&id) {
-            prepared.statement.noted.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// The server has prepared it: other clients need not ask a server whether it can be.
-    pub fn prove(&mut self, id: u64) {
-        if let Some(prepared) = self.by_id.get_mut(&id) {
-            prepared.unanswered = prepared.unanswered.saturating_sub(1);
-            prepared.statement.proven.fetch_max(prepared.epoch.to_bits(), Ordering::Relaxed);
-        }
-    }
-
-    /// The names of all, also of those that may be there, sorted. `None` if not all are known.
-    pub fn names(&self) -> Option<BTreeSet<Box<[u8]>>> {
-        let mut names = self.left.clone();
-        names.extend(self.by_id.values().map(|prepared| prepared.statement.name.clone()));
-        (!self.more_left).then_some(names)
-    }
-
-    /// Notes that the backend has none any more.
-    pub fn clear(&mut self) {
-        self.by_id.clear();
-        self.settle();
-    }
-
-    /// Notes that the backend may have none any more, or those that it has.
-    pub fn clear_in_doubt(&mut self) {
-        let names: Vec<_> = self.by_id.values().map(|p| p.statement.name.clone()).collect();
-        self.by_id.clear();
-        self.leave(names);
-    }
-
-    /// Nothing is there but what is noted.
-    #[inline]
-    pub fn settle(&mut self) {
-        if !self.left.is_empty() {
-            self.left.clear();
-        }
-        self.more_left = false;
-    }
-
-    fn leave(&mut self, names: impl IntoIterator<Item = Box<[u8]>>) {
-        self.left.extend(names);
-        if self.left.len() > LEFT_MAX {
-            self.left.clear();
-            self.more_left = true;
-        }
+        self.bytes = self.all().map(|kept| kept.statement.bytes()).sum();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::backend_statements::BackendStatements;
     use super::*;
     use crate::engine::effects::Effects;
 
@@ -1118,6 +897,33 @@ mod tests {
         assert_eq!(one.size(), (0, 0));
         drop((held, one, other));
         assert_eq!(memory.bytes(), 0);
+    }
+
+    #[test]
+    fn statements_of_clients_that_come_are_shared_among_these_and_counted() {
+        let table = table(100 * EACH);
+        let come = |table: &StatementTable| {
+            table.to_be_made(b"come\0\0\0", Basis::UNKNOWN, &Settings::EMPTY)
+        };
+        let (one, other) = (come(&table), come(&table));
+        assert!(Arc::ptr_eq(&one, &other) && one.is_superseded());
+        assert_eq!((table.size(), table.memory.bytes()), ((1, EACH), EACH));
+        let mut zone = crate::session::settings::SettingsBuilder::default();
+        zone.set(b"timezone", b"UTC");
+        let elsewhere = table.to_be_made(b"come\0\0\0", Basis::UNKNOWN, &zone.build());
+        assert!(!Arc::ptr_eq(&one, &elsewhere), "other settings");
+        // A Parse does not find them, for nobody knows yet what they do.
+        let parsed =
+            table.intern(b"come\0\0\0", Basis::UNKNOWN, &Settings::EMPTY, Effects::default);
+        assert!(!Arc::ptr_eq(&one, &parsed) && !parsed.is_superseded());
+        table.supersede(|_| true);
+        assert_eq!(table.size().0, 2, "these have nothing to be superseded by");
+        drop((one, other));
+        table.forget_idle();
+        assert_eq!(table.size().0, 1);
+        drop(elsewhere);
+        table.forget_idle();
+        assert_eq!((table.size(), table.memory.bytes()), ((0, 0), 0));
     }
 
     #[test]

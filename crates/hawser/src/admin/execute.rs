@@ -48,7 +48,7 @@ pub async fn execute(pooler: &dyn Pooler, command: &Command) -> Result<Tag, Clie
         Command::Resume(database) => resume(pooler, database.as_deref()),
         Command::Disable(database) => {
             let database = known(pooler, database, "disable")?;
-            pooler.gates().disable(database);
+            pooler.gates().disable(database)?;
             tracing::info!(database, "disabled by an administrator: nobody gets in any more");
             Ok("DISABLE".to_owned())
         }
@@ -85,6 +85,7 @@ pub async fn execute(pooler: &dyn Pooler, command: &Command) -> Result<Tag, Clie
         )
         .hint("PAUSE waits until no server connection is in use.")),
         Command::Shutdown(how) => {
+            pooler.gates().serve_here()?;
             match how {
                 Shutdown::Immediate => tracing::info!("SHUTDOWN by an administrator"),
                 how => tracing::info!(?how, "SHUTDOWN by an administrator"),
@@ -166,7 +167,7 @@ async fn pause(pooler: &dyn Pooler, database: Option<&str>) -> Result<Tag, Clien
     if pooler.gates().all_paused() {
         return Err(already_paused());
     }
-    pooler.gates().pause(database);
+    pooler.gates().pause(database)?;
     tracing::info!(database, "paused by an administrator");
     loop {
         // Asked anew each time: a pool may be made meanwhile.
@@ -239,11 +240,11 @@ fn kill(pooler: &dyn Pooler, database: Option<&str>) -> Result<Tag, ClientError>
         return Err(already_paused());
     }
     match database {
-        Some(_) => drop(pooler.gates().pause(database)),
+        Some(_) => drop(pooler.gates().pause(database)?),
         // Each by itself, as PgBouncer does: so RESUME of one of them lets that one go on.
         None => {
             for pool in &pools {
-                pooler.gates().pause(Some(&pool.database));
+                pooler.gates().pause(Some(&pool.database))?;
             }
         }
     }

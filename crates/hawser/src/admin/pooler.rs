@@ -242,9 +242,23 @@ struct Closed {
     all_paused: bool,
     paused: BTreeSet<String>,
     disabled: BTreeSet<String>,
+    /// The process that clients connect to, if it is the successor.
+    given_to: Option<u32>,
 }
 
 impl Closed {
+    fn serve_here(&self) -> Result<(), ClientError> {
+        let Some(pid) = self.given_to else { return Ok(()) };
+        let message =
+            format!("process {pid} has taken this process's place: nothing has been changed");
+        Err(ClientError::error(SqlState::CANNOT_CONNECT_NOW, message)
+            .hint("Connect again: a new console is one of that process."))
+    }
+
+    fn is_some_paused(&self) -> bool {
+        self.all_paused || !self.paused.is_empty()
+    }
+
     fn pauses(&self, database: &str) -> bool {
         self.all_paused || self.paused.contains(database)
     }
@@ -276,13 +290,31 @@ impl Gates {
 
     /// Whether something is paused.
     pub fn some_paused(&self) -> bool {
-        let closed = self.lock();
-        closed.all_paused || !closed.paused.is_empty()
+        self.lock().is_some_paused()
     }
 
-    /// The databases that let nobody in.
-    pub fn disabled(&self) -> Vec<String> {
-        self.lock().disabled.iter().cloned().collect()
+    /// Clients connect to process `pid` from here on: whatever would keep them waiting, or out, is refused here.
+    /// The databases that let nobody in; `None`: something is paused, and nothing has been changed.
+    pub fn give_to(&self, pid: u32) -> Option<Vec<String>> {
+        let mut closed = self.lock();
+        if closed.is_some_paused() {
+            return None;
+        }
+        closed.given_to = Some(pid);
+        Some(closed.disabled.iter().cloned().collect())
+    }
+
+    /// Clients connect to this process again.
+    pub fn take_back(&self) {
+        self.lock().given_to = None;
+    }
+
+    /// Whether commands for all clients are for this process.
+    ///
+    /// # Errors
+    /// Another process serves.
+    pub fn serve_here(&self) -> Result<(), ClientError> {
+        self.lock().serve_here()
     }
 
     /// Whether `database` lets nobody in. Never an admin database.
@@ -291,12 +323,16 @@ impl Gates {
     }
 
     /// Pauses a database, or all. False: it was so already.
-    pub fn pause(&self, database: Option<&str>) -> bool {
+    ///
+    /// # Errors
+    /// Another process serves.
+    pub fn pause(&self, database: Option<&str>) -> Result<bool, ClientError> {
         let mut closed = self.lock();
-        match database {
+        closed.serve_here()?;
+        Ok(match database {
             Some(database) => closed.paused.insert(database.to_owned()),
             None => !std::mem::replace(&mut closed.all_paused, true),
-        }
+        })
     }
 
     /// Ends the pause of a database, or of all, also of those that were paused alone. False: there
@@ -339,8 +375,14 @@ impl Gates {
     }
 
     /// Lets nobody into a database any more.
-    pub fn disable(&self, database: &str) {
-        self.lock().disabled.insert(database.to_owned());
+    ///
+    /// # Errors
+    /// Another process serves.
+    pub fn disable(&self, database: &str) -> Result<(), ClientError> {
+        let mut closed = self.lock();
+        closed.serve_here()?;
+        closed.disabled.insert(database.to_owned());
+        Ok(())
     }
 
     /// Lets clients into a database again.
@@ -458,12 +500,12 @@ mod tests {
     fn resume_of_all_also_ends_single_pauses_and_says_whether_there_was_one() {
         let gates = Gates::default();
         assert!(!gates.resume(None));
-        assert!(gates.pause(Some("a")));
-        assert!(!gates.pause(Some("a")));
+        assert!(gates.pause(Some("a")).unwrap());
+        assert!(!gates.pause(Some("a")).unwrap());
         assert!(gates.is_paused("a") && !gates.is_paused("b"));
         assert!(gates.resume(None));
         assert!(!gates.is_paused("a"));
-        assert!(gates.pause(None));
+        assert!(gates.pause(None).unwrap());
         assert!(gates.is_paused("b"));
         assert!(!gates.resume(Some("b")), "it was not paused alone");
         assert!(gates.resume(None));
@@ -494,8 +536,8 @@ mod tests {
     #[test]
     fn an_admin_database_cannot_be_disabled() {
         let gates = Gates::default();
-        gates.disable("hawser");
-        gates.disable("app");
+        gates.disable("hawser").unwrap();
+        gates.disable("app").unwrap();
         assert!(!gates.is_disabled("hawser"));
         assert!(gates.is_disabled("app"));
         gates.enable("app");
@@ -503,5 +545,22 @@ mod tests {
         gates.admit("app").unwrap();
         gates.close_door();
         assert_eq!(gates.admit("app").unwrap_err().code, SqlState::CANNOT_CONNECT_NOW);
+    }
+
+    #[test]
+    fn what_is_paused_is_not_given_away_and_what_is_given_away_is_not_paused() {
+        let gates = Gates::default();
+        gates.disable("d").unwrap();
+        gates.pause(Some("a")).unwrap();
+        assert_eq!(gates.give_to(7), None);
+        assert!(gates.resume(Some("a")));
+        assert_eq!(gates.give_to(7), Some(vec!["d".to_owned()]));
+        for refused in [gates.pause(None).err(), gates.disable("a").err(), gates.serve_here().err()]
+        {
+            assert!(refused.unwrap().message.starts_with("process 7 has taken"));
+        }
+        assert!(!gates.some_paused() && !gates.is_disabled("a"));
+        gates.take_back();
+        gates.pause(None).unwrap();
     }
 }

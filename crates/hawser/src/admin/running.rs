@@ -203,6 +203,10 @@ impl AdminConsole for Administration {
 
     fn command(&self, service: &Arc<Service>, command: Command) {
         let pooler: Arc<dyn Pooler> = self.pooler(service);
+        // A signal is for this process, whichever clients connect to.
+        if let Command::Shutdown(how) = command {
+            return pooler.shutdown(how);
+        }
         tokio::spawn(async move {
             if let Err(error) = execute(pooler.as_ref(), &command).await {
                 tracing::warn!(?command, error = error.message, "the signal's command failed");
@@ -529,9 +533,11 @@ impl Pooler for Running {
             }
             Shutdown::WaitForClients => {
                 service.gates.close_door();
-                // (Consoles are not among the clients.)
+                // (Consoles are not among the clients; those that a predecessor still has are.)
                 tokio::spawn(async move {
-                    while service.limits.client_count() > 0 {
+                    while service.limits.client_count() > 0
+                        || service.succession.predecessor().is_some()
+                    {
                         tokio::time::sleep(DRAIN_POLL).await;
                     }
                     let _ = service.phase.send(Phase::Ending);

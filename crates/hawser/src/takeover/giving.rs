@@ -13,12 +13,13 @@
 //!
 //! # Invariants
 //! * who asks is this process's user, or root
-//! * where the conversation ends before `Done`, this process accepts again, and takes back what was under
-//!   way, unless it has been told to end
+//! * where the conversation ends before `Done`, this process takes back what was under way, when the successor
+//!   can no longer say that it has taken it. It accepts again once the successor's process has ended, and not
+//!   before; if that lives, this one ends when its clients have left
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,8 +31,10 @@ use hawser_sys::stream::peer_uid;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 
+use super::listeners::Purpose;
+use super::process::OtherProcess;
 use super::record::{Bytes, Client, Pool};
-use super::wire::{FORMAT, Message, Reader, Writer, frame, split};
+use super::wire::{FORMAT, Message, Said, Writer, frame, split};
 use super::{Given, Standing, locked};
 use crate::cancel;
 use crate::peers::Received;
@@ -51,8 +54,14 @@ pub(super) const SHARED_AFTER: Duration = Duration::from_secs(5);
 const REST_PERIOD: Duration = Duration::from_secs(1);
 /// How long one who asks has to say what it wants.
 const HELLO_WAIT: Duration = Duration::from_secs(5);
+/// How long one who may be the successor has to come to serve: until then no other one may.
+const READY_WAIT: Duration = Duration::from_secs(120);
+/// How long a process whose conversation has broken off may take to end: its sockets are closed before that.
+pub(super) const END_WAIT: Duration = Duration::from_secs(2);
 /// How long those who have connected have to log in, where the configuration sets no bound.
 const LOGIN_WAIT: Duration = Duration::from_secs(60);
+/// Why a process is not replaced now.
+const PAUSED: &str = "a database is paused: RESUME first";
 /// A pause after an error of accept(2).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -82,10 +91,17 @@ impl Candidacy {
         }
         // Who waits there would not learn of a RESUME that the successor is told.
         if service.gates.some_paused() {
-            return Err("a database is paused: RESUME first".to_owned());
+            return Err(PAUSED.to_owned());
         }
         if !service.succession.serves() {
             return Err("it has a successor already".to_owned());
+        }
+        // That one accepts again where this one ends: not beside a third one.
+        if let Some(before) = service.succession.process_before() {
+            return Err(format!(
+                "process {before}, whose place it has taken, still has clients: wait until they have left, or \
+                 end that process (kill {before})"
+            ));
         }
         let mut candidate = locked(&service.succession.candidate);
         if let Some(other) = *candidate {
@@ -122,8 +138,10 @@ async fn converse(service: Arc<Service>, stream: UnixStream) {
         FORMAT => Candidacy::of(&service, pid),
         _ => Err(format!("it speaks version {FORMAT} of the takeover's protocol, not {format}")),
     };
-    let _candidacy = match candidacy {
-        Ok(candidacy) => candidacy,
+    let successor = OtherProcess::connected(pid, reader.socket());
+    let successor = successor.map_err(|error| format!("its process cannot be watched: {error}"));
+    let (_candidacy, successor) = match candidacy.and_then(|it| Ok((it, successor?))) {
+        Ok(both) => both,
         Err(reason) => {
             tracing::warn!(pid, version, reason, "a process cannot take this one's place");
             let _ = writer.send(&Message::Refused { reason }, &[]).await;
@@ -131,32 +149,63 @@ async fn converse(service: Arc<Service>, stream: UnixStream) {
         }
     };
     tracing::info!(pid, version, "a process starts that is to take this one's place");
-    if let Err(error) = welcome(&service, &writer).await {
-        return tracing::warn!(pid, %error, "the successor has gone: this process goes on");
+    let listening = service.succession.listening();
+    let (welcome, held) = welcome(&service, &listening);
+    let fds: Vec<_> = listening.iter().map(|(_, fd)| fd.as_fd()).collect();
+    let ready = async {
+        writer.send(&welcome, &fds).await?;
+        reader.next().await
+    };
+    if let Err(why) = is_ready(ready, READY_WAIT).await {
+        return tracing::warn!(
+            pid,
+            why,
+            "the successor has not come to serve: this process goes on"
+        );
     }
-    match reader.next().await {
-        Ok((Message::Ready, _)) if service.phase() == Phase::Serving => {}
-        _ => {
-            return tracing::warn!(
-                pid,
-                "the successor has not come to serve: this process goes on"
-            );
-        }
+    if service.phase() != Phase::Serving {
+        return;
     }
-    Giving::new(service, writer, pid).run(reader).await;
+    let Some(disabled) = service.gates.give_to(pid) else {
+        tracing::warn!(pid, PAUSED, "a process cannot take this one's place");
+        let _ = writer.send(&Message::Refused { reason: PAUSED.to_owned() }, &[]).await;
+        return;
+    };
+    Giving::new(service, writer, successor, held).run(reader.listen(), disabled).await;
 }
 
-async fn welcome(service: &Arc<Service>, writer: &Writer) -> io::Result<()> {
-    let listening = service.succession.listening();
-    let fds: Vec<_> = listening.iter().map(|(_, fd)| fd.as_fd()).collect();
+/// Waits until the successor says that it can serve.
+async fn is_ready(
+    said: impl Future<Output = io::Result<(Message, Vec<OwnedFd>)>>,
+    within: Duration,
+) -> Result<(), String> {
+    match tokio::time::timeout(within, said).await {
+        Ok(Ok((Message::Ready, _))) => Ok(()),
+        Ok(Ok(_)) => Err("it has said something else".to_owned()),
+        Ok(Err(error)) => Err(format!("it has gone: {error}")),
+        Err(_) => Err(format!(
+            "it has not started within {} s: end it, and see its log",
+            within.as_secs()
+        )),
+    }
+}
+
+/// What the successor is told, and the server connections of each pool that this names.
+fn welcome(
+    service: &Arc<Service>,
+    listening: &[(Purpose, Arc<OwnedFd>)],
+) -> (Message, HashMap<PoolId, u32>) {
     let known = service.pools.all();
+    let pools: Vec<_> =
+        known.iter().filter(|entry| may_go(entry)).map(|entry| record(entry)).collect();
+    let held = pools.iter().map(|pool| (PoolId(pool.number), pool.held)).collect();
     let welcome = Message::Welcome {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
         listening: listening.iter().map(|(purpose, _)| purpose.clone()).collect(),
-        pools: known.iter().filter(|entry| may_go(entry)).map(|entry| record(entry)).collect(),
+        pools,
     };
-    writer.send(&welcome, &fds).await
+    (welcome, held)
 }
 
 /// Whether clients of the pool may go over.
@@ -192,7 +241,7 @@ struct UnderWay {
 struct Giving {
     service: Arc<Service>,
     writer: Writer,
-    pid: u32,
+    successor: OtherProcess,
     begun: Instant,
     next: u64,
     under_way: HashMap<u64, UnderWay>,
@@ -210,21 +259,26 @@ struct Giving {
 enum End {
     /// Nobody is left here.
     Done,
-    /// The successor is gone.
-    Alone(io::Error),
+    /// It has broken off.
+    Broken(io::Error),
 }
 
 impl Giving {
-    fn new(service: Arc<Service>, writer: Writer, pid: u32) -> Self {
+    fn new(
+        service: Arc<Service>,
+        writer: Writer,
+        successor: OtherProcess,
+        held: HashMap<PoolId, u32>,
+    ) -> Self {
         let now = Instant::now();
         Self {
             service,
             writer,
-            pid,
+            successor,
             begun: now,
             next: 1,
             under_way: HashMap::new(),
-            held: HashMap::new(),
+            held,
             taken: 0,
             kept: 0,
             rest_at: now,
@@ -232,67 +286,115 @@ impl Giving {
         }
     }
 
-    async fn run(mut self, reader: Reader) {
+    async fn run(mut self, mut incoming: mpsc::UnboundedReceiver<Said>, disabled: Vec<String>) {
         let service = self.service.clone();
-        service.succession.standing.send_replace(Standing::Given(self.pid));
+        let pid = self.successor.pid;
+        service.succession.standing.send_replace(Standing::Given(pid));
         // From the main process of the unit, which this is: see sd_notify(3).
-        crate::serve::notify(&[sd_notify::NotifyState::MainPid(self.pid)]);
+        crate::serve::notify(&[sd_notify::NotifyState::MainPid(pid)]);
         let (gives, given) = mpsc::unbounded_channel();
         *locked(&service.succession.gives) = Some(gives);
         let clients = service.limits.client_count();
-        tracing::info!(
-            pid = self.pid,
-            clients,
-            "the successor serves: clients go over as they are at rest"
-        );
-        let given_away = Message::Given { disabled: service.gates.disabled() };
-        let end = match self.writer.send(&given_away, &[]).await {
+        tracing::info!(pid, clients, "the successor serves: clients go over as they are at rest");
+        let end = match self.writer.send(&Message::Given { disabled }, &[]).await {
             Ok(()) => {
                 service.loops.send_all(|| ToLoop::GiveClients(UNDER_WAY_MAX));
-                self.go_on(reader, given).await
+                self.go_on(&mut incoming, given).await
             }
-            Err(error) => End::Alone(error),
+            Err(error) => End::Broken(error),
         };
         *locked(&service.succession.gives) = None;
         match end {
             End::Done => {
-                let (taken, pid) = (self.taken, self.pid);
-                tracing::info!(pid, taken, "the successor has all clients: this process ends");
+                tracing::info!(
+                    pid,
+                    taken = self.taken,
+                    "the successor has all clients: this process ends"
+                );
                 let _ = self.writer.send(&Message::Done, &[]).await;
-                service.phase.send_if_modified(|phase| {
-                    let serving = *phase == Phase::Serving;
-                    *phase = (*phase).max(Phase::Draining);
-                    serving
-                });
+                self.end();
             }
-            End::Alone(error) => self.go_back(&error),
+            End::Broken(error) => self.part(incoming, &error).await,
         }
     }
 
-    /// The successor has gone: this process serves as before, with those that it still has.
-    fn go_back(self, error: &io::Error) {
-        let service = &self.service;
-        service.loops.send_all(|| ToLoop::KeepClients);
-        for (_, UnderWay { home, client }) in self.under_way {
-            give_back(service, home, client);
+    /// This process ends.
+    fn end(&self) {
+        self.service.phase.send_if_modified(|phase| {
+            let serving = *phase == Phase::Serving;
+            *phase = (*phase).max(Phase::Draining);
+            serving
+        });
+    }
+
+    /// The conversation has broken off: this process goes on with the clients that the successor has not taken.
+    async fn part(mut self, mut incoming: mpsc::UnboundedReceiver<Said>, error: &io::Error) {
+        // What it has said by now is read to the end, and from here on it can say no more: a client that it has
+        // not taken by now is served here, and there no more.
+        self.writer.end();
+        while let Some(said) = incoming.recv().await {
+            if let Ok((message, _)) = said {
+                self.hear(message);
+            }
         }
+        self.service.loops.send_all(|| ToLoop::KeepClients);
+        for (_, UnderWay { home, client }) in self.under_way.drain() {
+            give_back(&self.service, home, client);
+        }
+        let (pid, taken) = (self.successor.pid, self.taken);
+        if tokio::time::timeout(END_WAIT, self.successor.ended()).await.is_err() {
+            tracing::error!(
+                pid, taken, %error,
+                "the conversation with the successor has broken off, and it lives: it accepts, and this process \
+                 serves the clients that it has until they leave"
+            );
+            if self.all_leave_before_the_successor_ends().await {
+                tracing::info!(pid, "the last client has left: this process ends");
+                return self.end();
+            }
+        }
+        self.serve_again(error);
+    }
+
+    async fn all_leave_before_the_successor_ends(&mut self) -> bool {
+        let mut tend = tokio::time::interval(TEND_PERIOD);
+        tend.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = self.successor.ended() => return false,
+                _ = tend.tick() => {}
+            }
+            self.close_unneeded();
+            self.share_pools();
+            if self.is_left_by_all() {
+                return true;
+            }
+        }
+    }
+
+    /// The successor's process has ended: this one serves as before, with the clients that it still has.
+    fn serve_again(self, error: &io::Error) {
+        let service = &self.service;
         if service.phase() != Phase::Serving {
             return;
         }
         for entry in service.pools.all().iter().filter(|_| self.shares) {
             super::set_pool_limits(service, entry, entry.pool.settings().limits.clone());
         }
+        service.gates.take_back();
         crate::serve::notify(&[sd_notify::NotifyState::MainPid(std::process::id())]);
-        let taken = self.taken;
         tracing::error!(
-            pid = self.pid, taken, %error,
+            pid = self.successor.pid, taken = self.taken, %error,
             "the successor has gone, with the clients that it had taken: this process serves again"
         );
         service.succession.standing.send_replace(Standing::Serving);
     }
 
-    async fn go_on(&mut self, reader: Reader, mut given: mpsc::UnboundedReceiver<Given>) -> End {
-        let mut incoming = reader.listen();
+    async fn go_on(
+        &mut self,
+        incoming: &mut mpsc::UnboundedReceiver<Said>,
+        mut given: mpsc::UnboundedReceiver<Given>,
+    ) -> End {
         let mut tend = tokio::time::interval(TEND_PERIOD);
         tend.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let end = loop {
@@ -313,7 +415,7 @@ impl Giving {
                 },
             };
             if let Err(error) = result {
-                break End::Alone(error);
+                break End::Broken(error);
             }
         };
         given.close();
@@ -385,11 +487,7 @@ impl Giving {
             }
             Message::Ending => {
                 tracing::info!("the successor has been told to end: so does this process");
-                self.service.phase.send_if_modified(|phase| {
-                    let serving = *phase == Phase::Serving;
-                    *phase = (*phase).max(Phase::Draining);
-                    serving
-                });
+                self.end();
             }
             _ => {}
         }
@@ -397,6 +495,25 @@ impl Giving {
 
     /// Closes server connections that nobody needs, and says what there is. Whether nobody is left.
     async fn tend(&mut self) -> io::Result<bool> {
+        for (pool, count) in self.close_unneeded() {
+            self.writer.send(&Message::Held { pool: pool.0, count }, &[]).await?;
+        }
+        self.share_pools();
+        if self.is_left_by_all() {
+            return Ok(true);
+        }
+        if self.rest_at.elapsed() >= REST_PERIOD {
+            self.rest_at = Instant::now();
+            let clients = self.service.limits.client_count();
+            self.writer.send(&Message::Rest { clients }, &[]).await?;
+        }
+        Ok(false)
+    }
+
+    /// Closes server connections that nobody needs. The pools of which there are no longer as many as the
+    /// successor knows.
+    fn close_unneeded(&mut self) -> Vec<(PoolId, u32)> {
+        let mut changed = Vec::new();
         for entry in self.service.pools.all() {
             let clients = u32::try_from(entry.client_count()).unwrap_or(u32::MAX);
             let mut more = held(&entry).saturating_sub(clients);
@@ -410,9 +527,14 @@ impl Giving {
                 && *told != count
             {
                 *told = count;
-                self.writer.send(&Message::Held { pool: pool.0, count }, &[]).await?;
+                changed.push((pool, count));
             }
         }
+        changed
+    }
+
+    /// Halves the pools, once the clients that are left are taken for ones that stay.
+    fn share_pools(&mut self) {
         if !self.shares && self.begun.elapsed() >= SHARED_AFTER {
             self.shares = true;
             for entry in self.service.pools.all() {
@@ -421,24 +543,15 @@ impl Giving {
                 super::set_pool_limits(&self.service, &entry, half);
             }
         }
-        let clients = self.service.limits.client_count();
-        if clients == 0 && self.under_way.is_empty() && self.nobody_else() {
-            return Ok(true);
-        }
-        if self.rest_at.elapsed() >= REST_PERIOD {
-            self.rest_at = Instant::now();
-            self.writer.send(&Message::Rest { clients }, &[]).await?;
-        }
-        Ok(false)
     }
 
-    /// Whether neither a connection that has not logged in yet needs this process, nor its own predecessor.
-    fn nobody_else(&self) -> bool {
+    /// Whether neither a client needs this process, nor a connection that has not logged in yet.
+    fn is_left_by_all(&self) -> bool {
         let config = self.service.config.load();
         let wait = config.reload.timeouts.client_login_timeout.get().unwrap_or(LOGIN_WAIT);
         // (Consoles stay as long as they like: they are cut off then.)
         let all_in = self.service.limits.connection_count() == 0 || self.begun.elapsed() >= wait;
-        all_in && self.service.succession.predecessor().is_none()
+        all_in && self.service.limits.client_count() == 0 && self.under_way.is_empty()
     }
 }
 
@@ -446,4 +559,21 @@ impl Giving {
 pub fn give_back(service: &Service, home: LoopId, client: MovedClient<Conn>) {
     let arrival = Arrival::BackFromSuccessor;
     service.loops.send(home, ToLoop::TakeClient(Box::new(client), arrival));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_that_does_not_come_to_serve_is_waited_for_no_longer_than_that() {
+        let within = Duration::from_millis(20);
+        let never = is_ready(std::future::pending(), within).await.unwrap_err();
+        assert!(never.contains("has not started within"), "{never}");
+        let other = is_ready(async { Ok((Message::Done, Vec::new())) }, within).await;
+        assert_eq!(other.unwrap_err(), "it has said something else");
+        let gone = is_ready(async { Err(io::ErrorKind::UnexpectedEof.into()) }, within).await;
+        assert!(gone.unwrap_err().starts_with("it has gone"));
+        assert_eq!(is_ready(async { Ok((Message::Ready, Vec::new())) }, within).await, Ok(()));
+    }
 }

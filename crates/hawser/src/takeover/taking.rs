@@ -37,9 +37,11 @@ use hawser_sys::process::{SocketFamily, effective_uid, socket_family};
 use hawser_sys::stream::{peer_uid, refuse_to_wait};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
 
-use super::giving::SHARED_AFTER;
+use super::giving::{END_WAIT, SHARED_AFTER};
 use super::listeners::{Inherited, socket_path};
+use super::process::OtherProcess;
 use super::record::{Bytes, Client, NotTaken, Pool};
 use super::wire::{FORMAT, Message, Reader, Said, Writer, split};
 use super::{PredecessorStatus, locked, set_pool_limits};
@@ -146,6 +148,8 @@ pub struct Found {
     /// Its version.
     pub version: String,
     pools: Vec<Pool>,
+    /// `None`: it cannot be watched, and is taken to live.
+    process: Option<Arc<OtherProcess>>,
 }
 
 /// Where it may answer.
@@ -209,13 +213,22 @@ async fn ask(
     let answer = answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     match answer.map_err(NotTakenOver::Broken)? {
         (Message::Welcome { version, pid, listening, pools }, fds) => {
+            if listening.len() != fds.len() {
+                let missing = "descriptors were lost: raise the limit of open files (ulimit -n)";
+                return Err(NotTakenOver::Broken(io::Error::other(missing)));
+            }
             let inherited = Inherited::new(listening, fds);
             let own: Vec<_> = config.listen().iter().map(ToString::to_string).collect();
             if !inherited.serves_any(&own) {
                 return Err(NotTakenOver::Another { pid, path });
             }
             tracing::info!(pid, version, "takes the place of a running process");
-            Ok((Found { reader, writer, pid, version, pools }, inherited))
+            let process = OtherProcess::by_id(pid);
+            let process = process.inspect_err(|error| {
+                tracing::warn!(pid, %error, "the predecessor's process cannot be watched");
+            });
+            let process = process.ok().map(Arc::new);
+            Ok((Found { reader, writer, pid, version, pools, process }, inherited))
         }
         (Message::Refused { reason }, _) => Err(NotTakenOver::Refused(reason)),
         _ => Err(NotTakenOver::Broken(io::ErrorKind::InvalidData.into())),
@@ -275,6 +288,9 @@ pub struct Taking {
     pools: HashMap<u32, Coming>,
     begun: Instant,
     taken: u64,
+    process: Option<Arc<OtherProcess>>,
+    /// Clients of which the predecessor could not be told that they are taken.
+    unanswered: Vec<(LoopId, MovedClient<Conn>)>,
 }
 
 impl Found {
@@ -283,7 +299,7 @@ impl Found {
     /// # Errors
     /// The predecessor does not give its place.
     pub async fn ready(self, service: &Arc<Service>) -> Result<Taking, NotTakenOver> {
-        let Self { reader, writer, pid, version, pools } = self;
+        let Self { reader, writer, pid, version, pools, process } = self;
         let (sender, cancels) = mpsc::unbounded_channel();
         let predecessor = Predecessor {
             pid,
@@ -304,31 +320,42 @@ impl Found {
             pools: HashMap::new(),
             begun: Instant::now(),
             taken: 0,
+            process,
+            unanswered: Vec::new(),
         };
-        let prepare = async {
-            for pool in pools {
-                taking.expect(pool).await;
+        let mut asked = JoinSet::new();
+        for pool in pools {
+            if let Some(entry) = taking.expect(&pool) {
+                asked.spawn(ask_server(taking.service.clone(), entry));
             }
-        };
+        }
+        let all_answered = async { while asked.join_next().await.is_some() {} };
         // One whose server does not answer now is served as it would be without a takeover.
-        let _ = tokio::time::timeout(POOLS_WAIT, prepare).await;
+        let _ = tokio::time::timeout(POOLS_WAIT, all_answered).await;
+        asked.detach_all();
         let given = async {
-            taking.writer.send(&Message::Ready, &[]).await?;
-            loop {
+            taking.writer.send(&Message::Ready, &[]).await.map_err(NotTakenOver::Broken)?;
+            let broken = loop {
                 match taking.incoming.recv().await {
                     Some(Ok((Message::Given { disabled }, _))) => return Ok(disabled),
+                    Some(Ok((Message::Refused { reason }, _))) => {
+                        return Err(NotTakenOver::Refused(reason));
+                    }
                     Some(Ok((Message::Unknown, _))) => {}
-                    Some(Ok(_)) => return Err(io::ErrorKind::InvalidData.into()),
-                    Some(Err(error)) => return Err(error),
-                    None => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    Some(Ok(_)) => break io::ErrorKind::InvalidData.into(),
+                    Some(Err(error)) => break error,
+                    None => break io::ErrorKind::UnexpectedEof.into(),
                 }
-            }
+            };
+            Err(NotTakenOver::Broken(broken))
         };
         let given = tokio::time::timeout(ANSWER_WAIT, given).await;
-        let disabled = given
-            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-            .map_err(NotTakenOver::Broken)?;
-        disabled.iter().for_each(|database| taking.service.gates.disable(database));
+        let late = |_| Err(NotTakenOver::Broken(io::ErrorKind::TimedOut.into()));
+        let disabled = given.unwrap_or_else(late)?;
+        for database in disabled {
+            let _ = taking.service.gates.disable(&database); // it is refused where there is a successor
+        }
+        *locked(&taking.service.succession.before) = taking.process.clone();
         *locked(&taking.service.succession.predecessor) = Some(taking.predecessor.clone());
         Ok(taking)
     }
@@ -360,26 +387,82 @@ impl Taking {
                 break Err(error);
             }
         };
+        match &end {
+            Ok(()) => *locked(&service.succession.before) = None,
+            Err(error) => self.take_the_rest(error).await,
+        }
+        self.writer.end();
         *locked(&service.succession.predecessor) = None;
         locked(&self.predecessor.asked).clear();
         for coming in self.pools.values() {
             limit(&service, &coming.entry, 0, Least::One);
         }
         let (pid, clients) = (self.predecessor.pid, self.taken);
-        match end {
-            Ok(()) => {
-                tracing::info!(pid, clients, "the predecessor has given all clients, and ends");
-            }
-            Err(error) => tracing::warn!(pid, clients, %error, "the predecessor has ended"),
+        if end.is_ok() {
+            tracing::info!(pid, clients, "the predecessor has given all clients, and ends");
         }
     }
 
-    /// Makes a pool whose clients will come, if there can be one.
-    async fn expect(&mut self, pool: Pool) {
+    /// The conversation has broken off. Where the predecessor's process has ended, the clients that it had sent
+    /// by then are nobody else's; where it lives, it goes on with those that it has no answer for.
+    async fn take_the_rest(&mut self, error: &io::Error) {
+        let (pid, process) = (self.predecessor.pid, self.process.clone());
+        let ended = match &process {
+            Some(process) => tokio::time::timeout(END_WAIT, process.ended()).await.is_ok(),
+            None => false,
+        };
+        if !ended {
+            self.unanswered.clear();
+            let clients = self.taken;
+            tracing::error!(
+                pid, clients, %error,
+                "the conversation with the predecessor has broken off, and it lives: it serves the clients \
+                 that it has until they leave"
+            );
+            return;
+        }
+        for (home, client) in std::mem::take(&mut self.unanswered) {
+            self.put(home, client);
+        }
+        while let Some(said) = self.incoming.recv().await {
+            match said {
+                Ok((Message::Client { pool, record, .. }, fds)) => {
+                    match self.make(pool, &record, fds.into_iter().next()) {
+                        Ok((home, client)) => self.put(home, client),
+                        Err(reason) => {
+                            tracing::warn!(reason, "a client of the predecessor is lost");
+                        }
+                    }
+                }
+                Ok((Message::Pool(pool), _)) => self.expect_now(&pool),
+                _ => {}
+            }
+        }
+        tracing::warn!(pid, clients = self.taken, %error, "the predecessor has ended");
+    }
+
+    /// A client is this process's.
+    fn put(&mut self, home: LoopId, client: MovedClient<Conn>) {
+        self.taken += 1;
+        let arrival = Arrival::FromPredecessor;
+        self.service.loops.send(home, ToLoop::TakeClient(Box::new(client), arrival));
+    }
+
+    /// Makes a pool whose clients will come, if there can be one. Its server has not been asked anything yet.
+    fn expect(&mut self, pool: &Pool) -> Option<Arc<PoolEntry>> {
         let number = pool.number;
-        if let Some(coming) = make_pool(&self.service, &pool).await {
-            self.pools.insert(number, coming);
-            self.share(number);
+        let coming = make_pool(&self.service, pool)?;
+        let entry = coming.entry.clone();
+        self.pools.insert(number, coming);
+        self.share(number);
+        Some(entry)
+    }
+
+    /// The same while clients of other pools come, too: a server that does not answer keeps none of them
+    /// waiting.
+    fn expect_now(&mut self, pool: &Pool) {
+        if let Some(entry) = self.expect(pool) {
+            tokio::spawn(ask_server(self.service.clone(), entry));
         }
     }
 
@@ -390,7 +473,7 @@ impl Taking {
                     known.pool.held = pool.held;
                     self.share(pool.number);
                 } else {
-                    self.expect(pool).await;
+                    self.expect_now(&pool);
                 }
             }
             Message::Client { number, pool, record } => {
@@ -437,20 +520,14 @@ impl Taking {
         record: &Client,
         fd: Option<OwnedFd>,
     ) -> io::Result<()> {
-        // One that had no client for a while is forgotten.
-        if let Some(coming) = self.pools.get(&pool)
-            && self.service.pools.by_id(coming.entry.pool.id).is_none()
-        {
-            let known = coming.pool.clone();
-            self.expect(known).await;
-        }
         match self.make(pool, record, fd) {
             Ok((home, client)) => {
                 // First: from here on the predecessor does nothing with it any more.
-                self.writer.send(&Message::Taken { number }, &[]).await?;
-                self.taken += 1;
-                let arrival = Arrival::FromPredecessor;
-                self.service.loops.send(home, ToLoop::TakeClient(Box::new(client), arrival));
+                if let Err(error) = self.writer.send(&Message::Taken { number }, &[]).await {
+                    self.unanswered.push((home, client));
+                    return Err(error);
+                }
+                self.put(home, client);
                 Ok(())
             }
             Err(reason) => self.writer.send(&Message::Kept { number, reason }, &[]).await,
@@ -464,6 +541,13 @@ impl Taking {
         record: &Client,
         fd: Option<OwnedFd>,
     ) -> Result<(LoopId, MovedClient<Conn>), String> {
+        // One that had no client for a while is forgotten.
+        if let Some(coming) = self.pools.get(&pool)
+            && self.service.pools.by_id(coming.entry.pool.id).is_none()
+        {
+            let known = coming.pool.clone();
+            self.expect_now(&known);
+        }
         let service = &self.service;
         let coming = self
             .pools
@@ -544,9 +628,20 @@ enum Least {
     Half,
 }
 
-/// A pool for the clients of one of the predecessor's, and what its server says at connect, if it answers.
-/// `None`: the configuration has none.
-async fn make_pool(service: &Arc<Service>, pool: &Pool) -> Option<Coming> {
+/// Asks a pool's server what it says at connect, and what functions do to sessions: clients that come need it.
+async fn ask_server(service: Arc<Service>, entry: Arc<PoolEntry>) {
+    if server_parameters(&service, &entry).await.is_err() {
+        let (database, user) = (&entry.key.database, &entry.key.user);
+        tracing::warn!(
+            database,
+            user,
+            "its server does not answer yet: clients that come wait for it"
+        );
+    }
+}
+
+/// A pool for the clients of one of the predecessor's. `None`: the configuration has none.
+fn make_pool(service: &Arc<Service>, pool: &Pool) -> Option<Coming> {
     let config = service.config.load_full();
     let found = config.database(&pool.database)?;
     if found.is_shared_by_users()
@@ -581,14 +676,5 @@ async fn make_pool(service: &Arc<Service>, pool: &Pool) -> Option<Coming> {
         return None; // another user is forced upon its clients now
     }
     service.gates.pause_pool(&pool.database, || entry.pool.lock().pause());
-    let coming = Coming { pool: pool.clone(), entry, schema_changes: None };
-    // What functions do to sessions is known then, too.
-    if server_parameters(service, &coming.entry).await.is_err() {
-        tracing::warn!(
-            database = pool.database,
-            user = pool.user,
-            "its server does not answer yet: clients that come wait for it"
-        );
-    }
-    Some(coming)
+    Some(Coming { pool: pool.clone(), entry, schema_changes: None })
 }

@@ -9,7 +9,7 @@
 //!                  ◄────────────── Welcome, with the listening sockets      | Refused
 //!   (starts: whatever is wrong ends it here, and the predecessor goes on)
 //!   Ready          ──────────────►
-//!                  ◄────────────── Given: it accepts no more
+//!                  ◄────────────── Given: it accepts no more                | Refused
 //!                  ◄────────────── Pool, Client with its socket ...
 //!   Taken | Kept   ──────────────►
 //!   Cancel         ──────────────►
@@ -26,6 +26,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use hawser_sys::pass;
+use hawser_sys::stream::shutdown_both;
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -143,6 +144,8 @@ pub struct Reader {
     stream: Arc<UnixStream>,
     fds: Vec<OwnedFd>,
     buffer: Vec<u8>,
+    /// Where the next frame begins is known.
+    is_aligned: bool,
 }
 
 /// Writes messages, each of them whole.
@@ -158,17 +161,24 @@ pub type Said = io::Result<(Message, Vec<OwnedFd>)>;
 /// Both halves of a connection.
 pub fn split(stream: UnixStream) -> (Reader, Writer) {
     let stream = Arc::new(stream);
-    let reader = Reader { stream: stream.clone(), fds: Vec::new(), buffer: Vec::new() };
+    let reader =
+        Reader { stream: stream.clone(), fds: Vec::new(), buffer: Vec::new(), is_aligned: true };
     (reader, Writer { stream, turn: Arc::default() })
 }
 
 impl Reader {
+    /// What it reads.
+    pub fn socket(&self) -> &UnixStream {
+        &self.stream
+    }
+
     /// The next message, with its descriptors. Not to be cancelled in the middle.
     ///
     /// # Errors
     /// The connection has ended ([`io::ErrorKind::UnexpectedEof`]), or what came is no message.
     pub async fn next(&mut self) -> io::Result<(Message, Vec<OwnedFd>)> {
         self.buffer.clear();
+        self.is_aligned = false;
         self.fill(4).await?;
         let length = u32::from_be_bytes(self.buffer[..4].try_into().unwrap_or_default()) as usize;
         if length > FRAME_BYTES_MAX {
@@ -176,21 +186,24 @@ impl Reader {
         }
         self.buffer.clear();
         self.fill(length).await?;
+        self.is_aligned = true;
         let message = serde_json::from_slice(&self.buffer)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
         if self.buffer.capacity() > 4 * READ_BYTES {
             self.buffer = Vec::new();
         }
-        Ok((message, std::mem::take(&mut self.fds)))
+        let fds = std::mem::take(&mut self.fds);
+        Ok((message?, fds))
     }
 
-    /// Reads by itself from here on: what comes may be waited for beside other things.
+    /// Reads by itself from here on: what comes may be waited for beside other things. What comes after a
+    /// message that cannot be read comes, too: it may say which clients have been taken.
     pub fn listen(mut self) -> mpsc::UnboundedReceiver<Said> {
         let (said, incoming) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             loop {
                 let message = self.next().await;
-                let ended = message.is_err();
+                let ended = message.is_err() && !self.is_aligned;
                 if said.send(message).is_err() || ended {
                     return;
                 }
@@ -230,6 +243,11 @@ pub fn frame(message: &Message) -> Option<Vec<u8>> {
 }
 
 impl Writer {
+    /// Ends the conversation both ways: what the other one has said by now can be read, and it can say no more.
+    pub fn end(&self) {
+        let _ = shutdown_both(&*self.stream); // it may have ended already
+    }
+
     /// Sends a message.
     ///
     /// # Errors

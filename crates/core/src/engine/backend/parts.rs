@@ -17,7 +17,7 @@ use crate::engine::timeouts::Lifts;
 use crate::engine::unverified::Unverified;
 use crate::engine::within::Within;
 use crate::ids::{BackendId, ClientId, LoopId, ServerAddressId, Slot};
-use crate::pool::statement::BackendStatements;
+use crate::pool::backend_statements::BackendStatements;
 use crate::pool::{Basis, CustomNames, Pinned, ServerParameters};
 use crate::session::scan::ScanOptions;
 use crate::session::settings::Settings;

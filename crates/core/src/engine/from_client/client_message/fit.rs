@@ -34,8 +34,9 @@ use crate::engine::halt::Halt;
 use crate::engine::names::ClientStatement;
 use crate::engine::request_queue::{Change, Comparing, Refusal, Request};
 use crate::engine::socket::Socket;
+use crate::pool::backend_statements::Prepared;
 use crate::pool::description::{Seen, Shape};
-use crate::pool::statement::{Prepared, Statement, Unnamed};
+use crate::pool::statement::{Statement, Unnamed};
 use crate::wire::{TransactionStatus, backend, build, frame, frontend};
 
 /// What the server says where the rows of a statement are others than at its Parse

@@ -1,0 +1,285 @@
+//! The shared statements that one backend has.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::description::Shape;
+use super::schema::SchemaEpoch;
+use super::statement::Statement;
+use crate::hash::IdMap;
+
+/// A shared statement as one backend has it.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    statement: Arc<Statement>,
+    used: u64,
+    /// The backend's pipeline that prepared it: ignored if something failed before it.
+    pub(crate) pipeline: u64,
+    /// It is there, and of no use: to be closed before it is prepared again.
+    stale: bool,
+    /// The epoch of the schema when its Parse was sent.
+    pub(crate) epoch: SchemaEpoch,
+    /// When that was, by the clock of [`BackendStatements`].
+    pub(crate) since: u64,
+    /// How many of its Parses are not answered yet: what is described meanwhile is another's.
+    unanswered: u32,
+    /// As the server has described it.
+    pub(crate) shape: Shape,
+    /// The pipeline in which it was asked for that.
+    pub(crate) asked_in: Option<u64>,
+}
+
+/// The shared statements that a backend has.
+#[derive(Debug)]
+pub struct BackendStatements {
+    by_id: IdMap<u64, Prepared>,
+    clock: u64,
+    /// Its session has changed what statements mean: those before are nothing for a Parse.
+    outdated: u64,
+    keep: usize,
+    /// Names of those that may be there all the same: what took them away may not have worked.
+    left: BTreeSet<Box<[u8]>>,
+    /// There may be more of these than are named in `left`.
+    more_left: bool,
+}
+
+/// Names that are kept of statements that may be there all the same.
+const LEFT_MAX: usize = 4 * 1024;
+
+impl BackendStatements {
+    /// None; at most `keep` later.
+    pub fn new(keep: usize) -> Self {
+        Self {
+            by_id: IdMap::default(),
+            clock: 0,
+            outdated: 0,
+            keep,
+            left: BTreeSet::new(),
+            more_left: false,
+        }
+    }
+
+    /// Whether none is to be kept.
+    pub fn keeps_none(&self) -> bool {
+        self.keep == 0
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// Whether the backend has it; if so it is the most recently used from now on.
+    #[inline]
+    pub fn touch(&mut self, id: u64) -> bool {
+        self.clock += 1;
+        match self.by_id.get_mut(&id) {
+            Some(prepared) if !prepared.stale => {
+                prepared.used = self.clock;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Notes that one is used now, if the backend has it, and has it so. The time since which it is there.
+    #[inline]
+    pub(crate) fn use_if(&mut self, id: u64, so: impl FnOnce(&Prepared) -> bool) -> Option<u64> {
+        let prepared = self.by_id.get_mut(&id)?;
+        if prepared.stale || !so(prepared) {
+            return None;
+        }
+        self.clock += 1;
+        prepared.used = self.clock;
+        Some(prepared.since)
+    }
+
+    /// Whether the backend has it.
+    pub fn has(&self, id: u64) -> bool {
+        self.by_id.get(&id).is_some_and(|prepared| !prepared.stale)
+    }
+
+    /// As the backend has it, if it does.
+    #[inline]
+    pub(crate) fn get(&self, id: u64) -> Option<&Prepared> {
+        self.by_id.get(&id).filter(|prepared| !prepared.stale)
+    }
+
+    /// The text of one that the backend has.
+    pub(crate) fn text(&self, id: u64) -> Option<&[u8]> {
+        self.get(id).map(|prepared| prepared.statement.text())
+    }
+
+    /// Whether a client's Parse in this epoch may be answered with the one that is there.
+    pub(crate) fn is_new_enough(&self, id: u64, epoch: SchemaEpoch) -> bool {
+        self.get(id).is_some_and(|one| one.epoch >= epoch && one.since >= self.outdated)
+    }
+
+    /// Its session may mean something else by texts from here on.
+    pub(crate) fn outdate(&mut self) {
+        self.clock += 1;
+        self.outdated = self.clock;
+    }
+
+    /// The server is asked in this pipeline what it is like.
+    pub(crate) fn ask(&mut self, id: u64, pipeline: u64) {
+        if let Some(prepared) = self.by_id.get_mut(&id) {
+            prepared.asked_in = Some(pipeline);
+        }
+    }
+
+    /// The server has described it; what is 0 it has not said.
+    pub(crate) fn described(&mut self, id: u64, shape: Shape) {
+        if let Some(prepared) = self.by_id.get_mut(&id).filter(|one| one.unanswered == 0) {
+            if shape.parameters != 0 {
+                prepared.shape.parameters = shape.parameters;
+            }
+            if shape.rows != 0 {
+                prepared.shape.rows = shape.rows;
+            }
+        }
+    }
+
+    /// The server has described a portal of the one that was there then.
+    pub(crate) fn described_portal(&mut self, (id, since): (u64, u64), rows: u64) {
+        if let Some(one) = self.by_id.get_mut(&id)
+            && !one.stale
+            && one.since == since
+            && one.unanswered == 0
+            && rows != 0
+        {
+            one.shape.rows = rows;
+        }
+    }
+
+    /// The backend's pipeline that prepared it.
+    pub fn prepared_in(&self, id: u64) -> Option<u64> {
+        self.by_id.get(&id).map(|prepared| prepared.pipeline)
+    }
+
+    /// Notes that the backend has it, but will not run it.
+    pub fn mark_stale(&mut self, id: u64) {
+        if let Some(prepared) = self.by_id.get_mut(&id) {
+            prepared.stale = true;
+        }
+    }
+
+    /// Notes that what `pipeline` prepared was not prepared under the settings that were thought to
+    /// be in force.
+    pub fn mark_stale_of(&mut self, pipeline: u64) {
+        for prepared in self.by_id.values_mut().filter(|prepared| prepared.pipeline == pipeline) {
+            prepared.stale = true;
+        }
+    }
+
+    /// The same of `pipeline` and all later ones.
+    pub fn mark_stale_since(&mut self, pipeline: u64) {
+        for prepared in self.by_id.values_mut().filter(|prepared| prepared.pipeline >= pipeline) {
+            prepared.stale = true;
+        }
+    }
+
+    /// Whether it must be closed before it is prepared.
+    pub fn is_stale(&self, id: u64) -> bool {
+        self.by_id.get(&id).is_some_and(|prepared| prepared.stale)
+    }
+
+    /// Notes that the backend has it, once what `pipeline` sends is carried out. Returns the name
+    /// of one that is to be closed.
+    pub fn insert(
+        &mut self,
+        statement: &Arc<Statement>,
+        pipeline: u64,
+        epoch: SchemaEpoch,
+    ) -> Option<Box<[u8]>> {
+        let mut evicted = None;
+        if self.by_id.len() >= self.keep
+            && !self.by_id.contains_key(&statement.id)
+            && let Some(oldest) = self.by_id.iter().min_by_key(|(_, p)| p.used).map(|(id, _)| *id)
+        {
+            evicted = self.by_id.remove(&oldest).map(|prepared| prepared.statement.name.clone());
+            // Its Close may be ignored.
+            self.leave(evicted.clone());
+        }
+        self.clock += 1;
+        let prepared = Prepared {
+            statement: statement.clone(),
+            used: self.clock,
+            pipeline,
+            stale: false,
+            epoch,
+            since: self.clock,
+            unanswered: 1 + self.by_id.get(&statement.id).map_or(0, |before| before.unanswered),
+            shape: Shape::default(),
+            asked_in: None,
+        };
+        self.by_id.insert(statement.id, prepared);
+        evicted
+    }
+
+    /// Notes that `pipeline` did not prepare it; a later one may.
+    pub fn remove(&mut self, id: u64, pipeline: u64) {
+        if self.prepared_in(id).is_some_and(|prepared| prepared <= pipeline) {
+            self.by_id.remove(&id);
+        } else if let Some(prepared) = self.by_id.get_mut(&id) {
+            prepared.unanswered = prepared.unanswered.saturating_sub(1);
+        }
+    }
+
+    /// The server has something to say of it while it prepares it.
+    pub fn note(&mut self, id: u64) {
+        if let Some(prepared) = self.by_id.get(&id) {
+            prepared.statement.note();
+        }
+    }
+
+    /// The server has prepared it: other clients need not ask a server whether it can be.
+    pub fn prove(&mut self, id: u64) {
+        if let Some(prepared) = self.by_id.get_mut(&id) {
+            prepared.unanswered = prepared.unanswered.saturating_sub(1);
+            prepared.statement.prove(prepared.epoch);
+        }
+    }
+
+    /// The names of all, also of those that may be there, sorted. `None` if not all are known.
+    pub fn names(&self) -> Option<BTreeSet<Box<[u8]>>> {
+        let mut names = self.left.clone();
+        names.extend(self.by_id.values().map(|prepared| prepared.statement.name.clone()));
+        (!self.more_left).then_some(names)
+    }
+
+    /// Notes that the backend has none any more.
+    pub fn clear(&mut self) {
+        self.by_id.clear();
+        self.settle();
+    }
+
+    /// Notes that the backend may have none any more, or those that it has.
+    pub fn clear_in_doubt(&mut self) {
+        let names: Vec<_> = self.by_id.values().map(|p| p.statement.name.clone()).collect();
+        self.by_id.clear();
+        self.leave(names);
+    }
+
+    /// Nothing is there but what is noted.
+    #[inline]
+    pub fn settle(&mut self) {
+        if !self.left.is_empty() {
+            self.left.clear();
+        }
+        self.more_left = false;
+    }
+
+    fn leave(&mut self, names: impl IntoIterator<Item = Box<[u8]>>) {
+        self.left.extend(names);
+        if self.left.len() > LEFT_MAX {
+            self.left.clear();
+            self.more_left = true;
+        }
+    }
+}
