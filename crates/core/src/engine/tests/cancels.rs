@@ -176,7 +176,7 @@ fn a_message_that_waits_for_a_cancel_request_goes_on_when_its_server_connection_
             assert_eq!(server.kinds(), "");
             world.deliver(LoopId(0), done);
         }
-        let sent: Vec<_> = world.servers.iter().flat_map(|server| server.received()).collect();
+        let sent: Vec<_> = world.servers.iter().flat_map(Peer::received).collect();
         assert!(sent.ends_with(&query("BEGIN")), "{size}: {sent:?}");
     }
 }
