@@ -231,6 +231,29 @@ def test_a_pooler_that_is_cut_off_keeps_what_it_has_or_closes_it_in_time(env):
 
 
 @pooler_only
+@limit(120)
+def test_a_successor_gets_the_places_of_the_process_before_it(env):
+    with new_etcd(env) as etcd, nodes(env, [etcd.endpoint], names=["node1"]) as [target]:
+        pooler, watch = target.pooler, Watch(env, LIMIT)
+        load = Load(target, 10)
+        until(lambda: watch.shares() == [LIMIT], "it has all", 20)
+        old = pooler.process
+        with open(pooler.log, "ab") as log:
+            pooler.process = subprocess.Popen([binary(), "takeover", "-c", str(pooler.config)], cwd=pooler.directory,
+                                              stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        equal(old.wait(30), 0, "exit code of the old process")
+        until(lambda: watch.shares() == [LIMIT], "its successor has all", 20)
+        done = load.done
+        until(lambda: load.done > done + 50, "clients are served")
+        load.stop()
+        without_errors(load)
+        worst = watch.stop()
+        assert worst < STAYS_SECONDS, f"more than {LIMIT} server connections for {worst:.3f} s"
+        owners = {owner for key, owner in etcd.keys().items() if "/limits/" in key}
+        assert all(owner.endswith(f"process {pooler.process.pid}") for owner in owners), owners
+
+
+@pooler_only
 @limit(90)
 def test_without_etcd_at_the_start_clients_wait_and_are_told_why(env):
     with new_etcd(env) as etcd:

@@ -35,7 +35,7 @@ use crate::pools::{health, open, upkeep};
 use crate::process::{self, PidFile, ProcessError, random_u64};
 use crate::reactor::{Logged, Reactors};
 use crate::service::{NotInForce, Phase, Service};
-use crate::shares::{self, etcd::Etcd};
+use crate::shares;
 use crate::spans::Spans;
 use crate::takeover::listeners::SocketPath;
 use crate::takeover::taking::{self, Found, NotTakenOver};
@@ -196,9 +196,7 @@ pub fn serve_as(
     };
     let pidfile = pidfile.map_err(ServeError::Process)?;
     let loops = reactors.loops().clone();
-    let etcd = Etcd::load(&config.start.etcd, shares::own_name())
-        .map_err(|error| ServeError::NotInForce(NotInForce(vec![error])))?
-        .map(|etcd| Arc::new(tokio::sync::Mutex::new(etcd)));
+    let etcd = shares::load(&config).map_err(ServeError::NotInForce)?;
     let threads = runtimes.threads();
     let service = Service::new(config, loops, control, admin, errors, threads, succession)
         .map_err(ServeError::NotInForce)?;

@@ -18,13 +18,14 @@ use std::time::{Duration, Instant};
 
 use hawser_core::shares::{Kind, Lost, Need, Node, Options, Scope, Standing, Step};
 use hawser_core::time::Time;
+use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use crate::config::EtcdLost;
+use crate::config::{Config, EtcdLost};
 use crate::limits::shared::State;
 use crate::pools::place;
 use crate::process::random_u64;
-use crate::service::{Phase, Service};
+use crate::service::{NotInForce, Phase, Service};
 use etcd::{Etcd, EtcdError};
 
 /// Several requests have time to fail within a lease.
@@ -38,10 +39,15 @@ const COUNTED_APART: Duration = Duration::from_millis(20);
 /// How long the end of the process waits for etcd to take everything back.
 const REVOKE_WITHIN: Duration = Duration::from_secs(1);
 
-/// What is written into the places of this pooler: host and process.
-pub fn own_name() -> String {
+/// etcd, if limits are shared; its places name host and process.
+///
+/// # Errors
+/// A file of certificates is no good.
+pub fn load(config: &Config) -> Result<Option<Arc<Mutex<Etcd>>>, NotInForce> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    format!("{} process {}", host.trim(), std::process::id())
+    let name = format!("{} process {}", host.trim(), std::process::id());
+    let etcd = Etcd::load(&config.start.etcd, name).map_err(|error| NotInForce(vec![error]))?;
+    Ok(etcd.map(|etcd| Arc::new(Mutex::new(etcd))))
 }
 
 /// What a limit is called: `max_db_connections of app`.
@@ -67,7 +73,7 @@ pub fn fallback(state: &State) -> Option<String> {
 }
 
 /// Shares limits until the process ends.
-pub async fn run(service: Arc<Service>, etcd: Arc<tokio::sync::Mutex<Etcd>>) {
+pub async fn run(service: Arc<Service>, etcd: Arc<Mutex<Etcd>>) {
     let (lost, lease) = {
         let config = service.config.load();
         let settings = &config.start.etcd;
@@ -104,7 +110,7 @@ pub async fn run(service: Arc<Service>, etcd: Arc<tokio::sync::Mutex<Etcd>>) {
 }
 
 /// Gives all places back: the process ends, and has no server connection any more.
-pub async fn give_back(service: &Service, etcd: &tokio::sync::Mutex<Etcd>) {
+pub async fn give_back(service: &Service, etcd: &Mutex<Etcd>) {
     let Some(lease) = service.limits.sharing().and_then(|(state, _)| state.lease) else { return };
     let revoked = async { etcd.lock().await.revoke(lease, REVOKE_WITHIN).await };
     let why = match timeout(REVOKE_WITHIN, revoked).await {

@@ -222,6 +222,22 @@ impl Status {
         text
     }
 
+    fn write_shared_limits(&self, out: &mut String) -> std::fmt::Result {
+        for limit in &self.shared_limits {
+            let SharedLimitStatus { limit, most, used, held, wanted, unsure } = limit;
+            let limit = crate::logging::without_control(limit);
+            write!(out, "  shares       {limit}: holds {held} of {most}, uses {used}")?;
+            if *wanted > 0 {
+                write!(out, ", lacks {wanted}")?;
+            }
+            if *unsure > 0 {
+                write!(out, ", is not sure of {unsure}")?;
+            }
+            writeln!(out)?;
+        }
+        Ok(())
+    }
+
     fn write_text(&self, out: &mut String) -> std::fmt::Result {
         writeln!(out, "hawser {}, process {}: {}", self.version, self.pid, self.state)?;
         writeln!(out, "  serving for  {} s, {} event loops", self.uptime_s, self.loops)?;
@@ -248,17 +264,7 @@ impl Status {
             writeln!(out, "  fallback     {fallback}")?;
         }
         let shown = crate::logging::without_control;
-        for limit in &self.shared_limits {
-            let SharedLimitStatus { limit, most, used, held, wanted, unsure } = limit;
-            write!(out, "  shares       {}: holds {held} of {most}, uses {used}", shown(limit))?;
-            if *wanted > 0 {
-                write!(out, ", lacks {wanted}")?;
-            }
-            if *unsure > 0 {
-                write!(out, ", of {unsure} it is not sure")?;
-            }
-            writeln!(out)?;
-        }
+        self.write_shared_limits(out)?;
         for row in &self.servers {
             // Those that are well are not worth a line each.
             let Some(reason) = &row.reason else { continue };

@@ -75,6 +75,21 @@ fn idle_connections_go_to_those_that_lack_places_and_no_more_of_them() {
     }
 }
 
+/// (Each moment is looked at: no node has a connection without a place.)
+#[test]
+fn needs_that_change_all_the_time_exceed_no_limit() {
+    for seed in seeds(12) {
+        let limit = 1 + u32::try_from(seed % 9).unwrap();
+        let mut world = World::new(seed, 3, limit, Lost::Keep);
+        (world.keeps_idle, world.has_bursts) = (seed % 2 == 0, true);
+        for _ in 0..150 {
+            world.change_needs();
+            world.run(Duration::from_millis(300));
+        }
+        assert!(world.most_used <= limit, "seed {seed}");
+    }
+}
+
 #[test]
 fn where_there_are_fewer_places_than_nodes_each_has_its_turn() {
     for seed in seeds(5) {

@@ -58,6 +58,8 @@ pub(super) struct World {
     pub(super) is_lossy: bool,
     /// Connections that are not needed stay, idle.
     pub(super) keeps_idle: bool,
+    /// Some connections more are wanted now and then.
+    pub(super) has_bursts: bool,
     /// The most connections that there were at a time.
     pub(super) most_used: u32,
     limit_most: u32,
@@ -79,6 +81,7 @@ impl World {
             limit,
             is_lossy: false,
             keeps_idle: false,
+            has_bursts: false,
             most_used: 0,
             limit_most: limit,
             was_struck: false,
@@ -101,6 +104,13 @@ impl World {
 
     pub(super) fn want(&mut self, node: usize, count: u32) {
         self.hosts[node].wants = Some(count);
+    }
+
+    /// One node needs more or less than before.
+    pub(super) fn change_needs(&mut self) {
+        let node = self.random.below(self.hosts.len());
+        let count = u32::try_from(self.random.below(8)).unwrap();
+        self.want(node, count);
     }
 
     pub(super) fn forget(&mut self, node: usize) {
@@ -136,10 +146,7 @@ impl World {
         self.was_struck = true;
         let node = self.random.below(self.hosts.len());
         match self.random.below(12) {
-            0..4 => {
-                let count = u32::try_from(self.random.below(8)).unwrap();
-                self.want(node, count);
-            }
+            0..4 => self.change_needs(),
             4 => self.forget(node),
             5 => self.strike(node, Fault::Cut),
             6 => self.strike(node, Fault::Dead),
@@ -273,7 +280,11 @@ impl World {
         let need = Need { limit: self.limit, used, idle: used.saturating_sub(wants), waiting };
         let need = self.need_of(node, need);
         let host = &mut self.hosts[node];
-        match host.node.next(now, &need) {
+        let step = host.node.next(now, &need);
+        // Openings that come after connections were counted, under the bound of before.
+        let wants = if self.has_bursts && self.random.one_in(10) { wants + 3 } else { wants };
+        host.used = wants.min(host.bound.most).max(host.used);
+        match step {
             Step::Wait(until) => host.again = until,
             Step::Send(request) => {
                 self.sent += 1;
