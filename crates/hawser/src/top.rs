@@ -11,15 +11,15 @@
 //! * names and errors of clients and servers move no cursor: control characters are written by
 //!   their numbers
 
+pub mod key;
 mod view;
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-
 use crate::status;
+use key::{Key, key};
 use view::{Screen, Sort};
 
 /// An answer, and when it came.
@@ -49,7 +49,11 @@ pub fn run(socket: &Path, interval: Duration) -> io::Result<()> {
         let due = now.at + interval;
         match key(due) {
             Ok(Some(Key::Quit)) => break Ok(()),
-            Ok(Some(Key::Sort(sort))) => screen.sort_by(sort),
+            Ok(Some(Key::Letter(letter))) => {
+                if let Some(by) = sort(letter) {
+                    screen.sort_by(by);
+                }
+            }
             Ok(Some(Key::Move(lines))) => screen.scroll(lines),
             Ok(Some(Key::Other)) => {}
             Ok(None) => match status::ask(socket) {
@@ -75,35 +79,14 @@ pub fn run(socket: &Path, interval: Duration) -> io::Result<()> {
     result
 }
 
-enum Key {
-    Quit,
-    Sort(Sort),
-    Move(isize),
-    Other,
-}
-
-/// The next key, or `None` at `due`.
-fn key(due: Instant) -> io::Result<Option<Key>> {
-    if !event::poll(due.saturating_duration_since(Instant::now()))? {
-        return Ok(None);
-    }
-    let Event::Key(key) = event::read()? else { return Ok(Some(Key::Other)) };
-    if key.kind != KeyEventKind::Press {
-        return Ok(Some(Key::Other));
-    }
-    let control = key.modifiers.contains(KeyModifiers::CONTROL);
-    Ok(Some(match key.code {
-        KeyCode::Char('q') | KeyCode::Esc => Key::Quit,
-        KeyCode::Char('c') if control => Key::Quit,
-        KeyCode::Char('w') => Key::Sort(Sort::Waiting),
-        KeyCode::Char('c') => Key::Sort(Sort::Clients),
-        KeyCode::Char('t') => Key::Sort(Sort::Transactions),
-        KeyCode::Char('p') => Key::Sort(Sort::Pins),
-        KeyCode::Char('n') => Key::Sort(Sort::Name),
-        KeyCode::Down | KeyCode::Char('j') => Key::Move(1),
-        KeyCode::Up | KeyCode::Char('k') => Key::Move(-1),
-        KeyCode::PageDown => Key::Move(10),
-        KeyCode::PageUp => Key::Move(-10),
-        _ => Key::Other,
-    }))
+/// By what a letter sorts the pools, if it does.
+fn sort(letter: char) -> Option<Sort> {
+    Some(match letter {
+        'w' => Sort::Waiting,
+        'c' => Sort::Clients,
+        't' => Sort::Transactions,
+        'p' => Sort::Pins,
+        'n' => Sort::Name,
+        _ => return None,
+    })
 }

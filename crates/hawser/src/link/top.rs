@@ -12,7 +12,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ratatui::Frame;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
@@ -20,6 +19,7 @@ use ratatui::widgets::Paragraph;
 
 use super::report::{self, Kind, Report};
 use crate::logging::without_control;
+use crate::top::key::{Key, key};
 
 const KEYS: &str = "q quit   up/down scroll";
 
@@ -94,7 +94,7 @@ pub fn run(socket: &Path, interval: Duration) -> io::Result<()> {
         match key(due) {
             Ok(Some(Key::Quit)) => break Ok(()),
             Ok(Some(Key::Move(lines))) => screen.scroll(lines),
-            Ok(Some(Key::Other)) => {}
+            Ok(Some(Key::Letter(_) | Key::Other)) => {}
             Ok(None) => {
                 match report::ask(socket) {
                     Ok(report) => {
@@ -115,33 +115,6 @@ pub fn run(socket: &Path, interval: Duration) -> io::Result<()> {
     };
     ratatui::restore();
     result
-}
-
-enum Key {
-    Quit,
-    Move(isize),
-    Other,
-}
-
-/// The next key, or `None` at `due`.
-fn key(due: Instant) -> io::Result<Option<Key>> {
-    if !event::poll(due.saturating_duration_since(Instant::now()))? {
-        return Ok(None);
-    }
-    let Event::Key(key) = event::read()? else { return Ok(Some(Key::Other)) };
-    if key.kind != KeyEventKind::Press {
-        return Ok(Some(Key::Other));
-    }
-    let control = key.modifiers.contains(KeyModifiers::CONTROL);
-    Ok(Some(match key.code {
-        KeyCode::Char('q') | KeyCode::Esc => Key::Quit,
-        KeyCode::Char('c') if control => Key::Quit,
-        KeyCode::Down | KeyCode::Char('j') => Key::Move(1),
-        KeyCode::Up | KeyCode::Char('k') => Key::Move(-1),
-        KeyCode::PageDown => Key::Move(10),
-        KeyCode::PageUp => Key::Move(-10),
-        _ => Key::Other,
-    }))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ impl<S: Socket> Backend<S> {
         host: &mut H,
         reply_to: LoopId,
     ) {
-        self.lending.cancel_due = Some(self.requests.next_pipeline());
+        self.cancel_what_is_being_sent();
         self.cancel_if_due(host, reply_to);
     }
 
