@@ -23,6 +23,10 @@ pub const DESCRIPTORS_MAX: usize = 64;
 /// As sendmsg(2); [`io::ErrorKind::WouldBlock`] when nothing fits; [`io::ErrorKind::InvalidInput`] for more
 /// than [`DESCRIPTORS_MAX`].
 pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    // The space has room for two more where the compiler happens to align it: what goes in does not tell.
+    if fds.len() > DESCRIPTORS_MAX {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
