@@ -24,7 +24,7 @@ use super::socket::Socket;
 use crate::session::report::ReportError;
 use crate::time::Time;
 use crate::wire::error::ClientError;
-use crate::wire::frame::{Framed, HEADER_BYTES};
+use crate::wire::frame::{Framed, HEADER_BYTES, Header};
 use crate::wire::{backend as kind, frame};
 
 /// The longest message that is looked at whole (a setting with a long value, for example).
@@ -174,7 +174,7 @@ impl<S: Socket> Relay<'_, S> {
             return Err("the server sent a message longer than max_packet_size");
         }
         if header.kind == kind::DATA_ROW || header.kind == kind::COPY_DATA {
-            return self.row(total, run, at);
+            return self.rows(header, run, at);
         }
         if total > rest.len() {
             if self.waits_for_rest(header.kind, total, rest.len())? {
@@ -211,10 +211,12 @@ impl<S: Socket> Relay<'_, S> {
         Ok(part)
     }
 
-    /// Deals with a row, or with copy data, which is `total` bytes long. As [`Self::pass_next`].
+    /// Deals with a row, or with copy data, which has this header, and with those after it that pass as it
+    /// does. As [`Self::pass_next`].
     #[inline]
-    fn row(&mut self, total: usize, run: &mut usize, at: usize) -> Result<usize, &'static str> {
+    fn rows(&mut self, first: Header, run: &mut usize, at: usize) -> Result<usize, &'static str> {
         let rest = &self.bytes[at..];
+        let total = first.total();
         let is_client_row = |owed: Option<Request>| {
             matches!(owed, Some(Request::Query | Request::Execute | Request::Statements(_)))
         };
@@ -262,8 +264,16 @@ impl<S: Socket> Relay<'_, S> {
                 }
             }
         }
-        let part = total.min(rest.len());
-        self.backend.from_server.receiving_rest = total - part;
+        let mut end = total;
+        while let Some(Framed::Header(next)) = rest.get(end..).map(frame::header)
+            && next.kind == first.kind
+            && next.total() <= rest.len() - end
+            && next.total() <= self.message_bytes_max
+        {
+            end += next.total();
+        }
+        let part = end.min(rest.len());
+        self.backend.from_server.receiving_rest = end - part;
         Ok(part)
     }
 

@@ -544,6 +544,24 @@ fn a_message_beyond_max_packet_size_ends_its_sender_alone() {
 }
 
 #[test]
+fn rows_that_come_together_pass_up_to_the_one_that_is_too_long() {
+    for (rest, passed) in [(5, 2), (2001, 2), (2000, 3)] {
+        let mut world = World::new(1);
+        world.change_settings(|settings| settings.max_packet_size = 2000);
+        let client = world.client();
+        world.send(&client, &query("SELECT 1"));
+        let server = world.servers[0].clone();
+        let long = message(b'D', &vec![0; if rest == 2000 { 1995 } else { 1996 }]);
+        let short = [message(b'D', b"one"), message(b'D', &[])].concat();
+        world.send(&server, &[&short[..], &long[..rest.min(long.len())], &answers("D")].concat());
+        assert_eq!(client.is_dropped(), passed == 2, "{rest}");
+        let kinds = client.kinds();
+        assert!(kinds.starts_with(&"D".repeat(passed)), "{rest}: {kinds}");
+        assert_eq!(kinds.starts_with("DDD"), passed == 3, "{rest}: {kinds}");
+    }
+}
+
+#[test]
 fn a_statement_beyond_the_memory_for_texts_pins_its_client() {
     let mut world = World::new(1);
     world.limit_statement_memory(1000);
