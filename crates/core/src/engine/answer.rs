@@ -59,7 +59,7 @@ impl<S: Socket> Client<S> {
             || self.state == ClientState::Closing
             || self.pending_session.is_some()
             || !self.has_taken_all()
-            || self.backend.as_ref().is_some_and(|backend| backend.from_server.readable)
+            || self.backend.as_ref().is_some_and(|backend| backend.from_server.is_unread())
     }
 
     /// Writes what has waited for the end of the turn. Returns how many bytes the socket took.

@@ -1,12 +1,17 @@
 //! A server connection and what has been applied to it.
 
 mod cancelling;
+mod from_server;
+mod lending;
 mod parts;
 
 use std::sync::Arc;
 
-use self::parts::{AppliedSession, FromServer, Identity, Known, Lending, Ownership, PreparedThere};
-pub(super) use self::parts::{Notifying, Reset, Tidying};
+use self::from_server::FromServer;
+use self::lending::Lending;
+pub(super) use self::lending::{Reset, Tidying};
+pub(super) use self::parts::Notifying;
+use self::parts::{AppliedSession, Identity, Known, Ownership, PreparedThere};
 use super::ahead::Ahead;
 use super::at_stake::AtStake;
 use super::census::functions::Functions;
@@ -200,7 +205,7 @@ impl<S: Socket> Backend<S> {
 
     /// Transactions that it has run.
     pub fn transactions(&self) -> u64 {
-        self.lending.transactions
+        self.lending.transactions()
     }
 
     /// The settings that it has, as they differ from the server's own.
@@ -235,26 +240,26 @@ impl<S: Socket> Backend<S> {
     /// be read as the rest of it.
     #[inline]
     pub(super) fn is_in_mid_answer(&self) -> bool {
-        self.from_server.receiving_rest > 0
+        self.from_server.is_in_mid_message()
     }
 
     /// Whether the server owes nothing, is in no transaction, and no message is half sent; nor was
     /// anything brought to it for a message that is still to come.
     pub(super) fn is_at_rest(&self) -> bool {
-        !self.from_server.gone
+        !self.from_server.has_gone()
             && !self.ahead.waits()
             && !self.prepared.replay.is_healing()
             && self.requests.is_at_rest()
-            && self.from_server.status == TransactionStatus::Idle
+            && self.from_server.status() == TransactionStatus::Idle
             && !self.to_server.is_open()
             && !self.is_in_mid_answer()
-            && self.from_server.input.is_empty()
+            && self.from_server.kept().is_empty()
             && self.to_server.is_empty()
     }
 
     /// Whether no transaction is open, nothing is outstanding, and no pipeline has begun.
     pub(super) fn is_between_transactions(&self) -> bool {
-        self.from_server.status == TransactionStatus::Idle
+        self.from_server.status() == TransactionStatus::Idle
             && self.requests.is_empty()
             && !self.requests.is_in_pipeline()
     }
@@ -262,12 +267,12 @@ impl<S: Socket> Backend<S> {
     /// Whether its transaction has failed, or has as far as its client has foreseen: what that sends
     /// after a copy goes to a server that has refused the data.
     pub(super) fn may_have_failed(&self) -> bool {
-        self.from_server.status == TransactionStatus::Failed || self.requests.is_copying_in()
+        self.from_server.status() == TransactionStatus::Failed || self.requests.is_copying_in()
     }
 
     /// A client may leave what only the end of the connection takes off.
     pub(super) fn spoil_for_good(&mut self) {
-        self.lending.spoiled.get_or_insert("a client changed what cannot be undone");
+        self.lending.spoil("a client changed what cannot be undone");
     }
 
     /// Whether a simple query in a pipeline that a Sync ends later leaves the server in a state in

@@ -91,9 +91,7 @@ impl<S: Socket> Backend<S> {
         self.session.custom =
             self.session.custom.and(self.pool.custom_name(&name.to_ascii_lowercase()));
         if self.session.custom.are_too_many() {
-            self.lending
-                .spoiled
-                .get_or_insert("its pool has too many custom settings to tell them apart");
+            self.lending.spoil("its pool has too many custom settings to tell them apart");
         }
     }
 
@@ -244,7 +242,7 @@ impl<S: Socket> Backend<S> {
         }
         let settings = &self.settings_for_parse(settings);
         if self.requests.is_in_pipeline()
-            || self.from_server.status == TransactionStatus::InTransaction
+            || self.from_server.status() == TransactionStatus::InTransaction
             || self.settings_in_doubt()
         {
             let (apart, back) = self.set_aside(settings);
@@ -312,14 +310,15 @@ impl<S: Socket> Backend<S> {
         };
         if !self.must_set_for(statement) {
             parse(self, out);
-        } else if self.from_server.status == TransactionStatus::Idle && !self.settings_in_doubt() {
+        } else if self.from_server.status() == TransactionStatus::Idle && !self.settings_in_doubt()
+        {
             let before = self.session.applied.clone();
             let settings = self.settings_for_parse(&statement.settings);
             self.apply_settings(&settings, out);
             parse(self, out);
             self.apply_settings(&before, out);
         } else {
-            let alone = self.from_server.status == TransactionStatus::Idle;
+            let alone = self.from_server.status() == TransactionStatus::Idle;
             if alone {
                 self.inject_prepare(b"BEGIN", None, out);
             }
@@ -377,7 +376,7 @@ impl<S: Socket> Backend<S> {
         self.define(&changes);
         for change in changes {
             let mut body = Vec::new();
-            if self.from_server.status == TransactionStatus::InTransaction {
+            if self.from_server.status() == TransactionStatus::InTransaction {
                 settings::write_set_local(change, &mut body);
             } else {
                 settings::write_set_query([change], &mut body);

@@ -84,18 +84,19 @@ impl<S: Socket> Engine<S> {
         }
         if let Some(reason) = self.unfit(&backend, now) {
             self.close_backend(host, backend, reason, now);
-        } else if backend.requests.has_syncs_in_doubt() || backend.lending.reset_due != Reset::No {
-            backend.begin_tidying(Tidying::Draining, now);
+        } else if backend.requests.has_syncs_in_doubt() || backend.lending.reset_due() != Reset::No
+        {
+            backend.lending.begin_tidying(Tidying::Draining, now);
             self.tidy_on(host, backend, now);
-        } else if backend.from_server.readable {
+        } else if backend.from_server.is_unread() {
             // There is more to read, for which no event will come: no client gets it unread.
-            backend.begin_tidying(Tidying::Draining, now);
+            backend.lending.begin_tidying(Tidying::Draining, now);
             let place = backend.place();
             self.keep(backend);
             self.tidy_later(place);
-        } else if backend.lending.cancels_in_flight > 0 {
+        } else if backend.lending.cancels_in_flight() > 0 {
             // The signal may still hit: a client that got it now could lose a query (trap 16).
-            backend.begin_tidying(Tidying::AwaitingCancel, now);
+            backend.lending.begin_tidying(Tidying::AwaitingCancel, now);
             self.keep(backend);
         } else {
             self.release(host, backend, now);
@@ -190,7 +191,7 @@ impl<S: Socket> Engine<S> {
         }
         let Some(client) = self.clients.get_mut(slot) else { return };
         let waited = now.micros_since(client.since);
-        backend.lending.waited_us = waited;
+        backend.lending.has_been_waited_for(waited);
         let (pool, home) = (client.pool, backend.home());
         self.stats(pool).wait.record(waited);
         if self.take_over(host, slot, backend, home, now).is_ok() {
@@ -208,7 +209,7 @@ impl<S: Socket> Engine<S> {
     fn unfit(&self, backend: &Backend<S>, now: Time) -> Option<&'static str> {
         let view = self.pools.get(self.resident.get(backend.place())?.pool as usize)?;
         let settings = &view.settings;
-        if let Some(reason) = backend.lending.spoiled {
+        if let Some(reason) = backend.lending.spoiled() {
             return Some(reason);
         }
         if let Some(reason) = view.outdated(backend) {
@@ -216,13 +217,13 @@ impl<S: Socket> Engine<S> {
         }
         // One that has served nobody yet is not too old for its first client, whatever the setting.
         if !settings.server_lifetime.is_zero()
-            && backend.lending.transactions > 0
+            && backend.lending.transactions() > 0
             && now.since(backend.opened()) >= settings.server_lifetime
         {
             return Some("server_lifetime");
         }
         if settings.server_max_transactions > 0
-            && backend.lending.transactions >= settings.server_max_transactions
+            && backend.lending.transactions() >= settings.server_max_transactions
         {
             return Some("server_max_transactions");
         }
@@ -248,7 +249,7 @@ impl<S: Socket> Engine<S> {
         let pool = backend.pool.clone();
         let open = {
             let mut pool = pool.lock();
-            if std::mem::take(&mut backend.lending.parked) {
+            if backend.lending.unpark() {
                 pool.unpark();
             }
             pool.lost(now)
@@ -276,7 +277,7 @@ impl<S: Socket> Engine<S> {
         }
         if backend.is_at_rest() {
             let _ = backend.socket.write(&build::TERMINATE);
-        } else if !backend.from_server.gone && !backend.requests.is_empty() {
+        } else if !backend.from_server.has_gone() && !backend.requests.is_empty() {
             // The server would notice only when it next writes; until then it works for nobody.
             backend.cancel(host, self.id);
         }
@@ -319,7 +320,7 @@ impl<S: Socket> Engine<S> {
             return;
         };
         let half_a_message = backend.is_in_mid_answer();
-        let told = backend.from_server.gone;
+        let told = backend.from_server.has_gone();
         self.close_backend(host, backend, reason, now);
         if told {
             // The server's own last words say it all.
@@ -418,7 +419,7 @@ impl<S: Socket> Engine<S> {
         let reads_nothing = !client.output.is_empty() && client.state != ClientState::Closing;
         if let Some(mut backend) = backend {
             if reads_nothing && client.output.len() > limits::OUTPUT_HIGH_BYTES {
-                backend.lending.spoiled.get_or_insert("its client read nothing");
+                backend.lending.spoil("its client read nothing");
             }
             self.abandon(host, slot, backend, now);
         }
@@ -457,15 +458,15 @@ impl<S: Socket> Engine<S> {
             backend.spoil_for_good();
         }
         backend.prepared.replay.forget();
-        backend.lending.waited_us = 0;
+        backend.lending.has_been_waited_for(0);
         backend.ahead.end();
         backend.known.unverified = None;
-        backend.lending.pinned = None;
-        backend.lending.reset_due = backend.lending.reset_due.max(reset);
+        backend.lending.unpin();
+        backend.lending.owe_reset(reset);
         if exclusive {
-            backend.lending.spoiled.get_or_insert("it served one client alone");
+            backend.lending.spoil("it served one client alone");
         }
-        if backend.from_server.gone {
+        if backend.from_server.has_gone() {
             self.close_backend(host, backend, "server closed the connection", now);
             return;
         }
@@ -473,7 +474,7 @@ impl<S: Socket> Engine<S> {
             self.close_backend(host, backend, "its client left in the middle of a message", now);
             return;
         }
-        if let Some(reason) = backend.lending.spoiled {
+        if let Some(reason) = backend.lending.spoiled() {
             self.close_backend(host, backend, reason, now);
             return;
         }
@@ -481,11 +482,11 @@ impl<S: Socket> Engine<S> {
             self.close_backend(host, backend, "server closed the connection", now);
             return;
         }
-        backend.lending.since = now;
+        backend.lending.rests(now);
         if !backend.requests.is_empty() {
-            backend.lending.tidying = Tidying::Draining;
+            backend.lending.begin_tidying(Tidying::Draining, now);
             backend.cancel_what_was_sent(host, self.id);
-            let unread = backend.from_server.readable || !backend.from_server.input.is_empty();
+            let unread = backend.from_server.is_unread() || !backend.from_server.kept().is_empty();
             let place = backend.place();
             self.keep(backend);
             if unread {
@@ -507,23 +508,23 @@ impl<S: Socket> Engine<S> {
             self.keep(backend);
             return;
         }
-        if backend.lending.tidying == Tidying::Fencing {
+        if backend.lending.tidying() == Tidying::Fencing {
             backend.requests.settle_doubt();
         }
-        if backend.lending.cancels_in_flight > 0 {
+        if backend.lending.cancels_in_flight() > 0 {
             // The signal must not hit a query of ours.
             self.keep(backend);
             return;
         }
-        let reset_query = match backend.lending.reset_due {
+        let reset_query = match backend.lending.reset_due() {
             Reset::No => None,
             Reset::AsConfigured => Some(backend.pool.settings().server_reset_query.clone()),
             Reset::All => Some(DISCARD_ALL.into()),
         };
-        let next = match (backend.lending.tidying, backend.from_server.status) {
+        let next = match (backend.lending.tidying(), backend.from_server.status()) {
             _ if backend.requests.has_syncs_in_doubt() => Some((Tidying::Fencing, &b""[..])),
             (_, TransactionStatus::InTransaction | TransactionStatus::Failed) => {
-                if backend.lending.tidying == Tidying::RollingBack {
+                if backend.lending.tidying() == Tidying::RollingBack {
                     self.close_backend(host, backend, "its transaction could not be ended", now);
                     return;
                 }
@@ -550,8 +551,7 @@ impl<S: Socket> Engine<S> {
             }
             return;
         };
-        backend.lending.tidying = tidying;
-        backend.lending.since = now;
+        backend.lending.begin_tidying(tidying, now);
         let mut out = Vec::new();
         backend.inject_query(query, &mut out);
         if backend.send(&out).is_err() {
@@ -570,7 +570,7 @@ impl<S: Socket> Backend<S> {
         self.ahead.end();
         self.known.unverified = None;
         self.known.heard_before = false;
-        self.lending.pinned = None;
+        self.lending.unpin();
         if !self.prepared.uncertain {
             self.prepared.statements.settle();
         }
@@ -578,18 +578,12 @@ impl<S: Socket> Backend<S> {
         self.session.rereading = false;
         self.session.unseen_path = false;
         self.requests.break_run();
-        let reset = std::mem::replace(&mut self.lending.tidying, Tidying::No) == Tidying::Resetting;
-        if !reset && self.lending.reset_due == Reset::No && self.has_left_overs() {
-            self.lending.reset_due = Reset::All;
+        let reset = self.lending.end_tidying() == Tidying::Resetting;
+        if !reset && self.lending.reset_due() == Reset::No && self.has_left_overs() {
+            self.lending.owe_reset(Reset::All);
         }
         self.leave_to_nobody(false);
         self.unpark();
-    }
-
-    /// Something is still to be done before another client may have it.
-    fn begin_tidying(&mut self, tidying: Tidying, now: Time) {
-        self.lending.tidying = tidying;
-        self.lending.since = now;
     }
 
     /// Ends the copy and the pipeline that a client has left open.
@@ -614,7 +608,7 @@ impl<S: Socket> Backend<S> {
     /// A reset query has worked. What one of the operator's own leaves, it leaves to the next
     /// client of session mode: it is asked for.
     fn was_reset(&mut self, query: &[u8]) {
-        self.lending.reset_due = Reset::No;
+        self.lending.was_reset();
         self.prepared.unnamed.taken_by_query();
         let reported = |name: &[u8]| self.session.parameters.get(name).is_some();
         let effects = Effects::of(&scan(query, ScanOptions::default()), reported);

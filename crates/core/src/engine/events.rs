@@ -75,7 +75,7 @@ impl<S: Socket> Engine<S> {
                         if written > 0 {
                             backend.gets_on(now);
                         }
-                        unread = took && backend.from_server.readable;
+                        unread = took && backend.from_server.is_unread();
                     }
                     if closing && client.has_taken_all() {
                         self.close_client(host, slot, "it has been told goodbye", now);
@@ -208,7 +208,7 @@ impl<S: Socket> Engine<S> {
                     && let Some(client) = self.clients.get_mut(slot)
                     && let Some(backend) = &mut client.backend
                 {
-                    backend.from_server.hung_up = true;
+                    backend.from_server.hangs_up();
                 }
                 if ready.readable || ready.hangup {
                     self.read_backend(host, slot, now);
@@ -216,7 +216,9 @@ impl<S: Socket> Engine<S> {
             }
             Holder::Engine(backend) => {
                 let unsent = !backend.to_server.is_empty();
-                backend.from_server.hung_up |= ready.hangup;
+                if ready.hangup {
+                    backend.from_server.hangs_up();
+                }
                 if ready.writable && backend.to_server.flush(&mut backend.socket).is_err() {
                     if let Holder::Engine(backend) =
                         std::mem::replace(&mut resident.holder, Holder::Pool)
@@ -246,9 +248,10 @@ impl<S: Socket> Engine<S> {
         let Some(mut backend) = pool.lock().take_idle_as_lent(id, self.id) else {
             return; // another loop has just taken it, and looks itself
         };
-        backend.lending.since = now;
-        backend.from_server.hung_up |= ready.hangup;
-        backend.lending.tidying = Tidying::Draining;
+        if ready.hangup {
+            backend.from_server.hangs_up();
+        }
+        backend.lending.begin_tidying(Tidying::Draining, now);
         resident.holder = Holder::Engine(backend);
         self.read_tidied(host, place, now);
     }
@@ -635,7 +638,7 @@ impl<S: Socket> Engine<S> {
                     if is_sent_again || (client.held && client.has_next_message()) {
                         client.pending_session().cancel_follows = true;
                     }
-                } else if backend.lending.cancels_in_flight == 0 {
+                } else if backend.lending.cancels_in_flight() == 0 {
                     // (One request at a time has all the effect that there can be.)
                     backend.cancel_what_was_sent(host, self.id);
                 }
@@ -718,7 +721,7 @@ impl<S: Socket> Engine<S> {
             Holder::Pool | Holder::Listener(_) => None,
         };
         if let Some(backend) = backend {
-            backend.lending.spoiled.get_or_insert("a cancel request for it is unanswered");
+            backend.lending.spoil("a cancel request for it is unanswered");
         }
     }
 
@@ -730,9 +733,7 @@ impl<S: Socket> Engine<S> {
                 if let Some(client) = self.clients.get_mut(slot)
                     && let Some(backend) = &mut client.backend
                 {
-                    backend.lending.cancels_in_flight =
-                        backend.lending.cancels_in_flight.saturating_sub(1);
-                    if backend.lending.cancels_in_flight == 0 {
+                    if backend.lending.cancel_done() {
                         let held = client.held;
                         self.settle_channels_after_cancel(host, slot, now);
                         self.ask_behind_cancel(host, slot, now);
@@ -743,9 +744,7 @@ impl<S: Socket> Engine<S> {
                 }
             }
             Holder::Engine(backend) => {
-                backend.lending.cancels_in_flight =
-                    backend.lending.cancels_in_flight.saturating_sub(1);
-                if backend.lending.cancels_in_flight == 0
+                if backend.lending.cancel_done()
                     && let Holder::Engine(backend) =
                         std::mem::replace(&mut resident.holder, Holder::Pool)
                 {
@@ -799,7 +798,7 @@ impl<S: Socket> Engine<S> {
                 pinned_since: client
                     .backend
                     .as_ref()
-                    .and_then(|backend| Some(backend.lending.pinned.as_ref()?.since)),
+                    .and_then(|backend| Some(backend.lending.pinned()?.since)),
                 channels: client.channel_count(),
                 statements: client.statements.as_ref().map_or(0, |names| names.names().standing()),
                 process: self.process_of(slot),
@@ -841,8 +840,8 @@ impl<S: Socket> Backend<S> {
             id: self.id(),
             pool: self.pool.id,
             local: None,
-            cancels: self.lending.cancels_in_flight,
-            cancel_waits: self.lending.cancel_due.is_some(),
+            cancels: self.lending.cancels_in_flight(),
+            cancel_waits: self.lending.cancel_due().is_some(),
             epoch: self.epoch(),
             database: self.pool.database.clone(),
             user: self.pool.user.clone(),
@@ -850,13 +849,13 @@ impl<S: Socket> Backend<S> {
             server: self.server(),
             process: self.process(),
             connected: self.opened(),
-            parked: self.lending.parked,
+            parked: self.lending.is_parked(),
             client,
             client_process: 0,
             statements: self.prepared.statements.len(),
             application_name: self.application_name(),
             encrypted: self.socket.is_encrypted(),
-            kept_in: self.from_server.input.len(),
+            kept_in: self.from_server.kept().len(),
             kept_out: self.to_server.len(),
         }
     }

@@ -543,7 +543,7 @@ impl<S: Socket> Engine<S> {
         let Some(mut backend) = client.backend.take() else { return Ok(()) };
         client.held = false;
         // Whoever has had its query cancelled must not lose the next one to the signal.
-        let cancelled = backend.lending.cancels_in_flight > 0 && backend.requests.is_empty();
+        let cancelled = backend.lending.cancels_in_flight() > 0 && backend.requests.is_empty();
         let asking = backend.is_asking();
         if backend.requests.is_full() || cancelled || asking {
             client.held = cancelled || asking;
@@ -714,7 +714,8 @@ fn skip_to_sync<S: Socket>(
     {
         return Ok(());
     }
-    let status = client.backend.as_ref().map_or(TransactionStatus::Idle, |b| b.from_server.status);
+    let status =
+        client.backend.as_ref().map_or(TransactionStatus::Idle, |b| b.from_server.status());
     let mut answer = client.take_untold();
     build::ready_for_query(&mut answer, status);
     client.reply(&answer);

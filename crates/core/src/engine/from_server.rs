@@ -127,7 +127,7 @@ impl<S: Socket> Relay<'_, S> {
                 }
             }
         }
-        if relayed.broken.is_none() && self.backend.from_server.receiving_rest == 0 {
+        if relayed.broken.is_none() && !self.backend.from_server.is_in_mid_message() {
             // Nothing more may come from the server before the client has seen them.
             self.give_own_answers(&mut run, at);
         }
@@ -157,10 +157,8 @@ impl<S: Socket> Relay<'_, S> {
         relayed: &mut Relayed,
     ) -> Result<usize, &'static str> {
         let rest = &self.bytes[at..];
-        if self.backend.from_server.receiving_rest > 0 {
-            let part = self.backend.from_server.receiving_rest.min(rest.len());
-            self.backend.from_server.receiving_rest -= part;
-            return Ok(part);
+        if self.backend.from_server.is_in_mid_message() {
+            return Ok(self.backend.from_server.take_of_rest(rest.len()));
         }
         let header = match frame::header(rest) {
             Framed::Short => return Ok(0),
@@ -194,7 +192,7 @@ impl<S: Socket> Relay<'_, S> {
         relayed.whole = part == total;
         relayed.has_unusual = true;
         match self.message(header.kind, &rest[HEADER_BYTES..part], run, at, now, relayed)? {
-            Fate::Pass => self.backend.from_server.receiving_rest = total - part,
+            Fate::Pass => self.backend.from_server.leave_rest(total - part),
             Fate::Skip | Fate::Replace(_) if part < total => {
                 return Err("the server sent an answer of unexpected length");
             }
@@ -273,7 +271,7 @@ impl<S: Socket> Relay<'_, S> {
             end += next.total();
         }
         let part = end.min(rest.len());
-        self.backend.from_server.receiving_rest = end - part;
+        self.backend.from_server.leave_rest(end - part);
         Ok(part)
     }
 

@@ -105,7 +105,7 @@ impl<S: Socket> Engine<S> {
             };
             if let Some(backend) = backend
                 && (!backend.to_server.is_empty() || backend.socket.has_unsent())
-                && !backend.from_server.tells_of_room.replace(true)
+                && backend.from_server.tell_of_room()
             {
                 watch(&backend.socket, Token::Backend(place));
             }
@@ -155,7 +155,7 @@ impl<S: Socket> Engine<S> {
                         Duration::ZERO => limits::TIDY_MAX, // no wait is without an end
                         wait => wait,
                     };
-                    if now.since(backend.lending.since) >= wait {
+                    if now.since(backend.lending.since()) >= wait {
                         untidy.push(place);
                     }
                 }
@@ -173,7 +173,7 @@ impl<S: Socket> Engine<S> {
                         && client
                             .backend
                             .as_ref()
-                            .is_some_and(|backend| backend.lending.pinned.is_none())
+                            .is_some_and(|backend| backend.lending.pinned().is_none())
                     {
                         uncounted.push(*slot);
                     }
@@ -341,29 +341,30 @@ impl<S: Socket> Engine<S> {
                     consider(limit(Overdue::Query, settings.query_timeout, client.since));
                 } else if client.held {
                     // It is not idle: its message waits here, or its answer.
-                } else if backend.from_server.status != TransactionStatus::Idle
+                } else if backend.from_server.status() != TransactionStatus::Idle
                     || backend.requests.is_in_pipeline()
                 {
                     consider(limit(
                         Overdue::IdleInTransaction,
                         settings.idle_transaction_timeout,
-                        backend.lending.since,
+                        backend.lending.since(),
                     ));
                 } else {
                     consider(limit(
                         Overdue::Idle,
                         settings.client_idle_timeout,
-                        backend.lending.since,
+                        backend.lending.since(),
                     ));
                     if !client.is_session_mode() && !client.pins.is_empty() {
                         consider(limit(
                             Overdue::Pinned,
                             settings.pin_timeout,
-                            backend.lending.since,
+                            backend.lending.since(),
                         ));
                     }
                 }
-                if backend.from_server.status != TransactionStatus::Idle || !backend.is_at_rest() {
+                if backend.from_server.status() != TransactionStatus::Idle || !backend.is_at_rest()
+                {
                     consider(limit(
                         Overdue::Transaction,
                         settings.transaction_timeout,
@@ -518,14 +519,12 @@ impl<S: Socket> Client<S> {
         let held = self.held;
         let Some(backend) = self.backend.as_mut() else { return false };
         let sits_idle = !held
-            && (kept || backend.from_server.status != TransactionStatus::Idle)
+            && (kept || backend.from_server.status() != TransactionStatus::Idle)
             && backend.requests.is_empty()
             && !backend.requests.is_in_pipeline()
-            && now.micros_since(backend.lending.since) >= PARK_AFTER_US;
-        let stalls = stands_still && now.since(backend.lending.progress) >= PARK_STALLED_AFTER;
-        let idle = !backend.lending.parked && (sits_idle || stalls);
-        backend.lending.parked |= idle;
-        idle
+            && now.micros_since(backend.lending.since()) >= PARK_AFTER_US;
+        let stalls = stands_still && now.since(backend.lending.progress()) >= PARK_STALLED_AFTER;
+        (sits_idle || stalls) && backend.lending.park()
     }
 
     /// Whether it sits idle on a backend that it keeps between transactions, and that no longer is what the
@@ -566,24 +565,24 @@ impl<S: Socket> Client<S> {
         let stalled = (pools
             && !leaving
             && self.leaves_answers_unread()
-            && is_over(write, backend.lending.progress))
-            || ((leaving || half_sent) && is_over(read, backend.lending.progress))
+            && is_over(write, backend.lending.progress()))
+            || ((leaving || half_sent) && is_over(read, backend.lending.progress()))
             || (half_sent && !read.is_zero() && backend.to_server.crawls(read, now));
-        stalled.then_some(backend.lending.progress)
+        stalled.then_some(backend.lending.progress())
     }
 }
 
 impl<S: Socket> Backend<S> {
     /// Its client has taken or sent something.
     pub(super) fn gets_on(&mut self, now: Time) {
-        self.lending.progress = now;
+        self.lending.gets_on(now);
         self.unpark();
     }
 
     /// It is at work again, or its client's no more: it counts against the pool's size.
     #[inline]
     pub(super) fn unpark(&mut self) {
-        if std::mem::take(&mut self.lending.parked) {
+        if self.lending.unpark() {
             self.pool.lock().unpark();
         }
     }

@@ -55,21 +55,24 @@ impl<S: Socket> Engine<S> {
         let bounded = client.keeps_to_ask();
         let Some(backend) = &mut client.backend else { return false };
         if bounded {
-            backend.lending.pinned = None; // not for long: it does not count
+            backend.lending.unpin(); // not for long: it does not count
             return false;
         }
         let weighed =
-            backend.lending.cancels_in_flight == 0 && !backend.requests.has_syncs_in_doubt();
+            backend.lending.cancels_in_flight() == 0 && !backend.requests.has_syncs_in_doubt();
         if !backend.is_at_rest() || !weighed {
             return false;
         }
-        if let Some(pinned) = &mut backend.lending.pinned {
+        if let Some(pinned) = backend.lending.pinned_mut() {
             pinned.question(false);
             return false;
         }
         let max = self.pools[client.pool as usize].settings.max_pinned;
-        backend.lending.pinned = backend.pool.pins.pin(max, now).map(Box::new);
-        if backend.lending.pinned.is_some() || (!again && backend.pool.pins.has_in_question()) {
+        if let Some(pinned) = backend.pool.pins.pin(max, now) {
+            backend.lending.pin(pinned);
+            return false;
+        }
+        if !again && backend.pool.pins.has_in_question() {
             return false;
         }
         if client.pins == PartSet::of(&[Part::SequenceValue]) {

@@ -182,7 +182,7 @@ impl<S: Socket> Backend<S> {
     pub(super) fn is_plain(&self) -> bool {
         self.requests.is_plain()
             && !self.to_server.is_open()
-            && self.lending.cancels_in_flight == 0
+            && self.lending.cancels_in_flight() == 0
             && !self.owner.shared
             && !self.session.applying
             && !self.known.at_stake.has_parsed()
@@ -230,7 +230,7 @@ impl<S: Socket> Backend<S> {
         now: Time,
     ) -> Result<Passed, Halt> {
         let may_run = matches!(
-            self.from_server.status,
+            self.from_server.status(),
             TransactionStatus::Idle | TransactionStatus::InTransaction
         );
         if !may_run || !self.is_plain() || !self.session.applied.is_shared_with(&client.desired) {
@@ -290,7 +290,7 @@ impl<S: Socket> Backend<S> {
         client.since = now;
         self.unpark();
         self.ahead.end();
-        if self.from_server.status == TransactionStatus::Idle {
+        if self.from_server.status() == TransactionStatus::Idle {
             client.transaction_since = now;
         }
     }
@@ -308,7 +308,7 @@ impl<S: Socket> Backend<S> {
         let Some(since) = self.bind_as_it_is(named) else { return Ok(false) };
         let ClientStatement { statement, seen, serial, .. } = named;
         self.begin_plain(client, now);
-        if self.from_server.status == TransactionStatus::Idle {
+        if self.from_server.status() == TransactionStatus::Idle {
             self.prepared.replay.begin_whole(pipeline.bytes, *serial);
         }
         seen.binds(statement.id, since);
@@ -371,7 +371,7 @@ impl<S: Socket> Relay<'_, S> {
             || backend.known.session_report.is_some()
             || backend.session.within.is_some()
             || backend.known.unverified.is_some()
-            || backend.lending.vacancy.is_some()
+            || backend.lending.holds_vacancy()
             || backend.known.drawn.has_last()
             || !backend.prepared.replay.is_idle()
             || !backend.known.at_stake.is_nothing()
@@ -380,9 +380,8 @@ impl<S: Socket> Relay<'_, S> {
             return false;
         }
         backend.requests.complete_one_end();
-        backend.from_server.status = status;
-        backend.from_server.new_reports = 0;
-        backend.lending.since = now;
+        backend.from_server.is_ready(status);
+        backend.lending.rests(now);
         relayed.queries += 1;
         if status == TransactionStatus::Idle {
             let backend = &mut *self.backend;
@@ -390,7 +389,7 @@ impl<S: Socket> Relay<'_, S> {
             backend.session.rereading = false;
             backend.session.unseen_path = false;
             backend.prepared.retries_sql = true; // a table may be there now
-            backend.lending.transactions += 1;
+            backend.lending.transaction_ended();
             relayed.transactions += 1;
         }
         true

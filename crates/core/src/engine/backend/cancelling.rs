@@ -20,13 +20,13 @@ impl<S: Socket> Backend<S> {
 
     /// The same of what is about to be written: a server that has not got it ignores the signal.
     pub(in crate::engine) fn cancel_what_is_being_sent(&mut self) {
-        self.lending.cancel_due = Some(self.requests.next_pipeline());
+        self.lending.cancel_before(self.requests.next_pipeline());
     }
 
     /// Sends the cancel request that is due, if it can be sent now.
     #[inline]
     pub(in crate::engine) fn cancel_if_due<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
-        if let Some(end) = self.lending.cancel_due {
+        if let Some(end) = self.lending.cancel_due() {
             self.cancel_when_safe(host, reply_to, end);
         }
     }
@@ -36,11 +36,11 @@ impl<S: Socket> Backend<S> {
     fn cancel_when_safe<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId, end: u64) {
         let ours = self.requests.has_injected_query()
             || (self.requests.contains(Request::InjectedSync)
-                && self.lending.tidying == Tidying::No);
+                && self.lending.tidying() == Tidying::No);
         if ours {
             return;
         }
-        self.lending.cancel_due = None;
+        self.lending.cancel_is_settled();
         if !self.requests.is_empty() && !self.requests.has_come_to(end) {
             self.cancel(host, reply_to);
         }
@@ -48,7 +48,7 @@ impl<S: Socket> Backend<S> {
 
     /// Has whatever the server does for this backend cancelled.
     pub(in crate::engine) fn cancel<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
-        self.lending.cancels_in_flight += 1;
+        self.lending.cancel_sent();
         host.cancel(CancelRequest {
             server: self.server(),
             process: self.process(),

@@ -1,6 +1,5 @@
 //! What a server connection is made of.
 
-use std::cell::Cell;
 use std::sync::Arc;
 
 use crate::engine::at_stake::AtStake;
@@ -18,41 +17,10 @@ use crate::engine::unverified::Unverified;
 use crate::engine::within::Within;
 use crate::ids::{BackendId, ClientId, LoopId, ServerAddressId, Slot};
 use crate::pool::backend_statements::BackendStatements;
-use crate::pool::{Basis, CustomNames, Pinned, ServerParameters};
+use crate::pool::{Basis, CustomNames, ServerParameters};
 use crate::session::scan::ScanOptions;
 use crate::session::settings::Settings;
 use crate::time::Time;
-use crate::wire::TransactionStatus;
-
-/// What a backend does between its clients.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::engine) enum Tidying {
-    /// Nothing: it serves its client.
-    No,
-    /// Its client left in the middle of something: answers are thrown away until the server has
-    /// come to an end with it.
-    Draining,
-    /// A ROLLBACK is under way.
-    RollingBack,
-    /// The reset query is under way.
-    Resetting,
-    /// A query of ours is under way after answers that may come or not: when it is answered,
-    /// they have come.
-    Fencing,
-    /// Only cancel requests are still under way.
-    AwaitingCancel,
-}
-
-/// What is to be discarded of the client before.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(in crate::engine) enum Reset {
-    /// Nothing.
-    No,
-    /// As the pool's `server_reset_query` says: the client was one of session mode.
-    AsConfigured,
-    /// Everything.
-    All,
-}
 
 /// Whether a client notifies by its backend, and others are to know by its process id that it is this client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,41 +48,6 @@ pub(in crate::engine) struct Identity {
     /// The loop that watches it.
     pub(super) home: LoopId,
     pub(super) _permit: Box<dyn std::any::Any + Send>,
-}
-
-/// What has come of the server's messages, and what may come yet.
-pub(in crate::engine) struct FromServer {
-    /// What the server said last.
-    pub(in crate::engine) status: TransactionStatus,
-    /// Start of a message from the server that is not complete yet.
-    pub(in crate::engine) input: Vec<u8>,
-    /// A message from the server is half passed on: bytes of it still to come.
-    pub(in crate::engine) receiving_rest: usize,
-    /// There may be something to read that was not read because the client is slow.
-    pub(in crate::engine) readable: bool,
-    /// The end of its stream stands after what is still to be read, and no other event comes of it.
-    pub(in crate::engine) hung_up: bool,
-    /// The server has said goodbye (FATAL, PANIC), or its connection has ended.
-    pub(in crate::engine) gone: bool,
-    /// Settings reported since the last ReadyForQuery that it had not reported before.
-    pub(in crate::engine) new_reports: u32,
-    /// Its loop is told when its socket takes bytes again.
-    pub(in crate::engine) tells_of_room: Cell<bool>,
-}
-
-impl FromServer {
-    pub(super) fn new() -> Self {
-        Self {
-            status: TransactionStatus::Idle,
-            input: Vec::new(),
-            receiving_rest: 0,
-            readable: false,
-            hung_up: false,
-            gone: false,
-            new_reports: 0,
-            tells_of_room: Cell::new(false),
-        }
-    }
 }
 
 /// The settings in force there.
@@ -180,51 +113,6 @@ impl PreparedThere {
             replay: Replay::default(),
             longer: Vec::new(),
             longer_parse: None,
-        }
-    }
-}
-
-/// What becomes of it between transactions, and since when.
-pub(in crate::engine) struct Lending {
-    pub(in crate::engine) tidying: Tidying,
-    /// It served a client with state of its own: that is discarded before it serves another.
-    pub(in crate::engine) reset_due: Reset,
-    /// What cannot be undone has happened to it: it is closed, not given back.
-    pub(in crate::engine) spoiled: Option<&'static str>,
-    pub(in crate::engine) cancels_in_flight: u32,
-    /// A cancel request goes out once no query of ours is before the client's: for what comes before this
-    /// pipeline.
-    pub(in crate::engine) cancel_due: Option<u64>,
-    pub(in crate::engine) parked: bool,
-    /// Its client keeps it between transactions, and is counted for that.
-    pub(in crate::engine) pinned: Option<Box<Pinned>>,
-    /// What keeps connections from being opened to a database that a statement under way wants for
-    /// itself.
-    pub(in crate::engine) vacancy: Option<crate::engine::vacancy::Hold>,
-    /// When it became idle in a transaction, or `tidying` began.
-    pub(in crate::engine) since: Time,
-    /// When its client last took or sent a byte.
-    pub(in crate::engine) progress: Time,
-    /// How long its client waited for it before this transaction, in microseconds.
-    pub(in crate::engine) waited_us: u64,
-    pub(in crate::engine) transactions: u64,
-}
-
-impl Lending {
-    pub(super) fn new(opened: Time) -> Self {
-        Self {
-            tidying: Tidying::No,
-            reset_due: Reset::No,
-            spoiled: None,
-            cancels_in_flight: 0,
-            cancel_due: None,
-            parked: false,
-            pinned: None,
-            vacancy: None,
-            since: opened,
-            progress: opened,
-            waited_us: 0,
-            transactions: 0,
         }
     }
 }

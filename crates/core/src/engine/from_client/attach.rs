@@ -89,8 +89,7 @@ impl<S: Socket> Engine<S> {
         }
         backend.learn_functions();
         let Some(client) = self.clients.get_mut(slot) else { return Err("its client is gone") };
-        backend.lending.progress = now;
-        backend.lending.since = now;
+        backend.lending.begin(now);
         // (If users share it, it has other values once it has been handed over.)
         let own = backend.is_handed_to(id);
         if own {
@@ -115,7 +114,7 @@ impl<S: Socket> Engine<S> {
         let place =
             self.resident.insert_with(|_| super::super::table::Resident { id, pool, holder });
         backend.move_to(self.id, place);
-        backend.from_server.tells_of_room.set(false);
+        backend.from_server.tell_of_no_room();
         if host.watch(&backend.socket, Token::Backend(place)).is_err() {
             return Err("its connection could not be watched");
         }

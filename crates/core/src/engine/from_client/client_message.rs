@@ -136,10 +136,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.backend.requests.is_in_pipeline() {
             return Ok(());
         }
-        if self.backend.from_server.status == TransactionStatus::Idle {
+        if self.backend.from_server.status() == TransactionStatus::Idle {
             self.client.transaction_since = now;
         }
-        if self.backend.from_server.status == TransactionStatus::Failed || self.client.exclusive {
+        if self.backend.from_server.status() == TransactionStatus::Failed || self.client.exclusive {
             return Ok(());
         }
         if self.backend.must_lift_for(&self.client.desired) && !self.client.is_session_mode() {
@@ -159,7 +159,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         self.open_sql_statements()?;
         self.open_sequences()?;
-        if self.backend.from_server.status == TransactionStatus::Idle
+        if self.backend.from_server.status() == TransactionStatus::Idle
             && self.client.has_looked_at_channels()
         {
             self.passage.cut(self.backend)?;
@@ -504,10 +504,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             // It may be ignored, and then takes nothing away.
             self.backend.prepared.unnamed.changes_in(self.backend.requests.pipeline() - 1);
             if self.backend.is_left_started_by_mixed_pipelines() {
-                self.backend
-                    .lending
-                    .spoiled
-                    .get_or_insert("a simple query stood in its client's pipeline");
+                self.backend.lending.spoil("a simple query stood in its client's pipeline");
             }
         }
         if !is_ignored {
@@ -545,7 +542,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if effects.unusual.is_some() {
             // By itself, it only warns: with more after it, it would not.
             let warns = findings.as_ref().is_some_and(sets_a_local_default)
-                && self.backend.from_server.status == TransactionStatus::Idle
+                && self.backend.from_server.status() == TransactionStatus::Idle
                 && !self.backend.requests.is_in_pipeline();
             if let Some(findings) = findings.filter(|_| !warns)
                 && let Some(all) = restore::insertions(&findings, &self.client.record.start)
@@ -702,17 +699,17 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     fn answer_deallocate(&mut self, deallocated: &Deallocated) -> Result<bool, Halt> {
         if self.backend.requests.owes_client()
             || self.backend.requests.is_in_pipeline()
-            || self.backend.from_server.status == TransactionStatus::Failed
+            || self.backend.from_server.status() == TransactionStatus::Failed
         {
             return Ok(false);
         }
-        self.client.deallocate(deallocated, self.backend.from_server.status);
+        self.client.deallocate(deallocated, self.backend.from_server.status());
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
         // As any simple query it takes the unnamed statement away, which here the server alone knows, and
         // the unnamed portal, which outlasts its pipeline in a transaction block.
         let native = self.client.pins.contains(Part::UnnamedStatement);
-        let in_block = self.backend.from_server.status == TransactionStatus::InTransaction;
+        let in_block = self.backend.from_server.status() == TransactionStatus::InTransaction;
         if native {
             build::close_statement(&mut self.passage.out, b"");
             self.backend.request(Request::Injected);

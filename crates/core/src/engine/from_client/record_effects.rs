@@ -101,7 +101,7 @@ impl<S: Socket> Client<S> {
     fn record_pins(&mut self, backend: &mut Backend<S>, effects: &Effects) {
         if !effects.pins.is_empty() && backend.is_classic() {
             // Lost when the transaction ends, and no other client finds it.
-            backend.lending.reset_due = Reset::All;
+            backend.lending.owe_reset(Reset::All);
             if backend.known.session_report.is_none() && effects.leaves_what_stays() {
                 backend.spoil_for_good();
             }

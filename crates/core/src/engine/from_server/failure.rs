@@ -54,10 +54,7 @@ impl<S: Socket> Relay<'_, S> {
             | Request::InjectedLift
             | Request::InjectedRollback
             | Request::InjectedSettings { .. } => {
-                self.backend
-                    .lending
-                    .spoiled
-                    .get_or_insert("a session's settings could not be applied");
+                self.backend.lending.spoil("a session's settings could not be applied");
                 self.part_for_failed_query(
                     "the session's settings could not be restored on another server connection",
                     body,
@@ -78,13 +75,10 @@ impl<S: Socket> Relay<'_, S> {
             Request::HandOver => self.backend.hand_over_refused(body),
             Request::TellIdentity => {
                 // The function is gone, or may not be called any more.
-                self.backend.lending.spoiled.get_or_insert("it could not be told whose it is");
+                self.backend.lending.spoil("it could not be told whose it is");
             }
             Request::InjectedPrepare if self.backend.leaves_anothers_statement(body) => {
-                self.backend
-                    .lending
-                    .spoiled
-                    .get_or_insert("it may have another session's statement");
+                self.backend.lending.spoil("it may have another session's statement");
                 self.part_for_failed_query(
                     "a prepared statement of another session could not be deallocated",
                     body,
@@ -327,7 +321,7 @@ impl<S: Socket> Backend<S> {
     /// be answered yet, for it would be one too many.
     pub(in crate::engine) fn owes_failed_pipeline_a_sync(&self, pinned: bool) -> bool {
         !pinned
-            && self.from_server.status == TransactionStatus::Idle
+            && self.from_server.status() == TransactionStatus::Idle
             && !self.requests.has_syncs_in_doubt()
     }
 }

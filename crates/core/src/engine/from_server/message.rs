@@ -45,7 +45,7 @@ impl<S: Socket> Relay<'_, S> {
         if message == kind::ERROR {
             if is_fatal(body) {
                 // Whatever it answers, it is the last that the client hears.
-                self.backend.from_server.gone = true;
+                self.backend.from_server.goes();
                 return Ok(Fate::Pass);
             }
             let fate = self.error(owed, body, relayed)?;
@@ -139,14 +139,14 @@ impl<S: Socket> Relay<'_, S> {
     /// A message while nothing is outstanding.
     fn out_of_the_blue(&mut self, message: u8, body: &[u8]) -> Result<Fate, &'static str> {
         if message == kind::ERROR && is_fatal(body) {
-            self.backend.from_server.gone = true; // the connection ends
+            self.backend.from_server.goes(); // the connection ends
             return Ok(Fate::Pass);
         }
         if message == kind::READY_FOR_QUERY && self.backend.requests.take_ready_in_doubt() {
             if let [status] = body
                 && let Some(status) = TransactionStatus::from_byte(*status)
             {
-                self.backend.from_server.status = status;
+                self.backend.from_server.is_ready(status);
             }
             return Ok(Fate::Pass);
         }

@@ -38,7 +38,7 @@ impl<S: Socket> PoolView<S> {
                 let duration_us = now.micros_since(client.transaction_since);
                 stats.transaction.record(duration_us);
                 client.transaction_since = now;
-                let wait_us = std::mem::take(&mut backend.lending.waited_us);
+                let wait_us = backend.lending.take_waited_us();
                 let slow = self.settings.log_min_duration;
                 if !slow.is_zero() && Duration::from_micros(wait_us + duration_us) >= slow {
                     host.event(Event::SlowTransaction {
@@ -83,10 +83,10 @@ impl<S: Socket> Engine<S> {
             && let Some(backend) = &mut client.backend
         {
             if !self.again.may_read(Token::Backend(backend.place())) {
-                backend.from_server.readable = true;
+                backend.from_server.leave_unread(true);
                 break;
             }
-            let kept = backend.from_server.input.len();
+            let kept = backend.from_server.kept().len();
             let mut buffer = self.take_buffer(kept);
             let more = self.read_backend_once(host, slot, &mut buffer, &mut out, now);
             self.put_buffer(buffer);
@@ -130,14 +130,14 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return false };
         let Some(mut backend) = client.backend.take() else { return false };
         if client.output.len() > limits::OUTPUT_HIGH_BYTES {
-            backend.from_server.readable = true;
+            backend.from_server.leave_unread(true);
             client.backend = Some(backend);
             return false;
         }
         let filled = match read_into(&mut backend, buffer) {
             Read::Bytes(filled) => filled,
             Read::Nothing => {
-                backend.from_server.readable = false;
+                backend.from_server.leave_unread(false);
                 client.backend = Some(backend);
                 return false;
             }
@@ -147,11 +147,11 @@ impl<S: Socket> Engine<S> {
                 return false;
             }
         };
-        let read = filled - backend.from_server.input.len();
-        backend.from_server.input.clear();
+        let read = filled - backend.from_server.kept().len();
+        backend.from_server.forget_kept();
         // A short read says that there are no more bytes, not that the end is not after them.
-        let drained = filled < buffer.len() && !backend.from_server.hung_up;
-        backend.from_server.readable = !drained;
+        let drained = filled < buffer.len() && !backend.from_server.has_hung_up();
+        backend.from_server.leave_unread(!drained);
         out.clear();
         let was_full = backend.requests.is_full() || client.held;
         let pool = client.pool;
@@ -166,7 +166,7 @@ impl<S: Socket> Engine<S> {
             has_plain_lane: self.has_plain_lane,
         }
         .run(now);
-        backend.from_server.input.extend_from_slice(&buffer[relayed.consumed..filled]);
+        backend.from_server.keep(&buffer[relayed.consumed..filled]);
         let view = &self.pools[pool as usize];
         view.pool.stats.of(self.id).sent.add(read as u64);
         view.count(host, ClientId { home: self.id, slot }, client, &mut backend, &relayed, now);
@@ -198,7 +198,7 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return false };
         let quiet = backend.requests.is_empty();
         if quiet {
-            backend.lending.since = now;
+            backend.lending.rests(now);
         }
         backend.cancel_if_due(host, self.id);
         let goes_on = relayed.broken.is_none() && relayed.goodbye.is_none();
@@ -349,7 +349,7 @@ impl<S: Socket> Engine<S> {
             return;
         };
         // What its client has not been given comes first.
-        let kept = std::mem::take(&mut backend.from_server.input);
+        let kept = backend.from_server.take_kept();
         let mut relayed = relay_to_nobody(&mut backend, &kept, now);
         let mut unread = false;
         while relayed.is_ok() {
@@ -357,7 +357,7 @@ impl<S: Socket> Engine<S> {
                 unread = true;
                 break;
             }
-            let mut buffer = self.take_buffer(backend.from_server.input.len());
+            let mut buffer = self.take_buffer(backend.from_server.kept().len());
             let read = read_into(&mut backend, &mut buffer);
             if let Read::Bytes(filled) = read {
                 relayed = relay_to_nobody(&mut backend, &buffer[..filled], now);
@@ -367,7 +367,7 @@ impl<S: Socket> Engine<S> {
                 Read::Bytes(_) => {}
                 Read::Nothing => break,
                 Read::Ended => {
-                    backend.from_server.gone = true;
+                    backend.from_server.goes();
                     relayed = Err("server closed the connection");
                 }
             }
@@ -376,7 +376,7 @@ impl<S: Socket> Engine<S> {
             self.close_backend(host, backend, reason, now);
             return;
         }
-        backend.from_server.readable = unread;
+        backend.from_server.leave_unread(unread);
         backend.cancel_if_due(host, self.id);
         if backend.requests.is_copying_in() && backend.fail_copy().is_err() {
             self.close_backend(host, backend, "server closed the connection", now);
@@ -418,8 +418,8 @@ enum Read {
 
 /// Puts what was kept of a backend's bytes into a buffer, and reads more after it.
 fn read_into<S: Socket>(backend: &mut Backend<S>, buffer: &mut [u8]) -> Read {
-    let kept = backend.from_server.input.len();
-    buffer[..kept].copy_from_slice(&backend.from_server.input);
+    let kept = backend.from_server.kept().len();
+    buffer[..kept].copy_from_slice(backend.from_server.kept());
     loop {
         match backend.socket.read(&mut buffer[kept..]) {
             Ok(read) if read > 0 => return Read::Bytes(kept + read),
@@ -447,8 +447,7 @@ fn relay_to_nobody<S: Socket>(
         has_plain_lane: false,
     }
     .run(now);
-    backend.from_server.input.clear();
-    backend.from_server.input.extend_from_slice(&bytes[relayed.consumed..]);
+    backend.from_server.keep(&bytes[relayed.consumed..]);
     match relayed.broken {
         Some(reason) => Err(reason),
         None if relayed.injected_query_failed => Err("it could not be tidied"),

@@ -45,7 +45,7 @@ impl<S: Socket> Relay<'_, S> {
             && backend.session.parameters.get(name).is_some_and(|before| before != value)
         {
             // It has been promoted: it may no longer be what `target_session_attrs` asks for.
-            backend.lending.spoiled.get_or_insert("the server's role has changed");
+            backend.lending.spoil("the server's role has changed");
         }
         if fixed || backend.requests.is_empty() {
             // Nobody asked: the server's own value has changed (a reload, a promotion).
@@ -85,8 +85,7 @@ impl<S: Socket> Relay<'_, S> {
             && backend.session.applied.get(name).is_none()
         {
             // Each new one costs as much as there are: no server has so many.
-            backend.from_server.new_reports += 1;
-            if backend.from_server.new_reports > NEW_REPORTS_MAX {
+            if backend.from_server.reports_one_more() > NEW_REPORTS_MAX {
                 return Err("the server reported too many settings that it had not at the start");
             }
         }

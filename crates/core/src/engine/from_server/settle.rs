@@ -48,8 +48,7 @@ impl<S: Socket> Relay<'_, S> {
             }
         }
         self.backend.requests.complete_with_ready();
-        self.backend.from_server.status = status;
-        self.backend.from_server.new_reports = 0;
+        self.backend.from_server.is_ready(status);
         let ends_pipeline = owed.ends_ignoring();
         let unsaid = if ends_pipeline { self.backend.unsaid_within() } else { Vec::new() };
         let reverted = ends_pipeline && self.backend.settle_within();
@@ -115,7 +114,7 @@ impl<S: Socket> Relay<'_, S> {
     /// The ROLLBACK has worked that went before the Query that waits.
     fn rolled_back_ahead(&mut self) {
         self.backend.prepared.retries_sql = true;
-        self.backend.lending.transactions += 1;
+        self.backend.lending.transaction_ended();
         if let Some(client) = &mut self.client {
             client.desired = self.backend.session.applied.clone();
             client.pending_session().portals.clear();
@@ -125,10 +124,10 @@ impl<S: Socket> Relay<'_, S> {
     /// Closes the server connection's own books, and those of its pool.
     fn close_books(&mut self, owed: Request, now: Time, relayed: &mut Relayed) {
         let backend = &mut *self.backend;
-        let is_idle = backend.from_server.status == TransactionStatus::Idle;
+        let is_idle = backend.from_server.status() == TransactionStatus::Idle;
         if backend.requests.is_empty() {
-            backend.lending.since = now;
-            backend.lending.vacancy = None;
+            backend.lending.rests(now);
+            backend.lending.end_vacancy();
             if is_idle && !backend.requests.is_in_pipeline() {
                 backend.session.rereading = false;
                 backend.session.unseen_path = false;
@@ -137,7 +136,7 @@ impl<S: Socket> Relay<'_, S> {
         relayed.queries += 1;
         if is_idle {
             backend.prepared.retries_sql = true; // a table may be there now
-            backend.lending.transactions += 1;
+            backend.lending.transaction_ended();
             relayed.transactions += 1;
             let changed = backend.known.at_stake.settle(!backend.requests.is_empty());
             relayed.start_values_changed |= changed.start_values;
@@ -170,7 +169,7 @@ impl<S: Socket> Relay<'_, S> {
         let alone = client.is_session_mode() || client.exclusive;
         if !alone && (reverted || !self.backend.has_fresh_report()) && self.backend.disagrees() {
             relayed.settings_mismatch = true;
-            self.backend.lending.spoiled.get_or_insert(MISMATCH);
+            self.backend.lending.spoil(MISMATCH);
             if client.is_pinned() {
                 return Err(MISMATCH);
             }
@@ -182,7 +181,7 @@ impl<S: Socket> Relay<'_, S> {
     fn give_ready(&mut self, relayed: &mut Relayed) -> Fate {
         let Some(client) = &self.client else { return Fate::Skip };
         if client.mode == PoolMode::Statement
-            && self.backend.from_server.status != TransactionStatus::Idle
+            && self.backend.from_server.status() != TransactionStatus::Idle
         {
             let error = ClientError::fatal(
                 SqlState::FEATURE_NOT_SUPPORTED,
@@ -226,7 +225,8 @@ fn close_session_books<S: Socket>(
     backend: &mut Backend<S>,
     ended: Ended,
 ) -> Vec<u8> {
-    if backend.from_server.status == TransactionStatus::Idle && !backend.requests.is_in_pipeline() {
+    if backend.from_server.status() == TransactionStatus::Idle && !backend.requests.is_in_pipeline()
+    {
         // Portals end with their transaction.
         if backend.requests.is_empty()
             && let Some(extra) = &mut client.pending_session

@@ -159,7 +159,7 @@ impl<S: Socket> Backend<S> {
             SqlState::INSUFFICIENT_PRIVILEGE, // no CONNECT, a superuser
         ];
         if !expected.contains(&code) {
-            self.lending.spoiled.get_or_insert("it could not be handed over to a client");
+            self.lending.spoil("it could not be handed over to a client");
         }
         let message = words(b'M').unwrap_or_else(|| "the server gave no reason".to_owned());
         let mut error = ClientError::fatal(code, message);
@@ -172,7 +172,7 @@ impl<S: Socket> Backend<S> {
     /// A hand-over has come to its end. `Err`: whose session it is cannot be told.
     pub(in crate::engine) fn hand_over_ended(&mut self) -> Result<Outcome, &'static str> {
         const ODD: &str = "the server did not do what a hand-over asks for";
-        let idle = self.from_server.status == TransactionStatus::Idle;
+        let idle = self.from_server.status() == TransactionStatus::Idle;
         let Some(hand_over) = &mut self.owner.hand_over else { return Err(ODD) };
         let Some(under_way) = hand_over.under_way.take() else { return Err(ODD) };
         if let Some(error) = under_way.refused {

@@ -69,7 +69,7 @@ impl<S: Socket> Engine<S> {
         client.settle();
         let mut lost = false;
         if let Some(mut backend) = client.backend.take() {
-            backend.lending.since = now;
+            backend.lending.rests(now);
             let done = match backend.is_at_rest() {
                 true => client.can_give_back(&mut backend),
                 false => Ok(false),

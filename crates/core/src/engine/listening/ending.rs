@@ -65,7 +65,7 @@ impl<S: Socket> Engine<S> {
     /// Finds out what has become of its channels; its answer is held back.
     fn settle_channels<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let cancelled = client.backend.as_ref().is_some_and(|b| b.lending.cancels_in_flight > 0);
+        let cancelled = client.backend.as_ref().is_some_and(|b| b.lending.cancels_in_flight() > 0);
         let keeps_natively = client.pins.contains(Part::Listen);
         // Its statements are the server's alone, and a query of ours would take the unnamed one away.
         let by_name = client.pins.contains(Part::UnnamedStatement)

@@ -81,7 +81,7 @@ impl<S: Socket> Client<S> {
 
     /// Appends what has its channels listened on by its backend, where that is possible now.
     pub(in crate::engine) fn show_channels(&mut self, backend: &mut Backend<S>, out: &mut Vec<u8>) {
-        let at_rest = backend.from_server.status == TransactionStatus::Idle
+        let at_rest = backend.from_server.status() == TransactionStatus::Idle
             && !backend.requests.is_in_pipeline()
             && !backend.requests.owes_client();
         let standby = backend.session.parameters.get(b"in_hot_standby") == Some(b"on");
@@ -124,7 +124,7 @@ impl<S: Socket> Client<S> {
         if listening.shown || listening.channels.is_empty() || self.pins.contains(Part::Listen) {
             return None;
         }
-        let same_transaction = backend.from_server.status == TransactionStatus::InTransaction
+        let same_transaction = backend.from_server.status() == TransactionStatus::InTransaction
             && !backend.requests.owes_client_ready()
             && !listening.executed;
         let changes = effects.listens() || effects.unusual.as_ref().is_some_and(|u| u.unlistens());

@@ -272,7 +272,7 @@ impl<S: Socket> Engine<S> {
                 if stage != Stage::AtRest
                     && let Some(backend) = &mut client.backend
                 {
-                    backend.lending.reset_due = Reset::All; // it may listen yet
+                    backend.lending.owe_reset(Reset::All); // it may listen yet
                 }
                 // Whoever listens from now on is the first again.
                 let ask = self.change_channels(slot, &BTreeSet::new());

@@ -96,7 +96,7 @@ impl<S: Socket> Client<S> {
             DiscardAll::Done => self.discarded(backend),
         }
         // In a transaction the UNLISTEN may still be rolled back: the pin stays.
-        if reset.unlistens && !failed && backend.from_server.status == TransactionStatus::Idle {
+        if reset.unlistens && !failed && backend.from_server.status() == TransactionStatus::Idle {
             self.pins.remove(Part::Listen);
         }
         if reset.forgets_statements && !failed {

@@ -93,7 +93,7 @@ impl<S: Socket> Backend<S> {
             }
             Err(error) => {
                 self.known.session_report = None;
-                self.lending.spoiled.get_or_insert("its server reported what cannot be read");
+                self.lending.spoil("its server reported what cannot be read");
                 Err(error)
             }
         }
@@ -169,7 +169,7 @@ impl<S: Socket> Backend<S> {
     pub(in crate::engine) fn is_lent_to(&mut self, client: ClientId) {
         self.ahead.forget_outcome();
         if self.known.holder.replace(client) != Some(client) {
-            self.known.others_left = self.lending.since;
+            self.known.others_left = self.lending.since();
         }
         if let Some(exact) = &mut self.known.session_report {
             exact.holder = Some(client);
@@ -314,10 +314,7 @@ impl<S: Socket> Client<S> {
         exact.drawn_by = exact.holder.filter(|_| draws);
         if exact.report.is_cut {
             // What the text shows pins as without it, and what else there is does not end.
-            backend
-                .lending
-                .spoiled
-                .get_or_insert("its session held more than its server could report");
+            backend.lending.spoil("its session held more than its server could report");
             self.pins.insert(Part::Setting);
             backend.doubt_all();
         } else if self.is_session_mode() || self.exclusive {
@@ -351,7 +348,7 @@ impl<S: Socket> Client<S> {
                     && set.value.as_deref() != backend.session.applied.get(&set.name)
             });
         if !lost.is_empty() || sets {
-            backend.lending.reset_due = Reset::All;
+            backend.lending.owe_reset(Reset::All);
         }
     }
 

@@ -475,7 +475,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     #[cold]
     fn bring_sql_statements(&mut self) -> Result<(), Halt> {
         let wanted = self.client.sql_statements();
-        if self.backend.from_server.status != TransactionStatus::Idle
+        if self.backend.from_server.status() != TransactionStatus::Idle
             || self.backend.has_sql_of(wanted)
         {
             return Ok(());

@@ -496,7 +496,7 @@ impl World {
                 assert_eq!(client.backend.is_some(), client.state == ClientState::Active);
                 let Some(backend) = &client.backend else { continue };
                 lent += 1;
-                parked += u32::from(backend.lending.parked);
+                parked += u32::from(backend.lending.is_parked());
                 let resident =
                     engine.resident.get(backend.place()).expect("a lent one is resident");
                 assert!(matches!(resident.holder, Holder::Client(holder) if holder == slot));
@@ -505,7 +505,7 @@ impl World {
             for (_, resident) in engine.resident.iter() {
                 if let Holder::Engine(backend) = &resident.holder {
                     lent += 1;
-                    parked += u32::from(backend.lending.parked);
+                    parked += u32::from(backend.lending.is_parked());
                 }
             }
         }

@@ -100,7 +100,7 @@ impl<S: Socket> Backend<S> {
 impl<S: Socket> ClientMessage<'_, '_, S> {
     /// A query of ours goes before a client's transaction: not under a short timeout.
     pub(in crate::engine) fn lift_first(&mut self) -> Result<(), Halt> {
-        if self.backend.from_server.status != TransactionStatus::Idle
+        if self.backend.from_server.status() != TransactionStatus::Idle
             || self.client.is_session_mode()
         {
             return Ok(());

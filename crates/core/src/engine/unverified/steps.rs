@@ -36,7 +36,7 @@ impl<S: Socket> Backend<S> {
     /// These settings may have been set by what is about to be sent.
     #[cold]
     pub(in crate::engine) fn doubt_settings(&mut self, effects: &Effects) {
-        let within = self.from_server.status != TransactionStatus::Idle;
+        let within = self.from_server.status() != TransactionStatus::Idle;
         let pipeline = self.requests.pipeline();
         let doubt = self.known.unverified.get_or_insert_default();
         doubt.begin_anew_if_discarded();
@@ -109,7 +109,7 @@ impl<S: Socket> Backend<S> {
         sets: bool,
     ) {
         let doubtful =
-            self.from_server.status != TransactionStatus::Idle || self.settings_in_doubt();
+            self.from_server.status() != TransactionStatus::Idle || self.settings_in_doubt();
         // What was executed before it in its pipeline is not answered yet.
         let unknown = sets || self.session.unseen_path || self.requests.contains(Request::Execute);
         let noted = &mut self.known.unverified.get_or_insert_default().noted;
@@ -291,13 +291,13 @@ impl<S: Socket> Client<S> {
             || !others.is_empty()
             || unsettled
             || backend.requests.has_syncs_in_doubt()
-            || backend.lending.cancels_in_flight > 0
-            || backend.from_server.status != TransactionStatus::Idle
+            || backend.lending.cancels_in_flight() > 0
+            || backend.from_server.status() != TransactionStatus::Idle
         {
             return Ok(false);
         }
         let lasting = self.lasting_pins(backend);
-        let transactions = backend.lending.transactions;
+        let transactions = backend.lending.transactions();
         let (digits, in_unsafe_encoding) = (!backend.reads_raw(), backend.reads_unsafely());
         let Some(doubt) = &mut backend.known.unverified else { return Ok(false) };
         if doubt.vague || doubt.tried == Some(transactions) {
@@ -321,7 +321,7 @@ impl<S: Socket> Client<S> {
         question.write(&mut text);
         (doubt.question, doubt.answer) = (Some(question), None);
         doubt.tried = Some(transactions);
-        if let Some(pinned) = &mut backend.lending.pinned {
+        if let Some(pinned) = backend.lending.pinned_mut() {
             pinned.question(true);
         }
         let mut out = Vec::with_capacity(limits::QUESTION_BYTES);

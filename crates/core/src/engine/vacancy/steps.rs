@@ -16,12 +16,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let Some(database) = &unusual.vacates else { return Ok(()) };
         match self.client.pending_session().vacancy.take() {
             Some(Vacancy::Given(kept)) => {
-                self.backend.lending.vacancy = Some(kept);
+                self.backend.lending.hold_vacancy(kept);
                 self.client.settle();
                 return Ok(());
             }
             // In a block the server refuses it.
-            None if self.backend.from_server.status != TransactionStatus::Idle => {
+            None if self.backend.from_server.status() != TransactionStatus::Idle => {
                 self.client.settle();
                 return Ok(());
             }

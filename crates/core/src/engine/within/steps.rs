@@ -89,7 +89,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             && !client.is_session_mode()
             && client.pending_session.is_none()
             && !backend.shares_nothing()
-            && backend.from_server.status == TransactionStatus::Idle
+            && backend.from_server.status() == TransactionStatus::Idle
             && matches!(self.header.kind, frontend::BIND | frontend::PARSE)
             && client.takes_settings(self.passage.rest(), self.scan_options(), backend)
     }

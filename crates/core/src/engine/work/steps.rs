@@ -42,8 +42,9 @@ impl<S: Socket> Engine<S> {
     pub(in crate::engine) fn backend_lost(&mut self, slot: Slot, reason: &'static str) {
         let backend = self.clients.get_mut(slot).and_then(|client| client.backend.as_mut());
         let backend = backend.map(|backend| {
-            (backend.from_server.hung_up, backend.from_server.readable) = (true, true);
-            backend.lending.spoiled.get_or_insert(reason);
+            backend.from_server.hangs_up();
+            backend.from_server.leave_unread(true);
+            backend.lending.spoil(reason);
             backend.id()
         });
         self.work.due.push_back(Work::LastWords { client: slot, backend, reason });

@@ -61,7 +61,7 @@ fn is_bare(body: &[u8]) -> bool {
 impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Whether the server lacks a statement, and is in no state to prepare it.
     pub(super) fn cannot_bring(&mut self, statement: &Statement) -> bool {
-        self.backend.from_server.status == TransactionStatus::Failed
+        self.backend.from_server.status() == TransactionStatus::Failed
             && !self.backend.requests.owes_client_ready()
             && !self.backend.prepared.statements.touch(statement.id)
     }

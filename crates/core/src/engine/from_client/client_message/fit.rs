@@ -91,7 +91,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 }),
             };
             // There it prepares nothing, and tells nothing of what gives rows.
-            let prepares = self.backend.from_server.status != TransactionStatus::Failed
+            let prepares = self.backend.from_server.status() != TransactionStatus::Failed
                 && !self.backend.requests.is_copying_in()
                 && !self.backend.requests.is_skipping_to_sync();
             match lack {

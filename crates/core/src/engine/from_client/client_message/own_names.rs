@@ -175,7 +175,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         // Behind other messages of its pipeline, which may end that, it fails as they would. (A Query is
         // answered there: after a Parse that fails it would not be.)
         let is_query = self.header.kind == frontend::QUERY;
-        let has_failed = self.backend.from_server.status == TransactionStatus::Failed
+        let has_failed = self.backend.from_server.status() == TransactionStatus::Failed
             && !self.rolls_back_in_pipeline();
         if has_failed && (!self.backend.requests.is_in_pipeline() || is_query) {
             if is_query
@@ -275,7 +275,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// The same of those that a function has missed, before a transaction.
     pub(super) fn bring_missed_names(&mut self) -> Result<(), Halt> {
-        if self.backend.from_server.status != TransactionStatus::Idle || self.backend.is_classic() {
+        if self.backend.from_server.status() != TransactionStatus::Idle || self.backend.is_classic()
+        {
             return Ok(());
         }
         self.lift_first()?;
@@ -326,7 +327,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.passage.out.extend_from_slice(&build::SYNC);
             self.backend.request(Request::Sync);
         } else {
-            build::ready_for_query(&mut answer, self.backend.from_server.status);
+            build::ready_for_query(&mut answer, self.backend.from_server.status());
         }
         self.client.reply(&answer);
         Ok(())

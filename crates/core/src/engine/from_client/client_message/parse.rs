@@ -165,7 +165,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             if !is_unnamed {
                 self.client.pins.insert(Part::ProtocolStatement);
             }
-            self.backend.lending.spoiled.get_or_insert("statements are not shared");
+            self.backend.lending.spoil("statements are not shared");
         }
         Ok(())
     }
@@ -260,7 +260,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         // In a failed transaction, and while what an earlier pipeline did to the transaction is not
         // known, the server must say itself whether it takes this one.
         let servers_to_say = self.backend.settings_in_doubt()
-            || self.backend.from_server.status == TransactionStatus::Failed
+            || self.backend.from_server.status() == TransactionStatus::Failed
             || (self.backend.requests.owes_ready() && self.backend.requests.owes_client());
         let owed = if known && !servers_to_say && !noted {
             Request::ParseKnown
@@ -386,7 +386,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         if !begins_with_any(rest, &ROWS_ONLY) {
             self.note_parsed_change(SchemaChange::All);
         }
-        self.backend.lending.spoiled.get_or_insert(why);
+        self.backend.lending.spoil(why);
         if name.is_empty() {
             self.backend.displace_unnamed_natively(self.client);
         }

@@ -181,7 +181,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let first = self.backend.has_sent_settings_alone()
             || (!self.backend.requests.owes_client()
                 && !self.backend.requests.is_in_pipeline()
-                && self.backend.from_server.status == TransactionStatus::Idle);
+                && self.backend.from_server.status() == TransactionStatus::Idle);
         if first && self.is_whole() && self.backend.prepared.statements.touch(statement.id) {
             let message = self.passage.current(HEADER_BYTES + self.body.len());
             self.backend.prepared.replay.begin(message, serial);

@@ -85,7 +85,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return Ok(());
         }
         if self.backend.requests.is_in_pipeline() {
-            if self.backend.from_server.status != TransactionStatus::Failed {
+            if self.backend.from_server.status() != TransactionStatus::Failed {
                 self.passage.cut(self.backend)?;
                 if self.backend.known.drawn.by_client() {
                     self.keep_own_alone();
@@ -99,7 +99,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.hold()?;
         if !self.backend.may_have_failed() && !self.backend.requests.owes_client() {
             self.passage.cut(self.backend)?;
-            if self.backend.from_server.status == TransactionStatus::Idle
+            if self.backend.from_server.status() == TransactionStatus::Idle
                 || !self.backend.known.drawn.by_client()
             {
                 self.discard_sequences();
@@ -174,7 +174,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// A transaction may begin: takes away what currval and lastval must not answer in it.
     pub(super) fn open_sequences(&mut self) -> Result<(), Halt> {
-        if self.backend.from_server.status != TransactionStatus::Idle {
+        if self.backend.from_server.status() != TransactionStatus::Idle {
             return Ok(());
         }
         let asks = || self.text_at_hand().is_none_or(has_question);
@@ -318,7 +318,7 @@ impl<S: Socket> Client<S> {
         let max = if others_wait { KEPT_WHILE_OTHERS_WAIT } else { KEPT_MAX };
         self.keeps_to_ask()
             && self.backend.as_ref().is_some_and(|backend| {
-                backend.is_at_rest() && now.since(backend.lending.since) >= max
+                backend.is_at_rest() && now.since(backend.lending.since()) >= max
             })
     }
 }
