@@ -1,5 +1,6 @@
 //! A server connection and what has been applied to it.
 
+mod applied;
 mod cancelling;
 mod from_server;
 mod lending;
@@ -7,11 +8,12 @@ mod parts;
 
 use std::sync::Arc;
 
+use self::applied::AppliedSession;
 use self::from_server::FromServer;
 use self::lending::Lending;
 pub(super) use self::lending::{Reset, Tidying};
 pub(super) use self::parts::Notifying;
-use self::parts::{AppliedSession, Identity, Known, Ownership, PreparedThere};
+use self::parts::{Identity, Known, Ownership, PreparedThere};
 use super::ahead::Ahead;
 use super::at_stake::AtStake;
 use super::census::functions::Functions;
@@ -22,12 +24,10 @@ use super::hand_over::{HandOver, HandOverKey, basis_of};
 use super::request_queue::RequestQueue;
 use super::session_report::SessionReport;
 use super::socket::Socket;
-use super::timeouts::Lifts;
 use super::to_server::ToServer;
 use crate::ids::{BackendId, LoopId, ServerAddressId, Slot};
-use crate::pool::{CustomNames, Fidelity, ServerParameters, SharedPool};
+use crate::pool::{Fidelity, ServerParameters, SharedPool};
 use crate::session::report::Report;
-use crate::session::scan::{ScanOptions, names_temporary_schema};
 use crate::session::settings::Settings;
 use crate::time::Time;
 use crate::wire::TransactionStatus;
@@ -62,16 +62,6 @@ pub struct BackendSeed<S: Socket> {
     pub opened: Time,
     /// Frees its place under the limits on server connections when it is dropped.
     pub permit: Box<dyn std::any::Any + Send>,
-}
-
-/// How a server reads texts of a session that has set nothing.
-fn reading_under(parameters: &ServerParameters) -> ScanOptions {
-    ScanOptions::default().with(|name| parameters.get(name))
-}
-
-/// Whether a plain CREATE TABLE of such a session may make a temporary table.
-fn makes_temporary_under(parameters: &ServerParameters) -> bool {
-    parameters.get(b"search_path").is_some_and(names_temporary_schema)
 }
 
 /// A server connection and what has been applied to it.
@@ -126,19 +116,7 @@ impl<S: Socket> Backend<S> {
                 _permit: seed.permit,
             },
             from_server: FromServer::new(),
-            session: AppliedSession {
-                applied: Settings::EMPTY,
-                basis,
-                makes_temporary: makes_temporary_under(&seed.parameters),
-                reading: reading_under(&seed.parameters),
-                parameters: seed.parameters,
-                rereading: false,
-                unseen_path: false,
-                applying: false,
-                custom: CustomNames::NONE,
-                lifts: Lifts::default(),
-                within: None,
-            },
+            session: AppliedSession::new(seed.parameters, basis),
             prepared: PreparedThere::new(keep),
             lending: Lending::new(seed.opened),
             known: Known {
@@ -210,7 +188,7 @@ impl<S: Socket> Backend<S> {
 
     /// The settings that it has, as they differ from the server's own.
     pub fn applied(&self) -> &Settings {
-        &self.session.applied
+        self.session.applied()
     }
 
     /// Its place in its home loop's table.
@@ -230,10 +208,8 @@ impl<S: Socket> Backend<S> {
 
     /// The server's own values have changed.
     pub(super) fn take_parameters(&mut self, parameters: Arc<ServerParameters>) {
-        self.session.basis = self.basis_of(&parameters);
-        self.session.makes_temporary = makes_temporary_under(&parameters);
-        self.session.reading = reading_under(&parameters);
-        self.session.parameters = parameters;
+        let basis = self.basis_of(&parameters);
+        self.session.take_parameters(parameters, basis);
     }
 
     /// Whether a message of the server's has been passed on in part: what is said to its client now would
@@ -279,7 +255,7 @@ impl<S: Socket> Backend<S> {
     /// which its next statement fails, whoever's it is (XX000, "StartTransactionCommand: unexpected
     /// state STARTED"). PostgreSQL 18 does that; 15 and 17 do not.
     pub(super) fn is_left_started_by_mixed_pipelines(&self) -> bool {
-        self.session.parameters.major_version() >= 18
+        self.session.parameters().major_version() >= 18
     }
 
     /// The effects of a text, with those of the functions that it may call.
@@ -317,7 +293,7 @@ impl<S: Socket> Backend<S> {
 
     /// Whether its server reports this setting, given in lower case.
     fn reports(&self, name: &[u8]) -> bool {
-        self.session.parameters.get(name).is_some()
+        self.session.parameters().get(name).is_some()
     }
 
     /// What functions do that a text may call which does nothing by itself. `None`: none
@@ -344,7 +320,7 @@ impl<S: Socket> Backend<S> {
             return;
         }
         let Some(census) = self.pool.census() else { return };
-        let reported = |name: &[u8]| self.session.parameters.get(name).is_some();
+        let reported = |name: &[u8]| self.session.parameters().get(name).is_some();
         if let Some(more) = census.foreseeing(text, reported) {
             self.pool.set_census(&Arc::new(more));
             self.learn_functions();
@@ -363,9 +339,9 @@ impl<S: Socket> Backend<S> {
 
     /// The application_name in force.
     pub(super) fn application_name(&self) -> String {
-        let value = match self.session.applied.get(b"application_name") {
+        let value = match self.session.applied().get(b"application_name") {
             Some(value) => value,
-            None => self.session.parameters.get(b"application_name").unwrap_or_default(),
+            None => self.session.parameters().get(b"application_name").unwrap_or_default(),
         };
         String::from_utf8_lossy(value).into_owned()
     }

@@ -55,21 +55,21 @@ impl<S: Socket> Backend<S> {
     /// `ClientMessage::open`. But for settings that the server reports, which anybody may set to what it has
     /// reported.
     pub(super) fn apply_settings(&mut self, desired: &Settings, out: &mut Vec<u8>) {
-        if self.session.applied == *desired {
+        if *self.session.applied() == *desired {
             return;
         }
-        let before = std::mem::replace(&mut self.session.applied, desired.clone());
-        let parameters = self.session.parameters.clone();
+        let before = self.session.apply(desired.clone());
+        let parameters = self.session.parameters().clone();
         let changes: Vec<_> = changes(&before, desired, &parameters).collect();
         self.define(&changes);
         let may_fail = |change: &Change<'_>| {
             let name = change.name();
-            ServerParameters::is_fixed(name) || self.session.parameters.get(name).is_none()
+            ServerParameters::is_fixed(name) || self.session.parameters().get(name).is_none()
         };
         let in_block = changes.iter().any(may_fail);
-        self.session.applying |= in_block;
         let mut text = Vec::new();
         if in_block {
+            self.session.begin_applying();
             text.extend_from_slice(b"BEGIN;");
         }
         settings::write_set_query(changes, &mut text);
@@ -88,9 +88,8 @@ impl<S: Socket> Backend<S> {
 
     /// The server knows this custom name from now on.
     pub(super) fn note_custom(&mut self, name: &[u8]) {
-        self.session.custom =
-            self.session.custom.and(self.pool.custom_name(&name.to_ascii_lowercase()));
-        if self.session.custom.are_too_many() {
+        let name = self.pool.custom_name(&name.to_ascii_lowercase());
+        if self.session.know_custom(name).are_too_many() {
             self.lending.spoil("its pool has too many custom settings to tell them apart");
         }
     }
@@ -215,7 +214,7 @@ impl<S: Socket> Backend<S> {
 
     /// Whether what is prepared under the settings in force means the same as under these.
     pub(super) fn depend_alike(&self, settings: &Settings) -> bool {
-        self.pool.statements.depend_alike(&self.session.applied, settings)
+        self.pool.statements.depend_alike(self.session.applied(), settings)
     }
 
     /// Whether the settings in force are not those under which a statement is to be prepared.
@@ -250,7 +249,7 @@ impl<S: Socket> Backend<S> {
             parse(self, out);
             self.run_within_pipeline(back, out);
         } else {
-            let before = self.session.applied.clone();
+            let before = self.session.applied().clone();
             self.set_within_pipeline(settings, out);
             parse(self, out);
             self.set_within_pipeline(&before, out);
@@ -261,7 +260,7 @@ impl<S: Socket> Backend<S> {
     /// else what is in force. A shared statement has the settings of the client that parsed it first: its
     /// custom settings, where no statement depends on them, are no other client's to have.
     pub(super) fn settings_for_parse(&self, settings: &Settings) -> Settings {
-        let in_force = &self.session.applied;
+        let in_force = self.session.applied();
         let depends = |name: &[u8]| self.pool.statements.may_depend_on(name);
         let mut wanted = SettingsBuilder::from(in_force);
         for (name, _) in in_force.iter() {
@@ -278,8 +277,8 @@ impl<S: Socket> Backend<S> {
     /// The texts that put these settings in force for a Parse within a transaction, and what was in
     /// force back after it. (What the backend has is the same then as before.)
     fn set_aside(&mut self, settings: &Settings) -> (Vec<u8>, Vec<u8>) {
-        let before = self.session.applied.clone();
-        let parameters = self.session.parameters.clone();
+        let before = self.session.applied().clone();
+        let parameters = self.session.parameters().clone();
         let reads = |change: &Change<'_>| self.pool.statements.may_depend_on(change.name());
         let changes: Vec<_> = changes(&before, settings, &parameters).filter(reads).collect();
         self.define(&changes);
@@ -312,7 +311,7 @@ impl<S: Socket> Backend<S> {
             parse(self, out);
         } else if self.from_server.status() == TransactionStatus::Idle && !self.settings_in_doubt()
         {
-            let before = self.session.applied.clone();
+            let before = self.session.applied().clone();
             let settings = self.settings_for_parse(&statement.settings);
             self.apply_settings(&settings, out);
             parse(self, out);
@@ -370,8 +369,8 @@ impl<S: Socket> Backend<S> {
 
     /// The same; `owed` is for each of them.
     fn set_in_pipeline(&mut self, desired: &Settings, owed: Request, out: &mut Vec<u8>) {
-        let before = std::mem::replace(&mut self.session.applied, desired.clone());
-        let parameters = self.session.parameters.clone();
+        let before = self.session.apply(desired.clone());
+        let parameters = self.session.parameters().clone();
         let changes: Vec<_> = changes(&before, desired, &parameters).collect();
         self.define(&changes);
         for change in changes {

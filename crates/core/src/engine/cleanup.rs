@@ -116,8 +116,8 @@ impl<S: Socket> Engine<S> {
             None => self.view_of(&backend.pool.clone()),
         };
         let pool = &self.pools[view as usize].pool;
-        let settings = pool.mark_of(backend.session.applied.mark(), backend.session.basis);
-        let has = Has { names: backend.session.custom, settings };
+        let settings = pool.mark_of(backend.session.applied().mark(), backend.session.basis());
+        let has = Has { names: backend.session.custom(), settings };
         let released = pool.lock().release_with(
             id,
             backend,
@@ -575,8 +575,7 @@ impl<S: Socket> Backend<S> {
             self.prepared.statements.settle();
         }
         self.known.drawn.give_back();
-        self.session.rereading = false;
-        self.session.unseen_path = false;
+        self.session.settle_texts();
         self.requests.break_run();
         let reset = self.lending.end_tidying() == Tidying::Resetting;
         if !reset && self.lending.reset_due() == Reset::No && self.has_left_overs() {
@@ -610,7 +609,7 @@ impl<S: Socket> Backend<S> {
     fn was_reset(&mut self, query: &[u8]) {
         self.lending.was_reset();
         self.prepared.unnamed.taken_by_query();
-        let reported = |name: &[u8]| self.session.parameters.get(name).is_some();
+        let reported = |name: &[u8]| self.session.parameters().get(name).is_some();
         let effects = Effects::of(&scan(query, ScanOptions::default()), reported);
         let Some(unusual) = effects.unusual else { return };
         if unusual.discards_all {
@@ -624,13 +623,15 @@ impl<S: Socket> Backend<S> {
         match &unusual.resetting {
             Resetting::No => {}
             // What the server reports it has reported; the rest is at its start value.
-            Resetting::All => self.session.applied = Settings::EMPTY,
+            Resetting::All => {
+                self.session.apply(Settings::EMPTY);
+            }
             Resetting::Names(names) => {
-                let mut settings = SettingsBuilder::from(&self.session.applied);
+                let mut settings = SettingsBuilder::from(self.session.applied());
                 for name in names {
                     settings.remove(name);
                 }
-                self.session.applied = self.pool.interner().share(settings.build());
+                self.session.apply(self.pool.interner().share(settings.build()));
             }
         }
     }

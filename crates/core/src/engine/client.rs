@@ -111,7 +111,7 @@ impl<S: Socket> Client<S> {
         }
         let start = &self.record.start;
         let mut parts = parts_of_start(start);
-        if backend.session.makes_temporary && start.get(b"search_path").is_none() {
+        if backend.session.makes_temporary() && start.get(b"search_path").is_none() {
             parts.insert(Part::TemporaryObject);
         }
         parts

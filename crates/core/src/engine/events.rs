@@ -482,7 +482,7 @@ impl<S: Socket> Engine<S> {
             }
             let first = without_short_timeout(&client.desired);
             backend.apply_settings(&first, &mut out);
-            if backend.session.applying {
+            if backend.session.is_applying() {
                 backend.ahead.begin(); // its first message waits for the outcome
             }
             backend.apply_timeout(&client.desired, &mut out);

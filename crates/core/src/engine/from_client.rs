@@ -643,7 +643,7 @@ impl<S: Socket> Engine<S> {
         let Streamed { findings, reached, makes } = streaming.finish();
         let Some(mut backend) = client.backend.take() else { return };
         let mut effects =
-            Effects::of(&findings, |name| backend.session.parameters.get(name).is_some());
+            Effects::of(&findings, |name| backend.session.parameters().get(name).is_some());
         if let Some(reached) = reached {
             effects.absorb(&reached);
         }

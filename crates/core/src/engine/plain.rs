@@ -184,11 +184,11 @@ impl<S: Socket> Backend<S> {
             && !self.to_server.is_open()
             && self.lending.cancels_in_flight() == 0
             && !self.owner.shared
-            && !self.session.applying
+            && !self.session.is_applying()
             && !self.known.at_stake.has_parsed()
             && self.owner.client_identity.is_none()
             && self.known.session_report.is_none()
-            && self.session.within.is_none()
+            && self.session.within().is_none()
             && self.prepared.by_sql.is_none()
             && self.known.unverified.is_none()
             && self.prepared.replay.is_idle()
@@ -214,7 +214,7 @@ impl<S: Socket> Backend<S> {
     /// Whether a text that is plain does nothing to the session here either: it is read as most are, and
     /// calls no function that does.
     fn takes_as_plain(&self, client: &Client<S>, text: &[u8]) -> bool {
-        client.scan_options(self.session.reading) == ScanOptions::default()
+        client.scan_options(self.session.reading()) == ScanOptions::default()
             && self.effects_of_functions(text).is_none_or(|effects| effects.is_none())
     }
 
@@ -233,7 +233,7 @@ impl<S: Socket> Backend<S> {
             self.from_server.status(),
             TransactionStatus::Idle | TransactionStatus::InTransaction
         );
-        if !may_run || !self.is_plain() || !self.session.applied.is_shared_with(&client.desired) {
+        if !may_run || !self.is_plain() || !self.session.applied().is_shared_with(&client.desired) {
             return Ok(Passed::Unusual);
         }
         match pipeline.runs {
@@ -369,13 +369,13 @@ impl<S: Socket> Relay<'_, S> {
             || client.failed
             || !client.is_plain()
             || backend.known.session_report.is_some()
-            || backend.session.within.is_some()
+            || backend.session.within().is_some()
             || backend.known.unverified.is_some()
             || backend.lending.holds_vacancy()
             || backend.known.drawn.has_last()
             || !backend.prepared.replay.is_idle()
             || !backend.known.at_stake.is_nothing()
-            || !client.desired.is_shared_with(&backend.session.applied)
+            || !client.desired.is_shared_with(backend.session.applied())
         {
             return false;
         }
@@ -386,8 +386,7 @@ impl<S: Socket> Relay<'_, S> {
         if status == TransactionStatus::Idle {
             let backend = &mut *self.backend;
             backend.requests.forget_portals();
-            backend.session.rereading = false;
-            backend.session.unseen_path = false;
+            backend.session.settle_texts();
             backend.prepared.retries_sql = true; // a table may be there now
             backend.lending.transaction_ended();
             relayed.transactions += 1;

@@ -41,10 +41,10 @@ fn rebased(settings: &Settings, old: &ServerParameters, new: &ServerParameters) 
 impl<S: Socket> Client<S> {
     /// It is to work on this backend: settings and pins follow from that one's own values.
     pub(super) fn begin_with(&mut self, backend: &Backend<S>) {
-        if self.basis != backend.session.basis {
+        if self.basis != backend.session.basis() {
             self.rebase(backend);
         }
-        if backend.session.makes_temporary {
+        if backend.session.makes_temporary() {
             self.pins = self.pins.union(self.lasting_pins(backend));
         }
     }
@@ -52,10 +52,10 @@ impl<S: Socket> Client<S> {
     /// Reckons its settings from this backend's own values. Nothing of it is under way.
     #[cold]
     pub(super) fn rebase(&mut self, backend: &Backend<S>) {
-        let before = std::mem::replace(&mut self.basis, backend.session.basis);
+        let before = std::mem::replace(&mut self.basis, backend.session.basis());
         let pool = &backend.pool;
         let (Some(old), Some(new)) =
-            (pool.values_of(before), pool.values_of(backend.session.basis))
+            (pool.values_of(before), pool.values_of(backend.session.basis()))
         else {
             if before.is_of_predecessor() {
                 self.read_unnamed(backend, Settings::clone);
@@ -76,9 +76,9 @@ impl<S: Socket> Client<S> {
         for named in self.statements.iter_mut().flat_map(|names| names.values_mut()) {
             let statement = named.statement.clone();
             let settings = moved(&statement.settings);
-            if statement.basis != backend.session.basis {
+            if statement.basis != backend.session.basis() {
                 named.statement =
-                    backend.statement_of(&statement.body, backend.session.basis, &settings);
+                    backend.statement_of(&statement.body, backend.session.basis(), &settings);
             }
         }
         self.rebase_sql_statements(moved);

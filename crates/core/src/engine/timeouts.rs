@@ -89,6 +89,28 @@ pub(super) struct Lifts {
     cut_off: bool,
 }
 
+impl Lifts {
+    /// The first statement of a try has been cut off.
+    fn fail(&mut self) {
+        self.failed = self.failed.saturating_add(1);
+        self.cut_off = true;
+    }
+
+    /// Whether one that has been cut off may be tried again.
+    fn may_go_on(&self) -> bool {
+        self.failed < limits::LIFTS_MAX
+    }
+
+    /// A try has come to its end. The timeout that is there now.
+    fn end(&mut self) -> &'static [u8] {
+        if std::mem::take(&mut self.cut_off) {
+            return EITHER;
+        }
+        self.failed = 0;
+        b"0"
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,5 @@
 //! What a server connection is made of.
 
-use std::sync::Arc;
-
 use crate::engine::at_stake::AtStake;
 use crate::engine::census::functions::Functions;
 use crate::engine::client_identity::ClientIdentity;
@@ -12,14 +10,9 @@ use crate::engine::restore::Longer;
 use crate::engine::server_unnamed::ServerUnnamed;
 use crate::engine::session_report::SessionReport;
 use crate::engine::sql_statement::BackendSql;
-use crate::engine::timeouts::Lifts;
 use crate::engine::unverified::Unverified;
-use crate::engine::within::Within;
 use crate::ids::{BackendId, ClientId, LoopId, ServerAddressId, Slot};
 use crate::pool::backend_statements::BackendStatements;
-use crate::pool::{Basis, CustomNames, ServerParameters};
-use crate::session::scan::ScanOptions;
-use crate::session::settings::Settings;
 use crate::time::Time;
 
 /// Whether a client notifies by its backend, and others are to know by its process id that it is this client.
@@ -48,34 +41,6 @@ pub(in crate::engine) struct Identity {
     /// The loop that watches it.
     pub(super) home: LoopId,
     pub(super) _permit: Box<dyn std::any::Any + Send>,
-}
-
-/// The settings in force there.
-pub(in crate::engine) struct AppliedSession {
-    /// Settings in force, as they differ from `parameters` (the server's own at connect).
-    pub(in crate::engine) applied: Settings,
-    /// What the server reported at connect.
-    pub(in crate::engine) parameters: Arc<ServerParameters>,
-    /// Their number.
-    pub(in crate::engine) basis: Basis,
-    /// By these, a plain CREATE TABLE may make a temporary one.
-    pub(in crate::engine) makes_temporary: bool,
-    /// How it reads texts by these.
-    pub(in crate::engine) reading: ScanOptions,
-    /// Since it was last at rest, outside of a transaction, something was sent that may change how
-    /// it reads texts.
-    pub(in crate::engine) rereading: bool,
-    /// Since it was last at rest, outside of a transaction, a search_path may have been set that is not
-    /// known before the end of the transaction.
-    pub(in crate::engine) unseen_path: bool,
-    /// Settings that may fail are under way, in a transaction block of ours.
-    pub(in crate::engine) applying: bool,
-    /// Custom names that it knows for good.
-    pub(in crate::engine) custom: CustomNames,
-    /// What has become of tries to take a short timeout off.
-    pub(in crate::engine) lifts: Lifts,
-    /// Settings under way within its client's pipeline.
-    pub(in crate::engine) within: Option<Box<Within>>,
 }
 
 /// The statements that the server has.

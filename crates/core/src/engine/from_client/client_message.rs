@@ -168,7 +168,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if go_within && !self.settings_go_within()? {
             self.open_settings()?;
         }
-        if !self.client.is_session_mode() && self.backend.session.applied != self.client.desired {
+        if !self.client.is_session_mode() && *self.backend.session.applied() != self.client.desired
+        {
             self.passage.cut(self.backend)?;
             self.backend.apply_timeout(&self.client.desired, &mut self.passage.out);
         }
@@ -178,7 +179,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// Sends what the backend's settings lack, each query in a transaction of its own.
     fn open_settings(&mut self) -> Result<(), Halt> {
-        if self.backend.session.applied == self.client.desired {
+        if *self.backend.session.applied() == self.client.desired {
             return Ok(());
         }
         self.passage.cut(self.backend)?;
@@ -190,7 +191,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.lift_first()?;
         let first = without_short_timeout(&self.client.desired);
         self.backend.apply_settings(&first, &mut self.passage.out);
-        if self.backend.session.applying && !self.fails_in_failed_block() {
+        if self.backend.session.is_applying() && !self.fails_in_failed_block() {
             // It would end the block that keeps it from running without its settings.
             self.backend.ahead.begin();
             return self.wait();
@@ -230,7 +231,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 self.client.note_executing(false);
             }
         }
-        if (self.backend.session.applying || self.backend.session.within.is_some())
+        if (self.backend.session.is_applying() || self.backend.session.within().is_some())
             && self.backend.requests.owes_client_ready()
         {
             // One query or pipeline fails if the settings do, or they with it; another may end the
@@ -410,12 +411,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     }
 
     pub(in crate::engine) fn scan_options(&self) -> ScanOptions {
-        self.client.scan_options(self.backend.session.reading)
+        self.client.scan_options(self.backend.session.reading())
     }
 
     /// Whether something ahead that is not answered yet may change how texts are read.
     fn may_be_reread(&self) -> bool {
-        self.backend.session.rereading
+        self.backend.session.may_read_otherwise()
             && (self.backend.requests.is_in_pipeline() || self.backend.requests.owes_client())
     }
 
@@ -426,7 +427,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// What a text does if it is read as the settings say that are known.
     fn effects_of(&self, text: &[u8]) -> Effects {
-        let reported = |name: &[u8]| self.backend.session.parameters.get(name).is_some();
+        let reported = |name: &[u8]| self.backend.session.parameters().get(name).is_some();
         let effects = Effects::of_text(text, self.scan_options(), reported);
         self.backend.with_functions(text, effects)
     }
@@ -436,7 +437,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let [one, other] = [true, false].map(|standard_conforming_strings| {
             // Characters of an encoding that is not known cannot be read.
             let options = ScanOptions { standard_conforming_strings, unsafe_encoding: true };
-            let reported = |name: &[u8]| self.backend.session.parameters.get(name).is_some();
+            let reported = |name: &[u8]| self.backend.session.parameters().get(name).is_some();
             Effects::of(&scan(text, options), reported)
         });
         self.backend.with_functions(text, one.either(other))
@@ -456,7 +457,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return Ok(None);
         }
         let findings = scan(text, options);
-        let reported = |name: &[u8]| self.backend.session.parameters.get(name).is_some();
+        let reported = |name: &[u8]| self.backend.session.parameters().get(name).is_some();
         let effects = Effects::of(&findings, reported).and_of_block(text, &findings, reported);
         Ok(Some((self.backend.with_functions(text, effects), Some(findings))))
     }

@@ -41,8 +41,7 @@ impl<S: Socket> Client<S> {
         if effects.is_none() {
             return;
         }
-        backend.session.rereading |= effects.rereads;
-        backend.session.unseen_path |= effects.unseen_path;
+        backend.session.doubt_texts(effects.rereads, effects.unseen_path);
         let unusual = effects.unusual.as_ref();
         let start_values = unusual.is_some_and(|unusual| unusual.changes_start_values);
         backend.known.at_stake.note(start_values, effects.changes_catalog);
@@ -186,11 +185,11 @@ impl<S: Socket> Client<S> {
         }
         // One that the client has set to the server's own value may not have been reset at all.
         let differs = |name: &[u8]| {
-            backend.session.applied.get(name).is_some() || self.desired.get(name).is_some()
+            backend.session.applied().get(name).is_some() || self.desired.get(name).is_some()
         };
         let start = self.record.start.iter().map(|(name, _)| name);
         let names: Vec<_> = start
-            .filter(|name| backend.session.parameters.get(name).is_some())
+            .filter(|name| backend.session.parameters().get(name).is_some())
             .filter(|name| resets.takes(name) && differs(name))
             .map(Into::into)
             .collect();

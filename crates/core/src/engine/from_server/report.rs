@@ -42,20 +42,20 @@ impl<S: Socket> Relay<'_, S> {
         backend.note_authorization(name, value);
         let fixed = ServerParameters::is_fixed(name);
         if name == b"in_hot_standby"
-            && backend.session.parameters.get(name).is_some_and(|before| before != value)
+            && backend.session.parameters().get(name).is_some_and(|before| before != value)
         {
             // It has been promoted: it may no longer be what `target_session_attrs` asks for.
             backend.lending.spoil("the server's role has changed");
         }
         if fixed || backend.requests.is_empty() {
             // Nobody asked: the server's own value has changed (a reload, a promotion).
-            let mut parameters = (*backend.session.parameters).clone();
+            let mut parameters = (**backend.session.parameters()).clone();
             parameters.set(name, value);
             backend.take_parameters(Arc::new(parameters));
             if let Some(client) = &mut self.client
                 && !backend.is_handing_over()
             {
-                client.basis = backend.session.basis; // it is told, and follows
+                client.basis = backend.session.basis(); // it is told, and follows
             }
         }
         self.take_value(name, value, fixed)?;
@@ -81,8 +81,8 @@ impl<S: Socket> Relay<'_, S> {
     /// Notes the value that a setting has now.
     fn take_value(&mut self, name: &[u8], value: &[u8], fixed: bool) -> Result<(), &'static str> {
         let backend = &mut *self.backend;
-        if backend.session.parameters.get(name).is_none()
-            && backend.session.applied.get(name).is_none()
+        if backend.session.parameters().get(name).is_none()
+            && backend.session.applied().get(name).is_none()
         {
             // Each new one costs as much as there are: no server has so many.
             if backend.from_server.reports_one_more() > NEW_REPORTS_MAX {
@@ -105,17 +105,17 @@ impl<S: Socket> Relay<'_, S> {
             }
         }
         if !(fixed || (converted && brought)) {
-            let own = backend.session.parameters.get(name) == Some(value);
-            let known = backend.session.applied.get(name);
+            let own = backend.session.parameters().get(name) == Some(value);
+            let known = backend.session.applied().get(name);
             if known != (if own { None } else { Some(value) }) {
                 let was_own = known.is_none();
-                let mut settings = SettingsBuilder::from(&backend.session.applied);
+                let mut settings = SettingsBuilder::from(backend.session.applied());
                 if own {
                     settings.remove(name);
                 } else {
                     settings.set(name, value);
                 }
-                backend.session.applied = backend.pool.interner().share(settings.build());
+                backend.session.apply(backend.pool.interner().share(settings.build()));
                 let ours = backend.requests.front().is_some_and(Request::is_injected);
                 if !ours && !backend.has_set_within(name, value) {
                     backend.note_reported_value(name, was_own, own);

@@ -89,9 +89,11 @@ impl<S: Socket> Relay<'_, S> {
         match owed {
             Request::InjectedQuery => {
                 let next = self.backend.requests.front();
-                self.backend.session.applying &= next == Some(Request::InjectedQuery);
+                if next != Some(Request::InjectedQuery) {
+                    self.backend.session.end_applying();
+                }
                 let is_last = next.is_some_and(|next| !next.is_injected_query());
-                if is_last && self.backend.session.within.is_none() && self.backend.disagrees() {
+                if is_last && self.backend.session.within().is_none() && self.backend.disagrees() {
                     // What the client has sent runs under these: it hears nothing of that.
                     relayed.settings_mismatch = true;
                     return Err(MISMATCH);
@@ -116,7 +118,7 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.prepared.retries_sql = true;
         self.backend.lending.transaction_ended();
         if let Some(client) = &mut self.client {
-            client.desired = self.backend.session.applied.clone();
+            client.desired = self.backend.session.applied().clone();
             client.pending_session().portals.clear();
         }
     }
@@ -129,8 +131,7 @@ impl<S: Socket> Relay<'_, S> {
             backend.lending.rests(now);
             backend.lending.end_vacancy();
             if is_idle && !backend.requests.is_in_pipeline() {
-                backend.session.rereading = false;
-                backend.session.unseen_path = false;
+                backend.session.settle_texts();
             }
         }
         relayed.queries += 1;
@@ -245,8 +246,8 @@ fn close_session_books<S: Socket>(
         let reports = client.pending_session.as_mut().filter(|_| ended.own);
         told = reports.map_or_else(Vec::new, |extra| extra.untold.take_reports());
         told.extend(settle_pending(client, backend, ended.own));
-    } else if client.desired != backend.session.applied {
-        client.desired = backend.session.applied.clone();
+    } else if client.desired != *backend.session.applied() {
+        client.desired = backend.session.applied().clone();
     }
     if let Some(wanted) = wanted {
         client.desired = wanted;
@@ -273,12 +274,12 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
     for named in names.filter(|named| named.behind && named.prepared_in == Some((id, ended))) {
         let before = named.statement.clone();
         named.statement =
-            backend.statement_of(&before.body, backend.session.basis, &backend.session.applied);
+            backend.statement_of(&before.body, backend.session.basis(), backend.session.applied());
     }
     let mut unnamed = std::mem::take(&mut backend.prepared.unnamed);
     unnamed.restate_after(&mut client.unnamed, ended, |before| {
-        let effects = backend.effects_of_body(&before.body, &backend.session.applied);
-        before.under(backend.session.applied.clone(), effects)
+        let effects = backend.effects_of_body(&before.body, backend.session.applied());
+        before.under(backend.session.applied().clone(), effects)
     });
     backend.prepared.unnamed = unnamed;
 }
@@ -318,9 +319,9 @@ impl<S: Socket> Backend<S> {
     /// What the text in the body of a Parse does under these settings.
     pub(in crate::engine) fn effects_of_body(&self, body: &[u8], settings: &Settings) -> Effects {
         let text = text_of(body);
-        let options = self.session.reading.with(|name| settings.get(name));
+        let options = self.session.reading().with(|name| settings.get(name));
         let effects =
-            Effects::of_text(text, options, |name| self.session.parameters.get(name).is_some());
+            Effects::of_text(text, options, |name| self.session.parameters().get(name).is_some());
         self.with_functions(text, effects)
     }
 }
@@ -334,7 +335,7 @@ fn reports_due<S: Socket>(
     let mut told = Vec::new();
     // (Who it is, the server has told it.)
     let settable =
-        backend.session.parameters.pairs.iter().filter(|(n, _)| !ServerParameters::is_fixed(n));
+        backend.session.parameters().pairs.iter().filter(|(n, _)| !ServerParameters::is_fixed(n));
     for (name, own) in settable {
         let now = desired.get(name).unwrap_or(own);
         if now != believed.get(name).unwrap_or(own) {

@@ -33,7 +33,7 @@ impl<S: Socket> Backend<S> {
     pub(in crate::engine) fn is_of_superuser(&self) -> bool {
         match &self.owner.hand_over {
             Some(hand_over) => *hand_over.is_superuser == *b"on",
-            None => self.session.parameters.get(b"is_superuser") == Some(b"on"),
+            None => self.session.parameters().get(b"is_superuser") == Some(b"on"),
         }
     }
 
@@ -100,14 +100,14 @@ impl<S: Socket> Backend<S> {
             ahead.append(&mut out);
             out = ahead;
             let mut left = SettingsBuilder::new();
-            for (name, value) in self.session.applied.iter() {
+            for (name, value) in self.session.applied().iter() {
                 if is_custom(name) {
                     left.set(name, b""); // the name itself stays
                 } else if matches!(name, b"role" | b"session_authorization") {
                     left.set(name, value);
                 }
             }
-            self.session.applied = left.build();
+            self.session.apply(left.build());
         }
         self.request(Request::HandOver);
         self.send(&out)?;
@@ -185,7 +185,7 @@ impl<S: Socket> Backend<S> {
             return Err(ODD);
         }
         (hand_over.user, hand_over.client) = (under_way.user, Some(under_way.client));
-        let mut parameters = self.session.parameters.clone();
+        let mut parameters = self.session.parameters().clone();
         for (name, value) in &under_way.reported {
             if !ServerParameters::is_fixed(name) && parameters.get(name) != Some(&**value) {
                 Arc::make_mut(&mut parameters).set(name, value);
@@ -193,12 +193,12 @@ impl<S: Socket> Backend<S> {
         }
         self.take_parameters(parameters);
         // SET ROLE and SET SESSION AUTHORIZATION end with it.
-        let mut applied = SettingsBuilder::from(&self.session.applied);
+        let mut applied = SettingsBuilder::from(self.session.applied());
         applied.remove(b"role");
         applied.remove(b"session_authorization");
-        self.session.applied = self.pool.interner().share(applied.build());
+        self.session.apply(self.pool.interner().share(applied.build()));
         self.begin_reports();
-        if self.session.basis == Basis::UNKNOWN {
+        if self.session.basis() == Basis::UNKNOWN {
             return Ok(Err(too_many_users()));
         }
         Ok(Ok(()))
@@ -207,7 +207,7 @@ impl<S: Socket> Backend<S> {
     /// What the server has told its client at the login, if this is its session.
     fn greet_as_own(&self, client: &Client<S>, out: &mut Vec<u8>, told: &[Parameter]) {
         let hand_over = self.owner.hand_over.as_ref();
-        for (name, own) in &self.session.parameters.pairs {
+        for (name, own) in &self.session.parameters().pairs {
             let said = hand_over.and_then(|hand_over| match &**name {
                 b"session_authorization" => Some(&*hand_over.authorization),
                 b"is_superuser" => Some(&*hand_over.is_superuser),
@@ -241,9 +241,9 @@ impl<S: Socket> Client<S> {
     /// Its session begins on this backend, which has been handed over to it: what it has not asked
     /// for has the values of its user. Returns what it is due if it has been greeted already.
     fn begin_on(&mut self, backend: &Backend<S>) -> Vec<u8> {
-        self.basis = backend.session.basis;
+        self.basis = backend.session.basis();
         let mut start = SettingsBuilder::from(&self.record.start);
-        for (name, own) in backend.session.parameters.settable() {
+        for (name, own) in backend.session.parameters().settable() {
             if self.record.start.get(name) == Some(own) {
                 start.remove(name);
             }

@@ -59,7 +59,7 @@ impl<S: Socket> Client<S> {
         if keeps || unanswered || self.desired.get(b"client_encoding").is_some() {
             return false;
         }
-        let is_utf8 = |name: &[u8]| backend.session.parameters.get(name) == Some(b"UTF8");
+        let is_utf8 = |name: &[u8]| backend.session.parameters().get(name) == Some(b"UTF8");
         let utf8 = is_utf8(b"client_encoding") && is_utf8(b"server_encoding");
         let Some(listening) = self.listening().filter(|l| !l.channels.is_empty()) else {
             return false;

@@ -41,7 +41,7 @@ impl<S: Socket> Client<S> {
         };
         let mut channels = listening.channels.iter();
         let standby = self.backend.as_ref().is_none_or(|backend| {
-            backend.session.parameters.get(b"in_hot_standby").is_some_and(|value| value == b"on")
+            backend.session.parameters().get(b"in_hot_standby").is_some_and(|value| value == b"on")
         });
         self.pins.contains(Part::Listen)
             && !by_name

@@ -84,7 +84,7 @@ impl<S: Socket> Client<S> {
         let at_rest = backend.from_server.status() == TransactionStatus::Idle
             && !backend.requests.is_in_pipeline()
             && !backend.requests.owes_client();
-        let standby = backend.session.parameters.get(b"in_hot_standby") == Some(b"on");
+        let standby = backend.session.parameters().get(b"in_hot_standby") == Some(b"on");
         let by_name = [Part::UnnamedStatement, Part::ProtocolStatement]
             .iter()
             .any(|part| self.pins.contains(*part));

@@ -36,7 +36,7 @@ impl<S: Socket> Backend<S> {
     #[inline]
     pub(in crate::engine) fn disagrees(&mut self) -> bool {
         let Some(exact) = &self.known.session_report else { return false };
-        if !exact.fresh && exact.compared.is_shared_with(&self.session.applied) {
+        if !exact.fresh && exact.compared.is_shared_with(self.session.applied()) {
             return false;
         }
         self.compare_with_report()
@@ -61,16 +61,16 @@ impl<S: Socket> Backend<S> {
                 there => significant(name, there.flatten()) == significant(name, Some(value)),
             }
         };
-        let known = self.session.applied.iter().filter(|(name, _)| is_compared(name));
+        let known = self.session.applied().iter().filter(|(name, _)| is_compared(name));
         let mut lost = known.filter(|(name, _)| !self.tells_of(name));
         let differs = lost.any(|(name, value)| !reported(name, value))
             || exact.report.settings.iter().any(|set| {
                 is_compared(&set.name)
-                    && self.session.applied.get(&set.name).is_none()
+                    && self.session.applied().get(&set.name).is_none()
                     && exact.nobodys.setting(&set.name) != Some(set)
                     && !reported(&set.name, b"")
             });
-        let applied = self.session.applied.clone();
+        let applied = self.session.applied().clone();
         if let Some(exact) = self.known.session_report.as_mut().filter(|_| !differs) {
             exact.compared = applied;
         }
@@ -113,7 +113,7 @@ impl<S: Socket> Backend<S> {
         exact.since = self.requests.pipeline();
         exact.drawn_by = exact.drawn_by.filter(|by| Some(*by) == exact.holder);
         self.note_reported_names(&mut exact);
-        exact.nobodys = beside(&exact.report, &self.session.applied);
+        exact.nobodys = beside(&exact.report, self.session.applied());
         if self.prepared.by_sql.is_some() && self.has_sql_statements(&exact.report.statements) {
             exact.nobodys.parts.remove(Part::SqlStatement);
         }
@@ -127,13 +127,13 @@ impl<S: Socket> Backend<S> {
         (exact.fresh, exact.untold, exact.stays) = (false, false, false);
         exact.since = self.requests.pipeline();
         exact.noted.clone_from(&exact.report.names);
-        exact.nobodys = beside(&exact.report, &self.session.applied);
+        exact.nobodys = beside(&exact.report, self.session.applied());
     }
 
     /// Whether all settings certainly have the values that they have by themselves.
     pub(in crate::engine) fn has_own_settings_only(&self) -> bool {
         let report = self.known.session_report.as_ref().map(|exact| &exact.report);
-        self.session.applied.is_empty()
+        self.session.applied().is_empty()
             && report.is_some_and(|report| !report.is_cut && report.settings.is_empty())
     }
 
@@ -147,12 +147,12 @@ impl<S: Socket> Backend<S> {
             left.remove(Part::SqlStatement); // who is next has them taken away
         }
         let set = exact.report.settings.iter().any(|set| {
-            let known = self.session.applied.get(&set.name);
+            let known = self.session.applied().get(&set.name);
             (known.is_some() || exact.nobodys.setting(&set.name) != Some(set))
                 && !self.tells_of(&set.name)
                 && known != set.value.as_deref()
         });
-        let reset = self.session.applied.iter().any(|(name, value)| {
+        let reset = self.session.applied().iter().any(|(name, value)| {
             let stays = is_custom(name) && value.is_empty();
             !stays && !self.tells_of(name) && exact.report.setting(name).is_none()
         });
@@ -242,23 +242,23 @@ impl<S: Socket> Backend<S> {
     pub(in crate::engine) fn reads_raw(&self) -> bool {
         let name = &b"client_encoding"[..];
         let of_client =
-            self.session.applied.get(name).or_else(|| self.session.parameters.get(name));
-        is_raw(of_client, self.session.parameters.get(b"server_encoding"))
+            self.session.applied().get(name).or_else(|| self.session.parameters().get(name));
+        is_raw(of_client, self.session.parameters().get(b"server_encoding"))
     }
 
     /// Whether characters of its `client_encoding` contain bytes that look like ASCII.
     pub(in crate::engine) fn reads_unsafely(&self) -> bool {
         let name = &b"client_encoding"[..];
         self.session
-            .applied
+            .applied()
             .get(name)
-            .or_else(|| self.session.parameters.get(name))
+            .or_else(|| self.session.parameters().get(name))
             .is_some_and(is_unsafe_encoding)
     }
 
     /// Whether ParameterStatus tells of this setting, which a client can set.
     fn tells_of(&self, name: &[u8]) -> bool {
-        name != b"session_authorization" && self.session.parameters.get(name).is_some()
+        name != b"session_authorization" && self.session.parameters().get(name).is_some()
     }
 
     /// Whether it tells the value itself: one that is not ASCII comes converted.
@@ -345,7 +345,7 @@ impl<S: Socket> Client<S> {
             && exact.report.settings.iter().any(|set| {
                 exact.nobodys.setting(&set.name) != Some(set)
                     && !backend.tells_of(&set.name)
-                    && set.value.as_deref() != backend.session.applied.get(&set.name)
+                    && set.value.as_deref() != backend.session.applied().get(&set.name)
             });
         if !lost.is_empty() || sets {
             backend.lending.owe_reset(Reset::All);
@@ -447,7 +447,7 @@ impl<S: Socket> Client<S> {
         named: &[Box<[u8]>],
     ) -> ReportedSettings {
         let mut reading = ReadingSettings {
-            applied: SettingsBuilder::from(&backend.session.applied),
+            applied: SettingsBuilder::from(backend.session.applied()),
             desired: SettingsBuilder::from(&self.desired),
             changed: false,
             told: ReportedSettings::default(),
@@ -466,7 +466,7 @@ impl<S: Socket> Client<S> {
 /// without any, nor is it the role that the pool gives.
 fn is_clients<S: Socket>(backend: &Backend<S>, exact: &SessionReport, set: &SetTo) -> bool {
     let nobodys = exact.nobodys.setting(&set.name) == Some(set);
-    (!nobodys || backend.session.applied.get(&set.name).is_some())
+    (!nobodys || backend.session.applied().get(&set.name).is_some())
         && !(*set.name == *b"session_authorization"
             && set.value.as_deref() == Some(backend.role().as_bytes()))
 }
@@ -491,7 +491,7 @@ impl ReadingSettings {
         named: &[Box<[u8]>],
     ) {
         let report = &exact.report;
-        let known = |name: &[u8]| backend.session.applied.get(name);
+        let known = |name: &[u8]| backend.session.applied().get(name);
         for set in report.settings.iter().filter(|set| is_clients(backend, exact, set)) {
             let name = &*set.name;
             let part = Part::of_setting(name, |_| false);
@@ -534,7 +534,7 @@ impl ReadingSettings {
     ) {
         let report = &exact.report;
         for (name, value) in
-            backend.session.applied.iter().filter(|(name, _)| !backend.tells_of(name))
+            backend.session.applied().iter().filter(|(name, _)| !backend.tells_of(name))
         {
             if report.setting(name).is_some_and(|set| is_clients(backend, exact, set)) {
                 continue;
@@ -566,7 +566,7 @@ impl ReadingSettings {
     ) {
         let (report, start) = (&exact.report, &client.record.start);
         for name in report.names.iter().filter(|name| {
-            backend.session.applied.get(name).is_none()
+            backend.session.applied().get(name).is_none()
                 && report.setting(name).is_none()
                 && !exact.nobodys.knows(name)
                 && can_move(name)

@@ -102,7 +102,7 @@ impl<S: Socket> Backend<S> {
         let lacks = |one: &&Arc<SqlStatement>| brings && there.place(one).is_none();
         let missing: Vec<_> = wanted.iter().filter(lacks).cloned().collect();
         for one in &missing {
-            if !same_parse_settings(&self.session.applied, &one.settings) {
+            if !same_parse_settings(self.session.applied(), &one.settings) {
                 let settings = self.settings_for_parse(&one.settings);
                 self.apply_settings(&settings, out);
             }
@@ -114,7 +114,7 @@ impl<S: Socket> Backend<S> {
             there.all.push(There { statement: one.clone(), standing: Standing::Prepared });
         }
         if !missing.is_empty() {
-            let desired = with_timeout_of(desired, &self.session.applied);
+            let desired = with_timeout_of(desired, self.session.applied());
             self.apply_settings(&desired, out);
         }
         let order =
@@ -361,7 +361,7 @@ impl<S: Socket> Client<S> {
                 }
                 _ => None,
             };
-            let options = self.scan_options(backend.session.reading);
+            let options = self.scan_options(backend.session.reading());
             let own = prepare_in(&shown.text, &shown.name, options);
             let parsed = was_parsed(&shown);
             let same = known.filter(|known| {
@@ -400,7 +400,7 @@ impl<S: Socket> Client<S> {
         noted: &Noted,
     ) -> SqlStatement {
         let memory = backend.pool.statements.memory().clone();
-        let settings = noted.settings_of(&shown.name, &backend.session.applied, false);
+        let settings = noted.settings_of(&shown.name, backend.session.applied(), false);
         let moves = settings.is_some() && shown.types.is_ascii() && memory.has_room_for_names();
         // What executing it does by SQL, in a function, is not seen.
         let moves = moves && parsed.effects.is_none();
@@ -422,12 +422,12 @@ impl<S: Socket> Client<S> {
         noted: &Noted,
     ) -> SqlStatement {
         let memory = backend.pool.statements.memory().clone();
-        let now = &backend.session.applied;
+        let now = backend.session.applied();
         let settings = noted.settings_of(&shown.name, now, backend.tells_all_statements());
         let certain = settings.is_some();
         let settings = settings.unwrap_or_else(|| now.clone());
         let encoding = |settings: &Settings| {
-            let own = backend.session.parameters.get(b"client_encoding");
+            let own = backend.session.parameters().get(b"client_encoding");
             settings.get(b"client_encoding").or(own).map(<[u8]>::to_vec)
         };
         let readable = |text: &[u8]| {
@@ -436,8 +436,8 @@ impl<S: Socket> Client<S> {
                     && encoding(now).is_some_and(|name| !is_unsafe_encoding(&name)))
         };
         let effects = own.as_ref().map(|text| {
-            let options = backend.session.reading.with(|name| settings.get(name));
-            let reported = |name: &[u8]| backend.session.parameters.get(name).is_some();
+            let options = backend.session.reading().with(|name| settings.get(name));
+            let reported = |name: &[u8]| backend.session.parameters().get(name).is_some();
             backend.with_functions(text, Effects::of_text(text, options, reported))
         });
         let moves = certain
@@ -446,7 +446,7 @@ impl<S: Socket> Client<S> {
             && shown.types.is_ascii()
             && memory.has_room_for_names()
             && own.as_ref().is_some_and(|text| {
-                let options = backend.session.reading.with(|name| settings.get(name));
+                let options = backend.session.reading().with(|name| settings.get(name));
                 readable(text) && prepare_in(text, &shown.name, options) == Some(text)
             });
         let effects = effects.filter(|effects| !only_prepares(effects));

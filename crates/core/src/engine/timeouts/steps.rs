@@ -1,11 +1,10 @@
 //! Short timeouts: taken off for statements of Hawser's own, and given back.
 
-use super::{EITHER, NAME, is_cut_off, is_short, without_short_timeout};
+use super::{NAME, is_cut_off, is_short, without_short_timeout};
 use crate::engine::backend::Backend;
 use crate::engine::from_client::client_message::ClientMessage;
 use crate::engine::halt::Halt;
 use crate::engine::host::Host;
-use crate::engine::limits;
 use crate::engine::request_queue::Request;
 use crate::engine::socket::Socket;
 use crate::engine::table::Engine;
@@ -18,14 +17,14 @@ impl<S: Socket> Backend<S> {
     /// Whether it has a short timeout, and this client has not the same.
     #[inline]
     pub(in crate::engine) fn must_lift_for(&self, desired: &Settings) -> bool {
-        self.session.applied != *desired
-            && is_short(&self.session.applied, NAME)
-            && self.session.applied.get(NAME) != desired.get(NAME)
+        *self.session.applied() != *desired
+            && is_short(self.session.applied(), NAME)
+            && self.session.applied().get(NAME) != desired.get(NAME)
     }
 
     /// Appends what takes off a short timeout. Whether there is one.
     fn lift_timeout(&mut self, out: &mut Vec<u8>) -> bool {
-        if !is_short(&self.session.applied, NAME) {
+        if !is_short(self.session.applied(), NAME) {
             return false;
         }
         for _ in ["it", "what its own timer leaves"] {
@@ -61,10 +60,9 @@ impl<S: Socket> Backend<S> {
     /// One of the two has failed. Whether that does no harm.
     pub(in crate::engine) fn lift_failed(&mut self, error: &[u8]) -> bool {
         if self.requests.second() == Some(Request::InjectedLift) {
-            self.session.lifts.failed = self.session.lifts.failed.saturating_add(1);
-            self.session.lifts.cut_off = true;
+            self.session.lifts().fail();
         }
-        is_cut_off(error) && self.session.lifts.failed < limits::LIFTS_MAX
+        is_cut_off(error) && self.session.lifts().may_go_on()
     }
 
     /// One of the two has come to its end. Whether it was the second.
@@ -72,25 +70,23 @@ impl<S: Socket> Backend<S> {
         if self.requests.front() == Some(Request::InjectedLift) {
             return false;
         }
-        let value = if std::mem::take(&mut self.session.lifts.cut_off) {
-            EITHER
-        } else {
-            self.session.lifts.failed = 0;
-            b"0"
-        };
-        let mut applied = SettingsBuilder::from(&self.session.applied);
+        let value = self.session.lifts().end();
+        let mut applied = SettingsBuilder::from(self.session.applied());
         applied.set(NAME, value);
-        self.session.applied = self.pool.interner().share(applied.build());
+        self.session.apply(self.pool.interner().share(applied.build()));
         true
     }
 
     /// Appends what is left to be brought: a short timeout. No statement of ours follows.
     pub(in crate::engine) fn apply_timeout(&mut self, desired: &Settings, out: &mut Vec<u8>) {
-        if self.session.applied == *desired {
+        if *self.session.applied() == *desired {
             return;
         }
-        debug_assert!(without_short_timeout(desired) == self.session.applied, "all else is there");
-        let before = std::mem::replace(&mut self.session.applied, desired.clone());
+        debug_assert!(
+            without_short_timeout(desired) == *self.session.applied(),
+            "all else is there"
+        );
+        let before = self.session.apply(desired.clone());
         let mut text = Vec::new();
         write_set_query(before.diff(desired), &mut text);
         self.inject_query(&text, out);

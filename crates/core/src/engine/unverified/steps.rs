@@ -61,7 +61,7 @@ impl<S: Socket> Backend<S> {
         let doubt = self.known.unverified.as_ref();
         let is_set = effects.vague || has_path(&effects.names);
         effects.schema == SchemaChange::All
-            && (self.session.unseen_path
+            && (self.session.may_have_unseen_path()
                 || is_set
                 || doubt.is_some_and(|doubt| doubt.vague || has_path(&doubt.names)))
     }
@@ -111,7 +111,8 @@ impl<S: Socket> Backend<S> {
         let doubtful =
             self.from_server.status() != TransactionStatus::Idle || self.settings_in_doubt();
         // What was executed before it in its pipeline is not answered yet.
-        let unknown = sets || self.session.unseen_path || self.requests.contains(Request::Execute);
+        let unknown =
+            sets || self.session.may_have_unseen_path() || self.requests.contains(Request::Execute);
         let noted = &mut self.known.unverified.get_or_insert_default().noted;
         noted.ended |= ended;
         for name in prepared {
@@ -158,7 +159,7 @@ impl<S: Socket> Backend<S> {
     pub(in crate::engine) fn known_to_stay(&self, effects: &Effects) -> PartSet {
         let stays = !effects.vague
             && !effects.names.iter().any(|name| is_custom(name))
-            && effects.local_names.iter().all(|name| self.session.applied.get(name).is_some());
+            && effects.local_names.iter().all(|name| self.session.applied().get(name).is_some());
         if stays { PartSet::of(&[Part::CustomSetting]) } else { PartSet::EMPTY }
     }
 
@@ -236,8 +237,8 @@ impl<S: Socket> Client<S> {
     ) {
         let known = backend.known.unverified.as_ref().map_or(&[][..], |doubt| &doubt.names);
         let moved = |name: &[u8]| {
-            backend.session.parameters.get(name).is_none()
-                && (backend.session.applied.get(name).is_some()
+            backend.session.parameters().get(name).is_none()
+                && (backend.session.applied().get(name).is_some()
                     || known.iter().any(|known| known.eq_ignore_ascii_case(name)))
         };
         let mut names: Vec<Box<[u8]>> = match resetting {
@@ -245,7 +246,7 @@ impl<S: Socket> Client<S> {
             Resetting::Names(names) => names.clone(),
             Resetting::All => backend
                 .session
-                .applied
+                .applied()
                 .iter()
                 .filter(|(name, _)| !KEPT_BY_RESET_ALL.contains(name))
                 .map(|(name, _)| name.into())
@@ -365,10 +366,10 @@ impl<S: Socket> Client<S> {
     /// Parts that pin it by the settings in force.
     pub(in crate::engine) fn pins_of_settings(&self, backend: &Backend<S>) -> PartSet {
         let mut pins = self.lasting_pins(backend);
-        if backend.session.applied.get(b"search_path").is_some_and(names_temporary_schema) {
+        if backend.session.applied().get(b"search_path").is_some_and(names_temporary_schema) {
             pins.insert(Part::TemporaryObject); // a plain CREATE TABLE may make one
         }
-        if ends_transactions_soon(&backend.session.applied) || backend.keeps_settings() {
+        if ends_transactions_soon(backend.session.applied()) || backend.keeps_settings() {
             pins.insert(Part::Setting); // taking it off could itself take too long
         }
         pins
@@ -408,7 +409,7 @@ impl<S: Socket> Client<S> {
             }
             settings.build()
         };
-        let applied = told(&backend.session.applied, &Settings::EMPTY);
+        let applied = told(backend.session.applied(), &Settings::EMPTY);
         let desired = match doubt.reverted {
             true => self.desired.clone(),
             false => told(&self.desired, &self.record.start),
@@ -428,23 +429,27 @@ impl<S: Socket> Client<S> {
         let mut interner = backend.pool.interner();
         let (applied, desired) = (interner.share(applied), interner.share(desired));
         drop(interner);
-        if applied == backend.session.applied && desired == self.desired {
+        if applied == *backend.session.applied() && desired == self.desired {
             return;
         }
-        (backend.session.applied, self.desired) = (applied, desired);
+        backend.session.apply(applied);
+        self.desired = desired;
         backend.prepared.statements.mark_stale_since(since);
         let named = self.statements.iter_mut().flat_map(|names| names.values_mut());
         let id = backend.id();
         for named in named.filter(|named| named.is_prepared_since(id, since)) {
             let before = named.statement.clone();
-            named.statement =
-                backend.statement_of(&before.body, backend.session.basis, &backend.session.applied);
+            named.statement = backend.statement_of(
+                &before.body,
+                backend.session.basis(),
+                backend.session.applied(),
+            );
         }
         if backend.prepared.unnamed.since() >= since
             && let Some(unnamed) = backend.unnamed_of(self)
         {
-            let effects = backend.effects_of_body(&unnamed.body, &backend.session.applied);
-            let again = unnamed.under(backend.session.applied.clone(), effects);
+            let effects = backend.effects_of_body(&unnamed.body, backend.session.applied());
+            let again = unnamed.under(backend.session.applied().clone(), effects);
             backend.prepared.unnamed.restate(&mut self.unnamed, again);
         }
     }

@@ -85,7 +85,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Whether the backend lacks settings of the client's that can go with its pipeline.
     pub(in crate::engine) fn settings_fit_within(&self) -> bool {
         let (backend, client) = (&*self.backend, &*self.client);
-        backend.session.applied != client.desired
+        *backend.session.applied() != client.desired
             && !client.is_session_mode()
             && client.pending_session.is_none()
             && !backend.shares_nothing()
@@ -106,8 +106,8 @@ impl<S: Socket> Backend<S> {
     /// Appends what brings the backend's settings to what is wanted, as part of the pipeline that
     /// follows. `false`: nothing is appended, not all of them can be.
     fn set_within(&mut self, desired: &Settings, out: &mut Vec<u8>) -> bool {
-        let before = self.session.applied.clone();
-        let parameters = self.session.parameters.clone();
+        let before = self.session.applied().clone();
+        let parameters = self.session.parameters().clone();
         let changes: Vec<_> = changes(&before, desired, &parameters).collect();
         if changes.len() > limits::WITHIN_SETTINGS_MAX
             || !changes.iter().all(goes_within)
@@ -134,25 +134,24 @@ impl<S: Socket> Backend<S> {
         build::execute(out, b"");
         self.request(Request::InjectedSettings { statement: setter.id });
         self.request(Request::InjectedSettings { statement: setter.id });
-        self.session.applied = desired.clone();
+        self.session.apply(desired.clone());
         let (after, ahead) = (desired.clone(), self.requests.len());
         let untold = REPORTED.map(|name| {
-            let own = self.session.parameters.get(name);
+            let own = self.session.parameters().get(name);
             own.is_some() && before.get(name).or(own) != after.get(name).or(own)
         });
-        self.session.within =
-            Some(Box::new(Within { before, after, ahead, failed: false, untold }));
+        self.session.begin_within(Within { before, after, ahead, failed: false, untold });
         true
     }
 
     /// Whether nothing of the pipeline under way has been sent but settings.
     pub(in crate::engine) fn has_sent_settings_alone(&self) -> bool {
-        self.session.within.as_ref().is_some_and(|within| within.ahead == self.requests.len())
+        self.session.within().is_some_and(|within| within.ahead == self.requests.len())
     }
 
     /// Something of the pipeline under way has failed.
     pub(in crate::engine) fn fail_within(&mut self) {
-        if let Some(within) = &mut self.session.within {
+        if let Some(within) = self.session.within_mut() {
             within.failed = true;
         }
     }
@@ -160,15 +159,15 @@ impl<S: Socket> Backend<S> {
     /// Whether the server may say that a setting has this value because it was set within the pipeline
     /// that ends: that is no news.
     pub(in crate::engine) fn has_set_within(&self, name: &[u8], value: &[u8]) -> bool {
-        self.session.within.as_ref().is_some_and(|within| {
-            let own = self.session.parameters.get(name);
+        self.session.within().is_some_and(|within| {
+            let own = self.session.parameters().get(name);
             within.after.get(name).or(own) == Some(value)
         })
     }
 
     /// The server has reported a setting.
     pub(in crate::engine) fn told_within(&mut self, name: &[u8]) {
-        if let Some(within) = &mut self.session.within
+        if let Some(within) = self.session.within_mut()
             && let Some(at) = REPORTED.iter().position(|reported| *reported == name)
         {
             within.untold[at] = false;
@@ -180,45 +179,45 @@ impl<S: Socket> Backend<S> {
     /// brought (ParameterStatus messages).
     pub(in crate::engine) fn unsaid_within(&mut self) -> Vec<u8> {
         let mut unsaid = Vec::new();
-        let Some(within) = self.session.within.as_ref().filter(|within| !within.failed) else {
+        let Some(within) = self.session.within().filter(|within| !within.failed) else {
             return unsaid;
         };
         let names = REPORTED.iter().zip(within.untold).filter(|(_, untold)| *untold);
         let mut applied = None;
         for (name, _) in names {
             let applied =
-                applied.get_or_insert_with(|| SettingsBuilder::from(&self.session.applied));
+                applied.get_or_insert_with(|| SettingsBuilder::from(self.session.applied()));
             match within.before.get(name) {
                 Some(value) => applied.set(name, value),
                 None => applied.remove(name),
             };
             let value =
-                within.before.get(name).or(self.session.parameters.get(name)).unwrap_or_default();
+                within.before.get(name).or(self.session.parameters().get(name)).unwrap_or_default();
             build::parameter_status(&mut unsaid, name, value);
         }
         if let Some(applied) = applied {
-            self.session.applied = self.pool.interner().share(applied.build());
+            self.session.apply(self.pool.interner().share(applied.build()));
         }
         unsaid
     }
 
     /// A pipeline has ended. Whether settings have been taken back with it.
     pub(in crate::engine) fn settle_within(&mut self) -> bool {
-        let Some(within) = self.session.within.take().filter(|within| within.failed) else {
+        let Some(within) = self.session.end_within().filter(|within| within.failed) else {
             return false;
         };
-        if self.session.applied.is_shared_with(&within.after) {
-            self.session.applied = within.before;
+        if self.session.applied().is_shared_with(&within.after) {
+            self.session.apply(within.before);
             return true;
         }
-        let mut applied = SettingsBuilder::from(&self.session.applied);
+        let mut applied = SettingsBuilder::from(self.session.applied());
         for change in within.after.diff(&within.before) {
             match change {
                 Change::Set(name, value) => applied.set(name, value),
                 Change::Reset(name) => applied.remove(name),
             };
         }
-        self.session.applied = self.pool.interner().share(applied.build());
+        self.session.apply(self.pool.interner().share(applied.build()));
         true
     }
 }

@@ -152,7 +152,9 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             self.backend.note_names(effects);
         }
         // It is not looked at again when it is executed.
-        self.backend.session.rereading |= effects.as_ref().is_none_or(|effects| effects.rereads);
+        self.backend
+            .session
+            .doubt_texts(effects.as_ref().is_none_or(|effects| effects.rereads), false);
         if self.client.is_session_mode() {
             // What no command can undo must not be left to the next session.
             if effects.is_none_or(|effects| effects.leaves_what_stays()) {
@@ -206,7 +208,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         let effects = self.effects_of_unshared(text);
         self.before_unshared(&effects)?;
         self.backend.note_names(&effects);
-        self.backend.session.rereading |= effects.rereads;
+        self.backend.session.doubt_texts(effects.rereads, false);
         let noted = self.to_be_noted(Some((text, &effects)))?;
         self.pass_parsing(parsing)?;
         self.request_noting(UNNOTED, Some((parsing.name, noted)));
@@ -323,7 +325,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
     /// Whether texts are in UTF-8.
     pub(super) fn reads_utf8(&self) -> bool {
         let encoding = self.client.desired.get(b"client_encoding");
-        encoding.or(self.backend.session.parameters.get(b"client_encoding")) == Some(b"UTF8")
+        encoding.or(self.backend.session.parameters().get(b"client_encoding")) == Some(b"UTF8")
     }
 
     /// What a text does that is not looked at again when it is executed.
@@ -379,7 +381,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             self.client.pins.insert(Part::ProtocolStatement);
         }
         // Its text may not have been seen whole: anything may be in it.
-        self.backend.session.rereading = true;
+        self.backend.session.doubt_texts(true, false);
         const ROWS_ONLY: [&[u8]; 6] =
             [b"delete", b"insert", b"merge", b"select", b"update", b"values"];
         let rest = frame::take_string(self.body).map_or(self.body, |(_, rest)| rest);
