@@ -5,6 +5,7 @@ mod cancelling;
 mod from_server;
 mod lending;
 mod parts;
+mod prepared;
 
 use std::sync::Arc;
 
@@ -13,7 +14,8 @@ use self::from_server::FromServer;
 use self::lending::Lending;
 pub(super) use self::lending::{Reset, Tidying};
 pub(super) use self::parts::Notifying;
-use self::parts::{Identity, Known, Ownership, PreparedThere};
+use self::parts::{Identity, Known, Ownership};
+use self::prepared::PreparedThere;
 use super::ahead::Ahead;
 use super::at_stake::AtStake;
 use super::census::functions::Functions;
@@ -294,6 +296,11 @@ impl<S: Socket> Backend<S> {
     /// Whether its server reports this setting, given in lower case.
     fn reports(&self, name: &[u8]) -> bool {
         self.session.parameters().get(name).is_some()
+    }
+
+    /// Functions that do something to sessions, if there are any.
+    pub(super) fn functions(&self) -> Option<&Functions> {
+        self.known.functions.as_deref()
     }
 
     /// What functions do that a text may call which does nothing by itself. `None`: none

@@ -147,7 +147,7 @@ impl<S: Socket> Backend<S> {
 
     /// Whether the server may have statements of other clients than the one that it serves.
     pub(super) fn has_statements_of_others(&self) -> bool {
-        self.prepared.uncertain || self.prepared.has_empty || !self.prepared.statements.is_empty()
+        self.prepared.may_have_any()
     }
 
     /// Appends what takes all shared statements away: `pg_prepared_statements` would show a client
@@ -164,9 +164,9 @@ impl<S: Socket> Backend<S> {
             // client's may stand. Close is.
             let all_known = names.is_some();
             let mut names = names.unwrap_or_default();
-            if self.prepared.has_empty {
+            if self.prepared.has_empty() {
                 names.insert(EMPTY.into());
-                self.prepared.has_empty = !alone;
+                self.prepared.may_have_empty(!alone);
             }
             for name in &names {
                 build::close_statement(out, name);
@@ -177,7 +177,7 @@ impl<S: Socket> Backend<S> {
                 self.request(Request::InjectedSync);
             }
             if alone && all_known {
-                self.prepared.uncertain = false; // a Close does not fail
+                self.prepared.is_certain(); // a Close does not fail
             } else {
                 self.prepared.statements.clear_in_doubt();
                 return;
@@ -185,15 +185,14 @@ impl<S: Socket> Backend<S> {
         } else if self.requests.is_in_pipeline() {
             // (It may be ignored: the empty one is noted on.)
             self.run_within_pipeline(DEALLOCATE_ALL.to_vec(), out);
-            self.prepared.by_sql = None;
-            self.prepared.uncertain = true; // it may be ignored
-            self.prepared.statements.clear_in_doubt();
+            self.prepared.forget_by_sql();
+            self.prepared.doubt_all();
             return;
         } else {
             self.inject_query(DEALLOCATE_ALL, out);
-            self.prepared.has_empty = false;
-            self.prepared.by_sql = None;
-            self.prepared.uncertain = false; // if it fails, the connection is closed
+            self.prepared.may_have_empty(false);
+            self.prepared.forget_all(); // if it fails, the connection is closed
+            return;
         }
         self.prepared.statements.clear();
     }
@@ -354,7 +353,7 @@ impl<S: Socket> Backend<S> {
         }
         // An eviction in a pipeline that is not answered yet may have been ignored.
         let unsettled = self.requests.owes_ready() && self.requests.owes_client();
-        if self.prepared.uncertain || stale || unsettled {
+        if self.prepared.is_uncertain() || stale || unsettled {
             build::close_statement(out, &statement.name);
             self.request(Request::Injected);
         }

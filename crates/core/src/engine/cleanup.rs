@@ -571,7 +571,7 @@ impl<S: Socket> Backend<S> {
         self.known.unverified = None;
         self.known.heard_before = false;
         self.lending.unpin();
-        if !self.prepared.uncertain {
+        if !self.prepared.is_uncertain() {
             self.prepared.statements.settle();
         }
         self.known.drawn.give_back();
@@ -616,9 +616,7 @@ impl<S: Socket> Backend<S> {
             self.known.drawn.forget_others();
         }
         if unusual.forgets_statements {
-            self.prepared.statements.clear();
-            self.prepared.by_sql = None;
-            self.prepared.uncertain = false;
+            self.prepared.forget_all();
         }
         match &unusual.resetting {
             Resetting::No => {}

@@ -473,7 +473,7 @@ impl<S: Socket> Engine<S> {
         {
             backend.tell(&client.record.about, client.socket.mptcp(), &mut out);
         }
-        if backend.has_statements_of_others() || backend.prepared.by_sql.is_some() {
+        if backend.has_statements_of_others() || backend.prepared.by_sql().is_some() {
             backend.deallocate_all(false, &mut out);
         }
         if !client.exclusive {

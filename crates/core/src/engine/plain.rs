@@ -189,7 +189,7 @@ impl<S: Socket> Backend<S> {
             && self.owner.client_identity.is_none()
             && self.known.session_report.is_none()
             && self.session.within().is_none()
-            && self.prepared.by_sql.is_none()
+            && self.prepared.by_sql().is_none()
             && self.known.unverified.is_none()
             && self.prepared.replay.is_idle()
             && !self.prepared.statements.keeps_none()
@@ -365,7 +365,7 @@ impl<S: Socket> Relay<'_, S> {
         };
         if !self.has_plain_lane
             || !backend.requests.owes_one_end()
-            || !backend.prepared.longer.is_empty()
+            || !backend.prepared.longer.of_query().is_empty()
             || client.failed
             || !client.is_plain()
             || backend.known.session_report.is_some()
@@ -387,7 +387,7 @@ impl<S: Socket> Relay<'_, S> {
             let backend = &mut *self.backend;
             backend.requests.forget_portals();
             backend.session.settle_texts();
-            backend.prepared.retries_sql = true; // a table may be there now
+            backend.prepared.retry_sql(); // a table may be there now
             backend.lending.transaction_ended();
             relayed.transactions += 1;
         }

@@ -81,6 +81,45 @@ pub(super) struct Longer {
     by: usize,
 }
 
+/// Where texts under way are longer than their client's own.
+#[derive(Debug, Default)]
+pub(super) struct LongerTexts {
+    /// The text of the Query that is being answered, in order.
+    query: Vec<Longer>,
+    /// The last Parse whose text is longer, by its serial.
+    parse: Option<(u32, Box<[Longer]>)>,
+}
+
+impl LongerTexts {
+    /// Where the text of the Query that is being answered is longer.
+    #[inline]
+    pub(super) fn of_query(&self) -> &[Longer] {
+        &self.query
+    }
+
+    /// The Query is answered, or another begins.
+    #[inline]
+    pub(super) fn query_ended(&mut self) {
+        self.query.clear();
+    }
+
+    /// The Query's text is longer there, too.
+    fn extend(&mut self, longer: impl IntoIterator<Item = Longer>) {
+        self.query.extend(longer);
+        self.query.sort_by_key(|longer| longer.at);
+    }
+
+    /// The text of this Parse is longer there.
+    pub(super) fn parse(&mut self, serial: u32, longer: Box<[Longer]>) {
+        self.parse = Some((serial, longer));
+    }
+
+    /// Where the text of this Parse is longer, if it is.
+    pub(super) fn take_parse(&mut self, serial: u32) -> Option<Box<[Longer]>> {
+        self.parse.take_if(|(of, _)| *of == serial).map(|(_, longer)| longer)
+    }
+}
+
 /// One statement that gives a setting its value in `start`, if it has one there.
 fn set_again(start: &Settings, name: &[u8], local: bool) -> Option<Vec<u8>> {
     let value = start.get(name)?;

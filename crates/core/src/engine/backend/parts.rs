@@ -5,14 +5,9 @@ use crate::engine::census::functions::Functions;
 use crate::engine::client_identity::ClientIdentity;
 use crate::engine::drawn::Drawn;
 use crate::engine::hand_over::HandOver;
-use crate::engine::replay::Replay;
-use crate::engine::restore::Longer;
-use crate::engine::server_unnamed::ServerUnnamed;
 use crate::engine::session_report::SessionReport;
-use crate::engine::sql_statement::BackendSql;
 use crate::engine::unverified::Unverified;
 use crate::ids::{BackendId, ClientId, LoopId, ServerAddressId, Slot};
-use crate::pool::backend_statements::BackendStatements;
 use crate::time::Time;
 
 /// Whether a client notifies by its backend, and others are to know by its process id that it is this client.
@@ -43,45 +38,6 @@ pub(in crate::engine) struct Identity {
     pub(super) _permit: Box<dyn std::any::Any + Send>,
 }
 
-/// The statements that the server has.
-pub(in crate::engine) struct PreparedThere {
-    /// Shared prepared statements that the server has.
-    pub(in crate::engine) statements: BackendStatements,
-    /// The unnamed statement that the server has.
-    pub(in crate::engine) unnamed: ServerUnnamed,
-    /// It may have the empty statement (see [`crate::engine::from_client::client_message::aborted`]).
-    pub(in crate::engine) has_empty: bool,
-    /// Statements of SQL's PREPARE that it has, as far as they move.
-    pub(in crate::engine) by_sql: Option<Box<BackendSql>>,
-    /// Since its client's last transaction, those that could not be prepared have not been tried.
-    pub(in crate::engine) retries_sql: bool,
-    /// A DISCARD ALL or DEALLOCATE ALL has been sent of which it is not known whether it worked:
-    /// a statement is closed before it is prepared.
-    pub(in crate::engine) uncertain: bool,
-    /// The pipeline under way, in case it must be sent again.
-    pub(in crate::engine) replay: Replay,
-    /// Where the text of the Query that is being answered is longer than its client's own.
-    pub(in crate::engine) longer: Vec<Longer>,
-    /// The same of the last Parse whose text is longer, by its serial.
-    pub(in crate::engine) longer_parse: Option<(u32, Box<[Longer]>)>,
-}
-
-impl PreparedThere {
-    pub(super) fn new(keep: usize) -> Self {
-        Self {
-            statements: BackendStatements::new(keep),
-            unnamed: ServerUnnamed::default(),
-            has_empty: false,
-            by_sql: None,
-            retries_sql: true,
-            uncertain: false,
-            replay: Replay::default(),
-            longer: Vec::new(),
-            longer_parse: None,
-        }
-    }
-}
-
 /// What is known of its session, and what is not.
 pub(in crate::engine) struct Known {
     /// What its client's statements may have made or ended.
@@ -98,8 +54,8 @@ pub(in crate::engine) struct Known {
     /// Whether its client notifies by it.
     pub(in crate::engine) notifying: Notifying,
     /// Functions that do something to sessions, if there are any, and which version of these.
-    pub(in crate::engine) functions: Option<Box<Functions>>,
-    pub(in crate::engine) functions_serial: u32,
+    pub(super) functions: Option<Box<Functions>>,
+    pub(super) functions_serial: u32,
     /// What its server reports of the session, if it does.
     pub(in crate::engine) session_report: Option<Box<SessionReport>>,
 }

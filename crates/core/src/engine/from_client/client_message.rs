@@ -595,7 +595,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.hold()?;
         }
         let mut scanner = Scanner::new(self.scan_options());
-        let functions = self.backend.known.functions.as_deref();
+        let functions = self.backend.functions();
         if in_doubt || functions.is_some_and(Functions::are_named) {
             scanner.doubt();
         }

@@ -44,7 +44,7 @@ impl<S: Socket> Relay<'_, S> {
         match owed {
             Request::Query | Request::Statements(_) | Request::InjectedStatement => {
                 self.backend.requests.fail_text();
-                return Ok(in_own_text(body, &self.backend.prepared.longer, relayed));
+                return Ok(in_own_text(body, self.backend.prepared.longer.of_query(), relayed));
             }
             Request::Call | Request::Sync => return Ok(Fate::Pass),
             // (One that is cut off is its client's pipeline: by its timeout, or on its request.)
@@ -170,13 +170,8 @@ impl<S: Socket> Relay<'_, S> {
         if let Some(refusal) = undone.refusal {
             return Fate::Replace(refusal);
         }
-        match self
-            .backend
-            .prepared
-            .longer_parse
-            .take_if(|(serial, _)| Some(*serial) == undone.parse)
-        {
-            Some((_, longer)) => in_own_text(body, &longer, relayed),
+        match undone.parse.and_then(|serial| self.backend.prepared.longer.take_parse(serial)) {
+            Some(longer) => in_own_text(body, &longer, relayed),
             None => self.under_own_name(owed, body, relayed),
         }
     }
@@ -213,7 +208,7 @@ impl<S: Socket> Relay<'_, S> {
                 self.backend.prepared.statements.remove(statement, pipeline);
             }
             // A Close of ours was ignored: the statement is still there.
-            Request::Injected => self.backend.prepared.uncertain = true,
+            Request::Injected => self.backend.prepared.doubt(),
             _ => {}
         }
         if let (Some(change), Some(client)) = (ignored.change, &mut self.client) {
@@ -276,7 +271,7 @@ impl<S: Socket> Relay<'_, S> {
         {
             client.note_missed_sql(body);
         }
-        if self.backend.prepared.by_sql.is_none() || owed.is_injected() || !relayed.whole {
+        if self.backend.prepared.by_sql().is_none() || owed.is_injected() || !relayed.whole {
             return fate;
         }
         match (self.backend.error_stood_in_for(body), &fate) {

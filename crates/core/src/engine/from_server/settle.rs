@@ -115,7 +115,7 @@ impl<S: Socket> Relay<'_, S> {
 
     /// The ROLLBACK has worked that went before the Query that waits.
     fn rolled_back_ahead(&mut self) {
-        self.backend.prepared.retries_sql = true;
+        self.backend.prepared.retry_sql();
         self.backend.lending.transaction_ended();
         if let Some(client) = &mut self.client {
             client.desired = self.backend.session.applied().clone();
@@ -136,7 +136,7 @@ impl<S: Socket> Relay<'_, S> {
         }
         relayed.queries += 1;
         if is_idle {
-            backend.prepared.retries_sql = true; // a table may be there now
+            backend.prepared.retry_sql(); // a table may be there now
             backend.lending.transaction_ended();
             relayed.transactions += 1;
             let changed = backend.known.at_stake.settle(!backend.requests.is_empty());
@@ -149,7 +149,7 @@ impl<S: Socket> Relay<'_, S> {
             }
         }
         if owed == Request::Query {
-            backend.prepared.longer.clear();
+            backend.prepared.longer.query_ended();
         }
     }
 

@@ -40,8 +40,7 @@ impl<S: Socket> Client<S> {
     /// All prepared statements are taken away with the pipeline at hand.
     pub(in crate::engine) fn note_forgetting(&mut self, backend: &mut Backend<S>) {
         self.pending_reset(backend).forgets_statements = true;
-        backend.prepared.statements.clear_in_doubt();
-        backend.prepared.uncertain = true;
+        backend.prepared.doubt_all();
     }
 
     /// A DISCARD ALL is part of the pipeline at hand, and ends these pins.
@@ -77,8 +76,7 @@ impl<S: Socket> Client<S> {
             reset.discards_all = DiscardAll::Done;
         }
         if std::mem::take(&mut reset.forgets_statements) {
-            backend.prepared.uncertain = false;
-            backend.prepared.statements.settle();
+            backend.prepared.all_went();
         }
         extra.reset.take_if(|reset| reset.is_empty());
     }
@@ -100,8 +98,7 @@ impl<S: Socket> Client<S> {
             self.pins.remove(Part::Listen);
         }
         if reset.forgets_statements && !failed {
-            backend.prepared.uncertain = false;
-            backend.prepared.statements.settle();
+            backend.prepared.all_went();
         }
         let nothing_done = matches!(reset.discards_all, DiscardAll::Pending(_));
         if failed || nothing_done || reset.resetting == Resetting::No {
@@ -123,7 +120,7 @@ impl<S: Socket> Client<S> {
                 listening.discard();
             }
         }
-        backend.prepared.by_sql = None;
+        backend.prepared.forget_by_sql();
         if let Some(doubt) = &mut backend.known.unverified {
             doubt.discarded();
         }

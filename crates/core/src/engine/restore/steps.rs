@@ -17,14 +17,15 @@ impl<S: Socket> Backend<S> {
         insertions: &[Insertion],
         utf8: bool,
     ) {
-        self.prepared.longer.clear();
+        self.prepared.longer.query_ended();
         for insertion in insertions {
             self.request(Request::Statements(insertion.behind));
             for _ in &insertion.statements {
                 self.request(Request::InjectedStatement);
             }
             let by = insertion.statements.iter().map(|made| 1 + characters(made, utf8)).sum();
-            self.prepared.longer.push(Longer { at: characters(&text[..insertion.at], utf8), by });
+            let at = characters(&text[..insertion.at], utf8);
+            self.prepared.longer.extend([Longer { at, by }]);
         }
         self.request(Request::Query);
     }
@@ -37,7 +38,6 @@ impl<S: Socket> Backend<S> {
         utf8: bool,
     ) {
         self.prepared.longer.extend(lengthened(text, replaced, utf8));
-        self.prepared.longer.sort_by_key(|longer| longer.at);
     }
 }
 

@@ -114,7 +114,7 @@ impl<S: Socket> Backend<S> {
         exact.drawn_by = exact.drawn_by.filter(|by| Some(*by) == exact.holder);
         self.note_reported_names(&mut exact);
         exact.nobodys = beside(&exact.report, self.session.applied());
-        if self.prepared.by_sql.is_some() && self.has_sql_statements(&exact.report.statements) {
+        if self.prepared.by_sql().is_some() && self.has_sql_statements(&exact.report.statements) {
             exact.nobodys.parts.remove(Part::SqlStatement);
         }
         self.known.session_report = Some(exact);
@@ -381,7 +381,7 @@ impl<S: Socket> Client<S> {
         if pins.contains(Part::Listen) && self.keeps_backend_to_listen() {
             pins.remove(Part::Listen);
         }
-        let taken_away = backend.prepared.by_sql.is_some()
+        let taken_away = backend.prepared.by_sql().is_some()
             && exact.report.statements.is_empty()
             && !backend.has_parsed_statements()
             && !noted.has_parsed();
@@ -397,8 +397,7 @@ impl<S: Socket> Client<S> {
         }
         if prepared && !self.pins.contains(Part::SqlStatement) {
             // A DEALLOCATE ALL within a function has taken the shared ones away, too.
-            backend.prepared.statements.clear_in_doubt();
-            backend.prepared.uncertain = true;
+            backend.prepared.doubt_all();
         }
         self.pins = self.pins.union(self.pins_of_settings(backend));
         backend.doubt_reported(asked, told.names, exact.since, noted);
@@ -420,9 +419,9 @@ impl<S: Socket> Client<S> {
     ) -> bool {
         let names = &exact.report.statements;
         let parsed = parsed || backend.has_parsed_statements();
-        if names.is_empty() && !parsed && backend.prepared.by_sql.is_some() {
+        if names.is_empty() && !parsed && backend.prepared.by_sql().is_some() {
             self.forget_sql_statements();
-            backend.prepared.by_sql = None;
+            backend.prepared.forget_by_sql();
             return false;
         }
         if names.is_empty() && !parsed {

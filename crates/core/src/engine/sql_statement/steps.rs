@@ -27,7 +27,7 @@ use crate::wire::{TransactionStatus, build, frame, frontend};
 impl<S: Socket> Backend<S> {
     /// Whether these are the names of the statements that are known to be there.
     pub(in crate::engine) fn has_sql_statements(&self, names: &[Box<[u8]>]) -> bool {
-        let Some(there) = &self.prepared.by_sql else { return names.is_empty() };
+        let Some(there) = self.prepared.by_sql() else { return names.is_empty() };
         // (Of those of the protocol a report has none.)
         let by_sql = there.all.iter().filter(|there| there.statement.parsed.is_none());
         let mut known: Vec<_> = by_sql.map(|there| &there.statement.name).collect();
@@ -38,7 +38,7 @@ impl<S: Socket> Backend<S> {
     /// Whether it is known to have a statement of this name, which is its last client's, or has been
     /// tried to have it: it goes when another client comes.
     pub fn has_statement_of_last_client(&self, name: &str) -> bool {
-        let there = self.prepared.by_sql.as_ref();
+        let there = self.prepared.by_sql();
         there.is_some_and(|there| {
             there.all.iter().any(|one| *one.statement.name == *name.as_bytes())
         })
@@ -46,14 +46,14 @@ impl<S: Socket> Backend<S> {
 
     /// Whether it has statements of the protocol under its client's own names, or may have.
     pub(in crate::engine) fn has_parsed_statements(&self) -> bool {
-        let there = self.prepared.by_sql.as_ref();
+        let there = self.prepared.by_sql();
         there.is_some_and(|there| there.all.iter().any(|one| one.statement.parsed.is_some()))
             || self.known.unverified.as_ref().is_some_and(|doubt| doubt.noted().has_parsed())
     }
 
     /// Whether it has the statements of this client.
     pub(in crate::engine) fn has_sql_of(&self, wanted: &[Arc<SqlStatement>]) -> bool {
-        self.prepared.by_sql.as_ref().is_some_and(|there| there.are_all_there(wanted))
+        self.prepared.by_sql().is_some_and(|there| there.are_all_there(wanted))
     }
 
     /// Appends what takes others' statements away and, if it `brings`, makes them the client's. What
@@ -66,8 +66,8 @@ impl<S: Socket> Backend<S> {
         brings: bool,
         out: &mut Vec<u8>,
     ) -> bool {
-        let retry = brings && std::mem::take(&mut self.prepared.retries_sql);
-        let mut there = self.prepared.by_sql.take().unwrap_or_default();
+        let retry = brings && self.prepared.take_retry_of_sql();
+        let mut there = self.prepared.take_by_sql().unwrap_or_default();
         for mut known in std::mem::take(&mut there.all) {
             let is_wanted = wanted.iter().any(|one| Arc::ptr_eq(one, &known.statement));
             match &mut known.standing {
@@ -121,7 +121,7 @@ impl<S: Socket> Backend<S> {
             |there: &There| wanted.iter().position(|one| Arc::ptr_eq(one, &there.statement));
         there.all.sort_by_cached_key(order);
         if !there.all.is_empty() || self.requests.has_sql_under_way() {
-            self.prepared.by_sql = Some(there);
+            self.prepared.set_by_sql(there);
         }
         !missing.is_empty()
     }
@@ -154,14 +154,14 @@ impl<S: Socket> Backend<S> {
     /// Whether a DEALLOCATE of ours has failed with this error, and the statement may still be there.
     /// (It finds none where a function has taken the statement away.)
     pub(in crate::engine) fn leaves_anothers_statement(&self, error: &[u8]) -> bool {
-        self.prepared.by_sql.is_some()
+        self.prepared.by_sql().is_some()
             && matches!(self.requests.front_change(), Some(Change::Deallocates))
             && field(error, b'C') != Some(b"26000")
     }
 
     /// The server has refused a PREPARE of ours, or knows no statement that is to be deallocated.
     pub(in crate::engine) fn prepare_refused(&mut self, error: &[u8]) {
-        let Some(there) = &mut self.prepared.by_sql else { return };
+        let Some(there) = self.prepared.by_sql_mut() else { return };
         if let Some(Change::Prepares(statement)) = self.requests.front_change()
             && let Some(at) = there.place(statement)
         {
@@ -173,17 +173,17 @@ impl<S: Socket> Backend<S> {
 
     /// The server has come to the end of one.
     pub(in crate::engine) fn prepare_ended(&mut self) {
-        if self.prepared.by_sql.as_ref().is_some_and(|there| there.all.is_empty())
+        if self.prepared.by_sql().is_some_and(|there| there.all.is_empty())
             && !self.requests.has_sql_under_way()
         {
-            self.prepared.by_sql = None;
+            self.prepared.forget_by_sql();
         }
     }
 
     /// The error of the PREPARE in whose place a stand-in has been executed: it has failed with this
     /// one.
     pub(in crate::engine) fn error_stood_in_for(&self, error: &[u8]) -> Option<&[u8]> {
-        let there = self.prepared.by_sql.as_ref()?;
+        let there = self.prepared.by_sql()?;
         let message = field(error, b'M')?;
         let at = memchr::memmem::find(message, STANDS_IN.as_bytes())? + STANDS_IN.len();
         let digits = message[at..].split(|byte| *byte == b'.').next()?;
@@ -328,7 +328,7 @@ impl<S: Socket> Client<S> {
         shown: Option<Vec<Shown>>,
         noted: &Noted,
     ) -> bool {
-        let there = backend.prepared.by_sql.take();
+        let there = backend.prepared.take_by_sql();
         let kept =
             self.pending_session.as_mut().and_then(|extra| extra.by_sql.take()).unwrap_or_default();
         let was_parsed = |shown: &Shown| {
@@ -386,7 +386,7 @@ impl<S: Socket> Client<S> {
             now.all.push(There { statement: statement.clone(), standing });
             all.push(statement);
         }
-        backend.prepared.by_sql = Some(Box::new(now));
+        backend.prepared.set_by_sql(Box::new(now));
         self.pending_session().by_sql = Some(Box::new(ClientSql { all, ..*kept }));
         self.keeps_sql_statements()
     }
@@ -466,7 +466,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Makes the backend's statements of SQL's PREPARE the client's, before its transaction.
     #[inline]
     pub(in crate::engine) fn open_sql_statements(&mut self) -> Result<(), Halt> {
-        if self.backend.prepared.by_sql.is_none() && self.client.sql_statements().is_empty() {
+        if self.backend.prepared.by_sql().is_none() && self.client.sql_statements().is_empty() {
             return Ok(());
         }
         self.bring_sql_statements()
@@ -482,7 +482,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         let wanted = wanted.to_vec();
         let brings = !self.does_without_sql_statements();
-        if brings || self.backend.prepared.by_sql.is_some() {
+        if brings || self.backend.prepared.by_sql().is_some() {
             self.lift_first()?;
         }
         self.passage.cut(self.backend)?;
@@ -498,7 +498,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     #[inline]
     pub(in crate::engine) fn hold_for_sql_statements(&mut self) -> Result<(), Halt> {
         let wanted = self.client.sql_statements();
-        let there = self.backend.prepared.by_sql.as_ref();
+        let there = self.backend.prepared.by_sql();
         if wanted.is_empty()
             || there.is_some_and(|there| !there.lacks(wanted))
             || self.does_without_sql_statements()

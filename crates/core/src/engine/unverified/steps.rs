@@ -357,8 +357,7 @@ impl<S: Socket> Client<S> {
         }
         if gone.contains(Part::SqlStatement) {
             // A DEALLOCATE ALL within a function has taken the shared ones away, too.
-            backend.prepared.statements.clear_in_doubt();
-            backend.prepared.uncertain = true;
+            backend.prepared.doubt_all();
         }
         self.pins = self.pins.minus(gone).union(self.pins_of_settings(backend));
     }

@@ -69,7 +69,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Appends what gives the server an empty statement.
     pub(super) fn bring_empty(&mut self) -> Result<(), Halt> {
         self.passage.cut(self.backend)?;
-        self.backend.prepared.has_empty = true;
+        self.backend.prepared.may_have_empty(true);
         let out = &mut self.passage.out;
         build::close_statement(out, EMPTY); // it may be left of another time
         build::parse(out, EMPTY, &[0; 3]);

@@ -307,7 +307,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             return None;
         }
         let longer = restore::lengthened(text, &replacements, self.reads_utf8()).collect();
-        self.backend.prepared.longer_parse = Some((self.serial, longer));
+        self.backend.prepared.longer.parse(self.serial, longer);
         let mut body = restore::replaced(text, &replacements, &mut []);
         body.push(0);
         body.extend_from_slice(types);

@@ -1,0 +1,125 @@
+//! The statements that the server has.
+
+use crate::engine::replay::Replay;
+use crate::engine::restore::LongerTexts;
+use crate::engine::server_unnamed::ServerUnnamed;
+use crate::engine::sql_statement::BackendSql;
+use crate::pool::backend_statements::BackendStatements;
+
+/// The statements that the server has.
+pub(in crate::engine) struct PreparedThere {
+    /// Shared prepared statements that the server has.
+    pub(in crate::engine) statements: BackendStatements,
+    /// The unnamed statement that the server has.
+    pub(in crate::engine) unnamed: ServerUnnamed,
+    /// The pipeline under way, in case it must be sent again.
+    pub(in crate::engine) replay: Replay,
+    /// Where texts under way are longer than their client's own.
+    pub(in crate::engine) longer: LongerTexts,
+    /// Statements of SQL's PREPARE that it has, as far as they move.
+    by_sql: Option<Box<BackendSql>>,
+    has_empty: bool,
+    retries_sql: bool,
+    uncertain: bool,
+}
+
+impl PreparedThere {
+    /// None yet; it will keep so many.
+    pub(super) fn new(keep: usize) -> Self {
+        Self {
+            statements: BackendStatements::new(keep),
+            unnamed: ServerUnnamed::default(),
+            replay: Replay::default(),
+            longer: LongerTexts::default(),
+            by_sql: None,
+            has_empty: false,
+            retries_sql: true,
+            uncertain: false,
+        }
+    }
+
+    /// Statements of SQL's PREPARE that it has, as far as they move.
+    #[inline]
+    pub(in crate::engine) fn by_sql(&self) -> Option<&BackendSql> {
+        self.by_sql.as_deref()
+    }
+
+    pub(in crate::engine) fn by_sql_mut(&mut self) -> Option<&mut BackendSql> {
+        self.by_sql.as_deref_mut()
+    }
+
+    pub(in crate::engine) fn take_by_sql(&mut self) -> Option<Box<BackendSql>> {
+        self.by_sql.take()
+    }
+
+    /// It has these, and no others.
+    pub(in crate::engine) fn set_by_sql(&mut self, there: Box<BackendSql>) {
+        self.by_sql = Some(there);
+    }
+
+    /// It has none.
+    pub(in crate::engine) fn forget_by_sql(&mut self) {
+        self.by_sql = None;
+    }
+
+    /// Those of SQL's PREPARE that could not be prepared are tried again, for a table may be there now.
+    #[inline]
+    pub(in crate::engine) fn retry_sql(&mut self) {
+        self.retries_sql = true;
+    }
+
+    /// Whether they have not been tried since its client's last transaction.
+    pub(in crate::engine) fn take_retry_of_sql(&mut self) -> bool {
+        std::mem::take(&mut self.retries_sql)
+    }
+
+    /// It may have the empty statement (see [`crate::engine::from_client::client_message::aborted`]), or has it no
+    /// more.
+    pub(in crate::engine) fn may_have_empty(&mut self, has: bool) {
+        self.has_empty = has;
+    }
+
+    pub(in crate::engine) fn has_empty(&self) -> bool {
+        self.has_empty
+    }
+
+    /// Whether it may have shared statements, or others of ours.
+    pub(in crate::engine) fn may_have_any(&self) -> bool {
+        self.uncertain || self.has_empty || !self.statements.is_empty()
+    }
+
+    /// A DISCARD ALL or DEALLOCATE ALL has been sent, or a Close has been ignored: a statement is closed before it
+    /// is prepared.
+    pub(in crate::engine) fn doubt(&mut self) {
+        self.uncertain = true;
+    }
+
+    /// The same of all shared statements, which may be gone.
+    pub(in crate::engine) fn doubt_all(&mut self) {
+        self.statements.clear_in_doubt();
+        self.uncertain = true;
+    }
+
+    /// Whether statements may be there that are not known.
+    pub(in crate::engine) fn is_uncertain(&self) -> bool {
+        self.uncertain
+    }
+
+    /// What was in doubt has been closed.
+    pub(in crate::engine) fn is_certain(&mut self) {
+        self.uncertain = false;
+    }
+
+    /// What was in doubt is gone.
+    pub(in crate::engine) fn all_went(&mut self) {
+        self.uncertain = false;
+        self.statements.settle();
+    }
+
+    /// All are gone, for certain.
+    pub(in crate::engine) fn forget_all(&mut self) {
+        self.statements.clear();
+        self.by_sql = None;
+        self.uncertain = false;
+    }
+}
