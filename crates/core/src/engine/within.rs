@@ -12,8 +12,10 @@
 //!
 //! # Model
 //! So only a pipeline goes with them that is here to its Sync, and has nothing but statements that
-//! read and write rows ([`reads_or_writes_rows`]) without an effect on the session. If it fails, the
-//! settings are as before. What comes after it waits until that is known.
+//! read and write rows ([`reads_or_writes_rows`]) without an effect on the session. What comes after it waits
+//! until it is known how it has ended. Until then there are two records of what is in force: what is if the
+//! pipeline works ([`super::backend::Backend::applied`]), and what is if it fails, which is what was before.
+//! What the server reports meanwhile goes into both. Its end chooses one: nothing is put back.
 //!
 //! A server reports at the end of a transaction what has another value than it has last reported
 //! (`ReportChangedGUCOptions`, since PostgreSQL 14). A setting that was brought so, and of which it then
@@ -39,8 +41,10 @@ use crate::session::settings::{Change, Settings, is_custom};
 /// Settings under way within a client's pipeline.
 #[derive(Debug)]
 pub(super) struct Within {
-    before: Settings,
-    after: Settings,
+    /// What is in force if the pipeline fails.
+    if_failed: Settings,
+    /// What it brings.
+    brought: Settings,
     /// Answers owed up to them: if it is all that is owed, nothing has been sent after them.
     ahead: usize,
     /// The pipeline has failed, and they with it.

@@ -10,7 +10,6 @@ use crate::engine::socket::Socket;
 use crate::pool::ServerParameters;
 use crate::session::part::Part;
 use crate::session::report::{NAME, SCHEMA};
-use crate::session::settings::SettingsBuilder;
 use crate::wire::frame;
 use crate::wire::frame::HEADER_BYTES;
 
@@ -109,13 +108,7 @@ impl<S: Socket> Relay<'_, S> {
             let known = backend.session.applied().get(name);
             if known != (if own { None } else { Some(value) }) {
                 let was_own = known.is_none();
-                let mut settings = SettingsBuilder::from(backend.session.applied());
-                if own {
-                    settings.remove(name);
-                } else {
-                    settings.set(name, value);
-                }
-                backend.session.apply(backend.pool.interner().share(settings.build()));
+                backend.has_value(name, (!own).then_some(value));
                 let ours = backend.requests.front().is_some_and(Request::is_injected);
                 if !ours && !backend.has_set_within(name, value) {
                     backend.note_reported_value(name, was_own, own);

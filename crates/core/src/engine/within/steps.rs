@@ -135,12 +135,18 @@ impl<S: Socket> Backend<S> {
         self.request(Request::InjectedSettings { statement: setter.id });
         self.request(Request::InjectedSettings { statement: setter.id });
         self.session.apply(desired.clone());
-        let (after, ahead) = (desired.clone(), self.requests.len());
+        let (brought, ahead) = (desired.clone(), self.requests.len());
         let untold = REPORTED.map(|name| {
             let own = self.session.parameters().get(name);
-            own.is_some() && before.get(name).or(own) != after.get(name).or(own)
+            own.is_some() && before.get(name).or(own) != brought.get(name).or(own)
         });
-        self.session.begin_within(Within { before, after, ahead, failed: false, untold });
+        self.session.begin_within(Within {
+            if_failed: before,
+            brought,
+            ahead,
+            failed: false,
+            untold,
+        });
         true
     }
 
@@ -161,8 +167,27 @@ impl<S: Socket> Backend<S> {
     pub(in crate::engine) fn has_set_within(&self, name: &[u8], value: &[u8]) -> bool {
         self.session.within().is_some_and(|within| {
             let own = self.session.parameters().get(name);
-            within.after.get(name).or(own) == Some(value)
+            within.brought.get(name).or(own) == Some(value)
         })
+    }
+
+    /// The server has reported a setting: it has this value; `None`: its own. Both if the pipeline under way
+    /// works and if it fails.
+    pub(in crate::engine) fn has_value(&mut self, name: &[u8], value: Option<&[u8]>) {
+        let mut interner = self.pool.interner();
+        let mut with_value = |before: &Settings| {
+            let mut settings = SettingsBuilder::from(before);
+            match value {
+                Some(value) => settings.set(name, value),
+                None => settings.remove(name),
+            };
+            interner.share(settings.build())
+        };
+        let applied = with_value(self.session.applied());
+        if let Some(within) = self.session.within_mut() {
+            within.if_failed = with_value(&within.if_failed);
+        }
+        self.session.apply(applied);
     }
 
     /// The server has reported a setting.
@@ -187,12 +212,15 @@ impl<S: Socket> Backend<S> {
         for (name, _) in names {
             let applied =
                 applied.get_or_insert_with(|| SettingsBuilder::from(self.session.applied()));
-            match within.before.get(name) {
+            match within.if_failed.get(name) {
                 Some(value) => applied.set(name, value),
                 None => applied.remove(name),
             };
-            let value =
-                within.before.get(name).or(self.session.parameters().get(name)).unwrap_or_default();
+            let value = within
+                .if_failed
+                .get(name)
+                .or(self.session.parameters().get(name))
+                .unwrap_or_default();
             build::parameter_status(&mut unsaid, name, value);
         }
         if let Some(applied) = applied {
@@ -201,23 +229,12 @@ impl<S: Socket> Backend<S> {
         unsaid
     }
 
-    /// A pipeline has ended. Whether settings have been taken back with it.
+    /// A pipeline has ended. Whether the settings that went with it have failed with it.
     pub(in crate::engine) fn settle_within(&mut self) -> bool {
         let Some(within) = self.session.end_within().filter(|within| within.failed) else {
             return false;
         };
-        if self.session.applied().is_shared_with(&within.after) {
-            self.session.apply(within.before);
-            return true;
-        }
-        let mut applied = SettingsBuilder::from(self.session.applied());
-        for change in within.after.diff(&within.before) {
-            match change {
-                Change::Set(name, value) => applied.set(name, value),
-                Change::Reset(name) => applied.remove(name),
-            };
-        }
-        self.session.apply(self.pool.interner().share(applied.build()));
+        self.session.apply(within.if_failed);
         true
     }
 }
