@@ -19,6 +19,7 @@ mod settle;
 use super::backend::Backend;
 use super::client::Client;
 use super::limits;
+use super::plain::Ended;
 use super::request_queue::Request;
 use super::socket::Socket;
 use crate::session::report::ReportError;
@@ -59,8 +60,8 @@ pub(super) struct Relayed {
     has_unusual: bool,
     /// A query of ours failed.
     pub(super) injected_query_failed: bool,
-    /// Queries of the client that ended.
-    pub(super) queries: u64,
+    /// Queries and transactions of the client that ended.
+    pub(super) ended: Ended,
     /// New sessions may start with other values from now on.
     pub(super) start_values_changed: bool,
     /// Its report of the session cannot be relied on.
@@ -73,8 +74,6 @@ pub(super) struct Relayed {
     pub(super) handed_over: Option<Box<super::hand_over::Outcome>>,
     /// An attempt to take a short timeout off has come to its end.
     pub(super) lifted: bool,
-    /// Transactions of the client that ended.
-    pub(super) transactions: u64,
     /// One of a client that listens has ended, and is not answered yet.
     pub(super) listens: bool,
     last: Last,
@@ -85,7 +84,7 @@ impl Relayed {
     /// nothing else.
     #[inline]
     fn is_plain_end(&self, read: usize) -> bool {
-        self.queries > 0 && !self.has_unusual && self.consumed == read
+        self.ended.queries > 0 && !self.has_unusual && self.consumed == read
     }
 }
 
@@ -112,10 +111,10 @@ enum Fate {
 }
 
 impl<S: Socket> Relay<'_, S> {
-    pub(super) fn run(mut self, now: Time) -> Relayed {
+    /// Deals with what has come. `at`: so much of it [`Self::pass_plain_answer`] has dealt with.
+    fn run(mut self, mut at: usize, now: Time) -> Relayed {
         let mut relayed = Relayed::default();
         self.take_up_reports(&mut relayed);
-        let mut at = self.pass_plain_answer();
         let mut run = 0;
         while at < self.bytes.len() && relayed.goodbye.is_none() {
             match self.pass_next(&mut run, at, now, &mut relayed) {
@@ -181,7 +180,7 @@ impl<S: Socket> Relay<'_, S> {
         } else {
             let body = &rest[HEADER_BYTES..total];
             let usual = match header.kind {
-                kind::READY_FOR_QUERY => self.ready_as_usual(body, now, relayed),
+                kind::READY_FOR_QUERY => self.ready_as_usual(body, now, &mut relayed.ended),
                 kind => self.is_usual(kind, body),
             };
             if usual {

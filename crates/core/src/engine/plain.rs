@@ -27,7 +27,7 @@ use super::about::PoolMode;
 use super::backend::Backend;
 use super::client::Client;
 use super::from_client::passage::Passage;
-use super::from_server::{Relay, Relayed};
+use super::from_server::Relay;
 use super::halt::Halt;
 use super::host::Host;
 use super::limits;
@@ -152,6 +152,23 @@ impl<'a> Pipeline<'a> {
             Runs::Named { .. } => None,
             Runs::Unnamed { text, .. } | Runs::Query { text } => Some(text),
         }
+    }
+}
+
+/// Queries or pipelines of a client that have ended.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Ended {
+    pub(super) queries: u64,
+    /// Transactions that have ended with them.
+    pub(super) transactions: u64,
+}
+
+impl Ended {
+    /// One more, with its transaction or within one.
+    #[inline]
+    pub(super) fn note(&mut self, with_transaction: bool) {
+        self.queries += 1;
+        self.transactions += u64::from(with_transaction);
     }
 }
 
@@ -347,12 +364,7 @@ impl<S: Socket> Relay<'_, S> {
     /// the session is unusual on either side. Whether it is one; if not, nothing has changed, and
     /// [`Relay::ready`] does the same and more.
     #[inline]
-    pub(super) fn ready_as_usual(
-        &mut self,
-        status: &[u8],
-        now: Time,
-        relayed: &mut Relayed,
-    ) -> bool {
+    pub(super) fn ready_as_usual(&mut self, status: &[u8], now: Time, ended: &mut Ended) -> bool {
         let backend = &mut *self.backend;
         let Some(client) = self.client.as_deref_mut() else { return false };
         let status = match status {
@@ -382,15 +394,14 @@ impl<S: Socket> Relay<'_, S> {
         backend.requests.complete_one_end();
         backend.from_server.is_ready(status);
         backend.lending.rests(now);
-        relayed.queries += 1;
         if status == TransactionStatus::Idle {
             let backend = &mut *self.backend;
             backend.requests.forget_portals();
             backend.session.settle_texts();
             backend.prepared.retry_sql(); // a table may be there now
             backend.lending.transaction_ended();
-            relayed.transactions += 1;
         }
+        ended.note(status == TransactionStatus::Idle);
         true
     }
 }

@@ -10,6 +10,7 @@ use crate::engine::client::Client;
 use crate::engine::host::Host;
 use crate::engine::limits;
 use crate::engine::message::Event;
+use crate::engine::plain::Ended;
 use crate::engine::socket::{Socket, Token};
 use crate::engine::table::{Engine, Holder, PoolView};
 use crate::ids::{ClientId, Slot};
@@ -19,22 +20,23 @@ use crate::time::Time;
 const READ_ROOM_BYTES: usize = 4096;
 
 impl<S: Socket> PoolView<S> {
-    /// Counts what has come from a client's backend, and reports what is to be known of it.
-    fn count<H: Host<S>>(
+    /// Counts queries and transactions that have ended.
+    #[inline]
+    fn count_ended<H: Host<S>>(
         &self,
         host: &mut H,
         id: ClientId,
         client: &mut Client<S>,
         backend: &mut Backend<S>,
-        relayed: &Relayed,
+        ended: Ended,
         now: Time,
     ) {
-        let stats = self.pool.stats.of(id.home);
-        if relayed.queries > 0 {
-            stats.queries.add(relayed.queries);
+        if ended.queries > 0 {
+            let stats = self.pool.stats.of(id.home);
+            stats.queries.add(ended.queries);
             stats.query.record(now.micros_since(client.since));
-            if relayed.transactions > 0 {
-                stats.transactions.add(relayed.transactions);
+            if ended.transactions > 0 {
+                stats.transactions.add(ended.transactions);
                 let duration_us = now.micros_since(client.transaction_since);
                 stats.transaction.record(duration_us);
                 client.transaction_since = now;
@@ -54,6 +56,19 @@ impl<S: Socket> PoolView<S> {
             // What is outstanding after it begins now, if anything is.
             client.since = now;
         }
+    }
+
+    /// Counts what has come from a client's backend, and reports what is to be known of it.
+    fn count<H: Host<S>>(
+        &self,
+        host: &mut H,
+        id: ClientId,
+        client: &mut Client<S>,
+        backend: &mut Backend<S>,
+        relayed: &Relayed,
+        now: Time,
+    ) {
+        self.count_ended(host, id, client, backend, relayed.ended, now);
         if relayed.start_values_changed {
             host.event(Event::StartValuesChanged { pool: backend.pool.id });
         }
@@ -64,7 +79,7 @@ impl<S: Socket> PoolView<S> {
             host.event(Event::ReportUnreadable { database, user, error });
         }
         if relayed.settings_mismatch {
-            stats.settings_mismatches.add(1);
+            self.pool.stats.of(id.home).settings_mismatches.add(1);
             host.event(Event::SettingsMismatch { backend: backend.id(), database, user });
         }
     }
@@ -156,31 +171,32 @@ impl<S: Socket> Engine<S> {
         let was_full = backend.requests.is_full() || client.held;
         let pool = client.pool;
         let (listens_elsewhere, listened) = (client.listens(), client.awaits_listener());
-        let relayed = Relay {
+        let (id, view) = (ClientId { home: self.id, slot }, &self.pools[pool as usize]);
+        view.pool.stats.of(self.id).sent.add(read as u64);
+        let mut relay = Relay {
             backend: &mut backend,
             client: Some(client),
             bytes: &buffer[..filled],
             out,
-            message_bytes_max: self.pools[pool as usize].settings.max_packet_size,
+            message_bytes_max: view.settings.max_packet_size,
             own_process,
             has_plain_lane: self.has_plain_lane,
-        }
-        .run(now);
-        backend.from_server.keep(&buffer[relayed.consumed..filled]);
-        let view = &self.pools[pool as usize];
-        view.pool.stats.of(self.id).sent.add(read as u64);
-        view.count(host, ClientId { home: self.id, slot }, client, &mut backend, &relayed, now);
-        let answered = Answered {
-            out,
-            passed: &buffer[relayed.run.clone()],
-            was_full,
-            drained,
-            listens_elsewhere,
-            listened,
         };
-        if relayed.is_plain_end(filled) {
+        let (at, mut ended) = (relay.pass_plain_answer(), Ended::default());
+        if at > 0 && relay.end_plain_answer(at, now, &mut ended) {
+            view.count_ended(host, id, client, &mut backend, ended, now);
+            let answered = PlainAnswer { out, passed: &buffer[..filled], was_full, drained };
             return self.plain_answered(host, slot, backend, &answered, now);
         }
+        let relayed = relay.run(at, now);
+        backend.from_server.keep(&buffer[relayed.consumed..filled]);
+        view.count(host, id, client, &mut backend, &relayed, now);
+        let passed = &buffer[relayed.run.clone()];
+        if relayed.is_plain_end(filled) {
+            let answered = PlainAnswer { out, passed, was_full, drained };
+            return self.plain_answered(host, slot, backend, &answered, now);
+        }
+        let answered = Answered { out, passed, was_full, drained, listens_elsewhere, listened };
         self.go_on_after(host, slot, backend, relayed, &answered, now)
     }
 
@@ -204,7 +220,7 @@ impl<S: Socket> Engine<S> {
         let goes_on = relayed.broken.is_none() && relayed.goodbye.is_none();
         let at_rest = goes_on && backend.is_at_rest();
         let listens = goes_on && relayed.listens;
-        let queries = relayed.queries;
+        let queries = relayed.ended.queries;
         let settled = match at_rest && !listens && relayed.handed_over.is_none() {
             // What it waits for is not the server's word on its pins.
             true if listened => Ok(!client.is_pinned()),
@@ -310,7 +326,7 @@ impl<S: Socket> Engine<S> {
         host: &mut H,
         slot: Slot,
         mut backend: Box<Backend<S>>,
-        answered: &Answered<'_>,
+        answered: &PlainAnswer<'_>,
         now: Time,
     ) -> bool {
         backend.cancel_if_due(host, self.id);
@@ -390,6 +406,18 @@ impl<S: Socket> Engine<S> {
     }
 }
 
+/// What one read has brought for a client: the end of a plain pipeline.
+#[derive(Clone, Copy)]
+struct PlainAnswer<'a> {
+    /// What goes to the client, and what goes after that from where it was read.
+    out: &'a [u8],
+    passed: &'a [u8],
+    /// So much was outstanding that its messages waited.
+    was_full: bool,
+    /// There is no more to read.
+    drained: bool,
+}
+
 /// What one read has brought for a client.
 #[derive(Clone, Copy)]
 struct Answered<'a> {
@@ -446,7 +474,7 @@ fn relay_to_nobody<S: Socket>(
         own_process: 0,
         has_plain_lane: false,
     }
-    .run(now);
+    .run(0, now);
     backend.from_server.keep(&bytes[relayed.consumed..]);
     match relayed.broken {
         Some(reason) => Err(reason),

@@ -134,11 +134,11 @@ impl<S: Socket> Relay<'_, S> {
                 backend.session.settle_texts();
             }
         }
-        relayed.queries += 1;
+        relayed.ended.queries += 1;
         if is_idle {
             backend.prepared.retry_sql(); // a table may be there now
             backend.lending.transaction_ended();
-            relayed.transactions += 1;
+            relayed.ended.transactions += 1;
             let changed = backend.known.at_stake.settle(!backend.requests.is_empty());
             relayed.start_values_changed |= changed.start_values;
             if changed.catalog {

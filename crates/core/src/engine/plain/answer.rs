@@ -8,8 +8,10 @@
 //! [`Relay::run`] does the same with each of these messages, one after the other.
 
 use crate::engine::from_server::Relay;
+use crate::engine::plain::Ended;
 use crate::engine::request_queue::{PlainOwed, Request};
 use crate::engine::socket::Socket;
+use crate::time::Time;
 use crate::wire::backend as kind;
 use crate::wire::frame::{self, Framed, HEADER_BYTES};
 
@@ -84,6 +86,19 @@ impl<S: Socket> Relay<'_, S> {
             client.confirm(Some(change), &mut self.backend.prepared.unnamed);
         }
         self.backend.requests.complete();
+    }
+
+    /// Deals with what comes after the answer of a plain pipeline, if that is its end and nothing else. Whether
+    /// it is; if not, nothing has changed.
+    #[inline]
+    pub(in crate::engine) fn end_plain_answer(
+        &mut self,
+        at: usize,
+        now: Time,
+        ended: &mut Ended,
+    ) -> bool {
+        matches!(&self.bytes[at..], [kind::READY_FOR_QUERY, 0, 0, 0, 5, status]
+            if self.ready_as_usual(&[*status], now, ended))
     }
 
     /// Deals with the answer at the start of what was read, if it is a plain pipeline's and all there up to
