@@ -86,6 +86,12 @@ impl Likeness {
         self.0 & (Self::SETTINGS | Self::HOME) == Self::SETTINGS | Self::HOME
     }
 
+    /// The client's first message needs nothing before it: `statement` is the one that it names, or 0.
+    #[inline]
+    pub(super) fn brings_nothing(self, statement: u64) -> bool {
+        self.has_settings() && (statement == 0 || self.has_statement())
+    }
+
     fn has_settings(self) -> bool {
         self.0 >= Self::SETTINGS
     }

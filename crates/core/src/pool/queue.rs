@@ -201,8 +201,18 @@ impl Queue {
         likeness: impl Fn(&Waiter, Option<Likeness>) -> Likeness,
         few: usize,
     ) -> Option<Waiter> {
-        if let Some(first) = self.next_of_own(home, bound, &fits, &likeness) {
-            return Some(first);
+        let own = usize::from(home.0);
+        let usual = match self.lines.get(own).is_some_and(|line| !line.waiters.is_empty()) {
+            true => self.take_first(own, bound, &fits, |first| likeness(first, None).is_near()),
+            // Of another line none is nearer than one for which nothing has to be brought.
+            false => self.first_line().and_then(|line| {
+                let brings_nothing =
+                    |first: &Waiter| likeness(first, None).brings_nothing(first.wish.statement);
+                self.take_first(line, bound, &fits, brings_nothing)
+            }),
+        };
+        if usual.is_some() {
+            return usual;
         }
         let lines = &self.lines;
         let is_due = lines.iter().any(|line| line.overtaken >= bound);
@@ -216,7 +226,6 @@ impl Queue {
             let waiters = waiters.into_iter().flatten().take(WINDOW).enumerate();
             waiters.map(move |(at, waiter)| ((line, at), waiter))
         };
-        let own = usize::from(home.0);
         let others = (0..lines.len()).filter(|line| *line != own);
         let first = |line: &usize| lines[*line].waiters.front().map(|first| first.number);
         let other = others.filter(|line| first(line).is_some()).min_by_key(first);
@@ -238,32 +247,38 @@ impl Queue {
         next
     }
 
-    /// The first of the loop's own line, where nobody else is due and nothing can be nearer: the usual case.
+    /// The line whose first has come before those of all others.
+    fn first_line(&self) -> Option<usize> {
+        let firsts = self.lines.iter().enumerate();
+        let firsts = firsts.filter_map(|(at, line)| Some((line.waiters.front()?.number, at)));
+        firsts.min().map(|(_, at)| at)
+    }
+
+    /// The first of a line, if it `is_nearest`, it may have the backend, and nobody else is due: the usual case.
     /// [`Self::next`] comes to the same, with more comparisons.
     #[inline]
-    fn next_of_own(
+    fn take_first(
         &mut self,
-        home: LoopId,
+        of_line: usize,
         bound: u32,
         fits: impl Fn(&Waiter) -> bool,
-        likeness: impl Fn(&Waiter, Option<Likeness>) -> Likeness,
+        is_nearest: impl Fn(&Waiter) -> bool,
     ) -> Option<Waiter> {
-        let own = usize::from(home.0);
-        let first = self.lines.get(own)?.waiters.front()?;
+        let first = self.lines.get(of_line)?.waiters.front()?;
         if !fits(first)
-            || !likeness(first, None).is_near()
+            || !is_nearest(first)
             || !self.lines.iter().all(|line| line.admits(first, bound))
         {
             return None;
         }
         let since = first.since;
         for (of, passed) in self.lines.iter_mut().enumerate() {
-            if of != own {
+            if of != of_line {
                 let count = passed.overtaken_by(since);
                 passed.overtake(count);
             }
         }
-        let line = &mut self.lines[own];
+        let line = &mut self.lines[of_line];
         let next = line.waiters.pop_front()?;
         line.overtaken -= next.more;
         line.forget_gone();
