@@ -298,6 +298,9 @@ impl Effects {
             }
             effects.resets = unusual.resetting;
         }
+        if findings.executes_reset {
+            effects.resets = Resetting::All; // which ones, the server tells
+        }
         // A SECURITY DEFINER function may set what its caller may not: it could not be brought anywhere.
         let names = effects.names.len();
         effects.names.retain(|name| !is_for_superusers(name));

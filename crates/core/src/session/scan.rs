@@ -141,6 +141,8 @@ pub struct Findings {
     pub schema: SchemaChange,
     /// Of a function's source: it executes a text of which not even the beginning stands in it.
     pub dynamic: bool,
+    /// Of a function's source: a text that it executes may reset settings.
+    pub executes_reset: bool,
     count: u32,
 }
 
@@ -789,7 +791,11 @@ impl Finder {
         match (self.watch, keyword.word) {
             (_, Word::PgTemp) => self.flag(Part::TemporaryObject),
             (Watch::Everything, word) => match word {
-                Word::Set | Word::Reset | Word::SetConfig => self.any_setting(),
+                Word::Set | Word::SetConfig => self.any_setting(),
+                Word::Reset => {
+                    self.any_setting();
+                    self.found.executes_reset = true;
+                }
                 Word::Update => self.update_seen = true,
                 Word::Settings => self.settings(),
                 Word::PgNotify => self.found.notifies = true,

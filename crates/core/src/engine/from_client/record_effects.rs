@@ -174,13 +174,11 @@ impl<S: Socket> Client<S> {
     }
 
     /// What functions and blocks of code reset of the settings that the server reports: where one comes
-    /// to the server connection's own value, the client's start value is in force. (A server with the
-    /// extension tells of a RESET itself; of the settings that no server reports, it is asked.)
+    /// to the server connection's own value, the client's start value is in force. (The extension tells of it
+    /// too late: the server's report of the own value comes before. Of the settings that no server reports, the
+    /// extension tells, or the server is asked.)
     fn note_resets_within(&mut self, backend: &mut Backend<S>, resets: &Resetting) {
-        if *resets == Resetting::No
-            || !self.has_start_values()
-            || backend.known.session_report.is_some()
-        {
+        if *resets == Resetting::No || !self.has_start_values() {
             return;
         }
         // One that the client has set to the server's own value may not have been reset at all.

@@ -148,6 +148,32 @@ fn so_does_what_the_server_reports_and_the_client_is_told() {
     }
 }
 
+/// The client was told the server's own value, and its start value after that.
+#[test]
+fn of_a_reset_in_a_block_of_code_the_client_is_told_nothing_where_its_start_value_is_in_force() {
+    let mut world = exact(1);
+    world.own = vec![("TimeZone", "UTC")];
+    let client = world.client_of(LoopId(0), PoolMode::Transaction, &[("TimeZone", "Asia/Tokyo")]);
+    world.send(&client, &query("SELECT 1"));
+    let server = world.servers[0].clone();
+    let set = |state: &str, zone: &str| {
+        [answers("C"), report(state), parameter("TimeZone", zone), answers("I")].concat()
+    };
+    world.send(&server, &[set("1 set=TimeZone:Asia/Tokyo", "Asia/Tokyo"), answers("CI")].concat());
+    (client.received(), server.received());
+    for reset in ["reset timezone", "execute 'reset timezone'"] {
+        world.send(&client, &query(&format!("do $$ begin {reset}; end $$")));
+        world.send(&server, &set("1", "UTC"));
+        assert_eq!(client.kinds(), "CZ", "{reset}");
+        server.received();
+        world.send(&client, &query("SHOW TimeZone"));
+        assert!(text(&server).contains("SET \"timezone\" TO 'Asia/Tokyo'"), "{reset}");
+        let restored = set("1 set=TimeZone:Asia/Tokyo", "Asia/Tokyo");
+        world.send(&server, &[restored, answers("CI")].concat());
+        client.received();
+    }
+}
+
 #[test]
 fn a_custom_name_that_a_failed_pipeline_has_taken_back_is_still_the_clients() {
     let mut world = exact(1);
