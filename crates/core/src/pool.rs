@@ -52,6 +52,7 @@ pub use left::LeftServers;
 pub use lending::{Acquired, Limits, OpenOne, Pool, Released};
 pub use likeness::{Has, Wish};
 pub use names::CustomNames;
+pub(crate) use notifiers::HEARD_WITHIN;
 pub use notifiers::Notifiers;
 pub use parameters::{Parameter, ServerParameters};
 pub use pins::{PinCount, Pinned};

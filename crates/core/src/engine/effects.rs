@@ -256,7 +256,7 @@ impl Effects {
             executes_strings: true,
             sets_beside: true,
             watches: true,
-            notifies: false,
+            notifies: true,
             changes_catalog: false,
             schema: SchemaChange::All,
             resets: Resetting::No,
@@ -315,7 +315,6 @@ impl Effects {
         effects.may_mention = false;
         effects.resets_by_null = false;
         effects.changes_catalog = findings.schema == SchemaChange::All;
-        effects.notifies = false; // a trigger's would be taken for another client's
         if effects.is_none() {
             return Self::default();
         }
@@ -364,6 +363,7 @@ impl Effects {
         changed |= either(&mut self.executes_strings, other.executes_strings);
         changed |= either(&mut self.sets_beside, other.sets_beside);
         changed |= either(&mut self.watches, other.watches);
+        changed |= either(&mut self.notifies, other.notifies);
         changed |= either(&mut self.changes_catalog, other.changes_catalog);
         changed |= self.resets.absorb(&other.resets);
         changed |= self.schema < other.schema;
@@ -372,12 +372,13 @@ impl Effects {
     }
 
     /// What of it no report of a server tells: parts that only a close of the server connection ends,
-    /// what must be cleared before it (the server's list of prepared statements), and strings that a
-    /// function executes, of which no report tells before.
+    /// what must be cleared before it (the server's list of prepared statements), strings that a
+    /// function executes, of which no report tells before, and notifications.
     pub(super) fn untold(&self) -> Self {
         let closes = |part: &Part| Policy::pooler().must_close(PartSet::of(&[*part]));
         let pins = self.pins.intersection(PartSet::of(&[Part::SessionCatalog]));
-        let mut untold = Self { pins, executes_strings: self.executes_strings, ..Self::default() };
+        let Self { executes_strings, notifies, .. } = *self;
+        let mut untold = Self { pins, executes_strings, notifies, ..Self::default() };
         for part in self.pins.minus(COVERED).iter().filter(closes) {
             untold.pins.insert(part);
             (untold.spoils, untold.spoils_unseen) = (true, true);
