@@ -256,9 +256,6 @@ impl World {
             Some(
                 ToLoop::Failed(Claimant::Backend(_)) | ToLoop::Passed(Claimant::Backend(_), _),
             ) => {}
-            Some(
-                ToLoop::Failed(Claimant::Backend(_)) | ToLoop::Passed(Claimant::Backend(_), _),
-            ) => {}
             Some(ToLoop::Lost) => {
                 for slot in one.board.all_clients() {
                     let Some(client) = one.clients.remove(&slot) else { continue };
