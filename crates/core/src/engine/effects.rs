@@ -54,6 +54,9 @@ pub struct Effects {
     pub spoils_unseen: bool,
     /// Asks for currval or lastval.
     pub reads_sequences: bool,
+    /// Functions and triggers that it reaches may draw from a sequence. (What its own words say is looked for
+    /// where it matters; this alone is no effect.)
+    pub draws: bool,
     /// How texts after it are to be read is known once it is answered.
     pub rereads: bool,
     /// It gives settings the server's own start values by set_config() with NULL.
@@ -172,6 +175,7 @@ impl Effects {
         spoils: false,
         spoils_unseen: false,
         reads_sequences: false,
+        draws: false,
         rereads: false,
         resets_by_null: false,
         resets_by_parameter: false,
@@ -245,6 +249,7 @@ impl Effects {
             spoils: true,
             spoils_unseen: false,
             reads_sequences: true,
+            draws: true,
             rereads: true,
             resets_by_null: false,
             resets_by_parameter: false,
@@ -356,6 +361,7 @@ impl Effects {
         changed |= either(&mut self.spoils, other.spoils);
         changed |= either(&mut self.spoils_unseen, other.spoils_unseen);
         changed |= either(&mut self.reads_sequences, other.reads_sequences);
+        changed |= either(&mut self.draws, other.draws);
         changed |= either(&mut self.rereads, other.rereads);
         changed |= either(&mut self.resets_by_null, other.resets_by_null);
         changed |= either(&mut self.unseen_path, other.unseen_path);
@@ -432,6 +438,7 @@ impl Effects {
             spoils: true,
             spoils_unseen: self.spoils_unseen || other.spoils_unseen,
             reads_sequences: self.reads_sequences || other.reads_sequences,
+            draws: self.draws || other.draws,
             rereads: true,
             resets_by_null: self.resets_by_null || other.resets_by_null,
             resets_by_parameter: self.resets_by_parameter || other.resets_by_parameter,

@@ -121,7 +121,7 @@ SELECT 'function', c.relname::pg_catalog.text, 'sql', 'v', CASE WHEN r.ev_type =
     ELSE pg_catalog.substring(pg_catalog.pg_get_ruledef(r.oid), ' DO (.*)') END
 FROM pg_catalog.pg_rewrite r JOIN pg_catalog.pg_class c ON c.oid = r.ev_class
 WHERE r.oid OPERATOR(pg_catalog.>=) 16384
-    AND r.ev_action::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}
+    AND r.ev_action::pg_catalog.text OPERATOR(pg_catalog.~) {OWN OR DRAWING}
 UNION ALL
 SELECT 'function', c.relname::pg_catalog.text, 'sql', 'v',
     pg_catalog.concat('SELECT ', pg_catalog.pg_get_expr(a.adbin, a.adrelid))
@@ -284,6 +284,7 @@ fn census_with(source: &str) -> String {
             "pg_catalog.coalesce_name",
             "COALESCE(c.relname, t.typname, q.proname)::pg_catalog.text",
         )
+        .replace("{OWN OR DRAWING}", &OWN.replace("'^(", "'^(nextval|setval|"))
         .replace("{OWN}", OWN)
         .replace("{NOTIFY}", NOTIFY)
         .replace(" = ", " OPERATOR(pg_catalog.=) ")

@@ -16,8 +16,9 @@
 //! other within the bounds of [`crate::pool::Asking`].
 //!
 //! # Limits
-//! Which functions and defaults draw is not known from a text: for what functions draw no backend is
-//! kept. (Where the server reports it, it is known who has drawn: see [`crate::engine::session_report`].)
+//! What draws is known by a text's words, and by those of the functions that it reaches, as the census has them:
+//! not of functions in C, nor where a default that draws is reached by no such word. (Where the server reports it,
+//! it is known who has drawn: see [`crate::engine::session_report`].)
 
 mod own_alone;
 
@@ -33,27 +34,17 @@ use crate::engine::table::Engine;
 use crate::ids::Slot;
 use crate::pool::{KEPT_MAX, KEPT_TRANSACTIONS_MAX, KEPT_WHILE_OTHERS_WAIT, TextClass};
 use crate::session::calls::sequences::{has_question, of_sequences};
-use crate::session::commands::{begins_with_any, draws_nothing};
+use crate::session::commands::{begins_with_any, draws_nothing, may_draw};
 use crate::session::part::{Part, PartSet};
 use crate::time::Time;
 use crate::wire::{TransactionStatus, frame, frontend};
 use own_alone::{Arguments, own_alone};
 
-/// Words of statements that draw, whatever functions they call. (EXECUTE may be of an INSERT; currval tells what
-/// setval has set, too.)
-const DRAW: [&[u8]; 6] = [b"insert", b"nextval", b"setval", b"merge", b"copy", b"execute"];
-
-/// Whether such a word stands in a text, anywhere.
-fn draws(text: &[u8]) -> bool {
-    text.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_')
-        .any(|word| DRAW.iter().any(|known| word.eq_ignore_ascii_case(known)))
-}
-
-/// Whether a Query may begin a transaction block, is several statements, or draws.
-fn may_draw_or_ask(text: &[u8]) -> bool {
+/// Whether a Query may begin a transaction block, or is several statements.
+fn is_several(text: &[u8]) -> bool {
     let text = text.trim_ascii_end();
     let text = text.strip_suffix(b";").unwrap_or(text);
-    memchr::memchr(b';', text).is_some() || may_begin(text) || draws(text)
+    memchr::memchr(b';', text).is_some() || may_begin(text)
 }
 
 /// Whether a text may begin a transaction block.
@@ -187,7 +178,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             None if self.backend.known.drawn.by_others()
                 && self.backend.pool.asking.has_asked()
                 && (self.header.kind != frontend::QUERY
-                    || self.text_at_hand().is_none_or(may_draw_or_ask)) => {}
+                    || self
+                        .text_at_hand()
+                        .is_none_or(|text| is_several(text) || self.backend.draws(text))) => {}
             None => return Ok(()),
             Some(false) => return Ok(()),
             Some(true) => self.backend.known.drawn.discard_again(),
@@ -251,13 +244,23 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             Some(text) if has_question(text) || discards(text) => {
                 (Last::Asked, self.backend.known.drawn.text())
             }
-            Some(text) if draws(text) => (Last::Drew, TextClass::of(text)),
+            Some(text) if self.backend.draws(text) => (Last::Drew, TextClass::of(text)),
             Some(_) => return,
         };
         self.backend.known.drawn.note_text(class);
         if self.backend.known.session_report.is_none() {
             self.backend.known.drawn.note_last(last);
         }
+    }
+}
+
+impl<S: Socket> Backend<S> {
+    /// Whether a text may draw from a sequence, by its words or by functions that it reaches.
+    fn draws(&self, text: &[u8]) -> bool {
+        if may_draw(text) {
+            return !draws_nothing(text);
+        }
+        self.known.functions.as_ref().is_some_and(|functions| functions.draw(text))
     }
 }
 
@@ -348,10 +351,10 @@ mod tests {
     fn what_draws_is_known_by_whole_words() {
         for text in ["INSERT INTO t VALUES (1)", "with a as (insert into t", "select Nextval('s')"]
         {
-            assert!(draws(text.as_bytes()), "{text}");
+            assert!(may_draw(text.as_bytes()), "{text}");
         }
         for text in ["select inserted_at from inserts", "update t set a = 1", ""] {
-            assert!(!draws(text.as_bytes()), "{text}");
+            assert!(!may_draw(text.as_bytes()), "{text}");
         }
     }
 
