@@ -44,7 +44,9 @@ mod shared;
 pub mod statement;
 mod stats;
 
-pub use asking::{Asking, KEPT_MAX, KEPT_TRANSACTIONS_MAX, KEPT_WHILE_OTHERS_WAIT, TextClass};
+pub use asking::{
+    Asking, Asks, KEPT_MAX, KEPT_TRANSACTIONS_MAX, KEPT_WHILE_OTHERS_WAIT, TextClass,
+};
 pub use basis::{BASES_MAX, Basis};
 pub use database::Database;
 pub use description::Told;

@@ -671,6 +671,27 @@ mod tests {
     }
 
     #[test]
+    fn what_draws_from_sequences_is_known_apart() {
+        let census = take(
+            &[
+                function("adds", "BEGIN INSERT INTO t VALUES (1); END"),
+                function("calls", "BEGIN PERFORM adds(); END"),
+                function("audits", "BEGIN INSERT INTO log VALUES (NEW.a); RETURN NEW; END"),
+                function("locks", "BEGIN PERFORM pg_advisory_lock(1); END"),
+            ],
+            &[("watched", Link::WriteCalls, "audits")],
+        );
+        let draws = |text: &str| {
+            census.drawing.as_ref().is_some_and(|of| of.of_text(text.as_bytes()).is_some())
+        };
+        for text in ["select calls()", "call adds()", "update watched set a = 1"] {
+            assert!(draws(text) && census.of_text(text.as_bytes()).is_none(), "{text}");
+        }
+        assert!(!draws("select locks()") && !draws("select * from watched"));
+        assert_eq!(census.len(), 1, "what only draws costs no text a look");
+    }
+
+    #[test]
     fn the_planner_calls_what_is_immutable() {
         let immutable =
             |name: &str, source: &str| Function { immutable: true, ..function(name, source) };
