@@ -144,42 +144,72 @@ def test_anothers_bear_the_process_id_by_which_that_knows_itself(env):
                 equal(heard(client), [(sender.pid, "known", "a")], f"way {number}")
 
 
-@pooler_only
-def test_what_a_trigger_notifies_is_of_no_other_client(env):
-    with env.pooler_with(pool_size=1) as target:
-        listener, other = env.connect(target), env.connect(target)
-        other.execute("create or replace function tells() returns trigger language plpgsql as "
-                      "$$ begin perform pg_notify('tells', new.i::text); return new; end $$; "
-                      "drop table if exists tells; create table tells (i int); "
-                      "create trigger tells after insert on tells for each row execute function tells()")
-        listener.execute("listen tells")
-        for number in range(5):
-            listener.execute("notify tells, 'own'")
-            equal(heard(listener), [(listener.pid, "tells", "own")])
-            other.execute(f"insert into tells values ({number})")
-            ((process, _, payload),) = heard(listener)
-            equal(payload, str(number))
-            assert process not in (listener.pid, other.pid) and process < 4_194_305, f"{process} is a client's"
+NOTIFIERS = """
+create table {0} (i int);
+create table {0}_by_rule (i int);
+create function {0}_trigger() returns trigger language plpgsql as
+    $$ begin perform pg_notify('{0}', new.i::text); return new; end $$;
+create trigger tells after insert on {0} for each row execute function {0}_trigger();
+create rule tells as on insert to {0}_by_rule do also notify {0}, '0';
+create view {0}_view as select pg_notify('{0}', '0')::text;
+create function {0}_function(i int) returns void language sql as $$ select pg_notify('{0}', i::text) $$;
+create function {0}_within(i int) returns void language plpgsql as $$ begin perform {0}_function(i); end $$;
+create function {0}_executes(i int) returns void language plpgsql as
+    $$ begin execute format('notify {0}, %L', i); end $$;
+create function {0}_runs(what text) returns void language plpgsql as $$ begin execute what; end $$;
+create procedure {0}_procedure(i int) language plpgsql as $$ begin notify {0}, '0'; commit; end $$;
+"""
+# What a client may send, with the channel and the payload.
+WAYS = (
+    "notify {0}, '{1}'", "select pg_notify('{0}', '{1}')", "insert into {0} values ({1})",
+    "with a as (insert into {0} values ({1}) returning i) select * from a",
+    "select {0}_function({1})", "select {0}_within({1})", "select {0}_executes({1})",
+    "select {0}_runs('notify {0}, ''{1}''')", "do $$ begin perform {0}_within({1}); end $$",
+    "do $$ begin notify {0}, '{1}'; end $$",
+)
+# The same, which say 0.
+WAYS_OF_ZERO = ("insert into {0}_by_rule values (1)", "select * from {0}_view", "call {0}_procedure(1)")
+
+
+def makes_notifiers(connection, channel):
+    connection.execute("drop schema if exists tells cascade; create schema tells; set search_path to tells")
+    connection.execute(NOTIFIERS.format(channel))
+
+
+def test_what_functions_and_triggers_notify_bears_the_senders_process_id(env):
+    listener, made = env.connect(options="-c search_path=tells"), env.connect()
+    makes_notifiers(made, "tells_one")
+    listener.execute("listen tells_one")
+    for number, way in enumerate((*WAYS, *WAYS_OF_ZERO)):
+        sender, said = env.connect(options="-c search_path=tells"), str(number) if way in WAYS else "0"
+        for run in (sender.execute, sender.extended):
+            if "call" in way and run == sender.extended:
+                continue  # its COMMIT is for a text by itself
+            run(way.format("tells_one", number))
+            equal(heard(listener), [(sender.pid, "tells_one", said)], f"{way}, {run.__name__}")
+        sender.close()
+    made.execute("drop schema tells cascade")
 
 
 @pooler_only
-def test_what_a_trigger_notifies_just_before_is_of_no_other_client(env):
-    """Both are sent at once, and go by the one server connection."""
+def test_notifications_bear_the_senders_process_id_though_others_get_its_server_connection_at_once(env):
+    """Until they had been heard, they bore the server's own if another client got the connection before."""
     with env.pooler_with(pool_size=1) as target:
-        listener, text, trigger = (env.connect(target) for _ in range(3))
-        trigger.execute("create or replace function tells_now() returns trigger language plpgsql as "
-                        "$$ begin perform pg_notify('tells_now', new.i::text); return new; end $$; "
-                        "drop table if exists tells_now; create table tells_now (i int); "
-                        "create trigger tells after insert on tells_now for each row execute function tells_now()")
-        listener.execute("listen tells_now")
-        for number in range(3):
-            time.sleep(1.1)  # by then nothing of before is taken into account
-            trigger.send(m.query(f"insert into tells_now values ({number})"))
-            text.send(m.query("notify tells_now, 'text'"))
-            trigger.collect(), text.collect()
-            by = {payload: process for process, _, payload in heard(listener, 2)}
-            assert by[str(number)] not in (text.pid, listener.pid), f"{number}: the trigger's is told as another client's"
-            assert by["text"] not in (trigger.pid, listener.pid), f"{number}: the text's is told as another client's"
+        listener, *clients = (env.connect(target) for _ in range(4))
+        makes_notifiers(clients[0], "tells_two")
+        for client in (listener, *clients):
+            client.execute("set search_path to tells")
+        listener.execute("listen tells_two")
+        for number, way in enumerate(WAYS):
+            with held_up(target, 0.03):
+                for at, client in enumerate(clients):
+                    client.send(m.query("select 1" if at == 2 else way.format("tells_two", number * 10 + at)))
+                for client in clients:
+                    client.collect()
+            told_by = {payload: process for process, _, payload in heard(listener, 2)}
+            expected = {str(number * 10 + at): clients[at].pid for at in range(2)}
+            equal(told_by, expected, way)
+        clients[0].execute("drop schema tells cascade")
 
 
 @pooler_only

@@ -3,6 +3,7 @@
 Two backends and several clients: a client that holds such state keeps its backend; the others must still be served.
 """
 
+import contextlib
 import threading
 import time
 
@@ -337,6 +338,96 @@ def test_once_one_client_has_asked_for_lastval_every_later_client_gets_its_own(e
             for one in crowd:
                 one.join()
         server.execute("drop table asked")
+
+
+@contextlib.contextmanager
+def others_that_draw(target, text):
+    """Others use the server connections of the pool all the time, and draw."""
+    over = threading.Event()
+
+    def draws():
+        with target.connect() as one:
+            while not over.is_set():
+                one.value(text)
+
+    crowd = [threading.Thread(target=draws) for _ in range(4)]
+    for one in crowd:
+        one.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for one in crowd:
+            one.join()
+
+
+DRAWING = """
+drop schema if exists drawing cascade; create schema drawing; set search_path to drawing;
+create table drawn (id serial, t text); create table child (id serial, t text); create table watched (t text);
+insert into watched values ('a'); create table defaults (id int default nextval('drawn_id_seq')); insert into defaults values (1);
+create sequence noise;
+create function inserts() returns void language plpgsql as $$ begin insert into drawn (t) values ('f'); end $$;
+create function draws() returns bigint language sql as $$ select nextval('drawn_id_seq') $$;
+create function calls() returns bigint language plpgsql as $$ begin return draws(); end $$;
+create function executes() returns void language plpgsql as $$ begin execute format('insert into %I (t) values (1)', 'drawn'); end $$;
+create procedure proceeds() language plpgsql as $$ begin perform inserts(); end $$;
+create function watches() returns trigger language plpgsql as $$ begin insert into drawn (t) values (new.t); return new; end $$;
+create trigger watches after update on watched for each row execute function watches();
+create view viewed as select nextval('drawn_id_seq');
+create function asks() returns bigint language sql as $$ select lastval() $$;
+"""
+IN_DRAWING = "-c search_path=drawing"
+
+
+def test_what_functions_and_triggers_draw_is_answered_in_a_later_transaction(env):
+    ways = ("select inserts()", "select draws()", "select calls()", "select executes()", "call proceeds()",
+            "update watched set t = 'b'", "select * from viewed", "do $$ begin perform inserts(); end $$",
+            "update defaults set id = default")
+    with env.connect() as server, env.pooler_with(pool_size=2) as target:
+        server.execute(DRAWING)
+        with target.connect(options=IN_DRAWING) as first:
+            first.attempt("select lastval()")
+        with others_that_draw(target, "select nextval('drawing.noise') + 1000000"):
+            for way in ways:
+                for ask in ("select lastval()", "select asks()", "select currval('drawn_id_seq')"):
+                    with target.connect(options=IN_DRAWING) as client:
+                        client.extended(way) if ask == "select asks()" else client.execute(way)
+                        drawn = server.value("select last_value from drawn_id_seq")
+                        equal(client.attempt(ask).rows, [(drawn,)], f"{way}; {ask}")
+        server.execute("drop schema drawing cascade")
+
+
+def test_who_asks_again_gets_the_same_again(env):
+    """It got the server's error where another client had got its server connection in between. One client learns that."""
+    inserts, child = "insert into drawn (t) values ('a') returning id", "insert into child (t) values (currval('drawn_id_seq')) returning id"
+    one, two, last = "select currval('drawn_id_seq')", "select currval('child_id_seq')", "select lastval()"
+    ways = ((inserts, last, last), (inserts, one, "select 1", one), (inserts, "insert into child (t) values ('b') returning id", one, two),
+            (inserts, child, last, one))
+    for way in ways:
+        with env.connect() as server, env.pooler_with(pool_size=2) as target:
+            server.execute(DRAWING)
+            with others_that_draw(target, "select nextval('drawing.noise') + 1000000"):
+                for number in range(6):
+                    with target.connect(options=IN_DRAWING) as client:
+                        told = [(text, client.attempt(text)) for text in way]
+                    if number < 1 and target.pooler:
+                        continue
+                    for text, result in told:
+                        equal(result.sqlstate, None, f"{way}: {text}")
+                    given = [result.rows[0][0] for text, result in told if text.startswith("insert")]
+                    equal(told[-1][1].rows, [(given[-1 if way[-1] in (two, last) else 0],)], way)
+            server.execute("drop schema drawing cascade")
+
+
+@pooler_only
+def test_who_does_not_ask_again_keeps_no_server_connection(env):
+    with env.pooler_with(pool_size=2) as target, target.connect() as client:
+        client.execute("drop table if exists once; create table once (id serial)")
+        for _ in range(4):
+            client.execute("insert into once default values")
+            client.attempt("select lastval()")
+            keeps(target, [])
+        client.execute("drop table once")
 
 
 def test_the_very_first_question_gives_no_value_of_another_client(env):

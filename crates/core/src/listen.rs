@@ -41,7 +41,7 @@ mod tests;
 pub use board::Board;
 pub use channel::Channel;
 pub use hub::{Hub, Step};
-pub use ticket::{Ask, Ticket};
+pub use ticket::{Ask, Claimant, Ticket};
 
 use std::sync::Arc;
 
@@ -69,12 +69,12 @@ pub struct Marker {
 pub enum FromHub {
     /// A notification on a channel on which clients of the loop listen.
     Notified(Arc<Notification>),
-    /// What the ticket was for has come. With the channel of markers, and the server on which that is.
-    Passed(Ticket, Marker),
+    /// What this one has waited for has come. With the channel of markers, and the server on which that is.
+    Passed(Claimant, Marker),
     /// The listening connection could not be opened, or has been lost.
     Failed {
         /// Who waited for it.
-        ticket: Ticket,
+        claimant: Claimant,
         /// It has been lost with all that it was to hear: `Lost` follows.
         lost: bool,
     },

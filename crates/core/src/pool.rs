@@ -44,7 +44,9 @@ mod shared;
 pub mod statement;
 mod stats;
 
-pub use asking::{Asking, KEPT_MAX, KEPT_TRANSACTIONS_MAX, KEPT_WHILE_OTHERS_WAIT, TextClass};
+pub use asking::{
+    Asking, Asks, KEPT_MAX, KEPT_TRANSACTIONS_MAX, KEPT_WHILE_OTHERS_WAIT, TextClass,
+};
 pub use basis::{BASES_MAX, Basis};
 pub use database::Database;
 pub use description::Told;
@@ -52,6 +54,7 @@ pub use left::LeftServers;
 pub use lending::{Acquired, Limits, OpenOne, Pool, Released};
 pub use likeness::{Has, Wish};
 pub use names::CustomNames;
+pub(crate) use notifiers::HEARD_WITHIN;
 pub use notifiers::Notifiers;
 pub use parameters::{Parameter, ServerParameters};
 pub use pins::{PinCount, Pinned};

@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use super::effects::Effects;
 use crate::hash::Keyed;
+use crate::session::commands::may_draw;
 use crate::session::functions::is_of_a_word;
 use crate::session::part::{Part, PartSet};
 use crate::session::question::ASKED;
@@ -89,6 +90,9 @@ pub struct Census {
     plans_read_settings: bool,
     /// The same, of what no report of a server tells ([`Effects::untold`]), if there is any.
     untold: Option<Arc<Self>>,
+    /// Words that lead to functions which draw from sequences. Most databases have some that insert, and it
+    /// matters only where clients ask for what they draw, so these are apart.
+    drawing: Option<Arc<Self>>,
 }
 
 /// Words after which a text writes, whatever else it says.
@@ -185,6 +189,7 @@ fn effects_of(function: &Function, reported: &impl Fn(&[u8]) -> bool) -> Effects
         Language::Compiled => return Effects::default(),
     };
     let mut effects = Effects::of_body(&found, reported);
+    effects.draws = may_draw(&function.source);
     if found.dynamic {
         effects.pins = effects.pins.union(MADE_BY_TEXTS);
         effects.ends = effects.ends.union(ASKED);
@@ -199,7 +204,7 @@ impl Default for Census {
     fn default() -> Self {
         let words = HashMap::with_hasher(Keyed(0));
         let shapes = Box::default();
-        Self { words, shapes, plans_read_settings: false, untold: None }
+        Self { words, shapes, plans_read_settings: false, untold: None, drawing: None }
     }
 }
 
@@ -214,6 +219,15 @@ enum Step {
 }
 
 impl Reach {
+    /// What of it draws from sequences; the rest is without that.
+    fn take_drawing(&mut self) -> Self {
+        let take = |effects: &mut Effects| {
+            let draws = std::mem::take(&mut effects.draws);
+            Effects { draws, ..Effects::default() }
+        };
+        Self { call: take(&mut self.call), write: take(&mut self.write), reads: false }
+    }
+
     /// Takes over what another may do. Whether that is news.
     fn take_over(&mut self, other: &Self, step: Step) -> bool {
         let mut changed = false;
@@ -344,24 +358,28 @@ impl Census {
         Self::with_words(words_of, plans_read_settings)
     }
 
-    fn with_words(words: HashMap<Word, Reach, Keyed>, plans_read_settings: bool) -> Self {
+    fn with_words(mut words: HashMap<Word, Reach, Keyed>, plans_read_settings: bool) -> Self {
         let none = Reach::default();
+        let mut drawing_of = HashMap::with_hasher(*words.hasher());
+        drawing_of.extend(words.iter_mut().filter_map(|(word, reach)| {
+            let reach = reach.take_drawing();
+            (reach != none).then(|| (word.clone(), reach))
+        }));
+        words.retain(|_, reach| *reach != none);
         let mut untold_of = HashMap::with_hasher(*words.hasher());
         untold_of.extend(words.iter().filter_map(|(word, reach)| {
             let (call, write) = (reach.call.untold(), reach.write.untold());
             let untold = Reach { call, write, reads: false };
             (untold != none).then(|| (word.clone(), untold))
         }));
-        let untold =
-            (!untold_of.is_empty()).then(|| Arc::new(Self::of_words(untold_of, false, None)));
-        Self::of_words(words, plans_read_settings, untold)
+        let some = |of: HashMap<Word, Reach, Keyed>| {
+            (!of.is_empty()).then(|| Arc::new(Self::of_words(of, false)))
+        };
+        let (untold, drawing) = (some(untold_of), some(drawing_of));
+        Self { untold, drawing, ..Self::of_words(words, plans_read_settings) }
     }
 
-    fn of_words(
-        words: HashMap<Word, Reach, Keyed>,
-        plans_read_settings: bool,
-        untold: Option<Arc<Self>>,
-    ) -> Self {
+    fn of_words(words: HashMap<Word, Reach, Keyed>, plans_read_settings: bool) -> Self {
         let mut shapes = vec![0; NAME_BYTES_MAX + 1].into_boxed_slice();
         for word in words.keys() {
             let (length, bit) = shape(word);
@@ -369,7 +387,7 @@ impl Census {
                 *shapes |= bit;
             }
         }
-        Self { words, shapes, plans_read_settings, untold }
+        Self { words, shapes, plans_read_settings, untold: None, drawing: None }
     }
 
     /// Whether no text can reach a function that does anything to a session.
@@ -650,6 +668,27 @@ mod tests {
         {
             assert_eq!(census.of_text(text.as_bytes()), None, "{text}");
         }
+    }
+
+    #[test]
+    fn what_draws_from_sequences_is_known_apart() {
+        let census = take(
+            &[
+                function("adds", "BEGIN INSERT INTO t VALUES (1); END"),
+                function("calls", "BEGIN PERFORM adds(); END"),
+                function("audits", "BEGIN INSERT INTO log VALUES (NEW.a); RETURN NEW; END"),
+                function("locks", "BEGIN PERFORM pg_advisory_lock(1); END"),
+            ],
+            &[("watched", Link::WriteCalls, "audits")],
+        );
+        let draws = |text: &str| {
+            census.drawing.as_ref().is_some_and(|of| of.of_text(text.as_bytes()).is_some())
+        };
+        for text in ["select calls()", "call adds()", "update watched set a = 1"] {
+            assert!(draws(text) && census.of_text(text.as_bytes()).is_none(), "{text}");
+        }
+        assert!(!draws("select locks()") && !draws("select * from watched"));
+        assert_eq!(census.len(), 1, "what only draws costs no text a look");
     }
 
     #[test]

@@ -79,7 +79,11 @@ impl<S: Socket> Engine<S> {
         debug_assert!(backend.is_at_rest(), "a backend is given back in the middle of something");
         backend.leave_client();
         if backend.known.notifying != Notifying::No {
-            backend.known.notifying = Notifying::Left;
+            if backend.is_to_be_heard_out() {
+                self.hear_out(host, backend, now);
+                return;
+            }
+            backend.known.notifying = Notifying::Heard;
             backend.pool.notifiers().leaves(backend.process(), now);
         }
         if let Some(reason) = self.unfit(&backend, now) {
@@ -504,7 +508,7 @@ impl<S: Socket> Engine<S> {
         mut backend: Box<Backend<S>>,
         now: Time,
     ) {
-        if !backend.requests.is_empty() {
+        if !backend.requests.is_empty() || backend.lending.tidying() == Tidying::AwaitingListener {
             self.keep(backend);
             return;
         }
@@ -569,7 +573,7 @@ impl<S: Socket> Backend<S> {
         self.known.at_stake.forget_parsed();
         self.ahead.end();
         self.known.unverified = None;
-        self.known.heard_before = false;
+        self.known.heard_before &= self.lending.tidying() == Tidying::AwaitingListener;
         self.lending.unpin();
         if !self.prepared.is_uncertain() {
             self.prepared.statements.settle();

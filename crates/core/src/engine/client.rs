@@ -12,6 +12,7 @@ use super::pending_reset::PendingReset;
 use super::pending_session::{Farewell, PendingSession};
 use super::socket::Socket;
 use crate::hash::Keyed;
+use crate::pool::Asks;
 use crate::pool::description::Seen;
 use crate::pool::statement::{Statement, StatementMemory, Unnamed};
 use crate::pool::{Basis, Wish};
@@ -81,8 +82,8 @@ pub(super) struct Client<S: Socket> {
     pub(super) hung_up: bool,
     /// `output` has not been tried yet: see [`super::answer`].
     pub(super) late: bool,
-    /// It has asked for currval or lastval before.
-    pub(super) reads_sequences: bool,
+    /// What it has asked for by currval or lastval.
+    pub(super) asks: Asks,
     /// Its next message waits until everything outstanding is answered.
     pub(super) held: bool,
     /// An answer to it failed since the last ReadyForQuery.

@@ -20,8 +20,10 @@ pub(super) struct Drawn {
     /// Since it was lent, what currval and lastval would answer has been discarded.
     discarded: bool,
     last: Option<Last>,
-    /// The text that has drawn last.
-    text: TextClass,
+    /// The text by which its client has drawn last.
+    text: Option<TextClass>,
+    /// It has been asked for since.
+    is_asked: bool,
     /// Transactions since that its client has kept the connection for, to ask.
     kept: u8,
 }
@@ -81,16 +83,24 @@ impl Drawn {
         self.by_others |= std::mem::take(&mut self.by_client);
         self.discarded = false;
         self.last = None;
+        self.text = None;
+        self.is_asked = false;
         self.kept = 0;
     }
 
-    /// The text that has drawn last.
-    pub(super) fn text(&self) -> TextClass {
+    /// The text by which its client has drawn last, if that is known.
+    pub(super) fn known_text(&self) -> Option<TextClass> {
         self.text
     }
 
+    /// The same, or the one that stands for all that are not known.
+    pub(super) fn text(&self) -> TextClass {
+        self.text.unwrap_or_default()
+    }
+
+    /// Its client draws by this text.
     pub(super) fn note_text(&mut self, text: TextClass) {
-        self.text = text;
+        (self.text, self.is_asked) = (Some(text), false);
     }
 
     pub(super) fn note_last(&mut self, last: Last) {
@@ -109,7 +119,12 @@ impl Drawn {
 
     /// Its client has asked: it does not keep the connection for that any more.
     pub(super) fn asked(&mut self) {
-        self.kept = 0;
+        (self.is_asked, self.kept) = (true, 0);
+    }
+
+    /// Whether it has been asked for.
+    pub(super) fn is_asked(&self) -> bool {
+        self.is_asked
     }
 
     /// Its client keeps the connection to ask. For how many transactions it has done so.

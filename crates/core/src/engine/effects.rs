@@ -54,6 +54,9 @@ pub struct Effects {
     pub spoils_unseen: bool,
     /// Asks for currval or lastval.
     pub reads_sequences: bool,
+    /// Functions and triggers that it reaches may draw from a sequence. (What its own words say is looked for
+    /// where it matters; this alone is no effect.)
+    pub draws: bool,
     /// How texts after it are to be read is known once it is answered.
     pub rereads: bool,
     /// It gives settings the server's own start values by set_config() with NULL.
@@ -172,6 +175,7 @@ impl Effects {
         spoils: false,
         spoils_unseen: false,
         reads_sequences: false,
+        draws: false,
         rereads: false,
         resets_by_null: false,
         resets_by_parameter: false,
@@ -245,6 +249,7 @@ impl Effects {
             spoils: true,
             spoils_unseen: false,
             reads_sequences: true,
+            draws: true,
             rereads: true,
             resets_by_null: false,
             resets_by_parameter: false,
@@ -256,7 +261,7 @@ impl Effects {
             executes_strings: true,
             sets_beside: true,
             watches: true,
-            notifies: false,
+            notifies: true,
             changes_catalog: false,
             schema: SchemaChange::All,
             resets: Resetting::No,
@@ -318,7 +323,6 @@ impl Effects {
         effects.may_mention = false;
         effects.resets_by_null = false;
         effects.changes_catalog = findings.schema == SchemaChange::All;
-        effects.notifies = false; // a trigger's would be taken for another client's
         if effects.is_none() {
             return Self::default();
         }
@@ -360,6 +364,7 @@ impl Effects {
         changed |= either(&mut self.spoils, other.spoils);
         changed |= either(&mut self.spoils_unseen, other.spoils_unseen);
         changed |= either(&mut self.reads_sequences, other.reads_sequences);
+        changed |= either(&mut self.draws, other.draws);
         changed |= either(&mut self.rereads, other.rereads);
         changed |= either(&mut self.resets_by_null, other.resets_by_null);
         changed |= either(&mut self.unseen_path, other.unseen_path);
@@ -367,6 +372,7 @@ impl Effects {
         changed |= either(&mut self.executes_strings, other.executes_strings);
         changed |= either(&mut self.sets_beside, other.sets_beside);
         changed |= either(&mut self.watches, other.watches);
+        changed |= either(&mut self.notifies, other.notifies);
         changed |= either(&mut self.changes_catalog, other.changes_catalog);
         changed |= self.resets.absorb(&other.resets);
         changed |= self.schema < other.schema;
@@ -375,12 +381,13 @@ impl Effects {
     }
 
     /// What of it no report of a server tells: parts that only a close of the server connection ends,
-    /// what must be cleared before it (the server's list of prepared statements), and strings that a
-    /// function executes, of which no report tells before.
+    /// what must be cleared before it (the server's list of prepared statements), strings that a
+    /// function executes, of which no report tells before, and notifications.
     pub(super) fn untold(&self) -> Self {
         let closes = |part: &Part| Policy::pooler().must_close(PartSet::of(&[*part]));
         let pins = self.pins.intersection(PartSet::of(&[Part::SessionCatalog]));
-        let mut untold = Self { pins, executes_strings: self.executes_strings, ..Self::default() };
+        let Self { executes_strings, notifies, .. } = *self;
+        let mut untold = Self { pins, executes_strings, notifies, ..Self::default() };
         for part in self.pins.minus(COVERED).iter().filter(closes) {
             untold.pins.insert(part);
             (untold.spoils, untold.spoils_unseen) = (true, true);
@@ -434,6 +441,7 @@ impl Effects {
             spoils: true,
             spoils_unseen: self.spoils_unseen || other.spoils_unseen,
             reads_sequences: self.reads_sequences || other.reads_sequences,
+            draws: self.draws || other.draws,
             rereads: true,
             resets_by_null: self.resets_by_null || other.resets_by_null,
             resets_by_parameter: self.resets_by_parameter || other.resets_by_parameter,

@@ -17,7 +17,7 @@ use super::succession::Departure;
 use super::table::{Engine, Holder};
 use super::timeouts::without_short_timeout;
 use crate::ids::{ClientId, LoopId, Slot};
-use crate::pool::Wish;
+use crate::pool::{Asks, Wish};
 use crate::session::part::PartSet;
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
@@ -382,7 +382,7 @@ impl<S: Socket> Engine<S> {
             readable: false,
             late: false,
             hung_up: false,
-            reads_sequences: false,
+            asks: Asks::Never,
             held: false,
             failed: false,
         });

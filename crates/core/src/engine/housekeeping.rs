@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use super::about::{ClientState, PoolMode};
-use super::backend::Backend;
+use super::backend::{Backend, Tidying};
 use super::client::Client;
 use super::host::Host;
 use super::limits;
@@ -17,7 +17,7 @@ use super::socket::{Socket, Token};
 use super::table::{Engine, Holder, PoolView};
 use super::wheel::{TICK_US, Wheel};
 use crate::ids::Slot;
-use crate::pool::PoolSettings;
+use crate::pool::{HEARD_WITHIN, PoolSettings};
 use crate::time::Time;
 use crate::wire::TransactionStatus;
 use crate::wire::error::{ClientError, SqlState};
@@ -152,6 +152,7 @@ impl<S: Socket> Engine<S> {
                 Holder::Pool | Holder::Listener(_) => {}
                 Holder::Engine(backend) => {
                     let wait = match view.settings.cancel_wait_timeout {
+                        _ if backend.lending.tidying() == Tidying::AwaitingListener => HEARD_WITHIN,
                         Duration::ZERO => limits::TIDY_MAX, // no wait is without an end
                         wait => wait,
                     };
@@ -497,10 +498,15 @@ impl<S: Socket> Engine<S> {
         self.say_goodbye(host, slot, &error, now);
     }
 
-    /// Closes a backend whose tidying takes longer than `cancel_wait_timeout`.
+    /// Closes a backend whose tidying takes longer than `cancel_wait_timeout`; one that only waits for the
+    /// listening connection goes on without it.
     fn give_up_tidying<H: Host<S>>(&mut self, host: &mut H, place: Slot, now: Time) {
         let Some(resident) = self.resident.get_mut(place) else { return };
-        let Holder::Engine(_) = &resident.holder else { return };
+        let Holder::Engine(backend) = &resident.holder else { return };
+        if backend.lending.tidying() == Tidying::AwaitingListener {
+            self.heard_out(host, place, None, now);
+            return;
+        }
         if let Holder::Engine(backend) = std::mem::replace(&mut resident.holder, Holder::Pool) {
             self.close_backend(host, backend, "it was not tidy within cancel_wait_timeout", now);
         }

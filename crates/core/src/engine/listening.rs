@@ -37,6 +37,7 @@ mod ahead;
 mod answer;
 mod ending;
 mod heard;
+mod hearing_out;
 mod named;
 mod returning;
 mod shown;

@@ -36,9 +36,9 @@ use super::request_queue::PlainPipeline;
 use super::socket::Socket;
 use super::table::Engine;
 use crate::ids::Slot;
-use crate::pool::Wish;
 use crate::pool::description::Shape;
 use crate::pool::statement::Unnamed;
+use crate::pool::{Asks, Wish};
 use crate::session::commands::draws_nothing;
 use crate::session::scan::ScanOptions;
 use crate::time::Time;
@@ -188,7 +188,7 @@ impl<S: Socket> Client<S> {
             && self.pins.is_empty()
             && self.mode == PoolMode::Transaction
             && !self.exclusive
-            && !self.reads_sequences
+            && self.asks == Asks::Never
     }
 }
 

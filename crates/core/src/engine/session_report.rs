@@ -122,6 +122,11 @@ impl SessionReport {
     fn may_draw(&self) -> bool {
         self.report.parts.contains(Part::SequenceValue)
     }
+
+    /// Whether what currval and lastval answer is the client's own that has it.
+    pub(super) fn is_drawn_by_holder(&self) -> bool {
+        self.drawn_by.is_some() && self.drawn_by == self.holder
+    }
 }
 
 /// What no command takes off, and of which a report tells that it has ended.

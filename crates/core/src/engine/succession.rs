@@ -35,7 +35,7 @@ use super::client::{Client, Record};
 use super::names::ClientStatement;
 use super::socket::Socket;
 use crate::ids::Slot;
-use crate::pool::{Basis, ServerParameters, Told};
+use crate::pool::{Asks, Basis, ServerParameters, Told};
 use crate::session::settings::Settings;
 use crate::time::Time;
 use crate::wire::error::ClientError;
@@ -176,7 +176,7 @@ impl<S: Socket> Client<S> {
             readable: _, // what is unread is in the kernel, and told of when it is watched again
             hung_up,
             late,
-            reads_sequences,
+            asks,
             held,
             failed,
         } = self;
@@ -217,7 +217,7 @@ impl<S: Socket> Client<S> {
             desired: desired.clone(),
             statements,
             unnamed,
-            reads_sequences: *reads_sequences,
+            reads_sequences: *asks != Asks::Never,
             since: *since,
             schema_changes: pool.schema_epoch().changes(),
         })

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::channel::Channel;
-use super::ticket::{Ask, Ticket};
+use super::ticket::{Ask, Claimant};
 use crate::ids::LoopId;
 
 /// Channels that one query changes; it stays far below what a server takes.
@@ -49,8 +49,8 @@ pub struct Hub {
     channels: BTreeMap<Channel, Wanted>,
     /// Where the server does not do as is wanted.
     differing: BTreeSet<Channel>,
-    waiting: Vec<(LoopId, Ticket)>,
-    flying: Vec<(LoopId, Ticket)>,
+    waiting: Vec<(LoopId, Claimant)>,
+    flying: Vec<(LoopId, Claimant)>,
     /// The channel of markers, once the connection is open.
     marker: Option<Channel>,
 }
@@ -82,7 +82,7 @@ impl Hub {
                 self.compare(channel);
             }
         }
-        self.waiting.extend(ask.ticket.map(|ticket| (from, ticket)));
+        self.waiting.extend(ask.claimant.map(|claimant| (from, claimant)));
     }
 
     /// Notes whether the server does as is wanted of it.
@@ -140,35 +140,35 @@ impl Hub {
     }
 
     /// The connection could not be opened. Who waited for it.
-    pub fn open_failed(&mut self) -> Vec<(LoopId, Ticket)> {
+    pub fn open_failed(&mut self) -> Vec<(LoopId, Claimant)> {
         self.line = Line::Closed;
         std::mem::take(&mut self.waiting)
     }
 
-    /// The query under way has been answered. Whose tickets pass.
-    pub fn answered(&mut self) -> Vec<(LoopId, Ticket)> {
+    /// The query under way has been answered. Who waits no more.
+    pub fn answered(&mut self) -> Vec<(LoopId, Claimant)> {
         self.line = Line::Idle;
         std::mem::take(&mut self.flying)
     }
 
     /// The connection has been lost. With `again`, all that is wanted stays so; otherwise nobody wants
     /// anything any more. Who waited for it.
-    pub fn lost(&mut self, again: bool) -> Vec<(LoopId, Ticket)> {
+    pub fn lost(&mut self, again: bool) -> Vec<(LoopId, Claimant)> {
         self.line = Line::Closed;
         self.marker = None;
-        let mut tickets = std::mem::take(&mut self.flying);
-        tickets.append(&mut self.waiting);
+        let mut claimants = std::mem::take(&mut self.flying);
+        claimants.append(&mut self.waiting);
         if !again {
             self.channels.clear();
             self.differing.clear();
-            return tickets;
+            return claimants;
         }
         self.channels.retain(|_, wanted| !wanted.by.is_empty());
         for wanted in self.channels.values_mut() {
             wanted.applied = false;
         }
         self.differing = self.channels.keys().cloned().collect();
-        tickets
+        claimants
     }
 
     /// Whether anybody wants the connection.

@@ -69,8 +69,8 @@ impl Server {
 enum ToLoop {
     Notified(Channel, usize),
     /// And how often the connection had been lost then.
-    Passed(Ticket, usize),
-    Failed(Ticket),
+    Passed(Claimant, usize),
+    Failed(Claimant),
     Lost,
 }
 
@@ -137,16 +137,16 @@ impl World {
         }
     }
 
-    fn pass(&mut self, tickets: Vec<(LoopId, Ticket)>) {
-        for (to, ticket) in tickets {
-            let message = ToLoop::Passed(ticket, self.losses);
+    fn pass(&mut self, claimants: Vec<(LoopId, Claimant)>) {
+        for (to, claimant) in claimants {
+            let message = ToLoop::Passed(claimant, self.losses);
             self.to_loop[usize::from(to.0)].push_back(message);
         }
     }
 
-    fn fail(&mut self, tickets: Vec<(LoopId, Ticket)>) {
-        for (to, ticket) in tickets {
-            self.to_loop[usize::from(to.0)].push_back(ToLoop::Failed(ticket));
+    fn fail(&mut self, claimants: Vec<(LoopId, Claimant)>) {
+        for (to, claimant) in claimants {
+            self.to_loop[usize::from(to.0)].push_back(ToLoop::Failed(claimant));
         }
     }
 
@@ -176,11 +176,11 @@ impl World {
                 if one.board.add(slot, &channel(number)) {
                     ask.listen.push(channel(number));
                 }
-                ask.ticket = Some(ticket);
+                ask.claimant = Some(Claimant::Client(ticket));
             }
             2 if client.waits.is_none() && !client.channels.is_empty() => {
                 client.waits = Some((ticket.serial, None, self.log.len()));
-                ask.ticket = Some(ticket);
+                ask.claimant = Some(Claimant::Client(ticket));
             }
             3 if client.waits.is_none() && client.channels.remove(&number) => {
                 client.since.remove(&number);
@@ -212,7 +212,7 @@ impl World {
                     one.clients.get_mut(&slot).unwrap().received.push((of, number));
                 }
             }
-            Some(ToLoop::Failed(ticket)) => {
+            Some(ToLoop::Failed(Claimant::Client(ticket))) => {
                 // What it joined it has on its own backend instead.
                 let Some(client) = one.clients.get_mut(&ticket.slot) else { return };
                 let Some((serial, joined, _)) = client.waits else { return };
@@ -227,7 +227,7 @@ impl World {
                     self.to_hub[at].push_back(Ask { unlisten, ..Ask::default() });
                 }
             }
-            Some(ToLoop::Passed(ticket, losses)) => {
+            Some(ToLoop::Passed(Claimant::Client(ticket), losses)) => {
                 let Some(client) = one.clients.get_mut(&ticket.slot) else { return };
                 let Some((serial, joined, committed)) = client.waits else { return };
                 if serial != ticket.serial {
@@ -253,6 +253,9 @@ impl World {
                     client.since.insert(number, self.log.len());
                 }
             }
+            Some(
+                ToLoop::Failed(Claimant::Backend(_)) | ToLoop::Passed(Claimant::Backend(_), _),
+            ) => {}
             Some(ToLoop::Lost) => {
                 for slot in one.board.all_clients() {
                     let Some(client) = one.clients.remove(&slot) else { continue };
@@ -412,11 +415,12 @@ fn whatever_the_order_of_messages_nothing_is_lost_or_left() {
 #[test]
 fn what_comes_while_a_query_is_under_way_goes_with_the_next() {
     let mut hub = Hub::default();
-    let ticket = |serial| Ticket { slot: Slot { index: 1, generation: 0 }, serial };
+    let ticket =
+        |serial| Claimant::Client(Ticket { slot: Slot { index: 1, generation: 0 }, serial });
     let ask = |number: usize, serial| Ask {
         listen: vec![channel(number)],
         unlisten: Vec::new(),
-        ticket: Some(ticket(serial)),
+        claimant: Some(ticket(serial)),
     };
     hub.ask(LoopId(0), ask(1, 1));
     assert_eq!(hub.next_step(), Some(Step::Open));
@@ -433,7 +437,7 @@ fn what_comes_while_a_query_is_under_way_goes_with_the_next() {
     assert_eq!(hub.answered(), [(LoopId(0), ticket(2)), (LoopId(1), ticket(3))]);
     assert_eq!(hub.next_step(), None);
     // A fence is an empty query.
-    hub.ask(LoopId(1), Ask { ticket: Some(ticket(4)), ..Ask::default() });
+    hub.ask(LoopId(1), Ask { claimant: Some(ticket(4)), ..Ask::default() });
     assert_eq!(hub.next_step(), Some(Step::Query(Vec::new())));
 }
 
@@ -445,7 +449,7 @@ fn more_channels_than_one_query_takes_hold_their_ticket_back() {
         Ask {
             listen: (0..=hub::CHANNELS_A_QUERY_MAX).map(channel).collect(),
             unlisten: Vec::new(),
-            ticket: Some(Ticket { slot: Slot { index: 1, generation: 0 }, serial: 1 }),
+            claimant: Some(Claimant::Backend(Slot { index: 1, generation: 0 })),
         },
     );
     assert_eq!(hub.next_step(), Some(Step::Open));

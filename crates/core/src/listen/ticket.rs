@@ -12,6 +12,16 @@ pub struct Ticket {
     pub serial: u32,
 }
 
+/// Who waits for something of a pool's hub.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Claimant {
+    /// A client.
+    Client(Ticket),
+    /// A backend of the loop, by its place, which no client gets until what its last client has notified
+    /// has been heard.
+    Backend(Slot),
+}
+
 /// What a loop asks of a hub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ask {
@@ -20,7 +30,7 @@ pub struct Ask {
     /// Channels that none of its clients wants any more.
     pub unlisten: Vec<Channel>,
     /// Who waits until that is in force, and until what was committed before has been delivered.
-    pub ticket: Option<Ticket>,
+    pub claimant: Option<Claimant>,
 }
 
 impl Ticket {

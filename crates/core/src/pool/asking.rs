@@ -5,6 +5,9 @@
 //! on the same server connection only. Once one client of a pool has asked, every client that draws
 //! keeps its connection until it asks, for [`KEPT_MAX`] at most, or [`KEPT_WHILE_OTHERS_WAIT`].
 //!
+//! Few ask again for what they have asked for, or for the value of another sequence (`currval()` of two). Once one
+//! client has, every client that has asked after the same text keeps its connection within the same bounds.
+//!
 //! # Cost
 //! An application asks after some of its texts. A text that has been drawn by [`UNASKED_MAX`] times in a
 //! row without a question keeps no connection while other clients wait. Texts share a counter by a hash
@@ -56,6 +59,30 @@ pub struct Asking {
     has_asked: AtomicBool,
     tries: AtomicU8,
     unasked: [AtomicU8; TEXTS],
+    has_asked_again: AtomicBool,
+    /// How often a connection may still be kept for another question, in vain and while others wait.
+    again: [AtomicU8; TEXTS],
+}
+
+/// What is known of a client's questions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Asks {
+    /// It has never asked.
+    #[default]
+    Never,
+    /// It has asked, and drawn since.
+    Before,
+    /// It has not drawn since it has asked; what drew, if that is known.
+    Last(Option<TextClass>),
+}
+
+impl Asks {
+    /// It draws.
+    pub fn draws(&mut self) {
+        if let Self::Last(_) = self {
+            *self = Self::Before;
+        }
+    }
 }
 
 impl Default for Asking {
@@ -64,6 +91,8 @@ impl Default for Asking {
             has_asked: AtomicBool::new(false),
             tries: AtomicU8::new(0),
             unasked: std::array::from_fn(|_| AtomicU8::new(0)),
+            has_asked_again: AtomicBool::new(false),
+            again: std::array::from_fn(|_| AtomicU8::new(0)),
         }
     }
 }
@@ -85,6 +114,20 @@ impl Asking {
         self.unasked[usize::from(text.0)].store(0, Ordering::Relaxed);
     }
 
+    /// A client has asked once more for what this text drew, or a text that is not known.
+    pub fn note_again(&self, text: Option<TextClass>) {
+        self.has_asked_again.store(true, Ordering::Relaxed);
+        let of = text.map_or(0..TEXTS, |text| usize::from(text.0)..usize::from(text.0) + 1);
+        self.again[of].iter().for_each(|left| left.store(UNASKED_MAX, Ordering::Relaxed));
+    }
+
+    /// A connection was kept after a question for what this text drew, and no other question came.
+    pub fn note_waste_of_again(&self, text: TextClass) {
+        let less = |left: u8| Some(left.saturating_sub(1));
+        let left = &self.again[usize::from(text.0)];
+        let _ = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
     /// A connection was kept after this text, and no question came.
     pub fn note_waste(&self, text: TextClass) {
         let add = |count: u8| Some(count.saturating_add(1));
@@ -93,8 +136,20 @@ impl Asking {
         let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
+    /// Whether a client of these questions keeps its connection for the next one.
+    pub fn is_kept_for(&self, asks: Asks, text: TextClass, others_wait: bool) -> bool {
+        let (has_asked, expected) = match asks {
+            Asks::Last(_) => {
+                let left = self.again[usize::from(text.0)].load(Ordering::Relaxed);
+                (self.has_asked_again.load(Ordering::Relaxed), left > 0)
+            }
+            Asks::Never | Asks::Before => (self.has_asked(), self.is_expected_after(text)),
+        };
+        expected || (has_asked && !others_wait)
+    }
+
     /// Whether a question is expected after this text though others wait.
-    pub fn is_expected_after(&self, text: TextClass) -> bool {
+    fn is_expected_after(&self, text: TextClass) -> bool {
         if self.has_asked() {
             self.unasked[usize::from(text.0)].load(Ordering::Relaxed) < UNASKED_MAX
         } else {
@@ -123,6 +178,24 @@ mod tests {
         assert!(asking.is_expected_after(other));
         asking.note_use(one);
         assert!(asking.is_expected_after(one));
+    }
+
+    #[test]
+    fn another_question_is_expected_where_one_has_come_until_none_has_some_times() {
+        let asking = Asking::default();
+        asking.note_question();
+        let (one, other) = (TextClass(1), TextClass(2));
+        let last = Asks::Last(Some(one));
+        assert!(!asking.is_kept_for(last, one, false), "none has asked again");
+        asking.note_again(Some(one));
+        for _ in 0..UNASKED_MAX {
+            assert!(asking.is_kept_for(last, one, true));
+            asking.note_waste_of_again(one);
+        }
+        assert!(!asking.is_kept_for(last, one, true) && asking.is_kept_for(last, one, false));
+        assert!(!asking.is_kept_for(last, other, true));
+        asking.note_again(None);
+        assert!(asking.is_kept_for(last, one, true) && asking.is_kept_for(last, other, true));
     }
 
     #[test]

@@ -1,12 +1,16 @@
 //! Which client has sent a notification: the server knows a process of its own, which serves many.
 //!
 //! # Model
-//! A client whose text has a NOTIFY, or `pg_notify()`, is noted for its server connection before the text
+//! A client whose text has a NOTIFY, or `pg_notify()`, or reaches a function or trigger that has, as the census
+//! knows them, is noted for its server connection before the text
 //! is sent. What is heard of that process is its own until another client gets the connection, and for
-//! [`HEARD_WITHIN`] at most after it has given the connection back.
+//! [`HEARD_WITHIN`] at most after it has given the connection back. No other client gets it before the
+//! pool's listening connection has heard all of that (`engine::listening::hearing_out`).
 //!
-//! What other clients have notified by that connection before, by triggers and functions, too, may still be
-//! on its way then. So where clients of the pool listen, the text waits until their listening connection has
+//! What other clients have notified by that connection before may still be
+//! on its way then, by what the census does not know. So where clients of the pool listen, and another client
+//! has had the connection since something was last heard out on it, the text waits until their
+//! listening connection has
 //! heard all of that. For who else hears it, and where the text could not wait (it stands in a pipeline after
 //! other messages), what others have notified has come [`HEARD_WITHIN`] after they had the connection.
 //!
@@ -14,7 +18,8 @@
 //! No client is named that may not be the sender: what may be another's has the server's process id.
 //!
 //! # Limits
-//! A server, or another pool's listening connection, that is late by more than [`HEARD_WITHIN`].
+//! A server, or another pool's listening connection, that is late by more than [`HEARD_WITHIN`]. What
+//! functions in C notify, and dynamic SQL that comes from elsewhere than the text, has the server's process id.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -26,7 +31,7 @@ use crate::time::Time;
 
 /// The longest time between the end of a client's transaction and the moment in which what it has notified
 /// is heard.
-const HEARD_WITHIN: Duration = Duration::from_secs(1);
+pub(crate) const HEARD_WITHIN: Duration = Duration::from_secs(1);
 
 /// So many are kept before those are looked for that are of no use any more.
 const SWEPT_AT: usize = 256;

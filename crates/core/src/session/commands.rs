@@ -10,6 +10,18 @@ pub(crate) fn begins_with_any(text: &[u8], words: &[&[u8]]) -> bool {
     })
 }
 
+/// Words of statements that draw, whatever functions they call. (currval tells what setval has set, too; a column
+/// may be set to a DEFAULT that draws.)
+const DRAW: [&[u8]; 7] =
+    [b"copy", b"default", b"execute", b"insert", b"merge", b"nextval", b"setval"];
+
+/// Whether such a word stands in a text, anywhere.
+pub(crate) fn may_draw(text: &[u8]) -> bool {
+    text.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_').any(|word| {
+        (4..=7).contains(&word.len()) && DRAW.iter().any(|known| word.eq_ignore_ascii_case(known))
+    })
+}
+
 /// Commands that run no function of anybody's, by their first words.
 const DRAW_NOTHING: [&[u8]; 10] = [
     b"abort",

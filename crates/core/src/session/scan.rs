@@ -798,7 +798,7 @@ impl Finder {
                 }
                 Word::Update => self.update_seen = true,
                 Word::Settings => self.settings(),
-                Word::PgNotify => self.found.notifies = true,
+                Word::Notify | Word::PgNotify => self.found.notifies = true,
                 Word::Temporary => self.flag(Part::TemporaryObject),
                 Word::Listen => self.flag(Part::Listen),
                 // DEALLOCATE ALL takes the shared statements of others away as well.

@@ -90,8 +90,9 @@ const FINGERPRINT: &str = "SELECT pg_catalog.concat(\
 /// A function of a user's own in the language internal is one of the server's by another name. A SET in
 /// a function's head leaves nothing behind but a custom name, a seed, and what is made where it lets
 /// `pg_temp` stand first. On functions of the server's own nothing
-/// depends, by pg_depend: the trees of views, rules and other expressions have them by their oid. A
-/// trigger of TRUNCATE is called for the tables to which its own refers, too (TRUNCATE ... CASCADE).
+/// depends, by pg_depend: the trees of views, rules and other expressions have them by their oid. Of a rule
+/// with a NOTIFY who writes to its table does as `pg_notify` does, as does tcn's trigger function, the one of
+/// the distribution's in C that notifies. A trigger of TRUNCATE is called for the tables to which its own refers, too (TRUNCATE ... CASCADE).
 const CENSUS: &str = "\
 SELECT 'function', p.proname::pg_catalog.text,
     CASE WHEN l.lanname = 'internal' THEN 'sql' ELSE l.lanname::pg_catalog.text END,
@@ -120,7 +121,7 @@ SELECT 'function', c.relname::pg_catalog.text, 'sql', 'v', CASE WHEN r.ev_type =
     ELSE pg_catalog.substring(pg_catalog.pg_get_ruledef(r.oid), ' DO (.*)') END
 FROM pg_catalog.pg_rewrite r JOIN pg_catalog.pg_class c ON c.oid = r.ev_class
 WHERE r.oid OPERATOR(pg_catalog.>=) 16384
-    AND r.ev_action::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}
+    AND r.ev_action::pg_catalog.text OPERATOR(pg_catalog.~) {OWN OR DRAWING}
 UNION ALL
 SELECT 'function', c.relname::pg_catalog.text, 'sql', 'v',
     pg_catalog.concat('SELECT ', pg_catalog.pg_get_expr(a.adbin, a.adrelid))
@@ -149,6 +150,17 @@ FROM pg_catalog.pg_aggregate a JOIN pg_catalog.pg_proc p ON p.oid = a.aggfnoid
 JOIN pg_catalog.pg_proc b ON b.oid = ANY (ARRAY[a.aggtransfn, a.aggfinalfn, a.aggcombinefn,
     a.aggserialfn, a.aggdeserialfn, a.aggmtransfn, a.aggminvtransfn, a.aggmfinalfn]::pg_catalog.oid[])
 WHERE p.oid OPERATOR(pg_catalog.>=) 16384 AND b.oid OPERATOR(pg_catalog.<) 16384
+UNION ALL
+SELECT 'function', p.proname::pg_catalog.text, 'sql', 'v', 'SELECT pg_notify()'
+FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_language l ON l.oid = p.prolang
+WHERE l.lanname = 'c' AND p.prosrc = 'triggered_change_notification'
+UNION ALL
+SELECT DISTINCT 'function', 'pg_notify', 'sql', 'v', 'SELECT pg_notify()'
+FROM pg_catalog.pg_rewrite r WHERE r.ev_action::pg_catalog.text OPERATOR(pg_catalog.~) {NOTIFY}
+UNION ALL
+SELECT 'write calls', c.relname::pg_catalog.text, 'pg_notify', NULL, NULL
+FROM pg_catalog.pg_rewrite r JOIN pg_catalog.pg_class c ON c.oid = r.ev_class
+WHERE r.ev_action::pg_catalog.text OPERATOR(pg_catalog.~) {NOTIFY}
 UNION ALL
 SELECT 'any', NULL, NULL, NULL, pg_catalog.concat('SELECT ', p.proname, '()')
 FROM (SELECT o.oprcode::pg_catalog.oid FROM pg_catalog.pg_operator o
@@ -259,9 +271,12 @@ const OWN: &str = "(SELECT pg_catalog.concat(':(funcid (', \
     AND (w.relname = 'pg_prepared_statements' OR w.relname = 'pg_cursors')), ')) ') \
     FROM pg_catalog.pg_proc o \
     WHERE o.oid OPERATOR(pg_catalog.<) 16384 AND o.proname OPERATOR(pg_catalog.~) \
-    '^(set_config|setseed|currval|lastval|pg_(try_)?advisory_(un)?lock.*|\
+    '^(set_config|setseed|currval|lastval|pg_notify|pg_(try_)?advisory_(un)?lock.*|\
 pg_prepared_statement|pg_cursor|pg_listening_channels|\
 (query|cursor|table|schema|database)_to_xml.*|ts_stat|ts_rewrite)$')";
+
+/// What the tree of a rule has that notifies (NOTIFY before PostgreSQL 16, NOTIFYSTMT since).
+const NOTIFY: &str = "'[{]NOTIFY'";
 
 fn census_with(source: &str) -> String {
     CENSUS
@@ -269,7 +284,9 @@ fn census_with(source: &str) -> String {
             "pg_catalog.coalesce_name",
             "COALESCE(c.relname, t.typname, q.proname)::pg_catalog.text",
         )
+        .replace("{OWN OR DRAWING}", &OWN.replace("'^(", "'^(nextval|setval|"))
         .replace("{OWN}", OWN)
+        .replace("{NOTIFY}", NOTIFY)
         .replace(" = ", " OPERATOR(pg_catalog.=) ")
         .replace("{SOURCE}", source)
 }

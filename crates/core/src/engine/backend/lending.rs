@@ -21,6 +21,8 @@ pub(in crate::engine) enum Tidying {
     Fencing,
     /// Only cancel requests are still under way.
     AwaitingCancel,
+    /// Its last client has notified: the listening connection of its pool is to hear that first.
+    AwaitingListener,
 }
 
 /// What is to be discarded of the client before.

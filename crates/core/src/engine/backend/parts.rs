@@ -17,10 +17,19 @@ pub(in crate::engine) enum Notifying {
     No,
     /// A text that may do so is at hand.
     Due,
-    /// It is noted ([`crate::pool::Notifiers`]).
+    /// It is noted ([`crate::pool::Notifiers`]), and what it has notified may not have been heard.
     Noted,
-    /// It has given the backend back.
-    Left,
+    /// It is noted, and has been heard, unless nobody listens.
+    Heard,
+}
+
+impl Notifying {
+    /// The listening connection has heard what was notified up to here.
+    pub(in crate::engine) fn is_heard(&mut self) {
+        if *self == Self::Noted {
+            *self = Self::Heard;
+        }
+    }
 }
 
 /// Which connection it is, and where it is registered.

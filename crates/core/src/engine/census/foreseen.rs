@@ -138,15 +138,22 @@ impl Census {
         for source in made.sources {
             add(source, language);
         }
-        let mut reader = Reader::new(self.clone());
-        reader.feed(text);
-        let known = reader.reach();
-        reach.call.absorb(&known.call);
-        reach.write.absorb(&known.write); // of a renamed table, or a partition
+        for census in std::iter::once(self).chain(&self.drawing) {
+            let mut reader = Reader::new(census.clone());
+            reader.feed(text);
+            let known = reader.reach();
+            reach.call.absorb(&known.call);
+            reach.write.absorb(&known.write); // of a renamed table, or a partition
+        }
         if reach == Reach::default() {
             return None;
         }
         let (mut words_of, mut news) = (self.words.clone(), false);
+        for (word, drawing) in self.drawing.iter().flat_map(|drawing| &drawing.words) {
+            let known = words_of.entry(word.clone()).or_default();
+            known.call.absorb(&drawing.call);
+            known.write.absorb(&drawing.write);
+        }
         for name in made.names {
             let mut call = reach.call.clone();
             if *name == *ANY_TEXT {

@@ -19,7 +19,7 @@ impl Functions {
     /// `None` if there is none.
     pub(in crate::engine) fn of<B>(pool: &SharedPool<B>) -> Option<Box<Self>> {
         let named = pool.settings().stateful_functions.clone();
-        let census = pool.census().filter(|census| !census.is_empty());
+        let census = pool.census().filter(|census| !census.is_empty() || census.drawing.is_some());
         (!named.is_empty() || census.is_some()).then(|| Box::new(Self { named, census }))
     }
 
@@ -39,7 +39,13 @@ impl Functions {
 
     fn census(&self, told: bool) -> Option<&Arc<Census>> {
         let all = self.census.as_ref()?;
-        if told { all.untold.as_ref() } else { Some(all) }
+        if told { all.untold.as_ref() } else { Some(all).filter(|all| !all.is_empty()) }
+    }
+
+    /// Whether a text reaches a function that may draw from a sequence.
+    pub(in crate::engine) fn draw(&self, text: &[u8]) -> bool {
+        let drawing = self.census.as_ref().and_then(|census| census.drawing.as_ref());
+        drawing.is_some_and(|drawing| drawing.of_text(text).is_some())
     }
 
     /// Whether a text that is too long to be looked at as a whole can be read for the names that the

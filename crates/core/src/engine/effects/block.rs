@@ -67,7 +67,6 @@ impl Effects {
             may_mention: self.may_mention,
             sets_beside: self.sets_beside,
             watches: self.watches,
-            notifies: self.notifies,
             ..Self::default()
         };
         Self {
@@ -79,6 +78,7 @@ impl Effects {
             spoils: block.spoils,
             spoils_unseen: block.spoils_unseen,
             reads_sequences: block.reads_sequences || self.reads_sequences,
+            notifies: block.notifies || self.notifies,
             rereads: block.rereads,
             unseen_path: block.unseen_path,
             changes_catalog: block.changes_catalog,

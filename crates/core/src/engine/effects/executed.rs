@@ -13,7 +13,7 @@ use crate::session::scan::body::scan_body;
 const DEPTH_MAX: u8 = 4;
 
 /// Words with which statements begin that may leave something behind.
-const BEGINNING: [&[u8]; 16] = [
+const BEGINNING: [&[u8]; 17] = [
     b"alter",
     b"begin",
     b"call",
@@ -24,6 +24,7 @@ const BEGINNING: [&[u8]; 16] = [
     b"do",
     b"listen",
     b"load",
+    b"notify",
     b"prepare",
     b"reset",
     b"select",

@@ -82,7 +82,7 @@ impl<S: Socket> Engine<S> {
         }
         let id = self.client_id(slot);
         backend.is_lent_to(id);
-        if backend.known.notifying == Notifying::Left
+        if backend.known.notifying == Notifying::Heard
             && !backend.pool.notifiers().lent(backend.process(), self.process_of(slot))
         {
             backend.known.notifying = Notifying::No;

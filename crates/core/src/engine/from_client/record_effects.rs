@@ -5,6 +5,7 @@ use crate::engine::client::Client;
 use crate::engine::drawn::Last;
 use crate::engine::effects::{Effects, IN_DOUBT, Resetting, Unusual};
 use crate::engine::socket::Socket;
+use crate::pool::Asks;
 use crate::session::part::{Part, PartSet, Undo};
 use crate::session::scan::{ScanOptions, SchemaChange};
 
@@ -64,8 +65,8 @@ impl<S: Socket> Client<S> {
             backend.spoil_for_good();
         }
         if effects.reads_sequences {
-            if !self.reads_sequences {
-                self.reads_sequences = true;
+            if self.asks == Asks::Never {
+                self.asks = Asks::Before;
                 backend.pool.asking.note_question();
             }
             backend.known.drawn.note_last(Last::Asked);

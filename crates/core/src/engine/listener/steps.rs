@@ -13,7 +13,7 @@ use crate::engine::socket::{Readiness, Socket, Token, write_kept};
 use crate::engine::table::{Engine, Holder, Resident};
 use crate::engine::{limits, table};
 use crate::ids::{LoopId, PoolId, Slot};
-use crate::listen::{Ask, FromHub, Hub, Marker, Step, Ticket};
+use crate::listen::{Ask, Claimant, FromHub, Hub, Marker, Step, Ticket};
 use crate::time::Time;
 use crate::wire::build;
 use crate::wire::error::{ClientError, Severity, SqlState};
@@ -128,19 +128,19 @@ impl<S: Socket> Engine<S> {
     ) {
         let Some(hub) = self.hubs.get_mut(&pool.id) else { return };
         hub.not_before = now.after(Duration::from_micros(RETRY_US));
-        let tickets = hub.hub.open_failed();
-        self.fail_tickets(host, pool, tickets, false);
+        let claimants = hub.hub.open_failed();
+        self.fail_claimants(host, pool, claimants, false);
     }
 
-    fn fail_tickets<H: Host<S>>(
+    fn fail_claimants<H: Host<S>>(
         &self,
         host: &mut H,
         pool: &PoolRef<S>,
-        tickets: Vec<(LoopId, Ticket)>,
+        claimants: Vec<(LoopId, Claimant)>,
         lost: bool,
     ) {
-        for (to, ticket) in tickets {
-            let said = FromHub::Failed { ticket, lost };
+        for (to, claimant) in claimants {
+            let said = FromHub::Failed { claimant, lost };
             host.send(to, ToLoop::FromHub { pool: pool.clone(), said });
         }
     }
@@ -221,8 +221,8 @@ impl<S: Socket> Engine<S> {
                     }
                 }
                 Heard::Ready => {
-                    for (to, ticket) in hub.hub.answered() {
-                        host.send(to, tell(FromHub::Passed(ticket, heard_at.clone())));
+                    for (to, claimant) in hub.hub.answered() {
+                        host.send(to, tell(FromHub::Passed(claimant, heard_at.clone())));
                     }
                     let first = self
                         .listener(place)
@@ -266,8 +266,8 @@ impl<S: Socket> Engine<S> {
             hub.not_before = now.after(Duration::from_micros(RETRY_US / 10));
         }
         let told: Vec<LoopId> = hub.hub.all_loops().into_iter().collect();
-        let tickets = hub.hub.lost(again);
-        self.fail_tickets(host, &pool, tickets, !again);
+        let claimants = hub.hub.lost(again);
+        self.fail_claimants(host, &pool, claimants, !again);
         if is_needed {
             let error = lost_error(listener.error.take(), reason, again);
             for to in told {

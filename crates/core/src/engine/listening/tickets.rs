@@ -12,7 +12,7 @@ use crate::engine::message::ToLoop;
 use crate::engine::socket::Socket;
 use crate::engine::table::Engine;
 use crate::ids::{LoopId, PoolId, Slot};
-use crate::listen::{Ask, FromHub, Marker, Ticket};
+use crate::listen::{Ask, Claimant, FromHub, Marker, Ticket};
 use crate::time::Time;
 use crate::wire::error::ClientError;
 
@@ -99,7 +99,7 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return };
         client.held = true;
         let pool = client.pool;
-        ask.ticket = client.next_ticket(slot);
+        ask.claimant = client.next_ticket(slot).map(Claimant::Client);
         let Some(listening) = client.listening() else { return };
         listening.stage = stage;
         let pool = self.pools[pool as usize].pool.clone();
@@ -143,8 +143,18 @@ impl<S: Socket> Engine<S> {
     ) {
         match said {
             FromHub::Notified(notification) => self.notified(host, pool, &notification, now),
-            FromHub::Passed(ticket, marker) => self.passed(host, ticket, &marker, now),
-            FromHub::Failed { ticket, lost } => self.hub_failed(host, ticket, lost, now),
+            FromHub::Passed(Claimant::Client(ticket), marker) => {
+                self.passed(host, ticket, &marker, now);
+            }
+            FromHub::Failed { claimant: Claimant::Client(ticket), lost } => {
+                self.hub_failed(host, ticket, lost, now);
+            }
+            FromHub::Passed(Claimant::Backend(place), marker) => {
+                self.heard_out(host, place, Some(&marker), now);
+            }
+            FromHub::Failed { claimant: Claimant::Backend(place), .. } => {
+                self.heard_out(host, place, None, now);
+            }
             FromHub::Marked(ticket, process) => self.marked(host, ticket, process, now),
             FromHub::Lost { error, again } => self.listener_lost(host, pool, &error, again, now),
         }
@@ -168,6 +178,7 @@ impl<S: Socket> Engine<S> {
         let elsewhere = client.is_on_another_server(marker);
         if let Some(backend) = client.backend.as_mut().filter(|_| !elsewhere) {
             backend.known.heard_before = true;
+            backend.known.notifying.is_heard();
         }
         match stage {
             Stage::Cleaning | Stage::Fencing => self.release_answer(host, ticket.slot, now),

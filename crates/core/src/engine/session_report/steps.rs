@@ -6,6 +6,7 @@ use crate::engine::client::Client;
 use crate::engine::socket::Socket;
 use crate::engine::unverified::PASSING;
 use crate::ids::ClientId;
+use crate::pool::Asks;
 use crate::session::canonical::is_unsafe_encoding;
 use crate::session::part::{Part, PartSet, Policy};
 use crate::session::question::NAMES_MAX;
@@ -213,21 +214,25 @@ impl<S: Socket> Backend<S> {
         asks: impl FnOnce() -> bool,
     ) -> Option<bool> {
         let exact = self.known.session_report.as_ref()?;
-        let own = exact.drawn_by.is_some() && exact.drawn_by == exact.holder;
+        let own = exact.is_drawn_by_holder();
         Some(exact.may_draw() && (!own || (exact.asked && !asks())))
     }
 
     /// Its client, not one of session mode, asks for currval or lastval. Whether the server's report
-    /// sees to the rest.
-    pub(in crate::engine) fn asks_for_sequences(&mut self) -> bool {
+    /// sees to the rest. `draws`: it draws as well, for another question.
+    pub(in crate::engine) fn asks_for_sequences(&mut self, draws: bool) -> bool {
         let Some(exact) = &mut self.known.session_report else { return false };
-        exact.asks = true;
+        exact.asks = !draws;
         true
     }
 
     /// Its client has kept it to ask for what it drew, and has not asked.
     pub(in crate::engine) fn note_unasked(&mut self) {
-        self.pool.asking.note_waste(self.known.drawn.text());
+        let text = self.known.drawn.text();
+        match self.known.drawn.is_asked() {
+            true => self.pool.asking.note_waste_of_again(text),
+            false => self.pool.asking.note_waste(text),
+        }
         if let Some(exact) = &mut self.known.session_report {
             exact.unasked = true;
         }
@@ -324,7 +329,10 @@ impl<S: Socket> Client<S> {
             self.lose(backend, &exact, pinning.union(sql));
         } else {
             told = self.hold_what_is_reported(backend, &mut exact, pinning);
-            if draws && !exact.asked && !exact.unasked {
+            if draws && exact.fresh && !asked {
+                self.asks.draws();
+            }
+            if draws && !exact.unasked && (!exact.asked || matches!(self.asks, Asks::Last(_))) {
                 self.keep_what_it_drew(backend);
             }
         }

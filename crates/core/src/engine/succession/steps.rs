@@ -11,6 +11,7 @@ use crate::engine::pending_bytes::PendingBytes;
 use crate::engine::socket::{Socket, Token};
 use crate::engine::table::Engine;
 use crate::ids::Slot;
+use crate::pool::Asks;
 use crate::pool::description::Seen;
 use crate::pool::statement::Unnamed;
 use crate::time::Time;
@@ -197,7 +198,7 @@ impl<S: Socket> Engine<S> {
             readable: false,
             hung_up: false,
             late: false,
-            reads_sequences,
+            asks: if reads_sequences { Asks::Before } else { Asks::Never },
             held: false,
             failed: false,
             record: Box::new(Record { about, secret, start, _permit: permit }),

@@ -377,9 +377,63 @@ fn a_text_that_notifies_waits_until_what_others_notified_before_it_has_been_hear
         let told = client.received();
         assert!(text(&told).contains("one\0b"), "{}", text(&told));
         assert_ne!(told, notified(process, "one", "b"), "the sender is known");
+        if !block {
+            assert_eq!(hub.kinds(), "Q", "it is heard out before another client gets the backend");
+            world.send(&hub, &answers("CI"));
+        }
         // Nothing else has come by it since.
         world.send(&next, &query("NOTIFY one, 'c'"));
         assert_eq!((server.kinds(), hub.kinds()), ("Q".to_owned(), String::new()));
+    }
+}
+
+/// What had not been heard when the next client got the backend bore the server's own process id; what functions
+/// and triggers notified always did.
+#[test]
+fn a_backend_whose_client_has_notified_goes_to_no_other_before_that_has_been_heard() {
+    let tells = ("locks", "BEGIN PERFORM pg_notify('one', 'b'); RETURN NEW; END");
+    for text in ["NOTIFY one, 'b'", "INSERT INTO audited VALUES (1)", "SELECT locks()"] {
+        let (mut world, client, server, hub) = listener();
+        learn(&world, &[tells]);
+        let (sender, next) = (world.client(), world.client());
+        world.send(&sender, &query(text));
+        let mut process = 0;
+        world.with_backend_of(&sender, |backend| process = backend.process());
+        assert_eq!((server.kinds(), hub.kinds()), (String::new(), "Q".to_owned()), "{text}");
+        world.send(&hub, &answers("CI"));
+        assert_eq!(server.received(), query(text));
+        world.send(&next, &query("SELECT 1"));
+        world.send(&server, &answers("CI"));
+        assert_eq!(sender.kinds(), "CZ", "{text}: the sender waits for nothing");
+        assert_eq!((server.kinds(), hub.kinds()), (String::new(), "Q".to_owned()), "{text}");
+        world.send(&hub, &[notified(process, "one", "b"), answers("CI")].concat());
+        assert_eq!(server.received(), query("SELECT 1"), "{text}");
+        let told = client.received();
+        assert_eq!(told[9..], notified(process, "one", "b")[9..], "{text}");
+        assert_ne!(told, notified(process, "one", "b"), "{text}: the sender is known");
+        world.send(&server, &answers("CI"));
+        assert_eq!((next.kinds().as_str(), hub.kinds().as_str()), ("CZ", ""), "{text}");
+    }
+}
+
+#[test]
+fn a_backend_that_nobody_hears_out_goes_on() {
+    for lost in [true, false] {
+        let (mut world, _client, server, hub) = listener();
+        let (sender, next) = (world.client(), world.client());
+        world.send(&sender, &query("NOTIFY one"));
+        assert_eq!(hub.kinds(), "Q");
+        world.send(&hub, &answers("CI"));
+        server.received();
+        world.send(&next, &query("SELECT 1"));
+        world.send(&server, &answers("CI"));
+        assert_eq!((server.kinds(), hub.kinds()), (String::new(), "Q".to_owned()));
+        if lost {
+            world.close(&hub);
+        } else {
+            world.wait_ms(1_500);
+        }
+        assert_eq!(server.received(), query("SELECT 1"), "lost: {lost}");
     }
 }
 

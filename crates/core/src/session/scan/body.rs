@@ -158,6 +158,7 @@ impl Finder {
             Word::Set
             | Word::Reset
             | Word::Listen
+            | Word::Notify
             | Word::Prepare
             | Word::Deallocate
             | Word::Load => first,

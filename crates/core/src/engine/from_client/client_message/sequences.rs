@@ -13,11 +13,13 @@
 //!
 //! A client of such a pool keeps its backend from the transaction that draws to the one that asks: PHP's
 //! lastInsertId() asks in a second one. One that has asked itself keeps it for as long as it likes, any
-//! other within the bounds of [`crate::pool::Asking`].
+//! other within the bounds of [`crate::pool::Asking`]; so does one that has got its answer, where clients of the pool
+//! have asked again for the same.
 //!
 //! # Limits
-//! Which functions and defaults draw is not known from a text: for what functions draw no backend is
-//! kept. (Where the server reports it, it is known who has drawn: see [`crate::engine::session_report`].)
+//! What draws is known by a text's words, and by those of the functions that it reaches, as the census has them:
+//! not of functions in C, nor where a default that draws is reached by no such word. (Where the server reports it,
+//! it is known who has drawn: see [`crate::engine::session_report`].)
 
 mod own_alone;
 
@@ -31,29 +33,19 @@ use crate::engine::host::Host;
 use crate::engine::socket::Socket;
 use crate::engine::table::Engine;
 use crate::ids::Slot;
-use crate::pool::{KEPT_MAX, KEPT_TRANSACTIONS_MAX, KEPT_WHILE_OTHERS_WAIT, TextClass};
+use crate::pool::{Asks, KEPT_MAX, KEPT_TRANSACTIONS_MAX, KEPT_WHILE_OTHERS_WAIT, TextClass};
 use crate::session::calls::sequences::{has_question, of_sequences};
-use crate::session::commands::{begins_with_any, draws_nothing};
+use crate::session::commands::{begins_with_any, draws_nothing, may_draw};
 use crate::session::part::{Part, PartSet};
 use crate::time::Time;
 use crate::wire::{TransactionStatus, frame, frontend};
 use own_alone::{Arguments, own_alone};
 
-/// Words of statements that draw, whatever functions they call. (EXECUTE may be of an INSERT; currval tells what
-/// setval has set, too.)
-const DRAW: [&[u8]; 6] = [b"insert", b"nextval", b"setval", b"merge", b"copy", b"execute"];
-
-/// Whether such a word stands in a text, anywhere.
-fn draws(text: &[u8]) -> bool {
-    text.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_')
-        .any(|word| DRAW.iter().any(|known| word.eq_ignore_ascii_case(known)))
-}
-
-/// Whether a Query may begin a transaction block, is several statements, or draws.
-fn may_draw_or_ask(text: &[u8]) -> bool {
+/// Whether a Query may begin a transaction block, or is several statements.
+fn is_several(text: &[u8]) -> bool {
     let text = text.trim_ascii_end();
     let text = text.strip_suffix(b";").unwrap_or(text);
-    memchr::memchr(b';', text).is_some() || may_begin(text) || draws(text)
+    memchr::memchr(b';', text).is_some() || may_begin(text)
 }
 
 /// Whether a text may begin a transaction block.
@@ -78,7 +70,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.client.is_session_mode() || self.client.pins.contains(Part::SequenceValue) {
             return Ok(()); // it is its own
         }
-        if self.backend.asks_for_sequences() {
+        let draws = self.text_at_hand().is_some_and(|text| self.backend.draws(text));
+        if self.backend.asks_for_sequences(draws) {
             return Ok(()); // others' values went before its first message
         }
         if self.backend.known.drawn.is_discarded() {
@@ -183,11 +176,13 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             // unnamed statement would be lost.)
             None if self.client.is_session_mode() => return Ok(()),
             None if self.client.pins.contains(Part::SequenceValue) => return Ok(()), // its own
-            None if self.client.reads_sequences => {}
+            None if self.client.asks != Asks::Never => {}
             None if self.backend.known.drawn.by_others()
                 && self.backend.pool.asking.has_asked()
                 && (self.header.kind != frontend::QUERY
-                    || self.text_at_hand().is_none_or(may_draw_or_ask)) => {}
+                    || self
+                        .text_at_hand()
+                        .is_none_or(|text| is_several(text) || self.backend.draws(text))) => {}
             None => return Ok(()),
             Some(false) => return Ok(()),
             Some(true) => self.backend.known.drawn.discard_again(),
@@ -248,16 +243,31 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let discards = |text: &[u8]| begins_with_any(text.trim_ascii_start(), &[b"discard"]);
         let (last, class) = match self.text_at_hand() {
             None => (Last::Drew, TextClass::default()), // too long to be looked at, or the server's alone
-            Some(text) if has_question(text) || discards(text) => {
-                (Last::Asked, self.backend.known.drawn.text())
-            }
-            Some(text) if draws(text) => (Last::Drew, TextClass::of(text)),
+            Some(text) if discards(text) => (Last::Asked, TextClass::default()),
+            // (What asks as well asks for what was drawn before.)
+            Some(text) if self.backend.draws(text) => (Last::Drew, TextClass::of(text)),
+            Some(text) if has_question(text) => (Last::Asked, TextClass::default()),
             Some(_) => return,
         };
-        self.backend.known.drawn.note_text(class);
-        if self.backend.known.session_report.is_none() {
-            self.backend.known.drawn.note_last(last);
+        let drawn = &mut self.backend.known.drawn;
+        if last == Last::Drew {
+            drawn.note_text(class);
         }
+        if self.backend.known.session_report.is_none() {
+            drawn.note_last(last);
+        } else if last == Last::Drew {
+            drawn.take_last();
+        }
+    }
+}
+
+impl<S: Socket> Backend<S> {
+    /// Whether a text may draw from a sequence, by its words or by functions that it reaches.
+    fn draws(&self, text: &[u8]) -> bool {
+        if may_draw(text) {
+            return !draws_nothing(text);
+        }
+        self.functions().is_some_and(|functions| functions.draw(text))
     }
 }
 
@@ -274,13 +284,17 @@ impl<S: Socket> Client<S> {
     #[cold]
     fn settle_keeping(&mut self, backend: &mut Backend<S>, failed: bool) {
         match backend.known.drawn.take_last() {
-            Some(Last::Asked) => {
-                self.pins.remove(Part::SequenceValue);
-                backend.known.drawn.asked();
-            }
-            Some(Last::Drew) => {
+            Some(last) => {
+                match last {
+                    Last::Drew => self.asks.draws(),
+                    Last::Asked => self.has_asked(backend),
+                }
                 let shares = !self.is_session_mode() && !backend.is_classic();
-                if shares && !failed && backend.known.drawn.is_all_its_own() {
+                let is_own = match &backend.known.session_report {
+                    None => backend.known.drawn.is_all_its_own(),
+                    Some(exact) => exact.is_drawn_by_holder(),
+                };
+                if is_own && shares && !failed {
                     self.keep_what_it_drew(backend);
                 }
             }
@@ -290,26 +304,35 @@ impl<S: Socket> Client<S> {
     }
 
     /// Pins the client that has drawn, or keeps it pinned: for as long as it likes if it has asked
-    /// before, else within bounds.
+    /// before, else within bounds. The same for one that has asked, where clients ask again.
     pub(in crate::engine) fn keep_what_it_drew(&mut self, backend: &mut Backend<S>) {
         self.pins.insert(Part::SequenceValue);
-        if self.reads_sequences {
+        if self.asks == Asks::Before {
             return;
         }
-        let asking = &backend.pool.asking;
         let others_wait = backend.pool.anybody_waits();
         let kept = backend.known.drawn.keep();
-        let expected = asking.is_expected_after(backend.known.drawn.text());
-        if (others_wait && (kept > KEPT_TRANSACTIONS_MAX || !expected))
-            || (!asking.has_asked() && !expected)
+        let text = backend.known.drawn.text();
+        if (others_wait && kept > KEPT_TRANSACTIONS_MAX)
+            || !backend.pool.asking.is_kept_for(self.asks, text, others_wait)
         {
             self.pins.remove(Part::SequenceValue); // nothing was kept in vain: it was busy
         }
     }
 
+    /// Its transaction has asked, and drawn nothing since.
+    fn has_asked(&mut self, backend: &mut Backend<S>) {
+        match self.asks {
+            Asks::Last(text) => backend.pool.asking.note_again(text),
+            _ => self.asks = Asks::Last(backend.known.drawn.known_text()),
+        }
+        backend.known.drawn.asked();
+        self.pins.remove(Part::SequenceValue);
+    }
+
     /// Whether it keeps its backend for nothing but a question that it may never ask.
     pub(in crate::engine) fn keeps_to_ask(&self) -> bool {
-        !self.reads_sequences && self.pins == PartSet::of(&[Part::SequenceValue])
+        self.asks != Asks::Before && self.pins == PartSet::of(&[Part::SequenceValue])
     }
 
     /// The same for as long as it may, or longer.
@@ -348,10 +371,10 @@ mod tests {
     fn what_draws_is_known_by_whole_words() {
         for text in ["INSERT INTO t VALUES (1)", "with a as (insert into t", "select Nextval('s')"]
         {
-            assert!(draws(text.as_bytes()), "{text}");
+            assert!(may_draw(text.as_bytes()), "{text}");
         }
         for text in ["select inserted_at from inserts", "update t set a = 1", ""] {
-            assert!(!draws(text.as_bytes()), "{text}");
+            assert!(!may_draw(text.as_bytes()), "{text}");
         }
     }
 

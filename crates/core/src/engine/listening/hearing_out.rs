@@ -1,0 +1,73 @@
+//! A backend whose client has notified goes to no other client before that has been heard.
+//!
+//! # Model
+//! Of what is notified the server tells its own process, which serves many clients ([`Notifiers`]). So
+//! where clients of the pool listen, a backend that is given back after a text that notifies (by itself,
+//! or by functions and triggers, as the census knows them) waits for a fence on the listening connection: no
+//! client waits for that, unless all backends are busy. After it the next client's own need no fence before
+//! them, as nothing of before is on its way.
+//!
+//! # Limits
+//! One fence, of the pool's own listening connection: those of other pools of the database may be later.
+//! After [`HEARD_WITHIN`](crate::pool::HEARD_WITHIN) the backend goes on without.
+//!
+//! [`Notifiers`]: crate::pool::Notifiers
+
+use std::sync::atomic::Ordering;
+
+use crate::engine::backend::{Backend, Notifying, Tidying};
+use crate::engine::host::Host;
+use crate::engine::socket::Socket;
+use crate::engine::table::{Engine, Holder};
+use crate::ids::Slot;
+use crate::listen::{Ask, Claimant, Marker};
+use crate::time::Time;
+
+impl<S: Socket> Backend<S> {
+    /// Whether its last client has notified by it what may not have been heard, and somebody listens.
+    pub(in crate::engine) fn is_to_be_heard_out(&self) -> bool {
+        self.known.notifying == Notifying::Noted
+            && self.pool.stats.listen.channels.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl<S: Socket> Engine<S> {
+    /// Keeps a backend without a client until what was notified by it has been heard.
+    pub(in crate::engine) fn hear_out<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        mut backend: Box<Backend<S>>,
+        now: Time,
+    ) {
+        backend.lending.begin_tidying(Tidying::AwaitingListener, now);
+        let (pool, place) = (backend.pool.clone(), backend.place());
+        self.keep(backend);
+        let claimant = Some(Claimant::Backend(place));
+        self.ask_hub(host, &pool, Ask { claimant, ..Ask::default() });
+    }
+
+    /// All has been heard that was notified by a backend, or is waited for no more: it goes on. `marker` is
+    /// `None` if nothing has been heard.
+    pub(in crate::engine) fn heard_out<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        place: Slot,
+        marker: Option<&Marker>,
+        now: Time,
+    ) {
+        let Some(resident) = self.resident.get_mut(place) else { return };
+        if !matches!(&resident.holder, Holder::Engine(backend)
+            if backend.lending.tidying() == Tidying::AwaitingListener)
+        {
+            return;
+        }
+        let Holder::Engine(mut backend) = std::mem::replace(&mut resident.holder, Holder::Pool)
+        else {
+            return;
+        };
+        backend.known.notifying = Notifying::Heard;
+        // (Another server's listening connection hears nothing of it.)
+        backend.known.heard_before = marker.is_some_and(|at| at.server == backend.server());
+        self.give_back(host, backend, now);
+    }
+}
