@@ -333,6 +333,8 @@ def test_a_users_log_and_pid_files_are_its_own(env):
         own = ini.directory / "own.log"
         ini.write(user="postgres", logfile=own)
         ini.run(binary(), "serve", "--pgbouncer", ini.path.name)
+        # It listens before it has the file, so that what finds the port in use leaves the file alone.
+        until((ini.directory / "pid").exists, "that the pid file is there")
         for file in (own, ini.directory / "pid"):
             equal(file.owner(), "postgres", file.name)
         own.rename(ini.directory / "own.log.1")
