@@ -117,8 +117,9 @@ def test_trap_23_unknown_users_take_the_same_time(env):
     for _ in range(25):
         known.append(seconds("app"))
         unknown.append(seconds("nobody_at_all"))
-    ratio = statistics.median(unknown) / statistics.median(known)
-    # PBKDF2 done by one side only is a factor of more than 2 here.
+    # Of the least times, for these alone no other program of the machine prolongs: a login takes 0.2 ms, and one that
+    # waits for a processor several. PBKDF2 done for one side only is a millisecond.
+    ratio = min(unknown) / min(known)
     assert 0.5 < ratio < 2, f"unknown users take {ratio:.2f} x the time of wrong passwords"
 
 
