@@ -14,6 +14,8 @@ from harness.suite import Background, Skip, crowd, equal, pooler_only
 from harness.suite import until as suite_until
 from harness.wire import Connection, Disconnected, ServerError
 
+TAKES_SECONDS = 45
+
 
 def refusal(env, target=None, **how):
     """The error fields of a login that must fail."""

@@ -20,6 +20,8 @@ from harness.postgres import free_port
 from harness.suite import Skip, equal, pooler_only, until
 from harness.wire import ServerError, Target
 
+TAKES_SECONDS = 30
+
 
 def admin(env, target, database="hawser"):
     return env.connect(target, user="admin", database=database)
