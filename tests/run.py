@@ -6,8 +6,9 @@
 --direct points the same clients at PostgreSQL itself: what passes there and fails through the pooler is the pooler's
 fault. The last line but for warnings is `N passed, N failed, N skipped`; the exit code is 0 only without failures
 (with --no-skips: only if tests ran, and all of them).
---jobs N runs N modules at a time, each with a cluster of its own; modules that measure, or change what the machine has
-only once, say ALONE and run after these, one by one; those that say LONG begin first.
+--jobs N runs N modules at a time, each with a cluster of its own, the longest first: those that take half a minute and
+more say so in TAKES_SECONDS. Modules that measure, or change what the machine has only once, name in ALONE a queue in which
+they wait for each other. They run after these, the two queues beside each other. What took longest is said at the end.
 ALL=1 in the environment also installs and runs what needs more than Python and PostgreSQL (the drivers).
 """
 
@@ -31,6 +32,12 @@ sys.path.insert(0, str(HERE))
 sys.dont_write_bytecode = True
 
 from harness import drivers, pooler, postgres, suite  # noqa: E402  (after the path is set)
+
+# Of modules that say ALONE. Those of `networks` make networks with limits of their own and wait for what is sent there most
+# of the time; those of `processes` measure, or hold up, processes of this host.
+QUEUES = ("networks", "processes")
+# So many modules, and tests, are named at the end with the time that they took.
+SLOWEST = 15
 
 
 class OutOfTime(BaseException):
@@ -59,12 +66,15 @@ class Report:
         self.passed = self.failed = self.skipped = 0
         self.failures = []
         self.unsteady = []
+        self.modules = {}  # name: seconds
+        self.tests = {}  # the same of each test that passed
 
     def say(self, name, verdict, detail=""):
         print(f"{name:<100} {verdict}{': ' + detail if detail else ''}", flush=True)
 
     def ok(self, name, seconds):
         self.passed += 1
+        self.tests[name] = seconds
         self.say(name, "ok", f"{seconds:.1f} s" if seconds >= 1 else "")
 
     def skip(self, name, reason):
@@ -87,6 +97,8 @@ class Report:
         self.failed += other.failed
         self.skipped += other.skipped
         self.failures += other.failures
+        self.modules |= other.modules
+        self.tests |= other.tests
 
     def mark(self):
         """Where it stands, for `failures_since` and `go_back_to`."""
@@ -99,6 +111,14 @@ class Report:
         """What has been counted since does not count: it is run again."""
         self.passed, self.failed, self.skipped, failures = mark
         del self.failures[failures:]
+
+    def slowest(self):
+        """A line for each of the modules and tests that took longest."""
+        for what, all_of_them in (("modules", self.modules), ("tests", self.tests)):
+            longest = sorted(all_of_them, key=all_of_them.get, reverse=True)[:SLOWEST]
+            print(f"\nthe longest {what}, of {sum(all_of_them.values()):.0f} s:")
+            for name in longest:
+                print(f"  {all_of_them[name]:6.1f} s  {name}")
 
     def end(self, no_skips=False):
         if self.unsteady:
@@ -154,7 +174,15 @@ def run_module(module, tests, cluster, directory, direct, report):
         tests = [test for test in tests if not getattr(test, "pooler_only", False)]
     if not tests:
         return
-    env = suite.Env(cluster, directory, direct, getattr(module, "SETTINGS", {}))
+    started = time.monotonic()
+    try:
+        run_tests(module, tests, names, suite.Env(cluster, directory, direct, getattr(module, "SETTINGS", {})), report)
+    finally:
+        report.modules[module.__name__.split(".")[-1]] = time.monotonic() - started
+
+
+def run_tests(module, tests, names, env, report):
+    cluster, direct = env.cluster, env.direct
     try:
         env.begin_module()
     except AssertionError as error:
@@ -198,17 +226,21 @@ def run_queued(number, names, patterns, places, directory, direct, results):
         cluster.destroy()
 
 
-def run_together(modules, jobs, patterns, places, directory, direct, report):
-    """Runs modules in `jobs` processes, each with a cluster of its own. A module that no process gives back has failed."""
+def run_together(queues, patterns, places, directory, direct, report):
+    """Runs modules in processes, each with a cluster of its own. `queues` are [(name, modules, number of processes that
+    share them)]. A module that no process gives back has failed."""
     context = multiprocessing.get_context("fork")
-    names, results = context.Queue(), context.Queue()
-    workers = [context.Process(target=run_queued, args=(number, names, patterns, places, directory, direct, results)) for number in range(jobs)]
-    for name in [module.__name__ for module, _ in modules] + [None] * jobs:
-        names.put(name)
+    results, workers, missing = context.Queue(), [], {}
+    for called, modules, jobs in queues:
+        names = context.Queue()
+        workers += [context.Process(target=run_queued, args=(f"{called}{number}", names, patterns, places, directory, direct, results))
+                    for number in range(jobs)]
+        for name in [module.__name__ for module, _ in modules] + [None] * jobs:
+            names.put(name)
+        missing |= {module.__name__: len(tests) for module, tests in modules}
     sys.stdout.flush()
     for worker in workers:
         worker.start()
-    missing = {module.__name__: len(tests) for module, tests in modules}
     while missing:
         try:
             name, output, counted = results.get(timeout=5)
@@ -223,6 +255,21 @@ def run_together(modules, jobs, patterns, places, directory, direct, report):
         worker.join()
     for name in missing:
         report.fail(name, "the process that ran it has died")
+
+
+def run_all(modules, jobs, patterns, places, cluster, directory, direct, report):
+    """One after the other, or with more jobs than one as --help says."""
+    if jobs < 2:
+        for module, tests in modules:
+            run_module(module, tests, cluster, directory, direct, report)
+        return
+    seconds = lambda one: getattr(one[0], "TAKES_SECONDS", 0)  # noqa: E731
+    modules = sorted(modules, key=seconds, reverse=True)
+    together = [one for one in modules if not hasattr(one[0], "ALONE")]
+    alone = [(called, [one for one in modules if getattr(one[0], "ALONE", None) == called], 1) for called in QUEUES]
+    assert len(together) + sum(len(some) for _, some, _ in alone) == len(modules), f"ALONE is none of {QUEUES}"
+    for queues in ([("module", together, min(jobs, len(together)))], alone):
+        run_together([one for one in queues if one[1]], patterns, places, directory, direct, report)
 
 
 def run_again(modules, cluster, directory, direct, report):
@@ -293,13 +340,7 @@ def main():
     try:
         cluster.create()
         print(f"PostgreSQL {cluster.version} of {places[0]}, {'direct' if chosen.direct else 'through hawser'}")
-        alone = [(module, tests) for module, tests in modules if chosen.jobs < 2 or getattr(module, "ALONE", False)]
-        together = [one for one in modules if one not in alone]
-        together.sort(key=lambda one: not getattr(one[0], "LONG", False))
-        if together:
-            run_together(together, chosen.jobs, chosen.k, places, directory, chosen.direct, report)
-        for module, tests in alone:
-            run_module(module, tests, cluster, directory, chosen.direct, report)
+        run_all(modules, chosen.jobs, chosen.k, places, cluster, directory, chosen.direct, report)
         run_again(modules, cluster, directory, chosen.direct, report)
         drivers.run(programs, cluster, directory, chosen.direct, with_drivers, report)
     finally:
@@ -308,6 +349,8 @@ def main():
             print(f"kept: {directory}")
         else:
             shutil.rmtree(directory, ignore_errors=True)
+    if len(modules) > 1:
+        report.slowest()
     print(f"{time.monotonic() - started:.0f} s")
     return report.end(chosen.no_skips)
 

@@ -10,6 +10,8 @@ from harness import messages as m
 from harness.suite import Background, equal, pooler_only, until
 from harness.wire import ServerError
 
+TAKES_SECONDS = 30
+
 SETTINGS = {"pool_size": 3, "stats_users": ["stats"], "query_wait_timeout": "10s"}
 
 SOCKET = ("type user database replication state addr port local_addr local_port connect_time request_time wait wait_us close_needed "

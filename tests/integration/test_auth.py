@@ -14,6 +14,8 @@ from harness.suite import Background, Skip, crowd, equal, pooler_only
 from harness.suite import until as suite_until
 from harness.wire import Connection, Disconnected, ServerError
 
+TAKES_SECONDS = 45
+
 
 def refusal(env, target=None, **how):
     """The error fields of a login that must fail."""
@@ -117,8 +119,9 @@ def test_trap_23_unknown_users_take_the_same_time(env):
     for _ in range(25):
         known.append(seconds("app"))
         unknown.append(seconds("nobody_at_all"))
-    ratio = statistics.median(unknown) / statistics.median(known)
-    # PBKDF2 done by one side only is a factor of more than 2 here.
+    # Of the least times, for these alone no other program of the machine prolongs: a login takes 0.2 ms, and one that
+    # waits for a processor several. PBKDF2 done for one side only is a millisecond.
+    ratio = min(unknown) / min(known)
     assert 0.5 < ratio < 2, f"unknown users take {ratio:.2f} x the time of wrong passwords"
 
 

@@ -23,7 +23,8 @@ from integration.test_mptcp_cgroup import hierarchy
 from integration.test_preload import found_server
 
 SAME_FOR_ALL_SERVERS = True
-ALONE = True  # the control group of all `run` is there once
+ALONE = "networks"  # and the control group of all `run` is there once
+TAKES_SECONDS = 80
 
 CHAOS = pathlib.Path(__file__).resolve().parents[2] / "bench/bypass_chaos.py"
 ULP, TLS = 31, b"tls"

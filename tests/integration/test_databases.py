@@ -7,6 +7,8 @@ from harness import messages as m
 from harness.suite import Background, equal, limit, pooler_only, until
 from harness.wire import ServerError
 
+TAKES_SECONDS = 35
+
 IN_USE = "55006"
 
 

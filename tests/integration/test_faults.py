@@ -13,7 +13,8 @@ from harness import messages as m
 from harness.suite import Background, Skip, equal, limit, pooler_only, until
 from harness.wire import Disconnected, ServerError
 
-ALONE = True  # it measures, or changes what the machine has once
+ALONE = "processes"
+TAKES_SECONDS = 45
 BIG = "select repeat('x', 8000) from generate_series(1, 20000)"  # 160 MB
 
 

@@ -10,7 +10,7 @@ from harness.wire import Connection
 
 SAME_FOR_ALL_SERVERS = True
 
-ALONE = True  # it measures, or changes what the machine has once
+ALONE = "processes"
 
 LOGINS_BEYOND = 1000  # crates/hawser/src/limits.rs
 CLIENTS = 5

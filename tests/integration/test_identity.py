@@ -8,6 +8,8 @@ from harness import messages as m
 from harness.suite import Skip, equal, limit, pooler_only, until
 from integration.test_shared_users import HBA, SECRET, USERS, connect, secret_file, server
 
+TAKES_SECONDS = 40
+
 SETTINGS = {}
 WAITS = "select count(*) from pg_stat_activity where pid = {} and wait_event_type = 'Lock'"
 

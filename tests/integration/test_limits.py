@@ -12,6 +12,7 @@ from harness.suite import Background, crowd, equal, limit, pooler_only, until
 from harness.wire import Disconnected, ServerError
 
 SAME_FOR_ALL_SERVERS = True
+TAKES_SECONDS = 110
 
 
 def refused(target, **how):

@@ -14,7 +14,7 @@ from harness.suite import Skip, limit
 from integration.test_mptcp import needs_mptcp
 
 SAME_FOR_ALL_SERVERS = True
-ALONE = True  # it measures, or changes what the machine has once
+ALONE = "networks"
 
 SECONDS = 500
 # As many need BPF, and there are others.

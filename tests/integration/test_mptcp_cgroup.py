@@ -20,7 +20,7 @@ from integration.test_mptcp import needs_mptcp, two_machines
 from integration.test_preload import found_server
 
 SAME_FOR_ALL_SERVERS = True
-ALONE = True  # it measures, or changes what the machine has once
+ALONE = "networks"
 
 NUMBERS = itertools.count(1)
 ASK = (

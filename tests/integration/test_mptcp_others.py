@@ -17,7 +17,7 @@ from integration.test_mptcp import needs_mptcp, two_machines
 from integration.test_paths import SETTING, managed, needs_manager, setting
 
 SAME_FOR_ALL_SERVERS = True
-ALONE = True  # it measures, or changes what the machine has once
+ALONE = "networks"
 
 UNSENT = "/proc/sys/net/ipv4/tcp_notsent_lowat"
 

@@ -18,7 +18,7 @@ from integration.test_mptcp import needs_mptcp, two_machines
 from integration.test_preload import found_server
 
 SAME_FOR_ALL_SERVERS = True
-ALONE = True  # it measures, or changes what the machine has once
+ALONE = "networks"
 
 AS_POSTGRES = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
 MEGABYTES = 8

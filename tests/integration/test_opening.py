@@ -10,6 +10,7 @@ from harness.suite import Background, equal, limit, pooler_only, until
 from harness.wire import ServerError
 
 SAME_FOR_ALL_SERVERS = True
+TAKES_SECONDS = 30
 
 
 class Gate:

@@ -24,6 +24,7 @@ from harness.suite import Background, equal, limit, pooler_only, until
 from harness.wire import ServerError
 
 SAME_FOR_ALL_SERVERS = True
+TAKES_SECONDS = 40
 
 
 @pooler_only

@@ -37,7 +37,8 @@ print(digest.hexdigest(), flush=True)
 """
 
 SAME_FOR_ALL_SERVERS = True
-ALONE = True  # it measures, or changes what the machine has once
+ALONE = "networks"
+TAKES_SECONDS = 90
 SINK = """
 import hashlib, socket, sys, time
 connection = socket.socket(int(sys.argv[1]), socket.SOCK_STREAM, 262)

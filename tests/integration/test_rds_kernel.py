@@ -26,7 +26,7 @@ from integration.test_mptcp import Machine
 from integration.test_rds import MAP, OLD_KERNEL, Proxy, header, rds
 
 SAME_FOR_ALL_SERVERS = True
-ALONE = True  # it measures, or changes what the machine has once
+ALONE = "processes"
 
 KERNEL = "10.77.0.100"
 EIGHT, ONE = ("10.77.0.1", "10.77.0.200"), ("10.77.0.2", "10.77.0.201")

@@ -14,6 +14,8 @@ from harness.suite import Skip, equal, limit, pooler_only
 from harness.wire import ServerError
 from integration.test_session_extension import library, reporting
 
+TAKES_SECONDS = 70
+
 SETTINGS = {"pool_size": 1}
 INT4, INT8, FLOAT8, NUMERIC = 23, 20, 701, 1700
 TOKYO = {"timezone": "Asia/Tokyo"}

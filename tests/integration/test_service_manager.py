@@ -16,7 +16,7 @@ from harness.suite import Skip, equal, pooler_only, until
 
 # Puts the descriptors that follow the program's name from 3 on, says so in the environment, and becomes the rest.
 SAME_FOR_ALL_SERVERS = True
-ALONE = True  # processes that systemd would start, by its environment
+ALONE = "processes"
 ACTIVATE = """
 import fcntl, os, sys
 count = int(sys.argv[1])

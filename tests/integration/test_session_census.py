@@ -6,6 +6,8 @@ import time
 from harness import messages as m
 from harness.suite import equal
 
+TAKES_SECONDS = 90
+
 SETTINGS = {"pool_size": 2}
 
 FUNCTIONS = """

@@ -12,6 +12,8 @@ from harness.postgres import Standby
 from harness.suite import Background, equal, limit, pooler_only, until
 from harness.wire import ServerError
 
+TAKES_SECONDS = 125
+
 NUMBERS = itertools.count(1)
 PROBED = {"server_probe_interval": "100ms"}
 SETTINGS = {"query_wait_timeout": "10s", "server_login_retry": "100ms", "server_connect_timeout": "2s"}

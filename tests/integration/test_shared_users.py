@@ -18,6 +18,8 @@ from harness.suite import Skip, equal, limit, pooler_only, until
 from harness.wire import ServerError
 from integration.test_session_extension import library
 
+TAKES_SECONDS = 55
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SETTINGS = {}
 SECRET = "what the server and the pooler know, and nobody else"

@@ -10,6 +10,8 @@ import time
 from harness import messages as m
 from harness.suite import equal, not_yet, on_every_backend, pooler_only, until
 
+TAKES_SECONDS = 40
+
 SETTINGS = {"pool_size": 2}
 
 

@@ -20,6 +20,8 @@ from harness.postgres import free_port
 from harness.suite import Skip, equal, pooler_only, until
 from harness.wire import ServerError, Target
 
+TAKES_SECONDS = 30
+
 
 def admin(env, target, database="hawser"):
     return env.connect(target, user="admin", database=database)
@@ -333,6 +335,8 @@ def test_a_users_log_and_pid_files_are_its_own(env):
         own = ini.directory / "own.log"
         ini.write(user="postgres", logfile=own)
         ini.run(binary(), "serve", "--pgbouncer", ini.path.name)
+        # It listens before it has the file, so that what finds the port in use leaves the file alone.
+        until((ini.directory / "pid").exists, "that the pid file is there")
         for file in (own, ini.directory / "pid"):
             equal(file.owner(), "postgres", file.name)
         own.rename(ini.directory / "own.log.1")

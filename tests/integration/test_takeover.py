@@ -18,6 +18,7 @@ from harness.suite import Background, equal, limit, pooler_only, until
 from harness.wire import Disconnected, ServerError
 
 SAME_FOR_ALL_SERVERS = True
+TAKES_SECONDS = 80
 
 
 def status(pooler):

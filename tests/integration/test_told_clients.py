@@ -16,6 +16,8 @@ from harness.wire import Connection, ServerError
 from integration.test_mptcp import IPPROTO_MPTCP, needs_mptcp
 from integration.test_shared_users import HBA, SECRET, WHO, connect, refused, secret_file, server, told_nothing
 
+TAKES_SECONDS = 40
+
 SETTINGS = {}
 ADDRESS = "select inet_client_addr(), inet_client_port()"
 SEEN = "select client_addr, client_port from pg_stat_activity where pid = pg_backend_pid()"

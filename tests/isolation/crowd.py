@@ -39,7 +39,7 @@ def clear(cluster):
     """What `prepare` has made, roles too: other tests look at the functions of these databases."""
     for database in ("app", "other"):
         with cluster.superuser(database) as session:
-            session.execute("drop schema if exists isolated cascade")
+            session.execute("drop schema if exists isolated cascade; drop table if exists public.whereabouts")
     with cluster.superuser("postgres") as session:
         session.execute("drop role if exists isolated_one, isolated_two")
 

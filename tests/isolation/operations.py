@@ -3,8 +3,10 @@
 An operation is a function of a Session with a weight. Those that need a session outside of a transaction block say so.
 """
 
+import datetime
 import os
 import time
+import zoneinfo
 
 from harness import messages as m
 from session import ROLES, UMLAUT, VALUES, Wrong, header_of
@@ -33,13 +35,13 @@ def chance(session, percent):
 
 LOOK = ("select coalesce(current_setting('app.who', true), ''), coalesce(current_setting('app.x', true), ''), "
         "current_setting('application_name'), current_setting('search_path'), current_setting('work_mem'), "
-        "current_setting('TimeZone'), current_setting('client_encoding'), current_user::text, chr(228)")
+        "current_setting('TimeZone'), current_setting('DateStyle'), current_setting('client_encoding'), current_user::text, chr(228)")
 
 
 @operation(14, within_block=True)
 def look(session):
     state = session.state
-    wanted = [state[name] for name in ("app.who", "app.x", "application_name", "search_path", "work_mem", "TimeZone", "client_encoding")]
+    wanted = [state[name] for name in ("app.who", "app.x", "application_name", "search_path", "work_mem", "TimeZone", "DateStyle", "client_encoding")]
     wanted += [state["role"] or session.user, UMLAUT[state["client_encoding"]]]
     result = session.query(LOOK) if chance(session, 50) else session.extended(LOOK)
     session.rows(result, [wanted], "the session's settings")
@@ -49,6 +51,8 @@ def look(session):
 def own_value(session, name):
     if name == "role":
         return session.rng.choice(ROLES[session.user])
+    if name == "TimeZone" and chance(session, 60):
+        return zone_of(session)
     return session.rng.choice(VALUES[name]) if name in VALUES else session.secret("v")
 
 
@@ -58,7 +62,7 @@ def literal(name, value):
 
 @operation(14, within_block=True)
 def change_setting(session):
-    name = session.rng.choice(["app.who", "app.who", "app.x", "application_name", "search_path", "work_mem", "TimeZone", "client_encoding", "role"])
+    name = session.rng.choice(["app.who", "app.who", "app.x", "application_name", "search_path", "work_mem", "TimeZone", "DateStyle", "client_encoding", "role"])
     value, kind = own_value(session, name), session.rng.randrange(12)
     local = session.in_block and chance(session, 25)
     if kind == 0:
@@ -116,7 +120,7 @@ def change_all(session):
         session.collect(until="CE")
         session.exchange(m.SYNC)
     session.state.reset_all(role_too=True)
-    session.statements, session.by_sql = {}, {}
+    session.statements, session.by_sql, session.shared = {}, {}, {}
     session.temporary = session.cursor = session.drawn = None
     session.channels, session.held, session.due = set(), set(), []
 
@@ -223,6 +227,88 @@ def missing(session):
         session.note(f"run {name}, which is missing")
         result = session.exchange(m.bind(name, values=("x",)), m.execute(), m.SYNC, fails=True)
         session.fails_with(result, f"statement {name}", "26000")
+
+
+# Statements of which all sessions have the same text: what it gives depends on the session's own settings, those in force
+# when it runs or, of the constants of times and dates, those in force when it is analysed.
+SHARED = {
+    "custom": "select coalesce(current_setting('app.x', true), '') || '/' || $1::text",
+    "two": "select coalesce(current_setting('app.x', true), '') || '/' || current_setting('search_path') || '/' || $1::text",
+    "table": "select w || '/' || $1::text from whereabouts",
+    "time": "select extract(epoch from timestamptz '2020-03-04 05:06')::bigint::text || '/' || $1::text",
+    "date": "select (date '01/02/2020' - date '2020-01-01')::text || '/' || $1::text",
+}
+SHARED_NAMES = ("same0", "same1", "same2")
+
+
+def zone_of(session):
+    """A time zone that no other session has: so many minutes from UTC."""
+    return f"<S{session.number}>-0:{session.number + 1:02}"
+
+
+def epoch_of(zone):
+    if zone.startswith("<S"):
+        minutes = int(zone.rpartition(":")[2])
+        return int(datetime.datetime(2020, 3, 4, 5, 6, tzinfo=datetime.UTC).timestamp()) - 60 * minutes
+    return int(datetime.datetime(2020, 3, 4, 5, 6, tzinfo=zoneinfo.ZoneInfo(zone)).timestamp())
+
+
+def analysed_under(session):
+    """What PostgreSQL reads when it analyses a text; it does so again for whatever reason of its own when it is run."""
+    return session.state["TimeZone"], session.state["DateStyle"]
+
+
+def check_shared(session, result, which, argument, analysed):
+    """`analysed`: all settings that the statement can have been analysed under."""
+    state = session.state
+    if which == "custom":
+        possible = {state["app.x"]}
+    elif which == "two":
+        possible = {f"{state['app.x']}/{state['search_path']}"}
+    elif which == "table":
+        possible = {"isolated" if "isolated" in state["search_path"] else "public"}
+    elif which == "time":
+        possible = {str(epoch_of(zone)) for zone, _ in analysed}
+    else:
+        possible = {"31" if "DMY" in style else "1" for _, style in analysed}
+    ((got,),) = result.rows
+    if got not in {f"{value}/{argument}" for value in possible}:
+        raise Wrong(f"the shared text {which!r}, analysed under {sorted(analysed)}: got {got!r}, expected {sorted(possible)}")
+
+
+@operation(4, within_block=True)
+def set_for_shared(session):
+    """What shared texts depend on."""
+    name = session.rng.choice(["app.x", "app.x", "search_path", "TimeZone", "DateStyle"])
+    value = own_value(session, name)
+    sql = f"set {name} = {literal(name, value)}"
+    session.query(sql) if chance(session, 50) else session.extended(sql)
+    session.state.set(name, value)
+
+
+@operation(12, within_block=True)
+def shared(session):
+    """A text that all have, unnamed or by a name that all have, at once or again later, after one's settings have changed."""
+    which, argument = session.rng.choice(list(SHARED)), session.secret("sh")
+    if chance(session, 30):
+        session.note(f"shared {which}, unnamed")
+        result = session.exchange(m.run(SHARED[which], (argument,)), m.SYNC)
+        return check_shared(session, result, which, argument, {analysed_under(session)})
+    name = session.rng.choice(SHARED_NAMES)
+    parses = b""
+    if name not in session.shared or chance(session, 20):
+        parses = (m.close_statement(name) if name in session.shared else b"") + m.parse(SHARED[which], name)
+        session.shared[name] = (which, {analysed_under(session)})
+        if chance(session, 50):
+            session.note(f"shared {which}, Parse {name}")
+            session.exchange(parses, m.SYNC)
+            parses = b""
+    which, analysed = session.shared[name]
+    analysed.add(analysed_under(session))
+    described = m.describe_portal() if chance(session, 30) else b""
+    session.note(f"shared {which}, {'Parse and ' if parses else ''}run {name}")
+    result = session.exchange(parses, m.bind(name, values=(argument,)), described, m.execute(), m.SYNC)
+    check_shared(session, result, which, argument, analysed)
 
 
 @operation(6)
@@ -486,6 +572,9 @@ def traffic(session):
         m.parse(f"select '{secret}'", name) + m.bind(name) + m.describe_portal() + m.execute() + m.SYNC,
         m.run(f"set app.who = '{secret}'") + m.SYNC + m.query(f"select '{secret}'"),
         b"".join(map(m.query, ("begin", f"set app.who = '{secret}'", f"create temporary table kept as select '{secret}' as v", "commit"))),
+        m.run(f"set app.x = '{secret}'") + m.run(f"set timezone = '{zone_of(session)}'") + m.SYNC
+        + b"".join(m.parse(SHARED[which], same) for which, same in zip(SHARED, SHARED_NAMES)) + m.run(SHARED["time"], (secret,)) + m.SYNC,
+        m.run(SHARED["custom"], (secret,)) + m.run("set datestyle = 'ISO, DMY'") + m.parse(SHARED["date"], "same0") + m.run("select 1/0") + m.SYNC,
         m.query(f"set role {role}; set application_name = '{secret}'; prepare p0(text) as select '{secret}'"),
         m.query(f"listen channel1; declare held scroll cursor with hold for select '{secret}'") + m.parse(f"select '{secret}' || $1", "s1") + m.SYNC,
         m.query("copy isolated.plain from stdin") + m.copy_data(f"1\t{secret}\n".encode()) + m.COPY_DONE + m.query(f"select '{secret}'"),

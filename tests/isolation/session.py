@@ -29,6 +29,10 @@ create schema isolated;
 create table isolated.plain (i int, v text);
 create table isolated.numbered (n serial);
 grant all on sequence isolated.numbered_n_seq to public;
+create table isolated.whereabouts as select 'isolated' as w;
+drop table if exists public.whereabouts;
+create table public.whereabouts as select 'public' as w;
+grant select on public.whereabouts to public;
 create table isolated.owned (owner text, v text);
 alter table isolated.owned enable row level security;
 create policy own on isolated.owned using (owner = current_setting('app.who', true));
@@ -46,10 +50,10 @@ grant isolated_one to app, app2; grant isolated_two to app, app3
 """
 
 BY_ITSELF = {"app.who": "", "app.x": "", "application_name": "", "search_path": '"$user", public', "work_mem": "4MB",
-             "TimeZone": "", "client_encoding": "", "role": None}
-REPORTED = ("application_name", "TimeZone", "client_encoding")
+             "TimeZone": "", "DateStyle": "", "client_encoding": "", "role": None}
+REPORTED = ("application_name", "TimeZone", "DateStyle", "client_encoding")
 VALUES = {"search_path": ("public", "pg_catalog, public", "isolated, public"), "work_mem": ("1MB", "2MB", "3MB"),
-          "TimeZone": ("Europe/Berlin", "Asia/Tokyo", "UTC"), "client_encoding": ("LATIN1", "UTF8", "WIN1252")}
+          "TimeZone": ("Europe/Berlin", "Asia/Tokyo", "UTC"), "DateStyle": ("ISO, DMY", "ISO, MDY", "SQL, DMY"), "client_encoding": ("LATIN1", "UTF8", "WIN1252")}
 # What a client is told whose server process has been ended: by the server, and by the pooler.
 DEATH = ("57P01", "08006", "08003", "08001")
 # A character that encodings spell differently.
@@ -157,7 +161,7 @@ class Session:
         if self.rng.random() < 0.1:
             asked["work_mem"] = start["work_mem"] = "7MB"
         self.note(f"connect {asked}")
-        self.statements, self.by_sql = {}, {}
+        self.statements, self.by_sql, self.shared = {}, {}, {}
         self.temporary = self.cursor = self.drawn = None
         self.channels, self.held, self.due = set(), set(), []
         self.in_block = False
@@ -167,7 +171,7 @@ class Session:
             if self.deaths and error.sqlstate in DEATH:
                 raise Lost(str(error)) from None
             raise
-        for name in ("TimeZone", "client_encoding"):
+        for name in ("TimeZone", "DateStyle", "client_encoding"):
             start[name] = self.connection.parameters[name]
         self.state = State(start)
 

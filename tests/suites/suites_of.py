@@ -83,7 +83,12 @@ class Asyncpg(Pytest):
     name = "asyncpg"
     version = "0.32.0"
     requirements = (f"asyncpg=={version}", "uvloop==0.22.1", "distro==1.9.0")
-    arguments = ("--assert=plain", "--import-mode=importlib")
+    # asyncpg's own race, with no byte of ours in it: a pool that is closed cancels the task that connects to
+    # restore min_size, and if that waits for the socket of a connection whose protocol exists already, its future
+    # ends with "unexpected connection_lost() call", which nothing awaits. On a busy machine 9 of 40 runs of this
+    # test fail so directly.
+    RACES = ("tests/test_pool.py::TestPool::test_pool_config_persistence",)
+    arguments = ("--assert=plain", "--import-mode=importlib", *(f"--deselect={test}" for test in RACES))
     short = whole = ("tests",)
 
     prepare = (("postgres", "create database suite"),)

@@ -15,6 +15,8 @@ mod link_peer;
 mod peer;
 #[path = "fuzz_smoke/shrink.rs"]
 mod shrink;
+#[path = "fuzz_smoke/splits.rs"]
+mod splits;
 #[path = "fuzz_smoke/texts.rs"]
 mod texts;
 

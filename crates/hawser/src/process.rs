@@ -224,17 +224,37 @@ impl PidFile {
         Ok(Self(path.to_owned()))
     }
 
+    /// Writes the file whole, with its owner, before it has its name: what waits for the file finds
+    /// neither an empty one nor one of root's.
     fn write(path: &Path, owner: Option<&sys::Account>) -> io::Result<()> {
-        let line = format!("{}\n", std::process::id());
-        let Some(owner) = owner else { return fs::write(path, line) };
-        // Anew, so that what is given away is this file, and none that a link leads to.
+        let mut new = path.as_os_str().to_owned();
+        new.push(format!(".{}", std::process::id()));
+        let new = PathBuf::from(new);
+        let written = Self::write_new(&new, owner).and_then(|()| fs::rename(&new, path));
+        if written.is_err() {
+            let _ = fs::remove_file(&new);
+            if owner.is_none() {
+                // The file may be the user's in a directory that is not.
+                return fs::write(path, Self::line());
+            }
+        }
+        written
+    }
+
+    fn write_new(path: &Path, owner: Option<&sys::Account>) -> io::Result<()> {
+        // Of a process that had this id and died here.
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
+        // A new file, so that what is given away is this one, and none that a link leads to.
         let mut file = fs::File::options().write(true).create_new(true).open(path)?;
-        file.write_all(line.as_bytes())?;
-        fchown(&file, Some(owner.uid), Some(owner.gid))
+        file.write_all(Self::line().as_bytes())?;
+        owner.map_or(Ok(()), |owner| fchown(&file, Some(owner.uid), Some(owner.gid)))
+    }
+
+    fn line() -> String {
+        format!("{}\n", std::process::id())
     }
 }
 
@@ -260,6 +280,12 @@ fn parse_private_memory(status: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::io::Read;
+    use std::os::unix::fs::MetadataExt;
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[test]
@@ -298,13 +324,61 @@ mod tests {
         let owner = sys::account_by_name("nobody").unwrap().filter(|_| sys::is_superuser());
         let file = PidFile::create(&path, owner.as_ref()).unwrap();
         if let Some(owner) = owner {
-            let uid = std::os::unix::fs::MetadataExt::uid(&fs::metadata(&path).unwrap());
+            let uid = MetadataExt::uid(&fs::metadata(&path).unwrap());
             assert_eq!(uid, owner.uid, "it is given to the user");
         }
         assert_eq!(fs::read_to_string(&path).unwrap().trim(), std::process::id().to_string());
         drop(file);
         assert!(!path.exists());
         fs::remove_dir(&directory).unwrap();
+    }
+
+    /// The file was empty, and then root's, for a moment after it had appeared.
+    #[test]
+    fn a_pid_file_appears_whole_and_with_its_owner() {
+        let directory = std::env::temp_dir().join(format!("hawser-pid-{}", random_u64()));
+        fs::create_dir(&directory).unwrap();
+        let path = directory.join("pid");
+        let owner = sys::account_by_name("nobody").unwrap().filter(|_| sys::is_superuser());
+        let (ended, started) = (AtomicBool::new(false), Barrier::new(2));
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                started.wait();
+                let mut found = BTreeSet::new();
+                while !ended.load(Ordering::Relaxed) {
+                    let Ok(mut file) = fs::File::open(&path) else { continue };
+                    let uid = MetadataExt::uid(&file.metadata().unwrap());
+                    let mut text = String::new();
+                    file.read_to_string(&mut text).unwrap();
+                    found.insert((uid, text));
+                }
+                found
+            });
+            started.wait();
+            for _ in 0..2_000 {
+                drop(PidFile::create(&path, owner.as_ref()).unwrap());
+            }
+            ended.store(true, Ordering::Relaxed);
+            let own = MetadataExt::uid(&fs::metadata(&directory).unwrap());
+            let expected = (owner.map_or(own, |owner| owner.uid), PidFile::line());
+            let found = reader.join().unwrap();
+            assert!(found.iter().all(|each| *each == expected), "{found:?}");
+        });
+        fs::remove_dir(&directory).unwrap();
+    }
+
+    /// Where the user may write the file and not its directory: as in /run.
+    #[test]
+    fn a_pid_file_that_cannot_be_replaced_is_written_in_place() {
+        let directory = std::env::temp_dir().join(format!("hawser-pid-{}", random_u64()));
+        fs::create_dir(&directory).unwrap();
+        let path = directory.join("pid");
+        // As root every directory can be written to: one that has the new file's name stands in its way.
+        fs::create_dir(path.with_file_name(format!("pid.{}", std::process::id()))).unwrap();
+        fs::write(&path, "4194305\n").unwrap();
+        drop(PidFile::create(&path, None).unwrap());
+        assert!(!path.exists());
+        fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]

@@ -629,8 +629,9 @@ impl Play {
             let home = at % self.world.loops();
             self.connect(home, 0);
             let number = self.clients.len() - 1;
-            for which in [1, 0, 4, 7] {
-                // BEGIN; a simple query; the extended protocol; a statement nobody has prepared
+            for which in [45, 1, 0, 4, 7] {
+                // a statement that no PREPARE of its own has made; BEGIN; a simple query; the extended
+                // protocol; a statement that it has not prepared
                 self.enqueue(number, which, false);
             }
         }

@@ -13,6 +13,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use hawser_core::session::part::Part;
+use hawser_core::session::question;
 use hawser_core::wire::build;
 use hawser_core::wire::frame::{take_string, take_u16};
 
@@ -158,9 +160,9 @@ impl Session {
         self.state.listening
     }
 
-    /// Whether nothing of a client is left. The reason if not.
+    /// Whether nothing of a client is left but what the books know of: settings, and statements of PREPARE. The reason
+    /// if not.
     pub(crate) fn leftover(&self) -> Option<String> {
-        let named = self.statements.iter().find(|(_, statement)| statement.by_sql);
         let timeout = &self.state.values[2];
         let clean = self.status == b'I'
             && !self.state.listening
@@ -168,17 +170,15 @@ impl Session {
             && !self.skipping
             && self.copying.is_none()
             && self.saved.is_none()
-            && named.is_none()
             && *timeout == self.start[2];
         (!clean).then(|| {
             format!(
-                "status {}, {:?}, skipping {}, copying {:?}, in pipeline {}, PREPAREd {:?}",
+                "status {}, {:?}, skipping {}, copying {:?}, in pipeline {}",
                 char::from(self.status),
                 self.state,
                 self.skipping,
                 self.copying,
                 self.saved.is_some(),
-                named.map(|(name, _)| String::from_utf8_lossy(name).into_owned()),
             )
         })
     }
@@ -378,6 +378,10 @@ impl Session {
             return;
         }
         let text = String::from_utf8_lossy(text).into_owned();
+        if let Some(asked) = text.strip_prefix(question::COMMENT) {
+            self.question(asked);
+            return;
+        }
         let statements: VecDeque<String> =
             text.split(';').map(|s| s.trim().to_owned()).filter(|s| !s.is_empty()).collect();
         if statements.iter().any(|statement| !is_known(statement)) {
@@ -391,6 +395,57 @@ impl Session {
         }
         self.pending = statements;
         self.run_pending();
+    }
+
+    /// What is left of the session, of what the pooler asks for here; anything else fails.
+    fn question(&mut self, mut asked: &str) {
+        if self.status == b'E' {
+            self.raise("25P02", false);
+            return;
+        }
+        let mut columns = Vec::new();
+        while let Some((part, text)) =
+            question::PARTS.iter().find(|(_, text)| asked.starts_with(text))
+        {
+            asked = asked[text.len()..].trim_start_matches([',', ' ']);
+            columns.push(match part {
+                Part::TemporaryObject => {
+                    Some(if self.state.temporary { "t" } else { "f" }.to_owned())
+                }
+                Part::SqlStatement => self.sql_statements(),
+                _ => Some("f".to_owned()),
+            });
+        }
+        if columns.is_empty() || !asked.is_empty() {
+            self.raise("42601", false);
+            return;
+        }
+        self.message(b'T', |out| out.extend_from_slice(&[0, 0]));
+        self.message(b'D', |out| {
+            out.extend_from_slice(&(columns.len() as u16).to_be_bytes());
+            for column in &columns {
+                let Some(value) = column else {
+                    out.extend_from_slice(&[0xff; 4]);
+                    continue;
+                };
+                out.extend_from_slice(&(value.len() as u32).to_be_bytes());
+                out.extend_from_slice(value.as_bytes());
+            }
+        });
+        build::command_complete(&mut self.out, b"SELECT 1");
+        self.ready();
+    }
+
+    /// As an array of names, texts and types of parameters.
+    fn sql_statements(&self) -> Option<String> {
+        let shown = |(name, prepared): (&Vec<u8>, &Prepared)| {
+            let name = String::from_utf8_lossy(name).into_owned();
+            prepared
+                .by_sql
+                .then(|| format!("{{{name},\"PREPARE {name} AS {}\",\"\"}}", prepared.text))
+        };
+        let all: Vec<String> = self.statements.iter().filter_map(shown).collect();
+        (!all.is_empty()).then(|| format!("{{{}}}", all.join(",")))
     }
 
     fn run_pending(&mut self) {
@@ -519,7 +574,7 @@ impl Session {
                 "DEALLOCATE ALL".clone_into(&mut tag);
             }
             "DEALLOCATE" => {
-                if self.statements.remove(words[1].as_bytes()).is_none() {
+                if self.statements.remove(words[1].trim_matches('"').as_bytes()).is_none() {
                     return fail("26000");
                 }
             }
