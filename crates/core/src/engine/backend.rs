@@ -20,7 +20,7 @@ use super::socket::Socket;
 use super::timeouts::Lifts;
 use super::to_server::ToServer;
 use crate::ids::{BackendId, LoopId, ServerAddressId, Slot};
-use crate::pool::{CustomNames, Fidelity, ServerParameters, SharedPool};
+use crate::pool::{CustomNames, Fidelity, Lasting, ServerParameters, SharedPool};
 use crate::session::report::Report;
 use crate::session::scan::{ScanOptions, names_temporary_schema};
 use crate::session::settings::Settings;
@@ -131,6 +131,7 @@ impl<S: Socket> Backend<S> {
                 unseen_path: false,
                 applying: false,
                 custom: CustomNames::NONE,
+                lasting: Lasting::NONE,
                 lifts: Lifts::default(),
                 within: None,
             },

@@ -18,7 +18,7 @@ use crate::engine::unverified::Unverified;
 use crate::engine::within::Within;
 use crate::ids::{BackendId, ClientId, LoopId, ServerAddressId, Slot};
 use crate::pool::backend_statements::BackendStatements;
-use crate::pool::{Basis, CustomNames, Pinned, ServerParameters};
+use crate::pool::{Basis, CustomNames, Lasting, Pinned, ServerParameters};
 use crate::session::scan::ScanOptions;
 use crate::session::settings::Settings;
 use crate::time::Time;
@@ -139,6 +139,8 @@ pub(in crate::engine) struct AppliedSession {
     pub(in crate::engine) applying: bool,
     /// Custom names that it knows for good.
     pub(in crate::engine) custom: CustomNames,
+    /// What its process keeps to its end that some clients must not meet.
+    pub(in crate::engine) lasting: Lasting,
     /// What has become of tries to take a short timeout off.
     pub(in crate::engine) lifts: Lifts,
     /// Settings under way within its client's pipeline.
