@@ -29,6 +29,7 @@ report_assigned(bool value, void *extra)
 		return;
 	state_report_to_client();
 	schema_report_to_client();
+	kept_report_to_client();
 }
 
 /* "POOLER/NUMBER", in hexadecimal and decimal. Anything else names nothing. */
@@ -92,6 +93,7 @@ _PG_init(void)
 
 	state_define();
 	schema_define();
+	kept_define();
 	state_install(in_mid_session);
 	DefineCustomBoolVariable("hawser.report",
 							 "Reports the session's state to its client in hawser.state.",

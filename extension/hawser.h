@@ -5,6 +5,7 @@
  *   state.c       the text of hawser.state, and when it is sent
  *   track.c       what can only be learned while it happens (hooks)
  *   temporary.c   whether the session has temporary objects
+ *   kept.c        what the process keeps to its end: hawser.process
  *   pooler.c      the background worker that starts the hawser program
  *   supervisor.c  the process that watches and stops it
  *   mptcp.c       what the kernel knows of the MPTCP sockets of backends, and of clients of poolers
@@ -35,6 +36,10 @@
 /* The name under which changes of the schema are reported. */
 #define SCHEMA_NAME "hawser.schema"
 
+/* The name under which it is reported what the process keeps, and the version of that text. */
+#define KEPT_NAME "hawser.process"
+#define KEPT_VERSION "1"
+
 /* hawser.c: settings */
 extern bool hawser_report;
 extern char *hawser_listen;
@@ -55,6 +60,10 @@ extern void state_install(bool in_mid_session);
 /* schema.c */
 extern void schema_define(void);
 extern void schema_report_to_client(void);
+
+/* kept.c */
+extern void kept_define(void);
+extern void kept_report_to_client(void);
 
 /*
  * track.c: each is true from when it happened until it is known to be over.
@@ -87,7 +96,7 @@ extern void state_append_escaped(StringInfo out, const char *text, size_t length
 extern void temporary_created(void);
 extern void temporary_dropping(Oid class_id, Oid object_id);
 extern void temporary_before_commit(void);
-extern bool temporary_committed(void);
+extern void temporary_committed(bool all_known);
 extern void temporary_aborted(void);
 extern bool temporary_present(void);
 

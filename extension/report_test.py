@@ -10,6 +10,7 @@ nothing changed. The last line is "N passed, N failed, N skipped".
 import argparse
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -44,6 +45,12 @@ CASES = {
         ("begin; set work_mem = '9MB'; select 1/0", NOTHING),
         ("rollback", NOTHING),
         ("begin; set work_mem = '9MB'; set local work_mem = '5MB'; commit", "1 set=work_mem:9MB"),
+    ],
+    "numbers_have_all_digits": [
+        ("set seq_page_cost = 1.23456789", "1 set=seq_page_cost:1.23456789"),
+        ("set seq_page_cost = 0.1", "1 set=seq_page_cost:0.1"),
+        ("set vacuum_cost_delay = '1.23456789ms'", "1 set=seq_page_cost:0.1,vacuum_cost_delay:1235us"),
+        ("set vacuum_cost_delay = '0.5ms'", "1 set=seq_page_cost:0.1,vacuum_cost_delay:500us"),
     ],
     "nothing_is_said_within_a_transaction": [
         ("begin", NOTHING),
@@ -307,6 +314,61 @@ def changes_of_the_schema(target):
     return None
 
 
+def no_temporary_schema_is_left(target):
+    """A process without temporary objects is as one that never had any, and finds the schema again."""
+    with target.connect("postgres", "postgres", **{"hawser.report": "on"}) as client:
+        for number in range(30):  # the server has 20 places for what is done at a process's end
+            client.execute(f"create temp table t (i int); insert into t values ({number})")
+            if client.value("select i from t") != str(number):
+                return f"table {number} has something else"
+            client.execute("begin; drop table t; create temp table u (i int) on commit drop; commit")
+        if client.value("select pg_my_temp_schema()") != "0":
+            return "there is one after the last table has been dropped"
+        client.execute("begin; set local search_path = pg_temp")
+        if client.value("select current_schema() ~ 'pg_temp'") != "t":
+            return "current_schema() makes none"
+        errors = client.attempt("prepare transaction 'p'").errors
+        if [error["C"] for error in errors] != ["0A000"]:
+            return f"a transaction that has made it is prepared: {errors}"
+        client.execute("begin; create temp table kept (i int); rollback")
+        client.execute("begin; savepoint s; create temp table kept (i int); rollback to s; commit")
+        client.execute("create temp table kept (i int); create index on kept (i); create temp view v as select * from kept")
+        backend, schema = client.value("select pg_backend_pid()"), client.value("select pg_my_temp_schema()::regnamespace::text")
+        if not schema.startswith("pg_temp_"):
+            return f"the schema is {schema}"
+    with target.connect("postgres", "postgres") as other:
+        other.execute("do $$ begin for i in 1..500 loop perform pg_stat_clear_snapshot(); exit when not exists (select from pg_stat_activity "
+                      f"where pid = {backend}); perform pg_sleep(0.01); end loop; end $$")
+        left = other.value(f"select count(*) from pg_class where relnamespace = '{schema}'::regnamespace")
+        return None if left == "0" else f"{left} relations are left at the process's end"
+
+
+def what_a_process_keeps(target):
+    """hawser.process tells it when it has changed, in whatever way it came about."""
+    prefix = b"hawser.process\0"
+    of_plpgsql = ("check_asserts", "extra_errors", "extra_warnings", "print_strict_params", "variable_conflict")
+    defined = " defined=" + ",".join(f"plpgsql.{name}" for name in of_plpgsql)
+
+    def told(client, sql):
+        return [message.body[len(prefix):-1].decode() for message in client.attempt(sql).messages
+                if message.kind == "S" and message.body.startswith(prefix)]
+
+    for loads in ("do $$ begin end $$", "select sets_a_name()", "load 'plpgsql'",
+                  "create or replace function pg_temp.f() returns int language plpgsql as 'begin return 1; end'"):
+        with target.connect("postgres", "postgres", **{"hawser.report": "on"}) as client:
+            if client.parameters.get("hawser.process") != "1":
+                return f"at the start: {client.parameters.get('hawser.process')!r}"
+            for sql, expected in [
+                ("select 1", []), ("set plpgsql.check_asserts = off", ["1"]), (loads, ["1" + defined]), (loads, []), ("set my.x = 1", []),
+                ("begin; create temp table t (i int); rollback", []), ("begin; create temp table t (i int)", []),
+                ("insert into t values (1)", []), ("rollback", ["1 buffers=8192" + defined]), ("set work_mem = '5MB'", []),
+            ]:
+                got = told(client, sql)
+                if got != expected and not (expected == ["1"] and got == []):
+                    return f"{sql}: {got}, expected {expected}"
+    return None
+
+
 def silent_without_being_asked(target):
     with target.connect("postgres", "postgres") as client:
         if "hawser.state" in client.parameters or "hawser.schema" in client.parameters:
@@ -333,12 +395,15 @@ def main():
     parser.add_argument("--pg-config", default=os.environ.get("PG_CONFIG", "pg_config"))
     arguments = parser.parse_args()
     failures = skipped = 0
-    with Server(arguments.pg_config) as server:
+    with Server(arguments.pg_config, settings="max_prepared_transactions = 1\n") as server:
         print(server.version)
         with server.target.connect("postgres", "postgres") as client:
             client.execute(SETUP)
         checks = {name: lambda steps=steps: run(server.target, steps) for name, steps in CASES.items()}
         checks["changes_of_the_schema"] = lambda: changes_of_the_schema(server.target)
+        checks["no_temporary_schema_is_left"] = lambda: no_temporary_schema_is_left(server.target)
+        if int(re.search(r"[0-9]+", server.version)[0]) >= 15:  # 14 takes any name
+            checks["what_a_process_keeps"] = lambda: what_a_process_keeps(server.target)
         checks["silent_without_being_asked"] = lambda: silent_without_being_asked(server.target)
         checks["other_extensions_in_c"] = lambda: other_extensions_in_c(server.target)
         for name, check in checks.items():

@@ -23,6 +23,7 @@
 
 #include "access/xact.h"
 #include "commands/async.h"
+#include "common/shortest_dec.h"
 #include "executor/executor.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -154,6 +155,26 @@ is_start_name(const char *name)
 	return false;
 }
 
+/* As SHOW gives it, or a number with all of its digits, where SHOW rounds. NULL: there is none. */
+static char *
+setting_value(const Setting *setting)
+{
+	char	   *shown = GetConfigOptionByName(setting->name, NULL, true);
+	double		value,
+				read;
+
+	if (shown == NULL || setting->vartype != PGC_REAL)
+		return shown;
+	value = *((const struct config_real *) setting)->variable;
+	if (!parse_real(shown, &read, setting->flags, NULL) || read != value)
+	{
+		pfree(shown);
+		shown = palloc(DOUBLE_SHORTEST_DECIMAL_LEN);
+		double_to_shortest_decimal_buf(value, shown);
+	}
+	return shown;
+}
+
 /*
  * " set=name:value,..." and " names=name,...".
  *
@@ -187,7 +208,7 @@ append_settings(StringInfo out)
 		state_append_escaped(out, setting->name, NAME_BYTES_MAX);
 		if (setting->flags & GUC_SUPERUSER_ONLY)
 			continue;
-		value = GetConfigOptionByName(setting->name, NULL, true);
+		value = setting_value(setting);
 		if (value == NULL)
 			continue;
 		if (strlen(value) <= VALUE_BYTES_MAX)
@@ -361,7 +382,7 @@ at_transaction_end(XactEvent event, void *arg)
 			temporary_before_commit();
 			return;
 		case XACT_EVENT_COMMIT:
-			(void) temporary_committed();
+			temporary_committed(!in_mid_session);
 			break;
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:

@@ -12,6 +12,13 @@
  * Order       ON COMMIT DROP happens behind PRE_COMMIT, without a chance to
  *             read catalogs after it. So the drops that follow are taken from
  *             the count one by one, while the rows of each are still there.
+ *
+ * The schema  The server gives a process its temporary schema at the first use,
+ *             and never takes it away. A client that gets the process after
+ *             another would find it: current_schema() makes none then, and
+ *             PREPARE TRANSACTION takes what it refuses in a new session. So
+ *             a process that has no temporary object left forgets its schema,
+ *             and finds it again, by its name, at the next use.
  */
 #include "postgres.h"
 
@@ -26,12 +33,15 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_namespace.h"
+#include "storage/proc.h"
 #include "utils/fmgroids.h"
 
 static bool objects_changed = false;	/* in this transaction */
 static bool counted = false;	/* this transaction is behind PRE_COMMIT */
 static uint64 pending = 0;		/* as this transaction will leave it */
 static bool present = false;	/* as committed */
+static bool has_schema = false; /* as committed: the process knows its schema */
+static bool cleans_at_exit = false; /* the server empties the schema at the process's end */
 
 static Oid
 temporary_schema(void)
@@ -128,16 +138,39 @@ temporary_before_commit(void)
 	counted = true;
 }
 
-/* Whether it is another answer than before. */
-bool
-temporary_committed(void)
+/*
+ * Before AtEOXact_Namespace(), which has the schema emptied at the process's
+ * end, once for each transaction that has found it; there are places for 20.
+ */
+static void
+settle_schema(void)
 {
-	bool		before = present;
+	bool		found = OidIsValid(temporary_schema()) && !has_schema;
 
+	if (found && cleans_at_exit)
+		AtEOSubXact_Namespace(true, TopSubTransactionId, InvalidSubTransactionId);
+	cleans_at_exit |= found;
+	has_schema = OidIsValid(temporary_schema());
+#ifndef USE_ASSERT_CHECKING
+	/* (with assertions this is for parallel workers alone) */
+	if (has_schema && !present)
+	{
+		SetTempNamespaceState(InvalidOid, InvalidOid);
+		MyProc->tempNamespaceId = InvalidOid;
+		has_schema = false;
+	}
+#endif
+}
+
+/* `all_known`: the library was there when the session began. */
+void
+temporary_committed(bool all_known)
+{
 	if (counted)
 		present = pending > 0;
 	temporary_aborted();
-	return present != before;
+	if (all_known)
+		settle_schema();
 }
 
 /* What the transaction did is undone: `present` holds. */

@@ -69,7 +69,7 @@ typedef struct Names
 
 static Names statements;
 static Names cursors;
-static Names libraries;			/* of C functions that were called: never shorter */
+static Names libraries;			/* of C functions that were called, and languages: never shorter */
 
 static void
 names_add(Names *list, const char *name)
@@ -382,27 +382,47 @@ on_object_access(ObjectAccessType access, Oid class_id, Oid object_id, int sub_i
 static needs_fmgr_hook_type next_needs_fmgr = NULL;
 static fmgr_hook_type next_fmgr = NULL;
 
-/* C code that is neither the server's nor this library's: it may set, and loading it may define, any setting. */
+/* The first time that this is called: what is loaded for it may define settings. */
+static void
+note_loading(const char *name)
+{
+	libraries.grown = false;
+	names_add(&libraries, name);
+	if (libraries.grown)
+		settings_names_unknown();
+}
+
+/*
+ * C code that is not the server's: it may set, and loading it may define, any
+ * setting. PL/pgSQL sets none by itself.
+ */
 static void
 note_library(HeapTuple function)
 {
+	Oid			language = ((Form_pg_proc) GETSTRUCT(function))->prolang;
 	Datum		library;
 	bool		is_null;
 	char	   *name;
 
-	if (((Form_pg_proc) GETSTRUCT(function))->prolang != ClanguageId)
+	if (language != ClanguageId && language != INTERNALlanguageId && language != SQLlanguageId)
+	{
+		/* its handler is not looked up where hooks see it */
+		char		handler[32];
+
+		snprintf(handler, sizeof(handler), "language %u", language);
+		note_loading(handler);
+	}
+	if (language != ClanguageId)
 		return;
 	library = SysCacheGetAttr(PROCOID, function, Anum_pg_proc_probin, &is_null);
 	if (is_null)
 		return;
 	name = TextDatumGetCString(library);
-	if (strcmp(name, "$libdir/hawser") != 0 && strcmp(name, "$libdir/plpgsql") != 0)
+	if (strcmp(name, "$libdir/hawser") != 0)
 	{
-		libraries.grown = false;
-		names_add(&libraries, name);
-		if (libraries.grown)
-			settings_names_unknown();
-		traces.foreign = true;
+		note_loading(name);
+		if (strcmp(name, "$libdir/plpgsql") != 0)
+			traces.foreign = true;
 	}
 	pfree(name);
 }

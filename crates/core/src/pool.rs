@@ -28,6 +28,7 @@ pub mod backend_statements;
 mod basis;
 mod database;
 pub(crate) mod description;
+mod lasting;
 mod left;
 mod lending;
 mod likeness;
@@ -50,6 +51,7 @@ pub use asking::{
 pub use basis::{BASES_MAX, Basis};
 pub use database::Database;
 pub use description::Told;
+pub use lasting::{Lasting, buffers_of};
 pub use left::LeftServers;
 pub use lending::{Acquired, Limits, OpenOne, Pool, Released};
 pub use likeness::{Has, Wish};

@@ -120,8 +120,9 @@ impl<S: Socket> Engine<S> {
             None => self.view_of(&backend.pool.clone()),
         };
         let pool = &self.pools[view as usize].pool;
-        let settings = pool.mark_of(backend.session.applied().mark(), backend.session.basis());
-        let has = Has { names: backend.session.custom(), settings };
+        let session = &backend.session;
+        let settings = pool.mark_of(session.applied().mark(), session.basis());
+        let has = Has { names: session.custom(), lasting: session.lasting(), settings };
         let released = pool.lock().release_with(
             id,
             backend,
@@ -173,7 +174,7 @@ impl<S: Socket> Engine<S> {
             backend: backend.id(),
             database: &backend.pool.database,
             user: &backend.pool.user,
-            reason: "it knows a custom setting that clients who wait have not",
+            reason: "it has a custom setting, a library or buffers for temporary tables that clients who wait must not meet",
         });
     }
 

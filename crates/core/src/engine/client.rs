@@ -202,6 +202,7 @@ impl<S: Socket> Client<S> {
             settings: self.desired.mark(),
             statement: statement.unwrap_or(0),
             own: !self.sql_statements().is_empty(),
+            ..Wish::default()
         }
     }
 

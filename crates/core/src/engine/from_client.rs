@@ -357,8 +357,8 @@ impl<S: Socket> Engine<S> {
                     Answered::NeedsBackend => {}
                 }
                 let body = &rest[HEADER_BYTES..header.total().min(rest.len())];
-                let wish = self.clients.get(slot).map(|client| client.wish(header, body));
-                if let Err(halt) = self.attach(host, slot, wish.unwrap_or_default(), now) {
+                let wish = self.wish(slot, header, body);
+                if let Err(halt) = self.attach(host, slot, wish, now) {
                     return halt;
                 }
             }

@@ -469,7 +469,7 @@ impl<S: Socket> Engine<S> {
                 },
                 Runs::Unnamed { .. } | Runs::Query { .. } => 0,
             };
-            let wish = Wish { settings: client.desired.mark(), statement, own: false };
+            let wish = Wish { settings: client.desired.mark(), statement, ..Wish::default() };
             self.attach(host, slot, wish, now)?;
         }
         let serial = self.next_serial;

@@ -6,7 +6,6 @@ use super::likeness::{Has, Likeness, Wish, nearest};
 use super::names::CustomNames;
 use super::queue::{Queue, Waiter};
 use crate::ids::{BackendId, ClientId, LoopId};
-use crate::session::settings::Mark;
 use crate::time::Time;
 
 /// How many of the next waiters, or of the most recently used backends, are looked at where not all
@@ -36,11 +35,8 @@ struct Idle<B> {
     id: BackendId,
     /// The loop whose epoll set it is in.
     home: LoopId,
-    /// Of the settings in force.
-    settings: Mark,
+    has: Has,
     since: Time,
-    /// Custom names that it knows.
-    names: CustomNames,
     backend: B,
 }
 
@@ -325,10 +321,10 @@ impl<B> Pool<B> {
     ) -> Option<usize> {
         let mut all = self.idle.iter().enumerate();
         if self.limits.round_robin {
-            return all.find(|(_, idle)| idle.names.fit(names)).map(|(at, _)| at);
+            return all.find(|(_, idle)| idle.has.fits(names, &wish)).map(|(at, _)| at);
         }
         // The most recently used: its caches are warm, and the others may age out.
-        let fit = all.rev().filter(|(_, idle)| idle.names.fit(names));
+        let fit = all.rev().filter(|(_, idle)| idle.has.fits(names, &wish));
         if wish.own
             && let Some((at, _)) = fit.clone().find(|(_, idle)| knows(&idle.backend))
         {
@@ -336,7 +332,7 @@ impl<B> Pool<B> {
         }
         let likeness = |idle: &Idle<B>, beside| {
             let knows = || knows(&idle.backend);
-            Likeness::of(wish.settings, idle.settings, idle.home == home, knows, beside)
+            Likeness::of(wish.settings, idle.has.settings, idle.home == home, knows, beside)
         };
         nearest(fit, likeness, UNLIKE_WINDOW)
     }
@@ -359,24 +355,24 @@ impl<B> Pool<B> {
     /// Whether a client waits while a backend is idle that it could have.
     pub fn neglects_a_waiter(&self) -> bool {
         let mut waiters = self.waiters();
-        !self.is_closed() && waiters.any(|w| self.idle.iter().any(|idle| idle.names.fit(w.names)))
+        !self.is_closed()
+            && waiters.any(|w| self.idle.iter().any(|idle| idle.has.fits(w.names, &w.wish)))
     }
 
     /// The waiter to whom a released backend goes, taken out of the queue.
     fn next_waiter(
         &mut self,
         home: LoopId,
-        names: CustomNames,
-        settings: Mark,
+        has: Has,
         knows: impl Fn(u64) -> bool,
     ) -> Option<Waiter> {
         let bound = self.limits.size.max(1);
         let likeness = |waiter: &Waiter, beside| {
             let wish = waiter.wish;
             let knows = || wish.statement != 0 && knows(wish.statement);
-            Likeness::of(wish.settings, settings, waiter.client.home == home, knows, beside)
+            Likeness::of(wish.settings, has.settings, waiter.client.home == home, knows, beside)
         };
-        let fits = |waiter: &Waiter| names.fit(waiter.names);
+        let fits = |waiter: &Waiter| has.fits(waiter.names, &waiter.wish);
         self.waiting.next(home, bound, fits, likeness, UNLIKE_WINDOW)
     }
 
@@ -386,7 +382,7 @@ impl<B> Pool<B> {
         self.release_with(id, backend, Has::default(), |_, _| false, home, now)
     }
 
-    /// The same of a backend that knows these custom names, with these settings in force; `knows`
+    /// The same of a backend that has this; `knows`
     /// says which statements it has. If clients wait, and none of them may
     /// have it, it is to be closed, and openings are due.
     pub fn release_with(
@@ -398,7 +394,6 @@ impl<B> Pool<B> {
         home: LoopId,
         now: Time,
     ) -> Released<B> {
-        let Has { names, settings } = has;
         debug_assert!(self.lent > 0, "a backend is released that was not lent");
         let gives_up = self.gives_up(now);
         if gives_up || self.counted() > self.limits.size + self.limits.reserve_size {
@@ -408,14 +403,14 @@ impl<B> Pool<B> {
         }
         if !self.is_closed() && !self.waiting.is_empty() {
             let knows = |statement| knows(&backend, statement);
-            if let Some(waiter) = self.next_waiter(home, names, settings, knows) {
+            if let Some(waiter) = self.next_waiter(home, has, knows) {
                 return Released::Next { waiter, backend };
             }
             self.lent -= 1;
             return Released::Close(backend);
         }
         self.lent -= 1;
-        self.idle.push(Idle { id, home, settings, since: now, names, backend });
+        self.idle.push(Idle { id, home, has, since: now, backend });
         Released::Kept
     }
 
@@ -559,7 +554,7 @@ impl<B> Pool<B> {
         while self.waiting_count() > 0
             && let Some(idle) = self.idle.pop()
         {
-            match self.next_waiter(idle.home, idle.names, idle.settings, |_| false) {
+            match self.next_waiter(idle.home, idle.has, |_| false) {
                 Some(waiter) => {
                     self.lent += 1;
                     handed.push((waiter, idle.home, idle.backend));

@@ -24,6 +24,7 @@
 //! Comparing settings follows pointers, under the pool's lock. Two sets of the same mark that differ
 //! (it is no secret how to make such) only look near: the difference is sent all the same.
 
+use super::lasting::Lasting;
 use super::names::CustomNames;
 use crate::session::settings::Mark;
 
@@ -36,6 +37,8 @@ pub struct Wish {
     pub statement: u64,
     /// Before all others the backend that it had, if that is idle: it has statements of PREPARE.
     pub own: bool,
+    /// What its process must not keep.
+    pub avoids: Lasting,
 }
 
 /// What a backend has that decides who may have it, and who would like to.
@@ -43,8 +46,18 @@ pub struct Wish {
 pub struct Has {
     /// Custom names that it knows.
     pub names: CustomNames,
+    /// What its process keeps.
+    pub lasting: Lasting,
     /// Of the settings in force.
     pub settings: Mark,
+}
+
+impl Has {
+    /// May a client with these names, that wishes this, get it?
+    #[inline]
+    pub(super) fn fits(&self, names: CustomNames, wish: &Wish) -> bool {
+        self.names.fit(names) && !self.lasting.meets(wish.avoids)
+    }
 }
 
 /// The larger, the less it costs to bring a client to a backend.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::asking::Asking;
 use super::basis::{Bases, Basis};
 use super::database::Database;
+use super::lasting::{KnownLasting, Lasting};
 use super::left::LeftServers;
 use super::lending::{Limits, Pool};
 use super::lock::unpoisoned;
@@ -175,6 +176,7 @@ pub struct SharedPool<B> {
     parameters: RwLock<Option<Arc<ServerParameters>>>,
     bases: Bases,
     names: KnownNames,
+    lasting: KnownLasting,
     interner: Mutex<Interner<Keyed>>,
     last_error: Mutex<Option<ClientError>>,
     /// The epoch, plus one, in which a server's report of a session could not be relied on.
@@ -239,6 +241,7 @@ impl<B> SharedPool<B> {
             parameters: RwLock::new(None),
             bases: Bases::new(hash_key),
             names: KnownNames::default(),
+            lasting: KnownLasting::default(),
             interner: Mutex::new(Interner::new(Keyed(hash_key))),
             last_error: Mutex::new(None),
             distrusted_in: AtomicU32::new(0),
@@ -505,6 +508,26 @@ impl<B> SharedPool<B> {
     /// The custom names among settings.
     pub fn custom_names(&self, settings: &Settings) -> CustomNames {
         if settings.has_custom() { self.names.among(settings) } else { CustomNames::NONE }
+    }
+
+    /// What a process keeps into which the library has been loaded that defines this setting, in lower case.
+    pub fn library_of(&self, name: &[u8]) -> Lasting {
+        self.lasting.library(name)
+    }
+
+    /// What a process keeps that has buffers of this size for temporary tables.
+    pub fn temporary_buffers(&self, size: Option<u64>) -> Lasting {
+        self.lasting.buffers(size)
+    }
+
+    /// What a client with these settings must not meet.
+    pub fn avoided_by(&self, settings: &Settings) -> Lasting {
+        self.lasting.avoided_by(settings)
+    }
+
+    /// What a message with this text must not meet.
+    pub fn avoided_by_text(&self, text: &[u8]) -> Lasting {
+        self.lasting.avoided_by_text(text)
     }
 
     /// The table in which equal settings are the same.

@@ -268,7 +268,7 @@ fn an_event_of_a_loop_that_watches_it_no_more_takes_no_backend() {
 
 /// A wish for settings of this value.
 fn wish(value: &[u8], statement: u64) -> Wish {
-    Wish { settings: settings(value).mark(), statement, own: false }
+    Wish { settings: settings(value).mark(), statement, ..Wish::default() }
 }
 
 fn settings(value: &[u8]) -> crate::session::settings::Settings {
@@ -281,7 +281,7 @@ fn the_idle_backend_with_the_settings_that_are_wanted_is_lent_whichever_loop_has
     let mut pool = lent_out(4);
     let none = CustomNames::NONE;
     for (n, home, value) in [(0, 0, b"a"), (1, 1, b"b"), (2, 0, b"c"), (3, 0, b"d")] {
-        let has = Has { names: none, settings: settings(value).mark() };
+        let has = Has { names: none, settings: settings(value).mark(), ..Has::default() };
         let known = |_: &u64, _| false;
         let kept = pool.release_with(BackendId(n), n, has, known, LoopId(home), T0);
         assert!(matches!(kept, Released::Kept));
@@ -313,7 +313,7 @@ fn a_backend_goes_to_the_waiter_that_is_nearest_to_it_and_nobody_is_passed_too_o
     }
     let mut release = |value: &[u8], known: u64| {
         let knows = |_: &u64, statement| statement == known;
-        let has = Has { names: none, settings: settings(value).mark() };
+        let has = Has { names: none, settings: settings(value).mark(), ..Has::default() };
         let Released::Next { waiter, .. } =
             pool.release_with(BackendId(0), 0, has, knows, LoopId(0), T0)
         else {

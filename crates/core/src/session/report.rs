@@ -25,6 +25,10 @@ pub const NAME: &[u8] = b"hawser.state";
 /// the ReadyForQuery of a transaction's end as well. Nobody can set it, and clients never see it.
 pub const SCHEMA: &[u8] = b"hawser.schema";
 
+/// The parameter that tells what the server process keeps to its end (extension/kept.c), when that has
+/// changed. Nobody can set it, and clients never see it.
+pub const PROCESS: &[u8] = b"hawser.process";
+
 /// The startup parameter that asks a server for it.
 pub const ASKING: &[u8] = b"hawser.report";
 
@@ -179,12 +183,7 @@ impl Report {
         let values = values.split(|byte| *byte == b',');
         match word {
             b"locks" => {
-                let digits: Vec<&[u8]> = values.collect();
-                let [digits] = digits[..] else { return Err(ReportError::Unreadable) };
-                let is_number = digits.iter().all(u8::is_ascii_digit) && digits.len() <= 10;
-                if !is_number || digits.first().is_none_or(|first| *first == b'0') {
-                    return Err(ReportError::Unreadable);
-                }
+                number(values)?;
                 self.parts.insert(Part::AdvisoryLock);
             }
             b"names" => {
@@ -240,6 +239,51 @@ impl Report {
     pub fn knows(&self, name: &[u8]) -> bool {
         self.names.iter().any(|known| **known == *name)
     }
+}
+
+/// What a server process keeps to its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Buffers for temporary tables, in kB.
+    pub buffers: Option<u64>,
+    /// Settings, in lower case, that libraries have defined since it began.
+    pub defined: Vec<Box<[u8]>>,
+}
+
+impl Kept {
+    /// Reads the value of [`PROCESS`]: `"1" [ " buffers=" N ] [ " defined=" name *( "," name ) ]`.
+    ///
+    /// # Errors
+    /// It is nothing that may be relied on: see [`ReportError`].
+    pub fn read(text: &[u8]) -> Result<Kept, ReportError> {
+        let mut items = text.split(|byte| *byte == b' ');
+        if items.next() != Some(VERSION) {
+            return Err(ReportError::Version);
+        }
+        let mut kept = Kept::default();
+        for item in items {
+            if let Some(size) = item.strip_prefix(b"buffers=") {
+                kept.buffers = Some(number(std::iter::once(size))?);
+            } else if let Some(names) = item.strip_prefix(b"defined=") {
+                kept.defined =
+                    names.split(|byte| *byte == b',').map(name).collect::<Result<_, _>>()?;
+            } else {
+                return Err(ReportError::Unreadable);
+            }
+        }
+        Ok(kept)
+    }
+}
+
+/// The only one of these, a number above zero.
+fn number<'a>(values: impl Iterator<Item = &'a [u8]>) -> Result<u64, ReportError> {
+    let digits: Vec<&[u8]> = values.collect();
+    let [digits] = digits[..] else { return Err(ReportError::Unreadable) };
+    let is_number = digits.iter().all(u8::is_ascii_digit) && digits.len() <= 10;
+    if !is_number || digits.first().is_none_or(|first| *first == b'0') {
+        return Err(ReportError::Unreadable);
+    }
+    Ok(digits.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
 }
 
 /// Whether a custom name is one of Hawser's own, and no state of the session.
@@ -329,6 +373,21 @@ mod tests {
             assert_eq!(report.parts, PartSet::of(&[part]), "{item}");
             assert!(report.settings.is_empty() && report.names.is_empty() && !report.is_cut);
             assert!(COVERED.contains(part), "{item}");
+        }
+    }
+
+    #[test]
+    fn what_a_process_keeps_is_read_to_the_last_byte() {
+        let read = |text: &str| Kept::read(text.as_bytes());
+        assert_eq!(read("1"), Ok(Kept::default()));
+        let kept = read("1 buffers=8192 defined=Plpgsql.check_asserts,pg_trgm.x").unwrap();
+        assert_eq!(kept.buffers, Some(8192));
+        assert_eq!(kept.defined.len(), 2);
+        assert_eq!(&*kept.defined[0], b"plpgsql.check_asserts");
+        assert_eq!(read("2"), Err(ReportError::Version));
+        for text in ["1 ", "1 buffers", "1 buffers=", "1 buffers=0", "1 buffers=1,2", "1 defined="]
+        {
+            assert_eq!(read(text), Err(ReportError::Unreadable), "{text}");
         }
     }
 

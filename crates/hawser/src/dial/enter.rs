@@ -169,7 +169,7 @@ impl Entered {
             self.report = Some(value);
         } else if *name == *hand_over::CHALLENGE {
             self.challenge = Some(value);
-        } else if *name != *report::SCHEMA {
+        } else if *name != *report::SCHEMA && *name != *report::PROCESS {
             self.parameters.set(&name, &value);
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::engine::timeouts::Lifts;
 use crate::engine::within::Within;
-use crate::pool::{Basis, CustomNames, ServerParameters};
+use crate::pool::{Basis, CustomNames, Lasting, ServerParameters};
 use crate::session::scan::{ScanOptions, names_temporary_schema};
 use crate::session::settings::Settings;
 
@@ -15,6 +15,7 @@ pub(in crate::engine) struct AppliedSession {
     texts: Texts,
     applying: bool,
     custom: CustomNames,
+    lasting: Lasting,
     lifts: Lifts,
     within: Option<Box<Within>>,
 }
@@ -56,6 +57,7 @@ impl AppliedSession {
             texts: Texts::default(),
             applying: false,
             custom: CustomNames::NONE,
+            lasting: Lasting::NONE,
             lifts: Lifts::default(),
             within: None,
         }
@@ -151,6 +153,17 @@ impl AppliedSession {
     pub(in crate::engine) fn know_custom(&mut self, names: CustomNames) -> CustomNames {
         self.custom = self.custom.and(names);
         self.custom
+    }
+
+    /// What its process keeps to its end that some clients must not meet.
+    #[inline]
+    pub(in crate::engine) fn lasting(&self) -> Lasting {
+        self.lasting
+    }
+
+    /// It keeps this, too.
+    pub(in crate::engine) fn keep_lasting(&mut self, more: Lasting) {
+        self.lasting = self.lasting.and(more);
     }
 
     /// What has become of tries to take a short timeout off.

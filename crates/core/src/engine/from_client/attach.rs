@@ -8,8 +8,10 @@ use crate::engine::message::ToLoop;
 use crate::engine::socket::{Socket, Token};
 use crate::engine::table::{Engine, Holder};
 use crate::ids::{LoopId, Slot};
-use crate::pool::{Acquired, Wish};
+use crate::pool::{Acquired, Lasting, Wish};
 use crate::time::Time;
+use crate::wire::frame::Header;
+use crate::wire::frontend;
 
 impl<S: Socket> Engine<S> {
     /// Gets the client a backend, or a place in the queue.
@@ -25,7 +27,11 @@ impl<S: Socket> Engine<S> {
         let view = &self.pools[client.pool as usize];
         let sql = client.sql_statements();
         let names = view.pool.custom_names(&client.desired);
-        let wish = Wish { settings: view.pool.mark_of(wish.settings, client.basis), ..wish };
+        let wish = Wish {
+            settings: view.pool.mark_of(wish.settings, client.basis),
+            avoids: wish.avoids.and(view.pool.avoided_by(&client.desired)),
+            ..wish
+        };
         let acquired = view.pool.lock().acquire_with(
             id,
             names,
@@ -55,6 +61,18 @@ impl<S: Socket> Engine<S> {
                 Err(Halt::Waiting)
             }
         }
+    }
+
+    /// What the client would like to find, whose first message this is.
+    pub(in crate::engine) fn wish(&self, slot: Slot, header: Header, body: &[u8]) -> Wish {
+        let Some(client) = self.clients.get(slot) else { return Wish::default() };
+        let avoids = match header.kind {
+            frontend::QUERY | frontend::PARSE => {
+                self.pools[client.pool as usize].pool.avoided_by_text(body)
+            }
+            _ => Lasting::NONE,
+        };
+        Wish { avoids, ..client.wish(header, body) }
     }
 
     /// Makes a backend the client's. `home` is the loop that watches it, maybe none yet.

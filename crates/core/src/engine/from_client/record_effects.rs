@@ -5,7 +5,7 @@ use crate::engine::client::Client;
 use crate::engine::drawn::Last;
 use crate::engine::effects::{Effects, IN_DOUBT, Resetting, Unusual};
 use crate::engine::socket::Socket;
-use crate::pool::Asks;
+use crate::pool::{Asks, buffers_of};
 use crate::session::part::{Part, PartSet, Undo};
 use crate::session::scan::{ScanOptions, SchemaChange};
 
@@ -17,6 +17,19 @@ impl<S: Socket> Backend<S> {
             if change == SchemaChange::All {
                 self.known.at_stake.note_schema();
             }
+        }
+    }
+}
+
+impl<S: Socket> Backend<S> {
+    /// A temporary table may be used by what is sent: the process keeps its buffers. (A server that
+    /// reports tells of these.)
+    fn note_temporary(&mut self, effects: &Effects) {
+        let makes =
+            effects.pins.contains(Part::TemporaryObject) || self.may_make_temporary(effects);
+        if makes && self.known.session_report.is_none() && !self.session.lasting().has_buffers() {
+            let size = buffers_of(self.session.applied());
+            self.session.keep_lasting(self.pool.temporary_buffers(size));
         }
     }
 }
@@ -49,6 +62,7 @@ impl<S: Socket> Client<S> {
         backend.note_schema_change(effects.schema);
         backend.note_names(effects);
         self.note_resets_within(backend, &effects.resets);
+        backend.note_temporary(effects);
         if self.is_session_mode() {
             return self.record_in_session_mode(backend, effects, restored);
         }

@@ -9,7 +9,7 @@ use crate::engine::request_queue::Request;
 use crate::engine::socket::Socket;
 use crate::pool::ServerParameters;
 use crate::session::part::Part;
-use crate::session::report::{NAME, SCHEMA};
+use crate::session::report::{NAME, PROCESS, SCHEMA};
 use crate::wire::frame;
 use crate::wire::frame::HEADER_BYTES;
 
@@ -28,7 +28,7 @@ impl<S: Socket> Relay<'_, S> {
         let Some((name, value)) = pair else {
             return Err("the server sent a malformed ParameterStatus");
         };
-        if [NAME, SCHEMA, CHALLENGE].contains(&name) {
+        if [NAME, SCHEMA, PROCESS, CHALLENGE].contains(&name) {
             self.extension_reports(name, value, relayed);
             return Ok(Fate::Skip);
         }
@@ -63,12 +63,17 @@ impl<S: Socket> Relay<'_, S> {
 
     /// What the extension reports by a parameter of its own.
     fn extension_reports(&mut self, name: &[u8], value: &[u8], relayed: &mut Relayed) {
-        if name == SCHEMA {
-            // Before the client is told that its transaction has ended.
-            self.backend.pool.schema_changed();
-        } else if name == NAME
-            && let Err(error) = self.backend.take_report(value)
-        {
+        let taken = match name {
+            SCHEMA => {
+                // Before the client is told that its transaction has ended.
+                self.backend.pool.schema_changed();
+                Ok(())
+            }
+            NAME => self.backend.take_report(value),
+            PROCESS => self.backend.take_kept(value),
+            _ => Ok(()),
+        };
+        if let Err(error) = taken {
             relayed.unreadable_report = Some(error);
             if let Some(client) = &mut self.client {
                 client.pins.insert(Part::Setting); // what it holds is not known

@@ -10,7 +10,7 @@ use crate::pool::Asks;
 use crate::session::canonical::is_unsafe_encoding;
 use crate::session::part::{Part, PartSet, Policy};
 use crate::session::question::NAMES_MAX;
-use crate::session::report::{Report, ReportError, SetTo};
+use crate::session::report::{Kept, Report, ReportError, SetTo};
 use crate::session::settings::{
     Settings, SettingsBuilder, can_move, is_custom, is_for_superusers, is_raw,
 };
@@ -92,12 +92,35 @@ impl<S: Socket> Backend<S> {
                 exact.fresh = true;
                 Ok(())
             }
-            Err(error) => {
-                self.known.session_report = None;
-                self.lending.spoil("its server reported what cannot be read");
-                Err(error)
-            }
+            Err(error) => Err(self.believe_no_more(error)),
         }
+    }
+
+    /// The server has told what its process keeps. (What it began with, by `connect_query` say, each has.)
+    ///
+    /// # Errors
+    /// As [`Backend::take_report`].
+    pub(in crate::engine) fn take_kept(&mut self, text: &[u8]) -> Result<(), ReportError> {
+        if self.known.session_report.is_none() {
+            return Ok(());
+        }
+        let kept = match Kept::read(text) {
+            Ok(kept) => kept,
+            Err(error) => return Err(self.believe_no_more(error)),
+        };
+        for name in &kept.defined {
+            self.session.keep_lasting(self.pool.library_of(name));
+        }
+        if kept.buffers.is_some() && !self.session.lasting().has_buffers() {
+            self.session.keep_lasting(self.pool.temporary_buffers(kept.buffers));
+        }
+        Ok(())
+    }
+
+    fn believe_no_more(&mut self, error: ReportError) -> ReportError {
+        self.known.session_report = None;
+        self.lending.spoil("its server reported what cannot be read");
+        error
     }
 
     /// It has come to rest without a client, or is to have its first: what it has by now is nobody's.
