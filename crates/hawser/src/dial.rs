@@ -38,7 +38,7 @@ use hawser_core::session::options::{Asked, Replication};
 use hawser_core::session::report;
 use hawser_core::wire::error::{ClientError, SqlState};
 use hawser_core::wire::startup::{self, Pair};
-use hawser_sys::mptcp::watch::Watch;
+use hawser_sys::mptcp::watch::{Watch, look_again};
 use hawser_sys::stream::TcpOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -51,7 +51,7 @@ use crate::config::{
 };
 use crate::limits::{AddressPermit, Full};
 use crate::link::links::Links;
-use crate::mptcp::usage::{MptcpUsage, Transport, look_again};
+use crate::mptcp::usage::{MptcpUsage, Transport};
 use crate::process::{pooler_number, random_u64};
 use crate::resolve::Resolver;
 use crate::tls::connect::Connecting;

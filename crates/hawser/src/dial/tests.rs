@@ -43,6 +43,8 @@ pub(crate) struct Fake {
     pub(crate) tls: Option<Arc<Accepting>>,
     pub(crate) connects: Arc<AtomicUsize>,
     pub(crate) cancels: Arc<Mutex<Vec<Cancelled>>>,
+    /// So many of the next questions are not answered: the process that is asked is ended.
+    pub(crate) ends: Arc<AtomicUsize>,
 }
 
 impl Fake {
@@ -53,6 +55,7 @@ impl Fake {
             tls: None,
             connects: Arc::default(),
             cancels: Arc::default(),
+            ends: Arc::default(),
         }
     }
 
@@ -143,6 +146,13 @@ impl Fake {
                 return Ok(());
             }
             if kind == b'Q' || kind == b'S' {
+                let less = |left: usize| left.checked_sub(1);
+                if self.ends.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
+                    let mut out = Vec::new();
+                    ClientError::fatal(SqlState::ADMIN_SHUTDOWN, "terminating connection")
+                        .write(&mut out);
+                    return stream.write_all(&out).await;
+                }
                 let mut out = Vec::new();
                 ClientError::error(SqlState(*b"22023"), "invalid value for parameter")
                     .write(&mut out);

@@ -7,6 +7,7 @@
 //! # Invariants
 //! * a session never starts with a value that its server would refuse: the client gets the server's
 //!   own error, as FATAL, as it would without a pooler
+//! * that a server ends the connection on which it is asked is no answer: another one is asked
 //! * values that the server has by itself are left out: they need not be applied
 
 use std::sync::Arc;
@@ -22,7 +23,9 @@ use tokio::time::timeout;
 
 use super::{NAME_BYTES_MAX, Origin};
 use crate::dial::talk::{Talk, TalkError};
-use crate::pools::PoolEntry;
+use crate::pools::open::ask_line;
+use crate::pools::session::Session;
+use crate::pools::{CheckedValue, PoolEntry};
 use crate::service::Service;
 
 /// The server's major version, from its server_version; 14 where it cannot be read, the oldest
@@ -143,26 +146,7 @@ async fn check(
         let answer = match entry.checked(&asked.name, &asked.value) {
             Some(answer) => answer,
             None => {
-                if line.is_none() {
-                    line = Some(crate::pools::open::ask_line(service, entry).await?);
-                }
-                let Some(line) = &mut line else { continue };
-                let within = entry.route.load().target.connect_timeout;
-                let shown = timeout(within, show_at_last(line.ask(), asked)).await;
-                if shown.is_ok() {
-                    line.answered();
-                }
-                let answer = match shown {
-                    Ok(Ok(value)) => Ok(value),
-                    Ok(Err(TalkError::Server(error))) if is_cut_off(&error) => {
-                        return Err(unanswered(&error.message));
-                    }
-                    Ok(Err(TalkError::Server(error))) => {
-                        Err(ClientError { severity: Severity::Fatal, ..*error })
-                    }
-                    Ok(Err(error)) => return Err(unanswered(&error)),
-                    Err(_) => return Err(unanswered(&"no answer in time")),
-                };
+                let answer = ask(service, entry, &mut line, asked).await?;
                 entry.keep_checked(&asked.name, &asked.value, answer.clone());
                 answer
             }
@@ -173,6 +157,62 @@ async fn check(
         line.terminate().await;
     }
     Ok(())
+}
+
+/// Server connections that a value is asked about on, one after another, where servers end them.
+const LINES_MAX: u32 = 3;
+
+/// Whether the server has ended the connection (57P01, say): that says nothing of the value.
+fn has_ended(error: &TalkError) -> bool {
+    match error {
+        TalkError::Io(_) | TalkError::Closed => true,
+        TalkError::Server(error) => error.severity == Severity::Fatal,
+        TalkError::Protocol(_) => false,
+    }
+}
+
+/// Asks the server about a value, on `line` or on one that is opened for it.
+///
+/// # Errors
+/// What the client is told where the server has given no answer.
+async fn ask(
+    service: &Arc<Service>,
+    entry: &Arc<PoolEntry>,
+    line: &mut Option<Session>,
+    asked: &Asked,
+) -> Result<CheckedValue, ClientError> {
+    let mut ended = 0;
+    loop {
+        let mut open = match line.take() {
+            Some(open) => open,
+            None => ask_line(service, entry).await?,
+        };
+        let within = entry.route.load().target.connect_timeout;
+        let shown = timeout(within, show_at_last(open.ask(), asked)).await;
+        if shown.is_ok() {
+            open.answered();
+        }
+        let answer = match shown {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) if has_ended(&error) => {
+                ended += 1;
+                if ended == LINES_MAX {
+                    return Err(unanswered(&error));
+                }
+                continue;
+            }
+            Ok(Err(TalkError::Server(error))) if is_cut_off(&error) => {
+                return Err(unanswered(&error.message));
+            }
+            Ok(Err(TalkError::Server(error))) => {
+                Err(ClientError { severity: Severity::Fatal, ..*error })
+            }
+            Ok(Err(error)) => return Err(unanswered(&error)),
+            Err(_) => return Err(unanswered(&"no answer in time")),
+        };
+        *line = Some(open);
+        return Ok(answer);
+    }
 }
 
 fn unanswered(reason: &dyn std::fmt::Display) -> ClientError {
