@@ -137,6 +137,7 @@ pub(super) enum Resetting {
 
 impl Resetting {
     /// A RESET ALL, and nothing else.
+    #[cfg(test)]
     pub(super) const ALL: Self = Self::All { besides: Vec::new() };
 
     /// Adds a setting, and what goes back with it: the role with the session's user (`set_config_option`,

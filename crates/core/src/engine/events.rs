@@ -19,6 +19,7 @@ use super::timeouts::without_short_timeout;
 use crate::ids::{ClientId, LoopId, Slot};
 use crate::pool::{Asks, Wish};
 use crate::session::part::PartSet;
+use crate::session::settings::Settings;
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::{TransactionStatus, build, frontend};
@@ -763,6 +764,7 @@ impl<S: Socket> Engine<S> {
                 let mut row = backend.row(BackendState::Active, Some(self.client_id(slot)));
                 row.local = local(&backend.socket);
                 row.client_process = self.process_of(slot);
+                row.client_start.clone_from(&client.record.start);
                 snapshot.backends.push(row);
             }
             if scope < Scope::Clients {
@@ -852,6 +854,7 @@ impl<S: Socket> Backend<S> {
             parked: self.lending.is_parked(),
             client,
             client_process: 0,
+            client_start: Settings::EMPTY,
             statements: self.prepared.statements.len(),
             application_name: self.application_name(),
             encrypted: self.socket.is_encrypted(),

@@ -11,6 +11,7 @@ use hawser_core::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
 use hawser_core::pool::{PoolSettings, SharedPool};
 use hawser_core::session::options::Replication;
 use hawser_core::session::part::{Part, PartSet};
+use hawser_core::session::settings::Settings;
 use hawser_core::time::Time;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -172,6 +173,7 @@ impl Fake {
             parked: false,
             client: None,
             client_process: 0,
+            client_start: Settings::EMPTY,
             statements: 0,
             application_name: String::new(),
             encrypted: true,

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use hawser_core::pool::ServerParameters;
 use hawser_core::session::canonical::{Canonical, Context, canonical};
 use hawser_core::session::options::Asked;
+use hawser_core::session::part::Part;
 use hawser_core::session::settings::{
     Change, Settings, SettingsBuilder, read_hex, write_set_query,
 };
@@ -126,12 +127,41 @@ pub async fn settings(
     if !unknown.is_empty() {
         Box::pin(check(service, entry, &unknown, &mut builder)).await?;
     }
+    builder.remove_all(|name, _| has_no_effect(name));
     if entry.pool.is_shared_by_users() {
         return Ok(builder.build()); // what its user has by itself is not known yet
     }
     // What the server has by itself need not be applied.
     builder.remove_all(|name, value| parameters.get(name) == Some(value));
     Ok(builder.build())
+}
+
+/// Does the server take no notice of this start value, once it has found it valid? It sets a seed for a SET
+/// alone (check_seed, variable.c), and a connect's own transaction is over before the first query.
+fn has_no_effect(name: &[u8]) -> bool {
+    matches!(Part::of_setting(name, |_| false), None | Some(Part::Seed))
+}
+
+/// What the server is to be given for this value, which it shows like that: what it shows, but for a
+/// number of which it shows six digits.
+fn kept(given: &[u8], shown: Box<[u8]>) -> Box<[u8]> {
+    let number = |text: &[u8]| std::str::from_utf8(text).ok()?.trim().parse::<f64>().ok();
+    let unit = shown.iter().rev().take_while(|byte| byte.is_ascii_alphabetic()).count();
+    let Some((given_number, shown_number)) =
+        number(given).zip(number(&shown[..shown.len() - unit]))
+    else {
+        return shown;
+    };
+    let digits = given.iter().filter(|byte| byte.is_ascii_digit()).count();
+    let is_rounded = match unit {
+        0 => (given_number - shown_number).abs() <= given_number.abs() * 1e-5,
+        _ => true, // of the setting's own unit or a smaller one
+    };
+    if digits > DIGITS_SHOWN && is_rounded && (unit > 0 || given_number != shown_number) {
+        given.into()
+    } else {
+        shown
+    }
 }
 
 /// Asks the server about values, and puts them in as it shows them.
@@ -227,6 +257,9 @@ fn unanswered(reason: &dyn std::fmt::Display) -> ClientError {
 const SHOWN: &str = "SELECT pg_catalog.encode(pg_catalog.convert_to(\
      pg_catalog.current_setting($1), pg_catalog.getdatabaseencoding()), 'hex')";
 
+/// Digits of a number that SHOW gives (`%g` in ShowGUCOption, guc.c).
+const DIGITS_SHOWN: usize = 6;
+
 /// How often it is asked under a timeout that cuts that off.
 const TRIES: u32 = 100;
 
@@ -256,7 +289,9 @@ async fn show(talk: &mut Talk, asked: &Asked) -> Result<Box<[u8]>, TalkError> {
     talk.query(&text).await?;
     let answer = talk.query_with(SHOWN, &[&asked.name]).await?;
     let value = answer.single().and_then(read_hex).map(Into::into);
-    value.ok_or_else(|| TalkError::Protocol("no value of a setting".to_owned()))
+    value
+        .map(|shown| kept(&asked.value, shown))
+        .ok_or_else(|| TalkError::Protocol("no value of a setting".to_owned()))
 }
 
 #[cfg(test)]
@@ -291,6 +326,36 @@ mod tests {
         assert_eq!(said(&[("application_name", &long)], &["Application_Name".to_owned()]), "");
         let wide = said(&[("application_name", &"\u{e9}".repeat(32))], &[]);
         assert!(wide.contains(&format!("truncated to \"{}\"", "\u{e9}".repeat(31))), "{wide}");
+    }
+
+    #[test]
+    fn numbers_keep_the_digits_that_are_not_shown() {
+        for (given, shown, expected) in [
+            ("1.23456789", "1.23457", "1.23456789"),
+            ("0.1", "0.1", "0.1"),
+            ("1e-1", "0.1", "0.1"),
+            ("100000.0", "100000", "100000"),
+            ("1.23456789", "1.23457ms", "1.23456789"),
+            ("0.5", "500us", "500us"),
+            ("2048", "16MB", "16MB"),
+            ("1234567", "1234567", "1234567"),
+            ("-3.50000000", "<-03:30>+03:30", "<-03:30>+03:30"),
+            ("1.5000000", "2", "2"),
+            ("nan", "nan", "nan"),
+            ("ISO", "ISO, MDY", "ISO, MDY"),
+            ("", "", ""),
+        ] {
+            let kept = kept(given.as_bytes(), shown.as_bytes().into());
+            assert_eq!(String::from_utf8_lossy(&kept), expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn start_values_that_the_server_takes_no_notice_of_are_known() {
+        for name in ["seed", "transaction_isolation", "transaction_read_only"] {
+            assert!(has_no_effect(name.as_bytes()), "{name}");
+        }
+        assert!(!has_no_effect(b"default_transaction_isolation") && !has_no_effect(b"my.seed"));
     }
 
     #[test]
