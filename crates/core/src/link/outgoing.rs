@@ -76,6 +76,8 @@ pub(super) struct Outgoing {
     /// for.
     progress: Time,
     deaths: u32,
+    /// Since when there was something to send without a break.
+    backlog: Option<Time>,
     /// Bytes since the last pause.
     run: u64,
     last: Time,
@@ -95,6 +97,7 @@ impl Outgoing {
             moved: Time::ZERO,
             progress: Time::ZERO,
             deaths: 0,
+            backlog: None,
             run: 0,
             last: Time::ZERO,
         }
@@ -128,6 +131,16 @@ impl Outgoing {
         self.last = now;
         self.run += bytes.len() as u64;
         self.bytes.extend(bytes);
+        self.note_backlog(now);
+    }
+
+    fn note_backlog(&mut self, now: Time) {
+        self.backlog = self.has_sendable().then(|| self.backlog.unwrap_or(now));
+    }
+
+    /// Since when there was something to send without a break: the paths take less than there is.
+    pub(super) fn backlog_since(&self) -> Option<Time> {
+        self.backlog
     }
 
     /// Whether it has proved to be a transfer, and may use all paths.
@@ -190,28 +203,39 @@ impl Outgoing {
         path: PathId,
         now: Time,
     ) -> Option<(u64, [&[u8]; 2])> {
-        let most = most as u64;
-        let (start, end) = if let Some((start, end)) = self.again.pop_first() {
-            let upto = end.min(start + most);
+        let (start, upto) = self.next_range(most)?;
+        if let Some((start, end)) = self.again.pop_first() {
             if upto < end {
                 self.again.insert(upto, end);
             }
-            (start, upto)
+            debug_assert!(start < upto);
         } else {
-            let upto = self.end().min(self.limit).min(self.next + most);
-            if upto <= self.next {
-                return None;
-            }
             if self.next == self.base {
                 self.moved = now;
             }
             if self.next == self.received {
                 (self.progress, self.deaths) = (now, 0);
             }
-            (std::mem::replace(&mut self.next, upto), upto)
-        };
-        self.pieces.insert(start, Piece { end, path, at: now, twice: false });
+            self.next = upto;
+        }
+        self.pieces.insert(start, Piece { end: upto, path, at: now, twice: false });
+        self.note_backlog(now);
+        Some((start, self.slices(start, upto)))
+    }
+
+    /// The next bytes to send, at most `most`, as two slices, and their offset; nothing is noted.
+    pub(super) fn peek(&self, most: usize) -> Option<(u64, [&[u8]; 2])> {
+        let (start, end) = self.next_range(most)?;
         Some((start, self.slices(start, end)))
+    }
+
+    /// Start and end of what is sent next.
+    fn next_range(&self, most: usize) -> Option<(u64, u64)> {
+        let (start, end) = match self.again.first_key_value() {
+            Some((start, end)) => (*start, *end),
+            None => (self.next, self.end().min(self.limit)),
+        };
+        (start < end && most > 0).then(|| (start, end.min(start + most as u64)))
     }
 
     fn slices(&self, start: u64, end: u64) -> [&[u8]; 2] {
@@ -290,6 +314,7 @@ impl Outgoing {
                 }
             }
         }
+        self.note_backlog(now);
         if delivered > self.base {
             self.moved = now;
             self.bytes.drain(..(delivered - self.base) as usize);

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hawser_core::link::Token;
+use hawser_core::link::compression::Compression;
 use hawser_core::link::frame::Refusal;
 use hawser_core::link::greeting::{Greeted, Greeting, NotGreeted, refusal};
 use hawser_core::link::path::GREETING_MAX;
@@ -142,6 +143,8 @@ pub struct Options {
     pub grace: Duration,
     /// Congestion control of paths.
     pub congestion: Congestion,
+    /// Whether this end compresses what it sends.
+    pub compression: Compression,
     /// Where reports are asked for.
     pub socket: Option<PathBuf>,
     /// Which end.
@@ -186,6 +189,7 @@ pub struct Worker {
     accepting: Option<Arc<rustls::ServerConfig>>,
     targets: BTreeSet<String>,
     congestion: (CongestionUsage, Congestion),
+    compression: Compression,
     carriers: BTreeMap<u64, Carrier>,
     next_carrier: u64,
     newcomers: BTreeMap<u64, Newcomer>,
@@ -220,7 +224,8 @@ impl Worker {
     /// # Errors
     /// What cannot be had, in words.
     pub fn open(options: Options, within: Within) -> Result<Self, String> {
-        let Options { name, key, peers, peers_file, grace, congestion, socket, role } = options;
+        let Options { name, key, peers, peers_file, grace, congestion, compression, socket, role } =
+            options;
         let known = peers_of(&peers, peers_file.as_deref())?;
         match &peers_file {
             None if known.is_empty() => {
@@ -265,6 +270,7 @@ impl Worker {
             accepting: None,
             targets: BTreeSet::new(),
             congestion: (CongestionUsage::default(), congestion),
+            compression,
             carriers: BTreeMap::new(),
             next_carrier: 0,
             newcomers: BTreeMap::new(),
@@ -372,8 +378,8 @@ impl Worker {
         let mut token = [0; 16];
         random_bytes(&mut token);
         let pairs = self.dialling.as_ref().map_or(1, |dialling| dialling.pairs.len() as u32);
-        let (token, grace) = (Token(token), self.grace);
-        let config = Config { token, grace, paths: self.paths, pairs };
+        let (token, grace, compression) = (Token(token), self.grace, self.compression);
+        let config = Config { token, grace, paths: self.paths, pairs, compression };
         let session = Session::near(config, now());
         let number = self.add_carrier(self.name.clone(), None, session);
         for (fd, unsent) in unsent {
@@ -645,8 +651,8 @@ impl Worker {
                     let _ = connection.write(&refusal(Refusal::Full));
                     return;
                 }
-                let (token, grace) = (greeted.token, self.grace);
-                let config = Config { token, grace, paths: Paths::Auto, pairs: 1 };
+                let (token, grace, compression) = (greeted.token, self.grace, self.compression);
+                let config = Config { token, grace, paths: Paths::Auto, pairs: 1, compression };
                 info!(%key, "a session begins");
                 let session = Session::far(config, moment);
                 Some(self.add_carrier(key.to_string(), Some(key), session))
@@ -658,7 +664,10 @@ impl Worker {
             return;
         };
         let mut left = None;
-        self.with(number, moment, |carrier, around| left = carrier.join(connection, around).err());
+        let version = greeted.version;
+        self.with(number, moment, |carrier, around| {
+            left = carrier.join(connection, version, around).err();
+        });
         if let Some(mut connection) = left {
             let _ = connection.write(&refusal(Refusal::Full));
         }

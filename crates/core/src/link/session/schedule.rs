@@ -12,7 +12,11 @@
 //! ```
 
 use super::{Confirmation, Ending, Frame, Path, PathId, Request, Session, StreamId, Time};
-use crate::link::frame::{DATA_BYTES_MAX, DATA_HEAD_BYTES, data_head};
+use crate::link::compression::{Compression, PATHS_BYTES_MAX};
+use crate::link::frame::{
+    COMPRESSED_HEAD_BYTES, DATA_BYTES_MAX, DATA_HEAD_BYTES, VERSION_COMPRESSED, compressed_head,
+    data_head,
+};
 
 /// What a path is chosen for where it matters how long a frame is: a small one.
 const SMALL_BYTES: u64 = 1500;
@@ -293,7 +297,7 @@ impl Session {
             let frame = frame.clamp(FRAME_MIN, DATA_BYTES_MAX);
             let Some(id) = self.bulk.pop_front() else { break };
             let Some(stream) = self.streams.get(&id) else { continue };
-            if self.is_worth(filling.path, stream.out.sendable()) {
+            if self.is_worth(filling.path, stream.shrinking.on_paths(stream.out.sendable())) {
                 self.write_data(id, frame, true, filling);
             } else {
                 self.bulk.push_back(id);
@@ -313,17 +317,38 @@ impl Session {
         best.id == path || best.completion_us(left) >= this.completion_us(frame)
     }
 
+    /// Whether bulk streams may be compressed on this path: the peer understands it, and paths are slower than
+    /// compressing is.
+    fn compresses(&self, path: PathId, now: Time) -> bool {
+        let knows = |path: &Path| path.version >= VERSION_COMPRESSED;
+        let up = self.paths.values().filter(|path| path.is_up() && !path.rests);
+        self.config.compression == Compression::Auto
+            && self.paths.get(&path).is_some_and(knows)
+            && up.map(|path| path.carries(now)).sum::<u64>() <= PATHS_BYTES_MAX
+    }
+
     /// Writes a frame of a stream that was taken from its queue, and puts it back where it belongs.
     fn write_data(&mut self, id: StreamId, most: usize, was_bulk: bool, filling: &mut Filling<'_>) {
+        let compresses = was_bulk && self.compresses(filling.path, filling.now);
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.queued = false;
         let again = stream.out.sends_again();
+        let compressed = match compresses {
+            true => stream.shrinking.next_frame(&mut self.codec, &stream.out, most, filling.now),
+            false => None,
+        };
+        let most = compressed.map_or(most, |(whole, _)| whole);
         if let Some((offset, parts)) = stream.out.take(most, filling.path, filling.now) {
             let length = parts[0].len() + parts[1].len();
-            filling.out.reserve(DATA_HEAD_BYTES + length);
-            data_head(filling.out, id, offset, length);
-            filling.out.extend_from_slice(parts[0]);
-            filling.out.extend_from_slice(parts[1]);
+            if let Some((whole, bytes)) = compressed {
+                filling.out.reserve(COMPRESSED_HEAD_BYTES + bytes.len());
+                compressed_head(filling.out, id, offset, (whole, bytes.len()));
+                filling.out.extend_from_slice(bytes);
+                let (from, to) = self.counts.compressed;
+                self.counts.compressed = (from + whole as u64, to + bytes.len() as u64);
+            } else {
+                write_frames(filling.out, id, offset, parts);
+            }
             self.flying.insert(id);
             if again {
                 self.counts.again_bytes += length as u64;
@@ -361,11 +386,28 @@ impl Session {
     fn write_late(&mut self, id: StreamId, filling: &mut Filling<'_>) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         if let Some((offset, parts)) = stream.out.take_late(filling.path, filling.now) {
-            let length = parts[0].len() + parts[1].len();
-            data_head(filling.out, id, offset, length);
-            filling.out.extend_from_slice(parts[0]);
-            filling.out.extend_from_slice(parts[1]);
-            self.counts.again_bytes += length as u64;
+            self.counts.again_bytes += (parts[0].len() + parts[1].len()) as u64;
+            write_frames(filling.out, id, offset, parts);
+        }
+    }
+}
+
+/// Appends bytes of a stream as they are. What went compressed once may be longer than a frame.
+fn write_frames(out: &mut Vec<u8>, id: StreamId, mut offset: u64, parts: [&[u8]; 2]) {
+    let mut left = parts[0].len() + parts[1].len();
+    out.reserve(left + DATA_HEAD_BYTES * left.div_ceil(DATA_BYTES_MAX));
+    let mut frame_left = 0;
+    for mut part in parts {
+        while !part.is_empty() {
+            if frame_left == 0 {
+                frame_left = left.min(DATA_BYTES_MAX);
+                data_head(out, id, offset, frame_left);
+            }
+            let (now, rest) = part.split_at(part.len().min(frame_left));
+            out.extend_from_slice(now);
+            part = rest;
+            (frame_left, left) = (frame_left - now.len(), left - now.len());
+            offset += now.len() as u64;
         }
     }
 }

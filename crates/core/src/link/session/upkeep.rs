@@ -60,18 +60,19 @@ impl Session {
         self.wake_all();
     }
 
-    /// The far end: a path has said Hello with this session's token, and the versions are common; between
+    /// The far end: a path has said Hello with this session's token, and this version is common; between
     /// which addresses it is, by numbers of the host's own.
     ///
     /// # Errors
     /// There are [`PATHS_MAX`].
-    pub fn join(&mut self, pair: PairId, now: Time) -> Result<PathId, PathsFull> {
+    pub fn join(&mut self, pair: PairId, version: u8, now: Time) -> Result<PathId, PathsFull> {
         if self.ended || self.paths.len() >= PATHS_MAX {
             return Err(PathsFull);
         }
         let mut path = self.new_path(pair, Origin::Accepted, Stage::Up, now);
         let id = path.id;
-        Frame::Welcome { version: VERSION_MAX }.write(&mut path.own);
+        path.version = version;
+        Frame::Welcome { version }.write(&mut path.own);
         self.paths.insert(id, path);
         self.down = None;
         self.requests.push_back(Request::Notice(Notice::PathUp(id)));

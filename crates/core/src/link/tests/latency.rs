@@ -14,6 +14,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::{PathId, StreamId, Token, at};
+use crate::link::compression::Compression;
+use crate::link::frame::VERSION_MAX;
 use crate::link::greeting::Greeting;
 use crate::link::path::PathEnd;
 use crate::link::sample::Sample;
@@ -192,8 +194,10 @@ impl World {
         let pairs = classes.iter().map(|class| class.pair + 1).max().unwrap_or(1);
         let mut token = [3; 16];
         token[..8].copy_from_slice(&seed.to_be_bytes());
-        let config =
-            |paths| Config { token: Token(token), grace: Duration::from_secs(20), paths, pairs };
+        let config = |paths| {
+            let grace = Duration::from_secs(20);
+            Config { token: Token(token), grace, paths, pairs, compression: Compression::None }
+        };
         Self {
             random: Random::of_seed(seed),
             now: at(1),
@@ -388,7 +392,7 @@ impl World {
                         && let Some(session) = &mut self.ends[FAR]
                     {
                         let pair = PairId(self.classes[class].pair);
-                        wire.far = session.join(pair, self.now).ok();
+                        wire.far = session.join(pair, VERSION_MAX, self.now).ok();
                         self.wake(FAR);
                     }
                 } else if came {
