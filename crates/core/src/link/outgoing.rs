@@ -29,6 +29,10 @@ pub const SEND_OWN_BYTES: u64 = 256 << 10;
 /// Paths that die one after the other with the bytes that the receiver waits for, before it is asked for how
 /// long: one path may be cut, and the next one slow.
 const DEATHS_MIN: u32 = 2;
+/// A message that is sent on two paths beside bulk streams.
+pub const TWICE_BYTES_MAX: u64 = 1400;
+/// What of a stream's last bytes is sent on two paths.
+pub const TAIL_BYTES_MAX: u64 = 16 << 10;
 /// A pause.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -247,6 +251,39 @@ impl Outgoing {
             start..end
         };
         [&first[of(first, 0)], &second[of(second, first.len())]]
+    }
+
+    /// The last piece of the tail that went by one path only, but not by `not_by`, and where it begins. The tail is what was sent last before there was nothing more to send: an eighth of the bytes
+    /// since the last pause, or a small message, [`TAIL_BYTES_MAX`] at most.
+    fn tail(&self, not_by: Option<PathId>) -> Option<(u64, Piece)> {
+        if !self.is_all_sent() {
+            return None;
+        }
+        let bytes = (self.run / 8).clamp(TWICE_BYTES_MAX, TAIL_BYTES_MAX);
+        let from = self.next.saturating_sub(bytes).max(self.received);
+        let tail = self.pieces.iter().rev().take_while(|(_, piece)| piece.end > from);
+        let mut once = tail.filter(|(_, piece)| !piece.twice && Some(piece.path) != not_by);
+        let (start, piece) = once.next()?;
+        Some((from.max(*start), *piece))
+    }
+
+    /// The path of the last piece of the tail that went by one path only, and when that was.
+    pub(super) fn tail_sent(&self) -> Option<(PathId, Time)> {
+        self.tail(None).map(|(_, piece)| (piece.path, piece.at))
+    }
+
+    /// The last piece of the tail that went by another path than `path` and by no second one, or what of the
+    /// tail is in it: sent on `path` as well.
+    pub(super) fn take_tail(&mut self, path: PathId) -> Option<(u64, [&[u8]; 2])> {
+        let (start, piece) = self.tail(Some(path))?;
+        // What is before the tail stays a piece that went once.
+        if let Some((_, before)) = self.pieces.range_mut(..start).next_back()
+            && before.end > start
+        {
+            before.end = start;
+        }
+        self.pieces.insert(start, Piece { twice: true, ..piece });
+        Some((start, self.slices(start, piece.end)))
     }
 
     /// The piece for which the receiver waits, if it has been under way on another path than `path`

@@ -4,6 +4,7 @@ mod bounds;
 mod compressed;
 mod latency;
 mod simulated;
+mod tails;
 
 use std::time::Duration;
 

@@ -3,8 +3,9 @@
 //! # Model
 //! Paths pull: the host asks for bytes for a path whose socket has room.
 //! ```text
-//!   control, small streams   on the path with the least completion time of those with room; small messages
-//!                            beside bulk on the second best, too
+//!   control, small streams   on the path with the least completion time of those with room
+//!   small messages beside bulk, and tails: what a stream has sent last when it ends, or when nothing more comes
+//!                            for half a round trip: on a second path, too
 //!   bulk streams             on any path that does not rest and has room below its bound, unless the best one would carry all that is left
 //!                            sooner than this one a single frame (ECF, CoNEXT'17)
 //!   unconfirmed streams      on the path of their Open
@@ -17,6 +18,7 @@ use crate::link::frame::{
     COMPRESSED_HEAD_BYTES, DATA_BYTES_MAX, DATA_HEAD_BYTES, VERSION_COMPRESSED, compressed_head,
     data_head,
 };
+use crate::link::outgoing::TWICE_BYTES_MAX;
 
 /// What a path is chosen for where it matters how long a frame is: a small one.
 const SMALL_BYTES: u64 = 1500;
@@ -26,8 +28,6 @@ const TURN_BYTES: usize = DATA_BYTES_MAX;
 /// with the heads of the frame and of TLS.
 const FRAMES_A_BOUND: u64 = 8;
 const FRAME_MIN: usize = 1448 - DATA_HEAD_BYTES - 22;
-/// A message that is sent on two paths beside bulk streams.
-const TWICE_BYTES_MAX: u64 = 1400;
 
 /// Where the bytes of a fill go.
 struct Filling<'a> {
@@ -217,6 +217,9 @@ impl Session {
             stream.out.ending = Ending::Said;
             let offset = stream.out.length();
             Frame::Finish { stream: id, offset }.write(filling.out);
+            if stream.confirmation == Confirmation::Confirmed {
+                self.send_tail_twice(id);
+            }
         }
         // A Finish that is owed still follows the last bytes.
         self.control.remove(&id);
@@ -240,7 +243,7 @@ impl Session {
                 let confirmed = stream.confirmation == Confirmation::Confirmed;
                 self.write_data(id, TURN_BYTES, false, filling);
                 if confirmed && message <= TWICE_BYTES_MAX && self.is_bulky() {
-                    self.send_twice(id, filling.path);
+                    self.send_tail_twice(id);
                 }
             } else {
                 self.small.push_back(id);
@@ -252,12 +255,16 @@ impl Session {
         }
     }
 
-    /// Has the path that is second to `first` send what was just sent there.
-    fn send_twice(&mut self, id: StreamId, first: PathId) {
-        if let Some(second) = self.best_but(Some(first)) {
+    /// Has the best other path send what of a stream's tail went by one path only; whether there is something,
+    /// and such a path.
+    pub(super) fn send_tail_twice(&mut self, id: StreamId) -> bool {
+        let sent = self.streams.get(&id).and_then(|stream| stream.out.tail_sent());
+        let second = sent.and_then(|(first, _)| self.best_but(Some(first)));
+        if let Some(second) = second {
             self.twice.insert(id);
             self.wake(second);
         }
+        second.is_some()
     }
 
     fn fill_twice(&mut self, filling: &mut Filling<'_>) {
@@ -266,12 +273,26 @@ impl Session {
         }
         let ids: Vec<StreamId> = self.twice.iter().copied().collect();
         for id in ids {
-            let Some(stream) = self.streams.get(&id) else { continue };
-            if stream.out.first_path() == Some(filling.path) {
-                continue;
+            self.write_tail(id, filling);
+            // What is left of it went by this path.
+            if !self.send_tail_twice(id) {
+                self.twice.remove(&id);
             }
-            self.twice.remove(&id);
-            self.write_late(id, filling);
+        }
+    }
+
+    /// Writes once more what a stream has sent last, as far as that went by other paths, and its end.
+    fn write_tail(&mut self, id: StreamId, filling: &mut Filling<'_>) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let mut any = false;
+        while let Some((offset, parts)) = stream.out.take_tail(filling.path) {
+            self.counts.again_bytes += (parts[0].len() + parts[1].len()) as u64;
+            write_frames(filling.out, id, offset, parts);
+            any = true;
+        }
+        let is_last = any && stream.out.tail_sent().is_none();
+        if is_last && stream.out.ending == Ending::Said {
+            Frame::Finish { stream: id, offset: stream.out.length() }.write(filling.out);
         }
     }
 

@@ -294,12 +294,16 @@ impl Session {
         let up = self.paths.values().filter(|path| path.is_up() && !path.full && !path.rests);
         let Some(best) = up.min_by_key(|path| path.rto_us()) else { return };
         let (best_id, best_us) = (best.id, best.rto_us());
-        let mut any = false;
+        let quiet = Duration::from_micros(best.rtt_us() / 2);
+        let (mut any, mut tails) = (false, Vec::new());
         for id in &self.flying {
             let Some(stream) = self.streams.get(id) else { continue };
             // By another path, a frame could overtake the Open.
             if stream.confirmation != Confirmation::Confirmed {
                 continue;
+            }
+            if stream.out.tail_sent().is_some_and(|(_, at)| now.since(at) >= quiet) {
+                tails.push(*id);
             }
             let Some((path, at)) = stream.out.waits_for() else { continue };
             let Some(slow) = self.paths.get(&path) else { continue };
@@ -312,6 +316,9 @@ impl Session {
         }
         if any {
             self.wake_all();
+        }
+        for id in tails {
+            self.send_tail_twice(id);
         }
     }
 
