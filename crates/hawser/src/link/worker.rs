@@ -31,6 +31,7 @@ use hawser_sys::epoll::{Epoll, Events};
 use hawser_sys::listen::{
     BoundPath, SocketFile, accept_tcp, is_of_one_connection, listen_tcp, listen_unix,
 };
+use hawser_sys::precision::ask_for_short_slices;
 use hawser_sys::process::{catch_signals, next_signal};
 use tracing::{error, info, warn};
 
@@ -62,6 +63,10 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 const LEAVE_MAX: Duration = Duration::from_millis(200);
 /// How often a worker within `hawser serve` says what it is doing.
 const PUBLISH_EACH: Duration = Duration::from_secs(1);
+/// The thread's slices of processor time, and its priority where the process may have it (nice). Measured on two
+/// cores with a load of 32, unoptimised: with -10 a query beside bulk took 30 ms in the median, without 47 to 62.
+const SLICE: Duration = Duration::from_micros(500);
+const NICE: i32 = -10;
 /// How long a reader of the report may take.
 const REPORT_WAIT: Duration = Duration::from_millis(200);
 
@@ -348,6 +353,7 @@ impl Worker {
     /// # Errors
     /// As epoll_wait(2).
     pub fn run(&mut self) -> io::Result<()> {
+        come_soon(&self.name);
         let mut events = Events::with_capacity(256);
         loop {
             self.begin_session();
@@ -695,6 +701,17 @@ impl Worker {
             let report = serde_json::to_vec(&self.report(moment)).unwrap_or_default();
             let _ = answer(stream, &report); // one who breaks off gets no report
         }
+    }
+}
+
+/// Has this thread run soon after something has come, as far as the process may ask for it: what waits for a
+/// processor is added to what a query waits for.
+fn come_soon(link: &str) {
+    if let Err(error) = ask_for_short_slices(SLICE, NICE) {
+        info!(
+            link,
+            "the thread's slices stay as they are: small queries may wait on a busy machine: {error}"
+        );
     }
 }
 
