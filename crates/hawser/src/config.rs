@@ -49,8 +49,8 @@ pub use address::{
 };
 pub use choice::{
     AuthType, BypassUse, ConsoleVersion, EtcdLost, ExtensionUse, Fidelity, HandOver, Io,
-    ListenLost, LoadBalanceHosts, LogFormat, LogLevel, MptcpUse, PoolMode, ProxyProtocol,
-    SyslogFacility, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
+    LinkCompression, ListenLost, LoadBalanceHosts, LogFormat, LogLevel, MptcpUse, PoolMode,
+    ProxyProtocol, SyslogFacility, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
 };
 pub use ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
 pub use congestion::Congestion;

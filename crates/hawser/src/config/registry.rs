@@ -19,8 +19,8 @@ use std::time::Duration;
 use super::address::{ListenAddress, ServerAddress};
 use super::choice::{
     AuthType, BypassUse, ConsoleVersion, EtcdLost, ExtensionUse, Fidelity, HandOver, Io,
-    ListenLost, LoadBalanceHosts, LogFormat, LogLevel, PoolMode, ProxyProtocol, SyslogFacility,
-    TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
+    LinkCompression, ListenLost, LoadBalanceHosts, LogFormat, LogLevel, PoolMode, ProxyProtocol,
+    SyslogFacility, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
 };
 use super::ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
 use super::congestion::Congestion;
@@ -1126,6 +1126,10 @@ settings! {
         /// The congestion control of this end's paths, as `congestion` in `[listen]` is for clients: of what
         /// this end sends.
         congestion: Congestion = "default", example "\"auto\"";
+        /// Whether this end compresses what it sends, with zstd: `auto` does so for bulk that shrinks, where the
+        /// paths are what limits it. What is compressed tells by its length a little of what it is: see
+        /// [compression](link.md#compression) before you set it.
+        compression: LinkCompression = "none", example "\"auto\"";
         /// A unix socket for `hawser link status` and `hawser link top`, for its user alone.
         socket: Option<PathBuf> = "not set", example "\"/run/hawser/link.sock\"";
     }
