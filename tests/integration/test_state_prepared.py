@@ -75,6 +75,30 @@ def test_trap_06_the_parses_settings_hold_even_after_the_client_has_changed_them
     equal(run(client, "s").value, "1704067200")
 
 
+def test_trap_06_what_the_server_analyses_again_is_no_other_clients(env):
+    """A schema that is made or dropped has the server analyse all statements again, each under the settings of whichever
+    client runs it next: another one had that client's constants."""
+    sql = "select date '01/02/2020' - date '2020-01-01'"
+    first, second, server = env.connect(), env.connect(), env.server()
+
+    def analyse_again():
+        server.execute("create schema analysed_again; drop schema analysed_again")
+    for client in (first, second):
+        prepare(client, "s", sql)
+        equal(run(client, "s").value, "1")
+    second.execute("set datestyle = 'ISO, DMY'")
+    equal(run(second, "s").value, "1", "as parsed")
+    for _ in range(2):
+        analyse_again()
+        equal(run(second, "s").value, "31", "as a server of its own says")
+        equal(run(first, "s").value, "1", "of one that has set nothing")
+        analyse_again()
+        equal(run(first, "s").value, "1")
+        equal(run(second, "s").value, "31")
+    result = first.exchange(m.describe_statement("s"), m.SYNC)
+    equal(result.kinds, "tTZ")
+
+
 def test_trap_06_strings_are_read_under_the_parses_rules(env):
     sql = r"select length('a\\b')"
     first, second = env.connect(), env.connect(standard_conforming_strings="off")

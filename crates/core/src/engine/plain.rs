@@ -218,7 +218,9 @@ impl<S: Socket> Backend<S> {
     #[inline]
     fn bind_as_it_is(&mut self, named: &ClientStatement) -> Option<u64> {
         let statement = &named.statement;
-        if statement.is_superseded() || !statement.is_plain {
+        // (Its client's settings are in force.)
+        let fits = named.is_known_to_fit(self.session.applied());
+        if statement.is_superseded() || !statement.is_plain || !fits {
             return None;
         }
         let told = named.seen.told();

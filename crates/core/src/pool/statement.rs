@@ -23,6 +23,13 @@
 //! reads `my.user` all the same would show one client another's rows. Where the configuration says, or
 //! the [`crate::engine::census`] of the database's functions, that there is none, clients that differ in
 //! custom settings alone share ([`StatementTable::keep_apart_by_custom_settings`]).
+//!
+//! # Why the settings under which it is run are, too
+//! The server analyses a statement again when something that it depends on may have changed (any schema
+//! that is made or dropped is enough), under the settings in force then. Clients that prepared it alike,
+//! and have set another DateStyle since, would leave it to each other with their constants: who has set
+//! something has a copy that is shared only with others that have set the same ([`Statement::run_under`]).
+//! What is set with LOCAL is not known: a statement that is analysed again then stays so for the next client.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
@@ -153,7 +160,10 @@ pub struct Statement {
     pub body: Box<[u8]>,
     /// Settings in force at the Parse.
     pub settings: Settings,
-    /// What these differ from.
+    /// Settings in force where it is run, as far as the server reads them when it analyses it again. Of most
+    /// clients those of the Parse.
+    pub run_under: Settings,
+    /// What all of these differ from.
     pub basis: Basis,
     /// What executing it may do to the session.
     pub effects: effects::Effects,
@@ -185,12 +195,13 @@ impl Statement {
         self.superseded.load(Ordering::Relaxed)
     }
 
-    /// Whether it is the one of this text and types, prepared under these settings.
-    fn is(&self, body: &[u8], basis: Basis, settings: &Settings, custom: bool) -> bool {
+    /// Whether it is the one of this text and types, prepared and run under these settings.
+    fn is(&self, body: &[u8], basis: Basis, under: Under<'_>, custom: bool) -> bool {
         !self.is_private
             && *self.body == *body
             && self.basis == basis
-            && have_same_key(&self.settings, settings, custom)
+            && have_same_key(&self.settings, under.parsed, custom)
+            && are_analysed_alike(&self.run_under, under.run, custom)
     }
 
     /// Its text.
@@ -303,6 +314,27 @@ pub(crate) fn same_parse_settings(one: &Settings, other: &Settings) -> bool {
 
 fn have_same_key(one: &Settings, other: &Settings, custom: bool) -> bool {
     one.is_shared_with(other) || one.parse_key(custom) == other.parse_key(custom)
+}
+
+/// Whether the server analyses a statement alike under both, but for what it compares itself.
+fn are_analysed_alike(one: &Settings, other: &Settings, custom: bool) -> bool {
+    one.is_shared_with(other) || one.analysis_key(custom) == other.analysis_key(custom)
+}
+
+/// Settings of a statement.
+#[derive(Clone, Copy, Debug)]
+struct Under<'a> {
+    /// In force at the Parse.
+    parsed: &'a Settings,
+    /// In force where it is run.
+    run: &'a Settings,
+}
+
+impl<'a> Under<'a> {
+    /// Nothing has been set since the Parse.
+    fn same(settings: &'a Settings) -> Self {
+        Self { parsed: settings, run: settings }
+    }
 }
 
 #[derive(Debug)]
@@ -462,10 +494,10 @@ impl StatementTable {
     }
 
     /// The statements, with the hash of this one; and whether it depends on custom settings.
-    fn locked_for(&self, body: &[u8], settings: &Settings) -> (MutexGuard<'_, Inner>, u64, bool) {
+    fn locked_for(&self, body: &[u8], under: Under<'_>) -> (MutexGuard<'_, Inner>, u64, bool) {
         loop {
             let custom = self.by_custom.load(Ordering::Relaxed);
-            let hash = self.hash(body, settings, custom);
+            let hash = self.hash(body, under, custom);
             let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
             // What is entered after a change must not be as before it.
             if self.by_custom.load(Ordering::Relaxed) == custom {
@@ -474,15 +506,33 @@ impl StatementTable {
         }
     }
 
+    /// The same statement, for clients that run it under these settings: often itself.
+    pub(crate) fn to_be_run_under(&self, one: Arc<Statement>, now: &Settings) -> Arc<Statement> {
+        let custom = self.by_custom.load(Ordering::Relaxed);
+        if are_analysed_alike(&one.run_under, now, custom) || one.reads_no_settings() {
+            return one;
+        }
+        let Statement { body, basis, settings, effects, .. } = &*one;
+        let under = Under { parsed: settings, run: now };
+        let (mut inner, hash, custom) = self.locked_for(body, under);
+        match inner.find(hash, body, *basis, under, custom) {
+            Some(statement) => statement,
+            None => self.insert(&mut inner, hash, body, *basis, under, effects.clone()),
+        }
+    }
+
     /// Whether a statement may depend on this setting (its name in lower case).
     pub(crate) fn may_depend_on(&self, name: &[u8]) -> bool {
         is_parsed(name) && (!is_custom(name) || self.by_custom.load(Ordering::Relaxed))
     }
 
-    fn hash(&self, body: &[u8], settings: &Settings, custom: bool) -> u64 {
+    fn hash(&self, body: &[u8], under: Under<'_>, custom: bool) -> u64 {
         let mut hasher = self.key.build_hasher();
         hasher.write(body);
-        settings.parse_key(custom).hash(&mut hasher);
+        under.parsed.parse_key(custom).hash(&mut hasher);
+        if !are_analysed_alike(under.parsed, under.run, custom) {
+            under.run.analysis_key(custom).hash(&mut hasher);
+        }
         hasher.finish()
     }
 
@@ -494,12 +544,13 @@ impl StatementTable {
         basis: Basis,
         settings: &Settings,
     ) -> Option<(Arc<Statement>, SchemaEpoch)> {
-        let (inner, hash, custom) = self.locked_for(body, settings);
+        let under = Under::same(settings);
+        let (inner, hash, custom) = self.locked_for(body, under);
         let statement = &inner
             .by_hash
             .get(&hash)?
             .iter()
-            .find(|kept| kept.statement.is(body, basis, settings, custom))?
+            .find(|kept| kept.statement.is(body, basis, under, custom))?
             .statement;
         let silent = !statement.is_noted();
         let proven = SchemaEpoch::from_bits(statement.proven.load(Ordering::Relaxed));
@@ -515,10 +566,11 @@ impl StatementTable {
         settings: &Settings,
         effects: impl FnOnce() -> effects::Effects,
     ) -> Arc<Statement> {
-        let (mut inner, hash, custom) = self.locked_for(body, settings);
-        match inner.find(hash, body, basis, settings, custom) {
+        let under = Under::same(settings);
+        let (mut inner, hash, custom) = self.locked_for(body, under);
+        match inner.find(hash, body, basis, under, custom) {
             Some(statement) => statement,
-            None => self.insert(&mut inner, hash, body, basis, settings, effects()),
+            None => self.insert(&mut inner, hash, body, basis, under, effects()),
         }
     }
 
@@ -530,8 +582,9 @@ impl StatementTable {
         settings: &Settings,
         effects: impl FnOnce() -> effects::Effects,
     ) -> Option<Arc<Statement>> {
-        let (mut inner, hash, custom) = self.locked_for(body, settings);
-        if let Some(statement) = inner.find(hash, body, basis, settings, custom) {
+        let under = Under::same(settings);
+        let (mut inner, hash, custom) = self.locked_for(body, under);
+        if let Some(statement) = inner.find(hash, body, basis, under, custom) {
             return Some(statement);
         }
         if self.memory.excess() > 0 && !inner.nothing_to_spare {
@@ -540,13 +593,14 @@ impl StatementTable {
         if self.memory.excess() > 0 {
             return None;
         }
-        Some(self.insert(&mut inner, hash, body, basis, settings, effects()))
+        Some(self.insert(&mut inner, hash, body, basis, under, effects()))
     }
 
     /// One of ours, by itself: no client's Parse finds it, and it means the same under all settings.
     pub(crate) fn apart(&self, body: &[u8]) -> Arc<Statement> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        self.new_statement(&mut inner, body, Basis::UNKNOWN, &Settings::EMPTY, Default::default())
+        let under = Under::same(&Settings::EMPTY);
+        self.new_statement(&mut inner, body, Basis::UNKNOWN, under, Default::default())
     }
 
     /// A statement of a client that comes from another process, until a server connection says what it does:
@@ -557,7 +611,8 @@ impl StatementTable {
         basis: Basis,
         settings: &Settings,
     ) -> Arc<Statement> {
-        let hash = self.hash(body, settings, true);
+        let under = Under::same(settings);
+        let hash = self.hash(body, under, true);
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.clock += 1;
         let used = inner.clock;
@@ -570,7 +625,7 @@ impl StatementTable {
             kept.used = used;
             return kept.statement.clone();
         }
-        let statement = self.new_statement(&mut inner, body, basis, settings, Default::default());
+        let statement = self.new_statement(&mut inner, body, basis, under, Default::default());
         statement.superseded.store(true, Ordering::Relaxed);
         let bytes = statement.bytes();
         let kept = CachedStatement { statement: statement.clone(), used };
@@ -586,10 +641,10 @@ impl StatementTable {
         hash: u64,
         body: &[u8],
         basis: Basis,
-        settings: &Settings,
+        under: Under<'_>,
         effects: effects::Effects,
     ) -> Arc<Statement> {
-        let statement = self.new_statement(inner, body, basis, settings, effects);
+        let statement = self.new_statement(inner, body, basis, under, effects);
         let (used, bytes) = (inner.clock, statement.bytes());
         inner
             .by_hash
@@ -606,7 +661,7 @@ impl StatementTable {
         inner: &mut Inner,
         body: &[u8],
         basis: Basis,
-        settings: &Settings,
+        under: Under<'_>,
         effects: effects::Effects,
     ) -> Arc<Statement> {
         let id = inner.next_id;
@@ -617,7 +672,8 @@ impl StatementTable {
             id,
             name: format!("hw{secret:010x}_{id:x}").into_bytes().into_boxed_slice(),
             body: body.into(),
-            settings: settings.clone(),
+            settings: under.parsed.clone(),
+            run_under: under.run.clone(),
             basis,
             draws_nothing: draws_nothing(text_of(body)),
             is_private: is_private(body, &effects),
@@ -683,13 +739,12 @@ impl Inner {
         hash: u64,
         body: &[u8],
         basis: Basis,
-        settings: &Settings,
+        under: Under<'_>,
         custom: bool,
     ) -> Option<Arc<Statement>> {
         self.clock += 1;
         let bucket = self.by_hash.get_mut(&hash)?;
-        let kept =
-            bucket.iter_mut().find(|kept| kept.statement.is(body, basis, settings, custom))?;
+        let kept = bucket.iter_mut().find(|kept| kept.statement.is(body, basis, under, custom))?;
         kept.used = self.clock;
         Some(kept.statement.clone())
     }
@@ -807,6 +862,38 @@ mod tests {
         assert!(Arc::ptr_eq(&one, &same));
         assert_ne!(one.id, other.id);
         assert_ne!(one.name, other.name);
+    }
+
+    /// What one client's server connection analysed again, under that client's settings, another ran.
+    #[test]
+    fn clients_that_have_set_something_since_share_with_others_that_have_set_the_same() {
+        let table = table(usize::MAX);
+        let body = b"SELECT '01/02/2020'::date\0\0\0";
+        let set = |pairs: &[(&str, &str)]| -> Settings {
+            let pairs = pairs.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+            pairs.collect::<crate::session::settings::SettingsBuilder>().build()
+        };
+        let parsed = set(&[("timezone", "UTC")]);
+        let one = table.intern(body, Basis::UNKNOWN, &parsed, Effects::default);
+        let under = |one: &Arc<Statement>, now: &Settings| table.to_be_run_under(one.clone(), now);
+        assert!(Arc::ptr_eq(&one, &under(&one, &parsed)));
+        // What the server compares itself, and what it does not read, are left to it.
+        for more in [("search_path", "a"), ("role", "r"), ("application_name", "x")] {
+            let now = set(&[("timezone", "UTC"), more]);
+            assert!(Arc::ptr_eq(&one, &under(&one, &now)), "{more:?}");
+        }
+        let dmy = set(&[("datestyle", "DMY"), ("timezone", "UTC")]);
+        let other = under(&one, &dmy);
+        assert_ne!(one.name, other.name);
+        assert_eq!(other.settings, parsed, "it is prepared as it was parsed");
+        let elsewhere = set(&[("datestyle", "DMY"), ("search_path", "b"), ("timezone", "UTC")]);
+        assert!(Arc::ptr_eq(&other, &under(&one, &elsewhere)));
+        // Back, it is the one of all; and no Parse under these settings finds the other.
+        assert!(Arc::ptr_eq(&one, &under(&other, &parsed)));
+        let new = table.intern(body, Basis::UNKNOWN, &dmy, Effects::default);
+        assert_ne!(new.id, other.id);
+        let command = table.intern(b"COMMIT\0\0\0", Basis::UNKNOWN, &parsed, Effects::default);
+        assert!(Arc::ptr_eq(&command, &under(&command, &dmy)), "it is not analysed");
     }
 
     #[test]

@@ -70,6 +70,10 @@ pub fn is_parsed(name: &[u8]) -> bool {
     !logging && !network && !NOT_PARSED.contains(&name)
 }
 
+/// Names whose values the server compares itself before it runs a prepared statement again
+/// (`RevalidateCachedQuery`, plancache.c): search_path, and the role where policies make it matter.
+const COMPARED_BY_THE_SERVER: [&[u8]; 2] = [b"role", b"search_path"];
+
 /// The name that the server has for a setting now, of one in lower case: it takes two old ones as well
 /// (`map_old_guc_names`, guc.c).
 pub fn current_name(name: &[u8]) -> &[u8] {
@@ -297,7 +301,13 @@ impl Settings {
     /// their keys are equal.
     /// `custom`: with custom names.
     pub fn parse_key(&self, custom: bool) -> ParseKey {
-        ParseKey { settings: self.clone(), custom }
+        ParseKey { settings: self.clone(), custom, compared: true }
+    }
+
+    /// What the server reads of them where it analyses a prepared statement again, but for what it
+    /// compares itself: clients may run one statement only if these are equal. `custom`: with custom names.
+    pub fn analysis_key(&self, custom: bool) -> ParseKey {
+        ParseKey { settings: self.clone(), custom, compared: false }
     }
 
     /// The changes that make `self`, which a backend has, into `desired`, in an order in which
@@ -360,11 +370,17 @@ impl fmt::Debug for Settings {
 pub struct ParseKey {
     settings: Settings,
     custom: bool,
+    /// With what the server compares itself.
+    compared: bool,
 }
 
 impl ParseKey {
     fn entries(&self) -> impl Iterator<Item = &Entry> {
-        let parsed = |name| is_parsed(name) && (self.custom || !is_custom(name));
+        let parsed = |name: &[u8]| {
+            is_parsed(name)
+                && (self.custom || !is_custom(name))
+                && (self.compared || !COMPARED_BY_THE_SERVER.contains(&name))
+        };
         self.settings.entries().iter().filter(move |entry| parsed(&entry.name))
     }
 }

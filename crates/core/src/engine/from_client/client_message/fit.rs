@@ -116,8 +116,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                     let Some(body) = self.typed(&statement.body, &named.seen) else {
                         return Ok(None);
                     };
-                    let statement =
+                    let typed =
                         self.backend.statement_of(&body, statement.basis, &statement.settings);
+                    let table = &self.backend.pool.statements;
+                    let statement = table.to_be_run_under(typed, &statement.run_under);
                     self.client.restate(name, &statement);
                     named.statement = statement;
                 }

@@ -278,12 +278,9 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         };
         self.passage.skip(self.header.total());
         let named = ClientStatement {
-            statement,
-            serial: self.serial,
             prepared_in: Some((self.backend.id(), self.backend.requests.pipeline())),
             behind: self.backend.requests.is_behind_setter(),
-            seen: Arc::default(),
-            epoch,
+            ..ClientStatement::new(statement, self.serial, epoch, &self.client.desired)
         };
         self.backend.request_naming(owed, self.client, (parsing.name, named), self.hash_key);
         Ok(())

@@ -46,9 +46,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if name.is_empty() {
             return self.bind_unnamed(portal, name);
         }
-        if self.client.statement(name).is_some_and(|one| one.statement.is_superseded()) {
-            self.client.make_anew(name, self.backend);
-        }
+        self.see_to_settings_of(name);
         if let Some(one) = self.client.statement(name)
             && one.statement.effects.may_name_statements()
         {
@@ -59,6 +57,18 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             Some(named) => self.bind_shared(portal, name, named),
             None => self.bind_unknown(portal, name),
         }
+    }
+
+    /// The client's statement of this name is one that may be run under its settings of now.
+    fn see_to_settings_of(&mut self, name: &[u8]) {
+        let Some(one) = self.client.statement(name) else { return };
+        let fits = one.is_known_to_fit(&self.client.desired);
+        if one.statement.is_superseded() {
+            self.client.make_anew(name, self.backend);
+        } else if fits {
+            return;
+        }
+        self.client.run_under_own(name, self.backend);
     }
 
     /// These effects, and what the statement does if it executes a value of the Bind at hand; `None` if that
@@ -317,8 +327,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                         .request_with(Request::DescribeStatement { statement: 0 }, Some(noting));
                     return Ok(());
                 }
-            } else if let Some(named) = self.client.statement(name) {
-                let named = named.clone();
+            } else if self.client.statement(name).is_some() {
+                self.see_to_settings_of(name);
+                let Some(named) = self.client.statement(name).cloned() else { return Ok(()) };
                 if self.describe_empty(name, &named.statement)? {
                     return Ok(());
                 }
