@@ -172,11 +172,12 @@ class Django(Suite):
     version = "5.2.19"
     database = "postgres"
     takes_seconds = 90
+    parallel = 1
     short = ("backends", "postgres_tests", "queries", "transactions", "migrations", "schema")
     prepare = (("postgres", "create database django"), ("postgres", "create database django2"))
 
     def fetch(self):
-        self.packages = fetching.wheels(self.name, (f"django=={self.version}", "psycopg[binary,pool]==3.3.9", "jinja2==3.1.6", "tblib==3.1.0", "tzdata==2025.2"))
+        self.packages = fetching.wheels("django", (f"django=={self.version}", "psycopg[binary,pool]==3.3.9", "jinja2==3.1.6", "tblib==3.1.0", "tzdata==2025.2"))
         self.tree = fetching.sdist("django", self.version)
 
     def run(self, place, directory, tests, full, how):
@@ -187,10 +188,20 @@ class Django(Suite):
             labels = [] if full and not tests else ["transactions"] if tests else list(self.short)
         # "setUpClass (queries.tests.Class)" is all of the class.
         labels = list(dict.fromkeys(re.sub(r"^\w+ \((.*)\)$", r"\1", label) for label in labels))
-        code = execute([sys.executable, self.tree / "tests/runtests.py", "--settings=record_django", "--parallel=1", "--noinput", *labels],
+        code = execute([sys.executable, self.tree / "tests/runtests.py", "--settings=record_django", f"--parallel={self.parallel}", "--noinput", *labels],
                        self.tree / "tests", environment, directory / "log")
         self.faults = ("did not end",) if code is None else ()
         return outcomes.from_record(record)
+
+
+class DjangoParallel(Django):
+    """As its users run their tests on several processors: databases are made as copies of others, each process has its own,
+    and all are dropped."""
+
+    name = "django-parallel"
+    takes_seconds = 40
+    parallel = 3
+    short = ("aggregation", "basic", "constraints", "get_or_create", "transactions", "transaction_hooks")
 
 
 class Go(Suite):
@@ -340,5 +351,5 @@ class Pgjdbc(Suite):
 
 
 SUITES = {suite.name: suite for suite in (
-    Asyncpg(), Psycopg2(), Psycopg(), SqlAlchemy("psycopg", "psycopg[binary]==3.3.9"), SqlAlchemy("asyncpg", "asyncpg==0.32.0"), Django(), Pgx(), LibPq(), TokioPostgres(),
+    Asyncpg(), Psycopg2(), Psycopg(), SqlAlchemy("psycopg", "psycopg[binary]==3.3.9"), SqlAlchemy("asyncpg", "asyncpg==0.32.0"), Django(), DjangoParallel(), Pgx(), LibPq(), TokioPostgres(),
     Pgjdbc())}
