@@ -336,7 +336,8 @@ impl Ledger {
         let mut take: Vec<u32> =
             (0..self.need.limit).filter(|number| !view.numbers.contains(number)).collect();
         // (Now and then: if all did so at a time, they would be in each other's way.)
-        let exchanged = self.better(&take).filter(|_| short == 0 && most > 0 && draw(EXCHANGED) == 0);
+        let exchanged =
+            self.better(&take).filter(|_| short == 0 && most > 0 && draw(EXCHANGED) == 0);
         if !take.is_empty() {
             let start = draw(count(take.len())) as usize;
             take.rotate_left(start);
