@@ -13,6 +13,8 @@ use std::time::{Duration, SystemTime};
 
 use hawser_core::engine::{ServerAddressId, ToLoop};
 use hawser_core::ids::LoopId;
+use hawser_core::shares::Standing as Sharing;
+use hawser_core::wire::error::{ClientError, SqlState};
 use hawser_sys::listen::{SocketFile, listen_tcp, listen_unix};
 use tokio::net::{TcpListener, UnixListener};
 
@@ -314,12 +316,23 @@ const NOT_READY: Duration = Duration::from_secs(15);
 impl Running {
     /// Not ready: an opening has found no server lately, and no pool has a server connection. (Where no client
     /// comes, for this says so, nothing is opened that would show the server again.)
+    /// Neither is it where limits are shared, there is no lease, and no pool has a server connection: none can be
+    /// opened.
     fn some_server_answers(&self) -> Result<(), String> {
         let pools = self.service.pools.all();
         let connected = |pool: &Pool| {
             let pool = pool.lock();
             pool.idle_count() + pool.lent_count() > 0
         };
+        let sharing = self.service.limits.sharing().map(|(state, _)| state);
+        if let Some(state) =
+            sharing.filter(|state| !state.is_ready() && state.standing != Sharing::Unsure)
+            && self.service.config.load().all_are_limited()
+            && !pools.iter().any(|entry| connected(&entry.pool))
+        {
+            let why = state.failure.unwrap_or_else(|| "it has not answered yet".to_owned());
+            return Err(format!("limits are shared, and this pooler has no place: {why}"));
+        }
         match pools.iter().find_map(|entry| entry.without_server(NOT_READY)) {
             Some(why) if !pools.iter().any(|entry| connected(&entry.pool)) => {
                 Err(format!("no server answers: {why}"))

@@ -204,6 +204,8 @@ fn welcome(
         pid: std::process::id(),
         listening: listening.iter().map(|(purpose, _)| purpose.clone()).collect(),
         pools,
+        clients: service.limits.client_count(),
+        servers: service.limits.server_count(),
     };
     (welcome, held)
 }

@@ -53,11 +53,14 @@ use crate::peers::own_process_ids;
 use crate::pools::{PoolEntry, Wanted};
 use crate::process::{account_to_become, place};
 use crate::service::{Phase, Service};
+use crate::shares;
 use crate::socket::Conn;
 use crate::socket::stream::{Family, Link, Stream};
 
 /// How long the predecessor has to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
+/// How long etcd has to give a lease and an answer, where limits are shared.
+const LEASE_WAIT: Duration = Duration::from_secs(10);
 /// How long the servers of pools that will be needed have to say what they say at connect.
 const POOLS_WAIT: Duration = Duration::from_secs(5);
 
@@ -87,6 +90,8 @@ pub enum NotTakenOver {
         /// The socket.
         path: PathBuf,
     },
+    /// Limits are shared, and this process has no lease: it could not open a server connection. Why not.
+    NoLease(String),
     /// The conversation broke.
     Broken(io::Error),
 }
@@ -122,6 +127,11 @@ impl fmt::Display for NotTakenOver {
                  it is another service",
                 path.display()
             ),
+            Self::NoLease(why) => write!(
+                f,
+                "limits are shared by etcd, which has given this process no lease ({why}): it could open no \
+                 server connection. The running Hawser goes on; start this again when etcd answers"
+            ),
             Self::Broken(error) => {
                 write!(f, "the running Hawser broke off: {error}. Its log says why")
             }
@@ -147,6 +157,8 @@ pub struct Found {
     pub pid: u32,
     /// Its version.
     pub version: String,
+    clients: usize,
+    servers: usize,
     pools: Vec<Pool>,
     /// `None`: it cannot be watched, and is taken to live.
     process: Option<Arc<OtherProcess>>,
@@ -212,7 +224,7 @@ async fn ask(
     let answer = tokio::time::timeout(ANSWER_WAIT, answer).await;
     let answer = answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     match answer.map_err(NotTakenOver::Broken)? {
-        (Message::Welcome { version, pid, listening, pools }, fds) => {
+        (Message::Welcome { version, pid, listening, pools, clients, servers }, fds) => {
             if listening.len() != fds.len() {
                 let missing = "descriptors were lost: raise the limit of open files (ulimit -n)";
                 return Err(NotTakenOver::Broken(io::Error::other(missing)));
@@ -228,7 +240,10 @@ async fn ask(
                 tracing::warn!(pid, %error, "the predecessor's process cannot be watched");
             });
             let process = process.ok().map(Arc::new);
-            Ok((Found { reader, writer, pid, version, pools, process }, inherited))
+            Ok((
+                Found { reader, writer, pid, version, clients, servers, pools, process },
+                inherited,
+            ))
         }
         (Message::Refused { reason }, _) => Err(NotTakenOver::Refused(reason)),
         _ => Err(NotTakenOver::Broken(io::ErrorKind::InvalidData.into())),
@@ -299,12 +314,21 @@ impl Found {
     /// # Errors
     /// The predecessor does not give its place.
     pub async fn ready(self, service: &Arc<Service>) -> Result<Taking, NotTakenOver> {
-        let Self { reader, writer, pid, version, pools, process } = self;
-        let (sender, cancels) = mpsc::unbounded_channel();
+        let Self { reader, writer, pid, version, clients, servers, pools, process } = self;
+        if let Err(why) = shares::first_look(service, LEASE_WAIT).await {
+            if servers > 0 || pools.iter().any(|pool| pool.held > 0) {
+                return Err(NotTakenOver::NoLease(why));
+            }
+            tracing::warn!(
+                why,
+                "takes the place of a process that has no server connection either"
+            );
+        }
+        let (sender, asks) = mpsc::unbounded_channel();
         let predecessor = Predecessor {
             pid,
             version,
-            clients: AtomicUsize::new(0),
+            clients: AtomicUsize::new(clients),
             next: AtomicU64::new(1),
             cancels: sender,
             asked: Mutex::default(),

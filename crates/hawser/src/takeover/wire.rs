@@ -66,6 +66,12 @@ pub enum Message {
         /// The pools whose clients will come, as far as they are known.
         #[serde(default)]
         pools: Vec<Pool>,
+        /// Its clients.
+        #[serde(default)]
+        clients: usize,
+        /// Its server connections.
+        #[serde(default)]
+        servers: usize,
     },
     /// It may not.
     Refused {
