@@ -31,6 +31,8 @@ use crate::link::report::Report;
 use crate::loops::{Loops, Pool};
 use crate::mptcp::usage::MptcpUsage;
 use crate::resolve::HostRow;
+use crate::service::LastReload;
+use crate::spans::Spans;
 use crate::takeover::PredecessorStatus;
 
 /// A future of a trait's method.
@@ -184,6 +186,11 @@ pub trait Pooler: Send + Sync {
     /// What the links of this process do.
     fn links(&self) -> Vec<Arc<Report>> {
         Vec::new()
+    }
+
+    /// What has come of the last reload, or of the start.
+    fn last_reload(&self) -> LastReload {
+        LastReload::default()
     }
 
     /// When the process began to serve.

@@ -41,7 +41,7 @@ use crate::pools::upkeep;
 use crate::process::{account_to_become, place};
 use crate::reactor::host::IoHost;
 use crate::resolve::HostRow;
-use crate::service::{Phase, Service};
+use crate::service::{LastReload, Phase, Service};
 use crate::takeover::listeners::{self, Purpose, SocketPath, while_serving};
 use crate::takeover::{self, PredecessorStatus, Standing};
 use crate::{extension, logging, status};
@@ -371,6 +371,10 @@ impl Pooler for Running {
         })
     }
 
+    fn last_reload(&self) -> LastReload {
+        LastReload::clone(&self.service.last_reload.load())
+    }
+
     fn cancels_to_peer(&self, id: u8) -> u32 {
         self.service.cancels.to_peers.in_flight(id)
     }
@@ -488,6 +492,12 @@ impl Pooler for Running {
         all.extend(self.service.dialler.unencrypted.fallbacks(&config));
         let sharing = self.service.limits.sharing();
         all.extend(sharing.and_then(|(state, _)| crate::shares::fallback(&state)));
+        if let Some(reason) = self.last_reload().refused {
+            let reason = reason.replace('\n', "; ");
+            all.push(format!(
+                "the last reload was refused, the old configuration is in force: {reason}"
+            ));
+        }
         let io = config.start.process.io;
         if let (Io::IoUring, IoHost::NoIoUring(reason)) = (io, self.service.loops.host()) {
             all.push(format!("event loops wait with epoll: {reason}"));

@@ -532,7 +532,19 @@ fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
             Some(&Unit::Seconds),
             MetricType::Gauge,
         )?
-        .encode_gauge(&started)
+        .encode_gauge(&started)?;
+    let reload = pooler.last_reload();
+    let help = "1 where the last reload, or the start, has put the configuration in force, 0 where it was refused";
+    gauges(encoder, "last_reload_success", help, [([], u64::from(reload.refused.is_none()))])?;
+    let at = reload.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let help = "When the last reload, or the start, was, since the Unix epoch";
+    let seconds = Some(&Unit::Seconds);
+    encoder
+        .encode_descriptor("last_reload_time", help, seconds, MetricType::Gauge)?
+        .encode_gauge(&at)?;
+    let clients = pooler.predecessor().map_or(0, |predecessor| predecessor.clients as u64);
+    let help = "Clients that the process still has whose place this one has taken";
+    gauges(encoder, "predecessor_clients", help, [([], clients)])
 }
 
 /// Of the pooler's own connections; nothing where they are not opened to be MPTCP.
