@@ -41,6 +41,7 @@ use crate::takeover::listeners::SocketPath;
 use crate::takeover::taking::{self, Found, NotTakenOver};
 use crate::takeover::{self, Standing, Succession};
 use crate::threads::Runtimes;
+use watch::Watch;
 
 /// Set where `pgbouncer -d` waits until this process serves.
 pub const BACKGROUND_VARIABLE: &str = "HAWSER_IN_BACKGROUND";
@@ -150,6 +151,8 @@ pub fn serve_as(
         tracing::warn!("{warning}");
     }
     let start = &config.start.process;
+    // Before any of the files is read.
+    let watch = start.watch_files.then(|| Watch::begin(&config));
     let core_dumps = start.core_dumps;
     // Before files with secrets are read.
     process::set_dumpable(core_dumps);
@@ -224,7 +227,7 @@ pub fn serve_as(
         own.take_place_of(found, &service, &runtimes, path.as_deref())?;
     }
     let Own { listeners, pidfile, .. } = own;
-    runtimes.control.block_on(run(service, listeners, logged, signals));
+    runtimes.control.block_on(run(service, listeners, logged, signals, watch));
     drop(pidfile);
     manager.end();
     links.end();
@@ -350,6 +353,7 @@ async fn run(
     listeners: Vec<listen::Listener>,
     logged: Arc<Logged>,
     signals: Signals,
+    watch: Option<Watch>,
 ) {
     derive_ahead(&service);
     for listener in listeners {
@@ -365,8 +369,8 @@ async fn run(
         tokio::spawn(tell_status(service.clone()));
     }
 
-    if service.config.load().start.process.watch_files {
-        tokio::spawn(watch::run(service.clone(), logged.clone()));
+    if let Some(watch) = watch {
+        tokio::spawn(watch::run(service.clone(), logged.clone(), watch));
     }
     let reloading = service.clone();
     tokio::spawn(each(signals.reload, move || {
