@@ -520,6 +520,9 @@ async fn reload(service: &Arc<Service>, logged: &Logged) {
             crate::logging::set_level(log.level);
             logged.disconnections.store(log.log_disconnections, Ordering::Relaxed);
             derive_ahead(service);
+            if let Err(error) = service.succession.pass_on(takeover::order::Order::Reload).await {
+                tracing::warn!(error, "the clients of the predecessor have the old configuration");
+            }
         }
         Ok(Err(error)) => {
             tracing::error!("reload refused, the old configuration stays in force:\n{error}");

@@ -20,9 +20,9 @@ use tokio::net::{TcpListener, UnixListener};
 
 use super::Console;
 use super::command::Command;
-use super::execute::execute;
+use super::execute::{execute, execute_here};
 use super::operators::Operator;
-use super::pooler::{Answer, Forgotten, Gates, PoolEntry, Pooler, Shutdown, Tally};
+use super::pooler::{Answer, By, Forgotten, Gates, PoolEntry, Pooler, Shutdown, Tally};
 use super::session::{self, Role};
 use crate::bypass::usage::BypassUsage;
 use crate::cc::usage::CongestionUsage;
@@ -43,6 +43,7 @@ use crate::reactor::host::IoHost;
 use crate::resolve::HostRow;
 use crate::service::{LastReload, Phase, Service};
 use crate::takeover::listeners::{self, Purpose, SocketPath, while_serving};
+use crate::takeover::order::Order;
 use crate::takeover::{self, PredecessorStatus, Standing};
 use crate::{extension, logging, status};
 
@@ -214,6 +215,25 @@ impl AdminConsole for Administration {
                 tracing::warn!(?command, error = error.message, "the signal's command failed");
             }
         });
+    }
+
+    fn obey(&self, service: &Arc<Service>, order: Order) -> Answer<'static, Result<(), String>> {
+        let pooler: Arc<dyn Pooler> = self.pooler(service);
+        Box::pin(async move {
+            let Some(command) = order.into_command() else {
+                return Err("its version does not know the command".to_owned());
+            };
+            match execute_here(pooler.as_ref(), &command, By::Successor).await {
+                Ok(_) => Ok(()),
+                // What there is not here, and what is not paused here, is in order.
+                Err(error) if error.code == SqlState::INVALID_CATALOG_NAME => Ok(()),
+                Err(_) if matches!(command, Command::Resume(_)) => Ok(()),
+                Err(ClientError { message, detail: Some(detail), .. }) => {
+                    Err(format!("{message}: {detail}"))
+                }
+                Err(error) => Err(error.message),
+            }
+        })
     }
 
     fn serve(&self, service: Arc<Service>, client: AdminClient) -> Answer<'static, ()> {
@@ -527,6 +547,17 @@ impl Pooler for Running {
 
     fn predecessor(&self) -> Option<PredecessorStatus> {
         Some(self.service.succession.predecessor()?.status())
+    }
+
+    fn pass_on(&self, command: &Command) -> Answer<'_, Result<(), ClientError>> {
+        let order = Order::of(command);
+        Box::pin(async move {
+            let Some(order) = order else { return Ok(()) };
+            self.service.succession.pass_on(order).await.map_err(|reason| {
+                ClientError::error(SqlState::CANNOT_CONNECT_NOW, reason)
+                    .hint("hawser status shows that process; ending it ends its clients.")
+            })
+        })
     }
 
     fn ready(&self) -> Result<(), String> {

@@ -487,6 +487,14 @@ impl Giving {
                     let _ = writer.send(&Message::Cancelled { number }, &[]).await;
                 });
             }
+            Message::Command { number, order } => {
+                let (service, writer) = (self.service.clone(), self.writer.clone());
+                tokio::spawn(async move {
+                    let obeyed = service.admin.obey(&service, order).await;
+                    let _ =
+                        writer.send(&Message::Obeyed { number, error: obeyed.err() }, &[]).await;
+                });
+            }
             Message::Ending => {
                 tracing::info!("the successor has been told to end: so does this process");
                 self.end();
