@@ -49,6 +49,8 @@ pub const BACKGROUND_VARIABLE: &str = "HAWSER_IN_BACKGROUND";
 const DRAIN_POLL: Duration = Duration::from_millis(20);
 /// How often the service manager is told what the process does, if that has changed.
 const STATUS_PERIOD: Duration = Duration::from_secs(2);
+/// How long the end of the process waits for the collector of `otlp_endpoint`.
+const LAST_SPANS: Duration = Duration::from_secs(1);
 /// How long event loops have to say goodbye once the time of grace is over.
 const GOODBYE: Duration = Duration::from_millis(200);
 
@@ -179,7 +181,7 @@ pub fn serve_as(
         })?,
         None => Spans::default(),
     };
-    let logged = Arc::new(Logged { disconnections, errors: errors.clone(), spans });
+    let logged = Arc::new(Logged { disconnections, errors: errors.clone(), spans: spans.clone() });
     let hash_key = random_u64();
     let own = peers::own_process_ids(start.peer_id, (random_u64() >> 32) as u32);
     let reactors =
@@ -217,6 +219,7 @@ pub fn serve_as(
     began.map_err(ServeError::Bypass)?;
     process::become_user(user.as_deref()).map_err(ServeError::Process)?;
     process::set_dumpable(core_dumps);
+    let _ = service.tally.spans.set(spans.clone()); // (it is new)
     let ending = service.clone();
     spawn_upkeep(&service, orders);
     if let Some(etcd) = &etcd {
@@ -232,6 +235,7 @@ pub fn serve_as(
     manager.end();
     links.end();
     drop(reactors);
+    runtimes.control.block_on(spans.end(LAST_SPANS));
     if let Some(etcd) = &etcd {
         runtimes.control.block_on(shares::give_back(&ending, etcd));
     }

@@ -10,7 +10,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use hawser_core::engine::ServerAddressId;
@@ -515,6 +515,8 @@ pub struct Tally {
     pub accept_failures: Count,
     /// Errors that Hawser itself has sent to clients.
     pub errors: Arc<ErrorCounts>,
+    /// Slow transactions for a collector, of which some may be lost.
+    pub spans: OnceLock<Spans>,
 }
 
 impl Tally {

@@ -801,8 +801,8 @@ settings! {
         syslog_facility: SyslogFacility = "daemon", example "\"local0\"", pgbouncer "syslog_facility";
         /// Send the transactions of `log_min_duration` to an OpenTelemetry collector as well, as traces by OTLP
         /// over HTTP: each with its database, user, client, and the wait for a server connection as a
-        /// span of its own. Nothing waits for the collector; what it does not take is lost, and the log
-        /// says so.
+        /// span of its own. The URL has http:// and a path. Nothing waits for the collector; what it does
+        /// not take is lost, the log says so, and `hawser_spans_lost_total` counts it.
         otlp_endpoint: Option<String> = "not set", example "\"http://127.0.0.1:4318/v1/traces\"";
     }
 

@@ -25,6 +25,7 @@ use crate::dial::server_row::{ServerRole, ServerRow, ServerState};
 use crate::limits::shared::SharedLimit;
 use crate::loops::Pool;
 use crate::mptcp::keeper::Standing;
+use crate::spans::Spans;
 
 const MICROSECONDS: f64 = 1e6;
 const CLASSES: usize = HISTOGRAM_BOUNDS_US.len() + 1;
@@ -403,6 +404,10 @@ fn histograms(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::Re
 
 fn tallies(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Result {
     let tally = pooler.tally();
+    if let Some(lost) = tally.spans.get().and_then(Spans::lost) {
+        let help = "Slow transactions that the collector of otlp_endpoint has not taken";
+        counts(encoder, "spans_lost", help, None, [([], lost)])?;
+    }
     for (name, help, count) in [
         ("connections", "Connections of clients accepted", &tally.connections),
         (
