@@ -226,7 +226,7 @@ def test_a_user_that_only_reads_has_the_standby(env):
 @pooler_only
 @limit(90)
 def test_how_servers_stand_is_shown_with_the_reason(env):
-    """SHOW HOSTS, the metrics and `hawser status`: up, left, down, unknown."""
+    """SHOW HOSTS, the metrics and `hawser status`: up, spare, left, down, unknown."""
     def shown(target):
         rows = target.pooler.show("hosts")
         equal({row["database"] for row in rows}, {"*"})
@@ -241,8 +241,14 @@ def test_how_servers_stand_is_shown_with_the_reason(env):
             until(lambda: shown(target)[replica]["role"] == "standby", "it has been looked at")
             rows = shown(target)
             equal((rows[replica]["state"], rows[replica]["reason"], rows[primary]["role"]), ("up", None, "primary"))
-            equal(rows[primary]["state"], "left")
+            equal(rows[primary]["state"], "spare")
             assert "prefer-standby" in rows[primary]["reason"], rows
+            metrics = target.pooler.http("/metrics")[1]
+            for line in (f'hawser_server_up{{database="*",server="{primary}"}} 1', f'hawser_server_fit{{database="*",server="{primary}"}} 0',
+                         f'hawser_server_fit{{database="*",server="{replica}"}} 1',
+                         f'hawser_server_role{{database="*",server="{primary}",role="primary"}} 1',
+                         f'hawser_server_role{{database="*",server="{replica}",role="standby"}} 1'):
+                assert line in metrics, (line, metrics)
             with second.superuser("postgres") as admin, env.server("postgres") as writer:
                 admin.execute("select pg_wal_replay_pause()")
                 writer.execute("create table lag_of_a_standby ()")
@@ -264,6 +270,42 @@ def test_how_servers_stand_is_shown_with_the_reason(env):
             assert f"server       {replica} of * is down: " in status.stdout, (status.stdout, status.stderr)
             page = target.pooler.http("/")[1]
             assert f"{replica} of * is down: " in page, page
+
+
+@pooler_only
+@limit(60)
+def test_the_standby_of_a_pair_is_up_and_one_that_a_user_wants_is_fit(env):
+    """The alert on servers that are down was there for ever on a pair of which nothing was wrong."""
+    with standby(env) as second:
+        servers, replica = [env.cluster.address, second.address], f"{second.socket_dir}/.s.PGSQL.{second.port}"
+        for append, state, fit in (("", "spare", 0), ('\n[[user]]\nname = "app2"\ntarget_session_attrs = "standby"\n', "up", 1)):
+            with env.pooler_with(append=append, servers=servers, target_session_attrs="primary", **PROBED) as target:
+                equal(role(env.connect(target)), "primary")
+                until(lambda: {row["server"]: row for row in target.pooler.show("hosts")}[replica]["state"] == state, f"the standby is {state}")
+                metrics = target.pooler.http("/metrics")[1]
+                assert f'hawser_server_up{{database="*",server="{replica}"}} 1' in metrics, metrics
+                assert f'hawser_server_fit{{database="*",server="{replica}"}} {fit}' in metrics, metrics
+
+
+@pooler_only
+@limit(60)
+def test_lag_that_is_not_known_is_not_shown_as_none(env):
+    """A standby that is cut off has replayed all that it has received."""
+    with standby(env) as second:
+        with env.pooler_with(servers=[second.address], target_session_attrs="standby", max_replica_lag="1s", **PROBED) as target:
+            pooler = target.pooler
+            equal(role(env.connect(target)), "standby")
+            until(lambda: pooler.show("hosts")[0]["role"] == "standby", "it has been looked at")
+            until(lambda: "how far standbys are behind is not known" in pooler.text(), "it is said")
+            equal(pooler.show("hosts")[0]["lag_ms"], None)
+            assert "hawser_server_lag_seconds{" not in pooler.http("/metrics")[1]
+            checked = subprocess.run([binary(), "check", "-c", str(pooler.config)], capture_output=True, text=True, timeout=20)
+            assert "max_replica_lag: with one server there is no primary to compare it with" in checked.stdout + checked.stderr, checked
+        with env.pooler_with(servers=[second.address, env.cluster.address], target_session_attrs="standby", max_replica_lag="1s", **PROBED) as target:
+            equal(role(env.connect(target)), "standby")
+            until(lambda: "hawser_server_lag_seconds{" in target.pooler.http("/metrics")[1], "it is measured")
+            time.sleep(1)
+            assert "is not known" not in target.pooler.text(), target.pooler.text()
 
 
 @pooler_only

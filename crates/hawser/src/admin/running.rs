@@ -26,7 +26,7 @@ use super::pooler::{Answer, By, Forgotten, Gates, PoolEntry, Pooler, Shutdown, T
 use super::session::{self, Role};
 use crate::bypass::usage::BypassUsage;
 use crate::cc::usage::CongestionUsage;
-use crate::config::{Config, DatabaseConfig, Io, OptionalAddress};
+use crate::config::{Config, DatabaseConfig, Io, OptionalAddress, UserConfig};
 use crate::dial::Place;
 use crate::dial::server_row::ServerRow;
 use crate::dial::standing::Wants;
@@ -462,11 +462,19 @@ impl Pooler for Running {
     fn servers(&self) -> Vec<ServerRow> {
         let config = self.service.config.load();
         let rows = |database: &DatabaseConfig| {
-            let wants = Wants {
+            let of = |user: Option<&UserConfig>| Wants {
                 servers: &database.servers,
-                session_attrs: database.target_session_attrs,
-                max_replica_lag: database.max_replica_lag.get(),
+                session_attrs: user
+                    .and_then(|user| user.target_session_attrs)
+                    .unwrap_or(database.target_session_attrs),
+                max_replica_lag: user
+                    .and_then(|user| user.max_replica_lag)
+                    .unwrap_or(database.max_replica_lag)
+                    .get(),
             };
+            let users = config.users().iter().filter(|user| user.has_own_servers());
+            let wants: Vec<_> =
+                std::iter::once(of(None)).chain(users.map(|u| of(Some(u)))).collect();
             self.service.dialler.server_rows(&database.name, &wants)
         };
         config.databases().iter().flat_map(rows).collect()
