@@ -424,6 +424,18 @@ impl Config {
         &self.reload.databases
     }
 
+    /// Whether every server connection counts under a limit on server connections (pool_size aside).
+    #[must_use]
+    pub fn all_are_limited(&self) -> bool {
+        let limits = &self.reload.limits;
+        let is_set = |limit: Limit| limit.get().is_some();
+        is_set(limits.max_server_connections)
+            || is_set(limits.max_server_connections_per_server)
+            || self.databases().iter().all(|database| is_set(database.max_db_connections))
+            || is_set(limits.max_user_connections)
+                && self.users().iter().all(|user| is_set(user.max_user_connections))
+    }
+
     /// Every `[[user]]`, in the order of the file.
     #[must_use]
     pub fn users(&self) -> &[UserConfig] {

@@ -232,7 +232,7 @@ impl Pooler for Fake {
     fn servers(&self) -> Vec<ServerRow> {
         let (database, server) = ("app".to_owned(), "db1:5432".to_owned());
         let state = ServerState::Left { reason: "it <lags>".to_owned() };
-        let role = Some(ServerRole::Standby { lag: Duration::from_millis(1_500) });
+        let role = Some(ServerRole::Standby { lag: Some(Duration::from_millis(1_500)) });
         vec![ServerRow { database, server, state, role }]
     }
     fn limits(&self) -> &Arc<Limits> {

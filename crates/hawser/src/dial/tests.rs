@@ -322,7 +322,12 @@ async fn what_waiting_does_not_mend_ends_the_search() {
 }
 
 fn look(standing: Standing, silent: bool) -> Look {
-    Look { standing, lag: Duration::ZERO, silent, answered: hawser_core::time::Time::ZERO }
+    Look {
+        standing,
+        lag: standing::Lag::Measured(Duration::ZERO),
+        silent,
+        answered: hawser_core::time::Time::ZERO,
+    }
 }
 
 #[tokio::test]
@@ -380,7 +385,7 @@ async fn a_server_that_refuses_for_good_is_there() {
             DialError::Resolve { host: "db".to_owned(), source: io::ErrorKind::Other.into() };
         dialler.note_failed(&server, &target, &lost);
         dial(&dialler, &target, &login(&Secret::None)).await.unwrap_err();
-        assert_eq!(dialler.server_rows("app", &target.wants())[0].state.name(), state, "{code}");
+        assert_eq!(dialler.server_rows("app", &[target.wants()])[0].state.name(), state, "{code}");
     }
 }
 
