@@ -63,6 +63,10 @@ impl<S: Socket> Relay<'_, S> {
             self.rolled_back_ahead();
             return Ok(Fate::Skip);
         }
+        // An error takes settings back, and no prepared statement; of a client that has left it is not known.
+        let ended = self.backend.requests.answered_pipeline().saturating_sub(1);
+        let takes_back = reverted || self.client.as_ref().is_none_or(|client| client.failed);
+        self.backend.prepared.statements.pipeline_ended(ended, takes_back);
         self.close_books(owed, now, relayed);
         let Some(client) = self.client.as_deref_mut() else { return Ok(Fate::Skip) };
         let own = owed != Request::InjectedSync;
