@@ -733,14 +733,13 @@ impl<S: Socket> Engine<S> {
                 let slot = *slot;
                 if let Some(client) = self.clients.get_mut(slot)
                     && let Some(backend) = &mut client.backend
+                    && backend.lending.cancel_done()
                 {
-                    if backend.lending.cancel_done() {
-                        let held = client.held;
-                        self.settle_channels_after_cancel(host, slot, now);
-                        self.ask_behind_cancel(host, slot, now);
-                        if held {
-                            self.resume_later(slot);
-                        }
+                    let held = client.held;
+                    self.settle_channels_after_cancel(host, slot, now);
+                    self.ask_behind_cancel(host, slot, now);
+                    if held {
+                        self.resume_later(slot);
                     }
                 }
             }

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use super::about::PoolMode;
 use super::backend::Backend;
 use super::client::Client;
+use super::ended::Ended;
 use super::from_client::passage::Passage;
 use super::from_server::Relay;
 use super::halt::Halt;
@@ -152,23 +153,6 @@ impl<'a> Pipeline<'a> {
             Runs::Named { .. } => None,
             Runs::Unnamed { text, .. } | Runs::Query { text } => Some(text),
         }
-    }
-}
-
-/// Queries or pipelines of a client that have ended.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Ended {
-    pub(super) queries: u64,
-    /// Transactions that have ended with them.
-    pub(super) transactions: u64,
-}
-
-impl Ended {
-    /// One more, with its transaction or within one.
-    #[inline]
-    pub(super) fn note(&mut self, with_transaction: bool) {
-        self.queries += 1;
-        self.transactions += u64::from(with_transaction);
     }
 }
 

@@ -160,7 +160,8 @@ fn of_a_reset_in_a_block_of_code_the_client_is_told_nothing_where_its_start_valu
         [answers("C"), report(state), parameter("TimeZone", zone), answers("I")].concat()
     };
     world.send(&server, &[set("1 set=TimeZone:Asia/Tokyo", "Asia/Tokyo"), answers("CI")].concat());
-    (client.received(), server.received());
+    client.received();
+    server.received();
     for reset in ["reset timezone", "execute 'reset timezone'"] {
         world.send(&client, &query(&format!("do $$ begin {reset}; end $$")));
         world.send(&server, &set("1", "UTC"));
