@@ -343,6 +343,32 @@ def test_every_client_gets_its_own_lastval_beside_others_from_the_very_first_on(
                 one.join()
 
 
+@limit(180)
+def test_who_asks_again_gets_the_same_again_beside_others(env):
+    with reporting(env, pool_size=2) as target:
+        over = threading.Event()
+
+        def others():
+            with target.connect() as one:
+                while not over.is_set():
+                    one.value("select nextval('exact.numbered_id_seq')")
+
+        crowd = [threading.Thread(target=others) for _ in range(4)]
+        for one in crowd:
+            one.start()
+        try:
+            for n in range(6):
+                with target.connect() as client:
+                    drawn = client.value("insert into exact.numbered (t) values ('x') returning id")
+                    told = [client.attempt(ask).rows for ask in ("select lastval()", "select 1", "select lastval()")]
+                    if n > 0 or not target.pooler:  # the first one teaches the pool
+                        equal(told, [[(drawn,)], [("1",)], [(drawn,)]], f"client {n}")
+        finally:
+            over.set()
+            for one in crowd:
+                one.join()
+
+
 @pooler_only
 @limit(180)
 def test_drawing_from_a_sequence_pins_nobody_for_long(env):

@@ -72,7 +72,7 @@ pub enum Asks {
     Never,
     /// It has asked, and drawn since.
     Before,
-    /// It has not drawn since it has asked; what drew, if that is known.
+    /// It has not drawn since it has asked, or by the text that asked; what drew, if that is known.
     Last(Option<TextClass>),
 }
 

@@ -242,10 +242,10 @@ impl<S: Socket> Backend<S> {
     }
 
     /// Its client, not one of session mode, asks for currval or lastval. Whether the server's report
-    /// sees to the rest. `draws`: it draws as well, for another question.
-    pub(in crate::engine) fn asks_for_sequences(&mut self, draws: bool) -> bool {
+    /// sees to the rest.
+    pub(in crate::engine) fn asks_for_sequences(&mut self) -> bool {
         let Some(exact) = &mut self.known.session_report else { return false };
-        exact.asks = !draws;
+        exact.asks = true;
         true
     }
 

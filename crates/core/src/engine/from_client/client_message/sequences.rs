@@ -70,8 +70,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.client.is_session_mode() || self.client.pins.contains(Part::SequenceValue) {
             return Ok(()); // it is its own
         }
-        let draws = self.text_at_hand().is_some_and(|text| self.backend.draws(text));
-        if self.backend.asks_for_sequences(draws) {
+        if self.backend.asks_for_sequences() {
             return Ok(()); // others' values went before its first message
         }
         if self.backend.known.drawn.is_discarded() {
@@ -241,23 +240,32 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// The same, where clients ask for what they draw.
     fn note_drawing_to_ask(&mut self) {
         let discards = |text: &[u8]| begins_with_any(text.trim_ascii_start(), &[b"discard"]);
+        // (What asks as well as draws is kept for as one that may ask again: it may draw its last.)
         let (last, class) = match self.text_at_hand() {
-            None => (Last::Drew, TextClass::default()), // too long to be looked at, or the server's alone
-            Some(text) if discards(text) => (Last::Asked, TextClass::default()),
-            // (What asks as well asks for what was drawn before.)
-            Some(text) if self.backend.draws(text) => (Last::Drew, TextClass::of(text)),
-            Some(text) if has_question(text) => (Last::Asked, TextClass::default()),
-            Some(_) => return,
+            None => (Last::Drew, Some(TextClass::default())), // too long to be looked at, or the server's alone
+            Some(text) if discards(text) => (Last::Asked, None),
+            Some(text) => {
+                let class = self.backend.draws(text).then(|| TextClass::of(text));
+                match class {
+                    _ if self.asks(text) => (Last::Asked, class),
+                    Some(_) => (Last::Drew, class),
+                    None => return,
+                }
+            }
         };
         let drawn = &mut self.backend.known.drawn;
-        if last == Last::Drew {
+        if let Some(class) = class {
             drawn.note_text(class);
         }
         if self.backend.known.session_report.is_none() {
             drawn.note_last(last);
-        } else if last == Last::Drew {
-            drawn.take_last();
         }
+    }
+
+    /// Whether a text asks, by its words or by functions that it reaches.
+    fn asks(&self, text: &[u8]) -> bool {
+        let functions = || self.backend.effects_of_functions(text);
+        has_question(text) || functions().is_some_and(|effects| effects.reads_sequences)
     }
 }
 
@@ -320,12 +328,14 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// Its transaction has asked, and drawn nothing since.
+    /// Its transaction has asked last.
     fn has_asked(&mut self, backend: &mut Backend<S>) {
-        match self.asks {
-            Asks::Last(text) => backend.pool.asking.note_again(text),
-            _ => self.asks = Asks::Last(backend.known.drawn.known_text()),
+        let mut text = backend.known.drawn.known_text();
+        if let Asks::Last(before) = self.asks {
+            backend.pool.asking.note_again(before);
+            text = text.or(before);
         }
+        self.asks = Asks::Last(text);
         backend.known.drawn.asked();
         self.pins.remove(Part::SequenceValue);
     }
