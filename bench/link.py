@@ -364,8 +364,8 @@ CASES = {
     "query": ("per-flow", case_query, 0, ("plain", "manage", "link"), {"alone": ("p99 of small queries alone, ms", "-"), "beside": ("p99 beside a bulk stream, ms", "alone + 10")}),
     "idle": ("lan", case_idle, 0, ("link", "ssh", "stunnel"), {"idle": (f"KiB for each of {IDLE_COUNT} idle connections, at the end where it is more", "1")}),
     "lan": ("lan", case_lan, 1 << 30, ("plain", "link", "ssh", "stunnel"), {"steady": ("Mbit/s", "more than stunnel"), "processor": ("seconds of a processor for a GB, both ends", "less than stunnel")}),
-    "connect": ("long-fat", programs.case_connect, 0, WAYS, {"first_row": ("connect and first row of psql at 217 ms, s", "by the pool: 0.26")}),
-    "pgbench": ("long-fat", programs.case_pgbench, 0, WAYS, {"all": (f"`pgbench -S -t {programs.TRANSACTIONS}` at 217 ms, s", "by the pool: 4.6")}),
+    "connect": ("long-fat", programs.case_connect, 0, WAYS, {"first_row": ("connect and first row of psql at 217 ms, s", "0.26")}),
+    "pgbench": ("long-fat", programs.case_pgbench, 0, WAYS, {"all": (f"`pgbench -S -t {programs.TRANSACTIONS}` at 217 ms, s", "4.6")}),
     "copy": ("per-flow", programs.case_copy, 0, STREAMS, {"steady": ("COPY, Mbit/s from second 15 on", "71 of 75.3")}),
     "basebackup": ("per-flow", programs.case_basebackup, 0, STREAMS, {"whole": ("pg_basebackup, Mbit/s from its start to its end", "-")}),
     "rsync": ("per-flow", programs.case_rsync, 0, STREAMS, {"whole": (f"rsync of {programs.RSYNC_BYTES >> 20} MiB, Mbit/s from its start to its end", "-")}),
@@ -378,7 +378,8 @@ def shown(values):
     values = [value for value in values if value is not None]
     if not values:
         return "never"
-    return f"{statistics.median(values):.1f} ({', '.join(f'{value:.1f}' for value in sorted(values))})"
+    digits = 2 if max(values) < 10 else 1
+    return f"{statistics.median(values):.{digits}f} ({', '.join(f'{value:.{digits}f}' for value in sorted(values))})"
 
 
 @functools.cache
@@ -407,16 +408,17 @@ def measure(case, way, runs, seconds):
     return results
 
 
-def table(found, absent, runs, load):
-    lines = ["# The link, measured", "", f"`bench/link.py` printed this: medians of {runs} runs, each with a network of its own, and in brackets every run. "
+def table(found, absent, runs, load, note=""):
+    lines = ["# The link, measured", "", f"`bench/link.py` printed this: medians of {runs} {'run' if runs == 1 else 'runs'}, each with a network of its own, and in brackets every run. "
              "Figures are the receiver's; rates are of what the program gets. Both ends, the network and all programs share one machine, whose load average was "
-             f"{load[0]:.0f} when it began and {os.getloadavg()[0]:.0f} when it ended.", "", "| | way | measured | wanted of the link |", "|---|---|---|---|"]
+             f"{load[0]:.0f} when it began and {os.getloadavg()[0]:.0f} when it ended. {note}".rstrip(), "", "| | way | measured | wanted of the link |", "|---|---|---|---|"]
     for case, (_, _, _, ways, figures) in CASES.items():
+        measured_by = "pool" if "pool" in ways else "link"
         for figure, (words, wanted) in figures.items():
             for way in ways:
                 if (case, way) in found:
                     values = [one.get(figure) for one in found[case, way]]
-                    lines.append(f"| `{case}`: {words} | {way} | {shown(values)} | {wanted if way == 'link' else ''} |")
+                    lines.append(f"| `{case}`: {words} | {way} | {shown(values)} | {wanted if way == measured_by else ''} |")
     if absent:
         lines += ["", "Not measured:", ""] + [f"* {case}, {way}: {why}" for (case, way), why in absent.items()]
     return "\n".join(lines) + "\n"
@@ -428,6 +430,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--only", default=",".join(CASES))
     parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--note", default="", help="a sentence for the page: what is unusual about this run")
     parser.add_argument("--page", type=pathlib.Path, help="write the table there")
     parser.add_argument("--json", type=pathlib.Path, help="write every run there")
     arguments = parser.parse_args()
@@ -440,8 +443,8 @@ def main():
                 absent[case, way] = str(reason)
                 print(f"NOT MEASURED: {case}, {way}: {reason}", file=sys.stderr, flush=True)
             if arguments.page:  # what there is so far, for it takes hours
-                arguments.page.write_text(table(found, absent, arguments.runs, load))
-    page = table(found, absent, arguments.runs, load)
+                arguments.page.write_text(table(found, absent, arguments.runs, load, arguments.note))
+    page = table(found, absent, arguments.runs, load, arguments.note)
     print(page)
     if arguments.page:
         arguments.page.write_text(page)
