@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run demo test test-kernel regress bench bench-datagrams lab-kernel bpf-kernel check extension extension-check package docs fmt clean
+.PHONY: help run demo test test-kernel regress bench bench-datagrams bench-link lab-kernel bpf-kernel check extension extension-check package docs fmt clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -32,6 +32,10 @@ bench: ## direct, PgBouncer and Hawser in turns; ARGS are for bench/run.py
 bench-datagrams: ## the table of reliable datagrams, beside the kernel's own RDS; as root; ARGS are for bench/rds.py
 	@scripts/setup.sh emulator && . scripts/env.sh && cargo build --release --locked -p hawser && \
 	{ [ -e .run/bpf-kernel/rds_tcp.ko ] || scripts/bpf_kernel.sh; } && exec python3 bench/rds.py $(ARGS)
+
+bench-link: ## the table of the link, beside what one would take instead; as root, for hours; ARGS are for bench/link.py
+	@scripts/setup.sh emulator && . scripts/env.sh && cargo build --release --locked -p hawser && \
+	exec python3 bench/link.py --page docs/benchmarks/link.md $(ARGS)
 
 lab-kernel: ## the kernel of `hawser lab --kernel`: all congestion control algorithms, in virtual time
 	@scripts/lab_kernel.sh

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The link beside what a user would take instead: the table, in the laboratory, at the receiver, in real time.
 
-    bench/link.py [--runs 5] [--only per-flow,two-isps,outage,long-fat,query,idle,lan] [--ways plain,manage,link,ssh,stunnel]
+    bench/link.py [--runs 5] [--only per-flow,two-isps,outage,long-fat,query,idle,lan,connect,pgbench,copy,basebackup,rsync,mariadb]
+                  [--ways plain,manage,link,pool,ssh,stunnel]
                   [--seconds 60] [--page docs/benchmarks/link.md] [--json FILE]
 
 Each run has a network of its own, with a seed of its own; the ways take turns. A way is what stands between a program on the
@@ -10,15 +11,18 @@ near host and one on the far host:
     plain     TCP
     manage    kernel MPTCP, both ends under `hawser mptcp manage`
     link      `hawser link dial --paths auto` and `hawser link accept`
+    pool      `hawser serve` on the near host, with a link of its own, for PostgreSQL
     ssh       `ssh -L`, where there is an sshd
     stunnel   TLS by stunnel at both ends, where it is installed
 
+A row needs the programs that it names (rsync, MariaDB) and a way what it is called by; PostgreSQL's are bench/cluster.py's.
 The far program sends without end; what the near one has received is noted each tenth of a second. It needs root. What cannot
 run is said, with the reason.
 """
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -30,9 +34,12 @@ import tempfile
 import time
 
 import cpu
+import link_programs as programs
 from far_server import HAWSER, ended, rate, run
+from link_programs import RSYNC, Database, Files, NotHere
 
-WAYS = ("plain", "manage", "link", "ssh", "stunnel")
+WAYS = ("plain", "manage", "link", "pool", "ssh", "stunnel")
+STREAMS = ("plain", "manage", "link", "ssh", "stunnel")
 STEADY_S = 15.0  # so long a search for paths may take
 LINK, FAR = 7001, 7000
 
@@ -104,10 +111,6 @@ time.sleep(600)
 IDLE_COUNT = 1000
 
 
-class NotHere(Exception):
-    """A way, or a network, that this machine cannot do."""
-
-
 def is_python(pid):
     """Whether it is one of the programs at the ends."""
     with contextlib.suppress(OSError):
@@ -118,9 +121,27 @@ def is_python(pid):
 class Network:
     """A network of the laboratory with a way over it, and the far program."""
 
-    def __init__(self, description, seed, way, directory, limit_bytes=0, lines=1):
+    def __init__(self, description, seed, way, directory, limit_bytes=0, lines=1, database=None, files=None):
         self.name, self.description, self.seed, self.way = f"link-{os.getpid()}-{time.monotonic_ns() % 10**9}", description, seed, way
         self.directory, self.limit_bytes, self.lines, self.started = pathlib.Path(directory), limit_bytes, lines, []
+        self.database, self.files = database, files
+        # Ports of the far host, and where the way has them on the near one.
+        self.forwards = {FAR: LINK}
+        if database:
+            self.forwards[database.port] = LINK + 1
+        if files:
+            self.forwards[RSYNC] = LINK + 2
+
+    def host(self, _):
+        return "10.77.0.2" if self.way in ("plain", "manage") else "127.0.0.1"
+
+    def at(self, port):
+        return port if self.way in ("plain", "manage") else self.forwards[port]
+
+    def beside(self, *command):
+        """A command on the near host, whose connections go the way."""
+        under = [HAWSER, "mptcp", "run", "--"] if self.way == "manage" else []
+        return self.inside("near", *under, *command)
 
     def inside(self, host, *command):
         return [HAWSER, "lab", "run", self.name, "--on", host, "--accept-unfaithful", "--", *map(str, command)]
@@ -154,18 +175,33 @@ class Network:
                 self.start(host, HAWSER, "mptcp", "manage")
             time.sleep(1)
         self.start("far", *under, sys.executable, "-c", SERVER, FAR, self.limit_bytes, wait_for="listens")
-        if self.way in ("link", "ssh", "stunnel"):
+        for one in (self.database, self.files):
+            if one:
+                one.begin(self)
+        if self.way in ("link", "pool", "ssh", "stunnel"):
             getattr(self, self.way)()
 
-    def link(self):
+    def accept(self):
+        """The far end of a link; the public keys of both."""
         keys = {}
         for end in ("near", "far"):
             keys[end] = run(HAWSER, "link", "keygen", self.directory / end).stdout.strip()
-        self.start("far", HAWSER, "link", "accept", "--key", self.directory / "far", "--peer", keys["near"], "--allow", f"127.0.0.1:{FAR}", "--grace", "60s", wait_for="listens")
+        allowed = [word for port in self.forwards for word in ("--allow", f"127.0.0.1:{port}")]
+        self.start("far", HAWSER, "link", "accept", "--key", self.directory / "far", "--peer", keys["near"], *allowed, "--grace", "60s", wait_for="listens")
+        return keys
+
+    def link(self):
+        keys = self.accept()
         far = [word for line in range(self.lines) for word in ("--far", f"10.77.{line}.2")]
+        forwards = [word for port, at in self.forwards.items() for word in ("--listen", f"127.0.0.1:{at}", "--to", f"127.0.0.1:{port}")]
         self.start("near", HAWSER, "link", "dial", *far, "--key", self.directory / "near", "--peer", keys["far"], "--grace", "60s",
-                   "--socket", self.directory / "socket", "--listen", f"127.0.0.1:{LINK}", "--to", f"127.0.0.1:{FAR}", wait_for="listens")
+                   "--socket", self.directory / "socket", *forwards, wait_for="listens")
         time.sleep(2)
+
+    def pool(self):
+        keys = self.accept()
+        table = f'[link.main]\nfar = ["10.77.0.2"]\nkey = "{self.directory}/near"\npeers = ["{keys["far"]}"]\n'
+        programs.pooled(self, table, self.forwards[self.database.port], self.database)
 
     def ssh(self):
         sshd = shutil.which("sshd") or "/usr/sbin/sshd"
@@ -179,7 +215,7 @@ class Network:
         self.start("far", sshd, "-D", "-e", "-f", settings)
         time.sleep(0.5)
         self.start("near", "ssh", "-F", "none", "-N", "-p", 2222, "-i", self.directory / "user", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",
-                   "-L", f"127.0.0.1:{LINK}:127.0.0.1:{FAR}", "root@10.77.0.2")
+                   *(word for port, at in self.forwards.items() for word in ("-L", f"127.0.0.1:{at}:127.0.0.1:{port}")), "root@10.77.0.2")
         time.sleep(3)
 
     def stunnel(self):
@@ -188,18 +224,19 @@ class Network:
             raise NotHere("stunnel is not installed")
         pem = self.directory / "pem"
         run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=far", "-days", "2", "-keyout", pem, "-out", f"{pem}.crt")
-        common = "foreground = yes\npid =\n[s]\n"
-        (self.directory / "far.conf").write_text(f"{common}accept = 6433\nconnect = 127.0.0.1:{FAR}\ncert = {pem}.crt\nkey = {pem}\n")
-        (self.directory / "near.conf").write_text(f"{common}client = yes\naccept = 127.0.0.1:{LINK}\nconnect = 10.77.0.2:6433\nverifyChain = yes\nCAfile = {pem}.crt\n")
+        far, near = ["foreground = yes\npid ="], ["foreground = yes\npid ="]
+        for number, (port, at) in enumerate(self.forwards.items()):
+            far.append(f"[s{number}]\naccept = {6433 + number}\nconnect = 127.0.0.1:{port}\ncert = {pem}.crt\nkey = {pem}")
+            near.append(f"[s{number}]\nclient = yes\naccept = 127.0.0.1:{at}\nconnect = 10.77.0.2:{6433 + number}\nverifyChain = yes\nCAfile = {pem}.crt")
+        (self.directory / "far.conf").write_text("\n".join(far) + "\n")
+        (self.directory / "near.conf").write_text("\n".join(near) + "\n")
         self.start("far", program, self.directory / "far.conf")
         self.start("near", program, self.directory / "near.conf")
         time.sleep(1)
 
     def near(self, script, *arguments, seconds):
         """A script on the near host, over the way: what it prints."""
-        under = [HAWSER, "mptcp", "run", "--"] if self.way == "manage" else []
-        place = ("10.77.0.2", FAR) if self.way in ("plain", "manage") else ("127.0.0.1", LINK)
-        command = self.inside("near", *under, sys.executable, "-c", script, *place, *arguments)
+        command = self.beside(sys.executable, "-c", script, self.host(FAR), self.at(FAR), *arguments)
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/")
         return process, seconds
 
@@ -320,25 +357,44 @@ def case_outage(network, _):
 
 
 CASES = {
-    "per-flow": ("per-flow", case_per_flow, 0, WAYS, {"steady": ("Mbit/s from second 15 on", "71 of 75.3"), "reached": ("seconds until 71", "15")}),
+    "per-flow": ("per-flow", case_per_flow, 0, STREAMS, {"steady": ("Mbit/s from second 15 on", "71 of 75.3"), "reached": ("seconds until 71", "15")}),
     "two-isps": ("two-isps", case_two_isps, 0, ("plain", "manage", "link"), {"steady": ("Mbit/s of both lines", "95 % of 57.5: 54.6"), "stall": ("longest stall, s", "1"), "after": ("Mbit/s once the line is back", "54.6")}),
     "outage": ("outage", case_outage, 0, ("plain", "manage", "link"), {"again": ("seconds until it goes on, after both lines were out for 20 s", "-"), "after": ("Mbit/s then", "-")}),
-    "long-fat": ("long-fat", case_long_fat, 0, WAYS, {"steady": ("Mbit/s from second 15 on", "88 of 90.9")}),
+    "long-fat": ("long-fat", case_long_fat, 0, STREAMS, {"steady": ("Mbit/s from second 15 on", "88 of 90.9")}),
     "query": ("per-flow", case_query, 0, ("plain", "manage", "link"), {"alone": ("p99 of small queries alone, ms", "-"), "beside": ("p99 beside a bulk stream, ms", "alone + 10")}),
     "idle": ("lan", case_idle, 0, ("link", "ssh", "stunnel"), {"idle": (f"KiB for each of {IDLE_COUNT} idle connections, at the end where it is more", "1")}),
     "lan": ("lan", case_lan, 1 << 30, ("plain", "link", "ssh", "stunnel"), {"steady": ("Mbit/s", "more than stunnel"), "processor": ("seconds of a processor for a GB, both ends", "less than stunnel")}),
+    "connect": ("long-fat", programs.case_connect, 0, WAYS, {"first_row": ("connect and first row of psql at 217 ms, s", "0.26")}),
+    "pgbench": ("long-fat", programs.case_pgbench, 0, WAYS, {"all": (f"`pgbench -S -t {programs.TRANSACTIONS}` at 217 ms, s", "4.6")}),
+    "copy": ("per-flow", programs.case_copy, 0, STREAMS, {"steady": ("COPY, Mbit/s from second 15 on", "71 of 75.3")}),
+    "basebackup": ("per-flow", programs.case_basebackup, 0, STREAMS, {"whole": ("pg_basebackup, Mbit/s from its start to its end", "-")}),
+    "rsync": ("per-flow", programs.case_rsync, 0, STREAMS, {"whole": (f"rsync of {programs.RSYNC_BYTES >> 20} MiB, Mbit/s from its start to its end", "-")}),
+    "mariadb": ("per-flow", programs.case_mariadb, 0, ("link",), {"whole": ("a dump of MariaDB, Mbit/s", "-")}),
 }
+NEEDS_DATABASE, NEEDS_FILES = ("connect", "pgbench", "copy", "basebackup"), ("rsync",)
 
 
 def shown(values):
     values = [value for value in values if value is not None]
     if not values:
         return "never"
-    return f"{statistics.median(values):.1f} ({', '.join(f'{value:.1f}' for value in sorted(values))})"
+    digits = 2 if max(values) < 10 else 1
+    return f"{statistics.median(values):.{digits}f} ({', '.join(f'{value:.{digits}f}' for value in sorted(values))})"
+
+
+@functools.cache
+def kept(kind):
+    """The database or the files, made once, and where they lie until the end."""
+    directory = tempfile.TemporaryDirectory()
+    return kind(directory.name), directory
 
 
 def measure(case, way, runs, seconds):
     description, act, limit_bytes, _, _ = CASES[case]
+    if case == "mariadb":
+        act(None, seconds)
+    database = kept(Database)[0] if case in NEEDS_DATABASE else None
+    files = kept(Files)[0] if case in NEEDS_FILES else None
     results = []
     for number in range(runs):
         with tempfile.TemporaryDirectory() as directory:
@@ -346,22 +402,23 @@ def measure(case, way, runs, seconds):
             own = pathlib.Path(directory, "outage.toml")
             own.write_text(OUTAGE)
             lines = 2 if case in ("two-isps", "outage") else 1
-            with Network(own if description == "outage" else description, number + 1, way, directory, limit_bytes, lines) as network:
+            with Network(own if description == "outage" else description, number + 1, way, directory, limit_bytes, lines, database, files) as network:
                 results.append(act(network, seconds))
         print(f"{case}, {way}, run {number + 1}: " + ", ".join(f"{name} {value:.2f}" for name, value in results[-1].items() if isinstance(value, float)), file=sys.stderr, flush=True)
     return results
 
 
-def table(found, absent, runs, load):
-    lines = ["# The link, measured", "", f"`bench/link.py` printed this: medians of {runs} runs, each with a network of its own, and in brackets every run. "
+def table(found, absent, runs, load, note=""):
+    lines = ["# The link, measured", "", f"`bench/link.py` printed this: medians of {runs} {'run' if runs == 1 else 'runs'}, each with a network of its own, and in brackets every run. "
              "Figures are the receiver's; rates are of what the program gets. Both ends, the network and all programs share one machine, whose load average was "
-             f"{load[0]:.0f} when it began and {os.getloadavg()[0]:.0f} when it ended.", "", "| | way | measured | wanted of the link |", "|---|---|---|---|"]
+             f"{load[0]:.0f} when it began and {os.getloadavg()[0]:.0f} when it ended. {note}".rstrip(), "", "| | way | measured | wanted of the link |", "|---|---|---|---|"]
     for case, (_, _, _, ways, figures) in CASES.items():
+        measured_by = "pool" if "pool" in ways else "link"
         for figure, (words, wanted) in figures.items():
             for way in ways:
                 if (case, way) in found:
                     values = [one.get(figure) for one in found[case, way]]
-                    lines.append(f"| `{case}`: {words} | {way} | {shown(values)} | {wanted if way == 'link' else ''} |")
+                    lines.append(f"| `{case}`: {words} | {way} | {shown(values)} | {wanted if way == measured_by else ''} |")
     if absent:
         lines += ["", "Not measured:", ""] + [f"* {case}, {way}: {why}" for (case, way), why in absent.items()]
     return "\n".join(lines) + "\n"
@@ -373,6 +430,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--only", default=",".join(CASES))
     parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--note", default="", help="a sentence for the page: what is unusual about this run")
     parser.add_argument("--page", type=pathlib.Path, help="write the table there")
     parser.add_argument("--json", type=pathlib.Path, help="write every run there")
     arguments = parser.parse_args()
@@ -383,7 +441,10 @@ def main():
                 found[case, way] = measure(case, way, arguments.runs, arguments.seconds)
             except NotHere as reason:
                 absent[case, way] = str(reason)
-    page = table(found, absent, arguments.runs, load)
+                print(f"NOT MEASURED: {case}, {way}: {reason}", file=sys.stderr, flush=True)
+            if arguments.page:  # what there is so far, for it takes hours
+                arguments.page.write_text(table(found, absent, arguments.runs, load, arguments.note))
+    page = table(found, absent, arguments.runs, load, arguments.note)
     print(page)
     if arguments.page:
         arguments.page.write_text(page)

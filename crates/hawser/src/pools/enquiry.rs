@@ -19,7 +19,8 @@
 //! to it: one that was made anew, or may not log in any more.
 //!
 //! # Limits
-//! A change made past Hawser is seen by clients that come [`SETTINGS_PERIOD`] later. Settings in
+//! A change made past Hawser is seen by clients that come [`SETTINGS_PERIOD`] later; over a link, where no login
+//! waits a round trip for the answer, by those that come after that. Settings in
 //! postgresql.conf are re-read by the server's own backends, which report them.
 
 use std::collections::HashMap;
@@ -113,16 +114,18 @@ enum Waiting {
 }
 
 impl Seen {
-    /// Whether it is to be asked by the caller, now, and whether the answer is waited for.
-    fn begin(&self) -> Option<Waiting> {
+    /// Whether it is to be asked by the caller, now, and whether the answer is waited for: over a link only
+    /// where there is a reason to expect a change.
+    fn begin(&self, is_over_link: bool) -> Option<Waiting> {
         let mut asking = locked(&self.asking);
         let due = asking.asked.is_none_or(|asked| asked.elapsed() >= SETTINGS_PERIOD);
         if !due || (asking.unanswered && asking.under_way > 0) {
             return None;
         }
-        asking.asked = Some(Instant::now());
+        let is_routine = asking.asked.replace(Instant::now()).is_some();
         asking.under_way += 1;
-        Some(if asking.unanswered { Waiting::NotAwaited } else { Waiting::Awaited })
+        let waits = !(asking.unanswered || is_over_link && is_routine);
+        Some(if waits { Waiting::Awaited } else { Waiting::NotAwaited })
     }
 
     /// A question has come to its end; `answered`: so has the server's silence.
@@ -473,7 +476,9 @@ pub fn expect_change(service: &Service, pool: PoolId) {
 pub async fn notice_changed_settings(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     // Most logins end here: a fleet that comes back asks once in a period, and nobody waits for
     // another's question.
-    let Some(waiting) = entry.seen.begin() else { return };
+    let is_over_link =
+        entry.route.load().target.servers.iter().any(|server| server.link().is_some());
+    let Some(waiting) = entry.seen.begin(is_over_link) else { return };
     let (asking, asked) = (service.clone(), entry.clone());
     // It goes on when this login waits no more: its answer is the one that ends the silence.
     let question = tokio::spawn(async move { look(&asking, &asked).await });
@@ -523,23 +528,39 @@ mod tests {
     #[test]
     fn an_unanswered_question_is_not_awaited_again_until_one_is_answered() {
         let seen = Seen::default();
-        assert_eq!(seen.begin(), Some(Waiting::Awaited));
-        assert_eq!(seen.begin(), None, "it was asked just now");
+        assert_eq!(seen.begin(false), Some(Waiting::Awaited));
+        assert_eq!(seen.begin(false), None, "it was asked just now");
         let later = |seen: &Seen| locked(&seen.asking).asked = None;
         later(&seen);
-        assert_eq!(seen.begin(), Some(Waiting::Awaited), "a change is expected: asked anew");
+        assert_eq!(seen.begin(false), Some(Waiting::Awaited), "a change is expected: asked anew");
         seen.end(false); // it could not be asked, which took no time
         later(&seen);
-        assert_eq!(seen.begin(), Some(Waiting::Awaited));
+        assert_eq!(seen.begin(false), Some(Waiting::Awaited));
         seen.end(true);
         locked(&seen.asking).unanswered = true;
         later(&seen);
-        assert_eq!(seen.begin(), None, "one is under way still");
+        assert_eq!(seen.begin(false), None, "one is under way still");
         seen.end(false);
-        assert_eq!(seen.begin(), Some(Waiting::NotAwaited));
+        assert_eq!(seen.begin(false), Some(Waiting::NotAwaited));
         seen.end(true);
         later(&seen);
-        assert_eq!(seen.begin(), Some(Waiting::Awaited));
+        assert_eq!(seen.begin(false), Some(Waiting::Awaited));
+    }
+
+    #[test]
+    fn over_a_link_a_login_waits_only_where_a_change_is_expected() {
+        let seen = Seen::default();
+        assert_eq!(seen.begin(true), Some(Waiting::Awaited), "nothing is known yet");
+        seen.end(true);
+        let long_ago = Instant::now().checked_sub(2 * SETTINGS_PERIOD);
+        locked(&seen.asking).asked = long_ago;
+        assert_eq!(seen.begin(true), Some(Waiting::NotAwaited));
+        seen.end(true);
+        locked(&seen.asking).asked = long_ago;
+        assert_eq!(seen.begin(false), Some(Waiting::Awaited));
+        seen.end(true);
+        locked(&seen.asking).asked = None; // a statement has worked that may change them
+        assert_eq!(seen.begin(true), Some(Waiting::Awaited));
     }
 
     fn answer(rows: &[&[Option<&str>]]) -> Answer {
