@@ -172,7 +172,7 @@ mod tests {
         write("more", "local all all trust\n");
         write("names", "a\n");
         let text = format!(
-            "[auth]\nhba_file = \"{}\"\n[[listen]]\naddress = \"127.0.0.1:1\"\n[[database]]\nname = \"*\"\nservers = [\"h\"]\n",
+            "[auth]\nhba_file = \"{}\"\n[listen]\naddress = \"127.0.0.1:1\"\n[[database]]\nname = \"*\"\nservers = [\"h\"]\n",
             directory.join("hba").display()
         );
         let config = Config::from_str(&text, "test.toml").unwrap();
