@@ -199,6 +199,25 @@ fn deallocate_by_the_extended_protocol_is_answered_by_the_server_in_its_turn() {
 }
 
 #[test]
+fn the_pin_of_a_cursor_ends_with_the_close_of_its_portal() {
+    for (held, idle) in [(true, 0), (false, 1)] {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &query("DECLARE h CURSOR WITH HOLD FOR SELECT 1"));
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("CI"));
+        world.send(&server, &told(true));
+        server.received();
+        world.send(&client, &[message(b'C', b"Ph\0"), sync()].concat());
+        assert_eq!(server.kinds(), "CS");
+        world.send(&server, &answers("3I"));
+        assert_eq!(server.kinds(), "Q", "it may have been this one");
+        world.send(&server, &told(held));
+        assert_eq!(world.idle_backends(), idle);
+    }
+}
+
+#[test]
 fn trap_05_discard_all_before_a_later_parse_in_one_pipeline() {
     let mut world = World::new(1);
     let (client, server) = world.client_with("s", "SELECT 1");
