@@ -421,6 +421,12 @@ def test_errors_name_it_as_its_client_does(env):
         for result in (client.exchange(fails, m.SYNC), client.exchange(fails, m.close_statement(f"of {number}"), m.SYNC),
                        client.exchange(m.parse("select 2", f"new of {number}"), m.bind(f"of {number}"), m.execute(), fails, m.SYNC)):
             equal([error["M"] for error in result.errors], [expected])
+        client.exchange(m.parse("select 1", "again"), m.SYNC)
+        equal(client.exchange(fails, m.SYNC).errors[0]["M"], expected, "with two names of one text")
+        equal(client.exchange(m.bind("again", values=["too many"]), m.SYNC).errors[0]["M"],
+              'bind message supplies 1 parameters, but prepared statement "again" requires 0')
+        result = client.exchange(m.parse("deallocate again", "e"), m.bind("e", values=["too many"]), m.SYNC)
+        equal(result.errors[0]["M"], 'bind message supplies 1 parameters, but prepared statement "e" requires 0')
         result = client.exchange(m.parse("discard all", "d"), m.bind("d", values=["too many"]), m.SYNC)
         equal(result.errors[0]["M"], 'bind message supplies 1 parameters, but prepared statement "d" requires 0')
         # A function takes it away, and the client is told of that by its own name.
