@@ -17,7 +17,7 @@ from integration.test_session_extension import library, reporting
 TAKES_SECONDS = 70
 
 SETTINGS = {"pool_size": 1}
-INT4, INT8, FLOAT8, NUMERIC = 23, 20, 701, 1700
+INT4, INT8, TEXT, FLOAT8, NUMERIC = 23, 20, 25, 701, 1700
 TOKYO = {"timezone": "Asia/Tokyo"}
 CHANGED = "0A000"
 
@@ -81,6 +81,11 @@ def warm(env, target, sql, *values, **how):
 
 def has_more_than_one(target):
     return target.pooler is not None and target.pooler.settings.get("pool_size") != 1
+
+
+def has_the_only_connection(target):
+    """Whether a client that keeps its connection keeps all others waiting."""
+    return target.pooler is not None and target.pooler.settings.get("pool_size") == 1
 
 
 def occupy(env, target):
@@ -263,6 +268,87 @@ def test_the_session_that_makes_the_change_before_it_commits(env, target):
     equal(prepare(owner, sql, "b"), ([INT4], []), "it was taken back")
     owner.exchange(m.parse("alter table changing.m alter x type numeric"), m.bind(), m.execute(), m.SYNC)
     equal(prepare(owner, sql, "c"), ([NUMERIC], []), "by the extended protocol")
+
+
+# What only the session that makes it sees
+
+
+@pools
+def test_a_function_that_is_not_committed(env, target):
+    make = "create function changing.f({0}) returns text language sql as $$ select '{0}'::text $$"
+    owner = setup(env, target, make.format("int"))
+    owner.execute("begin")
+    owner.execute(make.format("text"))
+    equal(prepare(owner, "select changing.f($1)", "a"), ([TEXT], [TEXT]))
+    other = env.connect(target)
+    if has_the_only_connection(target):
+        owner.execute("rollback")
+    equal(other.exchange(m.parse("select changing.f($1)", "s"), m.SYNC).sqlstate, None)
+    if not has_the_only_connection(target):
+        owner.execute("rollback")
+    equal(run(other, ["1"]).rows, [("int",)])
+    occupy(env, target)
+    equal(run(other, ["1"]).rows, [("int",)])
+
+
+@pools
+def test_a_table_or_type_that_is_taken_back(env, target):
+    owner = setup(env, target)
+    for make, sql, refusal in (("create table changing.t (x int)", "select * from changing.t", "42P01"),
+                               ("create type changing.e as enum ('a')", "select 'a'::changing.e", "42704")):
+        owner.execute(f"begin; {make}")
+        equal(owner.exchange(m.parse(sql, "a"), m.SYNC).sqlstate, None)
+        other = env.connect(target)
+        parses = lambda: other.exchange(m.parse(sql, "s"), m.SYNC).sqlstate
+        before = refusal if has_the_only_connection(target) else parses()
+        owner.execute("rollback")
+        equal(before, refusal, "not committed")
+        equal(parses(), refusal, "taken back")
+        equal(other.exchange(m.parse("select 5", "s"), m.SYNC).sqlstate, None, "its name is free")
+        equal(run(other).rows, [("5",)])
+        owner.exchange(m.close_statement("a"), m.SYNC)
+
+
+@pools
+def test_a_temporary_table_that_goes_with_its_transaction(env, target):
+    path = {"search_path": "changing"}
+    owner = setup(env, target, "create table changing.t (x int)", "insert into changing.t values (1)")
+    owner = env.connect(target, **path)
+    for end in ("commit", "rollback"):
+        for sql, rows in (("select * from t", [("1",)]), ("select *, 1 from t", [("1", "1")])):
+            owner.execute("begin; create temp table t (x text, y int) on commit drop")
+            equal(owner.exchange(m.parse(sql, end), m.SYNC).sqlstate, None)
+            other = env.connect(target, **path)
+            owner.execute(end)
+            result = other.exchange(m.parse(sql, "s"), m.bind("s"), m.execute(), m.SYNC)
+            equal((result.sqlstate, result.rows), (None, rows), end)
+            owner.exchange(m.close_statement(end), m.SYNC)
+
+
+@pools
+def test_a_temporary_table_that_its_client_discards(env, target):
+    path = {"search_path": "changing"}
+    setup(env, target, "create table changing.t (x int)", "insert into changing.t values (1)")
+    owner = env.connect(target, **path)
+    owner.execute("create temp table t (x text, y int)")
+    equal(owner.exchange(m.parse("table t", "s"), m.SYNC).sqlstate, None)
+    owner.execute("begin; discard temp; commit")
+    owner.exchange(m.close_statement("s"), m.SYNC)
+    equal(prepare(owner, "table t"), ([], [INT4]))
+    equal(run(owner).rows, [("1",)])
+
+
+@pools
+def test_a_temporary_table_that_is_its_clients_alone(env, target):
+    if has_the_only_connection(target):
+        return  # its client has the only server connection
+    setup(env, target)
+    owner, other = env.connect(target), env.connect(target)
+    owner.execute("create temp table only_mine (x text)")
+    equal(owner.exchange(m.parse("select * from only_mine", "s"), m.SYNC).sqlstate, None)
+    equal(other.exchange(m.parse("select * from only_mine", "s"), m.SYNC).sqlstate, "42P01")
+    equal(other.exchange(m.parse("select 5", "s"), m.SYNC).sqlstate, None, "its name is free")
+    equal(run(other).rows, [("5",)])
 
 
 # A client that has been told a description

@@ -353,6 +353,18 @@ def test_a_function_that_misses_one_does_so_once(env):
     client.execute("drop function pg_temp_free_execute()")
 
 
+def test_a_function_that_executes_its_name_from_the_query(env):
+    client, other = env.connect(), env.connect()
+    client.execute("create or replace function runs(text) returns void language plpgsql as $$ begin execute $1; end $$")
+    try:
+        client.execute("prepare p1 as select 7")
+        other.value("select 1")
+        client.execute("select runs('deallocate p1')")
+        equal(client.attempt("execute p1").sqlstate, "26000")
+    finally:
+        client.execute("drop function runs")
+
+
 @pooler_only
 @limit(180)
 def test_with_the_extension_those_of_functions_move_as_well(env):

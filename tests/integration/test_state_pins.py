@@ -118,6 +118,16 @@ def test_cursors_with_hold(env):
     equal(owner.attempt("fetch 1 from held").sqlstate, "34000")
 
 
+@pooler_only
+def test_a_cursor_with_hold_that_is_closed_as_a_portal(env):
+    owner = env.connect()
+    owner.execute("declare held cursor with hold for select 1")
+    pins = lambda: [row["pins"] for row in env.pooler.show("CLIENTS") if row["pins"]]
+    until(lambda: pins() == ["held_cursor"], "the pin")
+    equal(owner.exchange(m.close_portal("held"), m.SYNC).sqlstate, None)
+    until(lambda: pins() == [], "the end of the pin")
+
+
 def test_cursors_without_hold_end_with_the_transaction(env):
     owner, other = env.connect(), env.connect()
     owner.execute("begin; declare short cursor for select generate_series(1, 100)")

@@ -1,5 +1,7 @@
 """Prepared statements in transaction mode: the client's own names, texts and settings, whichever backend it gets."""
 
+import time
+
 from harness import messages as m
 from harness.suite import crowd, equal, not_yet
 
@@ -148,6 +150,29 @@ def test_trap_06_names_are_resolved_under_the_search_path_of_the_parse(env):
             equal(run(first, "s").value, "path_a")
             equal(run(second, "s").value, "path_b")
         setup.execute("drop schema path_a cascade; drop schema path_b cascade")
+
+
+def test_trap_06_words_for_now_have_the_moment_of_the_clients_own_parse(env):
+    clients = [env.connect() for _ in range(2)]
+    sql = "select extract(epoch from 'now'::timestamptz)::text"
+    moments = []
+    for client in clients * 2:
+        time.sleep(0.02)
+        client.exchange(m.close_statement("s"), m.SYNC)
+        prepare(client, "s", sql)
+        moments.append(run(client, "s").value)
+    equal(len(set(moments)), 4)
+    equal([run(client, "s").value for client in clients], moments[2:], "each keeps its own")
+
+
+def test_a_notice_of_a_parse_reaches_all_that_ask_for_it(env):
+    quiet, client = env.connect(), env.connect()
+    sql = f"select 1 as {'n' * 70}"
+    quiet.execute("set client_min_messages = error")
+    equal(quiet.exchange(m.parse(sql, "s"), m.SYNC).notices, [])
+    for name in ("s", "t"):
+        equal([notice["C"] for notice in client.exchange(m.parse(sql, name), m.SYNC).notices], ["42622"])
+    equal(quiet.exchange(m.parse(sql, "t"), m.SYNC).notices, [])
 
 
 def test_trap_06_the_role_is_part_of_the_statement(env):
@@ -447,6 +472,12 @@ def test_errors_name_it_as_its_client_does(env):
         for result in (client.exchange(fails, m.SYNC), client.exchange(fails, m.close_statement(f"of {number}"), m.SYNC),
                        client.exchange(m.parse("select 2", f"new of {number}"), m.bind(f"of {number}"), m.execute(), fails, m.SYNC)):
             equal([error["M"] for error in result.errors], [expected])
+        client.exchange(m.parse("select 1", "again"), m.SYNC)
+        equal(client.exchange(fails, m.SYNC).errors[0]["M"], expected, "with two names of one text")
+        equal(client.exchange(m.bind("again", values=["too many"]), m.SYNC).errors[0]["M"],
+              'bind message supplies 1 parameters, but prepared statement "again" requires 0')
+        result = client.exchange(m.parse("deallocate again", "e"), m.bind("e", values=["too many"]), m.SYNC)
+        equal(result.errors[0]["M"], 'bind message supplies 1 parameters, but prepared statement "e" requires 0')
         result = client.exchange(m.parse("discard all", "d"), m.bind("d", values=["too many"]), m.SYNC)
         equal(result.errors[0]["M"], 'bind message supplies 1 parameters, but prepared statement "d" requires 0')
         # A function takes it away, and the client is told of that by its own name.

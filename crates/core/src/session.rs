@@ -17,6 +17,7 @@ pub(crate) mod calls;
 pub mod canonical;
 pub(crate) mod commands;
 pub mod functions;
+pub(crate) mod moments;
 pub mod options;
 pub mod part;
 pub mod question;

@@ -571,6 +571,7 @@ impl<S: Socket> Backend<S> {
     /// Its client has no more use for it: forgets what was that client's alone.
     fn leave_client(&mut self) {
         self.prepared.unnamed.leave_client();
+        self.prepared.statements.leave_client();
         self.known.at_stake.forget_parsed();
         self.ahead.end();
         self.known.unverified = None;

@@ -60,7 +60,7 @@ use std::sync::Arc;
 use super::limits;
 use crate::pool::description::Seen;
 use crate::wire::build;
-pub(super) use change::{Change, Comparing, Refusal};
+pub(super) use change::{Change, Comparing, Refusal, StoodInFor};
 use copy_in::CopyIn;
 pub(super) use request::Request;
 

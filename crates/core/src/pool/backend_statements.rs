@@ -1,4 +1,9 @@
 //! The shared statements that one backend has.
+//!
+//! # Model
+//! What is prepared while the session may see objects that no other session sees, or does not see any more
+//! what others see, says nothing of other sessions: see [`Sight`]. A Parse is then always the server's to
+//! answer, what it prepares is not proven for other clients, and is prepared anew once that is over.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,13 +44,33 @@ pub struct BackendStatements {
     clock: u64,
     /// Some are [`Prepared::behind_setter`].
     any_behind_setter: bool,
-    /// Its session has changed what statements mean: those before are nothing for a Parse.
-    outdated: u64,
+    sight: Sight,
     keep: usize,
     /// Names of those that may be there all the same: what took them away may not have worked.
     left: BTreeSet<Box<[u8]>>,
     /// There may be more of these than are named in `left`.
     more_left: bool,
+}
+
+/// Which objects a session's statements may name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Sight {
+    /// Those that all sessions see.
+    #[default]
+    Common,
+    /// From this time on also what its transaction has changed.
+    Transactions { since: u64 },
+    /// From this time on also its client's temporary objects.
+    Clients { since: u64 },
+}
+
+impl Sight {
+    fn since(self) -> Option<u64> {
+        match self {
+            Self::Common => None,
+            Self::Transactions { since } | Self::Clients { since } => Some(since),
+        }
+    }
 }
 
 /// Names that are kept of statements that may be there all the same.
@@ -58,7 +83,7 @@ impl BackendStatements {
             by_id: IdMap::default(),
             clock: 0,
             any_behind_setter: false,
-            outdated: 0,
+            sight: Sight::Common,
             keep,
             left: BTreeSet::new(),
             more_left: false,
@@ -123,13 +148,43 @@ impl BackendStatements {
 
     /// Whether a client's Parse in this epoch may be answered with the one that is there.
     pub(crate) fn is_new_enough(&self, id: u64, epoch: SchemaEpoch) -> bool {
-        self.get(id).is_some_and(|one| one.epoch >= epoch && one.since >= self.outdated)
+        self.sight == Sight::Common && self.get(id).is_some_and(|one| one.epoch >= epoch)
     }
 
-    /// Its session may mean something else by texts from here on.
-    pub(crate) fn outdate(&mut self) {
-        self.clock += 1;
-        self.outdated = self.clock;
+    /// Its transaction changes what statements mean from here on.
+    pub(crate) fn transaction_sees_its_own(&mut self) {
+        if self.sight == Sight::Common {
+            self.sight = Sight::Transactions { since: self.clock };
+        }
+    }
+
+    /// Its client has, or may have, temporary objects from here on.
+    pub(crate) fn client_sees_its_own(&mut self) {
+        self.sight = Sight::Clients { since: self.sight.since().unwrap_or(self.clock) };
+    }
+
+    /// A transaction has ended that has changed what statements mean. `more`: another one of these may
+    /// follow in what is outstanding.
+    pub(crate) fn transaction_ended(&mut self, more: bool) {
+        if let Sight::Transactions { since } = self.sight {
+            self.mark_stale_after(since);
+            if !more {
+                self.sight = Sight::Common;
+            }
+        }
+    }
+
+    /// Its client, with all that only that client sees, leaves.
+    pub(crate) fn leave_client(&mut self) {
+        if let Some(since) = std::mem::take(&mut self.sight).since() {
+            self.mark_stale_after(since);
+        }
+    }
+
+    fn mark_stale_after(&mut self, since: u64) {
+        for prepared in self.by_id.values_mut().filter(|prepared| prepared.since > since) {
+            prepared.stale = true;
+        }
     }
 
     /// The server is asked in this pipeline what it is like.
@@ -271,11 +326,15 @@ impl BackendStatements {
         }
     }
 
-    /// The server has prepared it: other clients need not ask a server whether it can be.
+    /// The server has prepared it: other clients need not ask a server whether it can be, where they see
+    /// what this session saw.
     pub fn prove(&mut self, id: u64) {
+        let sees_its_own = self.sight.since();
         if let Some(prepared) = self.by_id.get_mut(&id) {
             prepared.unanswered = prepared.unanswered.saturating_sub(1);
-            prepared.statement.prove(prepared.epoch);
+            if sees_its_own.is_none_or(|since| prepared.since <= since) {
+                prepared.statement.prove(prepared.epoch);
+            }
         }
     }
 

@@ -42,6 +42,7 @@ use super::schema::SchemaEpoch;
 use crate::engine::effects;
 use crate::hash::{IdHasher, Keyed};
 use crate::session::commands::{begins_with_any, draws_nothing};
+use crate::session::moments::names_moment;
 use crate::session::settings::{Settings, is_custom, is_parsed};
 use crate::wire::frame;
 
@@ -294,8 +295,9 @@ fn reads_no_settings(body: &[u8]) -> bool {
     plain && begins_with_any(text, &COMMANDS)
 }
 
-/// Whether the columns of its rows are those of another statement or cursor, of this name in the
-/// session: the server notes them at its Parse (`UtilityTupleDescriptor`, utility.c).
+/// Whether two clients' Parses of it may give two things. The columns of its rows may be those of another
+/// statement or cursor, of this name in the session: the server notes them at its Parse
+/// (`UtilityTupleDescriptor`, utility.c). 'now' is the moment of its Parse.
 fn is_private(body: &[u8], effects: &effects::Effects) -> bool {
     const FETCH: &[u8] = b"fetch";
     let mut text = body.trim_ascii_start();
@@ -304,7 +306,7 @@ fn is_private(body: &[u8], effects: &effects::Effects) -> bool {
         text = comment[end..].trim_ascii_start();
     }
     let fetches = text.get(..FETCH.len()).is_some_and(|word| word.eq_ignore_ascii_case(FETCH));
-    fetches || effects.may_mention || !effects.mentions.is_empty()
+    fetches || effects.may_mention || !effects.mentions.is_empty() || names_moment(text_of(body))
 }
 
 /// Whether two sessions' settings are equal as far as parse analysis reads them.

@@ -9,7 +9,7 @@ pub(in crate::engine) mod aborted;
 pub(in crate::engine) mod fit;
 mod own_names;
 mod parse;
-mod portal;
+pub(in crate::engine) mod portal;
 mod prepared;
 pub(in crate::engine) mod sequences;
 mod written;

@@ -12,9 +12,11 @@ use crate::session::scan::{ScanOptions, SchemaChange};
 impl<S: Socket> Backend<S> {
     /// What is sent may change what statements mean.
     pub(in crate::engine) fn note_schema_change(&mut self, change: SchemaChange) {
-        if change != SchemaChange::None {
-            self.prepared.statements.outdate();
-            if change == SchemaChange::All {
+        match change {
+            SchemaChange::None => {}
+            SchemaChange::Own => self.prepared.statements.client_sees_its_own(),
+            SchemaChange::All => {
+                self.prepared.statements.transaction_sees_its_own();
                 self.known.at_stake.note_schema();
             }
         }
@@ -22,11 +24,14 @@ impl<S: Socket> Backend<S> {
 }
 
 impl<S: Socket> Backend<S> {
-    /// A temporary table may be used by what is sent: the process keeps its buffers. (A server that
-    /// reports tells of these.)
+    /// A temporary table may be made by what is sent, which no other session sees, and whose buffers the
+    /// process keeps. (A server that reports tells of these.)
     fn note_temporary(&mut self, effects: &Effects) {
         let makes =
             effects.pins.contains(Part::TemporaryObject) || self.may_make_temporary(effects);
+        if makes {
+            self.prepared.statements.client_sees_its_own();
+        }
         if makes && self.known.session_report.is_none() && !self.session.lasting().has_buffers() {
             let size = buffers_of(self.session.applied());
             self.session.keep_lasting(self.pool.temporary_buffers(size));

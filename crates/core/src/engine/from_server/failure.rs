@@ -1,10 +1,13 @@
 //! An error: what the server ignores after it, and what that undoes in the books.
 
+use std::sync::Arc;
+
 use super::{Fate, Relay, Relayed};
 use crate::engine::backend::Backend;
-use crate::engine::names::significant;
+use crate::engine::from_client::client_message::portal::STAND_IN;
+use crate::engine::names::{ClientStatement, significant};
 use crate::engine::replay::is_stale_or_lost;
-use crate::engine::request_queue::{Change, Entry, Request};
+use crate::engine::request_queue::{Change, Entry, Request, StoodInFor};
 use crate::engine::restore::{Longer, count_back};
 use crate::engine::socket::Socket;
 use crate::engine::timeouts::is_cut_off;
@@ -20,6 +23,8 @@ struct Undone {
     parse: Option<u32>,
     /// What the client is due in place of the error.
     refusal: Option<Box<[u8]>>,
+    /// The client's name of the statement in whose place a stand-in was bound, whose error it is.
+    stood_in_for: Option<Box<StoodInFor>>,
 }
 
 impl<S: Socket> Relay<'_, S> {
@@ -170,6 +175,9 @@ impl<S: Socket> Relay<'_, S> {
         if let Some(refusal) = undone.refusal {
             return Fate::Replace(refusal);
         }
+        if let Some(own) = undone.stood_in_for {
+            return with_name(body, STAND_IN, &own.name, relayed);
+        }
         match undone.parse.and_then(|serial| self.backend.prepared.longer.take_parse(serial)) {
             Some(longer) => in_own_text(body, &longer, relayed),
             None => self.under_own_name(owed, body, relayed),
@@ -192,6 +200,10 @@ impl<S: Socket> Relay<'_, S> {
                 if refusal.of.is_none_or(|of| code == Some(&of.0[..])) {
                     undone.refusal = Some(refusal.answer);
                 }
+                None
+            }
+            Some(Change::StandsInFor(own)) => {
+                undone.stood_in_for = Some(own);
                 None
             }
             change => change,
@@ -231,20 +243,14 @@ impl<S: Socket> Relay<'_, S> {
         let Some(client) = &self.client else { return Fate::Pass };
         let names = client.statements.iter().flat_map(|names| names.names().confirmed_pairs());
         let named = names.filter(|(_, named)| named.statement.id == statement);
-        let Some((own, named)) = named.min_by_key(|(_, named)| named.serial) else {
-            return Fate::Pass;
+        // Of several names the one that was bound last is most likely meant.
+        let is_bound = |named: &ClientStatement| {
+            client.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, &named.seen))
         };
-        let known = &*named.statement.name;
-        let Some(at) = memchr::memmem::find(body, known).filter(|_| relayed.whole) else {
-            return Fate::Pass;
-        };
-        let mut error = Vec::new();
-        build::message(&mut error, kind::ERROR, |out| {
-            out.extend_from_slice(&body[..at]);
-            out.extend_from_slice(significant(own));
-            out.extend_from_slice(&body[at + known.len()..]);
-        });
-        Fate::Replace(error.into())
+        match named.min_by_key(|(_, named)| (!is_bound(named), named.serial)) {
+            Some((own, named)) => with_name(body, &named.statement.name, significant(own), relayed),
+            None => Fate::Pass,
+        }
     }
 
     /// The server knows a statement of the protocol by its client's own name no more than before.
@@ -319,6 +325,20 @@ impl<S: Socket> Backend<S> {
             && self.from_server.status() == TransactionStatus::Idle
             && !self.requests.has_syncs_in_doubt()
     }
+}
+
+/// An error with the client's own name in place of ours.
+fn with_name(body: &[u8], ours: &[u8], own: &[u8], relayed: &Relayed) -> Fate {
+    let Some(at) = memchr::memmem::find(body, ours).filter(|_| relayed.whole) else {
+        return Fate::Pass;
+    };
+    let mut error = Vec::new();
+    build::message(&mut error, kind::ERROR, |out| {
+        out.extend_from_slice(&body[..at]);
+        out.extend_from_slice(own);
+        out.extend_from_slice(&body[at + ours.len()..]);
+    });
+    Fate::Replace(error.into())
 }
 
 /// An error about a text, with its position in the text that the client sent.

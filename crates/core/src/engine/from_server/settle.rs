@@ -150,6 +150,8 @@ impl<S: Socket> Relay<'_, S> {
             }
             if changed.schema {
                 backend.pool.schema_changed(); // before any client can learn of it here
+                let more = backend.known.at_stake.has_schema();
+                backend.prepared.statements.transaction_ended(more);
             }
         }
         if owed == Request::Query {

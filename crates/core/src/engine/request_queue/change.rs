@@ -18,6 +18,13 @@ pub(in crate::engine) struct Comparing {
     pub(in crate::engine) shape: Shape,
 }
 
+/// A client's statement in whose place one of ours is bound.
+#[derive(Debug)]
+pub(in crate::engine) struct StoodInFor {
+    /// The client's name of it.
+    pub(in crate::engine) name: Box<[u8]>,
+}
+
 /// What is done with the answer, and with the change that it confirms.
 #[derive(Debug)]
 pub(in crate::engine) enum Change {
@@ -36,6 +43,8 @@ pub(in crate::engine) enum Change {
     Notes,
     /// The error that the client is due in place of the server's.
     Refuses(Box<Refusal>),
+    /// A statement of ours is bound in place of the client's.
+    StandsInFor(Box<StoodInFor>),
     /// A statement of SQL's PREPARE, which the server may refuse.
     Prepares(Arc<SqlStatement>),
     /// One is deallocated.

@@ -197,6 +197,15 @@ impl<S: Socket> Backend<S> {
     }
 }
 
+/// Whether a name stands in a text, and not as a part of a longer one.
+fn stands_in(name: &[u8], text: &[u8]) -> bool {
+    let belongs = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    memchr::memmem::find_iter(text, name).any(|at| {
+        let (before, after) = (&text[..at], &text[at + name.len()..]);
+        !before.last().is_some_and(belongs) && !after.first().is_some_and(belongs)
+    })
+}
+
 impl<S: Socket> Client<S> {
     /// Its statements.
     #[inline]
@@ -221,6 +230,14 @@ impl<S: Socket> Client<S> {
     /// Whether it has one of this name.
     pub(in crate::engine) fn has_sql_statement(&self, name: &[u8]) -> bool {
         self.sql_statements().iter().any(|known| *known.name == *name)
+    }
+
+    /// Whether the name of one of its statements stands in a text, be it in a string that a function executes.
+    fn names_sql_statement(&self, text: &[u8]) -> bool {
+        let folded = text.to_ascii_lowercase();
+        self.sql_statements()
+            .iter()
+            .any(|known| stands_in(&known.name.to_ascii_lowercase(), &folded))
     }
 
     /// It has none any more.
@@ -282,16 +299,10 @@ impl<S: Socket> Client<S> {
             return;
         }
         let message = field(error, b'M').unwrap_or_default();
-        let belongs = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-        let is_in = |name: &[u8]| {
-            memchr::memmem::find_iter(message, name).any(|at| {
-                let (before, after) = (&message[..at], &message[at + name.len()..]);
-                !before.last().is_some_and(belongs) && !after.first().is_some_and(belongs)
-            })
-        };
         let names = self.statements.iter().flat_map(|names| names.names().pairs());
         // (Some quote it like this, others otherwise: of several the longest is meant.)
-        let missed = names.filter(|(name, _)| is_in(name)).max_by_key(|(name, _)| name.len());
+        let missed =
+            names.filter(|(name, _)| stands_in(name, message)).max_by_key(|(name, _)| name.len());
         let missed = missed.map(|(name, _)| name.clone());
         if self.sql_statements().is_empty() && missed.is_none() {
             return;
@@ -533,5 +544,6 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             && kept.is_none_or(|kept| !kept.missed)
             && is_plain(text)
             && !text.windows(5).any(|word| word.eq_ignore_ascii_case(b"begin"))
+            && !self.client.names_sql_statement(text)
     }
 }

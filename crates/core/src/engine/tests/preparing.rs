@@ -105,6 +105,15 @@ fn a_plain_query_does_without_and_what_follows_it_does_not() {
 }
 
 #[test]
+fn a_query_in_which_the_name_of_one_stands_does_not_do_without() {
+    let mut world = World::new(1);
+    let (client, server) = client_with_p(&mut world);
+    another_in_between(&mut world, &server);
+    world.send(&client, &query("SELECT f('deallocate P')"));
+    assert_eq!(server.received(), query("PREPARE p AS SELECT 1"));
+}
+
+#[test]
 fn a_pipeline_does_not_do_without_though_it_begins_with_an_execute() {
     let mut world = World::new(1);
     let (client, server) = client_with_p(&mut world);

@@ -122,6 +122,81 @@ fn a_temporary_table_is_nobody_elses() {
     assert_eq!(parses(&mut world, &other, &server, "a"), "");
 }
 
+/// What a client has prepared after `change`, which others do not see: its own statement `b`, on `one` of two
+/// servers; another client, which has `a` of the same text by the other server.
+fn prepared_after(change: &str, status: &str) -> (World, Peer, Peer, Peer) {
+    let mut world = World::new(2);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &query("BEGIN"));
+    let one = world.servers[0].clone();
+    world.send(&one, &answers("CT"));
+    world.send(&client, &query(change));
+    world.send(&one, &answers(&format!("C{status}")));
+    world.send(&client, &[parse("b", SQL), sync()].concat());
+    one.received();
+    world.send(&one, &answers(&format!("1{status}")));
+    client.received();
+    world.send(&other, &[parse("a", SQL), sync()].concat());
+    assert_eq!(other.kinds(), "", "{change}: a server that does not see it answers");
+    let two = world.servers[1].clone();
+    assert_eq!(two.kinds(), "PS", "{change}");
+    world.send(&two, &answers("1I"));
+    assert_eq!(other.kinds(), "1Z");
+    (world, client, one, other)
+}
+
+/// The other client uses its statement on the server on which the first one has prepared the same.
+fn comes_to(world: &mut World, other: &Peer, one: &Peer, what: &str) {
+    let holders = [world.client(), world.client()];
+    for holder in &holders {
+        world.send(holder, &query("BEGIN"));
+    }
+    for server in [one.clone(), world.servers[1].clone()] {
+        assert_eq!(server.kinds(), "Q");
+        world.send(&server, &answers("CT"));
+    }
+    let mut left = Vec::new();
+    for holder in &holders {
+        world.send(holder, &query("COMMIT"));
+        left.push(one.kinds());
+        if left.last().unwrap() == "Q" {
+            world.send(one, &answers("CI"));
+            break;
+        }
+    }
+    assert!(left.contains(&"Q".to_owned()));
+    world.send(other, &[bind("a"), execute(), sync()].concat());
+    assert_eq!(one.kinds(), "CPBES", "{what}");
+}
+
+#[test]
+fn what_is_prepared_after_an_uncommitted_change_is_not_others() {
+    for end in ["ROLLBACK", "COMMIT"] {
+        let change = "CREATE FUNCTION ff(text) RETURNS text LANGUAGE sql AS 'select $1'";
+        let (mut world, client, one, other) = prepared_after(change, "T");
+        world.send(&client, &query(end));
+        world.send(&one, &answers("CI"));
+        one.received();
+        comes_to(&mut world, &other, &one, end);
+    }
+}
+
+#[test]
+fn what_is_prepared_beside_a_temporary_table_is_not_others() {
+    for end in ["ROLLBACK", "COMMIT"] {
+        let change = "CREATE TEMP TABLE t (a int) ON COMMIT DROP";
+        let (mut world, client, one, other) = prepared_after(change, "T");
+        world.send(&client, &[parse("d", SQL), sync()].concat());
+        assert_eq!(one.kinds(), "CPS", "there the server answers each Parse");
+        world.send(&one, &answers("31T"));
+        world.send(&client, &query(end));
+        world.send(&one, &answers("CI"));
+        world.send(&one, &super::harness::told(false));
+        one.received();
+        comes_to(&mut world, &other, &one, end);
+    }
+}
+
 #[test]
 fn a_change_counts_for_all_pools_of_the_database_and_when_the_connection_is_lost() {
     let (mut world, client, server, _) = prepared(1);

@@ -199,6 +199,63 @@ fn deallocate_by_the_extended_protocol_is_answered_by_the_server_in_its_turn() {
 }
 
 #[test]
+fn an_error_of_what_goes_in_place_of_a_deallocate_has_the_clients_own_name() {
+    let mut world = World::new(1);
+    let (client, server) = world.client_with("s", "SELECT 1");
+    world.send(&client, &[parse("d", "DEALLOCATE s"), bind("d"), execute(), sync()].concat());
+    server.received();
+    let error = |name: &str| {
+        let said = format!(
+            "SERROR\0VERROR\0C08P01\0Mbind message ... statement \"{name}\" requires 0\0\0"
+        );
+        message(b'E', said.as_bytes())
+    };
+    world.send(&server, &[answers("13131"), error("hawser_deallocate"), answers("I")].concat());
+    assert_eq!(client.received(), [answers("1"), error("d"), answers("I")].concat());
+}
+
+#[test]
+fn an_error_has_that_name_of_several_of_one_statement_which_was_bound() {
+    let mut world = World::new(1);
+    let (client, server) = world.client_with("one", "SELECT 1");
+    world.send(&client, &[parse("two", "SELECT 1"), sync()].concat());
+    client.received();
+    for name in ["two", "one"] {
+        world.send(&client, &[bind(name), execute(), sync()].concat());
+        let sent = server.received();
+        let ours = sent.windows(2).position(|two| two == b"hw").unwrap();
+        let ours = sent[ours..].split(|byte| *byte == 0).next().unwrap();
+        let said = |name: &[u8]| {
+            message(
+                b'E',
+                &[&b"SERROR\0VERROR\0C08P01\0M\""[..], name, b"\" requires 0\0\0"].concat(),
+            )
+        };
+        world.send(&server, &[said(ours), answers("I")].concat());
+        assert_eq!(client.received(), [said(name.as_bytes()), answers("I")].concat());
+    }
+}
+
+#[test]
+fn the_pin_of_a_cursor_ends_with_the_close_of_its_portal() {
+    for (held, idle) in [(true, 0), (false, 1)] {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &query("DECLARE h CURSOR WITH HOLD FOR SELECT 1"));
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("CI"));
+        world.send(&server, &told(true));
+        server.received();
+        world.send(&client, &[message(b'C', b"Ph\0"), sync()].concat());
+        assert_eq!(server.kinds(), "CS");
+        world.send(&server, &answers("3I"));
+        assert_eq!(server.kinds(), "Q", "it may have been this one");
+        world.send(&server, &told(held));
+        assert_eq!(world.idle_backends(), idle);
+    }
+}
+
+#[test]
 fn trap_05_discard_all_before_a_later_parse_in_one_pipeline() {
     let mut world = World::new(1);
     let (client, server) = world.client_with("s", "SELECT 1");

@@ -8,12 +8,13 @@
 use super::ClientMessage;
 use crate::engine::effects::{Effects, Unusual};
 use crate::engine::halt::Halt;
-use crate::engine::request_queue::Request;
+use crate::engine::names::significant;
+use crate::engine::request_queue::{Change, Request, StoodInFor};
 use crate::engine::socket::Socket;
 use crate::wire::{build, frame, frontend};
 
 /// Name of the statement that is bound in place of a DEALLOCATE.
-const STAND_IN: &[u8] = b"hawser_deallocate";
+pub(in crate::engine) const STAND_IN: &[u8] = b"hawser_deallocate";
 
 impl<S: Socket> ClientMessage<'_, '_, S> {
     /// What the Execute at hand does to the pooler's books, and what must follow it.
@@ -108,7 +109,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             build::string(out, portal);
             build::string(out, STAND_IN);
         })?;
-        self.backend.request(Request::Bind { statement: 0 });
+        let own = Change::StandsInFor(Box::new(StoodInFor { name: significant(name).into() }));
+        self.backend.request_with(Request::Bind { statement: 0 }, Some(own));
         if !self.backend.to_server.is_open() {
             // The portal has what it needs, and nobody is to find the statement in a list.
             self.passage.cut(self.backend)?;

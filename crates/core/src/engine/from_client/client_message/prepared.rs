@@ -12,7 +12,7 @@ use crate::engine::noted::NotedStatement;
 use crate::engine::request_queue::{Change, Request};
 use crate::engine::socket::Socket;
 use crate::pool::statement::Statement;
-use crate::session::part::Part;
+use crate::session::part::{Part, PartSet};
 use crate::session::scan::SchemaChange;
 use crate::wire::frame::HEADER_BYTES;
 use crate::wire::{TransactionStatus, build, frame, frontend};
@@ -371,6 +371,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             } else {
                 self.close_own(name);
             }
+        }
+        if what == b'P' && self.client.pins.contains(Part::HeldCursor) {
+            self.backend.mark_unverified(PartSet::of(&[Part::HeldCursor])); // it may be this portal
         }
         self.pass();
         let noted = (what == b'S').then(|| (name, NotedStatement::default()));
