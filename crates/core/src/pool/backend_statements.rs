@@ -1,6 +1,7 @@
 //! The shared statements that one backend has.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::description::Shape;
@@ -17,6 +18,9 @@ pub(crate) struct Prepared {
     pub(crate) pipeline: u64,
     /// It is there, and of no use: to be closed before it is prepared again.
     stale: bool,
+    /// In that transaction of its connection it was parsed or planned under settings that are not all known:
+    /// it is for that transaction alone. `None`: for all.
+    pub(crate) only_in: Option<NonZeroU64>,
     /// The epoch of the schema when its Parse was sent.
     pub(crate) epoch: SchemaEpoch,
     /// When that was, by the clock of [`BackendStatements`].
@@ -169,6 +173,19 @@ impl BackendStatements {
         }
     }
 
+    /// Notes that one that has just been prepared is for this transaction alone, if there is such a one.
+    pub(crate) fn keep_for(&mut self, id: u64, transaction: Option<NonZeroU64>) {
+        if let Some(prepared) = self.by_id.get_mut(&id) {
+            prepared.only_in = transaction;
+        }
+    }
+
+    /// Whether one that is there is of no use now: it is for another transaction; or for all, and `transaction`,
+    /// in which settings are not all known, would make it useless for others.
+    pub(crate) fn is_for_others(&self, id: u64, transaction: Option<NonZeroU64>) -> bool {
+        self.get(id).is_some_and(|prepared| prepared.only_in != transaction)
+    }
+
     /// Notes that what `pipeline` prepared was not prepared under the settings that were thought to
     /// be in force.
     pub fn mark_stale_of(&mut self, pipeline: u64) {
@@ -212,6 +229,7 @@ impl BackendStatements {
             used: self.clock,
             pipeline,
             stale: false,
+            only_in: None,
             epoch,
             since: self.clock,
             unanswered: 1 + self.by_id.get(&statement.id).map_or(0, |before| before.unanswered),

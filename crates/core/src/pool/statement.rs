@@ -22,11 +22,19 @@
 //! Custom settings are, too: the planner evaluates functions that are declared IMMUTABLE, and one that
 //! reads `my.user` all the same would show one client another's rows. Where the configuration says, or
 //! the [`crate::engine::census`] of the database's functions, that there is none, clients that differ in
-//! custom settings alone share ([`StatementTable::keep_apart_by_custom_settings`]).
+//! custom settings alone share ([`StatementTable::depend_on`]).
+//!
+//! # Why those in force at the Bind are, too
+//! A server plans a statement when it is executed, and keeps the plan; where something of it has changed
+//! (ANALYZE, another `search_path`) it analyses the text anew. Both read the settings in force then: those of
+//! another client, which has changed its own since its Parse, would stay in the plan. So a statement is of
+//! two sets of settings, and a client whose own have changed goes over to another one. What is in force and
+//! not known (after SET LOCAL of what no server reports) makes the copy of a server connection useless for
+//! others: see [`super::backend_statements::Prepared`].
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::basis::Basis;
@@ -35,7 +43,7 @@ use super::schema::SchemaEpoch;
 use crate::engine::effects;
 use crate::hash::{IdHasher, Keyed};
 use crate::session::commands::{begins_with_any, draws_nothing};
-use crate::session::settings::{Settings, is_custom, is_parsed};
+use crate::session::settings::{PlanReads, Settings};
 use crate::wire::frame;
 
 /// The unnamed statement as a client prepared it.
@@ -153,6 +161,8 @@ pub struct Statement {
     pub body: Box<[u8]>,
     /// Settings in force at the Parse.
     pub settings: Settings,
+    /// Settings in force when it is bound, and so planned.
+    pub planned: Settings,
     /// What these differ from.
     pub basis: Basis,
     /// What executing it may do to the session.
@@ -185,12 +195,13 @@ impl Statement {
         self.superseded.load(Ordering::Relaxed)
     }
 
-    /// Whether it is the one of this text and types, prepared under these settings.
-    fn is(&self, body: &[u8], basis: Basis, settings: &Settings, custom: bool) -> bool {
+    /// Whether it is this one.
+    fn is(&self, key: &Key<'_>, reads: PlanReads) -> bool {
         !self.is_private
-            && *self.body == *body
-            && self.basis == basis
-            && have_same_key(&self.settings, settings, custom)
+            && *self.body == *key.body
+            && self.basis == key.basis
+            && self.settings.plan_alike(key.settings, of_a_parse(reads))
+            && self.planned.plan_alike(key.planned, reads)
     }
 
     /// Its text.
@@ -298,11 +309,28 @@ fn is_private(body: &[u8], effects: &effects::Effects) -> bool {
 
 /// Whether two sessions' settings are equal as far as parse analysis reads them.
 pub(crate) fn same_parse_settings(one: &Settings, other: &Settings) -> bool {
-    have_same_key(one, other, true)
+    one.plan_alike(other, PlanReads::Custom)
 }
 
-fn have_same_key(one: &Settings, other: &Settings, custom: bool) -> bool {
-    one.is_shared_with(other) || one.parse_key(custom) == other.parse_key(custom)
+/// What of this a Parse may depend on: the planner alone calls functions.
+fn of_a_parse(reads: PlanReads) -> PlanReads {
+    reads.min(PlanReads::Custom)
+}
+
+/// What tells statements apart.
+#[derive(Clone, Copy)]
+struct Key<'a> {
+    body: &'a [u8],
+    basis: Basis,
+    settings: &'a Settings,
+    planned: &'a Settings,
+}
+
+impl<'a> Key<'a> {
+    /// Of one that is bound under the settings of its Parse.
+    fn of_parse(body: &'a [u8], basis: Basis, settings: &'a Settings) -> Self {
+        Self { body, basis, settings, planned: settings }
+    }
 }
 
 #[derive(Debug)]
@@ -389,8 +417,8 @@ impl StatementMemory {
 pub struct StatementTable {
     key: Keyed,
     memory: Arc<StatementMemory>,
-    /// Statements depend on custom settings.
-    by_custom: AtomicBool,
+    /// What statements depend on: see [`PlanReads`].
+    reads: AtomicU8,
     inner: Mutex<Inner>,
 }
 
@@ -414,7 +442,7 @@ impl StatementTable {
         Self {
             key: Keyed(hash_key),
             memory,
-            by_custom: AtomicBool::new(true),
+            reads: AtomicU8::new(PlanReads::Custom as u8),
             inner: Mutex::new(Inner {
                 by_hash: HashMap::default(),
                 to_be_made: HashMap::default(),
@@ -427,13 +455,16 @@ impl StatementTable {
         }
     }
 
-    /// Whether statements of clients that differ in custom settings alone are two. What was shared
-    /// before is made anew.
-    pub fn keep_apart_by_custom_settings(&self, apart: bool) {
-        if apart && !self.by_custom.swap(apart, Ordering::Relaxed) {
+    /// What statements depend on from now on. Where that is more, what was shared before is made anew.
+    pub fn depend_on(&self, reads: PlanReads) {
+        if self.reads.swap(reads as u8, Ordering::Relaxed) < reads as u8 {
             self.supersede(|_| true); // nobody's plans are anybody else's from here on
         }
-        self.by_custom.store(apart, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn reads(&self) -> PlanReads {
+        PlanReads::from_place(self.reads.load(Ordering::Relaxed))
     }
 
     /// Those of which this is true are shared no more; who has one makes it anew before its next use.
@@ -456,33 +487,53 @@ impl StatementTable {
         self.memory.changed(before, inner.bytes);
     }
 
-    /// Whether these settings are equal as far as a statement depends on them.
+    /// Whether a Parse gives the same under both settings.
     pub(crate) fn depend_alike(&self, one: &Settings, other: &Settings) -> bool {
-        have_same_key(one, other, self.by_custom.load(Ordering::Relaxed))
+        one.plan_alike(other, of_a_parse(self.reads()))
     }
 
-    /// The statements, with the hash of this one; and whether it depends on custom settings.
-    fn locked_for(&self, body: &[u8], settings: &Settings) -> (MutexGuard<'_, Inner>, u64, bool) {
+    /// Whether what is planned is the same under both settings.
+    #[inline]
+    pub(crate) fn plan_alike(&self, one: &Settings, other: &Settings) -> bool {
+        one.is_shared_with(other) || one.plan_alike(other, self.reads())
+    }
+
+    /// Whether plans of functions give the same under both settings.
+    #[inline]
+    pub(crate) fn give_alike(&self, one: &Settings, other: &Settings) -> bool {
+        one.give_alike(other, self.reads())
+    }
+
+    /// The statements, with the hash of this one; and what it depends on.
+    fn locked_for(&self, key: &Key<'_>) -> (MutexGuard<'_, Inner>, u64, PlanReads) {
         loop {
-            let custom = self.by_custom.load(Ordering::Relaxed);
-            let hash = self.hash(body, settings, custom);
+            let reads = self.reads();
+            let hash = self.hash(key, reads);
             let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
             // What is entered after a change must not be as before it.
-            if self.by_custom.load(Ordering::Relaxed) == custom {
-                return (inner, hash, custom);
+            if self.reads() == reads {
+                return (inner, hash, reads);
             }
         }
     }
 
-    /// Whether a statement may depend on this setting (its name in lower case).
+    /// Whether a Parse may depend on this setting (its name in lower case).
     pub(crate) fn may_depend_on(&self, name: &[u8]) -> bool {
-        is_parsed(name) && (!is_custom(name) || self.by_custom.load(Ordering::Relaxed))
+        PlanReads::of(name) <= of_a_parse(self.reads())
     }
 
-    fn hash(&self, body: &[u8], settings: &Settings, custom: bool) -> u64 {
+    /// Whether plans depend on settings that count from here on.
+    pub(crate) fn read_from(&self, from: PlanReads) -> bool {
+        from <= self.reads()
+    }
+
+    fn hash(&self, key: &Key<'_>, reads: PlanReads) -> u64 {
         let mut hasher = self.key.build_hasher();
-        hasher.write(body);
-        settings.parse_key(custom).hash(&mut hasher);
+        hasher.write(key.body);
+        key.settings.parse_key(of_a_parse(reads)).hash(&mut hasher);
+        if !key.planned.plan_alike(key.settings, reads) {
+            key.planned.parse_key(reads).hash(&mut hasher);
+        }
         hasher.finish()
     }
 
@@ -494,13 +545,10 @@ impl StatementTable {
         basis: Basis,
         settings: &Settings,
     ) -> Option<(Arc<Statement>, SchemaEpoch)> {
-        let (inner, hash, custom) = self.locked_for(body, settings);
-        let statement = &inner
-            .by_hash
-            .get(&hash)?
-            .iter()
-            .find(|kept| kept.statement.is(body, basis, settings, custom))?
-            .statement;
+        let key = Key::of_parse(body, basis, settings);
+        let (inner, hash, reads) = self.locked_for(&key);
+        let bucket = inner.by_hash.get(&hash)?;
+        let statement = &bucket.iter().find(|kept| kept.statement.is(&key, reads))?.statement;
         let silent = !statement.is_noted();
         let proven = SchemaEpoch::from_bits(statement.proven.load(Ordering::Relaxed));
         (silent && proven > SchemaEpoch::NEVER).then(|| (statement.clone(), proven))
@@ -515,10 +563,25 @@ impl StatementTable {
         settings: &Settings,
         effects: impl FnOnce() -> effects::Effects,
     ) -> Arc<Statement> {
-        let (mut inner, hash, custom) = self.locked_for(body, settings);
-        match inner.find(hash, body, basis, settings, custom) {
+        self.intern_key(&Key::of_parse(body, basis, settings), effects)
+    }
+
+    /// The same statement as bound under these settings.
+    pub(crate) fn planned_under(&self, statement: &Statement, planned: &Settings) -> Arc<Statement> {
+        let Statement { body, basis, settings, effects, .. } = statement;
+        let key = Key { body, basis: *basis, settings, planned };
+        self.intern_key(&key, || effects.clone())
+    }
+
+    fn intern_key(
+        &self,
+        key: &Key<'_>,
+        effects: impl FnOnce() -> effects::Effects,
+    ) -> Arc<Statement> {
+        let (mut inner, hash, reads) = self.locked_for(key);
+        match inner.find(hash, key, reads) {
             Some(statement) => statement,
-            None => self.insert(&mut inner, hash, body, basis, settings, effects()),
+            None => self.insert(&mut inner, hash, key, effects()),
         }
     }
 
@@ -530,8 +593,9 @@ impl StatementTable {
         settings: &Settings,
         effects: impl FnOnce() -> effects::Effects,
     ) -> Option<Arc<Statement>> {
-        let (mut inner, hash, custom) = self.locked_for(body, settings);
-        if let Some(statement) = inner.find(hash, body, basis, settings, custom) {
+        let key = Key::of_parse(body, basis, settings);
+        let (mut inner, hash, reads) = self.locked_for(&key);
+        if let Some(statement) = inner.find(hash, &key, reads) {
             return Some(statement);
         }
         if self.memory.excess() > 0 && !inner.nothing_to_spare {
@@ -540,13 +604,14 @@ impl StatementTable {
         if self.memory.excess() > 0 {
             return None;
         }
-        Some(self.insert(&mut inner, hash, body, basis, settings, effects()))
+        Some(self.insert(&mut inner, hash, &key, effects()))
     }
 
     /// One of ours, by itself: no client's Parse finds it, and it means the same under all settings.
     pub(crate) fn apart(&self, body: &[u8]) -> Arc<Statement> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        self.new_statement(&mut inner, body, Basis::UNKNOWN, &Settings::EMPTY, Default::default())
+        let key = Key::of_parse(body, Basis::UNKNOWN, &Settings::EMPTY);
+        self.new_statement(&mut inner, &key, Default::default())
     }
 
     /// A statement of a client that comes from another process, until a server connection says what it does:
@@ -557,7 +622,8 @@ impl StatementTable {
         basis: Basis,
         settings: &Settings,
     ) -> Arc<Statement> {
-        let hash = self.hash(body, settings, true);
+        let key = Key::of_parse(body, basis, settings);
+        let hash = self.hash(&key, PlanReads::Custom);
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.clock += 1;
         let used = inner.clock;
@@ -570,7 +636,7 @@ impl StatementTable {
             kept.used = used;
             return kept.statement.clone();
         }
-        let statement = self.new_statement(&mut inner, body, basis, settings, Default::default());
+        let statement = self.new_statement(&mut inner, &key, Default::default());
         statement.superseded.store(true, Ordering::Relaxed);
         let bytes = statement.bytes();
         let kept = CachedStatement { statement: statement.clone(), used };
@@ -584,12 +650,10 @@ impl StatementTable {
         &self,
         inner: &mut Inner,
         hash: u64,
-        body: &[u8],
-        basis: Basis,
-        settings: &Settings,
+        key: &Key<'_>,
         effects: effects::Effects,
     ) -> Arc<Statement> {
-        let statement = self.new_statement(inner, body, basis, settings, effects);
+        let statement = self.new_statement(inner, key, effects);
         let (used, bytes) = (inner.clock, statement.bytes());
         inner
             .by_hash
@@ -604,11 +668,10 @@ impl StatementTable {
     fn new_statement(
         &self,
         inner: &mut Inner,
-        body: &[u8],
-        basis: Basis,
-        settings: &Settings,
+        key: &Key<'_>,
         effects: effects::Effects,
     ) -> Arc<Statement> {
+        let Key { body, basis, settings, planned } = *key;
         let id = inner.next_id;
         inner.next_id += 1;
         // The middle part keeps clients from guessing the names of others' statements.
@@ -618,6 +681,7 @@ impl StatementTable {
             name: format!("hw{secret:010x}_{id:x}").into_bytes().into_boxed_slice(),
             body: body.into(),
             settings: settings.clone(),
+            planned: planned.clone(),
             basis,
             draws_nothing: draws_nothing(text_of(body)),
             is_private: is_private(body, &effects),
@@ -678,18 +742,10 @@ impl StatementTable {
 }
 
 impl Inner {
-    fn find(
-        &mut self,
-        hash: u64,
-        body: &[u8],
-        basis: Basis,
-        settings: &Settings,
-        custom: bool,
-    ) -> Option<Arc<Statement>> {
+    fn find(&mut self, hash: u64, key: &Key<'_>, reads: PlanReads) -> Option<Arc<Statement>> {
         self.clock += 1;
         let bucket = self.by_hash.get_mut(&hash)?;
-        let kept =
-            bucket.iter_mut().find(|kept| kept.statement.is(body, basis, settings, custom))?;
+        let kept = bucket.iter_mut().find(|kept| kept.statement.is(key, reads))?;
         kept.used = self.clock;
         Some(kept.statement.clone())
     }

@@ -143,6 +143,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.hold_for_listener(unusual)?;
         }
         self.before_catalog(effects)?; // it may take this one away
+        let named = self.planned(name, named);
         let Some(ClientStatement { statement, serial, seen, .. }) = self.fit(name, named)? else {
             return self.refuse_changed(&[portal, b"\0"].concat(), name, None);
         };
@@ -173,6 +174,32 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.client.note_portal(portal, unusual)?;
         self.backend.known.drawn.note(!statement.draws_nothing);
         self.pass_bind(portal, name, &statement, written.as_deref())
+    }
+
+    /// The statement to be bound is planned under the settings in force. Where these have changed since it was
+    /// bound last, the client's name stands for another one from here on; where they are not all known, the
+    /// copy on the server is for this transaction alone.
+    fn planned(&mut self, name: &[u8], mut named: ClientStatement) -> ClientStatement {
+        let alike = self.backend.plan_alike(&named.statement.planned);
+        let only_in = self.backend.sole_transaction();
+        let is_for_others = |id| self.backend.prepared.statements.is_for_others(id, only_in);
+        if (alike && !is_for_others(named.statement.id))
+            || !self.prepares()
+            || named.statement.reads_no_settings()
+        {
+            return named;
+        }
+        if !alike {
+            let statements = &self.backend.pool.statements;
+            let statement =
+                statements.planned_under(&named.statement, self.backend.session.applied());
+            self.client.restate(name, &statement);
+            named.statement = statement;
+        }
+        if is_for_others(named.statement.id) {
+            self.backend.prepared.statements.mark_stale(named.statement.id);
+        }
+        named
     }
 
     /// The Bind at hand is kept, in case the server has lost its statement, if nothing goes before it that
