@@ -225,14 +225,15 @@ impl<S: Socket> Backend<S> {
         self.pool.statements.depend_alike(self.session.applied(), settings)
     }
 
-    /// Whether what is planned under the settings in force is the same as under these.
+    /// Whether plans give the same under the settings in force as under these.
     #[inline]
-    pub(super) fn plan_alike(&self, settings: &Settings) -> bool {
-        self.pool.statements.plan_alike(settings, self.session.applied())
+    pub(super) fn gives_alike(&self, settings: &Settings) -> bool {
+        self.pool.statements.give_alike(settings, self.session.applied())
     }
 
     /// The transaction under way, if settings are in force in it that plans depend on and that are not known:
-    /// what is parsed or planned in it is for its client alone.
+    /// what is parsed or planned in it is for its client alone. Where no other client comes after this one, all
+    /// its transactions are one.
     #[inline]
     pub(super) fn sole_transaction(&self) -> Option<NonZeroU64> {
         if !self.session.may_plan_otherwise() && self.known.unverified.is_none() {
@@ -240,7 +241,11 @@ impl<S: Socket> Backend<S> {
         }
         let reads = |name: &[u8]| self.pool.statements.read_from(PlanReads::of_results(name));
         let in_doubt = self.session.may_plan_otherwise() || self.may_have_set(reads);
-        NonZeroU64::new(self.lending.transactions() + 1).filter(|_| in_doubt)
+        let transaction = match self.lending.spoiled() {
+            Some(_) => NonZeroU64::MAX,
+            None => NonZeroU64::MIN.saturating_add(self.lending.transactions()),
+        };
+        in_doubt.then_some(transaction)
     }
 
     /// Whether the settings in force are not those under which a statement is to be prepared.

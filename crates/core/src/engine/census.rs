@@ -428,6 +428,11 @@ impl Census {
         self.keeps_plans
     }
 
+    #[cfg(test)]
+    pub(super) fn keeping_no_plans(self) -> Self {
+        Self { keeps_plans: false, ..self }
+    }
+
     /// What a text may do through the functions that it reaches; `None` if nothing.
     pub(crate) fn of_text(self: &Arc<Self>, text: &[u8]) -> Option<Effects> {
         let mut reader = Reader::new(self.clone());

@@ -65,7 +65,9 @@ pub struct Effects {
     pub resets_by_parameter: bool,
     /// It may set a search_path that is not known before the end of the transaction.
     pub unseen_path: bool,
-    /// It may set something, for good or up to the end of the transaction: from where on plans depend on that.
+    /// It may set something, for good or up to the end of the transaction, that decides what plans give: from
+    /// where on. (What does so only for functions that read everything is left out: most texts that set anything
+    /// set that.)
     pub sets: Option<PlanReads>,
     /// Names that a PREPARE of its own gives.
     pub prepares: Vec<Box<[u8]>>,
@@ -635,9 +637,6 @@ impl Effects {
                 Verb::ResetAll | Verb::Discard(Discard::All) => {
                     self.note_setting(PlanReads::Own);
                 }
-                Verb::SetSessionCharacteristics { .. } => {
-                    self.note_setting(PlanReads::All);
-                }
                 _ => {}
             }
         }
@@ -645,7 +644,7 @@ impl Effects {
 
     /// It sets what plans depend on from there on. Whether that is news.
     fn note_setting(&mut self, from: PlanReads) -> bool {
-        let news = self.sets.is_none_or(|known| from < known);
+        let news = from < self.sets.unwrap_or(PlanReads::All);
         if news {
             self.sets = Some(from);
         }
@@ -745,8 +744,8 @@ mod tests {
             ("RESET ALL", Some(PlanReads::Own)),
             ("SET LOCAL ROLE r", Some(PlanReads::Custom)),
             ("SELECT set_config('my.user', $1, true)", Some(PlanReads::Custom)),
-            ("SET LOCAL work_mem = '1GB'", Some(PlanReads::All)),
-            ("SET LOCAL search_path TO a", Some(PlanReads::All)),
+            ("SET LOCAL work_mem = '1GB'", None),
+            ("SET LOCAL search_path TO a", None),
             ("SET LOCAL statement_timeout = 0; SET TimeZone TO 'UTC'", Some(PlanReads::Own)),
             ("SHOW TimeZone", None),
             ("COMMIT", None),
@@ -757,12 +756,12 @@ mod tests {
 
     #[test]
     fn a_setting_that_the_server_reports_moves_and_another_pins() {
-        let sets = |from| Effects { sets: Some(from), sets_beside: true, several: false, ..Effects::default() };
-        assert_eq!(effects("SET TimeZone TO 'UTC'"), sets(PlanReads::Own));
-        assert_eq!(effects("SET application_name = 'x'"), sets(PlanReads::All));
+        let zone = effects("SET TimeZone TO 'UTC'");
+        assert!(zone.pins.is_empty() && zone.names.is_empty() && !zone.is_none());
+        assert!(effects("SET application_name = 'x'").is_none());
         assert!(effects("SET statement_timeout = 1").pins.contains(Part::Setting));
         assert_eq!(*effects("SET Statement_Timeout = 1").names, [b"statement_timeout"[..].into()]);
-        assert_eq!(effects("SET LOCAL statement_timeout = 1"), sets(PlanReads::All));
+        assert!(effects("SET LOCAL statement_timeout = 1").is_none());
         let custom = effects("SET LOCAL My.User = 1; SELECT set_config('my.x', 'a', true)");
         assert_eq!(custom.local_names.len(), 2);
         assert!(custom.names.is_empty() && !custom.vague && !custom.spoils);

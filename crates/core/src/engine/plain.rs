@@ -221,7 +221,7 @@ impl<S: Socket> Backend<S> {
         if statement.is_superseded() || !statement.is_plain {
             return None;
         }
-        if !self.plan_alike(&statement.planned) {
+        if !self.gives_alike(&statement.planned) {
             return None;
         }
         let told = named.seen.told();

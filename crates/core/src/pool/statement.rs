@@ -28,7 +28,8 @@
 //! A server plans a statement when it is executed, and keeps the plan; where something of it has changed
 //! (ANALYZE, another `search_path`) it analyses the text anew. Both read the settings in force then: those of
 //! another client, which has changed its own since its Parse, would stay in the plan. So a statement is of
-//! two sets of settings, and a client whose own have changed goes over to another one. What is in force and
+//! two sets of settings, and a client whose own have changed so that a plan may give something else goes over
+//! to another one. What is in force and
 //! not known (after SET LOCAL of what no server reports) makes the copy of a server connection useless for
 //! others: see [`super::backend_statements::Prepared`].
 
@@ -201,7 +202,7 @@ impl Statement {
             && *self.body == *key.body
             && self.basis == key.basis
             && self.settings.plan_alike(key.settings, of_a_parse(reads))
-            && self.planned.plan_alike(key.planned, reads)
+            && self.planned.give_alike(key.planned, reads)
     }
 
     /// Its text.
@@ -492,16 +493,10 @@ impl StatementTable {
         one.plan_alike(other, of_a_parse(self.reads()))
     }
 
-    /// Whether what is planned is the same under both settings.
-    #[inline]
-    pub(crate) fn plan_alike(&self, one: &Settings, other: &Settings) -> bool {
-        one.is_shared_with(other) || one.plan_alike(other, self.reads())
-    }
-
-    /// Whether plans of functions give the same under both settings.
+    /// Whether plans give the same under both settings.
     #[inline]
     pub(crate) fn give_alike(&self, one: &Settings, other: &Settings) -> bool {
-        one.give_alike(other, self.reads())
+        one.is_shared_with(other) || one.give_alike(other, self.reads())
     }
 
     /// The statements, with the hash of this one; and what it depends on.
@@ -531,8 +526,8 @@ impl StatementTable {
         let mut hasher = self.key.build_hasher();
         hasher.write(key.body);
         key.settings.parse_key(of_a_parse(reads)).hash(&mut hasher);
-        if !key.planned.plan_alike(key.settings, reads) {
-            key.planned.parse_key(reads).hash(&mut hasher);
+        if !key.planned.give_alike(key.settings, reads) {
+            key.planned.hash_deciding(reads, &mut hasher);
         }
         hasher.finish()
     }
@@ -567,7 +562,11 @@ impl StatementTable {
     }
 
     /// The same statement as bound under these settings.
-    pub(crate) fn planned_under(&self, statement: &Statement, planned: &Settings) -> Arc<Statement> {
+    pub(crate) fn planned_under(
+        &self,
+        statement: &Statement,
+        planned: &Settings,
+    ) -> Arc<Statement> {
         let Statement { body, basis, settings, effects, .. } = statement;
         let key = Key { body, basis: *basis, settings, planned };
         self.intern_key(&key, || effects.clone())

@@ -393,6 +393,11 @@ impl Settings {
             || self.entries().iter().filter(decides).eq(other.entries().iter().filter(decides))
     }
 
+    /// Hashes what decides what plans give that depend on this.
+    pub(crate) fn hash_deciding(&self, reads: PlanReads, state: &mut impl Hasher) {
+        self.entries().iter().filter(|entry| entry.decides <= reads).for_each(|e| e.hash(state));
+    }
+
     /// The changes that make `self`, which a backend has, into `desired`, in an order in which
     /// they can be applied.
     pub fn diff<'a>(&'a self, desired: &'a Settings) -> Diff<'a> {
@@ -926,9 +931,17 @@ mod tests {
         assert!(a.plan_alike(&b, PlanReads::Custom) && !a.plan_alike(&b, PlanReads::All));
         for name in ["search_path", "role", "log_x.y", "my.user", "bytea_output", "datestyle"] {
             let own = settings(&[(name, "x")]);
-            assert_ne!(own.parse_key(PlanReads::Custom), Settings::EMPTY.parse_key(PlanReads::Custom), "{name}");
+            assert_ne!(
+                own.parse_key(PlanReads::Custom),
+                Settings::EMPTY.parse_key(PlanReads::Custom),
+                "{name}"
+            );
             let custom = name.contains('.');
-            assert_eq!(own.parse_key(PlanReads::Own) == Settings::EMPTY.parse_key(PlanReads::Own), custom, "{name}");
+            assert_eq!(
+                own.parse_key(PlanReads::Own) == Settings::EMPTY.parse_key(PlanReads::Own),
+                custom,
+                "{name}"
+            );
         }
     }
 

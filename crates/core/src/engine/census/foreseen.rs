@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use super::tokens::{Token, Tokens};
 use super::{
-    ANY_TEXT, Census, Function, Language, PlanReads, READING, Reach, Reader, Word, effects_of, key, lower,
-    words,
+    ANY_TEXT, Census, Function, Language, PlanReads, READING, Reach, Reader, Word, effects_of, key,
+    lower, words,
 };
 
 /// After these stands the name of what is made.

@@ -1,6 +1,6 @@
 //! What a server process keeps of settings: plans of shared statements, and of functions.
 
-use super::census::learn;
+use super::census::learn_keeping;
 use super::harness::*;
 
 /// Two clients that have prepared the same; each has the backend in turn.
@@ -10,8 +10,7 @@ fn alike(world: &mut World) -> (Peer, Peer, Peer) {
     let server = world.servers[0].clone();
     world.send(&server, &answers("1I"));
     world.send(&other, &[parse("s", "SELECT 1"), sync()].concat());
-    world.send(&server, &answers("I"));
-    server.received();
+    assert_eq!((other.kinds(), server.kinds()), ("1Z".to_owned(), "PS".to_owned()));
     (one, other, server)
 }
 
@@ -40,7 +39,10 @@ fn who_has_changed_settings_executes_a_statement_of_its_own() {
         assert!(kinds(&sent).ends_with("BES") && kinds(&sent).contains('P'), "{}", kinds(&sent));
         let own = bound(&sent);
         let set = kinds(&sent).matches("PBECC").count();
-        assert_eq!(set, 2, "parsed under the settings of its Parse, and theirs are back after that");
+        assert_eq!(
+            set, 2,
+            "parsed under the settings of its Parse, and theirs are back after that"
+        );
         world.send(&server, &[answers("12C331"), answers("12C33"), answers("2CI")].concat());
         world.send(&other, &run());
         assert_eq!(server.kinds(), "BES", "it is there");
@@ -132,7 +134,7 @@ const FUNCTION: (&str, &str) = ("midnight", "BEGIN RETURN '2024-01-01'::timestam
 fn functions_keep_no_plans_of_a_client_with_other_settings() {
     for (functions, discards) in [(&[FUNCTION][..], true), (&[], false)] {
         let mut world = World::new(1);
-        learn(&world, functions);
+        learn_keeping(&world, functions);
         let (client, same) = (world.client(), world.client());
         world.send(&client, &query("SELECT midnight()"));
         let server = world.servers[0].clone();
@@ -142,7 +144,11 @@ fn functions_keep_no_plans_of_a_client_with_other_settings() {
         world.send(&tokyo, &query("SELECT midnight()"));
         let discard = |more: Vec<u8>| [query("DISCARD PLANS"), more].concat();
         let expected = |more| if discards { discard(more) } else { more };
-        assert_eq!(server.received(), expected(query("SELECT midnight()")), "it has changed its own");
+        assert_eq!(
+            server.received(),
+            expected(query("SELECT midnight()")),
+            "it has changed its own"
+        );
         world.send(&server, &answers(if discards { "CICI" } else { "CI" }));
         world.send(&tokyo, &query("SELECT midnight()"));
         assert_eq!(server.received(), query("SELECT midnight()"));
@@ -160,7 +166,7 @@ fn functions_keep_no_plans_of_a_client_with_other_settings() {
 #[test]
 fn functions_keep_no_plans_of_what_a_transaction_has_set_for_itself() {
     let mut world = World::new(1);
-    learn(&world, &[FUNCTION]);
+    learn_keeping(&world, &[FUNCTION]);
     let (client, other) = (world.client(), world.client());
     for (text, answer) in
         [("BEGIN", "CT"), ("SET LOCAL IntervalStyle TO 'iso_8601'", "CT"), ("COMMIT", "CI")]
@@ -177,10 +183,10 @@ fn functions_keep_no_plans_of_what_a_transaction_has_set_for_itself() {
 #[test]
 fn functions_keep_their_plans_where_names_and_costs_alone_differ() {
     let mut world = World::new(1);
-    learn(&world, &[FUNCTION]);
+    learn_keeping(&world, &[FUNCTION]);
     let (client, other) = (world.client(), world.client());
-    let server = world.servers[0].clone();
     world.send(&other, &query("SELECT 1"));
+    let server = world.servers[0].clone();
     world.send(&server, &answers("CI"));
     world.send(&client, &query("SET application_name TO 'x'"));
     let told = parameter("application_name", "x");

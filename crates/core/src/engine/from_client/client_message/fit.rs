@@ -115,8 +115,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                     let planned = &statement.planned;
                     let statement =
                         self.backend.statement_of(&body, statement.basis, &statement.settings);
-                    let statement =
-                        self.backend.pool.statements.planned_under(&statement, planned);
+                    let statement = self.backend.pool.statements.planned_under(&statement, planned);
                     self.client.restate(name, &statement);
                     named.statement = statement;
                 }

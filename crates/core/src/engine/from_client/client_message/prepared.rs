@@ -180,7 +180,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// bound last, the client's name stands for another one from here on; where they are not all known, the
     /// copy on the server is for this transaction alone.
     fn planned(&mut self, name: &[u8], mut named: ClientStatement) -> ClientStatement {
-        let alike = self.backend.plan_alike(&named.statement.planned);
+        let alike = self.backend.gives_alike(&named.statement.planned);
         let only_in = self.backend.sole_transaction();
         let is_for_others = |id| self.backend.prepared.statements.is_for_others(id, only_in);
         if (alike && !is_for_others(named.statement.id))
