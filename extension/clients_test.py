@@ -109,6 +109,26 @@ def clients_connections_are_in_pg_stat_mptcp_and_marked(host):
             eventually("what has been sent is seen", lambda: owner.value(sent) == "t")
 
 
+def what_a_client_began_with_is_the_clients_in_pg_settings(host):
+    shown = ("select name, setting, source, reset_val from pg_settings where name in "
+             "('work_mem', 'DateStyle', 'seq_page_cost', 'geqo', 'enable_sort', 'default_text_search_config', 'lock_timeout') order by lower(name)")
+    start = {"DateStyle": "German, DMY", "default_text_search_config": "pg_catalog.german",
+             "options": "-c work_mem=5MB -c seq_page_cost=1.23456789 -c geqo=off -c enable_sort=off"}
+    for user in ("alice", "postgres"):
+        with host.client(user, **start) as client, host.direct.connect(user, "postgres", **start) as direct, host.client(user) as stranger, \
+                host.direct.connect(user, "postgres") as direct_stranger:
+            for text in ("select 1", "set enable_sort = on", "set lock_timeout = '1s'", "begin; set local geqo = on", "commit", "reset enable_sort",
+                         "set DateStyle = 'ISO, DMY'", "discard all"):
+                for one in (client, direct):
+                    one.execute(text)
+                equal([list(row) for row in client.rows(shown)], [list(row) for row in direct.rows(shown)])
+            # (What the server reports goes back by a SET.)
+            of_stranger = shown.replace("'DateStyle', ", "")
+            equal([list(row) for row in stranger.rows(of_stranger)], [list(row) for row in direct_stranger.rows(of_stranger)])
+            joined = "select count(*) from pg_settings a join pg_settings b using (name) where a.source = 'client' and b.reset_val = a.setting"
+            equal(client.value(joined + " and name = 'work_mem'"), "1")
+
+
 def a_query_is_cancelled_and_its_client_goes_on(host):
     with host.client() as client:
         host.asleep(client)
@@ -260,7 +280,8 @@ def a_pooler_that_answers_no_more_is_not_taken_for_a_client_that_has_ended(host)
                 assert words in notice["M"], result.notices
 
 
-TESTS = [all_clients_are_in_the_view_with_what_they_do, clients_connections_are_in_pg_stat_mptcp_and_marked, a_query_is_cancelled_and_its_client_goes_on, a_client_is_ended_idle_or_not,
+TESTS = [all_clients_are_in_the_view_with_what_they_do, clients_connections_are_in_pg_stat_mptcp_and_marked,
+         what_a_client_began_with_is_the_clients_in_pg_settings, a_query_is_cancelled_and_its_client_goes_on, a_client_is_ended_idle_or_not,
          rights_are_those_of_the_server, the_pooler_follows_no_order_for_another_user, a_stranger_at_the_socket_is_not_believed,
          a_pooler_that_answers_no_more_is_not_taken_for_a_client_that_has_ended]
 

@@ -105,7 +105,7 @@ DECLARE
 BEGIN
     FOR function IN
         SELECT * FROM pg_proc WHERE pronamespace = 'pg_catalog'::regnamespace AND proname IN (
-            'pg_backend_pid', 'pg_stat_get_activity', 'pg_stat_get_backend_pid', 'pg_stat_get_progress_info',
+            'pg_show_all_settings', 'pg_backend_pid', 'pg_stat_get_activity', 'pg_stat_get_backend_pid', 'pg_stat_get_progress_info',
             'pg_get_replication_slots', 'pg_lock_status', 'pg_blocking_pids', 'pg_safe_snapshot_blocking_pids',
             'pg_isolation_test_session_is_blocked', 'pg_log_backend_memory_contexts',
             'pg_stat_get_backend_io', 'pg_stat_get_backend_wal', 'pg_stat_reset_backend_stats')
@@ -114,13 +114,15 @@ BEGIN
             function.proname, pg_get_function_arguments(function.oid), pg_get_function_result(function.oid),
             CASE function.provolatile WHEN 'i' THEN 'IMMUTABLE' WHEN 's' THEN 'STABLE' ELSE 'VOLATILE' END,
             CASE WHEN function.proisstrict THEN 'STRICT' ELSE '' END,
-            CASE function.proparallel WHEN 's' THEN 'SAFE' WHEN 'r' THEN 'RESTRICTED' ELSE 'UNSAFE' END,
+            CASE WHEN function.proname = 'pg_show_all_settings' THEN 'RESTRICTED' ELSE -- a worker is no client's
+                CASE function.proparallel WHEN 's' THEN 'SAFE' WHEN 'r' THEN 'RESTRICTED' ELSE 'UNSAFE' END END,
             function.procost, CASE WHEN function.proretset THEN format('ROWS %s', function.prorows) ELSE '' END,
             'MODULE_PATHNAME', 'hawser_' || function.proname);
         EXECUTE format('GRANT EXECUTE ON FUNCTION hawser.%I(%s) TO PUBLIC', function.proname,
             pg_get_function_identity_arguments(function.oid));
         EXECUTE format('COMMENT ON FUNCTION hawser.%I(%s) IS %L', function.proname,
             pg_get_function_identity_arguments(function.oid),
-            function.proname || '(), with the process ids that poolers gave their clients');
+            function.proname || CASE WHEN function.proname = 'pg_show_all_settings'
+                THEN '(), with what the client of a pooler began with' ELSE '(), with the process ids that poolers gave their clients' END);
     END LOOP;
 END $script$;

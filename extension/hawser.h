@@ -16,6 +16,7 @@
  *   clients.c     clients of the poolers: hawser_sessions
  *   local.c       what a pooler on this host is asked
  *   signals.c     pg_cancel_backend() and pg_terminate_backend() of a client
+ *   settings.c    pg_settings of a pooler's client
  *   processes.c   pg_backend_pid(), and the views that show process ids
  *   compat.c      everything that differs between PostgreSQL 14 and 18
  */
@@ -88,6 +89,10 @@ extern bool track_statements_changed(void);
 extern bool track_cursors_changed(void);
 extern void track_append_statements(StringInfo out);
 extern void track_append_cursors(StringInfo out);
+
+/* state.c: as SHOW gives it, but with all digits of a number; NULL: there is none */
+struct config_generic;
+extern char *setting_value(const struct config_generic *setting);
 
 /* state.c: one more element of a list of names, escaped */
 extern void state_append_escaped(StringInfo out, const char *text, size_t length_max);

@@ -14,6 +14,8 @@
  *     terminate ID USER          USER is the user that the client is known to have
  *     lent | lent NUMBER         number of the pooler's connection, backend's process id, and
  *                                that of the client that has it now
+ *     start NUMBER               name and value, in hexadecimal digits, of the settings that the
+ *                                client began with that has this connection of the pooler's
  *
  * Whoever listens must be root, the user that this server runs as, or the one
  * that owns the directory of the socket: in /tmp anybody may make a socket.

@@ -71,6 +71,7 @@ typedef struct Replacement
 static Replacement replacements[] = {
 	{F_PG_CANCEL_BACKEND, "cancel_backend", "hawser_cancel_backend", false},
 	{F_PG_TERMINATE_BACKEND, "terminate_backend", "hawser_terminate_backend", false},
+	{F_PG_SHOW_ALL_SETTINGS, "pg_show_all_settings", "hawser_pg_show_all_settings", false},
 	{F_PG_BACKEND_PID, "pg_backend_pid", "hawser_pg_backend_pid", true},
 	{F_PG_STAT_GET_ACTIVITY, "pg_stat_get_activity", "hawser_pg_stat_get_activity", true},
 	{F_PG_STAT_GET_BACKEND_PID, "pg_stat_get_backend_pid", "hawser_pg_stat_get_backend_pid", true},

@@ -155,8 +155,7 @@ is_start_name(const char *name)
 	return false;
 }
 
-/* As SHOW gives it, or a number with all of its digits, where SHOW rounds. NULL: there is none. */
-static char *
+char *
 setting_value(const Setting *setting)
 {
 	char	   *shown = GetConfigOptionByName(setting->name, NULL, true);

@@ -18,6 +18,7 @@ def build(cluster, directory, name="extension", change=lambda sources: None):
     if not pg_config.exists():
         raise CannotBuild("there is no pg_config beside the server")
     work = pathlib.Path(directory) / name
+    shutil.rmtree(work, ignore_errors=True)  # of a test that failed, and is run again
     shutil.copytree(ROOT / "extension", work, ignore=shutil.ignore_patterns("*.o", "*.so", "*.bc", "results"))
     change(work)
     done = subprocess.run(["make", "-s", "-C", work, f"PG_CONFIG={pg_config}", "with_llvm=no"], capture_output=True, text=True)

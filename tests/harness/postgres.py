@@ -277,6 +277,17 @@ class Standby(Cluster):
         self.start()
         return self
 
+    def follow(self, primary):
+        """Starts as a standby of `primary`, which has followed it up to its clean shutdown and gone on from there."""
+        signal = self.data / "standby.signal"
+        signal.touch()
+        if os.getuid() == 0:
+            owner = pwd.getpwnam(SERVER_USER)
+            os.chown(signal, owner.pw_uid, owner.pw_gid)
+        with open(self.data / "postgresql.conf", "a") as conf:
+            conf.write(f"primary_conninfo = 'host={primary.socket_dir} port={primary.port} user={SUPERUSER}'\n")
+        self.start()
+
     def promote(self):
         self._program("pg_ctl", "-D", self.data, "-w", "-t", "30", "-s", "promote")
 

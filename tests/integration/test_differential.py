@@ -9,14 +9,16 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "differential"))
 
-from cases import APPEND, POOLER, POOLER_HBA, STEPS_A_CASE, Arena, Shrink, explained, features, kept, known, written  # noqa: E402  (after the path is set)
-from harness.suite import Skip, limit  # noqa: E402
+from cases import APPEND, POOLER, POOLER_HBA, STEPS_A_CASE, USERS, Arena, Shrink, explained, features, kept, known, written  # noqa: E402  (after the path is set)
+from harness import extension  # noqa: E402
+from harness.suite import Skip, equal, limit, pooler_only  # noqa: E402
 
 TAKES_SECONDS = 260
 # Two of five do for a second version of the server: the kept cases run with both.
 ONCE = ("test_random_sessions_3", "test_random_sessions_4", "test_random_sessions_5")
 
 STEPS_A_TEST = 2_000
+STEPS_WITH_THE_EXTENSION = 1_000
 SEED_SPACE = 1_000
 
 
@@ -27,12 +29,14 @@ def arena(env):
             yield both
 
 
-def play_seeds(env, first):
-    """Until STEPS_A_TEST are played. A case that fails as a kept one does is said, and does not fail the test."""
+def play_seeds(env, first, least=STEPS_A_TEST, library=None):
+    """Until `least` steps are played. A case that fails as a kept one does is said, and does not fail the test. `library`:
+    the servers have the extension; functions hide then, too, what they do."""
+    also = ["hidden"] if library else []
     cases, steps, seed, as_kept, room = kept(), 0, first, {}, 0
-    with arena(env) as both:
-        while steps < STEPS_A_TEST:
-            case, found, relieved = both.generate(seed, STEPS_A_CASE, features())
+    with arena(env) as both, extension.loaded(env.cluster, library, USERS) if library else contextlib.nullcontext():
+        while steps < least:
+            case, found, relieved = both.generate(seed, STEPS_A_CASE, features(also))
             steps += len(case["steps"])
             room += relieved
             if found is not None:
@@ -44,6 +48,10 @@ def play_seeds(env, first):
                                          f"{written(smaller)}{explained(again) if again else 'which does not fail each time'}")
                 as_kept[name] = as_kept.get(name, 0) + 1
             seed += 1
+        if both.pooler:
+            pools = both.pooler.show("POOLS")
+            mismatches, telling = (sum(int(row[name]) for row in pools) for name in ("settings_mismatches", "sv_exact"))
+            equal((mismatches, telling > 0), (0, bool(library)), f"seeds {first} to {seed - 1}: servers with other settings than they were given, and whether any tells")
     known_failures = "".join(f", {count} as {name}" for name, count in sorted(as_kept.items()))
     print(f"    seeds {first} to {seed - 1}: {steps} steps, {room} of them to make room{known_failures}")
 
@@ -71,6 +79,17 @@ def test_random_sessions_4(env):
 @limit(300)
 def test_random_sessions_5(env):
     play_seeds(env, 1 + 4 * SEED_SPACE)
+
+
+@pooler_only
+@limit(300)
+def test_random_sessions_on_servers_with_the_extension(env):
+    """Functions hide what they do, too, and what the servers report of their sessions is compared with the books."""
+    try:
+        library = extension.build(env.cluster, env.directory, "extension-differential")
+    except extension.CannotBuild as error:
+        raise Skip(f"the extension cannot be built: {error}") from None
+    play_seeds(env, 1 + 5 * SEED_SPACE, STEPS_WITH_THE_EXTENSION, library)
 
 
 def kept_case(name, case):

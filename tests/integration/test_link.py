@@ -16,7 +16,7 @@ import threading
 import time
 
 from harness import messages as m
-from harness.suite import Background, equal, limit, pooler_only, until
+from harness.suite import Background, Skip, equal, limit, pooler_only, until
 from harness.wire import ServerError
 from integration.test_lab import here, lab, network
 
@@ -493,6 +493,24 @@ def test_paths_have_the_congestion_control_that_is_asked_for(env):
 
 
 @here
+def test_bulk_that_shrinks_is_compressed_where_paths_are_slow_and_only_if_that_is_asked_for(env):
+    text = b"".join(b"%d\t%d\tpaid\tsome words of an order\n" % (row, row % 97) for row in range(600_000))
+    for options, least, most in (((), 0.98, 1.2), (("--compression", "auto"), 0.0, 0.7)):
+        with linked(Service(echo).port, *options, paths=2) as (near, _, relay, port):
+            relay.pause = 0.005  # 64 KiB at once at most: some 10 MB a second by a path, which shows once buffers are full
+            with client(port, 60) as connection:
+                sender = threading.Thread(target=lambda: (connection.sendall(text), connection.shutdown(socket.SHUT_WR)))
+                sender.start()
+                assert whole(connection) == text, "other bytes come back"
+                sender.join()
+            sent = sum(path["sent_bytes"] for path in near.session()["paths"])
+            totals = near.session()
+            assert least <= sent / len(text) <= most, (options, sent, len(text))
+            assert (totals["compressed_from_bytes"] > len(text) / 2) == bool(options), totals
+            assert totals["compressed_to_bytes"] <= 0.875 * totals["compressed_from_bytes"], totals
+
+
+@here
 def test_a_stranger_gets_nothing_and_no_reason(env):
     keys = Keys("near", "far", "stranger")
     with linked(Service(echo).port, keys=keys) as (near, far, relay, port):
@@ -687,24 +705,26 @@ print(gap, *marks, flush=True)
 """
 
 
-def received(description, seconds, *dial):
+def received(description, seconds, *dial, accept=(), prepare=lambda far_side: None):
     """Over a link whose paths are chosen by itself: the longest time without a byte, the bytes at the end of each second, and
-    what the near end says in the end."""
+    what the near and the far end say in the end: a session and the log of each."""
     keys = Keys("near", "far")
     with network(description, "--seed", "1") as name:
         run = [hawser(), "lab", "run", name, "--accept-unfaithful"]
         far_side, near_side = [*run, "--on", "far", "--"], [*run, "--on", "near", "--"]
+        prepare(far_side)
         source = subprocess.Popen([*far_side, sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE, text=True)
         ends = []
         try:
             equal(source.stdout.readline(), "listens\n")
-            ends.append(End("accept", "--listen", "0.0.0.0:6433", "--key", keys.path("far"), "--peer", keys.public["near"], "--allow", "127.0.0.1:7000", inside=far_side))
+            ends.append(End("accept", "--listen", "0.0.0.0:6433", "--key", keys.path("far"), "--peer", keys.public["near"], "--allow", "127.0.0.1:7000", *accept, inside=far_side))
             ends.append(End("dial", *dial, "--key", keys.path("near"), "--peer", keys.public["far"], "--listen", "127.0.0.1:7001", "--to", "127.0.0.1:7000", inside=near_side))
             until(ends[1].up, "a path is up", 20)
             said = subprocess.run([*near_side, sys.executable, "-c", SECONDS, str(seconds)], capture_output=True, text=True, timeout=seconds + 60)
             assert said.stdout, said.stderr
             gap, *marks = said.stdout.split()
-            return float(gap), [int(mark) for mark in marks], ends[1].session(), ends[1].text()
+            near, far = ((end.session(), end.text()) for end in ends[::-1])
+            return float(gap), [int(mark) for mark in marks], near, far
         finally:
             source.kill()
             source.communicate()
@@ -716,7 +736,7 @@ def received(description, seconds, *dial):
 @here
 @limit(150)
 def test_paths_are_dialled_until_all_limits_are_used_and_those_that_share_one_rest(env):
-    _, marks, session, log = received("per-flow", 28, "--far", "10.77.0.2")
+    _, marks, (session, log), _ = received("per-flow", 28, "--far", "10.77.0.2")
     rate = (marks[-1] - marks[16]) * 8 / 1e6 / (len(marks) - 17)
     carrying = [path for path in session["paths"] if path["stage"] == "up" and not path["rests"]]
     print(f"    {rate:.1f} Mbit/s, {len(carrying)} paths")
@@ -744,13 +764,34 @@ rate = "10Mbit/s"
 rtt = "80ms"
 queue = "100packets"
 """)
-        gap, marks, session, log = received(str(description), 28, "--far", "10.77.0.2", "--far", "10.77.1.2")
+        gap, marks, (session, log), _ = received(str(description), 28, "--far", "10.77.0.2", "--far", "10.77.1.2")
     rates = [(after - before) * 8 / 1e6 for before, after in zip(marks, marks[1:])]
     assert min(rates[4:]) < 20, f"it was never cut: {rates}"
     assert gap < 2, f"{gap:.1f} s without a byte: {rates}"
     assert max(rates[-5:]) > 40, f"the line is used again: {rates}\n{log}"
     equal(sorted({path["addresses"][1].split(":")[0] for path in session["paths"] if path["stage"] == "up"}), ["10.77.0.2", "10.77.1.2"])
     print(f"    {gap:.2f} s without a byte")
+
+
+@here
+@limit(150)
+def test_auto_finds_a_congestion_control_for_a_path_of_the_link_that_loses_without_a_queue(env):
+    def prepare(far_side):
+        found = json.loads(subprocess.run([*far_side, hawser(), "cc", "list", "--json"], capture_output=True, text=True, check=True).stdout)
+        if "bbr" not in found["allowed"]:
+            raise Skip(f"bbr is not for all users here: there is {found['allowed']}")
+        # Reno is for all users everywhere: what a namespace may have as its default.
+        subprocess.run([*far_side, "sh", "-c", "echo reno > /proc/sys/net/ipv4/tcp_congestion_control"], check=True)
+
+    auto, rates = ("--congestion", "auto"), {}
+    for options, seconds in (((), 16), (auto, 32)):
+        _, marks, _, (session, log) = received("long-fat", seconds, "--far", "10.77.0.2", "--paths", "1", accept=options, prepare=prepare)
+        rates[options] = (marks[-1] - marks[-9]) * 8 / 1e6 / 8
+        equal({path["congestion"] for path in session["paths"] if path["stage"] == "up"}, {"bbr" if options else "reno"}, log)
+        equal("bbr is tried" in log, bool(options), log)
+    print(f"    {rates[()]:.1f} Mbit/s by reno, {rates[auto]:.1f} by what auto has found")
+    # Reno has 3 to 5, bbr 65 on a machine with nothing else to do.
+    assert rates[auto] > max(15, 2 * rates[()]), rates
 
 
 def in_configuration(keys, far_port, peers=("far",), more=""):

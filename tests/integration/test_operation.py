@@ -105,8 +105,37 @@ def test_files_that_change_are_read_again_without_a_signal(env):
         until(lambda: "reload refused" in pooler.text(mark), "it is refused", seconds=8)
         time.sleep(2.5)
         equal(pooler.text(mark).count("reload refused"), 1)
+        page = lambda: pooler.http("/metrics")[1]
+        assert "hawser_last_reload_success 0" in page() and "hawser_fallbacks 1" in page(), "a refused reload is seen"
+        refused = subprocess.run([binary(), "status", "--socket", pooler.directory / "hawser.sock"], capture_output=True, text=True, timeout=10)
+        assert "the last reload was refused" in refused.stdout, refused.stdout
         second[0].write_text(good.replace("pool_size = 7", "pool_size = 8"))
         until(lambda: "pool_size: 7 -> 8" in pooler.text(mark), "the next change is taken", seconds=8)
+        assert "hawser_last_reload_success 1" in page() and "hawser_fallbacks 0" in page()
+
+
+@pooler_only
+def test_a_file_that_the_rules_include_is_read_again_without_a_signal(env):
+    with env.pooler_with(start=False, watch_files=True) as target:
+        pooler = target.pooler
+        hba, more, users = (pooler.directory / name for name in ("pg_hba.conf", "more.conf", "some.users"))
+        hba.write_text("include more.conf\nhost all @some.users all reject\n" + hba.read_text())
+        more.write_text("local all app2 reject\n")
+        users.write_text("app3\n")
+        pooler.start()
+        env.connect(target, user="app2").close()
+        mark = pooler.log.stat().st_size
+        time.sleep(2.5)
+        assert "reload" not in pooler.text(mark), "nothing has changed"
+        for path, text, user in ((more, "host all app2 all reject\n", "app2"), (users, "app\n", "app")):
+            mark = pooler.log.stat().st_size
+            path.write_text(text)
+            until(lambda: "configuration reloaded" in pooler.text(mark), f"{path.name} is read again", seconds=8)
+            try:
+                env.connect(target, user=user)
+                raise AssertionError(f"{user} is let in")
+            except ServerError as error:
+                equal(error.sqlstate, "28000", user)
 
 
 @pooler_only

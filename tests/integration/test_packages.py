@@ -157,3 +157,57 @@ def test_alert_rules_are_prometheus_rules(env):
         raise Skip("promtool is not installed (Debian: prometheus), nor named by $PROMTOOL")
     done = subprocess.run([promtool, "check", "rules", str(ALERTS)], capture_output=True, text=True)
     equal(done.returncode, 0, f"promtool: {done.stdout}{done.stderr}")
+
+
+# Stubs in place of systemd, and a process that answers SIGUSR2 as Hawser does: another one is the main process then.
+UPGRADE = r"""
+set -eu
+mount --make-rprivate /
+mount -t tmpfs tmpfs /run
+mkdir -p /run/systemd/system /run/bin
+mount -t tmpfs tmpfs /etc
+mkdir /etc/hawser
+echo root:x:0:0::/:/bin/sh >/etc/passwd
+echo hawser:x:990:990::/:/bin/sh >>/etc/passwd
+: >/etc/hawser/userlist.txt
+cat >/run/bin/systemctl <<'END'
+#!/bin/sh
+echo "systemctl $*" >>/run/asked
+case $1 in
+show) cat /run/main ;;
+is-active) exit "${ACTIVE:-0}" ;;
+esac
+END
+printf '#!/bin/sh\nexit 0\n' >/run/bin/systemd-sysusers
+chmod +x /run/bin/*
+PATH=/run/bin:$PATH
+export PATH ACTIVE
+sh -c 'trap "echo signal >>/run/asked; [ \"$TAKES\" = no ] || echo 4711 >/run/main" USR2; echo $$ >/run/main; while :; do sleep 0.1; done' &
+running=$!
+while [ ! -s /run/main ]; do sleep 0.05; done
+sh "$POSTINST" configure 0.0.9 2>&1
+kill $running
+cat /run/asked
+"""
+
+
+@pooler_only
+@limit(120)
+def test_an_upgrade_of_the_package_takes_over_and_restarts_only_where_that_fails(env):
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        raise Skip("namespaces need root and unshare")
+
+    def upgrade(**variables):
+        environment = {**os.environ, "POSTINST": str(ROOT / "packaging/debian/postinst"), "TAKES": "yes", **variables}
+        done = subprocess.run(["unshare", "--mount", "sh", "-c", UPGRADE], capture_output=True, text=True, timeout=100, env=environment)
+        if done.returncode and "mount" in done.stderr:
+            raise Skip("no mounts in a namespace: " + done.stderr.strip())
+        equal(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    said = upgrade()
+    assert "signal" in said and "restart" not in said, said
+    said = upgrade(TAKES="no")
+    assert "signal" in said and "systemctl try-restart hawser.service" in said and "has not taken the place" in said, said
+    said = upgrade(ACTIVE="3")
+    assert "signal" not in said and "restart" not in said, said

@@ -149,6 +149,15 @@ def test_a_session_without_temporary_objects_has_no_temporary_schema(env):
         one.execute("drop table kept")
 
 
+def test_a_seed_at_connect_sets_none(env):
+    one, two = (env.connect(options="-c seed=0.5") for _ in range(2))
+    drawn = [client.value("select random()") for client in (one, two) * 2]
+    equal(len(set(drawn)), 4)
+    equal(one.value("show seed"), "unavailable")
+    with raised("22023"):
+        env.connect(options="-c seed=2")
+
+
 def total_cost(client):
     """Of a million rows."""
     return client.rows("explain select from generate_series(1, 1000000)")[0][0].split("..")[1].split()[0]
@@ -165,3 +174,15 @@ def test_numbers_keep_their_digits(env):
             equal(one.value("show vacuum_cost_delay"), "1235us")
             equal(two.value("show cpu_tuple_cost"), "0.1")
             equal(three.value("show seq_page_cost"), "1")
+
+
+def test_numbers_given_at_connect_keep_their_digits(env):
+    for place in (contextlib.nullcontext(env.target), reporting(env)):
+        with place as target:
+            one = target.connect(options="-c cpu_tuple_cost=0.123456789")
+            two = target.connect(options="-c cpu_tuple_cost=0.1 -c vacuum_cost_delay=1.23456789")
+            for _ in range(2):
+                equal([total_cost(client) for client in (one, two)], ["123456.79", "100000.00"])
+                equal(two.value("show vacuum_cost_delay"), "1234.57us")
+            one.close()
+            two.close()

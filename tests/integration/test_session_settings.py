@@ -122,6 +122,44 @@ def test_roles_move_and_end_with_their_client(env):
     equal(client.value("select current_user"), "app")
 
 
+def test_a_role_that_is_reset_in_one_text_with_reset_all_stays_so(env):
+    for text in ("reset role; reset all", "reset all; reset role", "begin; reset role; reset all; commit",
+                 "set session authorization default; reset all", "reset role; reset all; deallocate all"):  # fmt: skip
+        client, other = env.connect(), env.connect()
+        client.execute("set role helper_role; set work_mem = '7MB'")
+        client.execute(text)
+        for _ in range(2):
+            equal(other.value("select current_user"), "app")
+            equal(client.rows("select current_user, current_setting('role')"), [("app", "none")], text)
+
+
+def test_a_start_role_is_back_where_the_sessions_user_is_reset(env):
+    texts = ("reset session authorization", "set session authorization default",
+             "begin; set local session authorization default; commit", "reset session authorization; reset all")  # fmt: skip
+    for text in texts:
+        direct = env.cluster.target.connect(options="-c role=helper_role")
+        direct.execute(text)
+        client, other = env.connect(options="-c role=helper_role"), env.connect()
+        client.execute(text)
+        for _ in range(2):
+            equal(client.value("select current_user"), direct.value("select current_user"), text)
+            equal(other.value("select current_user"), "app")
+
+
+def test_a_question_does_not_wait_for_a_safe_snapshot(env):
+    client, other = env.connect(), env.connect()
+    client.execute("set default_transaction_isolation = serializable; set default_transaction_read_only = on;"
+                   " set default_transaction_deferrable = on")  # fmt: skip
+    equal(client.value("show work_mem"), other.value("show work_mem"))
+    writer = env.server()
+    writer.execute("create table w (i int)")
+    writer.execute("begin isolation level serializable; insert into w values (1)")
+    client.execute("set work_mem = '7MB'")
+    equal(client.value("show work_mem"), "7MB")
+    other.value("select 1")
+    writer.execute("rollback")
+
+
 def test_nothing_runs_with_more_rights_when_the_role_is_gone(env):
     server = env.server()
     server.execute("create role goer; grant goer to app")

@@ -16,6 +16,7 @@ TAKES_SECONDS = 125
 
 NUMBERS = itertools.count(1)
 PROBED = {"server_probe_interval": "100ms"}
+FAILOVERS = 10
 SETTINGS = {"query_wait_timeout": "10s", "server_login_retry": "100ms", "server_connect_timeout": "2s"}
 
 
@@ -227,7 +228,7 @@ def test_a_user_that_only_reads_has_the_standby(env):
 @pooler_only
 @limit(90)
 def test_how_servers_stand_is_shown_with_the_reason(env):
-    """SHOW HOSTS, the metrics and `hawser status`: up, left, down, unknown."""
+    """SHOW HOSTS, the metrics and `hawser status`: up, spare, left, down, unknown."""
     def shown(target):
         rows = target.pooler.show("hosts")
         equal({row["database"] for row in rows}, {"*"})
@@ -242,8 +243,14 @@ def test_how_servers_stand_is_shown_with_the_reason(env):
             until(lambda: shown(target)[replica]["role"] == "standby", "it has been looked at")
             rows = shown(target)
             equal((rows[replica]["state"], rows[replica]["reason"], rows[primary]["role"]), ("up", None, "primary"))
-            equal(rows[primary]["state"], "left")
+            equal(rows[primary]["state"], "spare")
             assert "prefer-standby" in rows[primary]["reason"], rows
+            metrics = target.pooler.http("/metrics")[1]
+            for line in (f'hawser_server_up{{database="*",server="{primary}"}} 1', f'hawser_server_fit{{database="*",server="{primary}"}} 0',
+                         f'hawser_server_fit{{database="*",server="{replica}"}} 1',
+                         f'hawser_server_role{{database="*",server="{primary}",role="primary"}} 1',
+                         f'hawser_server_role{{database="*",server="{replica}",role="standby"}} 1'):
+                assert line in metrics, (line, metrics)
             with second.superuser("postgres") as admin, env.server("postgres") as writer:
                 admin.execute("select pg_wal_replay_pause()")
                 writer.execute("create table lag_of_a_standby ()")
@@ -265,6 +272,42 @@ def test_how_servers_stand_is_shown_with_the_reason(env):
             assert f"server       {replica} of * is down: " in status.stdout, (status.stdout, status.stderr)
             page = target.pooler.http("/")[1]
             assert f"{replica} of * is down: " in page, page
+
+
+@pooler_only
+@limit(60)
+def test_the_standby_of_a_pair_is_up_and_one_that_a_user_wants_is_fit(env):
+    """The alert on servers that are down was there for ever on a pair of which nothing was wrong."""
+    with standby(env) as second:
+        servers, replica = [env.cluster.address, second.address], f"{second.socket_dir}/.s.PGSQL.{second.port}"
+        for append, state, fit in (("", "spare", 0), ('\n[[user]]\nname = "app2"\ntarget_session_attrs = "standby"\n', "up", 1)):
+            with env.pooler_with(append=append, servers=servers, target_session_attrs="primary", **PROBED) as target:
+                equal(role(env.connect(target)), "primary")
+                until(lambda: {row["server"]: row for row in target.pooler.show("hosts")}[replica]["state"] == state, f"the standby is {state}")
+                metrics = target.pooler.http("/metrics")[1]
+                assert f'hawser_server_up{{database="*",server="{replica}"}} 1' in metrics, metrics
+                assert f'hawser_server_fit{{database="*",server="{replica}"}} {fit}' in metrics, metrics
+
+
+@pooler_only
+@limit(60)
+def test_lag_that_is_not_known_is_not_shown_as_none(env):
+    """A standby that is cut off has replayed all that it has received."""
+    with standby(env) as second:
+        with env.pooler_with(servers=[second.address], target_session_attrs="standby", max_replica_lag="1s", **PROBED) as target:
+            pooler = target.pooler
+            equal(role(env.connect(target)), "standby")
+            until(lambda: pooler.show("hosts")[0]["role"] == "standby", "it has been looked at")
+            until(lambda: "how far standbys are behind is not known" in pooler.text(), "it is said")
+            equal(pooler.show("hosts")[0]["lag_ms"], None)
+            assert "hawser_server_lag_seconds{" not in pooler.http("/metrics")[1]
+            checked = subprocess.run([binary(), "check", "-c", str(pooler.config)], capture_output=True, text=True, timeout=20)
+            assert "max_replica_lag: with one server there is no primary to compare it with" in checked.stdout + checked.stderr, checked
+        with env.pooler_with(servers=[second.address, env.cluster.address], target_session_attrs="standby", max_replica_lag="1s", **PROBED) as target:
+            equal(role(env.connect(target)), "standby")
+            until(lambda: "hawser_server_lag_seconds{" in target.pooler.http("/metrics")[1], "it is measured")
+            time.sleep(1)
+            assert "is not known" not in target.pooler.text(), target.pooler.text()
 
 
 @pooler_only
@@ -322,9 +365,9 @@ def test_a_primary_that_becomes_read_only_is_left_without_an_error(env):
 
 
 @pooler_only
-@limit(120)
-def test_a_planned_failover_costs_no_client_an_error(env):
-    """A smart shutdown of the primary, then promotion: server connections leave as transactions end."""
+@limit(300)
+def test_planned_failovers_under_load_cost_no_client_an_error(env):
+    """Ten times a smart shutdown of the primary, then promotion: server connections leave as transactions end."""
     with standby(env) as first:
         first.promote()
         with Standby(first, f"{env.directory}/standby{next(NUMBERS)}") as second:
@@ -342,14 +385,21 @@ def test_a_planned_failover_costs_no_client_an_error(env):
                 waits = []
                 with Load(lambda: env.connect(target), work, clients=20) as load:
                     load.goes_on()
-                    began = time.monotonic()
-                    first.stop("smart")
-                    stopped = time.monotonic()
-                    second.promote()
-                    promoted = time.monotonic()
-                    load.goes_on()
-                print(f"    smart shutdown {stopped - began:.2f} s, promotion {promoted - stopped:.2f} s, the longest transaction {max(waits):.2f} s")
-                equal(env.connect(target).value("show port"), str(second.port))
+                    primary, other = first, second
+                    for _ in range(FAILOVERS):
+                        with primary.superuser() as admin:
+                            until(lambda: admin.value("select count(*) from pg_stat_replication where state = 'streaming'") == "1", "the standby follows")
+                        began = time.monotonic()
+                        primary.stop("smart")
+                        stopped = time.monotonic()
+                        other.promote()
+                        promoted = time.monotonic()
+                        load.goes_on()
+                        print(f"    smart shutdown {stopped - began:.2f} s, promotion {promoted - stopped:.2f} s, the longest transaction {max(waits):.2f} s")
+                        waits.clear()
+                        primary.follow(other)
+                        primary, other = other, primary
+                equal(env.connect(target).value("show port"), str(primary.port))
                 equal(env.connect(target).value("select count(*) from committed"), str(sum(load.counts)))
 
 

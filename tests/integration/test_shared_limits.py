@@ -258,6 +258,24 @@ def test_a_successor_gets_the_places_of_the_process_before_it(env):
 
 
 @pooler_only
+@limit(120)
+def test_a_successor_without_a_lease_leaves_the_process_before_it_in_its_place(env):
+    with new_etcd(env) as etcd, nodes(env, [etcd.endpoint], names=["node1"]) as [target]:
+        pooler = target.pooler
+        load = Load(target, 10)
+        until(lambda: load.done > 50, "clients are served")
+        etcd.freeze()
+        new = subprocess.run([binary(), "takeover", "-c", str(pooler.config)], cwd=pooler.directory, capture_output=True, text=True, timeout=60)
+        equal(new.returncode, 1, new.stderr)
+        assert "has given this process no lease" in new.stderr and etcd.endpoint in new.stderr, new.stderr
+        done = load.done
+        until(lambda: load.done > done + 50, "clients are served as before")
+        etcd.thaw()
+        load.stop()
+        without_errors(load)
+
+
+@pooler_only
 @limit(90)
 def test_without_etcd_at_the_start_clients_wait_and_are_told_why(env):
     with new_etcd(env) as etcd:
@@ -268,12 +286,16 @@ def test_without_etcd_at_the_start_clients_wait_and_are_told_why(env):
                 raise AssertionError("served without etcd")
             except ServerError as error:
                 equal(error.sqlstate, "53300")
-                assert "etcd" in error.fields.get("H", ""), error.fields
+                assert "limits are shared by etcd, which does not answer" in error.fields["M"], error.fields
+            status, why = target.pooler.http("/readyz")
+            equal(status, 503, "nothing can be served")
+            assert etcd.endpoint in why, why
             assert f"etcd at {etcd.endpoint}" in target.pooler.text(), target.pooler.tail()
             etcd.start()
             with env.pooler_with(**sharing(etcd.endpoint), max_db_connections=LIMIT) as other:
                 equal(env.connect(other).value("select 1"), "1")
             until(lambda: metric(target, "shared_lease_sure") == 1.0, "etcd is found when it comes", 20)
+            until(lambda: target.pooler.http("/readyz")[0] == 200, "clients can be served")
             equal(env.connect(target).value("select 1"), "1")
 
 

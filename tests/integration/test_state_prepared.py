@@ -75,6 +75,57 @@ def test_trap_06_the_parses_settings_hold_even_after_the_client_has_changed_them
     equal(run(client, "s").value, "1704067200")
 
 
+def test_trap_06_what_the_server_analyses_again_is_no_other_clients(env):
+    """A schema that is made or dropped has the server analyse all statements again, each under the settings of whichever
+    client runs it next: another one had that client's constants."""
+    sql = "select date '01/02/2020' - date '2020-01-01'"
+    first, second, server = env.connect(), env.connect(), env.server()
+
+    def analyse_again():
+        server.execute("create schema analysed_again; drop schema analysed_again")
+    for client in (first, second):
+        prepare(client, "s", sql)
+        equal(run(client, "s").value, "1")
+    second.execute("set datestyle = 'ISO, DMY'")
+    equal(run(second, "s").value, "1", "as parsed")
+    for _ in range(2):
+        analyse_again()
+        equal(run(second, "s").value, "31", "as a server of its own says")
+        equal(run(first, "s").value, "1", "of one that has set nothing")
+        analyse_again()
+        equal(run(first, "s").value, "1")
+        equal(run(second, "s").value, "31")
+    result = first.exchange(m.describe_statement("s"), m.SYNC)
+    equal(result.kinds, "tTZ")
+
+
+def test_trap_06_what_was_parsed_in_a_pipeline_that_fails_is_no_other_clients(env):
+    """The error takes the SET before it back, and leaves the statement: who had the same text had the other constants."""
+    first, second = env.connect(), env.connect()
+    for number, ends in enumerate((m.run("select 1/0") + m.SYNC, m.FLUSH)):
+        sql = f"select {number}, (date '01/02/2020' - date '2020-01-01')::text"
+        first.send(m.run("set datestyle = 'ISO, DMY'"), m.parse(sql, f"s{number}"), ends)
+        if ends == m.FLUSH:
+            first.collect(until="1")
+            first.sock.close()
+        else:
+            equal(first.collect().sqlstate, "22012")
+        prepare(second, f"s{number}", sql)
+        equal(run(second, f"s{number}").rows, [(str(number), "1")], ends)
+
+
+def test_trap_06_a_parse_in_the_pipeline_of_a_set_is_under_what_that_sets(env):
+    """A statement that the server had from before was taken for it, and gave the constants of before the SET."""
+    sql = "select date '01/02/2020' - date '2020-01-01'"
+    first, second = env.connect(), env.connect()
+    prepare(first, "s", sql)
+    result = second.exchange(m.run("set datestyle = 'ISO, DMY'"), m.parse(sql, "s"), m.bind("s"), m.execute(), m.SYNC)
+    equal(result.value, "31")
+    for _ in range(2):
+        equal(run(first, "s").value, "1")
+        equal(run(second, "s").value, "31")
+
+
 def test_trap_06_strings_are_read_under_the_parses_rules(env):
     sql = r"select length('a\\b')"
     first, second = env.connect(), env.connect(standard_conforming_strings="off")

@@ -242,6 +242,50 @@ def test_clients_in_tls_stay_with_the_old_process_until_they_leave(env):
 
 
 @pooler_only
+@limit(90)
+def test_commands_at_the_new_process_hold_for_clients_that_stay_with_the_old_one(env):
+    with env.pooler_with() as target:
+        stays, other = (env.connect(target, tls=env.tls(), hostname="localhost") for _ in range(2))
+        stays.execute("begin")
+        old = take_over(target.pooler)
+        with reaped(old):
+            equal(status(target.pooler)["predecessor"]["clients"], 2, "known from the start")
+            assert "hawser_predecessor_clients 2" in target.pooler.http("/metrics")[1]
+            first, second = (env.connect(target, database="hawser", user="admin") for _ in range(2))
+            paused = []
+            pausing = threading.Thread(target=lambda: paused.append(first.attempt("PAUSE app")))
+            pausing.start()
+            time.sleep(0.5)
+            equal(paused, [], "a transaction is open in the old process")
+            stays.execute("commit")
+            pausing.join(10)
+            equal([(done.sqlstate, done.tags) for done in paused], [(None, ["PAUSE"])])
+            stays.send(m.query("select 'after'"))
+            time.sleep(0.5)
+            equal(env.cluster.backends("query like '%after%' and pid <> pg_backend_pid()"), [], "while it is paused")
+            equal(second.attempt("RESUME app").sqlstate, None)
+            equal(stays.collect().sqlstate, None)
+            target.pooler.write(query_timeout="300ms")
+            equal(second.attempt("RELOAD").sqlstate, None)
+            time.sleep(1)  # loops take it over
+            equal(other.attempt("select pg_sleep(3)").sqlstate, "57014", "a new setting")
+            target.pooler.write(query_timeout="0")
+            target.pooler.reload()
+            time.sleep(1)
+            equal(stays.attempt("select pg_sleep(0.5)").sqlstate, None, "the same by SIGHUP")
+            old.send_signal(signal.SIGSTOP)
+            until(lambda: pathlib.Path(f"/proc/{old.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T", "that it stands still")
+            time.sleep(0.5)
+            refused = second.attempt("DISABLE app")
+            old.send_signal(signal.SIGCONT)
+            equal(refused.sqlstate, "57P03")
+            assert f"not in process {old.pid}" in refused.errors[0]["M"], refused.errors
+            equal(second.attempt("KILL app").sqlstate, None)
+            equal(stays.attempt("select 1").sqlstate, "57P01")
+            ended(target.pooler, old)
+
+
+@pooler_only
 @limit(60)
 def test_what_pins_and_what_listens_stays_and_nothing_is_lost(env):
     with env.pooler_with() as target:

@@ -67,9 +67,9 @@ class Runner:
             server.create()
             server.prepare(suite.prepare)
             if how is None:
-                return suite.run(server.place, out, tests, self.chosen.full)
+                return suite.run(server.place, out, tests, self.chosen.full, how)
             with Hawser(directory / "hawser", server, how.partition("+")[0], POOL_SIZE) as hawser:
-                found = suite.run(hawser.place, out, tests, self.chosen.full)
+                found = suite.run(hawser.place, out, tests, self.chosen.full, how)
             shutil.copy(hawser.log, out / "hawser.log")
             if fault := hawser.fault():
                 self.report.fault(f"{suite.name}, {how}: {fault}")
@@ -80,6 +80,10 @@ class Runner:
             server.destroy()
             shutil.rmtree(directory, ignore_errors=True)
 
+    def ways(self, suite):
+        """All through Hawser that are asked for, and can be had."""
+        return [how for how in self.chosen.through or suite.ways if self.shared_library or "extension" not in how]
+
     def first(self, suite):
         """All ways through Hawser, and with --full directly as well. None where it cannot be had."""
         started = time.monotonic()
@@ -89,7 +93,7 @@ class Runner:
             return str(missing)
         print(f"==> {suite.name}: fetched after {time.monotonic() - started:.0f} s", flush=True)
         found = {}
-        for how in [*self.chosen.through, *([None] if self.chosen.full else [])]:
+        for how in [*self.ways(suite), *([None] if self.chosen.full else [])]:
             started = time.monotonic()
             found[how] = self.once(suite, how, None, 1)
             print(f"==> {suite.name}, {how or 'direct'}: {len(found[how])} tests, {time.monotonic() - started:.0f} s", flush=True)
@@ -99,7 +103,7 @@ class Runner:
 
     def second(self, suite, found):
         """What failed, again and by itself, then directly; with --full that also which is listed."""
-        for how in self.chosen.through:
+        for how in self.ways(suite):
             through = found[how]
             broken = sorted(test for test, outcome in through.items()
                             if failed(outcome) and (self.chosen.full or not self.report.is_listed(suite.name, how, test)))
@@ -118,11 +122,10 @@ class Runner:
 def arguments():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("names", nargs="*", metavar="NAME", help="of a suite: " + ", ".join(SUITES))
-    options.add_argument("--through", action="append", choices=HOWS, help="this way (default: transaction); may be repeated")
+    options.add_argument("--through", action="append", choices=HOWS, help="this way (default: transaction, and of some suites transaction+extension too); may be repeated")
     options.add_argument("--full", action="store_true", help="all of each suite, and all of it directly, too")
     options.add_argument("--jobs", type=int, default=2, help="suites at once in the first turn (default %(default)s)")
     chosen = options.parse_args()
-    chosen.through = chosen.through or ["transaction"]
     if unknown := [name for name in chosen.names if not any(fnmatch.fnmatch(suite, name) for suite in SUITES)]:
         options.error(f"no suite {', '.join(unknown)}; there are {', '.join(SUITES)}")
     return chosen
@@ -140,11 +143,19 @@ def main():
         give_to_server(work)
         work.chmod(0o755)
         template = Template(work / "template")
-        library = build_extension(template.bin, work) if any("extension" in how for how in chosen.through) else None
+        library = None
+        if any("extension" in how for suite in suites for how in chosen.through or suite.ways):
+            try:
+                library = build_extension(template.bin, work)
+            except Missing as missing:
+                if chosen.through:
+                    raise
+                report.skip("all with the extension", str(missing))
         runner = Runner(chosen, template, work, kept, library, report)
         with concurrent.futures.ThreadPoolExecutor(chosen.jobs) as pool:
-            firsts = list(pool.map(runner.first, suites))
-        for suite, found in zip(suites, firsts):
+            firsts = {suite: pool.submit(runner.first, suite) for suite in sorted(suites, key=lambda one: one.takes_seconds, reverse=True)}
+        for suite in suites:
+            found = firsts[suite].result()
             if isinstance(found, str):
                 report.skip(suite.name, found)
             else:

@@ -40,6 +40,7 @@ pub mod client;
 mod client_identity;
 mod drawn;
 pub mod effects;
+mod ended;
 mod events;
 mod from_client;
 mod from_server;

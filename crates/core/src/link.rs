@@ -11,6 +11,7 @@
 //!                      └────────────── Ack: delivered, received, limit ◄┘
 //! ```
 //! * [`frame`] what is said on a path, and the parser
+//! * [`compression`] which frames of bulk streams are compressed, and how
 //! * [`greeting`] the first frame of a path, at the end that accepts
 //! * [`incoming`], [`outgoing`] one direction of a stream at its receiver and its sender
 //! * [`path`] one path: how far it is, and whether it lives; `rate`: how fast it is; `recent`: what it and
@@ -31,6 +32,7 @@
 //! Resuming after a process has died: a database session that has ended cannot be gone on with, so what
 //! was sent to it must not be sent to another one.
 
+pub mod compression;
 pub mod frame;
 pub mod greeting;
 pub mod incoming;

@@ -106,13 +106,33 @@ fn whatever_a_peer_of_a_link_does_its_bounds_hold() {
     let seed = from_environment("FUZZ_SEED", 1);
     for round in 0..from_environment("FUZZ_ROUNDS", LINK_ROUNDS) {
         let mut random = Random::new(seed.wrapping_add(round));
+        let mut input = if round % 2 == 0 { Vec::new() } else { compressing_peer(&mut random) };
         let length = random.below(600);
-        let input: Vec<u8> = (0..length).map(|_| random.byte()).collect();
+        input.extend((0..length).map(|_| random.byte()));
         if let Err(panic) = std::panic::catch_unwind(|| link_peer::play(&input)) {
             eprintln!("seed {}: {}", seed.wrapping_add(round), shrink::hex(&input));
             std::panic::resume_unwind(panic);
         }
     }
+}
+
+/// A peer that opens a stream and sends compressed frames of it, right ones and others.
+fn compressing_peer(random: &mut Random) -> Vec<u8> {
+    let far = [1];
+    let paths = [[0, 0, 1], [0, 0, random.byte()]]; // the first one speaks the newest version
+    let open = [0x3f, 4, 2];
+    let mut input = [&far[..], paths.as_flattened(), &open].concat();
+    for _ in 0..random.below(40) {
+        let low = random.byte() & 0xfe;
+        input.extend(match random.below(8) {
+            0 => [0x7f, random.byte(), random.byte()],
+            1 => [4, 4, 0xff], // the local socket takes what there is
+            2 => [0x7f, 4, low | 1],
+            3 => [0x7f, 4 + 0x40 * (random.byte() % 3), low],
+            _ => [0x7f, 4, low],
+        });
+    }
+    input
 }
 
 /// The peer acknowledges a part of a piece, and a copy of the rest goes by the other path.

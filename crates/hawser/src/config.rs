@@ -49,8 +49,8 @@ pub use address::{
 };
 pub use choice::{
     AuthType, BypassUse, ConsoleVersion, EtcdLost, ExtensionUse, Fidelity, HandOver, Io,
-    ListenLost, LoadBalanceHosts, LogFormat, LogLevel, MptcpUse, PoolMode, ProxyProtocol,
-    SyslogFacility, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
+    LinkCompression, ListenLost, LoadBalanceHosts, LogFormat, LogLevel, MptcpUse, PoolMode,
+    ProxyProtocol, SyslogFacility, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
 };
 pub use ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
 pub use congestion::Congestion;
@@ -422,6 +422,18 @@ impl Config {
     #[must_use]
     pub fn databases(&self) -> &[DatabaseConfig] {
         &self.reload.databases
+    }
+
+    /// Whether every server connection counts under a limit on server connections (pool_size aside).
+    #[must_use]
+    pub fn all_are_limited(&self) -> bool {
+        let limits = &self.reload.limits;
+        let is_set = |limit: Limit| limit.get().is_some();
+        is_set(limits.max_server_connections)
+            || is_set(limits.max_server_connections_per_server)
+            || self.databases().iter().all(|database| is_set(database.max_db_connections))
+            || is_set(limits.max_user_connections)
+                && self.users().iter().all(|user| is_set(user.max_user_connections))
     }
 
     /// Every `[[user]]`, in the order of the file.

@@ -38,7 +38,7 @@ use hawser_core::session::options::{Asked, Replication};
 use hawser_core::session::report;
 use hawser_core::wire::error::{ClientError, SqlState};
 use hawser_core::wire::startup::{self, Pair};
-use hawser_sys::mptcp::watch::Watch;
+use hawser_sys::mptcp::watch::{Watch, look_again};
 use hawser_sys::stream::TcpOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -51,7 +51,7 @@ use crate::config::{
 };
 use crate::limits::{AddressPermit, Full};
 use crate::link::links::Links;
-use crate::mptcp::usage::{MptcpUsage, Transport, look_again};
+use crate::mptcp::usage::{MptcpUsage, Transport};
 use crate::process::{pooler_number, random_u64};
 use crate::resolve::Resolver;
 use crate::tls::connect::Connecting;
@@ -256,6 +256,8 @@ pub enum DialError {
     },
     /// There may be no more connections.
     Full(Full),
+    /// The limit has room, but is shared by etcd, which does not answer.
+    CutOff(Full),
     /// A standby is too far behind.
     Lagging {
         /// The server.
@@ -309,6 +311,7 @@ impl DialError {
             | Self::Talk { .. }
             | Self::Password { .. }
             | Self::Full(_)
+            | Self::CutOff(_)
             | Self::Lagging { .. }
             | Self::Unsuitable { .. } => false,
         }
@@ -329,6 +332,7 @@ impl DialError {
             | Self::Unready { .. }
             | Self::NotHandedOver { .. }
             | Self::Full(_)
+            | Self::CutOff(_)
             | Self::Lagging { .. } => false,
         }
     }
@@ -342,6 +346,7 @@ impl DialError {
                 ..(**error).clone()
             },
             Self::Full(full) => full.to_client_error(),
+            Self::CutOff(full) => full.to_cut_off_error(),
             Self::Authentication { .. } => {
                 ClientError::fatal(SqlState::INVALID_AUTHORIZATION, self.to_string())
             }
@@ -368,6 +373,7 @@ impl DialError {
             }
             Self::Authentication { .. }
             | Self::Full(_)
+            | Self::CutOff(_)
             | Self::Refused { .. }
             | Self::Resolve { .. }
             | Self::Connect { .. }
@@ -442,9 +448,13 @@ impl fmt::Display for DialError {
             Self::Full(full) => {
                 f.write_str(full.to_client_error().detail.as_deref().unwrap_or("full"))
             }
+            Self::CutOff(full) => {
+                let error = full.to_cut_off_error();
+                write!(f, "{}. {}", error.message, error.detail.as_deref().unwrap_or_default())
+            }
             Self::Lagging { server, lag, most } => {
                 let (lag, most) = (lag.as_secs_f32(), most.as_secs_f32());
-                write!(f, "server at {server} is {lag} s behind, max_replica_lag is {most} s")
+                write!(f, "server at {server} is {lag:.1} s behind, max_replica_lag is {most} s")
             }
             Self::Unsuitable { server, wanted } => {
                 write!(

@@ -13,6 +13,8 @@
 //! terminate ID USER      likewise
 //! lent | lent NUMBER     lines of number of the server connection, the server's process id, and that
 //!                        of the client that has it now
+//! start NUMBER           lines of name and value of the settings that the client began with that
+//!                        has this server connection now; bytes in hexadecimal digits
 //! ```
 //! A server connection's number is what the server was told at its start (`hawser.connection`).
 //! `extension/local.c` is the other side. POOLER is a random number of this process: ids of clients
@@ -110,6 +112,8 @@ enum Question<'a> {
     Terminate(u32, &'a str),
     /// Which client has which server connection: all, or the one of this number.
     Lent(Option<u64>),
+    /// What the client began with that has the server connection of this number.
+    Start(u64),
 }
 
 impl<'a> Question<'a> {
@@ -123,13 +127,17 @@ impl<'a> Question<'a> {
             "cancel" => order().map(|(id, user)| Self::Cancel(id, user)),
             "lent" if rest.is_empty() => Some(Self::Lent(None)),
             "lent" => Some(Self::Lent(Some(rest.parse().ok()?))),
+            "start" => Some(Self::Start(rest.parse().ok()?)),
             "terminate" => order().map(|(id, user)| Self::Terminate(id, user)),
             _ => None,
         }
     }
 
     async fn answer(self, pooler: &dyn Pooler, out: &mut String) -> Result<(), ClientError> {
-        let scope = if let Self::Lent(_) = self { Scope::Backends } else { Scope::Clients };
+        let scope = match self {
+            Self::Lent(_) | Self::Start(_) => Scope::Backends,
+            _ => Scope::Clients,
+        };
         let snapshots = snapshots(pooler, scope).await?;
         let roles: HashMap<_, _> =
             pooler.pools().into_iter().map(|entry| (entry.pool.id, entry.pool)).collect();
@@ -162,6 +170,14 @@ impl<'a> Question<'a> {
                 for backend in backends.filter(asked) {
                     let (number, process) = (backend.id.0, backend.process);
                     let _ = writeln!(out, "{number}\t{process}\t{}", backend.client_process);
+                }
+            }
+            Self::Start(number) => {
+                let mut backends = snapshots.iter().flat_map(|snapshot| &snapshot.backends);
+                let lent =
+                    backends.find(|backend| backend.client.is_some() && backend.id.0 == number);
+                for (name, value) in lent.iter().flat_map(|backend| backend.client_start.iter()) {
+                    let _ = writeln!(out, "{}\t{}", hex(name), hex(value));
                 }
             }
             Self::Cancel(id, user) | Self::Terminate(id, user) => {
@@ -206,6 +222,10 @@ fn write_client(out: &mut String, client: &ClientRow, role: &str, backend: u32) 
     let _ = writeln!(out, "\t{state}\t{backend}\t{own_port}\t{mptcp}");
 }
 
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Tabs and ends of lines within a field, as COPY has them.
 fn escape(out: &mut String, field: &str) {
     for c in field.chars() {
@@ -228,12 +248,22 @@ mod tests {
         assert_eq!(Question::parse("clients"), Some(Question::Clients(None)));
         assert_eq!(Question::parse("lent"), Some(Question::Lent(None)));
         assert_eq!(Question::parse("lent 7"), Some(Question::Lent(Some(7))));
+        assert_eq!(Question::parse("start 7"), Some(Question::Start(7)));
         assert_eq!(Question::parse("client 7"), Some(Question::Clients(Some(7))));
         assert_eq!(Question::parse("cancel 7 a b"), Some(Question::Cancel(7, "a b")));
         assert_eq!(Question::parse("terminate 7 a"), Some(Question::Terminate(7, "a")));
-        for wrong in
-            ["", "clients 7", "client", "client x", "cancel 7", "cancel", "kill 7 a", "lent x"]
-        {
+        for wrong in [
+            "",
+            "start",
+            "start x",
+            "clients 7",
+            "client",
+            "client x",
+            "cancel 7",
+            "cancel",
+            "kill 7 a",
+            "lent x",
+        ] {
             assert_eq!(Question::parse(wrong), None, "{wrong}");
         }
     }

@@ -151,6 +151,19 @@ pub enum Full {
 }
 
 impl Full {
+    /// What a client that waits in vain is told where the limit is shared and its store does not answer.
+    pub fn to_cut_off_error(&self) -> ClientError {
+        let what = match self {
+            Self::Total => "max_server_connections".to_owned(),
+            Self::Database(_) => "max_db_connections of the database".to_owned(),
+            Self::User(_) => "max_user_connections of the user".to_owned(),
+            Self::Server(server) => format!("max_server_connections_per_server of {server}"),
+        };
+        cut_off_error().detail(format!(
+            "{what} is shared with other poolers, and this one has no more places of it."
+        ))
+    }
+
     /// What a client that waits in vain is told.
     pub fn to_client_error(&self) -> ClientError {
         let what = match self {
@@ -164,6 +177,15 @@ impl Full {
         ClientError::fatal(SqlState::TOO_MANY_CONNECTIONS, "no more server connections allowed")
             .detail(what)
     }
+}
+
+/// What a client is told that needs a place of a shared limit while its store does not answer.
+pub fn cut_off_error() -> ClientError {
+    ClientError::fatal(
+        SqlState::TOO_MANY_CONNECTIONS,
+        "no more server connections can be opened: limits are shared by etcd, which does not answer",
+    )
+    .hint("An administrator should read the pooler's log.")
 }
 
 impl Limits {

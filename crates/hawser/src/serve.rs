@@ -41,6 +41,7 @@ use crate::takeover::listeners::SocketPath;
 use crate::takeover::taking::{self, Found, NotTakenOver};
 use crate::takeover::{self, Standing, Succession};
 use crate::threads::Runtimes;
+use watch::Watch;
 
 /// Set where `pgbouncer -d` waits until this process serves.
 pub const BACKGROUND_VARIABLE: &str = "HAWSER_IN_BACKGROUND";
@@ -48,6 +49,8 @@ pub const BACKGROUND_VARIABLE: &str = "HAWSER_IN_BACKGROUND";
 const DRAIN_POLL: Duration = Duration::from_millis(20);
 /// How often the service manager is told what the process does, if that has changed.
 const STATUS_PERIOD: Duration = Duration::from_secs(2);
+/// How long the end of the process waits for the collector of `otlp_endpoint`.
+const LAST_SPANS: Duration = Duration::from_secs(1);
 /// How long event loops have to say goodbye once the time of grace is over.
 const GOODBYE: Duration = Duration::from_millis(200);
 
@@ -150,6 +153,8 @@ pub fn serve_as(
         tracing::warn!("{warning}");
     }
     let start = &config.start.process;
+    // Before any of the files is read.
+    let watch = start.watch_files.then(|| Watch::begin(&config));
     let core_dumps = start.core_dumps;
     // Before files with secrets are read.
     process::set_dumpable(core_dumps);
@@ -176,7 +181,7 @@ pub fn serve_as(
         })?,
         None => Spans::default(),
     };
-    let logged = Arc::new(Logged { disconnections, errors: errors.clone(), spans });
+    let logged = Arc::new(Logged { disconnections, errors: errors.clone(), spans: spans.clone() });
     let hash_key = random_u64();
     let own = peers::own_process_ids(start.peer_id, (random_u64() >> 32) as u32);
     let reactors =
@@ -214,6 +219,7 @@ pub fn serve_as(
     began.map_err(ServeError::Bypass)?;
     process::become_user(user.as_deref()).map_err(ServeError::Process)?;
     process::set_dumpable(core_dumps);
+    let _ = service.tally.spans.set(spans.clone()); // (it is new)
     let ending = service.clone();
     spawn_upkeep(&service, orders);
     if let Some(etcd) = &etcd {
@@ -224,11 +230,12 @@ pub fn serve_as(
         own.take_place_of(found, &service, &runtimes, path.as_deref())?;
     }
     let Own { listeners, pidfile, .. } = own;
-    runtimes.control.block_on(run(service, listeners, logged, signals));
+    runtimes.control.block_on(run(service, listeners, logged, signals, watch));
     drop(pidfile);
     manager.end();
     links.end();
     drop(reactors);
+    runtimes.control.block_on(spans.end(LAST_SPANS));
     if let Some(etcd) = &etcd {
         runtimes.control.block_on(shares::give_back(&ending, etcd));
     }
@@ -350,6 +357,7 @@ async fn run(
     listeners: Vec<listen::Listener>,
     logged: Arc<Logged>,
     signals: Signals,
+    watch: Option<Watch>,
 ) {
     derive_ahead(&service);
     for listener in listeners {
@@ -365,8 +373,8 @@ async fn run(
         tokio::spawn(tell_status(service.clone()));
     }
 
-    if service.config.load().start.process.watch_files {
-        tokio::spawn(watch::run(service.clone(), logged.clone()));
+    if let Some(watch) = watch {
+        tokio::spawn(watch::run(service.clone(), logged.clone(), watch));
     }
     let reloading = service.clone();
     tokio::spawn(each(signals.reload, move || {
@@ -516,6 +524,9 @@ async fn reload(service: &Arc<Service>, logged: &Logged) {
             crate::logging::set_level(log.level);
             logged.disconnections.store(log.log_disconnections, Ordering::Relaxed);
             derive_ahead(service);
+            if let Err(error) = service.succession.pass_on(takeover::order::Order::Reload).await {
+                tracing::warn!(error, "the clients of the predecessor have the old configuration");
+            }
         }
         Ok(Err(error)) => {
             tracing::error!("reload refused, the old configuration stays in force:\n{error}");

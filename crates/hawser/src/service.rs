@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use hawser_core::wire::error::{ClientError, SqlState};
@@ -72,8 +72,25 @@ pub struct Service {
     pub phase: watch::Sender<Phase>,
     /// The processes before and after this one.
     pub succession: Succession,
+    /// What has come of the last reload.
+    pub last_reload: ArcSwap<LastReload>,
     /// One reload at a time.
     reloading: Mutex<()>,
+}
+
+/// What has come of the last reload, or of the start.
+#[derive(Clone, Debug)]
+pub struct LastReload {
+    /// When.
+    pub at: SystemTime,
+    /// Why the configuration of before is still in force, if it is.
+    pub refused: Option<String>,
+}
+
+impl Default for LastReload {
+    fn default() -> Self {
+        Self { at: SystemTime::now(), refused: None }
+    }
 }
 
 /// How far the process is on its way out.
@@ -144,6 +161,7 @@ impl Service {
             threads,
             phase: watch::Sender::new(Phase::Serving),
             succession,
+            last_reload: ArcSwap::from_pointee(LastReload::default()),
             reloading: Mutex::new(()),
         }))
     }
@@ -183,6 +201,13 @@ impl Service {
     /// # Errors
     /// All that is wrong: everything stays as it is.
     pub fn reload(&self) -> Result<(), NotInForce> {
+        let done = self.read_again();
+        let refused = done.as_ref().err().map(ToString::to_string);
+        self.last_reload.store(Arc::new(LastReload { at: SystemTime::now(), refused }));
+        done
+    }
+
+    fn read_again(&self) -> Result<(), NotInForce> {
         let old = self.config.load_full();
         let config = old.read_again().map_err(|errors| NotInForce(vec![errors.to_string()]))?;
         // Those of before have been logged; places may have moved.

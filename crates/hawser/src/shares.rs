@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hawser_core::shares::{Kind, Lost, Need, Node, Options, Scope, Standing, Step};
+use hawser_core::shares::{Kind, Lost, Need, Node, Options, Request, Scope, Standing, Step};
 use hawser_core::time::Time;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -103,10 +103,30 @@ pub async fn run(service: Arc<Service>, etcd: Arc<Mutex<Etcd>>) {
                     Ok(answer) => node.answered(now, answer.clone()),
                     Err(error) => node.failed(now, error.failure()),
                 }
-                reported.report(&service, &node, now, answer.as_ref().err(), lost);
+                let came_of = match &answer {
+                    Ok(_) => Outcome::Answered(&request),
+                    Err(error) => Outcome::Failed(error),
+                };
+                reported.report(&service, &node, now, &came_of, lost);
             }
         }
     }
+}
+
+/// Waits, `within` at most, until this pooler has a lease and has seen what others hold, if limits are shared.
+///
+/// # Errors
+/// It has none: why etcd gives none.
+pub async fn first_look(service: &Service, within: Duration) -> Result<(), String> {
+    let ready = async {
+        while service.limits.sharing().is_some_and(|(state, _)| !state.is_ready()) {
+            tokio::time::sleep(COUNTED_APART).await;
+        }
+    };
+    timeout(within, ready).await.map_err(|_| {
+        let failure = service.limits.sharing().and_then(|(state, _)| state.failure);
+        failure.unwrap_or_else(|| format!("no answer within {} s", within.as_secs()))
+    })
 }
 
 /// Gives all places back: the process ends, and has no server connection any more.
@@ -137,10 +157,18 @@ fn needs(service: &Service) -> BTreeMap<Scope, Need> {
     needs
 }
 
+/// What has come of a request.
+enum Outcome<'a> {
+    Answered(&'a Request),
+    Failed(&'a EtcdError),
+}
+
 /// What has been said of how the sharing stands: each change once.
 #[derive(Debug, Default)]
 struct Reported {
     is_failing: bool,
+    /// It has been said that all is in order.
+    was_in_order: bool,
     was_sure: bool,
     is_lost: bool,
 }
@@ -151,17 +179,28 @@ impl Reported {
         service: &Service,
         node: &Node,
         now: Time,
-        error: Option<&EtcdError>,
+        came_of: &Outcome<'_>,
         lost: Lost,
     ) {
         let standing = node.standing(now);
         let is_lost = self.was_sure && standing != Standing::Sure;
+        let error = match came_of {
+            Outcome::Failed(error) => Some(*error),
+            Outcome::Answered(_) => None,
+        };
+        // A lease alone is of no use: places are keys, which etcd may refuse to this user.
+        let is_mended =
+            matches!(came_of, Outcome::Answered(Request::Look(_) | Request::Change(..)));
         service.limits.note_sharing(|state: &mut State| {
             state.standing = standing;
             state.lease = node.lease();
             state.failures += u64::from(error.is_some());
             state.losses += u64::from(is_lost && !self.is_lost);
-            state.failure = error.map(ToString::to_string);
+            if is_mended {
+                (state.failure, state.looked_with) = (None, node.lease());
+            } else if let Some(error) = error {
+                state.failure = Some(error.to_string());
+            }
         });
         if let (Some(error), false) = (error, self.is_failing) {
             if self.was_sure {
@@ -185,10 +224,11 @@ impl Reported {
                 ),
             }
         }
-        if error.is_none() && (self.is_failing || !self.was_sure) && standing == Standing::Sure {
-            tracing::info!("shared limits: etcd has given this pooler a lease, or renewed it");
+        if is_mended && (self.is_failing || !self.was_in_order) && standing == Standing::Sure {
+            tracing::info!("shared limits: etcd answers, and this pooler has a lease");
+            self.was_in_order = true;
         }
-        self.is_failing = error.is_some();
+        self.is_failing = error.is_some() || (self.is_failing && !is_mended);
         self.is_lost = is_lost;
         // Until it is sure again, it is the same loss.
         self.was_sure |= standing == Standing::Sure;

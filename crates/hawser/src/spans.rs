@@ -9,10 +9,10 @@
 //!
 //! # Limits
 //! Nothing waits for the collector: what finds the queue full, or is in a request that fails, is lost, and the
-//! log says so once a [`SAID_AGAIN`]. No TLS: a collector stands on this host or in a network of its own.
+//! log says so once a [`SAID_AGAIN`]. The end of the process waits for the last request, for a short time. No TLS: a collector stands on this host or in a network of its own.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use opentelemetry::trace::{
@@ -22,7 +22,8 @@ use opentelemetry::{InstrumentationScope, KeyValue, Value};
 use opentelemetry_otlp::{SpanExporter, WithExportConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanExporter as _, SpanLinks};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
 
 use crate::process::random_u64;
 
@@ -61,7 +62,17 @@ pub struct Spans(Option<Arc<Queue>>);
 #[derive(Debug)]
 struct Queue {
     sender: mpsc::Sender<Slow>,
-    dropped: AtomicU64,
+    lost: AtomicU64,
+    /// Nothing more comes: what is there is to be sent at once.
+    ends: Notify,
+    sending: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Queue {
+    fn new(sender: mpsc::Sender<Slow>) -> Arc<Self> {
+        let (lost, ends) = (AtomicU64::new(0), Notify::new());
+        Arc::new(Self { sender, lost, ends, sending: Mutex::default() })
+    }
 }
 
 impl Spans {
@@ -83,8 +94,9 @@ impl Spans {
         ];
         exporter.set_resource(&Resource::builder_empty().with_attributes(about).build());
         let (sender, receiver) = mpsc::channel(QUEUE_MAX);
-        let queue = Arc::new(Queue { sender, dropped: AtomicU64::new(0) });
-        tokio::spawn(send(exporter, endpoint.to_owned(), receiver, queue.clone()));
+        let queue = Queue::new(sender);
+        let sending = tokio::spawn(send(exporter, endpoint.to_owned(), receiver, queue.clone()));
+        *locked(&queue.sending) = Some(sending);
         Ok(Self(Some(queue)))
     }
 
@@ -98,9 +110,30 @@ impl Spans {
         if let Some(queue) = &self.0
             && queue.sender.try_send(slow).is_err()
         {
-            queue.dropped.fetch_add(1, Ordering::Relaxed);
+            queue.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
+
+    /// How many were lost since the start; `None`: nobody wants them.
+    pub fn lost(&self) -> Option<u64> {
+        self.0.as_ref().map(|queue| queue.lost.load(Ordering::Relaxed))
+    }
+
+    /// Sends what is there, `within` at most. What comes after this is lost.
+    pub async fn end(&self, within: Duration) {
+        let Some(queue) = &self.0 else { return };
+        let Some(sending) = locked(&queue.sending).take() else { return };
+        queue.ends.notify_one();
+        if tokio::time::timeout(within, sending).await.is_err() {
+            tracing::warn!(
+                "the collector of otlp_endpoint does not answer: the last spans are lost"
+            );
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn send(
@@ -109,26 +142,35 @@ async fn send(
     mut receiver: mpsc::Receiver<Slow>,
     queue: Arc<Queue>,
 ) {
-    let mut said: Option<Instant> = None;
+    let (mut said, mut said_lost) = (None::<Instant>, 0);
     loop {
         let mut batch = Vec::new();
-        if receiver.recv_many(&mut batch, QUEUE_MAX).await == 0 {
-            return;
+        tokio::select! {
+            biased;
+            count = receiver.recv_many(&mut batch, QUEUE_MAX) => if count == 0 { return },
+            () = queue.ends.notified() => {
+                receiver.close(); // what is there still comes
+                continue;
+            }
         }
         let count = batch.len() as u64;
         let result = exporter.export(batch.into_iter().flat_map(spans_of).collect()).await;
         let error = result.err().map(|error| error.to_string());
         if error.is_some() {
-            queue.dropped.fetch_add(count, Ordering::Relaxed);
+            queue.lost.fetch_add(count, Ordering::Relaxed);
         }
         let is_due = said.is_none_or(|at| at.elapsed() >= SAID_AGAIN);
-        let lost = if is_due { queue.dropped.swap(0, Ordering::Relaxed) } else { 0 };
-        if lost > 0 {
-            said = Some(Instant::now());
+        let all = queue.lost.load(Ordering::Relaxed);
+        let lost = all - said_lost;
+        if lost > 0 && is_due {
+            (said, said_lost) = (Some(Instant::now()), all);
             let reason = error.as_deref().unwrap_or("it does not keep up");
             tracing::warn!(endpoint, lost, reason, "spans of slow transactions are lost");
         }
-        tokio::time::sleep(PERIOD).await;
+        let ended = tokio::time::timeout(PERIOD, queue.ends.notified()).await;
+        if ended.is_ok() {
+            receiver.close();
+        }
     }
 }
 
@@ -217,14 +259,43 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_end_sends_what_is_there() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let spans = Spans::start(&format!("http://{}/v1/traces", listener.local_addr().unwrap()));
+        let spans = spans.unwrap();
+        let collector = tokio::spawn(async move {
+            let mut requests = 0;
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = vec![0; 65_536];
+                let _ = stream.read(&mut request).await.unwrap();
+                requests += 1;
+                let answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+                stream.write_all(answer).await.unwrap();
+                if requests == 2 {
+                    return;
+                }
+            }
+        });
+        spans.leave(slow(SystemTime::now()));
+        tokio::time::sleep(Duration::from_millis(300)).await; // it is sent
+        spans.leave(slow(SystemTime::now())); // in the pause between two requests
+        let begun = Instant::now();
+        spans.end(Duration::from_secs(5)).await;
+        assert!(begun.elapsed() < PERIOD, "the end does not wait for the next period");
+        tokio::time::timeout(Duration::from_secs(1), collector).await.unwrap().unwrap();
+        assert_eq!(spans.lost(), Some(0));
+    }
+
+    #[tokio::test]
     async fn what_finds_the_queue_full_is_counted_and_nothing_waits() {
         let (sender, _receiver) = mpsc::channel(1);
-        let queue = Arc::new(Queue { sender, dropped: AtomicU64::new(0) });
-        let spans = Spans(Some(queue.clone()));
+        let spans = Spans(Some(Queue::new(sender)));
         for _ in 0..3 {
             spans.leave(slow(SystemTime::now()));
         }
-        assert_eq!(queue.dropped.load(Ordering::Relaxed), 2);
+        assert_eq!(spans.lost(), Some(2));
         assert!(!Spans::default().are_wanted());
     }
 }

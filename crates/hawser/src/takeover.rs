@@ -27,6 +27,7 @@
 
 pub mod giving;
 pub mod listeners;
+pub mod order;
 pub mod process;
 pub mod record;
 pub mod start;
@@ -46,6 +47,7 @@ use crate::pools::PoolEntry;
 use crate::service::Service;
 use crate::socket::Conn;
 use listeners::{Inherited, Purpose};
+use order::Order;
 use process::OtherProcess;
 use taking::Predecessor;
 
@@ -179,6 +181,16 @@ impl Succession {
     fn process_before(&self) -> Option<u32> {
         let before = locked(&self.before);
         before.as_ref().filter(|before| !before.has_ended()).map(|before| before.pid)
+    }
+
+    /// Has a command hold for the clients of the process before this one, too, if it still has some.
+    ///
+    /// # Errors
+    /// It does not: why.
+    pub async fn pass_on(&self, order: Order) -> Result<(), String> {
+        let Some(predecessor) = self.predecessor() else { return Ok(()) };
+        let has_gone = || self.process_before().is_none();
+        predecessor.obey(order, has_gone).await
     }
 
     /// The process before this one, while it still has clients.

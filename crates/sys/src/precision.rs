@@ -47,6 +47,7 @@ struct Attributes {
     period_ns: u64,
 }
 
+const SCHED_OTHER: u32 = 0;
 const SCHED_FIFO: u32 = 1;
 const SCHED_DEADLINE: u32 = 6;
 const FLAG_RESET_ON_FORK: u64 = 1;
@@ -92,6 +93,31 @@ pub fn come_before_ordinary() -> Priority {
         period_ns: 0,
     };
     if set_attributes(&attributes).is_ok() { Priority::Fifo } else { Priority::Ordinary }
+}
+
+/// Asks for processor time in short slices for the calling thread, which stays an ordinary one: it gets no more
+/// of it, but sooner after it wakes up, for the thread of the earliest deadline runs first. A thread of ordinary
+/// priority gets `nice`, where it may have it; what somebody has given another one stays.
+///
+/// # Errors
+/// As sched_setattr(2). A negative `nice` needs CAP_SYS_NICE or RLIMIT_NICE; that there is neither is no error.
+/// Kernels before Linux 6.12 take `slice` and ignore it.
+pub fn ask_for_short_slices(slice: Duration, nice: i32) -> io::Result<()> {
+    let given = rustix::process::getpriority_process(Some(rustix::thread::gettid()))?;
+    let with = |nice| Attributes {
+        size: size_of::<Attributes>() as u32,
+        policy: SCHED_OTHER,
+        flags: FLAG_RESET_ON_FORK,
+        nice,
+        priority: 0,
+        runtime_ns: u64::try_from(slice.as_nanos()).unwrap_or(u64::MAX),
+        deadline_ns: 0,
+        period_ns: 0,
+    };
+    if given == 0 && set_attributes(&with(nice)).is_ok() {
+        return Ok(());
+    }
+    set_attributes(&with(given))
 }
 
 fn set_attributes(attributes: &Attributes) -> io::Result<()> {
@@ -141,6 +167,23 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
     use std::time::Instant;
+
+    #[test]
+    fn short_slices_leave_a_priority_that_was_given() {
+        let nice = || rustix::process::getpriority_process(Some(rustix::thread::gettid())).unwrap();
+        let of = |given: i32| {
+            let thread = move || {
+                crate::process::set_thread_nice(given).unwrap();
+                ask_for_short_slices(Duration::from_micros(500), -10).unwrap();
+                nice()
+            };
+            std::thread::spawn(thread).join().unwrap()
+        };
+        assert_eq!(of(7.max(nice())), 7.max(nice()));
+        if nice() == 0 {
+            assert!([0, -10].contains(&of(0)), "-10 where it is allowed");
+        }
+    }
 
     #[test]
     fn it_waits_for_time_or_for_bytes() {

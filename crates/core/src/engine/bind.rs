@@ -225,12 +225,6 @@ impl<S: Socket> Backend<S> {
         self.pool.statements.depend_alike(self.session.applied(), settings)
     }
 
-    /// Whether plans give the same under the settings in force as under these.
-    #[inline]
-    pub(super) fn gives_alike(&self, settings: &Settings) -> bool {
-        self.pool.statements.give_alike(settings, self.session.applied())
-    }
-
     /// The transaction under way, if settings are in force in it that plans depend on and that are not known:
     /// what is parsed or planned in it is for its client alone. Where no other client comes after this one, all
     /// its transactions are one.

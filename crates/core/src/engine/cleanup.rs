@@ -20,7 +20,7 @@ use crate::ids::Slot;
 use crate::pool::{Has, Released};
 use crate::session::part::Policy;
 use crate::session::scan::{ScanOptions, scan};
-use crate::session::settings::{Settings, SettingsBuilder};
+use crate::session::settings::SettingsBuilder;
 use crate::time::Time;
 use crate::wire::error::ClientError;
 use crate::wire::{TransactionStatus, build};
@@ -623,19 +623,16 @@ impl<S: Socket> Backend<S> {
         if unusual.forgets_statements {
             self.prepared.forget_all();
         }
-        match &unusual.resetting {
-            Resetting::No => {}
-            // What the server reports it has reported; the rest is at its start value.
-            Resetting::All => {
-                self.session.apply(Settings::EMPTY);
-            }
-            Resetting::Names(names) => {
-                let mut settings = SettingsBuilder::from(self.session.applied());
-                for name in names {
-                    settings.remove(name);
-                }
-                self.session.apply(self.pool.interner().share(settings.build()));
-            }
+        if unusual.resetting == Resetting::No {
+            return;
         }
+        // What the server reports it has reported; the rest is at its start value.
+        let mut settings = SettingsBuilder::from(self.session.applied());
+        let names = self.session.applied().iter().map(|(name, _)| name);
+        for name in names.filter(|name| unusual.discards_all || unusual.resetting.takes(name)) {
+            settings.remove(name);
+        }
+        let settings = self.pool.interner().share(settings.build());
+        self.session.apply(settings);
     }
 }

@@ -124,6 +124,9 @@ pub struct Unusual {
     pub(super) vacates: Option<Box<[u8]>>,
 }
 
+/// What RESET ALL leaves alone (`GUC_NO_RESET_ALL`, guc_tables.c).
+pub(super) const KEPT_BY_RESET_ALL: [&[u8]; 2] = [b"role", b"session_authorization"];
+
 /// What a RESET that is under way goes back to the client's start values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Resetting {
@@ -132,38 +135,70 @@ pub(super) enum Resetting {
     No,
     /// These settings.
     Names(Vec<Box<[u8]>>),
-    /// All settings.
-    All,
+    /// All that a RESET ALL takes back, and these.
+    All { besides: Vec<Box<[u8]>> },
 }
 
 impl Resetting {
+    /// A RESET ALL, and nothing else.
+    #[cfg(test)]
+    pub(super) const ALL: Self = Self::All { besides: Vec::new() };
+
+    /// Adds a setting, and what goes back with it: the role with the session's user (`set_config_option`,
+    /// guc.c). Whether that was more.
+    pub(super) fn add(&mut self, name: &[u8]) -> bool {
+        let mut more = self.add_one(name);
+        if name.eq_ignore_ascii_case(b"session_authorization") {
+            more |= self.add_one(b"role");
+        }
+        more
+    }
+
+    fn add_one(&mut self, name: &[u8]) -> bool {
+        match self {
+            Self::No => *self = Self::Names(vec![name.into()]),
+            Self::Names(names) | Self::All { besides: names } => {
+                if names.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+                    return false;
+                }
+                names.push(name.into());
+            }
+        }
+        true
+    }
+
+    /// Adds a RESET ALL. Whether that was more.
+    pub(super) fn add_all(&mut self) -> bool {
+        let besides = match self {
+            Self::All { .. } => return false,
+            Self::No => Vec::new(),
+            Self::Names(names) => std::mem::take(names),
+        };
+        *self = Self::All { besides };
+        true
+    }
+
     /// Adds what another takes back. Whether that was more.
     pub(super) fn absorb(&mut self, other: &Self) -> bool {
-        match (&mut *self, other) {
-            (Self::All, _) | (_, Self::No) => false,
-            (Self::Names(names), Self::Names(more)) => {
-                let before = names.len();
-                for name in more {
-                    if !names.contains(name) {
-                        names.push(name.clone());
-                    }
-                }
-                names.len() > before
-            }
-            (now, new) => {
-                *now = new.clone();
-                true
-            }
+        let mut more = matches!(other, Self::All { .. }) && self.add_all();
+        for name in other.names() {
+            more |= self.add_one(name);
+        }
+        more
+    }
+
+    /// The settings that are taken back by their names.
+    pub(super) fn names(&self) -> &[Box<[u8]>] {
+        match self {
+            Self::No => &[],
+            Self::Names(names) | Self::All { besides: names } => names,
         }
     }
 
     /// Whether it takes this setting back.
     pub(super) fn takes(&self, name: &[u8]) -> bool {
-        match self {
-            Self::No => false,
-            Self::Names(names) => names.iter().any(|known| known.eq_ignore_ascii_case(name)),
-            Self::All => true,
-        }
+        let all = matches!(self, Self::All { .. }) && !KEPT_BY_RESET_ALL.contains(&name);
+        all || self.names().iter().any(|known| known.eq_ignore_ascii_case(name))
     }
 }
 
@@ -291,7 +326,7 @@ impl Effects {
         if let Some(unusual) = effects.unusual.take() {
             match &unusual.resetting {
                 Resetting::No => {}
-                Resetting::All => {
+                Resetting::All { .. } => {
                     effects.pins = effects.pins.union(PartSet::ANY_SETTING);
                     effects.vague = true;
                 }
@@ -311,7 +346,7 @@ impl Effects {
             effects.resets = unusual.resetting;
         }
         if findings.executes_reset {
-            effects.resets = Resetting::All; // which ones, the server tells
+            effects.resets.add_all(); // which ones, the server tells
         }
         // A SECURITY DEFINER function may set what its caller may not: it could not be brought anywhere.
         let names = effects.names.len();
@@ -686,11 +721,7 @@ impl Unusual {
     fn add(&mut self, verb: &Verb) {
         match verb {
             Verb::Set { name, local: false, value: SetValue::Default } | Verb::Reset(name) => {
-                match &mut self.resetting {
-                    Resetting::All => {}
-                    Resetting::Names(names) => names.push(name.as_bytes().into()),
-                    none => *none = Resetting::Names(vec![name.as_bytes().into()]),
-                }
+                self.resetting.add(name.as_bytes());
             }
             Verb::Set { name, local: true, value: SetValue::Default } => {
                 self.local_defaults.push(name.as_bytes().into());
@@ -698,9 +729,11 @@ impl Unusual {
             Verb::Set { name, local: false, .. } if self.resetting != Resetting::No => {
                 self.set_again.push(name.as_bytes().into());
             }
-            Verb::ResetAll => self.resetting = Resetting::All,
+            Verb::ResetAll => {
+                self.resetting.add_all();
+            }
             Verb::Discard(Discard::All) => {
-                self.resetting = Resetting::All;
+                self.resetting.add_all();
                 self.forgets_statements = true;
                 self.discards_all = true;
             }
@@ -755,6 +788,25 @@ mod tests {
     }
 
     #[test]
+    fn what_reset_all_leaves_goes_back_where_it_is_reset_by_its_name() {
+        for (text, besides) in [
+            ("reset role; reset all", &["role"][..]),
+            ("reset all; reset role", &["role"]),
+            ("set role to default; reset all", &["role"]),
+            ("reset all; set session authorization default", &["session_authorization", "role"]),
+            ("reset all", &[]),
+        ] {
+            let resetting = effects(text).unusual.expect("unusual").resetting;
+            let named: Vec<Box<[u8]>> = besides.iter().map(|name| name.as_bytes().into()).collect();
+            assert_eq!(resetting, Resetting::All { besides: named }, "{text}");
+            assert!(resetting.takes(b"work_mem"), "{text}");
+            assert_eq!(resetting.takes(b"role"), besides.contains(&"role"), "{text}");
+        }
+        let both = effects("reset session authorization").unusual.expect("unusual").resetting;
+        assert!(both.takes(b"role") && both.takes(b"session_authorization"));
+    }
+
+    #[test]
     fn a_setting_that_the_server_reports_moves_and_another_pins() {
         let zone = effects("SET TimeZone TO 'UTC'");
         assert!(zone.pins.is_empty() && zone.names.is_empty() && !zone.is_none());
@@ -803,7 +855,7 @@ mod tests {
     #[test]
     fn the_books_learn_what_resets_and_discards() {
         let all = effects("DISCARD ALL").unusual.unwrap();
-        assert!(all.discards_all && all.forgets_statements && all.resetting == Resetting::All);
+        assert!(all.discards_all && all.forgets_statements && all.resetting == Resetting::ALL);
         let names = effects("RESET TimeZone; SET application_name TO DEFAULT").unusual.unwrap();
         assert_eq!(
             names.resetting,

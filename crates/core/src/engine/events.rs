@@ -19,6 +19,7 @@ use super::timeouts::without_short_timeout;
 use crate::ids::{ClientId, LoopId, Slot};
 use crate::pool::{Asks, Wish};
 use crate::session::part::PartSet;
+use crate::session::settings::Settings;
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::{TransactionStatus, build, frontend};
@@ -732,14 +733,13 @@ impl<S: Socket> Engine<S> {
                 let slot = *slot;
                 if let Some(client) = self.clients.get_mut(slot)
                     && let Some(backend) = &mut client.backend
+                    && backend.lending.cancel_done()
                 {
-                    if backend.lending.cancel_done() {
-                        let held = client.held;
-                        self.settle_channels_after_cancel(host, slot, now);
-                        self.ask_behind_cancel(host, slot, now);
-                        if held {
-                            self.resume_later(slot);
-                        }
+                    let held = client.held;
+                    self.settle_channels_after_cancel(host, slot, now);
+                    self.ask_behind_cancel(host, slot, now);
+                    if held {
+                        self.resume_later(slot);
                     }
                 }
             }
@@ -763,6 +763,7 @@ impl<S: Socket> Engine<S> {
                 let mut row = backend.row(BackendState::Active, Some(self.client_id(slot)));
                 row.local = local(&backend.socket);
                 row.client_process = self.process_of(slot);
+                row.client_start.clone_from(&client.record.start);
                 snapshot.backends.push(row);
             }
             if scope < Scope::Clients {
@@ -852,6 +853,7 @@ impl<S: Socket> Backend<S> {
             parked: self.lending.is_parked(),
             client,
             client_process: 0,
+            client_start: Settings::EMPTY,
             statements: self.prepared.statements.len(),
             application_name: self.application_name(),
             encrypted: self.socket.is_encrypted(),

@@ -499,14 +499,7 @@ impl<S: Socket> Engine<S> {
         if statement.effects.resets_by_null && client.has_start_values() {
             return false; // its own text has these in place of NULL
         }
-        let named = ClientStatement {
-            statement,
-            serial,
-            prepared_in: None,
-            behind: false,
-            seen: std::sync::Arc::default(),
-            epoch,
-        };
+        let named = ClientStatement::new(statement, serial, epoch, &client.desired);
         let memory = pool.statements.memory();
         if !memory.has_room_for_names()
             || client.name_statement(name, named, hash_key, memory).is_err()

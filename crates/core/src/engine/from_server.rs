@@ -18,8 +18,8 @@ mod settle;
 
 use super::backend::Backend;
 use super::client::Client;
+use super::ended::Ended;
 use super::limits;
-use super::plain::Ended;
 use super::request_queue::Request;
 use super::socket::Socket;
 use crate::session::report::ReportError;

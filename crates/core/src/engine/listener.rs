@@ -25,6 +25,7 @@ use super::socket::{Socket, write_or_keep};
 use crate::ids::{BackendId, ServerAddressId, Slot};
 use crate::listen::{Channel, Hub, Notification};
 use crate::pool::ServerParameters;
+use crate::session::settings::Settings;
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{Framed, HEADER_BYTES};
@@ -138,6 +139,7 @@ impl<S: Socket> Listener<S> {
             parked: false,
             client: None,
             client_process: 0,
+            client_start: Settings::EMPTY,
             statements: 0,
             application_name: String::new(),
             encrypted: self.socket.is_encrypted(),

@@ -296,6 +296,8 @@ pub struct BackendRow {
     pub client: Option<ClientId>,
     /// And the process id that this client knows; 0: no client has it.
     pub client_process: u32,
+    /// The settings that this client started with, as they differ from the server's own.
+    pub client_start: Settings,
     /// Shared prepared statements on it.
     pub statements: usize,
     /// The application_name that it has.

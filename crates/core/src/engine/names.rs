@@ -17,6 +17,7 @@ use crate::ids::BackendId;
 use crate::pool::SchemaEpoch;
 use crate::pool::description::Seen;
 use crate::pool::statement::{Statement, StatementMemory};
+use crate::session::settings::Settings;
 
 /// What a name costs beside its bytes: its place in the map and what it shares with nobody.
 const NAME_OVERHEAD_BYTES: usize = size_of::<(Name, ClientStatement)>() + 32;
@@ -36,9 +37,47 @@ pub(super) struct ClientStatement {
     pub(super) seen: Arc<Seen>,
     /// The epoch of the schema when the client parsed it.
     pub(super) epoch: SchemaEpoch,
+    /// The client's settings for which it was last seen to that this is a statement to be run under them;
+    /// `None` if that has to be looked at.
+    pub(super) fits: Option<Settings>,
 }
 
 impl ClientStatement {
+    /// One that the client prepares under these settings.
+    pub(super) fn new(
+        statement: Arc<Statement>,
+        serial: u32,
+        epoch: SchemaEpoch,
+        settings: &Settings,
+    ) -> Self {
+        Self {
+            statement,
+            serial,
+            prepared_in: None,
+            behind: false,
+            seen: Arc::default(),
+            epoch,
+            fits: Some(settings.clone()),
+        }
+    }
+
+    /// Another statement of the same text, of which it is not known under which settings it may be run.
+    pub(super) fn replace(&mut self, statement: Arc<Statement>) {
+        self.statement = statement;
+        self.fits = None;
+    }
+
+    /// This one, or the one in its place, may be run under these settings.
+    pub(super) fn fits_to(&mut self, settings: &Settings) {
+        self.fits = Some(settings.clone());
+    }
+
+    /// Whether it is known that it may be run under these settings.
+    #[inline]
+    pub(super) fn is_known_to_fit(&self, settings: &Settings) -> bool {
+        self.fits.as_ref().is_some_and(|fits| fits.is_shared_with(settings))
+    }
+
     /// Whether this backend's pipeline `since`, or a later one, has prepared it.
     pub(super) fn is_prepared_since(&self, backend: BackendId, since: u64) -> bool {
         self.prepared_in.is_some_and(|(known, pipeline)| known == backend && pipeline >= since)

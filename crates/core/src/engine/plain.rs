@@ -26,6 +26,7 @@ use std::sync::Arc;
 use super::about::PoolMode;
 use super::backend::Backend;
 use super::client::Client;
+use super::ended::Ended;
 use super::from_client::passage::Passage;
 use super::from_server::Relay;
 use super::halt::Halt;
@@ -155,23 +156,6 @@ impl<'a> Pipeline<'a> {
     }
 }
 
-/// Queries or pipelines of a client that have ended.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Ended {
-    pub(super) queries: u64,
-    /// Transactions that have ended with them.
-    pub(super) transactions: u64,
-}
-
-impl Ended {
-    /// One more, with its transaction or within one.
-    #[inline]
-    pub(super) fn note(&mut self, with_transaction: bool) {
-        self.queries += 1;
-        self.transactions += u64::from(with_transaction);
-    }
-}
-
 /// What has become of a pipeline.
 pub(super) enum Passed {
     /// It has gone.
@@ -218,10 +202,9 @@ impl<S: Socket> Backend<S> {
     #[inline]
     fn bind_as_it_is(&mut self, named: &ClientStatement) -> Option<u64> {
         let statement = &named.statement;
-        if statement.is_superseded() || !statement.is_plain {
-            return None;
-        }
-        if !self.gives_alike(&statement.planned) {
+        // (Its client's settings are in force.)
+        let fits = named.is_known_to_fit(self.session.applied());
+        if statement.is_superseded() || !statement.is_plain || !fits {
             return None;
         }
         let told = named.seen.told();

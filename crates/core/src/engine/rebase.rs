@@ -77,8 +77,8 @@ impl<S: Socket> Client<S> {
             let statement = named.statement.clone();
             let settings = moved(&statement.settings);
             if statement.basis != backend.session.basis() {
-                named.statement =
-                    backend.statement_of(&statement.body, backend.session.basis(), &settings);
+                let basis = backend.session.basis();
+                named.replace(backend.statement_of(&statement.body, basis, &settings));
             }
         }
         self.rebase_sql_statements(moved);

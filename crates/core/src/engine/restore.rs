@@ -31,15 +31,12 @@ mod steps;
 
 use std::ops::Range;
 
-use super::effects::{Resetting, Unusual};
+use super::effects::{KEPT_BY_RESET_ALL, Resetting, Unusual};
 use crate::session::scan::{Discard, Findings, Name, SetValue, Verb};
 use crate::session::settings;
 use crate::session::settings::quoting::write_value;
 use crate::session::settings::{Change, Settings};
 use crate::wire::error::with_position;
-
-/// What RESET ALL leaves alone (`GUC_NO_RESET_ALL`, guc_tables.c).
-pub(super) const KEPT_BY_RESET_ALL: [&[u8]; 2] = [b"role", b"session_authorization"];
 
 /// Bytes that are put into one text: as many RESET ALL as fit there, each with all start values
 /// after it, would make much of little.
@@ -134,6 +131,14 @@ fn set_again(start: &Settings, name: &[u8], local: bool) -> Option<Vec<u8>> {
     Some(text)
 }
 
+/// The statements that give a setting its value in `start`, and what goes back to its own with it: see
+/// [`Resetting::add`].
+fn set_with_others_again(start: &Settings, name: &[u8], local: bool) -> Vec<Vec<u8>> {
+    let with_user = name.eq_ignore_ascii_case(b"session_authorization");
+    let names = [Some(name), with_user.then_some(&b"role"[..])];
+    names.into_iter().flatten().filter_map(|name| set_again(start, name, local)).collect()
+}
+
 /// The statements that give all settings their values in `start`.
 fn set_all_again(start: &Settings) -> Vec<Vec<u8>> {
     let kept = |name: &[u8]| KEPT_BY_RESET_ALL.contains(&name);
@@ -144,13 +149,13 @@ fn set_all_again(start: &Settings) -> Vec<Vec<u8>> {
 /// What must follow the only statement of a text.
 fn behind(start: &Settings, unusual: &Unusual) -> Vec<Vec<u8>> {
     let mut texts = match &unusual.resetting {
-        Resetting::No => Vec::new(),
-        Resetting::Names(names) => {
-            names.iter().filter_map(|name| set_again(start, name, false)).collect()
-        }
-        Resetting::All => set_all_again(start),
+        Resetting::No | Resetting::Names(_) => Vec::new(),
+        Resetting::All { .. } => set_all_again(start),
     };
-    texts.extend(unusual.local_defaults.iter().filter_map(|name| set_again(start, name, true)));
+    let names = unusual.resetting.names().iter();
+    texts.extend(names.filter_map(|name| set_again(start, name, false)));
+    let local = unusual.local_defaults.iter();
+    texts.extend(local.flat_map(|name| set_with_others_again(start, name, true)));
     texts
 }
 
@@ -164,9 +169,9 @@ pub(super) fn insertions(findings: &Findings, start: &Settings) -> Option<Vec<In
     for statement in findings.statements() {
         let statements: Vec<_> = match &statement.verb {
             Verb::Set { name, local, value: SetValue::Default } => {
-                set_again(start, name.as_bytes(), *local).into_iter().collect()
+                set_with_others_again(start, name.as_bytes(), *local)
             }
-            Verb::Reset(name) => set_again(start, name.as_bytes(), false).into_iter().collect(),
+            Verb::Reset(name) => set_with_others_again(start, name.as_bytes(), false),
             Verb::ResetAll => set_all_again(start),
             // Among others it fails, wherever it stands (`PreventInTransactionBlock`, xact.c).
             Verb::Discard(Discard::All) if findings.count() > 1 => Vec::new(),

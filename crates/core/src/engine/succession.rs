@@ -234,6 +234,7 @@ impl ClientStatement {
             behind: _,      // of that pipeline
             seen,
             epoch: _, // of this process: see `schema_changes`
+            fits: _,  // looked at again
         } = self;
         (statement.basis == basis).then(|| StatementRecord {
             name: name.into(),

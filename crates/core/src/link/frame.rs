@@ -16,12 +16,14 @@
 //!  11 Pong     number(8)
 //!  12 Bye      -
 //!  13 Rest     rests(1)
+//!  14 Compressed  stream(8) offset(8) length(2) whole(4) bytes      from version 2 on
 //! ```
 //! Hello and Welcome keep their form in all versions.
 //!
 //! # Invariants
 //! * a frame is read whole or not at all, and its length is known from its first [`HEAD_BYTES_MAX`] bytes
-//! * no length on the wire makes a reader reserve more than [`FRAME_BYTES_MAX`]
+//! * no length on the wire makes a reader reserve more than [`FRAME_BYTES_MAX`], or, for what a compressed
+//!   frame claims, [`WHOLE_BYTES_MAX`]
 
 use std::fmt;
 
@@ -30,7 +32,9 @@ use super::{StreamId, Token};
 /// The versions that this end speaks.
 pub const VERSION_MIN: u8 = 1;
 /// See [`VERSION_MIN`].
-pub const VERSION_MAX: u8 = 1;
+pub const VERSION_MAX: u8 = 2;
+/// From this version on, Data may come compressed.
+pub const VERSION_COMPRESSED: u8 = 2;
 /// The first bytes of a Hello, after its kind.
 const MAGIC: [u8; 4] = *b"HWSL";
 /// Fields of Data before its bytes.
@@ -38,6 +42,12 @@ pub const DATA_HEAD_BYTES: usize = 1 + 8 + 8 + 2;
 /// Bytes of a Data frame: with its head it fills one TLS record (RFC 8446, 5.1), so a reader seldom
 /// has to join two.
 pub const DATA_BYTES_MAX: usize = (16 << 10) - DATA_HEAD_BYTES;
+/// Fields of Compressed before its bytes.
+pub const COMPRESSED_HEAD_BYTES: usize = DATA_HEAD_BYTES + 4;
+/// Bytes of a Compressed frame, as of a Data frame.
+pub const COMPRESSED_BYTES_MAX: usize = (16 << 10) - COMPRESSED_HEAD_BYTES;
+/// The most bytes of a stream in a Compressed frame.
+pub const WHOLE_BYTES_MAX: usize = 64 << 10;
 /// The longest name of a target: DNS allows 253 bytes, and a port follows.
 pub const TARGET_BYTES_MAX: usize = 262;
 /// The longest frame.
@@ -58,6 +68,7 @@ const PING: u8 = 10;
 const PONG: u8 = 11;
 const BYE: u8 = 12;
 const REST: u8 = 13;
+const COMPRESSED: u8 = 14;
 
 /// Why a path is not taken into a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,10 +104,12 @@ pub enum Reason {
     Unconfirmed,
     /// Paths come up and die, and nothing of the stream has got through for as long as `grace`.
     Stalled,
+    /// What the peer has compressed does not become what it claims. (Only peers that compress know it.)
+    Compression,
 }
 
 impl Reason {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Local,
         Self::NotAllowed,
         Self::Unreachable,
@@ -107,6 +120,7 @@ impl Reason {
         Self::Ending,
         Self::Unconfirmed,
         Self::Stalled,
+        Self::Compression,
     ];
 
     fn code(self) -> u8 {
@@ -132,6 +146,9 @@ impl fmt::Display for Reason {
             Self::Unconfirmed => "the far end did not confirm the stream in time",
             Self::Stalled => {
                 "nothing of it got through for as long as the grace time, by paths that came and died"
+            }
+            Self::Compression => {
+                "what its sender has compressed does not become as many bytes as the sender claims"
             }
         })
     }
@@ -176,6 +193,17 @@ pub enum Frame<'a> {
         stream: StreamId,
         /// The offset of the first byte.
         offset: u64,
+        /// One or more.
+        bytes: &'a [u8],
+    },
+    /// Bytes of a stream, as one zstd frame.
+    Compressed {
+        /// Whose.
+        stream: StreamId,
+        /// The offset of the first byte.
+        offset: u64,
+        /// How many bytes of the stream these become.
+        whole: usize,
         /// One or more.
         bytes: &'a [u8],
     },
@@ -273,6 +301,10 @@ impl<'a> Fields<'a> {
         u64::from_be_bytes(self.bytes())
     }
 
+    fn u32(&mut self) -> u32 {
+        u32::from_be_bytes(self.bytes())
+    }
+
     fn stream(&mut self) -> StreamId {
         StreamId(self.u64())
     }
@@ -314,6 +346,13 @@ fn length(bytes: &[u8]) -> Result<Option<usize>, FrameError> {
                 return Err(FrameError::Length("data"));
             }
             Some(length) => DATA_HEAD_BYTES + length,
+        },
+        COMPRESSED => match at(17) {
+            None => return Ok(None),
+            Some(length) if !(1..=COMPRESSED_BYTES_MAX).contains(&length) => {
+                return Err(FrameError::Length("compressed data"));
+            }
+            Some(length) => COMPRESSED_HEAD_BYTES + length,
         },
         ACK => 1 + 32 + 1,
         FINISH => 17,
@@ -370,6 +409,7 @@ impl<'a> Frame<'a> {
                 }
                 Self::Data { stream, offset, bytes }
             }
+            COMPRESSED => read_compressed(fields)?,
             ACK => Self::Ack {
                 stream: fields.stream(),
                 delivered: fields.u64(),
@@ -419,6 +459,10 @@ impl<'a> Frame<'a> {
                 data_head(out, stream, offset, bytes.len());
                 out.extend_from_slice(bytes);
             }
+            Self::Compressed { stream, offset, whole, bytes } => {
+                compressed_head(out, stream, offset, (whole, bytes.len()));
+                out.extend_from_slice(bytes);
+            }
             Self::Ack { stream, delivered, received, limit, finished } => {
                 numbers(out, ACK, &[stream.0, delivered, received, limit]);
                 out.push(u8::from(finished));
@@ -442,6 +486,35 @@ pub(super) fn data_head(out: &mut Vec<u8>, stream: StreamId, offset: u64, length
     assert!((1..=DATA_BYTES_MAX).contains(&length), "a length of data");
     numbers(out, DATA, &[stream.0, offset]);
     out.extend_from_slice(&(length as u16).to_be_bytes());
+}
+
+fn read_compressed(mut fields: Fields<'_>) -> Result<Frame<'_>, FrameError> {
+    let (stream, offset) = (fields.stream(), fields.u64());
+    let _: [u8; 2] = fields.bytes();
+    let whole = fields.u32() as usize;
+    let bytes = fields.rest();
+    // What does not shrink is sent as it is.
+    if !(bytes.len() + 1..=WHOLE_BYTES_MAX).contains(&whole) {
+        return Err(FrameError::Length("what was compressed"));
+    }
+    if offset.checked_add(whole as u64).is_none() {
+        return Err(FrameError::Value("an offset"));
+    }
+    Ok(Frame::Compressed { stream, offset, whole, bytes })
+}
+
+/// Appends what stands before the bytes of a Compressed frame: `whole` bytes of the stream, in `length`.
+pub(super) fn compressed_head(
+    out: &mut Vec<u8>,
+    stream: StreamId,
+    offset: u64,
+    (whole, length): (usize, usize),
+) {
+    assert!((1..=COMPRESSED_BYTES_MAX).contains(&length), "a length of compressed data");
+    assert!(whole <= WHOLE_BYTES_MAX, "a length of what was compressed");
+    numbers(out, COMPRESSED, &[stream.0, offset]);
+    out.extend_from_slice(&(length as u16).to_be_bytes());
+    out.extend_from_slice(&(whole as u32).to_be_bytes());
 }
 
 fn numbers(out: &mut Vec<u8>, kind: u8, fields: &[u64]) {

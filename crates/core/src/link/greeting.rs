@@ -18,6 +18,8 @@ pub struct Greeted {
     pub token: Token,
     /// Whether it may be a new one.
     pub fresh: bool,
+    /// The newest version that both ends speak.
+    pub version: u8,
 }
 
 /// Why a path is closed at its beginning.
@@ -52,7 +54,8 @@ impl Greeting {
                 if versions.0 > VERSION_MAX || versions.1 < VERSION_MIN {
                     return Err(NotGreeted::Version(versions.0, versions.1));
                 }
-                Ok(Some(Greeted { token, fresh }))
+                let version = versions.1.min(VERSION_MAX);
+                Ok(Some(Greeted { token, fresh, version }))
             }
             Ok(Some(_)) | Err(_) => Err(NotGreeted::Wrong),
         }

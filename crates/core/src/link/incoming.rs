@@ -26,7 +26,8 @@ pub const INITIAL_CREDIT: u64 = 256 << 10;
 pub const WINDOW_MAX: u64 = 16 << 20;
 /// A window that is used up in less time is too small for the way there.
 const GROWTH: Duration = Duration::from_secs(2);
-/// Pieces that touch are joined up to so many bytes: one frame costs a copy of no more.
+/// Pieces that touch are joined up to so many bytes: one frame costs a copy of no more. (A compressed
+/// frame may be a longer piece, which is joined with none.)
 pub const JOINED_BYTES_MAX: usize = 16 << 10;
 /// Pieces that may wait for what comes before them: a window of [`WINDOW_MAX`] has as many only where
 /// every second frame is missing and has fewer than 128 bytes. At some 100 bytes each they cost less
@@ -101,16 +102,21 @@ impl Incoming {
         self.ready.len() + self.later.values().map(Vec::len).sum::<usize>()
     }
 
-    /// Takes bytes.
-    pub(super) fn put(&mut self, offset: u64, bytes: &[u8]) -> Result<Put, Lie> {
-        let end = offset + bytes.len() as u64;
+    /// Whether of `length` bytes at `offset` any is new.
+    pub(super) fn wants(&self, offset: u64, length: usize) -> Result<bool, Lie> {
+        let end = offset + length as u64;
         if end > self.limit || self.length.is_some_and(|length| end > length) {
             return Err(Lie);
         }
-        let received = self.received();
-        if end <= received {
+        Ok(end > self.received())
+    }
+
+    /// Takes bytes.
+    pub(super) fn put(&mut self, offset: u64, bytes: &[u8]) -> Result<Put, Lie> {
+        if !self.wants(offset, bytes.len())? {
             return Ok(Put::Kept);
         }
+        let received = self.received();
         if offset > received {
             return Ok(self.keep(offset, bytes));
         }

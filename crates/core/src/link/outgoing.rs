@@ -29,6 +29,10 @@ pub const SEND_OWN_BYTES: u64 = 256 << 10;
 /// Paths that die one after the other with the bytes that the receiver waits for, before it is asked for how
 /// long: one path may be cut, and the next one slow.
 const DEATHS_MIN: u32 = 2;
+/// A message that is sent on two paths beside bulk streams.
+pub const TWICE_BYTES_MAX: u64 = 1400;
+/// What of a stream's last bytes is sent on two paths.
+pub const TAIL_BYTES_MAX: u64 = 16 << 10;
 /// A pause.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -76,6 +80,8 @@ pub(super) struct Outgoing {
     /// for.
     progress: Time,
     deaths: u32,
+    /// Since when there was something to send without a break.
+    backlog: Option<Time>,
     /// Bytes since the last pause.
     run: u64,
     last: Time,
@@ -95,6 +101,7 @@ impl Outgoing {
             moved: Time::ZERO,
             progress: Time::ZERO,
             deaths: 0,
+            backlog: None,
             run: 0,
             last: Time::ZERO,
         }
@@ -128,6 +135,16 @@ impl Outgoing {
         self.last = now;
         self.run += bytes.len() as u64;
         self.bytes.extend(bytes);
+        self.note_backlog(now);
+    }
+
+    fn note_backlog(&mut self, now: Time) {
+        self.backlog = self.has_sendable().then(|| self.backlog.unwrap_or(now));
+    }
+
+    /// Since when there was something to send without a break: the paths take less than there is.
+    pub(super) fn backlog_since(&self) -> Option<Time> {
+        self.backlog
     }
 
     /// Whether it has proved to be a transfer, and may use all paths.
@@ -190,28 +207,39 @@ impl Outgoing {
         path: PathId,
         now: Time,
     ) -> Option<(u64, [&[u8]; 2])> {
-        let most = most as u64;
-        let (start, end) = if let Some((start, end)) = self.again.pop_first() {
-            let upto = end.min(start + most);
+        let (start, upto) = self.next_range(most)?;
+        if let Some((start, end)) = self.again.pop_first() {
             if upto < end {
                 self.again.insert(upto, end);
             }
-            (start, upto)
+            debug_assert!(start < upto);
         } else {
-            let upto = self.end().min(self.limit).min(self.next + most);
-            if upto <= self.next {
-                return None;
-            }
             if self.next == self.base {
                 self.moved = now;
             }
             if self.next == self.received {
                 (self.progress, self.deaths) = (now, 0);
             }
-            (std::mem::replace(&mut self.next, upto), upto)
-        };
-        self.pieces.insert(start, Piece { end, path, at: now, twice: false });
+            self.next = upto;
+        }
+        self.pieces.insert(start, Piece { end: upto, path, at: now, twice: false });
+        self.note_backlog(now);
+        Some((start, self.slices(start, upto)))
+    }
+
+    /// The next bytes to send, at most `most`, as two slices, and their offset; nothing is noted.
+    pub(super) fn peek(&self, most: usize) -> Option<(u64, [&[u8]; 2])> {
+        let (start, end) = self.next_range(most)?;
         Some((start, self.slices(start, end)))
+    }
+
+    /// Start and end of what is sent next.
+    fn next_range(&self, most: usize) -> Option<(u64, u64)> {
+        let (start, end) = match self.again.first_key_value() {
+            Some((start, end)) => (*start, *end),
+            None => (self.next, self.end().min(self.limit)),
+        };
+        (start < end && most > 0).then(|| (start, end.min(start + most as u64)))
     }
 
     fn slices(&self, start: u64, end: u64) -> [&[u8]; 2] {
@@ -223,6 +251,39 @@ impl Outgoing {
             start..end
         };
         [&first[of(first, 0)], &second[of(second, first.len())]]
+    }
+
+    /// The last piece of the tail that went by one path only, but not by `not_by`, and where it begins. The tail is what was sent last before there was nothing more to send: an eighth of the bytes
+    /// since the last pause, or a small message, [`TAIL_BYTES_MAX`] at most.
+    fn tail(&self, not_by: Option<PathId>) -> Option<(u64, Piece)> {
+        if !self.is_all_sent() {
+            return None;
+        }
+        let bytes = (self.run / 8).clamp(TWICE_BYTES_MAX, TAIL_BYTES_MAX);
+        let from = self.next.saturating_sub(bytes).max(self.received);
+        let tail = self.pieces.iter().rev().take_while(|(_, piece)| piece.end > from);
+        let mut once = tail.filter(|(_, piece)| !piece.twice && Some(piece.path) != not_by);
+        let (start, piece) = once.next()?;
+        Some((from.max(*start), *piece))
+    }
+
+    /// The path of the last piece of the tail that went by one path only, and when that was.
+    pub(super) fn tail_sent(&self) -> Option<(PathId, Time)> {
+        self.tail(None).map(|(_, piece)| (piece.path, piece.at))
+    }
+
+    /// The last piece of the tail that went by another path than `path` and by no second one, or what of the
+    /// tail is in it: sent on `path` as well.
+    pub(super) fn take_tail(&mut self, path: PathId) -> Option<(u64, [&[u8]; 2])> {
+        let (start, piece) = self.tail(Some(path))?;
+        // What is before the tail stays a piece that went once.
+        if let Some((_, before)) = self.pieces.range_mut(..start).next_back()
+            && before.end > start
+        {
+            before.end = start;
+        }
+        self.pieces.insert(start, Piece { twice: true, ..piece });
+        Some((start, self.slices(start, piece.end)))
     }
 
     /// The piece for which the receiver waits, if it has been under way on another path than `path`
@@ -290,6 +351,7 @@ impl Outgoing {
                 }
             }
         }
+        self.note_backlog(now);
         if delivered > self.base {
             self.moved = now;
             self.bytes.drain(..(delivered - self.base) as usize);

@@ -16,7 +16,7 @@
 
 use std::time::Duration;
 
-use super::frame::Assembly;
+use super::frame::{Assembly, VERSION_MIN};
 use super::rate::Rate;
 use super::recent::Recent;
 use super::sample::Sample;
@@ -118,6 +118,8 @@ pub(super) struct Path {
     pub(super) pair: PairId,
     pub(super) origin: Origin,
     pub(super) stage: Stage,
+    /// Of the protocol, as both ends have agreed on it.
+    pub(super) version: u8,
     /// It carries streams only where no other path does.
     pub(super) rests: bool,
     pub(super) assembly: Assembly,
@@ -162,6 +164,7 @@ impl Path {
             pair,
             origin,
             stage,
+            version: VERSION_MIN,
             rests: false,
             assembly: Assembly::default(),
             own: Vec::new(),

@@ -7,7 +7,8 @@
 //!             before there is either, what a first window of TCP carries: 10 segments a round trip (RFC 6928)
 //!   in flight = rate * least round trip
 //!
-//!   alone     max(2.5 * in flight, rate / 10) + 32 KiB      2 is what BBR needs, slow start doubles
+//!   alone     max(2.5 * in flight, in flight + rate / 25)   2 is what BBR needs, slow start doubles; and what
+//!             32 KiB at least, a gentle one 8 segments      goes out while the host is late, by 40 ms
 //!   beside    2 * in flight + 10 segments                   while it grows
 //!             1.25 * in flight + 1 segment                  then
 //! ```
@@ -18,6 +19,9 @@
 //! A path that begins to grow when others between the same addresses are there begins with 2 segments
 //! and grows by a quarter in a window: dials of a search come ten at a time, and the limits that they
 //! meet are those of the paths that carry small messages.
+//!
+//! What is in a path alone is what the first query waits for that comes: a tenth of a second's worth, and 32 KiB
+//! in each of fifty paths of a search, were a tenth of a second and more.
 //!
 //! A queue that does not go away although this path puts little into it is others': a path that gave
 //! way to it would carry nothing. Then the bound is that of a path alone, for [`YIELDS_NOT`]. A queue that
@@ -46,6 +50,7 @@ const GENTLE_BYTES: u64 = 2 * SEGMENT_BYTES;
 /// A path grows no more when so many windows in a row have not brought a quarter.
 const FLAT_WINDOWS: u32 = 3;
 const ALONE_MIN: u64 = 32 << 10;
+const ALONE_GENTLE_MIN: u64 = 8 * SEGMENT_BYTES;
 /// For how long others' queues are not yielded to.
 const YIELDS_NOT: Duration = Duration::from_secs(10);
 
@@ -61,6 +66,7 @@ pub(super) struct Rate {
     /// There was not always something to send in this window.
     starved: bool,
     grows: bool,
+    gentle: bool,
     flat: u32,
     /// Windows in a row in which the round trip was always long, though small streams were open.
     long: u32,
@@ -81,6 +87,7 @@ impl Rate {
             acked: 0,
             starved: true,
             grows: !gentle,
+            gentle,
             flat: 0,
             long: 0,
             alone: true,
@@ -108,7 +115,8 @@ impl Rate {
         let rate = self.bytes_a_second(rtt_us);
         let in_flight = rate.saturating_mul(least_us) / 1_000_000;
         if !beside || now < self.yields_not_until {
-            ALONE_MIN + (5 * in_flight / 2).max(rate / 10)
+            let least = if self.gentle { ALONE_GENTLE_MIN } else { ALONE_MIN };
+            (5 * in_flight / 2).max(in_flight + rate / 25).max(least)
         } else if self.grows {
             2 * in_flight + FIRST_WINDOW_BYTES
         } else if self.windows.is_empty() {

@@ -32,6 +32,7 @@ mod upkeep;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use super::compression::{Codec, Compression, Shrinking};
 use super::frame::{Frame, Reason, TARGET_BYTES_MAX, VERSION_MAX, VERSION_MIN};
 use super::incoming::{INITIAL_CREDIT, Incoming};
 use super::outgoing::{Ending, Outgoing, SEND_OWN_BYTES};
@@ -154,6 +155,8 @@ pub struct Config {
     pub paths: Paths,
     /// Pairs of addresses between which it can dial them, 1 to [`PATHS_MAX`].
     pub pairs: u32,
+    /// Whether this end compresses what it sends.
+    pub compression: Compression,
 }
 
 /// Whether the far end knows of a stream.
@@ -184,6 +187,7 @@ struct Stream {
     /// What it carries of late: bytes that the other local socket has taken, and those that this one has.
     sends: Recent,
     receives: Recent,
+    shrinking: Shrinking,
     /// It is in the queue of what can be sent.
     queued: bool,
     /// The local socket has broken: the stream is reset, for this reason, when what that gave before is
@@ -275,6 +279,7 @@ pub struct Session {
     beside: bool,
     /// TCP was asked about paths since the last tick.
     samples_came: bool,
+    codec: Codec,
     past: Past,
     requests: VecDeque<Request>,
     counts: Counts,
@@ -295,6 +300,8 @@ pub struct Counts {
     pub again_bytes: u64,
     /// Paths that have carried streams and have ended.
     pub paths_lost: u64,
+    /// Bytes of streams that were compressed, and what they came to.
+    pub compressed: (u64, u64),
 }
 
 /// A path, for an operator.
@@ -341,6 +348,8 @@ pub struct StreamReport {
     pub held: usize,
     /// Whether it uses all paths.
     pub is_bulk: bool,
+    /// What the bytes that it sends are compressed to, in percent; none: they are sent as they are.
+    pub compressed_percent: Option<u64>,
 }
 
 /// Until when a stream waits for its confirmation: in an outage, as long as others wait for a path.
@@ -411,6 +420,7 @@ impl Session {
             bulky: false,
             beside: false,
             samples_came: false,
+            codec: Codec::default(),
             past: Past::default(),
             requests: VecDeque::new(),
             counts: Counts::default(),
@@ -496,6 +506,7 @@ impl Session {
                 acked_on: None,
                 sends: Recent::new(now),
                 receives: Recent::new(now),
+                shrinking: Shrinking::new(),
                 queued: false,
                 broke: None,
             },
@@ -684,6 +695,9 @@ impl Session {
         }
         self.unconfirmed.remove(&(confirmed_until(&self.config, stream.opened), id));
         self.keeps(stream.out.shared(), 0);
+        if self.streams.is_empty() {
+            self.codec = Codec::default(); // an idle session keeps none
+        }
         // Its place in a queue goes when its turn comes.
         Some(stream)
     }
@@ -758,6 +772,7 @@ impl Session {
             waits: stream.out.waits_since().map(|since| now.since(since)),
             held: stream.out.kept() + stream.incoming.held(),
             is_bulk: stream.out.is_bulk(),
+            compressed_percent: stream.shrinking.percent(),
         };
         all.into_iter().take(most).map(report).collect()
     }

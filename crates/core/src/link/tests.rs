@@ -1,13 +1,17 @@
 //! What frames, directions and sessions do at their boundaries; whole runs are in [`simulated`].
 
 mod bounds;
+mod compressed;
 mod latency;
 mod simulated;
+mod tails;
 
 use std::time::Duration;
 
+use super::compression::Compression;
 use super::frame::{
-    Assembly, DATA_BYTES_MAX, Frame, FrameError, Reason, Refusal, TARGET_BYTES_MAX,
+    Assembly, COMPRESSED_BYTES_MAX, DATA_BYTES_MAX, Frame, FrameError, Reason, Refusal,
+    TARGET_BYTES_MAX, VERSION_MAX, WHOLE_BYTES_MAX,
 };
 use super::greeting::{Greeted, Greeting, NotGreeted};
 use super::path::{PathEnd, Stage};
@@ -25,7 +29,13 @@ const S: StreamId = StreamId(1);
 
 fn config(paths: usize) -> Config {
     let grace = Duration::from_secs(20);
-    Config { token: TOKEN, grace, paths: Paths::Fixed(paths), pairs: 1 }
+    Config {
+        token: TOKEN,
+        grace,
+        paths: Paths::Fixed(paths),
+        pairs: 1,
+        compression: Compression::None,
+    }
 }
 
 fn written(frames: &[Frame<'_>]) -> Vec<u8> {
@@ -63,6 +73,7 @@ fn samples<'a>() -> Vec<Frame<'a>> {
         Frame::Pong { number: 1 },
         Frame::Bye,
         Frame::Rest { rests: true },
+        Frame::Compressed { stream: S, offset: u64::MAX - 9, whole: 9, bytes: b"abcd" },
     ]
 }
 
@@ -94,16 +105,31 @@ fn lying_lengths_and_values_are_refused_before_anything_is_kept() {
     assert_eq!(Frame::read(&data(0)), Err(FrameError::Length("data")));
     assert_eq!(Frame::read(&data(DATA_BYTES_MAX)), Ok(None));
     assert_eq!(Frame::read(&data(DATA_BYTES_MAX + 1)), Err(FrameError::Length("data")));
+    let compressed = |length: usize, whole: usize| {
+        let length = (length as u16).to_be_bytes();
+        [&[14; 17][..], &length, &(whole as u32).to_be_bytes(), &[0; COMPRESSED_BYTES_MAX]].concat()
+    };
+    let read = |length, whole| Frame::read(&compressed(length, whole)).map(|frame| frame.is_some());
+    assert_eq!(read(0, 9), Err(FrameError::Length("compressed data")));
+    assert_eq!(read(COMPRESSED_BYTES_MAX, WHOLE_BYTES_MAX), Ok(true));
+    let more = read(COMPRESSED_BYTES_MAX + 1, WHOLE_BYTES_MAX);
+    assert_eq!(more, Err(FrameError::Length("compressed data")));
+    for (length, whole) in [(9, 9), (9, 0), (9, WHOLE_BYTES_MAX + 1), (9, u32::MAX as usize)] {
+        assert_eq!(read(length, whole), Err(FrameError::Length("what was compressed")));
+    }
     let mut open = vec![4; 17];
     open.extend_from_slice(&(TARGET_BYTES_MAX as u16 + 1).to_be_bytes());
     assert_eq!(Frame::read(&open), Err(FrameError::Length("a target")));
     assert_eq!(Frame::read(&[0]), Err(FrameError::Kind(0)));
-    assert_eq!(Frame::read(&[14]), Err(FrameError::Kind(14)));
+    assert_eq!(Frame::read(&[15]), Err(FrameError::Kind(15)));
     let mut beyond = vec![5];
     beyond.extend_from_slice(&[0xff; 16]);
     beyond.extend_from_slice(&[0, 1, 9]);
     assert_eq!(Frame::read(&beyond), Err(FrameError::Value("an offset")));
-    let reset = [&[8][..], &[0; 8], &[10]].concat();
+    let mut beyond = compressed(1, 2);
+    beyond[9..17].fill(0xff);
+    assert_eq!(Frame::read(&beyond), Err(FrameError::Value("an offset")));
+    let reset = [&[8][..], &[0; 8], &[11]].concat();
     assert_eq!(Frame::read(&reset), Err(FrameError::Value("reason")));
     assert!(Assembly::default().feed(&[200], |_| true).is_err());
 }
@@ -114,11 +140,15 @@ fn a_greeting_is_whole_and_nothing_else() {
     let mut greeting = Greeting::default();
     let bytes = hello((1, 1));
     assert_eq!(greeting.feed(&bytes[..23]), Ok(None));
-    assert_eq!(greeting.feed(&bytes[23..]), Ok(Some(Greeted { token: TOKEN, fresh: true })));
+    assert_eq!(
+        greeting.feed(&bytes[23..]),
+        Ok(Some(Greeted { token: TOKEN, fresh: true, version: 1 }))
+    );
     let feed = |bytes: &[u8]| Greeting::default().feed(bytes);
-    assert_eq!(feed(&hello((2, 9))), Err(NotGreeted::Version(2, 9)));
+    assert_eq!(feed(&hello((3, 9))), Err(NotGreeted::Version(3, 9)));
     assert_eq!(feed(&hello((0, 0))), Err(NotGreeted::Version(0, 0)));
-    assert!(feed(&hello((0, 9))).unwrap().is_some(), "a range that has ours");
+    let version = |bytes: &[u8]| feed(bytes).unwrap().map(|greeted| greeted.version);
+    assert_eq!(version(&hello((0, 9))), Some(VERSION_MAX), "a range that has ours");
     assert_eq!(feed(&[bytes, vec![0]].concat()), Err(NotGreeted::Wrong));
     assert_eq!(feed(b"GET / HTTP/1.1"), Err(NotGreeted::Wrong));
     assert_eq!(feed(&written(&[Frame::Ping { number: 1 }])), Err(NotGreeted::Wrong));
@@ -127,7 +157,7 @@ fn a_greeting_is_whole_and_nothing_else() {
 /// A far end with one path, and its stream 1.
 fn far() -> (Session, PathId) {
     let mut session = Session::far(config(0), Time::ZERO);
-    let path = session.join(PairId(0), Time::ZERO).unwrap();
+    let path = session.join(PairId(0), VERSION_MAX, Time::ZERO).unwrap();
     let open = Frame::Open { stream: S, limit: INITIAL_CREDIT, target: "db:1" };
     session.received(path, &written(&[open]), Time::ZERO);
     let asked = requests(&mut session);
@@ -209,7 +239,7 @@ fn the_last_acknowledgement_is_made_up_for_when_its_path_dies_after_the_stream_h
     let said = filled(&mut far, first);
     assert!(said.windows(34).any(|part| part == written(&[finished])), "{said:?}");
     // The peer's frame ends the stream here; what went by the first path has not arrived.
-    let second = far.join(PairId(0), Time::ZERO).unwrap();
+    let second = far.join(PairId(0), VERSION_MAX, Time::ZERO).unwrap();
     let done = tell(&mut far, second, &[finished]);
     assert!(done.contains(&Request::Close(S, None)), "{done:?}");
     filled(&mut far, second);
@@ -226,7 +256,7 @@ fn frames_out_of_place_end_their_path_and_no_stream() {
         Frame::Open { stream: StreamId(0), limit: 0, target: "x" },
     ] {
         let (mut far, path) = far();
-        let other = far.join(PairId(0), Time::ZERO).unwrap();
+        let other = far.join(PairId(0), VERSION_MAX, Time::ZERO).unwrap();
         let done = tell(&mut far, path, &[frame]);
         assert!(done.contains(&Request::Drop(path)), "{frame:?}");
         assert!(!done.contains(&Request::Drop(other)));
@@ -256,7 +286,7 @@ fn there_are_no_more_streams_than_there_may_be() {
 #[test]
 fn a_peer_that_opens_without_end_and_confirms_nothing_ends_its_session() {
     let mut far = Session::far(config(0), Time::ZERO);
-    let path = far.join(PairId(0), Time::ZERO).unwrap();
+    let path = far.join(PairId(0), VERSION_MAX, Time::ZERO).unwrap();
     for number in 1..1_000_000 {
         let open = Frame::Open { stream: StreamId(number), limit: 0, target: "x" };
         far.received(path, &written(&[open]), Time::ZERO);
@@ -273,9 +303,9 @@ fn a_peer_that_opens_without_end_and_confirms_nothing_ends_its_session() {
 fn there_are_no_more_paths_than_there_may_be() {
     let mut far = Session::far(config(0), Time::ZERO);
     for _ in 0..PATHS_MAX {
-        far.join(PairId(0), Time::ZERO).unwrap();
+        far.join(PairId(0), VERSION_MAX, Time::ZERO).unwrap();
     }
-    assert_eq!(far.join(PairId(0), Time::ZERO), Err(PathsFull));
+    assert_eq!(far.join(PairId(0), VERSION_MAX, Time::ZERO), Err(PathsFull));
 }
 
 /// A near end whose one path is up.
@@ -285,7 +315,7 @@ fn near() -> (Session, PathId) {
     assert_eq!(requests(&mut session), [Request::Dial(PathId(1), PairId(0))]);
     let path = PathId(1);
     session.dialled(path, Time::ZERO);
-    let hello = Frame::Hello { versions: (1, 1), fresh: true, token: TOKEN };
+    let hello = Frame::Hello { versions: (1, 2), fresh: true, token: TOKEN };
     assert_eq!(filled(&mut session, path), written(&[hello]));
     session.received(path, &written(&[Frame::Welcome { version: 1 }]), Time::ZERO);
     requests(&mut session);
@@ -389,7 +419,7 @@ fn a_far_end_that_has_forgotten_the_session_ends_it() {
     near.tick(at(2));
     requests(&mut near);
     near.dialled(PathId(2), at(2));
-    let hello = Frame::Hello { versions: (1, 1), fresh: false, token: TOKEN };
+    let hello = Frame::Hello { versions: (1, 2), fresh: false, token: TOKEN };
     assert_eq!(filled(&mut near, PathId(2)), written(&[hello]));
     let refused = Frame::Refused { refusal: Refusal::Session, versions: (1, 1) };
     near.received(PathId(2), &written(&[refused]), at(2));

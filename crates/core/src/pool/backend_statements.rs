@@ -21,6 +21,9 @@ pub(crate) struct Prepared {
     /// In that transaction of its connection it was parsed or planned under settings that are not all known:
     /// it is for that transaction alone. `None`: for all.
     pub(crate) only_in: Option<NonZeroU64>,
+    /// Its pipeline, which has not ended, may have changed settings before it: it may have been prepared
+    /// under others than are known.
+    behind_setter: bool,
     /// The epoch of the schema when its Parse was sent.
     pub(crate) epoch: SchemaEpoch,
     /// When that was, by the clock of [`BackendStatements`].
@@ -38,6 +41,8 @@ pub(crate) struct Prepared {
 pub struct BackendStatements {
     by_id: IdMap<u64, Prepared>,
     clock: u64,
+    /// Some are [`Prepared::behind_setter`].
+    any_behind_setter: bool,
     /// Its session has changed what statements mean: those before are nothing for a Parse.
     outdated: u64,
     keep: usize,
@@ -56,6 +61,7 @@ impl BackendStatements {
         Self {
             by_id: IdMap::default(),
             clock: 0,
+            any_behind_setter: false,
             outdated: 0,
             keep,
             left: BTreeSet::new(),
@@ -186,6 +192,32 @@ impl BackendStatements {
         self.get(id).is_some_and(|prepared| prepared.only_in != transaction)
     }
 
+    /// Notes that the pipeline in which it has just been prepared may have changed settings before.
+    pub(crate) fn is_behind_setter(&mut self, id: u64) {
+        if let Some(prepared) = self.by_id.get_mut(&id) {
+            prepared.behind_setter = true;
+            self.any_behind_setter = true;
+        }
+    }
+
+    /// Pipelines up to `pipeline` have ended. `takes_back`: settings may have been taken back, and what was
+    /// prepared under them is still there.
+    #[inline]
+    pub(crate) fn pipeline_ended(&mut self, pipeline: u64, takes_back: bool) {
+        if !self.any_behind_setter {
+            return;
+        }
+        self.any_behind_setter = false;
+        for prepared in self.by_id.values_mut().filter(|prepared| prepared.behind_setter) {
+            if prepared.pipeline <= pipeline {
+                prepared.behind_setter = false;
+                prepared.stale |= takes_back;
+            } else {
+                self.any_behind_setter = true;
+            }
+        }
+    }
+
     /// Notes that what `pipeline` prepared was not prepared under the settings that were thought to
     /// be in force.
     pub fn mark_stale_of(&mut self, pipeline: u64) {
@@ -230,6 +262,7 @@ impl BackendStatements {
             pipeline,
             stale: false,
             only_in: None,
+            behind_setter: false,
             epoch,
             since: self.clock,
             unanswered: 1 + self.by_id.get(&statement.id).map_or(0, |before| before.unanswered),

@@ -24,14 +24,14 @@
 //! the [`crate::engine::census`] of the database's functions, that there is none, clients that differ in
 //! custom settings alone share ([`StatementTable::depend_on`]).
 //!
-//! # Why those in force at the Bind are, too
-//! A server plans a statement when it is executed, and keeps the plan; where something of it has changed
-//! (ANALYZE, another `search_path`) it analyses the text anew. Both read the settings in force then: those of
-//! another client, which has changed its own since its Parse, would stay in the plan. So a statement is of
-//! two sets of settings, and a client whose own have changed so that a plan may give something else goes over
-//! to another one. What is in force and
-//! not known (after SET LOCAL of what no server reports) makes the copy of a server connection useless for
-//! others: see [`super::backend_statements::Prepared`].
+//! # Why the settings under which it is run are, too
+//! The server plans a statement when it is executed, and keeps the plan; and it analyses the text again when
+//! something that it depends on may have changed (ANALYZE, any schema that is made or dropped, another
+//! `search_path`). Both read the settings in force then. Clients that prepared it alike, and have set another
+//! DateStyle since, would leave it to each other with their constants: who has set something has a copy that
+//! is shared only with others that have set the same ([`Statement::run_under`]). Where something may be in
+//! force that is not known (after SET LOCAL), the copy of that server connection is for its client alone, up to
+//! the end of the transaction (`only_in` of [`super::backend_statements`]).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
@@ -162,9 +162,10 @@ pub struct Statement {
     pub body: Box<[u8]>,
     /// Settings in force at the Parse.
     pub settings: Settings,
-    /// Settings in force when it is bound, and so planned.
-    pub planned: Settings,
-    /// What these differ from.
+    /// Settings in force where it is run, as far as it is planned, or analysed again, by these. Of most clients
+    /// those of the Parse.
+    pub run_under: Settings,
+    /// What all of these differ from.
     pub basis: Basis,
     /// What executing it may do to the session.
     pub effects: effects::Effects,
@@ -202,7 +203,7 @@ impl Statement {
             && *self.body == *key.body
             && self.basis == key.basis
             && self.settings.plan_alike(key.settings, of_a_parse(reads))
-            && self.planned.give_alike(key.planned, reads)
+            && self.run_under.give_alike(key.run_under, reads)
     }
 
     /// Its text.
@@ -324,13 +325,13 @@ struct Key<'a> {
     body: &'a [u8],
     basis: Basis,
     settings: &'a Settings,
-    planned: &'a Settings,
+    run_under: &'a Settings,
 }
 
 impl<'a> Key<'a> {
     /// Of one that is bound under the settings of its Parse.
     fn of_parse(body: &'a [u8], basis: Basis, settings: &'a Settings) -> Self {
-        Self { body, basis, settings, planned: settings }
+        Self { body, basis, settings, run_under: settings }
     }
 }
 
@@ -526,8 +527,8 @@ impl StatementTable {
         let mut hasher = self.key.build_hasher();
         hasher.write(key.body);
         key.settings.parse_key(of_a_parse(reads)).hash(&mut hasher);
-        if !key.planned.give_alike(key.settings, reads) {
-            key.planned.hash_deciding(reads, &mut hasher);
+        if !key.run_under.give_alike(key.settings, reads) {
+            key.run_under.hash_deciding(reads, &mut hasher);
         }
         hasher.finish()
     }
@@ -561,14 +562,13 @@ impl StatementTable {
         self.intern_key(&Key::of_parse(body, basis, settings), effects)
     }
 
-    /// The same statement as bound under these settings.
-    pub(crate) fn planned_under(
-        &self,
-        statement: &Statement,
-        planned: &Settings,
-    ) -> Arc<Statement> {
-        let Statement { body, basis, settings, effects, .. } = statement;
-        let key = Key { body, basis: *basis, settings, planned };
+    /// The same statement, for clients that run it under these settings: often itself.
+    pub(crate) fn to_be_run_under(&self, one: Arc<Statement>, now: &Settings) -> Arc<Statement> {
+        if self.give_alike(&one.run_under, now) || one.reads_no_settings() {
+            return one;
+        }
+        let Statement { body, basis, settings, effects, .. } = &*one;
+        let key = Key { body, basis: *basis, settings, run_under: now };
         self.intern_key(&key, || effects.clone())
     }
 
@@ -670,7 +670,7 @@ impl StatementTable {
         key: &Key<'_>,
         effects: effects::Effects,
     ) -> Arc<Statement> {
-        let Key { body, basis, settings, planned } = *key;
+        let Key { body, basis, settings, run_under } = *key;
         let id = inner.next_id;
         inner.next_id += 1;
         // The middle part keeps clients from guessing the names of others' statements.
@@ -680,7 +680,7 @@ impl StatementTable {
             name: format!("hw{secret:010x}_{id:x}").into_bytes().into_boxed_slice(),
             body: body.into(),
             settings: settings.clone(),
-            planned: planned.clone(),
+            run_under: run_under.clone(),
             basis,
             draws_nothing: draws_nothing(text_of(body)),
             is_private: is_private(body, &effects),
@@ -862,6 +862,39 @@ mod tests {
         assert!(Arc::ptr_eq(&one, &same));
         assert_ne!(one.id, other.id);
         assert_ne!(one.name, other.name);
+    }
+
+    /// What one client's server connection analysed again, under that client's settings, another ran.
+    #[test]
+    fn clients_that_have_set_something_since_share_with_others_that_have_set_the_same() {
+        let table = table(usize::MAX);
+        table.depend_on(PlanReads::Own);
+        let body = b"SELECT '01/02/2020'::date\0\0\0";
+        let set = |pairs: &[(&str, &str)]| -> Settings {
+            let pairs = pairs.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+            pairs.collect::<crate::session::settings::SettingsBuilder>().build()
+        };
+        let parsed = set(&[("timezone", "UTC")]);
+        let one = table.intern(body, Basis::UNKNOWN, &parsed, Effects::default);
+        let under = |one: &Arc<Statement>, now: &Settings| table.to_be_run_under(one.clone(), now);
+        assert!(Arc::ptr_eq(&one, &under(&one, &parsed)));
+        // What the server compares itself, and what it does not read, are left to it.
+        for more in [("search_path", "a"), ("role", "r"), ("application_name", "x")] {
+            let now = set(&[("timezone", "UTC"), more]);
+            assert!(Arc::ptr_eq(&one, &under(&one, &now)), "{more:?}");
+        }
+        let dmy = set(&[("datestyle", "DMY"), ("timezone", "UTC")]);
+        let other = under(&one, &dmy);
+        assert_ne!(one.name, other.name);
+        assert_eq!(other.settings, parsed, "it is prepared as it was parsed");
+        let elsewhere = set(&[("datestyle", "DMY"), ("search_path", "b"), ("timezone", "UTC")]);
+        assert!(Arc::ptr_eq(&other, &under(&one, &elsewhere)));
+        // Back, it is the one of all; and no Parse under these settings finds the other.
+        assert!(Arc::ptr_eq(&one, &under(&other, &parsed)));
+        let new = table.intern(body, Basis::UNKNOWN, &dmy, Effects::default);
+        assert_ne!(new.id, other.id);
+        let command = table.intern(b"COMMIT\0\0\0", Basis::UNKNOWN, &parsed, Effects::default);
+        assert!(Arc::ptr_eq(&command, &under(&command, &dmy)), "it is not analysed");
     }
 
     #[test]

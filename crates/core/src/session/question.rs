@@ -21,8 +21,11 @@ pub const NAMES_MAX: usize = 32;
 /// The longest value that is told, in characters.
 pub const VALUE_CHARACTERS_MAX: usize = 4096;
 
-/// What each question begins with: it is seen in the server's log and in pg_stat_activity.
-pub const COMMENT: &str = "/* hawser: what is left of the session */ SELECT ";
+/// What each question begins with: it is seen in the server's log and in pg_stat_activity. Its transaction
+/// is not of the kind that the session's defaults ask for: a deferrable one of level serializable would wait
+/// for all others that write, and the next client with it.
+pub const COMMENT: &str = "/* hawser: what is left of the session */ \
+     SET TRANSACTION ISOLATION LEVEL READ COMMITTED, NOT DEFERRABLE; SELECT ";
 
 /// The parts that can be asked for, with what is true while any of them is there. (`pg_my_temp_schema()`
 /// stays set when the last temporary object has been dropped: what depends on it counts. 2615 is

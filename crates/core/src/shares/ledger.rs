@@ -10,6 +10,10 @@
 //! and gives back what it has not needed for [`UNNEEDED`]. Somebody does: it holds what it uses or waits for, at
 //! most its share, and keeps idle connections as far as the others leave places.
 //!
+//! Limits of nodes differ while a new configuration comes to one after the other: a place beyond a node's limit is of
+//! no use to it. So low numbers are given up first, and while others lack places, low ones are exchanged for free
+//! ones that are higher.
+//!
 //! # Invariants
 //! * a place is given back only if `used` fits into the rest, and into the bound that was in force when `used`
 //!   was counted: no opening can slip in between
@@ -32,6 +36,8 @@ const LACKING_FOR: Duration = Duration::from_secs(1);
 /// How long a connection counts as in use that was. Longer than wants outlast the need: else nodes that have
 /// all come to rest would close their connections for each other.
 const BUSY_FOR: Duration = Duration::from_secs(3);
+/// One look in so many may lead to an exchange.
+const EXCHANGED: u32 = 4;
 /// The spare of a node is this part of the limit, at least 1.
 const SPARE_PART: u32 = 16;
 
@@ -251,10 +257,24 @@ impl Ledger {
         }
         let rest = self.need.used.max(self.in_force).max(self.allowed);
         while self.held() > rest {
-            let Some((number, since)) = self.held.pop_last() else { break };
+            let Some((number, since)) = self.of_least_use() else { break };
+            self.held.remove(&number);
             self.leaving.insert(number, since);
             self.rejoins |= self.held.is_empty();
         }
+    }
+
+    /// The place that goes first: one beyond the limit, else the lowest, which is of use to nodes with a lower limit,
+    /// too.
+    fn of_least_use(&self) -> Option<(u32, Revision)> {
+        let beyond = self.held.range(self.need.limit..).next_back();
+        beyond.or(self.held.first_key_value()).map(|(number, since)| (*number, *since))
+    }
+
+    /// A free place to take in exchange for the lowest that it holds, which a node whose limit is lower may lack.
+    fn better(&self, free: &[u32]) -> Option<u32> {
+        let lowest = self.held.keys().next()?;
+        free.iter().max().copied().filter(|number| self.is_contested && number > lowest)
     }
 
     /// How many of `surplus` places have been too many for so long that they go.
@@ -304,7 +324,7 @@ impl Ledger {
     }
 
     /// Acts on a look that is new: which places to take, `most` at most, from a random one on.
-    pub(super) fn plan(&mut self, most: usize, draw: impl FnOnce(u32) -> u32) -> Vec<u32> {
+    pub(super) fn plan(&mut self, most: usize, mut draw: impl FnMut(u32) -> u32) -> Vec<u32> {
         let view = match std::mem::replace(&mut self.seen, Seen::Nothing) {
             Seen::New(view) => view,
             other => {
@@ -315,6 +335,9 @@ impl Ledger {
         let short = self.goal.saturating_sub(self.usable());
         let mut take: Vec<u32> =
             (0..self.need.limit).filter(|number| !view.numbers.contains(number)).collect();
+        // (Now and then: if all did so at a time, they would be in each other's way.)
+        let exchanged =
+            self.better(&take).filter(|_| short == 0 && most > 0 && draw(EXCHANGED) == 0);
         if !take.is_empty() {
             let start = draw(count(take.len())) as usize;
             take.rotate_left(start);
@@ -328,6 +351,7 @@ impl Ledger {
         if take.is_empty() {
             self.kept = 0;
         }
+        take.extend(exchanged);
         self.seen = Seen::Acted(view);
         take
     }
@@ -367,6 +391,9 @@ impl Ledger {
         }
         self.held.insert(number, since);
         self.allowed += 1;
+        if self.is_contested {
+            self.allowed = self.allowed.min(self.goal); // one goes in exchange
+        }
     }
 
     /// It has taken a place, or another was first.

@@ -189,6 +189,54 @@ fn a_limit_that_is_lowered_holds_for_all_soon_after() {
     }
 }
 
+/// A place beyond the limit of the node that lacks one is of no use to it.
+#[test]
+fn nodes_whose_limits_differ_all_have_their_share() {
+    for seed in seeds(40) {
+        let mut world = World::new(seed, 2, 8, Lost::Keep);
+        world.limit(0, 4);
+        world.want(1, 20);
+        world.run(seconds(4));
+        assert_eq!(world.used(), [0, 8], "seed {seed}");
+        world.want(0, 10);
+        world.run(seconds(15));
+        assert_eq!(world.used(), [2, 4], "seed {seed}");
+    }
+    // One that holds few places has those that another could use: it moves to higher ones.
+    for seed in seeds(40) {
+        let mut world = World::new(seed, 3, 8, Lost::Keep);
+        world.limit(0, 2);
+        world.want(1, 2);
+        world.run(seconds(4));
+        world.want(2, 20);
+        world.run(seconds(4));
+        world.want(0, 10);
+        world.run(seconds(20));
+        let used = world.used();
+        assert!(used[0] >= 1, "seed {seed}: {used:?}");
+        assert_eq!(used[1], 2, "seed {seed}: {used:?}");
+    }
+}
+
+/// As a new configuration comes to one node after the other.
+#[test]
+fn limits_that_are_changed_on_one_node_after_the_other_starve_none() {
+    for seed in seeds(40) {
+        let mut world = World::new(seed, 2, 8, Lost::Keep);
+        (0..2).for_each(|node| world.want(node, 20));
+        world.run(seconds(8));
+        assert_eq!(world.used(), [4, 4], "seed {seed}");
+        for (node, limit, then) in
+            [(0, 4, [2, 4]), (1, 4, [2, 2]), (0, 10, [6, 2]), (1, 10, [5, 5])]
+        {
+            world.limit(node, limit);
+            world.run(seconds(15));
+            assert_eq!(world.used(), then, "seed {seed}: {limit} on {node}");
+        }
+        assert!(world.most_used <= 10, "seed {seed}");
+    }
+}
+
 /// Any faults in any order: the books hold at each moment, and when all is well again so is everything else.
 #[test]
 fn whatever_happens_no_place_is_held_twice_and_none_is_lost() {

@@ -6,7 +6,10 @@
 
 use std::time::Duration;
 
-use hawser_core::link::frame::{Frame, Reason};
+use hawser_core::link::compression::Compression;
+use hawser_core::link::frame::{
+    COMPRESSED_HEAD_BYTES, Frame, Reason, VERSION_MAX, VERSION_MIN, WHOLE_BYTES_MAX,
+};
 use hawser_core::link::incoming::WINDOW_MAX;
 use hawser_core::link::path::PathEnd;
 use hawser_core::link::sample::Sample;
@@ -33,7 +36,14 @@ fn frame(what: u8, high: u8, low: u8) -> Vec<u8> {
     };
     let mut out = Vec::new();
     let bytes = [low; 255];
-    match what % 12 {
+    // A zstd frame (RFC 8878) of so many equal bytes, of which one may be another.
+    let many = if low.is_multiple_of(2) { u32::from(low) } else { u32::from(low) << 9 };
+    let (size, block) = (many.to_le_bytes(), (many << 3 | 0b011).to_le_bytes());
+    let mut zstd = [&[0x28, 0xb5, 0x2f, 0xfd, 0xa0][..], &size, &block[..3], &[7]].concat();
+    if high >= 128 {
+        zstd[usize::from(high % 13)] ^= low;
+    }
+    match what % 14 {
         0 => Frame::Hello { versions: (low, high), fresh: true, token: Token([0; 16]) },
         1 => Frame::Welcome { version: low },
         2 | 3 => Frame::Open { stream, limit: near(low), target: "db:5432" },
@@ -53,11 +63,22 @@ fn frame(what: u8, high: u8, low: u8) -> Vec<u8> {
         7 => Frame::Finish { stream, offset: near(low) },
         8 => Frame::Reset { stream, reason: Reason::Local },
         9 => Frame::Gone { stream },
-        10 => Frame::Ping { number: low.into() },
+        10 | 11 => Frame::Compressed {
+            stream,
+            offset: near(high).min(u64::MAX - (1 << 17)),
+            whole: (many as usize + usize::from(high >> 6)).clamp(14, 1 << 16),
+            bytes: &zstd,
+        },
+        12 => Frame::Ping { number: low.into() },
         _ => Frame::Pong { number: low.into() },
     }
     .write(&mut out);
     out
+}
+
+/// Of how many bytes of streams so many on a path may tell: each compressed frame has a head.
+fn may_become(bytes: usize) -> u64 {
+    (bytes + bytes.div_ceil(COMPRESSED_HEAD_BYTES) * WHOLE_BYTES_MAX) as u64
 }
 
 /// Plays an input: its first byte says which end it is.
@@ -70,6 +91,7 @@ pub(crate) fn play(mut input: &[u8]) {
         grace: Duration::from_secs(20),
         paths: Paths::Auto,
         pairs: 2,
+        compression: Compression::Auto,
     };
     let is_near = take(&mut input, 1).first().is_some_and(|byte| byte % 2 == 0);
     let mut now = Time::ZERO;
@@ -81,7 +103,9 @@ pub(crate) fn play(mut input: &[u8]) {
         let path = paths.get(usize::from(what >> 7) % paths.len().max(1)).copied();
         let stream = StreamId((high % 6).into());
         match (what % 16, path) {
-            (0, _) if !is_near => paths.extend(session.join(PairId(0), now)),
+            (0, _) if !is_near => {
+                paths.extend(session.join(PairId(0), VERSION_MIN + low % VERSION_MAX, now));
+            }
             (0, _) => drop(session.open("db:5432", now)),
             (1, Some(path)) => session.lost(path, PathEnd::Closed, now),
             (2, _) => {
@@ -107,12 +131,12 @@ pub(crate) fn play(mut input: &[u8]) {
             (7, Some(path)) => session.full(path),
             (8, Some(path)) => {
                 let bytes = take(&mut input, usize::from(count) % 512);
-                came_bytes += bytes.len() as u64;
+                came_bytes += may_become(bytes.len());
                 session.received(path, bytes, now);
             }
             (_, Some(path)) => {
                 let bytes = frame(what >> 3 ^ high, high, low);
-                came_bytes += bytes.len() as u64;
+                came_bytes += may_become(bytes.len());
                 let (first, rest) = bytes.split_at(usize::from(low).min(bytes.len()));
                 session.received(path, first, now);
                 session.received(path, rest, now);

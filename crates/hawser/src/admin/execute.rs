@@ -8,6 +8,9 @@
 //! PAUSE has closed the old ones: it is for servers that are restarted.
 
 use std::collections::{BTreeSet, HashMap};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use hawser_core::engine::ToLoop;
@@ -16,7 +19,7 @@ use hawser_core::ids::PoolId;
 use hawser_core::wire::error::{ClientError, SqlState};
 
 use super::command::Command;
-use super::pooler::{Pooler, Shutdown};
+use super::pooler::{By, Pooler, Shutdown};
 use super::show::{self, client_number};
 use crate::config::{ADMIN_DATABASES, Config, SetError};
 use crate::loops::Pool;
@@ -42,13 +45,36 @@ fn error(code: SqlState, message: impl Into<String>) -> ClientError {
 /// # Errors
 /// What the operator reads. Nothing has been done then.
 pub async fn execute(pooler: &dyn Pooler, command: &Command) -> Result<Tag, ClientError> {
+    let mut here = pin!(execute_here(pooler, command, By::Operator));
+    // What is wrong with a command is known at once, and what is wrong is not passed on. PAUSE waits at both
+    // places at a time.
+    let first = poll_fn(|context| Poll::Ready(here.as_mut().poll(context))).await;
+    let (tag, there) = match first {
+        Poll::Ready(done) => (done?, pooler.pass_on(command).await),
+        Poll::Pending => {
+            let (done, there) = tokio::join!(here, pooler.pass_on(command));
+            (done?, there)
+        }
+    };
+    there.map(|()| tag)
+}
+
+/// The same, of this process alone.
+///
+/// # Errors
+/// See [`execute`].
+pub async fn execute_here(
+    pooler: &dyn Pooler,
+    command: &Command,
+    by: By,
+) -> Result<Tag, ClientError> {
     match command {
         Command::Set { name, value } => set(pooler, name, value).await,
-        Command::Pause(database) => pause(pooler, database.as_deref()).await,
+        Command::Pause(database) => pause(pooler, database.as_deref(), by).await,
         Command::Resume(database) => resume(pooler, database.as_deref()),
         Command::Disable(database) => {
             let database = known(pooler, database, "disable")?;
-            pooler.gates().disable(database)?;
+            pooler.gates().disable(database, by)?;
             tracing::info!(database, "disabled by an administrator: nobody gets in any more");
             Ok("DISABLE".to_owned())
         }
@@ -64,7 +90,7 @@ pub async fn execute(pooler: &dyn Pooler, command: &Command) -> Result<Tag, Clie
             }
             Ok("RECONNECT".to_owned())
         }
-        Command::Kill(database) => kill(pooler, database.as_deref()),
+        Command::Kill(database) => kill(pooler, database.as_deref(), by),
         Command::CloseIdle(database) => close_idle(pooler, database.as_deref()),
         Command::KillClient(id) => kill_client(pooler, id).await,
         Command::WaitClose(database) => wait_close(pooler, database.as_deref()).await,
@@ -161,13 +187,13 @@ fn already_paused() -> ClientError {
     error(SqlState::CANNOT_CONNECT_NOW, "already suspended/paused").hint("RESUME ends the pause.")
 }
 
-async fn pause(pooler: &dyn Pooler, database: Option<&str>) -> Result<Tag, ClientError> {
+async fn pause(pooler: &dyn Pooler, database: Option<&str>, by: By) -> Result<Tag, ClientError> {
     // Errors first: a pause of a database that there is not would stay for ever.
     pools_of(pooler, database, "pause")?;
     if pooler.gates().all_paused() {
         return Err(already_paused());
     }
-    pooler.gates().pause(database)?;
+    pooler.gates().pause(database, by)?;
     tracing::info!(database, "paused by an administrator");
     loop {
         // Asked anew each time: a pool may be made meanwhile.
@@ -234,17 +260,17 @@ fn resume(pooler: &dyn Pooler, database: Option<&str>) -> Result<Tag, ClientErro
     Ok("RESUME".to_owned())
 }
 
-fn kill(pooler: &dyn Pooler, database: Option<&str>) -> Result<Tag, ClientError> {
+fn kill(pooler: &dyn Pooler, database: Option<&str>, by: By) -> Result<Tag, ClientError> {
     let pools = pools_of(pooler, database, "kill")?;
     if pooler.gates().all_paused() {
         return Err(already_paused());
     }
     match database {
-        Some(_) => drop(pooler.gates().pause(database)?),
+        Some(_) => drop(pooler.gates().pause(database, by)?),
         // Each by itself, as PgBouncer does: so RESUME of one of them lets that one go on.
         None => {
             for pool in &pools {
-                pooler.gates().pause(Some(&pool.database))?;
+                pooler.gates().pause(Some(&pool.database), by)?;
             }
         }
     }

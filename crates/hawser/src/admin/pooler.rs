@@ -10,7 +10,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use hawser_core::engine::ServerAddressId;
@@ -21,6 +21,7 @@ use hawser_core::time::Time;
 use hawser_core::wire::error::{ClientError, SqlState};
 
 use super::averages::Totals;
+use super::command::Command;
 use crate::bypass::usage::BypassUsage;
 use crate::cc::usage::CongestionUsage;
 use crate::config::{ADMIN_DATABASES, Config};
@@ -31,6 +32,8 @@ use crate::link::report::Report;
 use crate::loops::{Loops, Pool};
 use crate::mptcp::usage::MptcpUsage;
 use crate::resolve::HostRow;
+use crate::service::LastReload;
+use crate::spans::Spans;
 use crate::takeover::PredecessorStatus;
 
 /// A future of a trait's method.
@@ -186,12 +189,26 @@ pub trait Pooler: Send + Sync {
         Vec::new()
     }
 
+    /// What has come of the last reload, or of the start.
+    fn last_reload(&self) -> LastReload {
+        LastReload::default()
+    }
+
     /// When the process began to serve.
     fn started(&self) -> SystemTime;
 
     /// The process whose place this one has taken, while it still has clients.
     fn predecessor(&self) -> Option<PredecessorStatus> {
         None
+    }
+
+    /// Has a command hold for the clients of the process whose place this one has taken, too.
+    ///
+    /// # Errors
+    /// It does not.
+    fn pass_on(&self, command: &Command) -> Answer<'_, Result<(), ClientError>> {
+        let _ = command;
+        Box::pin(std::future::ready(Ok(())))
     }
 
     /// Whether new clients are served.
@@ -235,6 +252,15 @@ impl Forgotten {
 #[derive(Debug, Default)]
 pub struct Gates(Mutex<Closed>);
 
+/// Who pauses or disables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    /// An operator, or a signal: refused once another process serves.
+    Operator,
+    /// The successor, whose operator means the clients of this process, too.
+    Successor,
+}
+
 #[derive(Debug, Default)]
 struct Closed {
     /// Nobody gets in any more, because the process ends when all have left.
@@ -247,6 +273,13 @@ struct Closed {
 }
 
 impl Closed {
+    fn admits(&self, by: By) -> Result<(), ClientError> {
+        match by {
+            By::Operator => self.serve_here(),
+            By::Successor => Ok(()),
+        }
+    }
+
     fn serve_here(&self) -> Result<(), ClientError> {
         let Some(pid) = self.given_to else { return Ok(()) };
         let message =
@@ -326,9 +359,9 @@ impl Gates {
     ///
     /// # Errors
     /// Another process serves.
-    pub fn pause(&self, database: Option<&str>) -> Result<bool, ClientError> {
+    pub fn pause(&self, database: Option<&str>, by: By) -> Result<bool, ClientError> {
         let mut closed = self.lock();
-        closed.serve_here()?;
+        closed.admits(by)?;
         Ok(match database {
             Some(database) => closed.paused.insert(database.to_owned()),
             None => !std::mem::replace(&mut closed.all_paused, true),
@@ -378,9 +411,9 @@ impl Gates {
     ///
     /// # Errors
     /// Another process serves.
-    pub fn disable(&self, database: &str) -> Result<(), ClientError> {
+    pub fn disable(&self, database: &str, by: By) -> Result<(), ClientError> {
         let mut closed = self.lock();
-        closed.serve_here()?;
+        closed.admits(by)?;
         closed.disabled.insert(database.to_owned());
         Ok(())
     }
@@ -482,6 +515,8 @@ pub struct Tally {
     pub accept_failures: Count,
     /// Errors that Hawser itself has sent to clients.
     pub errors: Arc<ErrorCounts>,
+    /// Slow transactions for a collector, of which some may be lost.
+    pub spans: OnceLock<Spans>,
 }
 
 impl Tally {
@@ -500,12 +535,12 @@ mod tests {
     fn resume_of_all_also_ends_single_pauses_and_says_whether_there_was_one() {
         let gates = Gates::default();
         assert!(!gates.resume(None));
-        assert!(gates.pause(Some("a")).unwrap());
-        assert!(!gates.pause(Some("a")).unwrap());
+        assert!(gates.pause(Some("a"), By::Operator).unwrap());
+        assert!(!gates.pause(Some("a"), By::Operator).unwrap());
         assert!(gates.is_paused("a") && !gates.is_paused("b"));
         assert!(gates.resume(None));
         assert!(!gates.is_paused("a"));
-        assert!(gates.pause(None).unwrap());
+        assert!(gates.pause(None, By::Operator).unwrap());
         assert!(gates.is_paused("b"));
         assert!(!gates.resume(Some("b")), "it was not paused alone");
         assert!(gates.resume(None));
@@ -536,8 +571,8 @@ mod tests {
     #[test]
     fn an_admin_database_cannot_be_disabled() {
         let gates = Gates::default();
-        gates.disable("hawser").unwrap();
-        gates.disable("app").unwrap();
+        gates.disable("hawser", By::Operator).unwrap();
+        gates.disable("app", By::Operator).unwrap();
         assert!(!gates.is_disabled("hawser"));
         assert!(gates.is_disabled("app"));
         gates.enable("app");
@@ -550,17 +585,22 @@ mod tests {
     #[test]
     fn what_is_paused_is_not_given_away_and_what_is_given_away_is_not_paused() {
         let gates = Gates::default();
-        gates.disable("d").unwrap();
-        gates.pause(Some("a")).unwrap();
+        gates.disable("d", By::Operator).unwrap();
+        gates.pause(Some("a"), By::Operator).unwrap();
         assert_eq!(gates.give_to(7), None);
         assert!(gates.resume(Some("a")));
         assert_eq!(gates.give_to(7), Some(vec!["d".to_owned()]));
-        for refused in [gates.pause(None).err(), gates.disable("a").err(), gates.serve_here().err()]
-        {
+        for refused in [
+            gates.pause(None, By::Operator).err(),
+            gates.disable("a", By::Operator).err(),
+            gates.serve_here().err(),
+        ] {
             assert!(refused.unwrap().message.starts_with("process 7 has taken"));
         }
         assert!(!gates.some_paused() && !gates.is_disabled("a"));
+        assert!(gates.pause(Some("a"), By::Successor).unwrap() && gates.is_paused("a"));
+        assert!(gates.resume(Some("a")));
         gates.take_back();
-        gates.pause(None).unwrap();
+        gates.pause(None, By::Operator).unwrap();
     }
 }

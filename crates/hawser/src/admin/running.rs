@@ -13,18 +13,20 @@ use std::time::{Duration, SystemTime};
 
 use hawser_core::engine::{ServerAddressId, ToLoop};
 use hawser_core::ids::LoopId;
+use hawser_core::shares::Standing as Sharing;
+use hawser_core::wire::error::{ClientError, SqlState};
 use hawser_sys::listen::{SocketFile, listen_tcp, listen_unix};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::Console;
 use super::command::Command;
-use super::execute::execute;
+use super::execute::{execute, execute_here};
 use super::operators::Operator;
-use super::pooler::{Answer, Forgotten, Gates, PoolEntry, Pooler, Shutdown, Tally};
+use super::pooler::{Answer, By, Forgotten, Gates, PoolEntry, Pooler, Shutdown, Tally};
 use super::session::{self, Role};
 use crate::bypass::usage::BypassUsage;
 use crate::cc::usage::CongestionUsage;
-use crate::config::{Config, DatabaseConfig, Io, OptionalAddress};
+use crate::config::{Config, DatabaseConfig, Io, OptionalAddress, UserConfig};
 use crate::dial::Place;
 use crate::dial::server_row::ServerRow;
 use crate::dial::standing::Wants;
@@ -39,8 +41,9 @@ use crate::pools::upkeep;
 use crate::process::{account_to_become, place};
 use crate::reactor::host::IoHost;
 use crate::resolve::HostRow;
-use crate::service::{Phase, Service};
+use crate::service::{LastReload, Phase, Service};
 use crate::takeover::listeners::{self, Purpose, SocketPath, while_serving};
+use crate::takeover::order::Order;
 use crate::takeover::{self, PredecessorStatus, Standing};
 use crate::{extension, logging, status};
 
@@ -214,6 +217,25 @@ impl AdminConsole for Administration {
         });
     }
 
+    fn obey(&self, service: &Arc<Service>, order: Order) -> Answer<'static, Result<(), String>> {
+        let pooler: Arc<dyn Pooler> = self.pooler(service);
+        Box::pin(async move {
+            let Some(command) = order.into_command() else {
+                return Err("its version does not know the command".to_owned());
+            };
+            match execute_here(pooler.as_ref(), &command, By::Successor).await {
+                Ok(_) => Ok(()),
+                // What there is not here, and what is not paused here, is in order.
+                Err(error) if error.code == SqlState::INVALID_CATALOG_NAME => Ok(()),
+                Err(_) if matches!(command, Command::Resume(_)) => Ok(()),
+                Err(ClientError { message, detail: Some(detail), .. }) => {
+                    Err(format!("{message}: {detail}"))
+                }
+                Err(error) => Err(error.message),
+            }
+        })
+    }
+
     fn serve(&self, service: Arc<Service>, client: AdminClient) -> Answer<'static, ()> {
         let pooler = self.pooler(&service);
         let console = self.console.clone();
@@ -314,12 +336,23 @@ const NOT_READY: Duration = Duration::from_secs(15);
 impl Running {
     /// Not ready: an opening has found no server lately, and no pool has a server connection. (Where no client
     /// comes, for this says so, nothing is opened that would show the server again.)
+    /// Neither is it where limits are shared, there is no lease, and no pool has a server connection: none can be
+    /// opened.
     fn some_server_answers(&self) -> Result<(), String> {
         let pools = self.service.pools.all();
         let connected = |pool: &Pool| {
             let pool = pool.lock();
             pool.idle_count() + pool.lent_count() > 0
         };
+        let sharing = self.service.limits.sharing().map(|(state, _)| state);
+        if let Some(state) =
+            sharing.filter(|state| !state.is_ready() && state.standing != Sharing::Unsure)
+            && self.service.config.load().all_are_limited()
+            && !pools.iter().any(|entry| connected(&entry.pool))
+        {
+            let why = state.failure.unwrap_or_else(|| "it has not answered yet".to_owned());
+            return Err(format!("limits are shared, and this pooler has no place: {why}"));
+        }
         match pools.iter().find_map(|entry| entry.without_server(NOT_READY)) {
             Some(why) if !pools.iter().any(|entry| connected(&entry.pool)) => {
                 Err(format!("no server answers: {why}"))
@@ -356,6 +389,10 @@ impl Pooler for Running {
             };
             tokio::task::spawn_blocking(reload).await.unwrap_or_else(|error| Err(error.to_string()))
         })
+    }
+
+    fn last_reload(&self) -> LastReload {
+        LastReload::clone(&self.service.last_reload.load())
     }
 
     fn cancels_to_peer(&self, id: u8) -> u32 {
@@ -425,11 +462,19 @@ impl Pooler for Running {
     fn servers(&self) -> Vec<ServerRow> {
         let config = self.service.config.load();
         let rows = |database: &DatabaseConfig| {
-            let wants = Wants {
+            let of = |user: Option<&UserConfig>| Wants {
                 servers: &database.servers,
-                session_attrs: database.target_session_attrs,
-                max_replica_lag: database.max_replica_lag.get(),
+                session_attrs: user
+                    .and_then(|user| user.target_session_attrs)
+                    .unwrap_or(database.target_session_attrs),
+                max_replica_lag: user
+                    .and_then(|user| user.max_replica_lag)
+                    .unwrap_or(database.max_replica_lag)
+                    .get(),
             };
+            let users = config.users().iter().filter(|user| user.has_own_servers());
+            let wants: Vec<_> =
+                std::iter::once(of(None)).chain(users.map(|u| of(Some(u)))).collect();
             self.service.dialler.server_rows(&database.name, &wants)
         };
         config.databases().iter().flat_map(rows).collect()
@@ -475,6 +520,12 @@ impl Pooler for Running {
         all.extend(self.service.dialler.unencrypted.fallbacks(&config));
         let sharing = self.service.limits.sharing();
         all.extend(sharing.and_then(|(state, _)| crate::shares::fallback(&state)));
+        if let Some(reason) = self.last_reload().refused {
+            let reason = reason.replace('\n', "; ");
+            all.push(format!(
+                "the last reload was refused, the old configuration is in force: {reason}"
+            ));
+        }
         let io = config.start.process.io;
         if let (Io::IoUring, IoHost::NoIoUring(reason)) = (io, self.service.loops.host()) {
             all.push(format!("event loops wait with epoll: {reason}"));
@@ -504,6 +555,17 @@ impl Pooler for Running {
 
     fn predecessor(&self) -> Option<PredecessorStatus> {
         Some(self.service.succession.predecessor()?.status())
+    }
+
+    fn pass_on(&self, command: &Command) -> Answer<'_, Result<(), ClientError>> {
+        let order = Order::of(command);
+        Box::pin(async move {
+            let Some(order) = order else { return Ok(()) };
+            self.service.succession.pass_on(order).await.map_err(|reason| {
+                ClientError::error(SqlState::CANNOT_CONNECT_NOW, reason)
+                    .hint("hawser status shows that process; ending it ends its clients.")
+            })
+        })
     }
 
     fn ready(&self) -> Result<(), String> {

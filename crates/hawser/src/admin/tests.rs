@@ -11,6 +11,7 @@ use hawser_core::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
 use hawser_core::pool::{PoolSettings, SharedPool};
 use hawser_core::session::options::Replication;
 use hawser_core::session::part::{Part, PartSet};
+use hawser_core::session::settings::Settings;
 use hawser_core::time::Time;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -172,6 +173,7 @@ impl Fake {
             parked: false,
             client: None,
             client_process: 0,
+            client_start: Settings::EMPTY,
             statements: 0,
             application_name: String::new(),
             encrypted: true,
@@ -230,7 +232,7 @@ impl Pooler for Fake {
     fn servers(&self) -> Vec<ServerRow> {
         let (database, server) = ("app".to_owned(), "db1:5432".to_owned());
         let state = ServerState::Left { reason: "it <lags>".to_owned() };
-        let role = Some(ServerRole::Standby { lag: Duration::from_millis(1_500) });
+        let role = Some(ServerRole::Standby { lag: Some(Duration::from_millis(1_500)) });
         vec![ServerRow { database, server, state, role }]
     }
     fn limits(&self) -> &Arc<Limits> {

@@ -17,6 +17,7 @@
 //! One difference from PostgreSQL, on the safe side: an unterminated quote, and an `@file` that leaves a field empty
 //! (PostgreSQL then takes the next field for it), are errors here.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -188,6 +189,25 @@ pub fn read(files: &dyn Files, path: &Path, errors: &mut Vec<FileError>) -> Vec<
     let origin = Location { file: Arc::from(path), line: 1, column: 1 };
     reader.file(path, &origin, 0, false);
     reader.records
+}
+
+/// The files and directories that a load of the file `path` reads, `path` among them, whether or not they are there.
+pub fn files_of(path: &Path) -> Vec<PathBuf> {
+    struct Noting(RefCell<Vec<PathBuf>>);
+    impl Files for Noting {
+        fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+            self.0.borrow_mut().push(path.to_owned());
+            Disk.read(path)
+        }
+
+        fn list(&self, path: &Path) -> io::Result<Vec<PathBuf>> {
+            self.0.borrow_mut().push(path.to_owned());
+            Disk.list(path)
+        }
+    }
+    let noting = Noting(RefCell::default());
+    read(&noting, path, &mut Vec::new()); // errors are the load's to report
+    noting.0.into_inner()
 }
 
 struct Reader<'a> {

@@ -28,6 +28,8 @@ impl<'a> Check<'a> {
         check.links();
         check.peers();
         check.etcd();
+        check.otlp();
+        check.replica_lag();
         check.authentication();
         check.login();
         check.client_tls();
@@ -218,6 +220,48 @@ impl<'a> Check<'a> {
                            max_server_connections_per_server";
             self.warn(Table::Process, "etcd", message);
         }
+    }
+
+    fn otlp(&mut self) {
+        let Some(endpoint) = self.config.start.log.otlp_endpoint.as_deref() else { return };
+        let uri: Option<hyper::Uri> = endpoint.parse().ok();
+        let is_whole = uri.as_ref().is_some_and(|uri| {
+            let authority = uri.authority().map_or("", hyper::http::uri::Authority::as_str);
+            let has_host = uri.host().is_some_and(|host| !host.is_empty());
+            matches!(uri.scheme_str(), Some("http" | "https"))
+                && has_host
+                && !authority.contains('@')
+                && uri.path() != "/"
+        });
+        if !is_whole {
+            let message = format!(
+                "otlp_endpoint: `{endpoint}` is not http://host:port/path: collectors take traces at \
+                 http://host:4318/v1/traces"
+            );
+            self.error(Table::Log, 0, "otlp_endpoint", message);
+        } else if uri.is_some_and(|uri| uri.scheme_str() == Some("https")) {
+            let message = format!(
+                "otlp_endpoint: `{endpoint}`: traces are not sent by TLS: give http:// of a collector \
+                 on this host, which can send them on by TLS"
+            );
+            self.error(Table::Log, 0, "otlp_endpoint", message);
+        } else if self.config.reload.log.log_min_duration.get().is_none() {
+            let message = "otlp_endpoint: without log_min_duration no transaction is sent";
+            self.warn(Table::Log, "otlp_endpoint", message);
+        }
+    }
+
+    fn replica_lag(&mut self) {
+        let mut lone = Vec::new();
+        for (index, database) in self.config.databases.iter().enumerate() {
+            if database.servers.len() == 1 && database.max_replica_lag.get().is_some() {
+                let message = "max_replica_lag: with one server there is no primary to compare it \
+                               with, and a standby that is cut off passes for a fresh one: name the \
+                               primary in servers, too";
+                lone.push(self.at(Table::Database, index, "max_replica_lag", message.to_owned()));
+            }
+        }
+        self.warnings.extend(lone);
     }
 
     fn links(&mut self) {

@@ -157,6 +157,14 @@ choices! {
         Direct = "direct",
     }
 
+    /// Whether an end of a link compresses what it sends.
+    LinkCompression: "none, auto" {
+        /// Nothing.
+        None = "none",
+        /// Bulk that shrinks, where the paths are what limits it.
+        Auto = "auto",
+    }
+
     /// What becomes of clients that listen when the connection is lost that listens for them.
     ListenLost: "disconnect, notice" {
         /// They are disconnected, as they would be with one of their own.

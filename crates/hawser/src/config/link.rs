@@ -8,8 +8,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hawser_core::link::compression::Compression;
 use hawser_core::link::session::{PATHS_MAX, Paths};
 
+use super::choice::LinkCompression;
 use super::congestion::Congestion;
 use super::error::Rejected;
 use super::registry::{LinkEntry, Setting};
@@ -46,6 +48,15 @@ impl SettingType for LinkPaths {
     }
 }
 
+impl From<LinkCompression> for Compression {
+    fn from(choice: LinkCompression) -> Self {
+        match choice {
+            LinkCompression::None => Self::None,
+            LinkCompression::Auto => Self::Auto,
+        }
+    }
+}
+
 /// One end of a link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkConfig {
@@ -61,6 +72,8 @@ pub struct LinkConfig {
     pub grace: Duration,
     /// Congestion control of paths.
     pub congestion: Congestion,
+    /// Whether this end compresses what it sends.
+    pub compression: Compression,
     /// Where `hawser link status` asks.
     pub socket: Option<PathBuf>,
     /// Which end it is.
@@ -123,6 +136,7 @@ impl LinkConfig {
             peers_file: entry.peers_file.clone(),
             grace,
             congestion: entry.congestion,
+            compression: entry.compression.into(),
             socket: entry.socket.clone(),
             role,
         })

@@ -19,8 +19,8 @@ use std::time::Duration;
 use super::address::{ListenAddress, ServerAddress};
 use super::choice::{
     AuthType, BypassUse, ConsoleVersion, EtcdLost, ExtensionUse, Fidelity, HandOver, Io,
-    ListenLost, LoadBalanceHosts, LogFormat, LogLevel, PoolMode, ProxyProtocol, SyslogFacility,
-    TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
+    LinkCompression, ListenLost, LoadBalanceHosts, LogFormat, LogLevel, PoolMode, ProxyProtocol,
+    SyslogFacility, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
 };
 use super::ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
 use super::congestion::Congestion;
@@ -635,7 +635,7 @@ settings! {
         /// Clients of each user.
         max_user_client_connections: Limit = "0", example "100",
             pgbouncer "max_user_client_connections";
-        /// Server connections of each database, whoever the user is.
+        /// Server connections of each database, of all users together.
         max_db_connections: Limit = "0", example "50", pgbouncer "max_db_connections";
         /// Server connections of each user, whatever the database is.
         max_user_connections: Limit = "0", example "50", pgbouncer "max_user_connections";
@@ -801,8 +801,8 @@ settings! {
         syslog_facility: SyslogFacility = "daemon", example "\"local0\"", pgbouncer "syslog_facility";
         /// Send the transactions of `log_min_duration` to an OpenTelemetry collector as well, as traces by OTLP
         /// over HTTP: each with its database, user, client, and the wait for a server connection as a
-        /// span of its own. Nothing waits for the collector; what it does not take is lost, and the log
-        /// says so.
+        /// span of its own. The URL has http:// and a path. Nothing waits for the collector; what it does
+        /// not take is lost, the log says so, and `hawser_spans_lost_total` counts it.
         otlp_endpoint: Option<String> = "not set", example "\"http://127.0.0.1:4318/v1/traces\"";
     }
 
@@ -929,7 +929,7 @@ settings! {
         /// have it, `?mptcp=require` allows nothing else. `?congestion=auto`, or the name of an algorithm,
         /// is for what is sent to that server as `congestion` in `[listen]` is for clients; `&` joins both.
         servers: Vec<ServerAddress> = "required", example "[\"db1.example:5432\", \"/run/postgresql\"]";
-        /// Log in to the server as this one user, whoever the client is: one pool serves all.
+        /// Log in to the server as this one user for all clients: one pool serves all.
         user: Option<String> = "the client's own", example "\"app\"", pgbouncer "user";
         /// The password of `user`; without it, the one in `users_file` or `[[user]]`.
         password: Option<Password> = "not set", example "\"secret\"", pgbouncer "password";
@@ -1126,6 +1126,10 @@ settings! {
         /// The congestion control of this end's paths, as `congestion` in `[listen]` is for clients: of what
         /// this end sends.
         congestion: Congestion = "default", example "\"auto\"";
+        /// Whether this end compresses what it sends, with zstd: `auto` does so for bulk that shrinks, where the
+        /// paths are what limits it. What is compressed tells by its length a little of what it is: see
+        /// [compression](link.md#compression) before you set it.
+        compression: LinkCompression = "none", example "\"auto\"";
         /// A unix socket for `hawser link status` and `hawser link top`, for its user alone.
         socket: Option<PathBuf> = "not set", example "\"/run/hawser/link.sock\"";
     }

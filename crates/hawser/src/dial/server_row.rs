@@ -3,7 +3,8 @@
 //! # Model
 //! ```text
 //!   down     the last attempt to connect failed, or the last look got no answer
-//!   left     it answers, and its database does not want it now
+//!   left     it answers, and something keeps its database, or a user that asks for it, from it: it lags, or stops
+//!   spare    it answers, and is of a kind that none of them asks for now: the standby of a pair, say
 //!   up       it answers
 //!   unknown  nobody has asked for it yet
 //! ```
@@ -12,7 +13,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::standing::{Look, Looks, Standing, Wants, unfit};
+use super::standing::{Look, Looks, Standing, Unfit, Wants, unfit};
 use super::{Dialler, Fare, locked};
 use crate::config::ServerAddress;
 
@@ -21,9 +22,14 @@ use crate::config::ServerAddress;
 pub enum ServerState {
     /// It takes connections.
     Up,
-    /// It does, and its database does not want it now.
+    /// It does, and is of a kind that its database could use, but for this.
     Left {
         /// Why.
+        reason: String,
+    },
+    /// It does, and neither its database nor a user asks for its kind now.
+    Spare {
+        /// What is asked for.
         reason: String,
     },
     /// It does not.
@@ -43,6 +49,7 @@ impl ServerState {
         match self {
             Self::Up => "up",
             Self::Left { .. } => "left",
+            Self::Spare { .. } => "spare",
             Self::Down { .. } => "down",
             Self::Unknown => "unknown",
         }
@@ -51,8 +58,19 @@ impl ServerState {
     /// Why it is not up.
     pub fn reason(&self) -> Option<&str> {
         match self {
-            Self::Left { reason } | Self::Down { reason, .. } => Some(reason),
+            Self::Left { reason } | Self::Spare { reason } | Self::Down { reason, .. } => {
+                Some(reason)
+            }
             Self::Up | Self::Unknown => None,
+        }
+    }
+
+    /// Whether it takes connections, and nothing is wrong with it; `None`: nothing is known.
+    pub fn is_up(&self) -> Option<bool> {
+        match self {
+            Self::Up | Self::Spare { .. } => Some(true),
+            Self::Left { .. } | Self::Down { .. } => Some(false),
+            Self::Unknown => None,
         }
     }
 
@@ -60,7 +78,7 @@ impl ServerState {
     pub fn failures(&self) -> u32 {
         match self {
             Self::Down { failures, .. } => *failures,
-            Self::Up | Self::Left { .. } | Self::Unknown => 0,
+            Self::Up | Self::Left { .. } | Self::Spare { .. } | Self::Unknown => 0,
         }
     }
 }
@@ -72,8 +90,8 @@ pub enum ServerRole {
     Primary,
     /// It follows one that does.
     Standby {
-        /// How far it is behind.
-        lag: Duration,
+        /// How far it is behind; `None`: there is no primary among the servers to compare with.
+        lag: Option<Duration>,
     },
 }
 
@@ -82,7 +100,7 @@ impl ServerRole {
     pub fn lag(self) -> Option<Duration> {
         match self {
             Self::Primary => None,
-            Self::Standby { lag } => Some(lag),
+            Self::Standby { lag } => lag,
         }
     }
 }
@@ -110,26 +128,32 @@ pub struct ServerRow {
 }
 
 impl Dialler {
-    /// How the servers of a database stand that asks for `wants`.
-    pub fn server_rows(&self, database: &str, wants: &Wants<'_>) -> Vec<ServerRow> {
+    /// How the servers of a database stand that asks for the first of `wants`, and of which users ask for the
+    /// others: one that is fit for any of them is.
+    pub fn server_rows(&self, database: &str, wants: &[Wants<'_>]) -> Vec<ServerRow> {
         let (fares, looks) = (locked(&self.fares), locked(&self.looks));
-        let unfit = unfit(wants, &looks);
+        let unfit: Vec<_> = wants.iter().map(|wants| unfit(wants, &looks)).collect();
         let row = |server: &ServerAddress| {
-            let left = unfit.iter().find(|(one, _)| one == server).map(|(_, why)| why.to_string());
+            let of = |unfit: &Vec<(ServerAddress, Unfit)>| {
+                unfit.iter().find(|(one, _)| one == server).map(|(_, why)| *why)
+            };
+            let reasons: Option<Vec<Unfit>> = unfit.iter().map(of).collect();
             ServerRow {
                 database: database.to_owned(),
                 server: server.to_string(),
-                state: state(fares.get(server), looks.get(server), left),
+                state: state(fares.get(server), looks.get(server), &reasons.unwrap_or_default()),
                 role: role(&looks, server),
             }
         };
-        wants.servers.iter().map(row).collect()
+        wants.first().map_or_else(Vec::new, |own| own.servers.iter().map(row).collect())
     }
 }
 
-fn state(fare: Option<&Fare>, look: Option<&Look>, left: Option<String>) -> ServerState {
+/// `unfit`: why it is not fit for any; empty: it is for one.
+fn state(fare: Option<&Fare>, look: Option<&Look>, unfit: &[Unfit]) -> ServerState {
+    let fault = unfit.iter().find(|why| !why.is_of_kind());
     let serves = look.is_some_and(|look| matches!(look.standing, Standing::Serving(_)));
-    match (fare, look, left) {
+    match (fare, look, unfit) {
         (Some(Fare::Failing { times, reason, .. }), ..) => {
             ServerState::Down { reason: reason.clone(), failures: *times }
         }
@@ -137,7 +161,10 @@ fn state(fare: Option<&Fare>, look: Option<&Look>, left: Option<String>) -> Serv
             let reason = "it gives no answer to server_probe_interval's look".to_owned();
             ServerState::Down { reason, failures: 0 }
         }
-        (.., Some(reason)) => ServerState::Left { reason },
+        (.., [first, ..]) => match fault {
+            Some(why) => ServerState::Left { reason: why.to_string() },
+            None => ServerState::Spare { reason: first.to_string() },
+        },
         (Some(Fare::Reached), ..) => ServerState::Up,
         (None, ..) if serves => ServerState::Up,
         (None, ..) => ServerState::Unknown,
@@ -148,14 +175,18 @@ fn role(looks: &Looks, server: &ServerAddress) -> Option<ServerRole> {
     let Look { standing: Standing::Serving(state), lag, .. } = looks.get(server)? else {
         return None;
     };
-    Some(if state.in_recovery { ServerRole::Standby { lag: *lag } } else { ServerRole::Primary })
+    Some(if state.in_recovery {
+        ServerRole::Standby { lag: lag.measured() }
+    } else {
+        ServerRole::Primary
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
 
-    use super::super::standing::State;
+    use super::super::standing::{Lag, State};
     use hawser_core::time::Time;
 
     use super::*;
@@ -164,19 +195,26 @@ mod tests {
     fn a_failed_attempt_counts_more_than_silence_and_that_more_than_being_left() {
         let serving =
             State { in_recovery: true, read_only: false, wal: 1, own_lag: Duration::ZERO };
-        let look =
-            |standing, silent| Look { standing, lag: Duration::ZERO, silent, answered: Time::ZERO };
+        let look = |standing, silent| Look {
+            standing,
+            lag: Lag::Measured(Duration::ZERO),
+            silent,
+            answered: Time::ZERO,
+        };
         let well = look(Standing::Serving(serving), false);
         let silent = look(Standing::Serving(serving), true);
         let failing = Fare::Failing { times: 3, until: Instant::now(), reason: "no route".into() };
-        let left = || Some("it lags".to_owned());
-        let name = |fare, look, left| state(fare, look, left).name();
-        assert_eq!(name(None, None, None), "unknown");
-        assert_eq!(name(None, Some(&well), None), "up");
-        assert_eq!(name(Some(&Fare::Reached), None, None), "up");
-        assert_eq!(name(Some(&Fare::Reached), Some(&well), left()), "left");
-        assert_eq!(name(Some(&Fare::Reached), Some(&silent), left()), "down");
-        let down = state(Some(&failing), Some(&well), left());
+        let lags = &[Unfit::Lagging][..];
+        let name = |fare, look, unfit: &[Unfit]| state(fare, look, unfit).name();
+        assert_eq!(name(None, None, &[]), "unknown");
+        assert_eq!(name(None, Some(&well), &[]), "up");
+        assert_eq!(name(Some(&Fare::Reached), None, &[]), "up");
+        assert_eq!(name(Some(&Fare::Reached), Some(&well), lags), "left");
+        assert_eq!(name(Some(&Fare::Reached), Some(&silent), lags), "down");
+        let of_kinds = [Unfit::Kind, Unfit::StandbyIsThere];
+        assert_eq!(name(Some(&Fare::Reached), Some(&well), &of_kinds), "spare");
+        assert_eq!(name(None, Some(&well), &[Unfit::Kind, Unfit::Lagging]), "left", "by a user");
+        let down = state(Some(&failing), Some(&well), lags);
         assert_eq!((down.name(), down.reason(), down.failures()), ("down", Some("no route"), 3));
     }
 }

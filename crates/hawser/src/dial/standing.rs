@@ -141,6 +141,14 @@ pub enum Unfit {
 }
 
 impl Unfit {
+    /// Whether nothing is wrong with it: another kind of server is asked for.
+    pub fn is_of_kind(self) -> bool {
+        match self {
+            Self::Kind | Self::StandbyIsThere => true,
+            Self::NotAccepting | Self::ReadOnly | Self::Lagging => false,
+        }
+    }
+
     /// Whether no connection of it is wanted as long as this is so. If not, server connections are
     /// replaced once: a pool may find that for its own user there is no better server.
     pub fn lasts(self) -> bool {
@@ -163,13 +171,43 @@ impl fmt::Display for Unfit {
     }
 }
 
+/// How far a server is behind.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Lag {
+    /// By the primary's WAL.
+    Measured(Duration),
+    /// No primary is among the servers: by what the standby says itself, which takes one that is cut off for one
+    /// that has all.
+    Unknown {
+        /// What it says.
+        own: Duration,
+    },
+}
+
+impl Lag {
+    /// As much as is known.
+    pub fn at_least(self) -> Duration {
+        match self {
+            Self::Measured(lag) | Self::Unknown { own: lag } => lag,
+        }
+    }
+
+    /// Where it is known.
+    pub fn measured(self) -> Option<Duration> {
+        match self {
+            Self::Measured(lag) => Some(lag),
+            Self::Unknown { .. } => None,
+        }
+    }
+}
+
 /// What is known of a server now.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Look {
     /// How it stood when it last gave an answer.
     pub standing: Standing,
     /// How far it is behind.
-    pub lag: Duration,
+    pub lag: Lag,
     /// The last look got no answer. A refusal is one.
     pub silent: bool,
     /// When the look began that has last got one.
@@ -202,7 +240,7 @@ impl Target {
 /// said: their connections show it.
 pub fn unfit(wants: &Wants<'_>, looks: &Looks) -> Vec<(ServerAddress, Unfit)> {
     use TargetSessionAttrs as Attrs;
-    let lags = |lag: Duration| wants.max_replica_lag.is_some_and(|most| lag > most);
+    let lags = |lag: Lag| wants.max_replica_lag.is_some_and(|most| lag.at_least() > most);
     let is_good_standby = |server: &ServerAddress| match looks.get(server) {
         Some(Look { standing: Standing::Serving(state), lag, .. }) => {
             state.in_recovery && !lags(*lag)
@@ -291,7 +329,8 @@ impl Dialler {
         target: &Target,
     ) -> Option<DialError> {
         let most = target.max_replica_lag?;
-        let lag = locked(&self.looks).get(server).map(|look| look.lag).filter(|lag| *lag > most)?;
+        let lag = locked(&self.looks).get(server).map(|look| look.lag.at_least());
+        let lag = lag.filter(|lag| *lag > most)?;
         Some(DialError::Lagging { server: server.to_string(), lag, most })
     }
 
@@ -354,7 +393,7 @@ mod tests {
             let mut target = target(&[&names[0], &names[1]], Connecting::never());
             target.session_attrs = attrs;
             target.max_replica_lag = Some(Duration::from_secs(5));
-            let lag = Duration::from_secs(lag);
+            let lag = Lag::Measured(Duration::from_secs(lag));
             let looks = standings.map(|standing| Look {
                 standing,
                 lag,

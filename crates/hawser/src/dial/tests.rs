@@ -43,6 +43,8 @@ pub(crate) struct Fake {
     pub(crate) tls: Option<Arc<Accepting>>,
     pub(crate) connects: Arc<AtomicUsize>,
     pub(crate) cancels: Arc<Mutex<Vec<Cancelled>>>,
+    /// So many of the next questions are not answered: the process that is asked is ended.
+    pub(crate) ends: Arc<AtomicUsize>,
 }
 
 impl Fake {
@@ -53,6 +55,7 @@ impl Fake {
             tls: None,
             connects: Arc::default(),
             cancels: Arc::default(),
+            ends: Arc::default(),
         }
     }
 
@@ -143,6 +146,13 @@ impl Fake {
                 return Ok(());
             }
             if kind == b'Q' || kind == b'S' {
+                let less = |left: usize| left.checked_sub(1);
+                if self.ends.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
+                    let mut out = Vec::new();
+                    ClientError::fatal(SqlState::ADMIN_SHUTDOWN, "terminating connection")
+                        .write(&mut out);
+                    return stream.write_all(&out).await;
+                }
                 let mut out = Vec::new();
                 ClientError::error(SqlState(*b"22023"), "invalid value for parameter")
                     .write(&mut out);
@@ -312,7 +322,12 @@ async fn what_waiting_does_not_mend_ends_the_search() {
 }
 
 fn look(standing: Standing, silent: bool) -> Look {
-    Look { standing, lag: Duration::ZERO, silent, answered: hawser_core::time::Time::ZERO }
+    Look {
+        standing,
+        lag: standing::Lag::Measured(Duration::ZERO),
+        silent,
+        answered: hawser_core::time::Time::ZERO,
+    }
 }
 
 #[tokio::test]
@@ -370,7 +385,7 @@ async fn a_server_that_refuses_for_good_is_there() {
             DialError::Resolve { host: "db".to_owned(), source: io::ErrorKind::Other.into() };
         dialler.note_failed(&server, &target, &lost);
         dial(&dialler, &target, &login(&Secret::None)).await.unwrap_err();
-        assert_eq!(dialler.server_rows("app", &target.wants())[0].state.name(), state, "{code}");
+        assert_eq!(dialler.server_rows("app", &[target.wants()])[0].state.name(), state, "{code}");
     }
 }
 

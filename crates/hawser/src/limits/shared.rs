@@ -52,6 +52,8 @@ pub struct State {
     pub standing: Standing,
     /// Its lease.
     pub lease: Option<LeaseId>,
+    /// The lease with which it has last seen what others hold.
+    pub looked_with: Option<LeaseId>,
     /// Why etcd does not answer, if it does not.
     pub failure: Option<String>,
     /// Requests that failed.
@@ -62,7 +64,21 @@ pub struct State {
 
 impl Default for State {
     fn default() -> Self {
-        Self { standing: Standing::Without, lease: None, failure: None, failures: 0, losses: 0 }
+        Self {
+            standing: Standing::Without,
+            lease: None,
+            looked_with: None,
+            failure: None,
+            failures: 0,
+            losses: 0,
+        }
+    }
+}
+
+impl State {
+    /// Whether this pooler can take places: its lease lasts, and it has seen what others hold.
+    pub fn is_ready(&self) -> bool {
+        self.standing == Standing::Sure && self.lease.is_some() && self.looked_with == self.lease
     }
 }
 
@@ -232,6 +248,14 @@ impl Limits {
     /// Whether no more of shared limits can be had because etcd does not answer.
     pub fn are_cut_off(&self) -> bool {
         self.lock().shares.as_ref().is_some_and(|shares| shares.state.failure.is_some())
+    }
+
+    /// Whether that is why no more of this limit can be had: this pooler has not reached it.
+    pub fn is_cut_off_from(&self, full: &Full) -> bool {
+        let counts = self.lock();
+        let Some(shares) = &counts.shares else { return false };
+        let has_room = |asked: &Asked| counts.used(full) < asked.limit as usize;
+        shares.state.failure.is_some() && shares.asked.get(&full.scope()).is_some_and(has_room)
     }
 }
 

@@ -254,18 +254,19 @@ impl Carrier {
         self.over
     }
 
-    /// The far end: takes a path that has greeted. The connection is given back where there are too many.
+    /// The far end: takes a path that has greeted, with the version that both ends speak. The connection is given back where there are too many.
     ///
     /// # Errors
     /// The connection: it is to be refused.
     pub fn join(
         &mut self,
         mut connection: Connection,
+        version: u8,
         around: &mut Around<'_>,
     ) -> Result<(), Box<Connection>> {
         connection.use_congestion(around.congestion.0, around.congestion.1);
         let pair = self.pair_of(&connection);
-        let Ok(path) = self.session.join(pair, around.now) else {
+        let Ok(path) = self.session.join(pair, version, around.now) else {
             return Err(Box::new(connection));
         };
         let mark = Mark::Path(self.number, path).number();

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use hawser_core::link::compression::Compression;
 use hawser_core::link::session::{PATHS_MAX, Paths};
 use hawser_sys::process::raise_descriptor_limit;
 
@@ -14,7 +15,7 @@ use super::resolving::{split, with_port};
 use super::worker::{Far, Forward, Near, Options, Role, Within, Worker};
 use super::{report, top};
 use crate::cli::print;
-use crate::config::{Congestion, LINK_PORT_DEFAULT, LogFormat, LogLevel};
+use crate::config::{Congestion, LINK_PORT_DEFAULT, LinkCompression, LogFormat, LogLevel};
 use crate::logging;
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 69 no running link.";
@@ -69,6 +70,9 @@ struct Common {
     /// Congestion control of paths: default, auto, or an algorithm's name.
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = congestion)]
     congestion: Congestion,
+    /// Compression of what this end sends: none, or auto, for bulk that shrinks where paths are the limit.
+    #[arg(long, value_name = "WHEN", default_value = "none", value_parser = compression)]
+    compression: Compression,
     /// A unix socket for `hawser link status` and `top`.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -146,6 +150,11 @@ fn seconds(text: &str) -> Result<Duration, String> {
 fn congestion(text: &str) -> Result<Congestion, String> {
     Congestion::from_word(text)
         .ok_or_else(|| "default, auto, or an algorithm, as in bbr".to_owned())
+}
+
+fn compression(text: &str) -> Result<Compression, String> {
+    let choice = LinkCompression::from_word(text).map(Compression::from);
+    choice.ok_or_else(|| "none or auto".to_owned())
 }
 
 fn paths(text: &str) -> Result<Paths, String> {
@@ -239,6 +248,7 @@ impl Common {
             peers_file: self.peers,
             grace: self.grace,
             congestion: self.congestion,
+            compression: self.compression,
             socket: self.socket,
             role,
         })
@@ -288,6 +298,8 @@ mod tests {
         assert_eq!(seconds("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!((paths("auto"), paths("64")), (Ok(Paths::Auto), Ok(Paths::Fixed(64))));
         assert!(paths("0").is_err() && paths("65").is_err() && paths("many").is_err());
+        assert_eq!(compression("auto"), Ok(Compression::Auto));
+        assert!(compression("zstd").is_err());
         assert!(seconds("0").is_err() && seconds("x").is_err() && seconds("1e9").is_err());
     }
 }

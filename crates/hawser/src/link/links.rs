@@ -84,6 +84,7 @@ fn options(config: &LinkConfig) -> Result<Options, String> {
         peers_file: config.peers_file.clone(),
         grace: config.grace,
         congestion: config.congestion,
+        compression: config.compression,
         socket: config.socket.clone(),
         role,
     })

@@ -58,6 +58,12 @@ pub struct Totals {
     pub again_bytes: u64,
     /// Paths that have carried streams and have ended.
     pub paths_lost: u64,
+    /// Bytes of streams that were compressed for a path, and what they came to.
+    #[serde(default)]
+    pub compressed_from_bytes: u64,
+    /// See `compressed_from_bytes`.
+    #[serde(default)]
+    pub compressed_to_bytes: u64,
 }
 
 impl Totals {
@@ -71,6 +77,8 @@ impl Totals {
             delivered_bytes: self.delivered_bytes + counts.delivered_bytes,
             again_bytes: self.again_bytes + counts.again_bytes,
             paths_lost: self.paths_lost + counts.paths_lost,
+            compressed_from_bytes: self.compressed_from_bytes + counts.compressed.0,
+            compressed_to_bytes: self.compressed_to_bytes + counts.compressed.1,
         }
     }
 }
@@ -187,6 +195,9 @@ pub struct StreamReport {
     pub held_bytes: usize,
     /// Whether it uses all paths.
     pub bulk: bool,
+    /// What it sends is compressed to so many percent of late; none: it is sent as it is.
+    #[serde(default)]
+    pub compressed_percent: Option<u64>,
 }
 
 /// What a line of a report is, for those that show it in colours.
@@ -305,8 +316,10 @@ impl StreamReport {
             }
             _ => String::new(),
         };
+        let compressed = self.compressed_percent;
+        let compressed = compressed.map_or_else(String::new, |part| format!(", sent as {part} %"));
         format!(
-            "  stream {} to {}: {:.1} s, sends {:.1} Mbit/s ({} bytes), receives {:.1} ({}), {} held{}{stalls}",
+            "  stream {} to {}: {:.1} s, sends {:.1} Mbit/s ({} bytes), receives {:.1} ({}), {} held{}{compressed}{stalls}",
             self.stream,
             // A peer has written it.
             without_control(&self.target),
@@ -368,6 +381,7 @@ impl SessionReport {
             waits_s: stream.waits.map(|waits| waits.as_secs_f64()),
             held_bytes: stream.held,
             bulk: stream.is_bulk,
+            compressed_percent: stream.compressed_percent,
         });
         Self {
             name: carrier.name().to_owned(),
@@ -480,6 +494,7 @@ pub(crate) mod tests {
             waits_s: Some(4.2),
             held_bytes: 9,
             bulk: true,
+            compressed_percent: Some(31),
         };
         let totals = Totals { streams_opened: 4, paths_lost: 1, ..Totals::default() };
         let session = SessionReport {
@@ -512,7 +527,7 @@ pub(crate) mod tests {
             "20.50      10.0       8.0   1.50 bbr      10.0.0.1 and 10.0.0.2:6433, always wanted",
             "3 s ago path 2 between 10.0.0.1 and 10.0.0.2:6433 ended (dialled to find out what it \
              adds, for 8.0 s): it shared the limit of another one",
-            "receives 1.0 (8), 9 held, on all paths, the other end has taken nothing for 4 s",
+            "receives 1.0 (8), 9 held, on all paths, sent as 31 %, the other end has taken nothing for 4 s",
             "and 2 streams that carry less",
         ] {
             assert!(text.contains(part), "{part}\n{text}");

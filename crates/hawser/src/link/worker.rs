@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hawser_core::link::Token;
+use hawser_core::link::compression::Compression;
 use hawser_core::link::frame::Refusal;
 use hawser_core::link::greeting::{Greeted, Greeting, NotGreeted, refusal};
 use hawser_core::link::path::GREETING_MAX;
@@ -30,6 +31,7 @@ use hawser_sys::epoll::{Epoll, Events};
 use hawser_sys::listen::{
     BoundPath, SocketFile, accept_tcp, is_of_one_connection, listen_tcp, listen_unix,
 };
+use hawser_sys::precision::ask_for_short_slices;
 use hawser_sys::process::{catch_signals, next_signal};
 use tracing::{error, info, warn};
 
@@ -61,6 +63,10 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 const LEAVE_MAX: Duration = Duration::from_millis(200);
 /// How often a worker within `hawser serve` says what it is doing.
 const PUBLISH_EACH: Duration = Duration::from_secs(1);
+/// The thread's slices of processor time, and its priority where the process may have it (nice). Measured on two
+/// cores with a load of 32, unoptimised: with -10 a query beside bulk took 30 ms in the median, without 47 to 62.
+const SLICE: Duration = Duration::from_micros(500);
+const NICE: i32 = -10;
 /// How long a reader of the report may take.
 const REPORT_WAIT: Duration = Duration::from_millis(200);
 
@@ -142,6 +148,8 @@ pub struct Options {
     pub grace: Duration,
     /// Congestion control of paths.
     pub congestion: Congestion,
+    /// Whether this end compresses what it sends.
+    pub compression: Compression,
     /// Where reports are asked for.
     pub socket: Option<PathBuf>,
     /// Which end.
@@ -186,6 +194,7 @@ pub struct Worker {
     accepting: Option<Arc<rustls::ServerConfig>>,
     targets: BTreeSet<String>,
     congestion: (CongestionUsage, Congestion),
+    compression: Compression,
     carriers: BTreeMap<u64, Carrier>,
     next_carrier: u64,
     newcomers: BTreeMap<u64, Newcomer>,
@@ -220,7 +229,8 @@ impl Worker {
     /// # Errors
     /// What cannot be had, in words.
     pub fn open(options: Options, within: Within) -> Result<Self, String> {
-        let Options { name, key, peers, peers_file, grace, congestion, socket, role } = options;
+        let Options { name, key, peers, peers_file, grace, congestion, compression, socket, role } =
+            options;
         let known = peers_of(&peers, peers_file.as_deref())?;
         match &peers_file {
             None if known.is_empty() => {
@@ -265,6 +275,7 @@ impl Worker {
             accepting: None,
             targets: BTreeSet::new(),
             congestion: (CongestionUsage::default(), congestion),
+            compression,
             carriers: BTreeMap::new(),
             next_carrier: 0,
             newcomers: BTreeMap::new(),
@@ -342,6 +353,7 @@ impl Worker {
     /// # Errors
     /// As epoll_wait(2).
     pub fn run(&mut self) -> io::Result<()> {
+        come_soon(&self.name);
         let mut events = Events::with_capacity(256);
         loop {
             self.begin_session();
@@ -372,8 +384,8 @@ impl Worker {
         let mut token = [0; 16];
         random_bytes(&mut token);
         let pairs = self.dialling.as_ref().map_or(1, |dialling| dialling.pairs.len() as u32);
-        let (token, grace) = (Token(token), self.grace);
-        let config = Config { token, grace, paths: self.paths, pairs };
+        let (token, grace, compression) = (Token(token), self.grace, self.compression);
+        let config = Config { token, grace, paths: self.paths, pairs, compression };
         let session = Session::near(config, now());
         let number = self.add_carrier(self.name.clone(), None, session);
         for (fd, unsent) in unsent {
@@ -645,8 +657,8 @@ impl Worker {
                     let _ = connection.write(&refusal(Refusal::Full));
                     return;
                 }
-                let (token, grace) = (greeted.token, self.grace);
-                let config = Config { token, grace, paths: Paths::Auto, pairs: 1 };
+                let (token, grace, compression) = (greeted.token, self.grace, self.compression);
+                let config = Config { token, grace, paths: Paths::Auto, pairs: 1, compression };
                 info!(%key, "a session begins");
                 let session = Session::far(config, moment);
                 Some(self.add_carrier(key.to_string(), Some(key), session))
@@ -658,7 +670,10 @@ impl Worker {
             return;
         };
         let mut left = None;
-        self.with(number, moment, |carrier, around| left = carrier.join(connection, around).err());
+        let version = greeted.version;
+        self.with(number, moment, |carrier, around| {
+            left = carrier.join(connection, version, around).err();
+        });
         if let Some(mut connection) = left {
             let _ = connection.write(&refusal(Refusal::Full));
         }
@@ -686,6 +701,17 @@ impl Worker {
             let report = serde_json::to_vec(&self.report(moment)).unwrap_or_default();
             let _ = answer(stream, &report); // one who breaks off gets no report
         }
+    }
+}
+
+/// Has this thread run soon after something has come, as far as the process may ask for it: what waits for a
+/// processor is added to what a query waits for.
+fn come_soon(link: &str) {
+    if let Err(error) = ask_for_short_slices(SLICE, NICE) {
+        info!(
+            link,
+            "the thread's slices stay as they are: small queries may wait on a busy machine: {error}"
+        );
     }
 }
 

@@ -12,6 +12,7 @@ use crate::admin::command::Command;
 use crate::service::Service;
 use crate::socket::stream::Stream;
 use crate::takeover::listeners::SocketPath;
+use crate::takeover::order::Order;
 
 /// What a client of the admin database may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,6 +58,19 @@ pub trait AdminConsole: Send + Sync {
     /// Does what a command of the console asks for, for a signal: nobody waits for its end.
     fn command(&self, service: &Arc<Service>, command: Command) {
         let _ = (service, command);
+    }
+
+    /// Does what the successor passes on for the clients of this process.
+    ///
+    /// # Errors
+    /// Why it has not been done.
+    fn obey(
+        &self,
+        service: &Arc<Service>,
+        order: Order,
+    ) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>> {
+        let _ = (service, order);
+        Box::pin(std::future::ready(Ok(())))
     }
 
     /// Serves one client until it leaves.

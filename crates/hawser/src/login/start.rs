@@ -7,6 +7,7 @@
 //! # Invariants
 //! * a session never starts with a value that its server would refuse: the client gets the server's
 //!   own error, as FATAL, as it would without a pooler
+//! * that a server ends the connection on which it is asked is no answer: another one is asked
 //! * values that the server has by itself are left out: they need not be applied
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use hawser_core::pool::ServerParameters;
 use hawser_core::session::canonical::{Canonical, Context, canonical};
 use hawser_core::session::options::Asked;
+use hawser_core::session::part::Part;
 use hawser_core::session::settings::{
     Change, Settings, SettingsBuilder, read_hex, write_set_query,
 };
@@ -22,7 +24,9 @@ use tokio::time::timeout;
 
 use super::{NAME_BYTES_MAX, Origin};
 use crate::dial::talk::{Talk, TalkError};
-use crate::pools::PoolEntry;
+use crate::pools::open::ask_line;
+use crate::pools::session::Session;
+use crate::pools::{CheckedValue, PoolEntry};
 use crate::service::Service;
 
 /// The server's major version, from its server_version; 14 where it cannot be read, the oldest
@@ -123,12 +127,41 @@ pub async fn settings(
     if !unknown.is_empty() {
         Box::pin(check(service, entry, &unknown, &mut builder)).await?;
     }
+    builder.remove_all(|name, _| has_no_effect(name));
     if entry.pool.is_shared_by_users() {
         return Ok(builder.build()); // what its user has by itself is not known yet
     }
     // What the server has by itself need not be applied.
     builder.remove_all(|name, value| parameters.get(name) == Some(value));
     Ok(builder.build())
+}
+
+/// Does the server take no notice of this start value, once it has found it valid? It sets a seed for a SET
+/// alone (check_seed, variable.c), and a connect's own transaction is over before the first query.
+fn has_no_effect(name: &[u8]) -> bool {
+    matches!(Part::of_setting(name, |_| false), None | Some(Part::Seed))
+}
+
+/// What the server is to be given for this value, which it shows like that: what it shows, but for a
+/// number of which it shows six digits.
+fn kept(given: &[u8], shown: Box<[u8]>) -> Box<[u8]> {
+    let number = |text: &[u8]| std::str::from_utf8(text).ok()?.trim().parse::<f64>().ok();
+    let unit = shown.iter().rev().take_while(|byte| byte.is_ascii_alphabetic()).count();
+    let Some((given_number, shown_number)) =
+        number(given).zip(number(&shown[..shown.len() - unit]))
+    else {
+        return shown;
+    };
+    let digits = given.iter().filter(|byte| byte.is_ascii_digit()).count();
+    let is_rounded = match unit {
+        0 => (given_number - shown_number).abs() <= given_number.abs() * 1e-5,
+        _ => true, // of the setting's own unit or a smaller one
+    };
+    if digits > DIGITS_SHOWN && is_rounded && (unit > 0 || given_number != shown_number) {
+        given.into()
+    } else {
+        shown
+    }
 }
 
 /// Asks the server about values, and puts them in as it shows them.
@@ -143,26 +176,7 @@ async fn check(
         let answer = match entry.checked(&asked.name, &asked.value) {
             Some(answer) => answer,
             None => {
-                if line.is_none() {
-                    line = Some(crate::pools::open::ask_line(service, entry).await?);
-                }
-                let Some(line) = &mut line else { continue };
-                let within = entry.route.load().target.connect_timeout;
-                let shown = timeout(within, show_at_last(line.ask(), asked)).await;
-                if shown.is_ok() {
-                    line.answered();
-                }
-                let answer = match shown {
-                    Ok(Ok(value)) => Ok(value),
-                    Ok(Err(TalkError::Server(error))) if is_cut_off(&error) => {
-                        return Err(unanswered(&error.message));
-                    }
-                    Ok(Err(TalkError::Server(error))) => {
-                        Err(ClientError { severity: Severity::Fatal, ..*error })
-                    }
-                    Ok(Err(error)) => return Err(unanswered(&error)),
-                    Err(_) => return Err(unanswered(&"no answer in time")),
-                };
+                let answer = ask(service, entry, &mut line, asked).await?;
                 entry.keep_checked(&asked.name, &asked.value, answer.clone());
                 answer
             }
@@ -173,6 +187,62 @@ async fn check(
         line.terminate().await;
     }
     Ok(())
+}
+
+/// Server connections that a value is asked about on, one after another, where servers end them.
+const LINES_MAX: u32 = 3;
+
+/// Whether the server has ended the connection (57P01, say): that says nothing of the value.
+fn has_ended(error: &TalkError) -> bool {
+    match error {
+        TalkError::Io(_) | TalkError::Closed => true,
+        TalkError::Server(error) => error.severity == Severity::Fatal,
+        TalkError::Protocol(_) => false,
+    }
+}
+
+/// Asks the server about a value, on `line` or on one that is opened for it.
+///
+/// # Errors
+/// What the client is told where the server has given no answer.
+async fn ask(
+    service: &Arc<Service>,
+    entry: &Arc<PoolEntry>,
+    line: &mut Option<Session>,
+    asked: &Asked,
+) -> Result<CheckedValue, ClientError> {
+    let mut ended = 0;
+    loop {
+        let mut open = match line.take() {
+            Some(open) => open,
+            None => ask_line(service, entry).await?,
+        };
+        let within = entry.route.load().target.connect_timeout;
+        let shown = timeout(within, show_at_last(open.ask(), asked)).await;
+        if shown.is_ok() {
+            open.answered();
+        }
+        let answer = match shown {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) if has_ended(&error) => {
+                ended += 1;
+                if ended == LINES_MAX {
+                    return Err(unanswered(&error));
+                }
+                continue;
+            }
+            Ok(Err(TalkError::Server(error))) if is_cut_off(&error) => {
+                return Err(unanswered(&error.message));
+            }
+            Ok(Err(TalkError::Server(error))) => {
+                Err(ClientError { severity: Severity::Fatal, ..*error })
+            }
+            Ok(Err(error)) => return Err(unanswered(&error)),
+            Err(_) => return Err(unanswered(&"no answer in time")),
+        };
+        *line = Some(open);
+        return Ok(answer);
+    }
 }
 
 fn unanswered(reason: &dyn std::fmt::Display) -> ClientError {
@@ -186,6 +256,9 @@ fn unanswered(reason: &dyn std::fmt::Display) -> ClientError {
 /// What the server has, byte by byte, whatever the `client_encoding` of its new sessions.
 const SHOWN: &str = "SELECT pg_catalog.encode(pg_catalog.convert_to(\
      pg_catalog.current_setting($1), pg_catalog.getdatabaseencoding()), 'hex')";
+
+/// Digits of a number that SHOW gives (`%g` in ShowGUCOption, guc.c).
+const DIGITS_SHOWN: usize = 6;
 
 /// How often it is asked under a timeout that cuts that off.
 const TRIES: u32 = 100;
@@ -216,7 +289,9 @@ async fn show(talk: &mut Talk, asked: &Asked) -> Result<Box<[u8]>, TalkError> {
     talk.query(&text).await?;
     let answer = talk.query_with(SHOWN, &[&asked.name]).await?;
     let value = answer.single().and_then(read_hex).map(Into::into);
-    value.ok_or_else(|| TalkError::Protocol("no value of a setting".to_owned()))
+    value
+        .map(|shown| kept(&asked.value, shown))
+        .ok_or_else(|| TalkError::Protocol("no value of a setting".to_owned()))
 }
 
 #[cfg(test)]
@@ -251,6 +326,36 @@ mod tests {
         assert_eq!(said(&[("application_name", &long)], &["Application_Name".to_owned()]), "");
         let wide = said(&[("application_name", &"\u{e9}".repeat(32))], &[]);
         assert!(wide.contains(&format!("truncated to \"{}\"", "\u{e9}".repeat(31))), "{wide}");
+    }
+
+    #[test]
+    fn numbers_keep_the_digits_that_are_not_shown() {
+        for (given, shown, expected) in [
+            ("1.23456789", "1.23457", "1.23456789"),
+            ("0.1", "0.1", "0.1"),
+            ("1e-1", "0.1", "0.1"),
+            ("100000.0", "100000", "100000"),
+            ("1.23456789", "1.23457ms", "1.23456789"),
+            ("0.5", "500us", "500us"),
+            ("2048", "16MB", "16MB"),
+            ("1234567", "1234567", "1234567"),
+            ("-3.50000000", "<-03:30>+03:30", "<-03:30>+03:30"),
+            ("1.5000000", "2", "2"),
+            ("nan", "nan", "nan"),
+            ("ISO", "ISO, MDY", "ISO, MDY"),
+            ("", "", ""),
+        ] {
+            let kept = kept(given.as_bytes(), shown.as_bytes().into());
+            assert_eq!(String::from_utf8_lossy(&kept), expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn start_values_that_the_server_takes_no_notice_of_are_known() {
+        for name in ["seed", "transaction_isolation", "transaction_read_only"] {
+            assert!(has_no_effect(name.as_bytes()), "{name}");
+        }
+        assert!(!has_no_effect(b"default_transaction_isolation") && !has_no_effect(b"my.seed"));
     }
 
     #[test]

@@ -398,6 +398,21 @@ async fn a_start_value_that_the_server_refuses_is_fatal_and_asked_about_once() {
     assert_eq!(connects.load(std::sync::atomic::Ordering::SeqCst), asked);
 }
 
+/// The client was told 57P01, and so was each one after it that asked for the same value.
+#[tokio::test]
+async fn a_start_value_is_asked_about_again_where_the_server_ends_the_process_that_is_asked() {
+    use std::sync::atomic::Ordering;
+    let fake = Fake::new(Door::Trust);
+    let ends = fake.ends.clone();
+    let world = world(&fake.start().await, "trust", "");
+    let packet = startup_packet(&[("user", "ann"), ("statement_timeout", "soon")]);
+    ends.store(1_000, Ordering::SeqCst);
+    assert_eq!(error(&world.told(&packet).await).0, "08006", "no server connection lives");
+    ends.store(2, Ordering::SeqCst);
+    assert_eq!(error(&world.told(&packet).await).0, "22023", "the third answers");
+    assert_eq!(ends.load(Ordering::SeqCst), 0);
+}
+
 #[tokio::test]
 async fn an_unknown_user_of_trust_is_refused() {
     let world = trusting().await;

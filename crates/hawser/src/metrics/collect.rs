@@ -22,9 +22,10 @@ use crate::admin::averages::Totals;
 use crate::admin::pooler::{PoolEntry, Pooler};
 use crate::bypass::usage::BypassUsage;
 use crate::dial::server_row::{ServerRole, ServerRow, ServerState};
-use crate::limits::shared::SharedLimit;
+use crate::limits::shared::{SharedLimit, State};
 use crate::loops::Pool;
 use crate::mptcp::keeper::Standing;
+use crate::spans::Spans;
 
 const MICROSECONDS: f64 = 1e6;
 const CLASSES: usize = HISTOGRAM_BOUNDS_US.len() + 1;
@@ -285,14 +286,27 @@ fn standings(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::R
     let rows = pooler.servers();
     let labels =
         |row: &ServerRow| [("database", row.database.clone()), ("server", row.server.clone())];
-    let help = "1 where a database's server takes its connections, 0 where it is left or down \
-                (SHOW HOSTS)";
+    let help = "1 where a server takes connections, also where its database asks for another kind \
+                (spare), 0 where it is left or down (SHOW HOSTS)";
     let mut family = encoder.encode_descriptor("server_up", help, None, MetricType::Gauge)?;
-    for row in rows.iter().filter(|row| row.state != ServerState::Unknown) {
-        let up = i64::from(row.state == ServerState::Up);
-        family.encode_family(&labels(row))?.encode_gauge(&up)?;
+    for row in &rows {
+        let Some(up) = row.state.is_up() else { continue };
+        family.encode_family(&labels(row))?.encode_gauge(&i64::from(up))?;
     }
-    let help = "How far a standby is behind, where servers are looked at";
+    let help = "1 where a server is one that its database, or a user, uses now";
+    let mut family = encoder.encode_descriptor("server_fit", help, None, MetricType::Gauge)?;
+    for row in rows.iter().filter(|row| row.state != ServerState::Unknown) {
+        let fit = i64::from(row.state == ServerState::Up);
+        family.encode_family(&labels(row))?.encode_gauge(&fit)?;
+    }
+    let help = "1 with what a server is, where servers are looked at: primary or standby";
+    let mut family = encoder.encode_descriptor("server_role", help, None, MetricType::Gauge)?;
+    for row in &rows {
+        let Some(role) = row.role else { continue };
+        let [database, server] = labels(row);
+        family.encode_family(&[database, server, ("role", role.to_string())])?.encode_gauge(&1)?;
+    }
+    let help = "How far a standby is behind the primary, where both are looked at";
     let seconds = Some(&Unit::Seconds);
     let mut family = encoder.encode_descriptor("server_lag", help, seconds, MetricType::Gauge)?;
     for row in &rows {
@@ -304,7 +318,9 @@ fn standings(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::R
 
 /// Limits that several poolers share.
 fn sharing(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Result {
-    let Some((state, limits)) = pooler.limits().sharing() else { return Ok(()) };
+    // (Families without a value where limits are this pooler's own: alerts name them.)
+    let (state, limits) = pooler.limits().sharing().unzip();
+    let limits = limits.unwrap_or_default();
     type Read = fn(&SharedLimit) -> u32;
     let families: [(&str, &str, Read); 5] = [
         (
@@ -332,14 +348,16 @@ fn sharing(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
         });
         gauges(encoder, name, help, values)?;
     }
-    let is_sure = u64::from(state.standing == hawser_core::shares::Standing::Sure);
+    let state = state.as_ref();
+    let is_sure = |state: &State| u64::from(state.standing == hawser_core::shares::Standing::Sure);
     let help =
         "1 while this pooler's lease in etcd lasts, 0 while it has none or it may have ended";
-    gauges(encoder, "shared_lease_sure", help, [([], is_sure)])?;
+    gauges(encoder, "shared_lease_sure", help, state.map(|state| ([], is_sure(state))))?;
     let help = "Requests to etcd that failed";
-    counts(encoder, "shared_limit_request_failures", help, None, [([], state.failures)])?;
+    let failures = state.map(|state| ([], state.failures));
+    counts(encoder, "shared_limit_request_failures", help, None, failures)?;
     let help = "Leases in etcd that ended, or may have, while this pooler held places by them";
-    counts(encoder, "shared_lease_losses", help, None, [([], state.losses)])
+    counts(encoder, "shared_lease_losses", help, None, state.map(|state| ([], state.losses)))
 }
 
 fn counters(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::Result {
@@ -403,6 +421,10 @@ fn histograms(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::Re
 
 fn tallies(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Result {
     let tally = pooler.tally();
+    if let Some(lost) = tally.spans.get().and_then(Spans::lost) {
+        let help = "Slow transactions that the collector of otlp_endpoint has not taken";
+        counts(encoder, "spans_lost", help, None, [([], lost)])?;
+    }
     for (name, help, count) in [
         ("connections", "Connections of clients accepted", &tally.connections),
         (
@@ -532,7 +554,19 @@ fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
             Some(&Unit::Seconds),
             MetricType::Gauge,
         )?
-        .encode_gauge(&started)
+        .encode_gauge(&started)?;
+    let reload = pooler.last_reload();
+    let help = "1 where the last reload, or the start, has put the configuration in force, 0 where it was refused";
+    gauges(encoder, "last_reload_success", help, [([], u64::from(reload.refused.is_none()))])?;
+    let at = reload.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let help = "When the last reload, or the start, was, since the Unix epoch";
+    let seconds = Some(&Unit::Seconds);
+    encoder
+        .encode_descriptor("last_reload_time", help, seconds, MetricType::Gauge)?
+        .encode_gauge(&at)?;
+    let clients = pooler.predecessor().map_or(0, |predecessor| predecessor.clients as u64);
+    let help = "Clients that the process still has whose place this one has taken";
+    gauges(encoder, "predecessor_clients", help, [([], clients)])
 }
 
 /// Of the pooler's own connections; nothing where they are not opened to be MPTCP.

@@ -101,7 +101,7 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, reports: &[Arc<Report>
 
 fn totals(encoder: &mut DescriptorEncoder<'_>, reports: &[Arc<Report>]) -> fmt::Result {
     type Read = fn(&Totals) -> u64;
-    let all: [(&str, &str, Option<Unit>, Read); 6] = [
+    let all: [(&str, &str, Option<Unit>, Read); 8] = [
         ("link_streams_opened", "Connections that links have carried", None, |t| t.streams_opened),
         ("link_streams_reset", "Of these, those that were reset by either end", None, |t| {
             t.streams_reset
@@ -121,6 +121,15 @@ fn totals(encoder: &mut DescriptorEncoder<'_>, reports: &[Arc<Report>]) -> fmt::
         ("link_paths_lost", "Paths that carried connections of links and have ended", None, |t| {
             t.paths_lost
         }),
+        ("link_compressed_from", "Bytes that links have compressed", Some(Unit::Bytes), |t| {
+            t.compressed_from_bytes
+        }),
+        (
+            "link_compressed_to",
+            "What links have sent in place of those that they have compressed",
+            Some(Unit::Bytes),
+            |t| t.compressed_to_bytes,
+        ),
     ];
     for (name, help, unit, read) in all {
         let of = |report: &'_ Arc<Report>| read(&report.totals);

@@ -78,7 +78,7 @@ fn fill(html: &mut String, pooler: &dyn Pooler) -> std::fmt::Result {
     for row in pooler.servers() {
         let Some(reason) = row.state.reason() else { continue };
         let words = format!("{} of {} is {}: {reason}", row.server, row.database, row.state.name());
-        item("server", &words, true)?;
+        item("server", &words, row.state.is_up() == Some(false))?;
     }
     html.push_str("</dl>\n<table><tr>");
     for column in COLUMNS {

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hawser_sys::mptcp::socket;
-use hawser_sys::mptcp::watch::Watch;
+use hawser_sys::mptcp::watch::{Watch, look_again};
 use hawser_sys::stream::{TcpOptions, set_tcp_options};
 use tokio::net::TcpSocket;
 
@@ -229,13 +229,6 @@ impl MptcpUsage {
         }
         Ok(link)
     }
-}
-
-/// So often that a peer is given up at most a quarter late.
-pub(crate) fn look_again(timeout: Option<Duration>) -> Duration {
-    const SLOWEST: Duration = Duration::from_secs(5);
-    const FASTEST: Duration = Duration::from_millis(100);
-    timeout.map_or(SLOWEST, |timeout| (timeout / 4).clamp(FASTEST, SLOWEST))
 }
 
 const NOT_SPOKEN: &str = "the server, or something between, does not speak MPTCP";

@@ -14,7 +14,7 @@
 //!
 //! # Limits  a server that gives no answer keeps its place: its own connections show what it is
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 
 use super::{PoolEntry, Route, upkeep};
 use crate::config::{ServerAddress, TargetSessionAttrs};
-use crate::dial::standing::{Look, Looks, Standing, Unfit, WalHistory, unfit};
+use crate::dial::standing::{Lag, Look, Looks, Standing, Unfit, WalHistory, unfit};
 use crate::service::{Phase, Service};
 
 /// How often the setting is looked at while it is off.
@@ -134,6 +134,8 @@ struct Health {
     /// Servers that a database has left, or one of its users, and why. In the order of their names, for the
     /// log.
     left: BTreeMap<Departure, Unfit>,
+    /// Databases of which it has been said that lag is not known.
+    unmeasured: BTreeSet<String>,
 }
 
 /// Who has left which server.
@@ -230,7 +232,10 @@ impl Health {
         let silent = standing == Some(Standing::Unknown);
         let look = match (standing.unwrap_or(Standing::Unknown), self.last.get(server)) {
             (Standing::Unknown, Some(earlier)) => Look { silent, ..*earlier },
-            (standing, _) => Look { standing, lag: Duration::ZERO, silent, answered: begun },
+            (standing, _) => {
+                let lag = Lag::Unknown { own: Duration::ZERO };
+                Look { standing, lag, silent, answered: begun }
+            }
         };
         self.last.insert(server.clone(), look);
     }
@@ -240,6 +245,7 @@ impl Health {
         let looks = self.last.clone();
         service.dialler.set_looks(looks.clone());
         let before = std::mem::take(&mut self.left);
+        self.say_unmeasured(entries);
         for entry in entries {
             let unfit = unfit(&entry.route.load().target.wants(), &looks);
             self.leave(service, entry, &unfit, &before, &looks);
@@ -255,6 +261,36 @@ impl Health {
                 tracing::info!(database, user, server, "the server is used again");
             }
         }
+    }
+
+    /// Says once of each database with `max_replica_lag` that no primary is there to measure its standbys against.
+    fn say_unmeasured(&mut self, entries: &[Arc<PoolEntry>]) {
+        let mut unmeasured = BTreeSet::new();
+        for entry in entries {
+            let route = entry.route.load();
+            let is_unknown = |server| match self.last.get(server) {
+                Some(Look { standing: Standing::Serving(state), lag, .. }) => {
+                    state.in_recovery && lag.measured().is_none()
+                }
+                _ => false,
+            };
+            // (The first look at a primary may end after that at its standby.)
+            let all_answered = route.target.servers.iter().all(|one| self.last.contains_key(one));
+            if route.target.max_replica_lag.is_some()
+                && all_answered
+                && route.target.servers.iter().any(is_unknown)
+            {
+                unmeasured.insert(entry.key.database.clone());
+            }
+        }
+        for database in unmeasured.difference(&self.unmeasured) {
+            tracing::warn!(
+                database,
+                "none of its servers is a primary that answers: how far standbys are behind is not known, and \
+                 max_replica_lag does not keep out one that is cut off. Name the primary in servers"
+            );
+        }
+        self.unmeasured = unmeasured;
     }
 
     /// Has a pool leave these servers.
@@ -335,7 +371,8 @@ fn measure(
             && fresh.contains(&server)
             && let Some(look) = looks.get_mut(&server)
         {
-            look.lag = wal.lag(state.wal, now).unwrap_or(state.own_lag);
+            let own = state.own_lag;
+            look.lag = wal.lag(state.wal, now).map_or(Lag::Unknown { own }, Lag::Measured);
         }
     }
 }
@@ -363,10 +400,15 @@ mod tests {
             health.last[&server()]
         };
         let serving = Standing::Serving(STATE);
-        let unknown =
-            Look { standing: Standing::Unknown, lag: Duration::ZERO, silent: true, answered };
+        let unknown = Look {
+            standing: Standing::Unknown,
+            lag: Lag::Unknown { own: Duration::ZERO },
+            silent: true,
+            answered,
+        };
         assert_eq!(look(Some(Standing::Unknown)), unknown);
-        let lagging = Look { standing: serving, lag: STATE.own_lag, silent: false, answered };
+        let lag = Lag::Unknown { own: STATE.own_lag };
+        let lagging = Look { standing: serving, lag, silent: false, answered };
         assert_eq!(look(Some(serving)), lagging);
         for _ in 0..2 {
             assert_eq!(look(Some(Standing::Unknown)), Look { silent: true, ..lagging });
@@ -389,9 +431,10 @@ mod tests {
             health.last[&standby].lag
         };
         let written = |wal| State { in_recovery: false, wal, ..STATE };
-        assert_eq!(look(&standby, STATE, 0), STATE.own_lag, "no primary has been seen");
-        assert_eq!(look(&primary, written(8), 1), STATE.own_lag, "only the primary is fresh");
-        assert_eq!(look(&standby, STATE, 3), Duration::from_secs(2));
-        assert_eq!(look(&standby, State { wal: 8, ..STATE }, 4), Duration::ZERO);
+        let unknown = Lag::Unknown { own: STATE.own_lag };
+        assert_eq!(look(&standby, STATE, 0), unknown, "no primary has been seen");
+        assert_eq!(look(&primary, written(8), 1), unknown, "only the primary is fresh");
+        assert_eq!(look(&standby, STATE, 3), Lag::Measured(Duration::from_secs(2)));
+        assert_eq!(look(&standby, State { wal: 8, ..STATE }, 4), Lag::Measured(Duration::ZERO));
     }
 }

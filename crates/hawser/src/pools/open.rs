@@ -20,7 +20,7 @@ use super::{PoolEntry, Route, locked};
 use crate::dial::hand_over::{self, NotHandedOver, Secret};
 use crate::dial::talk::{Ended, TalkError};
 use crate::dial::{DialError, Dialled, Known, Trouble};
-use crate::limits::AddressPermit;
+use crate::limits::{AddressPermit, cut_off_error};
 use crate::loops::{Loops, Order, Pool};
 use crate::service::Service;
 use crate::socket::Conn;
@@ -33,9 +33,6 @@ const RETRY_AFTER_FIRST: Duration = Duration::from_millis(50);
 const RETRY_REACHABLE: Duration = Duration::from_millis(400);
 /// Each pool that fails adds this to the pauses of all: together they make 50 attempts a second.
 const RETRY_EACH_POOL: Duration = Duration::from_millis(20);
-/// What clients are told where a limit leaves no room because it is shared, and etcd does not answer.
-const CUT_OFF: &str = "Limits are shared with other poolers by etcd, which does not answer: this one can take \
-                       no more of them. An administrator should read the pooler's log.";
 /// How long a login that found the pool busy waits before it asks the server itself.
 const PARAMETERS_POLL: Duration = Duration::from_millis(100);
 
@@ -203,7 +200,7 @@ fn note_failure(
     let fatal = error.is_fatal();
     let route = entry.route.load();
     // A limit that is reached says nothing of the server: the next attempt waits in its turn.
-    let is_full = matches!(error, DialError::Full(_));
+    let is_full = matches!(error, DialError::Full(_) | DialError::CutOff(_));
     let without_server = error.is_without_server().then(|| (Instant::now(), error.to_string()));
     *locked(&entry.without_server) = without_server;
     // Nobody waits for what is opened for `min_pool_size`: no room for it is no news.
@@ -223,10 +220,7 @@ fn note_failure(
     }
     let is_silence = error.is_silence();
     *locked(&entry.unsaid) = error.unsaid();
-    let mut error = error.to_client_error();
-    if is_full && service.limits.are_cut_off() {
-        error = error.hint(CUT_OFF);
-    }
+    let error = error.to_client_error();
     pool.set_last_error(Some(error.clone()));
     *locked(&entry.refusal) = fatal.then(|| error.clone());
     *locked(&entry.unanswered) = is_silence.then(|| (begun, error.clone()));
@@ -598,12 +592,16 @@ pub fn waited_in_vain(service: &Service, entry: &PoolEntry, setting: &str) -> Cl
             .detail(format!("{setting} has passed."))
             .hint("Connect again when an administrator has resumed it.");
     }
-    let error = entry.pool.last_error().unwrap_or_else(|| {
-        ClientError::fatal(SqlState::TOO_MANY_CONNECTIONS, "no server connection became free")
-            .detail(format!("{setting} has passed."))
-    });
-    let of_limit = error.code == SqlState::TOO_MANY_CONNECTIONS && !error.of_server;
-    if of_limit && service.limits.are_cut_off() { error.hint(CUT_OFF) } else { error }
+    entry.pool.last_error().unwrap_or_else(|| {
+        let error = match service.limits.are_cut_off() {
+            true => cut_off_error(),
+            false => ClientError::fatal(
+                SqlState::TOO_MANY_CONNECTIONS,
+                "no server connection became free",
+            ),
+        };
+        error.detail(format!("{setting} has passed."))
+    })
 }
 
 /// A connection on which the pool's server is asked something; it does not become a backend.

@@ -345,7 +345,10 @@ pub(super) async fn dial(
             ask_to_give_up(service, asker, class, &full);
         }
         if !waits {
-            return Err(DialError::Full(full));
+            return Err(match limits.is_cut_off_from(&full) {
+                true => DialError::CutOff(full),
+                false => DialError::Full(full),
+            });
         }
         let _ = timeout(EVICTION_PERIOD, freed).await;
     }

@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! Every [`PERIOD`] each file that a reload reads is looked at, not read: which file it is, how long, when it
-//! was changed. Where one is another than at the last reload, and all were the same a period ago (those who
+//! was changed; those that files of rules include, too. Where one is another than at the last reload, and all were the same a period ago (those who
 //! change files change several, one after the other), the configuration is read again.
 //!
 //! # Limits
@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::reload;
+use crate::auth::records;
 use crate::config::Config;
 use crate::reactor::Logged;
 use crate::service::{Phase, Service};
@@ -37,27 +38,60 @@ struct Seen {
 /// All files; `None`: it cannot be looked at.
 type Look = BTreeMap<PathBuf, Option<Seen>>;
 
-fn look(config: &Config) -> Look {
+fn look<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Look {
     let seen = |path: &Path| {
         let file = fs::metadata(path).ok()?;
         let changed = (file.ctime(), file.ctime_nsec());
         Some(Seen { device: file.dev(), inode: file.ino(), bytes: file.len(), changed })
     };
-    config.files_of_reload().into_iter().map(|path| (path.to_owned(), seen(path))).collect()
+    paths.into_iter().map(|path| (path.to_owned(), seen(path))).collect()
+}
+
+/// What the files of rules include, and the directories. They are read to find that out, when one of them has
+/// changed.
+#[derive(Debug, Default)]
+struct Included(Look);
+
+impl Included {
+    fn look(&mut self, config: &Config) -> Look {
+        let auth = &config.reload.auth;
+        let roots = || [&auth.hba_file, &auth.ident_file].into_iter().filter_map(Option::as_deref);
+        let now = look(roots().chain(self.0.keys().map(PathBuf::as_path)));
+        if now != self.0 {
+            let paths: Vec<PathBuf> = roots().flat_map(records::files_of).collect();
+            self.0 = look(paths.iter().map(PathBuf::as_path));
+        }
+        self.0.clone()
+    }
+
+    fn look_at_all(&mut self, config: &Config) -> Look {
+        let mut all = self.look(config);
+        all.extend(look(config.files_of_reload()));
+        all
+    }
 }
 
 /// What is known of the files.
 #[derive(Debug)]
-struct Watch {
+pub(super) struct Watch {
     /// At the last reload, or at the start.
     read: Look,
     /// At the last look.
     last: Look,
+    included: Included,
 }
 
 impl Watch {
+    /// From what there is now: before the files are read. What changes while they are, and while a successor
+    /// waits for its servers, is so seen.
+    pub(super) fn begin(config: &Config) -> Self {
+        let mut included = Included::default();
+        let look = included.look_at_all(config);
+        Self { included, ..Self::new(look) }
+    }
+
     fn new(look: Look) -> Self {
-        Self { last: look.clone(), read: look }
+        Self { last: look.clone(), read: look, included: Included::default() }
     }
 
     /// The files that are other ones than those that were read, if all have come to rest.
@@ -76,13 +110,18 @@ impl Watch {
 }
 
 /// Looks until the process ends.
-pub(super) async fn run(service: Arc<Service>, logged: Arc<Logged>) {
-    let mut watch = Watch::new(look(&service.config.load()));
+pub(super) async fn run(service: Arc<Service>, logged: Arc<Logged>, mut watch: Watch) {
     while service.phase() == Phase::Serving {
         tokio::time::sleep(PERIOD).await;
         // A file system may make a look wait.
         let config = service.config.load_full();
-        let Ok(now) = tokio::task::spawn_blocking(move || look(&config)).await else { continue };
+        let mut included = std::mem::take(&mut watch.included);
+        let looking = tokio::task::spawn_blocking(move || {
+            let now = included.look_at_all(&config);
+            (now, included)
+        });
+        let Ok((now, included)) = looking.await else { continue };
+        watch.included = included;
         let changed = watch.take(now);
         if !changed.is_empty() {
             let files: Vec<_> = changed.iter().map(|path| path.display().to_string()).collect();
@@ -119,6 +158,38 @@ mod tests {
         assert_eq!(take(&[("a", None), ("b", seen(4))]), none, "a is replaced, say");
         assert_eq!(take(&[("a", seen(3)), ("b", seen(4))]), none);
         assert_eq!(take(&[("a", seen(3)), ("b", seen(4))]), none, "it is what was read");
+    }
+
+    #[test]
+    fn what_files_of_rules_include_is_looked_at() {
+        let directory = std::env::temp_dir().join(format!("hawser-watch-{}", std::process::id()));
+        fs::create_dir_all(directory.join("d")).unwrap();
+        let write = |name: &str, text: &str| fs::write(directory.join(name), text).unwrap();
+        write(
+            "hba",
+            "include more\ninclude_if_exists none\ninclude_dir d\nlocal @names all trust\n",
+        );
+        write("more", "local all all trust\n");
+        write("names", "a\n");
+        let text = format!(
+            "[auth]\nhba_file = \"{}\"\n[[listen]]\naddress = \"127.0.0.1:1\"\n[[database]]\nname = \"*\"\nservers = [\"h\"]\n",
+            directory.join("hba").display()
+        );
+        let config = Config::from_str(&text, "test.toml").unwrap();
+        let mut watch = Watch::begin(&config);
+        let mut included = std::mem::take(&mut watch.included);
+        let mut changed = || {
+            watch.take(included.look_at_all(&config));
+            watch.take(included.look_at_all(&config))
+        };
+        assert!(changed().is_empty());
+        write("names", "a\nb\n");
+        assert_eq!(changed(), [directory.join("names")]);
+        write("none", "local all all trust\n");
+        assert_eq!(changed(), [directory.join("none")]);
+        write("d/x.conf", "local all all trust\n");
+        assert_eq!(changed(), [directory.join("d"), directory.join("d/x.conf")]);
+        fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]

@@ -37,9 +37,13 @@ use crate::tls::connect::{self, server_name};
 
 /// The longest answer: 100 limits with a thousand places each.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
+/// How much is shown of what a member says that is no good, in characters.
+const SHOWN_MAX: usize = 200;
 /// gRPC's codes.
 const NOT_FOUND: i64 = 5;
 const UNAUTHENTICATED: i64 = 16;
+/// What etcd says, with the code of an invalid argument, of a token that is older than its users and roles.
+const OLD_TOKEN: &str = "revision of auth store is old";
 
 /// Why etcd has not done what it was asked for.
 #[derive(Debug)]
@@ -128,8 +132,9 @@ impl Etcd {
         let (path, body) = self.written(request);
         let answer = self.call(path, &body, within).await?;
         read(request, &answer, &self.prefix).ok_or_else(|| {
-            self.connection = None;
-            self.error(format!("an answer that cannot be read: {answer}"))
+            let error = self.error(format!("it answers what is not etcd's: {answer}"));
+            self.try_next_member();
+            error
         })
     }
 
@@ -161,7 +166,10 @@ impl Etcd {
         self.endpoints.get(self.at % self.endpoints.len().max(1)).map_or("", String::as_str)
     }
 
-    fn error(&self, reason: String) -> EtcdError {
+    fn error(&self, mut reason: String) -> EtcdError {
+        if let Some((end, _)) = reason.char_indices().nth(SHOWN_MAX) {
+            reason.truncate(end);
+        }
         EtcdError { endpoint: self.endpoint().to_owned(), reason, kind: Kind::Other }
     }
 
@@ -173,13 +181,17 @@ impl Etcd {
     ) -> Result<Value, EtcdError> {
         let asked = tokio::time::timeout(within, self.logged_in(path, body)).await;
         let result = asked.unwrap_or_else(|_| {
-            Err(self.error(format!("no answer within {} s", within.as_secs_f32())))
+            Err(self.error(format!("no answer within {} ms", within.as_millis())))
         });
-        if result.as_ref().is_err_and(|error| error.kind == Kind::Other) {
-            self.connection = None;
-            self.at = self.at.wrapping_add(1);
+        if result.as_ref().is_err_and(|error| error.kind != Kind::LeaseEnded) {
+            self.try_next_member();
         }
         result
+    }
+
+    fn try_next_member(&mut self) {
+        self.connection = None;
+        self.at = self.at.wrapping_add(1);
     }
 
     /// The same, with a token where etcd wants one; a new one if the old one is no good any more.
@@ -245,6 +257,8 @@ impl Etcd {
                 let kind = match code {
                     NOT_FOUND if message.contains("lease not found") => Kind::LeaseEnded,
                     UNAUTHENTICATED => Kind::NotLoggedIn,
+                    // (Users or roles have changed since the token was given.)
+                    _ if message.contains(OLD_TOKEN) => Kind::NotLoggedIn,
                     _ => Kind::Other,
                 };
                 Err(EtcdError { kind, ..self.error(message) })
@@ -388,7 +402,12 @@ fn read(request: &Request, answer: &Value, prefix: &str) -> Option<Answer> {
             let id = number(answer, "ID").filter(|id| *id != 0)?;
             Some(Answer::Granted(LeaseId(id), seconds(answer)?))
         }
-        Request::KeepAlive(_) => seconds(answer.get("result")?).map(Answer::KeptAlive),
+        Request::KeepAlive(lease) => {
+            let result = answer.get("result")?;
+            // (One without an id would pass for a lease that has ended.)
+            number(result, "ID").filter(|id| *id == lease.0)?;
+            seconds(result).map(Answer::KeptAlive)
+        }
         Request::Look(scopes) => {
             let ranges = answer.get("responses")?.as_array()?;
             if ranges.len() != scopes.len() + 1 {
@@ -436,6 +455,9 @@ fn read_range(range: &Value, prefix: &str, look: &mut Look) -> Option<()> {
 #[cfg(test)]
 mod tests {
     use hawser_core::shares::{Kind as Limited, Place, Scope};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::task::JoinHandle;
 
     use super::*;
 
@@ -459,6 +481,8 @@ mod tests {
             let answer = read(&request, &first_value(answer.as_bytes()).unwrap(), "/h/");
             assert_eq!(answer, Some(Answer::KeptAlive(lasts)));
         }
+        let other = json!({ "result": {} });
+        assert_eq!(read(&request, &other, "/h/"), None, "it is not of this lease");
     }
 
     #[test]
@@ -503,6 +527,78 @@ mod tests {
             [Want { scope: scope(), owner: LeaseId(5), count: 4, since: Revision(9) }]
         );
         assert_eq!(read(&Request::Look(vec![scope(), scope()]), &answer, "/h/"), None);
+    }
+
+    /// A member that answers each request on its first connection with one of these, and what it was asked for.
+    async fn member(answers: &'static [&'static str]) -> (String, JoinHandle<Vec<String>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let served = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut asked = Vec::new();
+            for answer in answers {
+                let mut request = vec![0; 4096];
+                let read = stream.read(&mut request).await.unwrap();
+                let request = String::from_utf8_lossy(&request[..read]).into_owned();
+                asked.push(request.lines().next().unwrap_or_default().to_owned());
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", answer.len());
+                stream.write_all((head + answer).as_bytes()).await.unwrap();
+            }
+            asked
+        });
+        (endpoint, served)
+    }
+
+    fn etcd(endpoints: Vec<String>) -> Etcd {
+        Etcd {
+            endpoints,
+            prefix: "/h/".to_owned(),
+            lease: WITHIN,
+            name: "node".to_owned(),
+            tls: None,
+            user: None,
+            at: 0,
+            connection: None,
+            token: None,
+        }
+    }
+
+    const WITHIN: Duration = Duration::from_secs(5);
+    const GRANTED: &str = r#"{"header":{},"ID":"7","TTL":"10"}"#;
+
+    #[tokio::test]
+    async fn after_a_member_that_answers_what_is_not_etcds_the_next_one_is_asked() {
+        const OTHER: &str = concat!(
+            r#"{"page": "0123456789012345678901234567890123456789012345678901234567890123456789"#,
+            r#"012345678901234567890123456789012345678901234567890123456789012345678901234567"#,
+            r#"012345678901234567890123456789012345678901234567890123456789012345678901234567"}"#,
+        );
+        let (wrong, _) = member(&[OTHER]).await;
+        let (right, _) = member(&[GRANTED]).await;
+        let mut etcd = etcd(vec![wrong, right]);
+        let error = etcd.ask(&Request::Grant, WITHIN).await.unwrap_err();
+        assert_eq!(error.failure(), Failure::Unknown);
+        assert!(error.to_string().contains("not etcd's: {\"page\""), "{error}");
+        assert!(error.to_string().len() < 260, "{error}");
+        let granted = Answer::Granted(LeaseId(7), Duration::from_secs(10));
+        assert_eq!(etcd.ask(&Request::Grant, WITHIN).await.unwrap(), granted);
+    }
+
+    #[tokio::test]
+    async fn a_token_that_is_older_than_etcds_users_leads_to_a_new_login() {
+        const TOKEN: &str = r#"{"header":{},"token":"t"}"#;
+        const OLD: &str = r#"{"error":"etcdserver: revision of auth store is old","code":3,"message":"etcdserver: revision of auth store is old"}"#;
+        let (endpoint, asked) = member(&[TOKEN, OLD, TOKEN, GRANTED]).await;
+        let password = std::env::temp_dir().join(format!("hawser-etcd-{}", std::process::id()));
+        std::fs::write(&password, "secret\n").unwrap();
+        let user = Some(("hawser".to_owned(), password.clone()));
+        let mut etcd = Etcd { user, ..etcd(vec![endpoint]) };
+        let granted = etcd.ask(&Request::Grant, WITHIN).await;
+        std::fs::remove_file(&password).unwrap();
+        assert!(granted.is_ok(), "{granted:?}");
+        let of = |path| format!("POST {path} HTTP/1.1");
+        let (login, grant) = (of("/v3/auth/authenticate"), of("/v3/lease/grant"));
+        assert_eq!(asked.await.unwrap(), [login.clone(), grant.clone(), login, grant]);
     }
 
     #[test]

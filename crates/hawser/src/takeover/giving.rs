@@ -204,6 +204,8 @@ fn welcome(
         pid: std::process::id(),
         listening: listening.iter().map(|(purpose, _)| purpose.clone()).collect(),
         pools,
+        clients: service.limits.client_count(),
+        servers: service.limits.server_count(),
     };
     (welcome, held)
 }
@@ -483,6 +485,14 @@ impl Giving {
                     let request = Received::new(process, &key.0);
                     cancel::in_this_service(&service, &request).await;
                     let _ = writer.send(&Message::Cancelled { number }, &[]).await;
+                });
+            }
+            Message::Command { number, order } => {
+                let (service, writer) = (self.service.clone(), self.writer.clone());
+                tokio::spawn(async move {
+                    let obeyed = service.admin.obey(&service, order).await;
+                    let _ =
+                        writer.send(&Message::Obeyed { number, error: obeyed.err() }, &[]).await;
                 });
             }
             Message::Ending => {

@@ -41,10 +41,12 @@ use tokio::task::JoinSet;
 
 use super::giving::{END_WAIT, SHARED_AFTER};
 use super::listeners::{Inherited, socket_path};
+use super::order::Order;
 use super::process::OtherProcess;
-use super::record::{Bytes, Client, NotTaken, Pool};
+use super::record::{Client, NotTaken, Pool};
 use super::wire::{FORMAT, Message, Reader, Said, Writer, split};
 use super::{PredecessorStatus, locked, set_pool_limits};
+use crate::admin::pooler::By;
 use crate::auth::secret::Secret;
 use crate::config::{AuthType, Config};
 use crate::dial::enter::Credentials;
@@ -53,11 +55,14 @@ use crate::peers::own_process_ids;
 use crate::pools::{PoolEntry, Wanted};
 use crate::process::{account_to_become, place};
 use crate::service::{Phase, Service};
+use crate::shares;
 use crate::socket::Conn;
 use crate::socket::stream::{Family, Link, Stream};
 
 /// How long the predecessor has to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
+/// How long etcd has to give a lease and an answer, where limits are shared.
+const LEASE_WAIT: Duration = Duration::from_secs(10);
 /// How long the servers of pools that will be needed have to say what they say at connect.
 const POOLS_WAIT: Duration = Duration::from_secs(5);
 
@@ -87,6 +92,8 @@ pub enum NotTakenOver {
         /// The socket.
         path: PathBuf,
     },
+    /// Limits are shared, and this process has no lease: it could not open a server connection. Why not.
+    NoLease(String),
     /// The conversation broke.
     Broken(io::Error),
 }
@@ -122,6 +129,11 @@ impl fmt::Display for NotTakenOver {
                  it is another service",
                 path.display()
             ),
+            Self::NoLease(why) => write!(
+                f,
+                "limits are shared by etcd, which has given this process no lease ({why}): it could open no \
+                 server connection. The running Hawser goes on; start this again when etcd answers"
+            ),
             Self::Broken(error) => {
                 write!(f, "the running Hawser broke off: {error}. Its log says why")
             }
@@ -147,6 +159,8 @@ pub struct Found {
     pub pid: u32,
     /// Its version.
     pub version: String,
+    clients: usize,
+    servers: usize,
     pools: Vec<Pool>,
     /// `None`: it cannot be watched, and is taken to live.
     process: Option<Arc<OtherProcess>>,
@@ -212,7 +226,7 @@ async fn ask(
     let answer = tokio::time::timeout(ANSWER_WAIT, answer).await;
     let answer = answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     match answer.map_err(NotTakenOver::Broken)? {
-        (Message::Welcome { version, pid, listening, pools }, fds) => {
+        (Message::Welcome { version, pid, listening, pools, clients, servers }, fds) => {
             if listening.len() != fds.len() {
                 let missing = "descriptors were lost: raise the limit of open files (ulimit -n)";
                 return Err(NotTakenOver::Broken(io::Error::other(missing)));
@@ -228,7 +242,10 @@ async fn ask(
                 tracing::warn!(pid, %error, "the predecessor's process cannot be watched");
             });
             let process = process.ok().map(Arc::new);
-            Ok((Found { reader, writer, pid, version, pools, process }, inherited))
+            Ok((
+                Found { reader, writer, pid, version, clients, servers, pools, process },
+                inherited,
+            ))
         }
         (Message::Refused { reason }, _) => Err(NotTakenOver::Refused(reason)),
         _ => Err(NotTakenOver::Broken(io::ErrorKind::InvalidData.into())),
@@ -242,8 +259,8 @@ pub struct Predecessor {
     version: String,
     clients: AtomicUsize,
     next: AtomicU64,
-    cancels: mpsc::UnboundedSender<(u64, u32, Bytes)>,
-    asked: Mutex<HashMap<u64, oneshot::Sender<()>>>,
+    asks: mpsc::UnboundedSender<Message>,
+    asked: Mutex<HashMap<u64, oneshot::Sender<Option<String>>>>,
 }
 
 impl Predecessor {
@@ -259,14 +276,59 @@ impl Predecessor {
     /// Has a cancel request dealt with there, if it is for a client of its, and returns once it has been, or
     /// `within` has passed.
     pub async fn cancel(&self, process: u32, key: &[u8], within: Duration) {
+        let key = key.into();
+        // It has gone, and its clients with it, if this ends sooner.
+        let asked = self.ask(|number| Message::Cancel { number, process, key });
+        let _ = tokio::time::timeout(within, asked).await;
+    }
+
+    /// Has a command done there, too: see [`Succession::pass_on`](super::Succession::pass_on).
+    pub(super) async fn obey(
+        &self,
+        order: Order,
+        has_gone: impl Fn() -> bool,
+    ) -> Result<(), String> {
+        let (pid, clients) = (self.pid, self.clients.load(Ordering::Relaxed));
+        let waits = matches!(order, Order::Pause { .. }); // until transactions have ended
+        let asked = self.ask(|number| Message::Command { number, order });
+        let answer = match waits {
+            true => Ok(asked.await),
+            false => tokio::time::timeout(ANSWER_WAIT, asked).await,
+        };
+        let why = match answer {
+            Ok(Some(None)) => return Ok(()),
+            Ok(Some(Some(reason))) => reason,
+            Ok(None) if has_gone() => return Ok(()),
+            Ok(None) => "the conversation with it has broken off".to_owned(),
+            Err(_) => format!("it has not answered within {} s", ANSWER_WAIT.as_secs()),
+        };
+        Err(format!(
+            "the command has been done here, and not in process {pid}, whose place this one has taken, and \
+             which still has {clients} clients: {why}"
+        ))
+    }
+
+    /// Asks, and waits for the answer: why it has not been done, if it has not. `None`: the conversation has
+    /// ended.
+    async fn ask(&self, message: impl FnOnce(u64) -> Message) -> Option<Option<String>> {
         let (done, answered) = oneshot::channel();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         locked(&self.asked).insert(number, done);
-        if self.cancels.send((number, process, key.into())).is_ok() {
-            // It has gone, and its clients with it, if this ends sooner.
-            let _ = tokio::time::timeout(within, answered).await;
-        }
-        locked(&self.asked).remove(&number);
+        let _forgets = Forgets { predecessor: self, number };
+        self.asks.send(message(number)).ok()?;
+        answered.await.ok()
+    }
+}
+
+/// Nobody waits for this answer any more.
+struct Forgets<'a> {
+    predecessor: &'a Predecessor,
+    number: u64,
+}
+
+impl Drop for Forgets<'_> {
+    fn drop(&mut self) {
+        locked(&self.predecessor.asked).remove(&self.number);
     }
 }
 
@@ -284,7 +346,7 @@ pub struct Taking {
     incoming: mpsc::UnboundedReceiver<Said>,
     writer: Writer,
     predecessor: Arc<Predecessor>,
-    cancels: mpsc::UnboundedReceiver<(u64, u32, Bytes)>,
+    asks: mpsc::UnboundedReceiver<Message>,
     pools: HashMap<u32, Coming>,
     begun: Instant,
     taken: u64,
@@ -299,14 +361,23 @@ impl Found {
     /// # Errors
     /// The predecessor does not give its place.
     pub async fn ready(self, service: &Arc<Service>) -> Result<Taking, NotTakenOver> {
-        let Self { reader, writer, pid, version, pools, process } = self;
-        let (sender, cancels) = mpsc::unbounded_channel();
+        let Self { reader, writer, pid, version, clients, servers, pools, process } = self;
+        if let Err(why) = shares::first_look(service, LEASE_WAIT).await {
+            if servers > 0 || pools.iter().any(|pool| pool.held > 0) {
+                return Err(NotTakenOver::NoLease(why));
+            }
+            tracing::warn!(
+                why,
+                "takes the place of a process that has no server connection either"
+            );
+        }
+        let (sender, asks) = mpsc::unbounded_channel();
         let predecessor = Predecessor {
             pid,
             version,
-            clients: AtomicUsize::new(0),
+            clients: AtomicUsize::new(clients),
             next: AtomicU64::new(1),
-            cancels: sender,
+            asks: sender,
             asked: Mutex::default(),
         };
         let predecessor = Arc::new(predecessor);
@@ -316,7 +387,7 @@ impl Found {
             incoming: reader.listen(),
             writer,
             predecessor,
-            cancels,
+            asks,
             pools: HashMap::new(),
             begun: Instant::now(),
             taken: 0,
@@ -353,7 +424,8 @@ impl Found {
         let late = |_| Err(NotTakenOver::Broken(io::ErrorKind::TimedOut.into()));
         let disabled = given.unwrap_or_else(late)?;
         for database in disabled {
-            let _ = taking.service.gates.disable(&database); // it is refused where there is a successor
+            // (It is refused where there is a successor.)
+            let _ = taking.service.gates.disable(&database, By::Operator);
         }
         *locked(&taking.service.succession.before) = taking.process.clone();
         *locked(&taking.service.succession.predecessor) = Some(taking.predecessor.clone());
@@ -375,9 +447,7 @@ impl Taking {
                     Some(Err(error)) => Err(error),
                     None => Err(io::ErrorKind::UnexpectedEof.into()),
                 },
-                Some((number, process, key)) = self.cancels.recv() => {
-                    self.writer.send(&Message::Cancel { number, process, key }, &[]).await
-                }
+                Some(message) = self.asks.recv() => self.writer.send(&message, &[]).await,
                 () = is_told_to_end(&mut phase), if !ending => {
                     ending = true;
                     self.writer.send(&Message::Ending, &[]).await
@@ -392,8 +462,19 @@ impl Taking {
             Err(error) => self.take_the_rest(error).await,
         }
         self.writer.end();
-        *locked(&service.succession.predecessor) = None;
+        self.asks.close();
         locked(&self.predecessor.asked).clear();
+        match (&end, self.process.clone().filter(|process| !process.has_ended())) {
+            // It goes on with the clients that it has.
+            (Err(_), Some(process)) => {
+                let service = service.clone();
+                tokio::spawn(async move {
+                    process.ended().await;
+                    *locked(&service.succession.predecessor) = None;
+                });
+            }
+            _ => *locked(&service.succession.predecessor) = None,
+        }
         for coming in self.pools.values() {
             limit(&service, &coming.entry, 0, Least::One);
         }
@@ -481,10 +562,9 @@ impl Taking {
                 self.take(number, pool, &record, fd).await?;
             }
             Message::Cancelled { number } => {
-                if let Some(done) = locked(&self.predecessor.asked).remove(&number) {
-                    let _ = done.send(());
-                }
+                self.answered(number, None);
             }
+            Message::Obeyed { number, error } => self.answered(number, error),
             Message::Held { pool, count } => {
                 if let Some(known) = self.pools.get_mut(&pool) {
                     known.pool.held = count;
@@ -499,6 +579,12 @@ impl Taking {
             _ => {}
         }
         Ok(())
+    }
+
+    fn answered(&self, number: u64, error: Option<String>) {
+        if let Some(done) = locked(&self.predecessor.asked).remove(&number) {
+            let _ = done.send(error); // nobody may wait for it any more
+        }
     }
 
     /// Leaves the predecessor the server connections of a pool that it has.

@@ -13,7 +13,8 @@
 //!                  ◄────────────── Pool, Client with its socket ...
 //!   Taken | Kept   ──────────────►
 //!   Cancel         ──────────────►
-//!                  ◄────────────── Cancelled, Held, Rest
+//!   Command        ──────────────► (PAUSE, RELOAD ...: for the clients that stay)
+//!                  ◄────────────── Cancelled, Obeyed, Held, Rest
 //!   Ending         ──────────────► (the service is stopped: both end)
 //!                  ◄────────────── Done: nobody is left there
 //! ```
@@ -33,6 +34,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Mutex, mpsc};
 
 use super::listeners::Purpose;
+use super::order::Order;
 use super::record::{Bytes, Client, Pool};
 
 /// The generation of this format. A peer of another one is refused.
@@ -66,6 +68,12 @@ pub enum Message {
         /// The pools whose clients will come, as far as they are known.
         #[serde(default)]
         pools: Vec<Pool>,
+        /// Its clients.
+        #[serde(default)]
+        clients: usize,
+        /// Its server connections.
+        #[serde(default)]
+        servers: usize,
     },
     /// It may not.
     Refused {
@@ -116,6 +124,20 @@ pub enum Message {
     Cancelled {
         /// Which.
         number: u64,
+    },
+    /// A command of an operator, which holds for the predecessor's clients, too.
+    Command {
+        /// By what it is called here.
+        number: u64,
+        /// The command.
+        order: Order,
+    },
+    /// What has come of it.
+    Obeyed {
+        /// Which.
+        number: u64,
+        /// Why it has not been done, if it has not.
+        error: Option<String>,
     },
     /// So many server connections of a pool the predecessor has.
     Held {
@@ -314,6 +336,11 @@ mod tests {
         let length = u32::try_from(unknown.len()).unwrap().to_be_bytes();
         writer.send_frame(&[&length[..], unknown].concat(), &[]).await.unwrap();
         assert!(matches!(reader.next().await.unwrap().0, Message::Unknown));
+        let unknown = br#"{"type": "Command", "number": 1, "order": {"verb": "Dance", "with": 2}}"#;
+        let length = u32::try_from(unknown.len()).unwrap().to_be_bytes();
+        writer.send_frame(&[&length[..], unknown].concat(), &[]).await.unwrap();
+        let (read, _) = reader.next().await.unwrap();
+        assert!(matches!(read, Message::Command { order: Order::Unknown, .. }), "{read:?}");
         writer.send_frame(&[0, 0, 0, 1, b'x'], &[]).await.unwrap();
         assert_eq!(reader.next().await.unwrap_err().kind(), io::ErrorKind::InvalidData);
         writer.send_frame(&[255; 4], &[]).await.unwrap();

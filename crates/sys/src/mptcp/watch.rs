@@ -6,6 +6,11 @@
 //! as long, on any subflow. A peer that is there and does not read answers the probes of its full
 //! window: it is slow, not dead.
 //!
+//! All connections are looked at eight times in each `timeout`, those on which something was unacknowledged then
+//! more often ([`look_again`]). Since when it has been is known as the time of the look that saw it first, one
+//! of those eight at most after the byte was sent, so that much is taken off. So a peer that
+//! falls silent is given up two looks late at most, a fifth of a second with 5 s: it was half of `timeout`.
+//!
 //! # Why not TCP_USER_TIMEOUT for servers
 //! It ends a connection also whose peer answers each probe and has not read for so long
 //! (tcp_probe_timer(), net/ipv4/tcp_timer.c): a COPY into a table that is locked. Where nothing is
@@ -38,13 +43,51 @@ pub struct Watch(Mutex<List>);
 struct List {
     entries: HashMap<u64, Entry>,
     next: u64,
+    /// When all of them were looked at last.
+    all_looked_at: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Entry {
     fd: RawFd,
-    /// The first unacknowledged byte, and since when it has been.
-    stuck: Option<(u64, Instant)>,
+    seen: Seen,
+}
+
+/// What was seen of a connection at the last looks: the first unacknowledged byte, and since when it has been.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen(Option<(u64, Instant)>);
+
+impl Seen {
+    /// Takes the next look. Whether the peer is dead.
+    fn look(&mut self, stuck: Option<Stuck>, timeout: Duration, now: Instant) -> bool {
+        let Some(Stuck { from, silent }) = stuck else {
+            self.0 = None;
+            return false;
+        };
+        let since = match self.0 {
+            Some((before, since)) if before == from => since,
+            _ => {
+                self.0 = Some((from, now));
+                return false;
+            }
+        };
+        let stuck_for = now.saturating_duration_since(since) + between_looks_at_all(timeout);
+        stuck_for >= timeout && silent >= timeout
+    }
+}
+
+/// How many times in each `timeout` all connections are looked at.
+const LOOKS_AT_ALL: u32 = 8;
+
+fn between_looks_at_all(timeout: Duration) -> Duration {
+    timeout / LOOKS_AT_ALL
+}
+
+/// So often [`Watch::end_dead`] is to be called.
+pub fn look_again(timeout: Option<Duration>) -> Duration {
+    const SLOWEST: Duration = Duration::from_secs(5);
+    const FASTEST: Duration = Duration::from_millis(100);
+    timeout.map_or(SLOWEST, |timeout| (timeout / 50).clamp(FASTEST, SLOWEST))
 }
 
 /// A descriptor that leaves the lists that it is on before it is closed.
@@ -143,7 +186,7 @@ impl Watch {
         let mut list = self.lock();
         let key = list.next;
         list.next += 1;
-        list.entries.insert(key, Entry { fd: fd.as_raw_fd(), stuck: None });
+        list.entries.insert(key, Entry { fd: fd.as_raw_fd(), seen: Seen::default() });
         key
     }
 
@@ -153,9 +196,19 @@ impl Watch {
     }
 
     /// Ends what has been dead for `timeout`: reads give the end of the stream, writes EPIPE.
-    /// Returns how many. To be called several times in a `timeout`.
+    /// Returns how many. To be called as often as [`look_again`] says.
     pub fn end_dead(&self, timeout: Duration, now: Instant) -> usize {
-        let keys: Vec<u64> = self.lock().entries.keys().copied().collect();
+        let keys: Vec<u64> = {
+            let mut list = self.lock();
+            let all = list.all_looked_at.is_none_or(|at| {
+                now.saturating_duration_since(at) >= between_looks_at_all(timeout)
+            });
+            if all {
+                list.all_looked_at = Some(now);
+            }
+            let due = |entry: &Entry| all || entry.seen.0.is_some();
+            list.entries.iter().filter(|(_, entry)| due(entry)).map(|(key, _)| *key).collect()
+        };
         keys.into_iter().filter(|key| self.end_if_dead(*key, timeout, now)).count()
     }
 
@@ -165,18 +218,7 @@ impl Watch {
         // SAFETY: the entry is in the list, so its `Watched` has not been dropped, and cannot be
         // while the lock is held: the descriptor is open, and the same.
         let fd = unsafe { BorrowedFd::borrow_raw(entry.fd) };
-        let Some(Stuck { from, silent }) = stuck(fd) else {
-            entry.stuck = None;
-            return false;
-        };
-        let since = match entry.stuck {
-            Some((before, since)) if before == from => since,
-            _ => {
-                entry.stuck = Some((from, now));
-                return false;
-            }
-        };
-        if now.saturating_duration_since(since) < timeout || silent < timeout {
+        if !entry.seen.look(stuck(fd), timeout, now) {
             return false;
         }
         list.entries.remove(&key);
@@ -187,6 +229,7 @@ impl Watch {
 }
 
 /// A connection on which something is unacknowledged.
+#[derive(Clone, Copy, Debug)]
 struct Stuck {
     /// The first unacknowledged byte.
     from: u64,
@@ -237,6 +280,37 @@ mod tests {
         assert_eq!(watch.end_dead(Duration::ZERO, Instant::now()), 0, "it is no MPTCP socket");
         drop(watched);
         assert_eq!(watch.count(), 0);
+    }
+
+    /// It took up to half of the timeout longer: looks were a quarter of it apart, and the first one counted as the
+    /// beginning.
+    #[test]
+    fn a_peer_that_falls_silent_is_given_up_in_time_whenever_that_is() {
+        let millis = Duration::from_millis;
+        let timeout = Duration::from_secs(5);
+        let (step, all) = (look_again(Some(timeout)), between_looks_at_all(timeout));
+        let began = Instant::now();
+        for idle in [false, true] {
+            for phase in (0..2_000).step_by(7) {
+                // One that was idle has been silent for long when something is sent.
+                let sent = began + millis(phase);
+                let heard = if idle { began } else { sent };
+                let (mut seen, mut looked, mut now) = (Seen::default(), None::<Instant>, began);
+                let ended = loop {
+                    now += step;
+                    if looked.is_none_or(|at| now.duration_since(at) >= all) || seen.0.is_some() {
+                        looked = looked.filter(|at| now.duration_since(*at) < all).or(Some(now));
+                        let silent = now.duration_since(heard);
+                        let stuck = (now >= sent).then_some(Stuck { from: 1, silent });
+                        if seen.look(stuck, timeout, now) {
+                            break now.duration_since(sent);
+                        }
+                    }
+                };
+                assert!(ended <= timeout + 2 * step, "{ended:?} after {phase} ms, idle: {idle}");
+                assert!(ended >= timeout - all, "{ended:?} after {phase} ms, idle: {idle}");
+            }
+        }
     }
 
     /// A peer that answers is left alone whether it reads or not, and with MPTCP or without.

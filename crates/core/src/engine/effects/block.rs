@@ -143,7 +143,7 @@ mod tests {
         let more = effects("do $$ begin reset timezone; execute a; end $$");
         assert!(more.vague && more.resets == names(&["timezone"]));
         let all = effects("do $$ begin reset all; end $$");
-        assert!(all.vague && all.resets == Resetting::All);
+        assert!(all.vague && all.resets == Resetting::ALL);
     }
 
     #[test]

@@ -63,6 +63,10 @@ impl<S: Socket> Relay<'_, S> {
             self.rolled_back_ahead();
             return Ok(Fate::Skip);
         }
+        // An error takes settings back, and no prepared statement; of a client that has left it is not known.
+        let ended = self.backend.requests.answered_pipeline().saturating_sub(1);
+        let takes_back = reverted || self.client.as_ref().is_none_or(|client| client.failed);
+        self.backend.prepared.statements.pipeline_ended(ended, takes_back);
         self.close_books(owed, now, relayed);
         let Some(client) = self.client.as_deref_mut() else { return Ok(Fate::Skip) };
         let own = owed != Request::InjectedSync;
@@ -273,8 +277,8 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
     let id = backend.id();
     for named in names.filter(|named| named.behind && named.prepared_in == Some((id, ended))) {
         let before = named.statement.clone();
-        named.statement =
-            backend.statement_of(&before.body, backend.session.basis(), backend.session.applied());
+        let session = &backend.session;
+        named.replace(backend.statement_of(&before.body, session.basis(), session.applied()));
     }
     let mut unnamed = std::mem::take(&mut backend.prepared.unnamed);
     unnamed.restate_after(&mut client.unnamed, ended, |before| {
@@ -300,7 +304,23 @@ impl<S: Socket> Client<S> {
             settings.set(name, value);
         }
         let settings = backend.pool.interner().share(settings.build());
-        named.statement = backend.statement_of(&before.body, before.basis, &settings);
+        named.replace(backend.statement_of(&before.body, before.basis, &settings));
+    }
+
+    /// What the server analyses again, it analyses under this client's settings: they are not left to
+    /// clients that have not set the same. (Where its transaction has failed nothing can be prepared.)
+    pub(in crate::engine) fn run_under_own(&mut self, name: &[u8], backend: &Backend<S>) {
+        let Self { statements, desired, basis, .. } = self;
+        let named = statements.as_mut().and_then(|names| names.get_mut(name));
+        let Some(named) = named else { return };
+        if named.statement.basis != *basis
+            || backend.from_server.status() == TransactionStatus::Failed
+        {
+            return;
+        }
+        let statement = named.statement.clone();
+        named.statement = backend.pool.statements.to_be_run_under(statement, desired);
+        named.fits_to(desired);
     }
 }
 

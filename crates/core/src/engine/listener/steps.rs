@@ -25,7 +25,7 @@ impl<S: Socket> Engine<S> {
         host: &mut H,
         pool: &PoolRef<S>,
         from: LoopId,
-        ask: Ask,
+        mut ask: Ask,
         now: Time,
     ) {
         let hub = self.hubs.entry(pool.id).or_insert_with(|| PoolHub {
@@ -35,7 +35,14 @@ impl<S: Socket> Engine<S> {
             wanted: now,
             not_before: Time::ZERO,
         });
+        let unheard = ask
+            .claimant
+            .take_if(|claimant| matches!(claimant, Claimant::Backend(_)) && !hub.hub.is_open());
         hub.hub.ask(from, ask);
+        if let Some(claimant) = unheard {
+            // Nothing is heard at the moment: no backend is kept from clients for that.
+            self.fail_claimants(host, pool, vec![(from, claimant)], false);
+        }
         self.work_hub(host, pool.id, now);
     }
 

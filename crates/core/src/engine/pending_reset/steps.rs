@@ -3,8 +3,7 @@
 use super::{DiscardAll, PendingReset};
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
-use crate::engine::effects::{Resetting, Unusual};
-use crate::engine::restore::KEPT_BY_RESET_ALL;
+use crate::engine::effects::{KEPT_BY_RESET_ALL, Resetting, Unusual};
 use crate::engine::socket::Socket;
 use crate::pool::ServerParameters;
 use crate::session::part::{Part, PartSet};
@@ -155,7 +154,7 @@ impl Reset<'_> {
     ) -> (SettingsBuilder, SettingsBuilder) {
         match self.resetting {
             Resetting::Names(names) => self.settings_of_names(names, backend, start),
-            Resetting::All | Resetting::No => self.settings_of_all(backend, start),
+            Resetting::All { .. } | Resetting::No => self.settings_of_all(backend, start),
         }
     }
 
@@ -185,7 +184,7 @@ impl Reset<'_> {
         start: &Settings,
     ) -> (SettingsBuilder, SettingsBuilder) {
         let mut applied = SettingsBuilder::from(backend.session.applied());
-        let keeps = |name: &[u8]| !self.discards && KEPT_BY_RESET_ALL.contains(&name);
+        let keeps = |name: &[u8]| !self.discards && !self.resetting.takes(name);
         for (name, _) in backend.session.applied().iter().filter(|(name, _)| !keeps(name)) {
             if is_custom(name) {
                 applied.set(name, b""); // the name itself stays
@@ -197,8 +196,11 @@ impl Reset<'_> {
         for (name, _) in backend.session.applied().iter().filter(|(name, _)| is_custom(name)) {
             desired.set(name, start.get(name).unwrap_or_default());
         }
-        for (name, value) in backend.session.applied().iter().filter(|(name, _)| keeps(name)) {
-            desired.set(name, value);
+        for name in KEPT_BY_RESET_ALL.iter().filter(|name| keeps(name)) {
+            match backend.session.applied().get(name) {
+                Some(value) => desired.set(name, value),
+                None => desired.remove(name),
+            };
         }
         if self.discards {
             for name in KEPT_BY_RESET_ALL {

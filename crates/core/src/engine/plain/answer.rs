@@ -7,8 +7,8 @@
 //! ```
 //! [`Relay::run`] does the same with each of these messages, one after the other.
 
+use crate::engine::ended::Ended;
 use crate::engine::from_server::Relay;
-use crate::engine::plain::Ended;
 use crate::engine::request_queue::{PlainOwed, Request};
 use crate::engine::socket::Socket;
 use crate::time::Time;

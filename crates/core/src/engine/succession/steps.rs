@@ -161,12 +161,9 @@ impl<S: Socket> Engine<S> {
             let settings = share(told.settings);
             let statement = pool.statements.to_be_made(&told.body, basis, &settings);
             let named = ClientStatement {
-                statement,
-                serial: 1, // no answer is still to come that names it
-                prepared_in: None,
-                behind: false,
                 seen: Arc::new(Seen::of(told.told)),
-                epoch,
+                // (No answer is still to come that names it.)
+                ..ClientStatement::new(statement, 1, epoch, &settings)
             };
             if let Some(names) = &mut names {
                 names.change(|names| names.insert(told.name, named));

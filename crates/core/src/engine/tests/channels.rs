@@ -3,7 +3,7 @@
 use super::census::{LOCKS, learn};
 use super::harness::*;
 use crate::engine::process_ids::PROCESS_ID_FIRST;
-use crate::engine::{PoolMode, ToLoop};
+use crate::engine::{ListenLost, PoolMode, ToLoop};
 use crate::ids::{LoopId, ServerAddressId};
 
 const LOOK: &str = "SELECT pg_listening_channels()";
@@ -435,6 +435,26 @@ fn a_backend_that_nobody_hears_out_goes_on() {
         }
         assert_eq!(server.received(), query("SELECT 1"), "lost: {lost}");
     }
+}
+
+#[test]
+fn a_backend_waits_for_no_listening_connection_that_there_is_not() {
+    let (mut world, _client, server, hub) = listener();
+    world.change_settings(|settings| settings.listen_lost = ListenLost::Notice);
+    let (sender, next) = (world.client(), world.client());
+    world.send(&sender, &query("NOTIFY one"));
+    world.send(&hub, &answers("CI"));
+    world.send(&server, &answers("CI"));
+    world.send(&hub, &answers("CI"));
+    assert_eq!((sender.kinds().as_str(), world.idle_backends()), ("CZ", 1));
+    world.asked.opens_listeners = false;
+    world.close(&hub);
+    server.received();
+    world.send(&sender, &query("NOTIFY one"));
+    world.send(&next, &query("SELECT 1"));
+    assert_eq!(server.received(), query("NOTIFY one"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(server.received(), query("SELECT 1"));
 }
 
 /// Simulation, seed 4 of `sessions_of_their_own_share_a_pool_with_others`: it bore an id that the client was

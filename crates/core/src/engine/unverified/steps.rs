@@ -6,12 +6,11 @@ use super::{Noted, NotedPrepare, PASSING, Unverified};
 use crate::engine::about::ClientState;
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
-use crate::engine::effects::{Effects, IN_DOUBT, Resetting};
+use crate::engine::effects::{Effects, IN_DOUBT, KEPT_BY_RESET_ALL, Resetting};
 use crate::engine::halt::Halt;
 use crate::engine::host::Host;
 use crate::engine::limits;
 use crate::engine::request_queue::Request;
-use crate::engine::restore::KEPT_BY_RESET_ALL;
 use crate::engine::socket::Socket;
 use crate::engine::table::Engine;
 use crate::engine::timeouts::{ends_transactions_soon, is_cut_off};
@@ -49,9 +48,8 @@ impl<S: Socket> Backend<S> {
         for name in effects.names.iter().chain(&effects.local_names) {
             doubt.add_name(name);
         }
-        if let Resetting::Names(names) = &effects.resets {
-            doubt.resets.extend(names.iter().filter(|name| is_custom(name)).cloned());
-        }
+        let resets = effects.resets.names().iter();
+        doubt.resets.extend(resets.filter(|name| is_custom(name)).cloned());
     }
 
     /// Whether what a text makes may be a temporary object though it does not say so: `pg_temp` may stand
@@ -248,9 +246,8 @@ impl<S: Socket> Client<S> {
                     || known.iter().any(|known| known.eq_ignore_ascii_case(name)))
         };
         let mut names: Vec<Box<[u8]>> = match resetting {
-            Resetting::No => Vec::new(),
-            Resetting::Names(names) => names.clone(),
-            Resetting::All => backend
+            Resetting::No | Resetting::Names(_) => Vec::new(),
+            Resetting::All { .. } => backend
                 .session
                 .applied()
                 .iter()
@@ -258,10 +255,7 @@ impl<S: Socket> Client<S> {
                 .map(|(name, _)| name.into())
                 .collect(),
         };
-        if names.iter().any(|name| name.eq_ignore_ascii_case(b"session_authorization")) {
-            names.push(b"role"[..].into());
-            names.push(b"session_authorization"[..].into());
-        }
+        names.extend(resetting.names().iter().cloned());
         names.retain(|name| moved(name) || KEPT_BY_RESET_ALL.contains(&&**name));
         if names.is_empty() {
             return;

@@ -4,8 +4,9 @@ use super::{
     Confirmation, Ending, Frame, Notice, PathEnd, PathId, RESETS_MAX, Reason, Request, Role,
     STREAMS_MAX, Session, Stage, StreamId, Time, VERSION_MAX, VERSION_MIN,
 };
-use crate::link::frame::Refusal;
+use crate::link::frame::{Refusal, VERSION_COMPRESSED};
 use crate::link::incoming::Put;
+use crate::link::outgoing::Lie;
 
 /// Answers to pings that may wait on a path; further pings are not answered.
 const OWN_BYTES_MAX: usize = 4096;
@@ -47,6 +48,7 @@ impl Session {
                 if !(VERSION_MIN..=VERSION_MAX).contains(&version) {
                     return Verdict::End(PathEnd::Wrong("a version that was not offered"));
                 }
+                path.version = version;
                 self.is_now_up(id, now);
                 return Verdict::Fine;
             }
@@ -73,6 +75,12 @@ impl Session {
             }
             Frame::Data { stream, offset, bytes } => {
                 return self.data(stream, offset, bytes, now);
+            }
+            Frame::Compressed { .. } if path.version < VERSION_COMPRESSED => {
+                return Verdict::End(PathEnd::Wrong("a compressed frame, in a version without"));
+            }
+            Frame::Compressed { stream, offset, whole, bytes } => {
+                return self.compressed(stream, offset, (whole, bytes), now);
             }
             Frame::Ack { stream, delivered, received, limit, finished } => {
                 return self.acked(stream, (delivered, received, limit), finished, now);
@@ -182,7 +190,35 @@ impl Session {
 
     fn data(&mut self, id: StreamId, offset: u64, bytes: &[u8], now: Time) -> Verdict {
         let Some(stream) = self.streams.get_mut(&id) else { return self.absent(id) };
-        match stream.incoming.put(offset, bytes) {
+        let put = stream.incoming.put(offset, bytes);
+        self.was_put(id, put, now)
+    }
+
+    /// What of a stream has come compressed: `whole` bytes of it, as the peer claims.
+    fn compressed(
+        &mut self,
+        id: StreamId,
+        offset: u64,
+        (whole, bytes): (usize, &[u8]),
+        now: Time,
+    ) -> Verdict {
+        let Some(stream) = self.streams.get_mut(&id) else { return self.absent(id) };
+        let put = match stream.incoming.wants(offset, whole) {
+            Ok(false) => Ok(Put::Kept),
+            Err(lie) => Err(lie),
+            Ok(true) => match self.codec.decompress(bytes, whole) {
+                Ok(whole) => stream.incoming.put(offset, whole),
+                Err(_) => {
+                    self.reset(id, Reason::Compression);
+                    return Verdict::Fine;
+                }
+            },
+        };
+        self.was_put(id, put, now)
+    }
+
+    fn was_put(&mut self, id: StreamId, put: Result<Put, Lie>, now: Time) -> Verdict {
+        match put {
             // That they have come is said also where the local socket takes nothing: the sender tells a
             // program that does not read from paths that do not carry.
             Ok(Put::Ready) => {

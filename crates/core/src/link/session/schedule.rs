@@ -3,8 +3,9 @@
 //! # Model
 //! Paths pull: the host asks for bytes for a path whose socket has room.
 //! ```text
-//!   control, small streams   on the path with the least completion time of those with room; small messages
-//!                            beside bulk on the second best, too
+//!   control, small streams   on the path with the least completion time of those with room
+//!   small messages beside bulk, and tails: what a stream has sent last when it ends, or when nothing more comes
+//!                            for half a round trip: on a second path, too
 //!   bulk streams             on any path that does not rest and has room below its bound, unless the best one would carry all that is left
 //!                            sooner than this one a single frame (ECF, CoNEXT'17)
 //!   unconfirmed streams      on the path of their Open
@@ -12,7 +13,12 @@
 //! ```
 
 use super::{Confirmation, Ending, Frame, Path, PathId, Request, Session, StreamId, Time};
-use crate::link::frame::{DATA_BYTES_MAX, DATA_HEAD_BYTES, data_head};
+use crate::link::compression::{Compression, PATHS_BYTES_MAX};
+use crate::link::frame::{
+    COMPRESSED_HEAD_BYTES, DATA_BYTES_MAX, DATA_HEAD_BYTES, VERSION_COMPRESSED, compressed_head,
+    data_head,
+};
+use crate::link::outgoing::TWICE_BYTES_MAX;
 
 /// What a path is chosen for where it matters how long a frame is: a small one.
 const SMALL_BYTES: u64 = 1500;
@@ -22,8 +28,6 @@ const TURN_BYTES: usize = DATA_BYTES_MAX;
 /// with the heads of the frame and of TLS.
 const FRAMES_A_BOUND: u64 = 8;
 const FRAME_MIN: usize = 1448 - DATA_HEAD_BYTES - 22;
-/// A message that is sent on two paths beside bulk streams.
-const TWICE_BYTES_MAX: u64 = 1400;
 
 /// Where the bytes of a fill go.
 struct Filling<'a> {
@@ -213,6 +217,9 @@ impl Session {
             stream.out.ending = Ending::Said;
             let offset = stream.out.length();
             Frame::Finish { stream: id, offset }.write(filling.out);
+            if stream.confirmation == Confirmation::Confirmed {
+                self.send_tail_twice(id);
+            }
         }
         // A Finish that is owed still follows the last bytes.
         self.control.remove(&id);
@@ -236,7 +243,7 @@ impl Session {
                 let confirmed = stream.confirmation == Confirmation::Confirmed;
                 self.write_data(id, TURN_BYTES, false, filling);
                 if confirmed && message <= TWICE_BYTES_MAX && self.is_bulky() {
-                    self.send_twice(id, filling.path);
+                    self.send_tail_twice(id);
                 }
             } else {
                 self.small.push_back(id);
@@ -248,12 +255,16 @@ impl Session {
         }
     }
 
-    /// Has the path that is second to `first` send what was just sent there.
-    fn send_twice(&mut self, id: StreamId, first: PathId) {
-        if let Some(second) = self.best_but(Some(first)) {
+    /// Has the best other path send what of a stream's tail went by one path only; whether there is something,
+    /// and such a path.
+    pub(super) fn send_tail_twice(&mut self, id: StreamId) -> bool {
+        let sent = self.streams.get(&id).and_then(|stream| stream.out.tail_sent());
+        let second = sent.and_then(|(first, _)| self.best_but(Some(first)));
+        if let Some(second) = second {
             self.twice.insert(id);
             self.wake(second);
         }
+        second.is_some()
     }
 
     fn fill_twice(&mut self, filling: &mut Filling<'_>) {
@@ -262,12 +273,26 @@ impl Session {
         }
         let ids: Vec<StreamId> = self.twice.iter().copied().collect();
         for id in ids {
-            let Some(stream) = self.streams.get(&id) else { continue };
-            if stream.out.first_path() == Some(filling.path) {
-                continue;
+            self.write_tail(id, filling);
+            // What is left of it went by this path.
+            if !self.send_tail_twice(id) {
+                self.twice.remove(&id);
             }
-            self.twice.remove(&id);
-            self.write_late(id, filling);
+        }
+    }
+
+    /// Writes once more what a stream has sent last, as far as that went by other paths, and its end.
+    fn write_tail(&mut self, id: StreamId, filling: &mut Filling<'_>) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let mut any = false;
+        while let Some((offset, parts)) = stream.out.take_tail(filling.path) {
+            self.counts.again_bytes += (parts[0].len() + parts[1].len()) as u64;
+            write_frames(filling.out, id, offset, parts);
+            any = true;
+        }
+        let is_last = any && stream.out.tail_sent().is_none();
+        if is_last && stream.out.ending == Ending::Said {
+            Frame::Finish { stream: id, offset: stream.out.length() }.write(filling.out);
         }
     }
 
@@ -293,7 +318,7 @@ impl Session {
             let frame = frame.clamp(FRAME_MIN, DATA_BYTES_MAX);
             let Some(id) = self.bulk.pop_front() else { break };
             let Some(stream) = self.streams.get(&id) else { continue };
-            if self.is_worth(filling.path, stream.out.sendable()) {
+            if self.is_worth(filling.path, stream.shrinking.on_paths(stream.out.sendable())) {
                 self.write_data(id, frame, true, filling);
             } else {
                 self.bulk.push_back(id);
@@ -313,17 +338,38 @@ impl Session {
         best.id == path || best.completion_us(left) >= this.completion_us(frame)
     }
 
+    /// Whether bulk streams may be compressed on this path: the peer understands it, and paths are slower than
+    /// compressing is.
+    fn compresses(&self, path: PathId, now: Time) -> bool {
+        let knows = |path: &Path| path.version >= VERSION_COMPRESSED;
+        let up = self.paths.values().filter(|path| path.is_up() && !path.rests);
+        self.config.compression == Compression::Auto
+            && self.paths.get(&path).is_some_and(knows)
+            && up.map(|path| path.carries(now)).sum::<u64>() <= PATHS_BYTES_MAX
+    }
+
     /// Writes a frame of a stream that was taken from its queue, and puts it back where it belongs.
     fn write_data(&mut self, id: StreamId, most: usize, was_bulk: bool, filling: &mut Filling<'_>) {
+        let compresses = was_bulk && self.compresses(filling.path, filling.now);
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.queued = false;
         let again = stream.out.sends_again();
+        let compressed = match compresses {
+            true => stream.shrinking.next_frame(&mut self.codec, &stream.out, most, filling.now),
+            false => None,
+        };
+        let most = compressed.map_or(most, |(whole, _)| whole);
         if let Some((offset, parts)) = stream.out.take(most, filling.path, filling.now) {
             let length = parts[0].len() + parts[1].len();
-            filling.out.reserve(DATA_HEAD_BYTES + length);
-            data_head(filling.out, id, offset, length);
-            filling.out.extend_from_slice(parts[0]);
-            filling.out.extend_from_slice(parts[1]);
+            if let Some((whole, bytes)) = compressed {
+                filling.out.reserve(COMPRESSED_HEAD_BYTES + bytes.len());
+                compressed_head(filling.out, id, offset, (whole, bytes.len()));
+                filling.out.extend_from_slice(bytes);
+                let (from, to) = self.counts.compressed;
+                self.counts.compressed = (from + whole as u64, to + bytes.len() as u64);
+            } else {
+                write_frames(filling.out, id, offset, parts);
+            }
             self.flying.insert(id);
             if again {
                 self.counts.again_bytes += length as u64;
@@ -361,11 +407,28 @@ impl Session {
     fn write_late(&mut self, id: StreamId, filling: &mut Filling<'_>) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         if let Some((offset, parts)) = stream.out.take_late(filling.path, filling.now) {
-            let length = parts[0].len() + parts[1].len();
-            data_head(filling.out, id, offset, length);
-            filling.out.extend_from_slice(parts[0]);
-            filling.out.extend_from_slice(parts[1]);
-            self.counts.again_bytes += length as u64;
+            self.counts.again_bytes += (parts[0].len() + parts[1].len()) as u64;
+            write_frames(filling.out, id, offset, parts);
+        }
+    }
+}
+
+/// Appends bytes of a stream as they are. What went compressed once may be longer than a frame.
+fn write_frames(out: &mut Vec<u8>, id: StreamId, mut offset: u64, parts: [&[u8]; 2]) {
+    let mut left = parts[0].len() + parts[1].len();
+    out.reserve(left + DATA_HEAD_BYTES * left.div_ceil(DATA_BYTES_MAX));
+    let mut frame_left = 0;
+    for mut part in parts {
+        while !part.is_empty() {
+            if frame_left == 0 {
+                frame_left = left.min(DATA_BYTES_MAX);
+                data_head(out, id, offset, frame_left);
+            }
+            let (now, rest) = part.split_at(part.len().min(frame_left));
+            out.extend_from_slice(now);
+            part = rest;
+            (frame_left, left) = (frame_left - now.len(), left - now.len());
+            offset += now.len() as u64;
         }
     }
 }

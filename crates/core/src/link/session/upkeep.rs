@@ -60,18 +60,19 @@ impl Session {
         self.wake_all();
     }
 
-    /// The far end: a path has said Hello with this session's token, and the versions are common; between
+    /// The far end: a path has said Hello with this session's token, and this version is common; between
     /// which addresses it is, by numbers of the host's own.
     ///
     /// # Errors
     /// There are [`PATHS_MAX`].
-    pub fn join(&mut self, pair: PairId, now: Time) -> Result<PathId, PathsFull> {
+    pub fn join(&mut self, pair: PairId, version: u8, now: Time) -> Result<PathId, PathsFull> {
         if self.ended || self.paths.len() >= PATHS_MAX {
             return Err(PathsFull);
         }
         let mut path = self.new_path(pair, Origin::Accepted, Stage::Up, now);
         let id = path.id;
-        Frame::Welcome { version: VERSION_MAX }.write(&mut path.own);
+        path.version = version;
+        Frame::Welcome { version }.write(&mut path.own);
         self.paths.insert(id, path);
         self.down = None;
         self.requests.push_back(Request::Notice(Notice::PathUp(id)));
@@ -293,12 +294,16 @@ impl Session {
         let up = self.paths.values().filter(|path| path.is_up() && !path.full && !path.rests);
         let Some(best) = up.min_by_key(|path| path.rto_us()) else { return };
         let (best_id, best_us) = (best.id, best.rto_us());
-        let mut any = false;
+        let quiet = Duration::from_micros(best.rtt_us() / 2);
+        let (mut any, mut tails) = (false, Vec::new());
         for id in &self.flying {
             let Some(stream) = self.streams.get(id) else { continue };
             // By another path, a frame could overtake the Open.
             if stream.confirmation != Confirmation::Confirmed {
                 continue;
+            }
+            if stream.out.tail_sent().is_some_and(|(_, at)| now.since(at) >= quiet) {
+                tails.push(*id);
             }
             let Some((path, at)) = stream.out.waits_for() else { continue };
             let Some(slow) = self.paths.get(&path) else { continue };
@@ -311,6 +316,9 @@ impl Session {
         }
         if any {
             self.wake_all();
+        }
+        for id in tails {
+            self.send_tail_twice(id);
         }
     }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::{S, TOKEN, at, config, data, far, filled, near, requests, tell, written};
-use crate::link::frame::{DATA_BYTES_MAX, Frame, Reason, Refusal};
+use crate::link::frame::{DATA_BYTES_MAX, Frame, Reason, Refusal, VERSION_MAX};
 use crate::link::incoming::{INITIAL_CREDIT, Incoming, LATER_MAX, Put};
 use crate::link::outgoing::{SEND_BYTES_MAX, SEND_OWN_BYTES};
 use crate::link::path::PathEnd;
@@ -57,7 +57,7 @@ fn second(session: &mut Session) {
 #[test]
 fn a_late_piece_of_which_a_part_was_acknowledged_is_sent_again_from_there() {
     let (mut far, first) = far();
-    let second_path = far.join(PairId(0), Time::ZERO).unwrap();
+    let second_path = far.join(PairId(0), VERSION_MAX, Time::ZERO).unwrap();
     far.full(first);
     far.put(S, &[7; 1000], Time::ZERO);
     assert!(has(&filled(&mut far, second_path), data(0, &[7; 1000])));
@@ -103,7 +103,7 @@ fn small_frames_that_wait_for_a_stalled_path_are_no_lie_and_are_joined() {
 #[test]
 fn a_path_with_more_gaps_than_are_kept_ends_and_what_it_carried_comes_again() {
     let (mut far, first) = far();
-    let second = far.join(PairId(0), Time::ZERO).unwrap();
+    let second = far.join(PairId(0), VERSION_MAX, Time::ZERO).unwrap();
     let mut sent = 0;
     while !tell(&mut far, first, &[data(1 + 2 * sent, b"x")]).contains(&Request::Drop(first)) {
         sent += 1;
@@ -201,7 +201,7 @@ fn streams_of_which_nothing_was_sent_outlive_a_session_that_the_far_end_has_forg
     near.tick(at(2));
     requests(&mut near);
     near.dialled(PathId(2), at(2));
-    let hello = Frame::Hello { versions: (1, 1), fresh: false, token: TOKEN };
+    let hello = Frame::Hello { versions: (1, 2), fresh: false, token: TOKEN };
     assert_eq!(filled(&mut near, PathId(2)), written(&[hello]));
     let refused = Frame::Refused { refusal: Refusal::Session, versions: (1, 1) };
     near.received(PathId(2), &written(&[refused]), at(2));
@@ -240,7 +240,7 @@ fn a_local_socket_that_breaks_has_its_last_bytes_delivered_first_but_not_without
 fn far_again() -> (Session, PathId) {
     let grace = LAST_BYTES_MAX * 2;
     let mut session = Session::far(Config { grace, ..config(0) }, Time::ZERO);
-    let path = session.join(PairId(0), Time::ZERO).unwrap();
+    let path = session.join(PairId(0), VERSION_MAX, Time::ZERO).unwrap();
     let open = Frame::Open { stream: S, limit: INITIAL_CREDIT, target: "db:1" };
     tell(&mut session, path, &[open]);
     (session, path)

@@ -36,6 +36,8 @@ enum Parcel {
 struct Host {
     node: Node,
     fault: Fault,
+    /// `None`: the world's.
+    limit: Option<u32>,
     /// `None`: it has no use for the limit.
     wants: Option<u32>,
     used: u32,
@@ -94,6 +96,7 @@ impl World {
         Host {
             node: Node::new(Options { lost: self.lost, seed }),
             fault: Fault::None,
+            limit: None,
             wants: Some(0),
             used: 0,
             bound: Bound::default(),
@@ -104,6 +107,12 @@ impl World {
 
     pub(super) fn want(&mut self, node: usize, count: u32) {
         self.hosts[node].wants = Some(count);
+    }
+
+    /// One node has another limit than the others.
+    pub(super) fn limit(&mut self, node: usize, limit: u32) {
+        self.hosts[node].limit = Some(limit);
+        self.limit_most = self.limit_most.max(limit);
     }
 
     /// One node needs more or less than before.
@@ -129,8 +138,8 @@ impl World {
         self.was_struck = true;
         if fault == Fault::Dead {
             let seed = self.random.below(1 << 30) as u64;
-            let wants = self.hosts[node].wants;
-            self.hosts[node] = Host { fault, wants, ..self.host(seed) };
+            let Host { limit, wants, .. } = self.hosts[node];
+            self.hosts[node] = Host { fault, limit, wants, ..self.host(seed) };
         } else {
             self.hosts[node].fault = fault;
         }
@@ -277,7 +286,8 @@ impl World {
             return;
         }
         let used = host.used;
-        let need = Need { limit: self.limit, used, idle: used.saturating_sub(wants), waiting };
+        let limit = host.limit.unwrap_or(self.limit);
+        let need = Need { limit, used, idle: used.saturating_sub(wants), waiting };
         let need = self.need_of(node, need);
         let host = &mut self.hosts[node];
         let step = host.node.next(now, &need);

@@ -132,6 +132,16 @@ fn entries_are_checked_one_by_one() {
     refused("[[database]]\nname = \"app\"\nservers = \"h:1\"\n", "8:8", &["already in line 2"]);
     refused("[[database]]\nname = \"pgbouncer\"\nservers = \"h:1\"\n", "8:8", &["admin database"]);
     refused("[[database]]\nname = \"b\"\nservers = \"h\"\npassword = \"x\"\n", "10:12", &["whose"]);
+    for (endpoint, said) in [
+        ("127.0.0.1:4318", "is not http://host:port/path"),
+        ("grpc://x:1/a", "is not http://host:port/path"),
+        ("http://x:4318", "is not http://host:port/path"),
+        ("http:///v1/traces", "is not http://host:port/path"),
+        ("https://x:4318/v1/traces", "traces are not sent by TLS"),
+    ] {
+        let text = format!("[log]\notlp_endpoint = \"{endpoint}\"\n");
+        refused(&text, "8:17", &["otlp_endpoint", said]);
+    }
     let shared = "[[database]]\nname = \"b\"\nservers = \"h\"\nhand_over_secret_file = \"x\"\n";
     refused(shared, "10:25", &["needs `user`"]);
     let with_query = format!("{shared}user = \"p\"\nconnect_query = \"SELECT 1\"\n");

@@ -5,7 +5,8 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 
 use hawser_core::link::Token;
-use hawser_core::link::frame::Frame;
+use hawser_core::link::compression::Compression;
+use hawser_core::link::frame::{Frame, VERSION_MAX};
 use hawser_core::link::session::{Config, Paths};
 use hawser_sys::epoll::Events;
 
@@ -65,13 +66,19 @@ impl Host {
 
 fn config() -> Config {
     let grace = Duration::from_secs(20);
-    Config { token: Token([1; 16]), grace, paths: Paths::Fixed(1), pairs: 1 }
+    Config {
+        token: Token([1; 16]),
+        grace,
+        paths: Paths::Fixed(1),
+        pairs: 1,
+        compression: Compression::None,
+    }
 }
 
 /// A far end whose stream S is to be connected, and the path that frames come by.
 fn far(host: &Host) -> (Carrier, PathId) {
     let mut session = Session::far(config(), host.now);
-    let path = session.join(PairId(0), host.now).unwrap();
+    let path = session.join(PairId(0), VERSION_MAX, host.now).unwrap();
     let mut open = Vec::new();
     Frame::Open { stream: S, limit: 1 << 18, target: "db:1" }.write(&mut open);
     session.received(path, &open, host.now);

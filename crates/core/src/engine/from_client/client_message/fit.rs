@@ -112,10 +112,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                     let Some(body) = self.typed(&statement.body, &named.seen) else {
                         return Ok(None);
                     };
-                    let planned = &statement.planned;
-                    let statement =
+                    let typed =
                         self.backend.statement_of(&body, statement.basis, &statement.settings);
-                    let statement = self.backend.pool.statements.planned_under(&statement, planned);
+                    let table = &self.backend.pool.statements;
+                    let statement = table.to_be_run_under(typed, &statement.run_under);
                     self.client.restate(name, &statement);
                     named.statement = statement;
                 }

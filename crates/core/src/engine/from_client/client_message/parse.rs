@@ -266,8 +266,10 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         let noted = statement.is_noted();
         self.passage.cut(self.backend)?;
         // In a failed transaction, and while what an earlier pipeline did to the transaction is not
-        // known, the server must say itself whether it takes this one.
+        // known, the server must say itself whether it takes this one. One of before a SET of the same pipeline
+        // is another.
         let servers_to_say = self.backend.settings_in_doubt()
+            || self.backend.requests.is_behind_setter()
             || self.backend.from_server.status() == TransactionStatus::Failed
             || (self.backend.requests.owes_ready() && self.backend.requests.owes_client());
         let owed = if known && !servers_to_say && !noted {
@@ -279,17 +281,17 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             }
             self.backend.note_prepared(&statement, &mut self.passage.out);
             build::parse(&mut self.passage.out, &statement.name, &parsing.rest);
+            if self.backend.requests.is_behind_setter() {
+                self.backend.prepared.statements.is_behind_setter(statement.id);
+            }
             self.stats.server_parses.add(1);
             Request::Parse { serial: self.serial, statement: statement.id }
         };
         self.passage.skip(self.header.total());
         let named = ClientStatement {
-            statement,
-            serial: self.serial,
             prepared_in: Some((self.backend.id(), self.backend.requests.pipeline())),
             behind: self.backend.requests.is_behind_setter(),
-            seen: Arc::default(),
-            epoch,
+            ..ClientStatement::new(statement, self.serial, epoch, &self.client.desired)
         };
         self.backend.request_naming(owed, self.client, (parsing.name, named), self.hash_key);
         Ok(())

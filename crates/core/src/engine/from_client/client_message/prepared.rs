@@ -46,9 +46,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if name.is_empty() {
             return self.bind_unnamed(portal, name);
         }
-        if self.client.statement(name).is_some_and(|one| one.statement.is_superseded()) {
-            self.client.make_anew(name, self.backend);
-        }
+        self.see_to_settings_of(name);
         if let Some(one) = self.client.statement(name)
             && one.statement.effects.may_name_statements()
         {
@@ -59,6 +57,18 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             Some(named) => self.bind_shared(portal, name, named),
             None => self.bind_unknown(portal, name),
         }
+    }
+
+    /// The client's statement of this name is one that may be run under its settings of now.
+    fn see_to_settings_of(&mut self, name: &[u8]) {
+        let Some(one) = self.client.statement(name) else { return };
+        let fits = one.is_known_to_fit(&self.client.desired);
+        if one.statement.is_superseded() {
+            self.client.make_anew(name, self.backend);
+        } else if fits {
+            return;
+        }
+        self.client.run_under_own(name, self.backend);
     }
 
     /// These effects, and what the statement does if it executes a value of the Bind at hand; `None` if that
@@ -143,7 +153,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.hold_for_listener(unusual)?;
         }
         self.before_catalog(effects)?; // it may take this one away
-        let named = self.planned(name, named);
+        self.keep_apart(&named.statement);
         let Some(ClientStatement { statement, serial, seen, .. }) = self.fit(name, named)? else {
             return self.refuse_changed(&[portal, b"\0"].concat(), name, None);
         };
@@ -176,30 +186,16 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.pass_bind(portal, name, &statement, written.as_deref())
     }
 
-    /// The statement to be bound is planned under the settings in force. Where these have changed since it was
-    /// bound last, the client's name stands for another one from here on; where they are not all known, the
-    /// copy on the server is for this transaction alone.
-    fn planned(&mut self, name: &[u8], mut named: ClientStatement) -> ClientStatement {
-        let alike = self.backend.gives_alike(&named.statement.planned);
+    /// Where settings are in force that are not all known, the copy on the server that is bound is for this
+    /// transaction alone, and no other transaction's.
+    fn keep_apart(&mut self, statement: &Statement) {
         let only_in = self.backend.sole_transaction();
-        let is_for_others = |id| self.backend.prepared.statements.is_for_others(id, only_in);
-        if (alike && !is_for_others(named.statement.id))
-            || !self.prepares()
-            || named.statement.reads_no_settings()
+        if self.backend.prepared.statements.is_for_others(statement.id, only_in)
+            && self.prepares()
+            && !statement.reads_no_settings()
         {
-            return named;
+            self.backend.prepared.statements.mark_stale(statement.id);
         }
-        if !alike {
-            let statements = &self.backend.pool.statements;
-            let statement =
-                statements.planned_under(&named.statement, self.backend.session.applied());
-            self.client.restate(name, &statement);
-            named.statement = statement;
-        }
-        if is_for_others(named.statement.id) {
-            self.backend.prepared.statements.mark_stale(named.statement.id);
-        }
-        named
     }
 
     /// The Bind at hand is kept, in case the server has lost its statement, if nothing goes before it that
@@ -344,8 +340,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                         .request_with(Request::DescribeStatement { statement: 0 }, Some(noting));
                     return Ok(());
                 }
-            } else if let Some(named) = self.client.statement(name) {
-                let named = named.clone();
+            } else if self.client.statement(name).is_some() {
+                self.see_to_settings_of(name);
+                let Some(named) = self.client.statement(name).cloned() else { return Ok(()) };
                 if self.describe_empty(name, &named.statement)? {
                     return Ok(());
                 }
