@@ -9,7 +9,7 @@ mod prepared;
 
 use std::sync::Arc;
 
-use self::applied::AppliedSession;
+use self::applied::{AppliedSession, FunctionPlans};
 use self::from_server::FromServer;
 use self::lending::Lending;
 pub(super) use self::lending::{Reset, Tidying};
@@ -85,6 +85,11 @@ pub struct Backend<S: Socket> {
     pub(super) owner: Ownership,
 }
 
+/// Whether functions of its database keep plans in a server process.
+fn keeps_plans<S: Socket>(pool: &PoolRef<S>) -> bool {
+    pool.census().is_some_and(|census| census.keeps_plans())
+}
+
 impl<S: Socket> Backend<S> {
     /// From what the dialler brings.
     pub(super) fn new(seed: BackendSeed<S>, home: LoopId, place: Slot) -> Self {
@@ -92,6 +97,7 @@ impl<S: Socket> Backend<S> {
         seed.pool.note_opened(seed.server, seed.epoch);
         let functions = Functions::of(&seed.pool);
         let functions_serial = seed.pool.functions_serial();
+        let keeps_plans = keeps_plans(&seed.pool);
         let report = seed.report.filter(|_| seed.pool.trusts_reports());
         let of_report = |report| Box::new(SessionReport::new(report, seed.pool.reporting.one()));
         let session_report = report.map(of_report);
@@ -131,6 +137,7 @@ impl<S: Socket> Backend<S> {
                 notifying: Notifying::No,
                 functions,
                 functions_serial,
+                keeps_plans,
                 session_report,
             },
             owner: Ownership {
@@ -318,7 +325,31 @@ impl<S: Socket> Backend<S> {
         if self.known.functions_serial != serial {
             (self.known.functions, self.known.functions_serial) =
                 (Functions::of(&self.pool), serial);
+            self.known.keeps_plans = keeps_plans(&self.pool);
         }
+    }
+
+    /// Whether what the process keeps of functions is of these settings, or none. (Where no function keeps
+    /// plans, that is not looked at, and neither kept up.)
+    #[inline]
+    pub(super) fn has_function_plans_of(&mut self, settings: &Settings) -> bool {
+        if !self.known.keeps_plans {
+            return true;
+        }
+        match self.session.function_plans() {
+            FunctionPlans::Under(basis, known) if *basis == self.session.basis() => {
+                if known.is_shared_with(settings) {
+                    return true;
+                }
+                if !self.pool.statements.give_alike(known, settings) {
+                    return false;
+                }
+            }
+            FunctionPlans::None if self.lending.transactions() == 0 => {}
+            _ => return false,
+        }
+        self.session.plan_functions_under(settings);
+        true
     }
 
     /// A text with these effects goes to the server: what it makes may be called by what comes next.

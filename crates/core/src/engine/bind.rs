@@ -10,6 +10,7 @@
 //! all the same, nothing of what the client has sent has run, and both connections are closed: see
 //! [`Backend::apply_settings`].
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::backend::Backend;
@@ -21,7 +22,7 @@ use crate::pool::ServerParameters;
 use crate::pool::statement::{Statement, Unnamed};
 use crate::session::aside::Aside;
 use crate::session::settings;
-use crate::session::settings::{Change, Settings, SettingsBuilder, is_custom};
+use crate::session::settings::{Change, PlanReads, Settings, SettingsBuilder, is_custom};
 use crate::wire::{TransactionStatus, build};
 
 /// Name of the statement that changes settings within a pipeline.
@@ -131,6 +132,14 @@ impl<S: Socket> Backend<S> {
         self.known.drawn.discard(alone);
     }
 
+    /// Appends what keeps functions of PL/pgSQL from using plans that were made under another client's
+    /// settings: constants such as `'2024-01-01'::timestamptz` are read when a function is called first, and
+    /// functions declared IMMUTABLE are called then. Shared statements stay, and are analysed and planned anew.
+    pub(super) fn discard_plans(&mut self, desired: &Settings, out: &mut Vec<u8>) {
+        self.inject_query(b"DISCARD PLANS", out);
+        self.session.plan_functions_under(desired);
+    }
+
     /// Appends a command of ours: within its client's pipeline, if one is under way. `beside`: as
     /// above.
     pub(super) fn inject_command(&mut self, command: Vec<u8>, beside: bool, out: &mut Vec<u8>) {
@@ -214,6 +223,23 @@ impl<S: Socket> Backend<S> {
     /// Whether what is prepared under the settings in force means the same as under these.
     pub(super) fn depend_alike(&self, settings: &Settings) -> bool {
         self.pool.statements.depend_alike(self.session.applied(), settings)
+    }
+
+    /// The transaction under way, if settings are in force in it that plans depend on and that are not known:
+    /// what is parsed or planned in it is for its client alone. Where no other client comes after this one, all
+    /// its transactions are one.
+    #[inline]
+    pub(super) fn sole_transaction(&self) -> Option<NonZeroU64> {
+        if !self.session.may_plan_otherwise() && self.known.unverified.is_none() {
+            return None;
+        }
+        let reads = |name: &[u8]| self.pool.statements.read_from(PlanReads::of_results(name));
+        let in_doubt = self.session.may_plan_otherwise() || self.may_have_set(reads);
+        let transaction = match self.lending.spoiled() {
+            Some(_) => NonZeroU64::MAX,
+            None => NonZeroU64::MIN.saturating_add(self.lending.transactions()),
+        };
+        in_doubt.then_some(transaction)
     }
 
     /// Whether the settings in force are not those under which a statement is to be prepared.
@@ -351,6 +377,7 @@ impl<S: Socket> Backend<S> {
             build::close_statement(out, &evicted);
             self.request(Request::Injected);
         }
+        self.prepared.statements.keep_for(statement.id, self.sole_transaction());
         // An eviction in a pipeline that is not answered yet may have been ignored.
         let unsettled = self.requests.owes_ready() && self.requests.owes_client();
         if self.prepared.is_uncertain() || stale || unsettled {

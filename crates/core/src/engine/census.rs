@@ -29,6 +29,7 @@ use crate::session::part::{Part, PartSet};
 use crate::session::question::ASKED;
 use crate::session::scan::SchemaChange;
 use crate::session::scan::body::{scan_body, scan_foreign};
+use crate::session::settings::PlanReads;
 
 /// How a function's source is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +88,9 @@ pub struct Census {
     words: HashMap<Word, Reach, Keyed>,
     /// Of each length, a bit for each first byte that a word has.
     shapes: Box<[u64]>,
-    plans_read_settings: bool,
+    plans_read: PlanReads,
+    /// There are functions whose plans a server process keeps.
+    keeps_plans: bool,
     /// The same, of what no report of a server tells ([`Effects::untold`]), if there is any.
     untold: Option<Arc<Self>>,
     /// Words that lead to functions which draw from sequences. Most databases have some that insert, and it
@@ -98,8 +101,18 @@ pub struct Census {
 /// Words after which a text writes, whatever else it says.
 const WRITING: [&[u8]; 6] = [b"copy", b"delete", b"insert", b"merge", b"truncate", b"update"];
 
-/// Words by which a source reads settings.
-const READING: [&[u8]; 4] = [b"current_setting", b"pg_settings", b"execute", b"show"];
+/// Words by which a source reads settings, or who the session is.
+const READING: [&[u8]; 9] = [
+    b"current_role",
+    b"current_setting",
+    b"current_user",
+    b"execute",
+    b"pg_settings",
+    b"session_user",
+    b"show",
+    b"system_user",
+    b"user",
+];
 
 /// The longest name, in bytes (NAMEDATALEN).
 const NAME_BYTES_MAX: usize = 63;
@@ -204,7 +217,8 @@ impl Default for Census {
     fn default() -> Self {
         let words = HashMap::with_hasher(Keyed(0));
         let shapes = Box::default();
-        Self { words, shapes, plans_read_settings: false, untold: None, drawing: None }
+        let plans_read = PlanReads::Own;
+        Self { words, shapes, plans_read, keeps_plans: false, untold: None, drawing: None }
     }
 }
 
@@ -333,10 +347,13 @@ impl Census {
         if more {
             words_of = grown(words_of, functions, &links);
         }
-        let plans_read_settings = functions
-            .iter()
-            .filter(|function| function.immutable)
-            .any(|one| one.language == Language::Compiled || words_of[&key(&one.name)].reads);
+        let reads = |function: &Function| match function.language {
+            _ if words_of[&key(&function.name)].reads => PlanReads::All,
+            Language::Compiled => PlanReads::Custom, // it is not known what it does
+            _ => PlanReads::Own,
+        };
+        let immutable = functions.iter().filter(|function| function.immutable);
+        let plans_read = immutable.map(reads).max().unwrap_or(PlanReads::Own);
         // A text may be in another client_encoding than the answer in which the names have come.
         let not_ascii: Vec<_> = words_of
             .iter()
@@ -355,10 +372,11 @@ impl Census {
             reach.reads = false;
             (1..=NAME_BYTES_MAX).contains(&word.len()) && *reach != none
         });
-        Self::with_words(words_of, plans_read_settings)
+        let keeps_plans = functions.iter().any(|one| one.language == Language::PlPgSql);
+        Self { keeps_plans, ..Self::with_words(words_of, plans_read) }
     }
 
-    fn with_words(mut words: HashMap<Word, Reach, Keyed>, plans_read_settings: bool) -> Self {
+    fn with_words(mut words: HashMap<Word, Reach, Keyed>, plans_read: PlanReads) -> Self {
         let none = Reach::default();
         let mut drawing_of = HashMap::with_hasher(*words.hasher());
         drawing_of.extend(words.iter_mut().filter_map(|(word, reach)| {
@@ -373,13 +391,13 @@ impl Census {
             (untold != none).then(|| (word.clone(), untold))
         }));
         let some = |of: HashMap<Word, Reach, Keyed>| {
-            (!of.is_empty()).then(|| Arc::new(Self::of_words(of, false)))
+            (!of.is_empty()).then(|| Arc::new(Self::of_words(of, PlanReads::Own)))
         };
         let (untold, drawing) = (some(untold_of), some(drawing_of));
-        Self { untold, drawing, ..Self::of_words(words, plans_read_settings) }
+        Self { untold, drawing, ..Self::of_words(words, plans_read) }
     }
 
-    fn of_words(words: HashMap<Word, Reach, Keyed>, plans_read_settings: bool) -> Self {
+    fn of_words(words: HashMap<Word, Reach, Keyed>, plans_read: PlanReads) -> Self {
         let mut shapes = vec![0; NAME_BYTES_MAX + 1].into_boxed_slice();
         for word in words.keys() {
             let (length, bit) = shape(word);
@@ -387,7 +405,7 @@ impl Census {
                 *shapes |= bit;
             }
         }
-        Self { words, shapes, plans_read_settings, untold: None, drawing: None }
+        Self { words, shapes, plans_read, keeps_plans: false, untold: None, drawing: None }
     }
 
     /// Whether no text can reach a function that does anything to a session.
@@ -400,9 +418,19 @@ impl Census {
         self.words.len()
     }
 
-    /// Whether what the planner keeps may depend on a setting: a function that it calls may read one.
-    pub fn plans_read_settings(&self) -> bool {
-        self.plans_read_settings
+    /// What the planner keeps may depend on: a function that it calls may read settings.
+    pub fn plans_read(&self) -> PlanReads {
+        self.plans_read
+    }
+
+    /// Whether there are functions of PL/pgSQL: a server process keeps their plans, for all its clients.
+    pub fn keeps_plans(&self) -> bool {
+        self.keeps_plans
+    }
+
+    #[cfg(test)]
+    pub(super) fn keeping_no_plans(self) -> Self {
+        Self { keeps_plans: false, ..self }
     }
 
     /// What a text may do through the functions that it reaches; `None` if nothing.
@@ -551,14 +579,15 @@ mod tests {
         assert!(enter.pins.contains(Part::CustomSetting) && !enter.spoils && !enter.vague);
         let quoted = take(&[function("My func", "BEGIN LISTEN x; END")], &[]);
         assert!(of(&quoted, "select \"My func\"()").pins.contains(Part::Listen));
-        for nothing in ["select plain()", "select zone()", "select entered()", "update t set a = 1"]
-        {
+        let zone = of(&census, "select zone()");
+        assert!(zone.pins.is_empty() && zone.sets == Some(PlanReads::Own), "the server reports it");
+        for nothing in ["select plain()", "select entered()", "update t set a = 1"] {
             assert_eq!(census.of_text(nothing.as_bytes()), None, "{nothing}");
         }
         assert_eq!(*of(&census, "select back()").names, [b"work_mem"[..].into()]);
         assert_eq!(of(&census, "select makes()").pins, MADE_BY_TEXTS);
-        assert!(!census.plans_read_settings());
-        assert!(!census.is_empty() && census.len() == 4);
+        assert_eq!(census.plans_read(), PlanReads::Own);
+        assert!(!census.is_empty() && census.len() == 5);
         let lifts = of(&census, "select lifts()");
         assert!(lifts.names.is_empty() && lifts.vague && lifts.spoils, "its caller may not");
     }
@@ -696,14 +725,16 @@ mod tests {
         let immutable =
             |name: &str, source: &str| Function { immutable: true, ..function(name, source) };
         let reads = function("who", "BEGIN RETURN current_setting('app.user'); END");
-        assert!(!take(std::slice::from_ref(&reads), &[]).plans_read_settings());
+        assert_eq!(take(std::slice::from_ref(&reads), &[]).plans_read(), PlanReads::Own);
         let pure = immutable("twice", "BEGIN RETURN 2 * a; END");
-        assert!(!take(&[reads.clone(), pure], &[]).plans_read_settings());
+        assert_eq!(take(&[reads.clone(), pure], &[]).plans_read(), PlanReads::Own);
         let through = immutable("me", "BEGIN RETURN who(); END");
-        assert!(take(&[reads.clone(), through], &[]).plans_read_settings());
+        assert_eq!(take(&[reads.clone(), through], &[]).plans_read(), PlanReads::All);
+        let role = immutable("i", "BEGIN RETURN current_user; END");
+        assert_eq!(take(&[role], &[]).plans_read(), PlanReads::All);
         let compiled =
             Function { language: Language::Compiled, ..immutable("c", "current_setting") };
-        assert!(take(&[compiled], &[]).plans_read_settings());
+        assert_eq!(take(&[compiled], &[]).plans_read(), PlanReads::Custom);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::session::report::COVERED;
 use crate::session::scan::{
     Discard, Findings, OneOrAll, ScanOptions, SchemaChange, SetValue, Verb, is_plain, scan,
 };
-use crate::session::settings::{can_move, is_custom, is_for_superusers};
+use crate::session::settings::{PlanReads, can_move, is_custom, is_for_superusers};
 
 /// Parts that move, once the server has told what there is to move.
 pub(super) const IN_DOUBT: PartSet =
@@ -65,6 +65,10 @@ pub struct Effects {
     pub resets_by_parameter: bool,
     /// It may set a search_path that is not known before the end of the transaction.
     pub unseen_path: bool,
+    /// It may set something, for good or up to the end of the transaction, that decides what plans give: from
+    /// where on. (What does so only for functions that read everything is left out: most texts that set anything
+    /// set that.)
+    pub sets: Option<PlanReads>,
     /// Names that a PREPARE of its own gives.
     pub prepares: Vec<Box<[u8]>>,
     /// Names of prepared statements that it gives, takes away or executes.
@@ -215,6 +219,7 @@ impl Effects {
         resets_by_null: false,
         resets_by_parameter: false,
         unseen_path: false,
+        sets: None,
         prepares: Vec::new(),
         mentions: Vec::new(),
         executes: Vec::new(),
@@ -237,6 +242,7 @@ impl Effects {
             && !self.reads_sequences
             && !self.rereads
             && !self.unseen_path
+            && self.sets.is_none()
             && !self.changes_catalog
             && !self.notifies
             && !self.executes_strings
@@ -289,6 +295,7 @@ impl Effects {
             resets_by_null: false,
             resets_by_parameter: false,
             unseen_path: true,
+            sets: Some(PlanReads::Own),
             prepares: Vec::new(),
             mentions: Vec::new(),
             executes: Vec::new(),
@@ -403,6 +410,7 @@ impl Effects {
         changed |= either(&mut self.rereads, other.rereads);
         changed |= either(&mut self.resets_by_null, other.resets_by_null);
         changed |= either(&mut self.unseen_path, other.unseen_path);
+        changed |= other.sets.is_some_and(|from| self.note_setting(from));
         changed |= either(&mut self.may_mention, other.may_mention);
         changed |= either(&mut self.executes_strings, other.executes_strings);
         changed |= either(&mut self.sets_beside, other.sets_beside);
@@ -417,12 +425,13 @@ impl Effects {
 
     /// What of it no report of a server tells: parts that only a close of the server connection ends,
     /// what must be cleared before it (the server's list of prepared statements), strings that a
-    /// function executes, of which no report tells before, and notifications.
+    /// function executes, of which no report tells before, settings before the end of their transaction, and
+    /// notifications.
     pub(super) fn untold(&self) -> Self {
         let closes = |part: &Part| Policy::pooler().must_close(PartSet::of(&[*part]));
         let pins = self.pins.intersection(PartSet::of(&[Part::SessionCatalog]));
-        let Self { executes_strings, notifies, .. } = *self;
-        let mut untold = Self { pins, executes_strings, notifies, ..Self::default() };
+        let Self { executes_strings, notifies, sets, .. } = *self;
+        let mut untold = Self { pins, executes_strings, notifies, sets, ..Self::default() };
         for part in self.pins.minus(COVERED).iter().filter(closes) {
             untold.pins.insert(part);
             (untold.spoils, untold.spoils_unseen) = (true, true);
@@ -481,6 +490,7 @@ impl Effects {
             resets_by_null: self.resets_by_null || other.resets_by_null,
             resets_by_parameter: self.resets_by_parameter || other.resets_by_parameter,
             unseen_path: true,
+            sets: Some(PlanReads::Own),
             prepares: Vec::new(),
             mentions: Vec::new(),
             executes: Vec::new(),
@@ -535,6 +545,7 @@ impl Effects {
             effects.pins.remove(Part::SequenceValue);
         }
         effects.name_settings(findings, &reported);
+        effects.note_settings(findings);
         effects.ends = findings.ends;
         if findings.unsure || findings.truncated {
             effects.ends = ASKED;
@@ -644,6 +655,37 @@ impl Effects {
         self.several = findings.single().is_none();
     }
 
+    /// From where on plans depend on what the text sets.
+    fn note_settings(&mut self, findings: &Findings) {
+        if findings.unsure || findings.truncated || findings.sets_unnamed || self.vague {
+            self.note_setting(PlanReads::Own);
+        }
+        let named = [&findings.configured, &findings.defined, &findings.local];
+        for name in named.into_iter().flatten() {
+            self.note_setting(PlanReads::of_results(name.as_bytes()));
+        }
+        for statement in findings.statements() {
+            match &statement.verb {
+                Verb::Set { name, .. } | Verb::Reset(name) => {
+                    self.note_setting(PlanReads::of_results(name.as_bytes()));
+                }
+                Verb::ResetAll | Verb::Discard(Discard::All) => {
+                    self.note_setting(PlanReads::Own);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// It sets what plans depend on from there on. Whether that is news.
+    fn note_setting(&mut self, from: PlanReads) -> bool {
+        let news = from < self.sets.unwrap_or(PlanReads::All);
+        if news {
+            self.sets = Some(from);
+        }
+        news
+    }
+
     fn define(&mut self, name: &[u8]) {
         if !self.local_names.iter().any(|known| **known == *name) {
             self.local_names.push(name.into());
@@ -727,6 +769,25 @@ mod tests {
     }
 
     #[test]
+    fn what_plans_depend_on_shows_in_the_text_that_sets_it() {
+        for (text, sets) in [
+            ("SET LOCAL extra_float_digits = 0", Some(PlanReads::Own)),
+            ("SELECT set_config('bytea_output', 'escape', true)", Some(PlanReads::Own)),
+            ("SELECT set_config($1, $2, true)", Some(PlanReads::Own)),
+            ("RESET ALL", Some(PlanReads::Own)),
+            ("SET LOCAL ROLE r", Some(PlanReads::Custom)),
+            ("SELECT set_config('my.user', $1, true)", Some(PlanReads::Custom)),
+            ("SET LOCAL work_mem = '1GB'", None),
+            ("SET LOCAL search_path TO a", None),
+            ("SET LOCAL statement_timeout = 0; SET TimeZone TO 'UTC'", Some(PlanReads::Own)),
+            ("SHOW TimeZone", None),
+            ("COMMIT", None),
+        ] {
+            assert_eq!(effects(text).sets, sets, "{text}");
+        }
+    }
+
+    #[test]
     fn what_reset_all_leaves_goes_back_where_it_is_reset_by_its_name() {
         for (text, besides) in [
             ("reset role; reset all", &["role"][..]),
@@ -747,7 +808,8 @@ mod tests {
 
     #[test]
     fn a_setting_that_the_server_reports_moves_and_another_pins() {
-        assert!(effects("SET TimeZone TO 'UTC'").is_none());
+        let zone = effects("SET TimeZone TO 'UTC'");
+        assert!(zone.pins.is_empty() && zone.names.is_empty() && !zone.is_none());
         assert!(effects("SET application_name = 'x'").is_none());
         assert!(effects("SET statement_timeout = 1").pins.contains(Part::Setting));
         assert_eq!(*effects("SET Statement_Timeout = 1").names, [b"statement_timeout"[..].into()]);

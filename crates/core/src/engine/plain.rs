@@ -208,9 +208,13 @@ impl<S: Socket> Backend<S> {
             return None;
         }
         let told = named.seen.told();
-        self.prepared.statements.use_if(statement.id, |copy| match told == Shape::default() {
-            true => copy.epoch >= named.epoch,
-            false => copy.shape.is_known_for(told) && copy.shape.fits(told),
+        let only_in = self.sole_transaction();
+        self.prepared.statements.use_if(statement.id, |copy| {
+            copy.only_in == only_in
+                && match told == Shape::default() {
+                    true => copy.epoch >= named.epoch,
+                    false => copy.shape.is_known_for(told) && copy.shape.fits(told),
+                }
         })
     }
 
@@ -237,6 +241,11 @@ impl<S: Socket> Backend<S> {
             TransactionStatus::Idle | TransactionStatus::InTransaction
         );
         if !may_run || !self.is_plain() || !self.session.applied().is_shared_with(&client.desired) {
+            return Ok(Passed::Unusual);
+        }
+        if self.from_server.status() == TransactionStatus::Idle
+            && !self.has_function_plans_of(&client.desired)
+        {
             return Ok(Passed::Unusual);
         }
         match pipeline.runs {

@@ -16,6 +16,7 @@ mod limits;
 mod moving;
 mod own_names;
 mod pipelines;
+mod planning;
 mod preparing;
 mod reading;
 mod rebasing;

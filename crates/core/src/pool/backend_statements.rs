@@ -6,6 +6,7 @@
 //! answer, what it prepares is not proven for other clients, and is prepared anew once that is over.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::description::Shape;
@@ -22,6 +23,9 @@ pub(crate) struct Prepared {
     pub(crate) pipeline: u64,
     /// It is there, and of no use: to be closed before it is prepared again.
     stale: bool,
+    /// In that transaction of its connection it was parsed or planned under settings that are not all known:
+    /// it is for that transaction alone. `None`: for all.
+    pub(crate) only_in: Option<NonZeroU64>,
     /// Its pipeline, which has not ended, may have changed settings before it: it may have been prepared
     /// under others than are known.
     behind_setter: bool,
@@ -230,6 +234,19 @@ impl BackendStatements {
         }
     }
 
+    /// Notes that one that has just been prepared is for this transaction alone, if there is such a one.
+    pub(crate) fn keep_for(&mut self, id: u64, transaction: Option<NonZeroU64>) {
+        if let Some(prepared) = self.by_id.get_mut(&id) {
+            prepared.only_in = transaction;
+        }
+    }
+
+    /// Whether one that is there is of no use now: it is for another transaction; or for all, and `transaction`,
+    /// in which settings are not all known, would make it useless for others.
+    pub(crate) fn is_for_others(&self, id: u64, transaction: Option<NonZeroU64>) -> bool {
+        self.get(id).is_some_and(|prepared| prepared.only_in != transaction)
+    }
+
     /// Notes that the pipeline in which it has just been prepared may have changed settings before.
     pub(crate) fn is_behind_setter(&mut self, id: u64) {
         if let Some(prepared) = self.by_id.get_mut(&id) {
@@ -299,6 +316,7 @@ impl BackendStatements {
             used: self.clock,
             pipeline,
             stale: false,
+            only_in: None,
             behind_setter: false,
             epoch,
             since: self.clock,

@@ -29,7 +29,7 @@ use crate::engine::census::Census;
 use crate::hash::Keyed;
 use crate::ids::{PoolId, ServerAddressId};
 use crate::session::functions::FunctionNames;
-use crate::session::settings::{Interner, Mark, Settings};
+use crate::session::settings::{Interner, Mark, PlanReads, Settings};
 use crate::time::Time;
 use crate::wire::error::ClientError;
 
@@ -221,7 +221,10 @@ impl<B> SharedPool<B> {
         memory: Arc<StatementMemory>,
     ) -> Self {
         let statements = StatementTable::new(hash_key, memory);
-        statements.keep_apart_by_custom_settings(settings.custom_settings_in_plans.unwrap_or(true));
+        statements.depend_on(match settings.custom_settings_in_plans {
+            Some(false) => PlanReads::Own,
+            Some(true) | None => PlanReads::Custom,
+        });
         Self {
             id,
             database: database.to_owned(),
@@ -376,9 +379,12 @@ impl<B> SharedPool<B> {
     }
 
     fn keep_statements_apart(&self) {
-        let by_census = || self.census().is_none_or(|census| census.plans_read_settings());
-        let apart = self.settings().custom_settings_in_plans.unwrap_or_else(by_census);
-        self.statements.keep_apart_by_custom_settings(apart);
+        let by_census = self.census().map_or(PlanReads::Custom, |census| census.plans_read());
+        self.statements.depend_on(match self.settings().custom_settings_in_plans {
+            Some(false) => PlanReads::Own,
+            Some(true) => by_census.max(PlanReads::Custom),
+            None => by_census,
+        });
     }
 
     /// Changes with the census, and with what the configuration says of functions.

@@ -22,18 +22,20 @@
 //! Custom settings are, too: the planner evaluates functions that are declared IMMUTABLE, and one that
 //! reads `my.user` all the same would show one client another's rows. Where the configuration says, or
 //! the [`crate::engine::census`] of the database's functions, that there is none, clients that differ in
-//! custom settings alone share ([`StatementTable::keep_apart_by_custom_settings`]).
+//! custom settings alone share ([`StatementTable::depend_on`]).
 //!
 //! # Why the settings under which it is run are, too
-//! The server analyses a statement again when something that it depends on may have changed (any schema
-//! that is made or dropped is enough), under the settings in force then. Clients that prepared it alike,
-//! and have set another DateStyle since, would leave it to each other with their constants: who has set
-//! something has a copy that is shared only with others that have set the same ([`Statement::run_under`]).
-//! What is set with LOCAL is not known: a statement that is analysed again then stays so for the next client.
+//! The server plans a statement when it is executed, and keeps the plan; and it analyses the text again when
+//! something that it depends on may have changed (ANALYZE, any schema that is made or dropped, another
+//! `search_path`). Both read the settings in force then. Clients that prepared it alike, and have set another
+//! DateStyle since, would leave it to each other with their constants: who has set something has a copy that
+//! is shared only with others that have set the same ([`Statement::run_under`]). Where something may be in
+//! force that is not known (after SET LOCAL), the copy of that server connection is for its client alone, up to
+//! the end of the transaction (`only_in` of [`super::backend_statements`]).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::basis::Basis;
@@ -43,7 +45,7 @@ use crate::engine::effects;
 use crate::hash::{IdHasher, Keyed};
 use crate::session::commands::{begins_with_any, draws_nothing};
 use crate::session::moments::names_moment;
-use crate::session::settings::{Settings, is_custom, is_parsed};
+use crate::session::settings::{PlanReads, Settings};
 use crate::wire::frame;
 
 /// The unnamed statement as a client prepared it.
@@ -161,8 +163,8 @@ pub struct Statement {
     pub body: Box<[u8]>,
     /// Settings in force at the Parse.
     pub settings: Settings,
-    /// Settings in force where it is run, as far as the server reads them when it analyses it again. Of most
-    /// clients those of the Parse.
+    /// Settings in force where it is run, as far as it is planned, or analysed again, by these. Of most clients
+    /// those of the Parse.
     pub run_under: Settings,
     /// What all of these differ from.
     pub basis: Basis,
@@ -196,13 +198,13 @@ impl Statement {
         self.superseded.load(Ordering::Relaxed)
     }
 
-    /// Whether it is the one of this text and types, prepared and run under these settings.
-    fn is(&self, body: &[u8], basis: Basis, under: Under<'_>, custom: bool) -> bool {
+    /// Whether it is this one.
+    fn is(&self, key: &Key<'_>, reads: PlanReads) -> bool {
         !self.is_private
-            && *self.body == *body
-            && self.basis == basis
-            && have_same_key(&self.settings, under.parsed, custom)
-            && are_analysed_alike(&self.run_under, under.run, custom)
+            && *self.body == *key.body
+            && self.basis == key.basis
+            && self.settings.plan_alike(key.settings, of_a_parse(reads))
+            && self.run_under.give_alike(key.run_under, reads)
     }
 
     /// Its text.
@@ -311,31 +313,27 @@ fn is_private(body: &[u8], effects: &effects::Effects) -> bool {
 
 /// Whether two sessions' settings are equal as far as parse analysis reads them.
 pub(crate) fn same_parse_settings(one: &Settings, other: &Settings) -> bool {
-    have_same_key(one, other, true)
+    one.plan_alike(other, PlanReads::Custom)
 }
 
-fn have_same_key(one: &Settings, other: &Settings, custom: bool) -> bool {
-    one.is_shared_with(other) || one.parse_key(custom) == other.parse_key(custom)
+/// What of this a Parse may depend on: the planner alone calls functions.
+fn of_a_parse(reads: PlanReads) -> PlanReads {
+    reads.min(PlanReads::Custom)
 }
 
-/// Whether the server analyses a statement alike under both, but for what it compares itself.
-fn are_analysed_alike(one: &Settings, other: &Settings, custom: bool) -> bool {
-    one.is_shared_with(other) || one.analysis_key(custom) == other.analysis_key(custom)
+/// What tells statements apart.
+#[derive(Clone, Copy)]
+struct Key<'a> {
+    body: &'a [u8],
+    basis: Basis,
+    settings: &'a Settings,
+    run_under: &'a Settings,
 }
 
-/// Settings of a statement.
-#[derive(Clone, Copy, Debug)]
-struct Under<'a> {
-    /// In force at the Parse.
-    parsed: &'a Settings,
-    /// In force where it is run.
-    run: &'a Settings,
-}
-
-impl<'a> Under<'a> {
-    /// Nothing has been set since the Parse.
-    fn same(settings: &'a Settings) -> Self {
-        Self { parsed: settings, run: settings }
+impl<'a> Key<'a> {
+    /// Of one that is bound under the settings of its Parse.
+    fn of_parse(body: &'a [u8], basis: Basis, settings: &'a Settings) -> Self {
+        Self { body, basis, settings, run_under: settings }
     }
 }
 
@@ -423,8 +421,8 @@ impl StatementMemory {
 pub struct StatementTable {
     key: Keyed,
     memory: Arc<StatementMemory>,
-    /// Statements depend on custom settings.
-    by_custom: AtomicBool,
+    /// What statements depend on: see [`PlanReads`].
+    reads: AtomicU8,
     inner: Mutex<Inner>,
 }
 
@@ -448,7 +446,7 @@ impl StatementTable {
         Self {
             key: Keyed(hash_key),
             memory,
-            by_custom: AtomicBool::new(true),
+            reads: AtomicU8::new(PlanReads::Custom as u8),
             inner: Mutex::new(Inner {
                 by_hash: HashMap::default(),
                 to_be_made: HashMap::default(),
@@ -461,13 +459,16 @@ impl StatementTable {
         }
     }
 
-    /// Whether statements of clients that differ in custom settings alone are two. What was shared
-    /// before is made anew.
-    pub fn keep_apart_by_custom_settings(&self, apart: bool) {
-        if apart && !self.by_custom.swap(apart, Ordering::Relaxed) {
+    /// What statements depend on from now on. Where that is more, what was shared before is made anew.
+    pub fn depend_on(&self, reads: PlanReads) {
+        if self.reads.swap(reads as u8, Ordering::Relaxed) < reads as u8 {
             self.supersede(|_| true); // nobody's plans are anybody else's from here on
         }
-        self.by_custom.store(apart, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn reads(&self) -> PlanReads {
+        PlanReads::from_place(self.reads.load(Ordering::Relaxed))
     }
 
     /// Those of which this is true are shared no more; who has one makes it anew before its next use.
@@ -490,50 +491,46 @@ impl StatementTable {
         self.memory.changed(before, inner.bytes);
     }
 
-    /// Whether these settings are equal as far as a statement depends on them.
+    /// Whether a Parse gives the same under both settings.
     pub(crate) fn depend_alike(&self, one: &Settings, other: &Settings) -> bool {
-        have_same_key(one, other, self.by_custom.load(Ordering::Relaxed))
+        one.plan_alike(other, of_a_parse(self.reads()))
     }
 
-    /// The statements, with the hash of this one; and whether it depends on custom settings.
-    fn locked_for(&self, body: &[u8], under: Under<'_>) -> (MutexGuard<'_, Inner>, u64, bool) {
+    /// Whether plans give the same under both settings.
+    #[inline]
+    pub(crate) fn give_alike(&self, one: &Settings, other: &Settings) -> bool {
+        one.is_shared_with(other) || one.give_alike(other, self.reads())
+    }
+
+    /// The statements, with the hash of this one; and what it depends on.
+    fn locked_for(&self, key: &Key<'_>) -> (MutexGuard<'_, Inner>, u64, PlanReads) {
         loop {
-            let custom = self.by_custom.load(Ordering::Relaxed);
-            let hash = self.hash(body, under, custom);
+            let reads = self.reads();
+            let hash = self.hash(key, reads);
             let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
             // What is entered after a change must not be as before it.
-            if self.by_custom.load(Ordering::Relaxed) == custom {
-                return (inner, hash, custom);
+            if self.reads() == reads {
+                return (inner, hash, reads);
             }
         }
     }
 
-    /// The same statement, for clients that run it under these settings: often itself.
-    pub(crate) fn to_be_run_under(&self, one: Arc<Statement>, now: &Settings) -> Arc<Statement> {
-        let custom = self.by_custom.load(Ordering::Relaxed);
-        if are_analysed_alike(&one.run_under, now, custom) || one.reads_no_settings() {
-            return one;
-        }
-        let Statement { body, basis, settings, effects, .. } = &*one;
-        let under = Under { parsed: settings, run: now };
-        let (mut inner, hash, custom) = self.locked_for(body, under);
-        match inner.find(hash, body, *basis, under, custom) {
-            Some(statement) => statement,
-            None => self.insert(&mut inner, hash, body, *basis, under, effects.clone()),
-        }
-    }
-
-    /// Whether a statement may depend on this setting (its name in lower case).
+    /// Whether a Parse may depend on this setting (its name in lower case).
     pub(crate) fn may_depend_on(&self, name: &[u8]) -> bool {
-        is_parsed(name) && (!is_custom(name) || self.by_custom.load(Ordering::Relaxed))
+        PlanReads::of(name) <= of_a_parse(self.reads())
     }
 
-    fn hash(&self, body: &[u8], under: Under<'_>, custom: bool) -> u64 {
+    /// Whether plans depend on settings that count from here on.
+    pub(crate) fn read_from(&self, from: PlanReads) -> bool {
+        from <= self.reads()
+    }
+
+    fn hash(&self, key: &Key<'_>, reads: PlanReads) -> u64 {
         let mut hasher = self.key.build_hasher();
-        hasher.write(body);
-        under.parsed.parse_key(custom).hash(&mut hasher);
-        if !are_analysed_alike(under.parsed, under.run, custom) {
-            under.run.analysis_key(custom).hash(&mut hasher);
+        hasher.write(key.body);
+        key.settings.parse_key(of_a_parse(reads)).hash(&mut hasher);
+        if !key.run_under.give_alike(key.settings, reads) {
+            key.run_under.hash_deciding(reads, &mut hasher);
         }
         hasher.finish()
     }
@@ -546,14 +543,10 @@ impl StatementTable {
         basis: Basis,
         settings: &Settings,
     ) -> Option<(Arc<Statement>, SchemaEpoch)> {
-        let under = Under::same(settings);
-        let (inner, hash, custom) = self.locked_for(body, under);
-        let statement = &inner
-            .by_hash
-            .get(&hash)?
-            .iter()
-            .find(|kept| kept.statement.is(body, basis, under, custom))?
-            .statement;
+        let key = Key::of_parse(body, basis, settings);
+        let (inner, hash, reads) = self.locked_for(&key);
+        let bucket = inner.by_hash.get(&hash)?;
+        let statement = &bucket.iter().find(|kept| kept.statement.is(&key, reads))?.statement;
         let silent = !statement.is_noted();
         let proven = SchemaEpoch::from_bits(statement.proven.load(Ordering::Relaxed));
         (silent && proven > SchemaEpoch::NEVER).then(|| (statement.clone(), proven))
@@ -568,11 +561,28 @@ impl StatementTable {
         settings: &Settings,
         effects: impl FnOnce() -> effects::Effects,
     ) -> Arc<Statement> {
-        let under = Under::same(settings);
-        let (mut inner, hash, custom) = self.locked_for(body, under);
-        match inner.find(hash, body, basis, under, custom) {
+        self.intern_key(&Key::of_parse(body, basis, settings), effects)
+    }
+
+    /// The same statement, for clients that run it under these settings: often itself.
+    pub(crate) fn to_be_run_under(&self, one: Arc<Statement>, now: &Settings) -> Arc<Statement> {
+        if self.give_alike(&one.run_under, now) || one.reads_no_settings() {
+            return one;
+        }
+        let Statement { body, basis, settings, effects, .. } = &*one;
+        let key = Key { body, basis: *basis, settings, run_under: now };
+        self.intern_key(&key, || effects.clone())
+    }
+
+    fn intern_key(
+        &self,
+        key: &Key<'_>,
+        effects: impl FnOnce() -> effects::Effects,
+    ) -> Arc<Statement> {
+        let (mut inner, hash, reads) = self.locked_for(key);
+        match inner.find(hash, key, reads) {
             Some(statement) => statement,
-            None => self.insert(&mut inner, hash, body, basis, under, effects()),
+            None => self.insert(&mut inner, hash, key, effects()),
         }
     }
 
@@ -584,9 +594,9 @@ impl StatementTable {
         settings: &Settings,
         effects: impl FnOnce() -> effects::Effects,
     ) -> Option<Arc<Statement>> {
-        let under = Under::same(settings);
-        let (mut inner, hash, custom) = self.locked_for(body, under);
-        if let Some(statement) = inner.find(hash, body, basis, under, custom) {
+        let key = Key::of_parse(body, basis, settings);
+        let (mut inner, hash, reads) = self.locked_for(&key);
+        if let Some(statement) = inner.find(hash, &key, reads) {
             return Some(statement);
         }
         if self.memory.excess() > 0 && !inner.nothing_to_spare {
@@ -595,14 +605,14 @@ impl StatementTable {
         if self.memory.excess() > 0 {
             return None;
         }
-        Some(self.insert(&mut inner, hash, body, basis, under, effects()))
+        Some(self.insert(&mut inner, hash, &key, effects()))
     }
 
     /// One of ours, by itself: no client's Parse finds it, and it means the same under all settings.
     pub(crate) fn apart(&self, body: &[u8]) -> Arc<Statement> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let under = Under::same(&Settings::EMPTY);
-        self.new_statement(&mut inner, body, Basis::UNKNOWN, under, Default::default())
+        let key = Key::of_parse(body, Basis::UNKNOWN, &Settings::EMPTY);
+        self.new_statement(&mut inner, &key, Default::default())
     }
 
     /// A statement of a client that comes from another process, until a server connection says what it does:
@@ -613,8 +623,8 @@ impl StatementTable {
         basis: Basis,
         settings: &Settings,
     ) -> Arc<Statement> {
-        let under = Under::same(settings);
-        let hash = self.hash(body, under, true);
+        let key = Key::of_parse(body, basis, settings);
+        let hash = self.hash(&key, PlanReads::Custom);
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.clock += 1;
         let used = inner.clock;
@@ -627,7 +637,7 @@ impl StatementTable {
             kept.used = used;
             return kept.statement.clone();
         }
-        let statement = self.new_statement(&mut inner, body, basis, under, Default::default());
+        let statement = self.new_statement(&mut inner, &key, Default::default());
         statement.superseded.store(true, Ordering::Relaxed);
         let bytes = statement.bytes();
         let kept = CachedStatement { statement: statement.clone(), used };
@@ -641,12 +651,10 @@ impl StatementTable {
         &self,
         inner: &mut Inner,
         hash: u64,
-        body: &[u8],
-        basis: Basis,
-        under: Under<'_>,
+        key: &Key<'_>,
         effects: effects::Effects,
     ) -> Arc<Statement> {
-        let statement = self.new_statement(inner, body, basis, under, effects);
+        let statement = self.new_statement(inner, key, effects);
         let (used, bytes) = (inner.clock, statement.bytes());
         inner
             .by_hash
@@ -661,11 +669,10 @@ impl StatementTable {
     fn new_statement(
         &self,
         inner: &mut Inner,
-        body: &[u8],
-        basis: Basis,
-        under: Under<'_>,
+        key: &Key<'_>,
         effects: effects::Effects,
     ) -> Arc<Statement> {
+        let Key { body, basis, settings, run_under } = *key;
         let id = inner.next_id;
         inner.next_id += 1;
         // The middle part keeps clients from guessing the names of others' statements.
@@ -674,8 +681,8 @@ impl StatementTable {
             id,
             name: format!("hw{secret:010x}_{id:x}").into_bytes().into_boxed_slice(),
             body: body.into(),
-            settings: under.parsed.clone(),
-            run_under: under.run.clone(),
+            settings: settings.clone(),
+            run_under: run_under.clone(),
             basis,
             draws_nothing: draws_nothing(text_of(body)),
             is_private: is_private(body, &effects),
@@ -736,17 +743,10 @@ impl StatementTable {
 }
 
 impl Inner {
-    fn find(
-        &mut self,
-        hash: u64,
-        body: &[u8],
-        basis: Basis,
-        under: Under<'_>,
-        custom: bool,
-    ) -> Option<Arc<Statement>> {
+    fn find(&mut self, hash: u64, key: &Key<'_>, reads: PlanReads) -> Option<Arc<Statement>> {
         self.clock += 1;
         let bucket = self.by_hash.get_mut(&hash)?;
-        let kept = bucket.iter_mut().find(|kept| kept.statement.is(body, basis, under, custom))?;
+        let kept = bucket.iter_mut().find(|kept| kept.statement.is(key, reads))?;
         kept.used = self.clock;
         Some(kept.statement.clone())
     }
@@ -870,6 +870,7 @@ mod tests {
     #[test]
     fn clients_that_have_set_something_since_share_with_others_that_have_set_the_same() {
         let table = table(usize::MAX);
+        table.depend_on(PlanReads::Own);
         let body = b"SELECT '01/02/2020'::date\0\0\0";
         let set = |pairs: &[(&str, &str)]| -> Settings {
             let pairs = pairs.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));

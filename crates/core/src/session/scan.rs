@@ -113,6 +113,10 @@ pub struct Findings {
     pub flags: PartSet,
     /// Custom names that set_config() sets for the transaction only, in lower case.
     pub defined: Vec<Name>,
+    /// Other settings that it sets so.
+    pub local: Vec<Name>,
+    /// It may set, if only for the transaction, what does not show.
+    pub sets_unnamed: bool,
     /// Settings that set_config() sets, in lower case.
     pub configured: Vec<Name>,
     /// Where set_config() is given NULL for the value of one of these: it goes back to its start
@@ -584,6 +588,7 @@ impl Finder {
 
     /// A setting of unknown name may be set.
     fn any_setting(&mut self) {
+        self.found.sets_unnamed = true;
         self.found.flags = self.found.flags.union(PartSet::ANY_SETTING);
         self.found.rereads = true;
     }
@@ -701,12 +706,14 @@ impl Finder {
                     self.found.nulls.push((Name::new(&name), start..start + NULL.len()));
                 }
                 let parts = Part::of_setting(&name, is_reported).into_iter().collect();
-                if self.found.configured.len() + self.found.defined.len() >= STATEMENTS_MAX {
+                let found = &self.found;
+                let known = found.configured.len() + found.defined.len() + found.local.len();
+                if known >= STATEMENTS_MAX {
                     self.found.truncated = true;
                 } else if local {
-                    if is_custom(&name) {
-                        self.found.defined.push(Name::new(&name));
-                    }
+                    let names = &mut self.found;
+                    let of = if is_custom(&name) { &mut names.defined } else { &mut names.local };
+                    of.push(Name::new(&name));
                 } else {
                     self.found.configured.push(Name::new(&name));
                 }
@@ -714,6 +721,7 @@ impl Finder {
             }
             _ => {
                 self.found.rereads = true;
+                self.found.sets_unnamed = true;
                 self.found.unseen_path |= local;
                 outlasts.remove(Part::Seed); // nobody has it set so
                 PartSet::ANY_SETTING

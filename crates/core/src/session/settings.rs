@@ -70,9 +70,71 @@ pub fn is_parsed(name: &[u8]) -> bool {
     !logging && !network && !NOT_PARSED.contains(&name)
 }
 
-/// Names whose values the server compares itself before it runs a prepared statement again
-/// (`RevalidateCachedQuery`, plancache.c): search_path, and the role where policies make it matter.
-const COMPARED_BY_THE_SERVER: [&[u8]; 2] = [b"role", b"search_path"];
+/// Which settings plans depend on: the further, the more of them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum PlanReads {
+    /// What parse analysis and the planner read by themselves.
+    Own,
+    /// And custom settings: functions may read these that the planner calls.
+    Custom,
+    /// And all others (`application_name`, `statement_timeout`): such functions are known.
+    All,
+}
+
+impl PlanReads {
+    /// From where on this setting counts (its name in lower case).
+    pub fn of(name: &[u8]) -> Self {
+        if !is_parsed(name) {
+            Self::All
+        } else if is_custom(name) {
+            Self::Custom
+        } else {
+            Self::Own
+        }
+    }
+
+    /// The same as far as what a plan gives is concerned, and not what it costs. Of names and roles the server's
+    /// plan cache itself takes care (`RevalidateCachedQuery`, plancache.c), unless a function reads them.
+    pub(crate) fn of_results(name: &[u8]) -> Self {
+        match name {
+            b"role" | b"session_authorization" => Self::Custom,
+            b"client_encoding" | b"search_path" => Self::All,
+            name if is_of_costs(name) => Self::All,
+            name => Self::of(name),
+        }
+    }
+
+    /// By its place, from 0.
+    pub(crate) fn from_place(place: u8) -> Self {
+        [Self::Own, Self::Custom, Self::All][usize::from(place.min(2))]
+    }
+}
+
+/// Does the setting (its name in lower case) decide which plan is taken, and nothing of what that gives?
+fn is_of_costs(name: &[u8]) -> bool {
+    const BEGINNINGS: [&[u8]; 6] =
+        [b"enable_", b"geqo", b"jit", b"max_parallel_", b"min_parallel_", b"parallel_"];
+    const NAMES: [&[u8]; 13] = [
+        b"constraint_exclusion",
+        b"cursor_tuple_fraction",
+        b"debug_parallel_query",
+        b"effective_cache_size",
+        b"effective_io_concurrency",
+        b"force_parallel_mode",
+        b"from_collapse_limit",
+        b"hash_mem_multiplier",
+        b"join_collapse_limit",
+        b"maintenance_work_mem",
+        b"plan_cache_mode",
+        b"temp_buffers",
+        b"work_mem",
+    ];
+    let of_library = is_custom(name);
+    !of_library
+        && (BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
+            || name.ends_with(b"_cost")
+            || NAMES.contains(&name))
+}
 
 /// The name that the server has for a setting now, of one in lower case: it takes two old ones as well
 /// (`map_old_guc_names`, guc.c).
@@ -163,6 +225,17 @@ pub fn is_for_superusers(name: &[u8]) -> bool {
 struct Entry {
     name: Box<[u8]>,
     value: Box<[u8]>,
+    /// From where on plans depend on it. It follows from the name, which is not to be looked at for each Bind.
+    read: PlanReads,
+    /// From where on what they give does.
+    decides: PlanReads,
+}
+
+impl Entry {
+    fn new(name: Box<[u8]>, value: &[u8]) -> Self {
+        let (read, decides) = (PlanReads::of(&name), PlanReads::of_results(&name));
+        Self { name, value: value.into(), read, decides }
+    }
 }
 
 /// The name only: values are a client's own and never reach a log.
@@ -299,15 +372,30 @@ impl Settings {
 
     /// What a prepared statement's identity needs of them: two clients may share one only if
     /// their keys are equal.
-    /// `custom`: with custom names.
-    pub fn parse_key(&self, custom: bool) -> ParseKey {
-        ParseKey { settings: self.clone(), custom, compared: true }
+    /// `reads`: what plans depend on.
+    pub fn parse_key(&self, reads: PlanReads) -> ParseKey {
+        ParseKey { settings: self.clone(), reads }
     }
 
-    /// What the server reads of them where it analyses a prepared statement again, but for what it
-    /// compares itself: clients may run one statement only if these are equal. `custom`: with custom names.
-    pub fn analysis_key(&self, custom: bool) -> ParseKey {
-        ParseKey { settings: self.clone(), custom, compared: false }
+    /// Whether plans that depend on this are the same under both.
+    #[inline]
+    pub fn plan_alike(&self, other: &Settings, reads: PlanReads) -> bool {
+        let read = |entry: &&Entry| entry.read <= reads;
+        self.is_shared_with(other)
+            || self.entries().iter().filter(read).eq(other.entries().iter().filter(read))
+    }
+
+    /// Whether plans that depend on this give the same under both.
+    #[inline]
+    pub fn give_alike(&self, other: &Settings, reads: PlanReads) -> bool {
+        let decides = |entry: &&Entry| entry.decides <= reads;
+        self.is_shared_with(other)
+            || self.entries().iter().filter(decides).eq(other.entries().iter().filter(decides))
+    }
+
+    /// Hashes what decides what plans give that depend on this.
+    pub(crate) fn hash_deciding(&self, reads: PlanReads, state: &mut impl Hasher) {
+        self.entries().iter().filter(|entry| entry.decides <= reads).for_each(|e| e.hash(state));
     }
 
     /// The changes that make `self`, which a backend has, into `desired`, in an order in which
@@ -369,19 +457,12 @@ impl fmt::Debug for Settings {
 #[derive(Debug, Clone)]
 pub struct ParseKey {
     settings: Settings,
-    custom: bool,
-    /// With what the server compares itself.
-    compared: bool,
+    reads: PlanReads,
 }
 
 impl ParseKey {
     fn entries(&self) -> impl Iterator<Item = &Entry> {
-        let parsed = |name: &[u8]| {
-            is_parsed(name)
-                && (self.custom || !is_custom(name))
-                && (self.compared || !COMPARED_BY_THE_SERVER.contains(&name))
-        };
-        self.settings.entries().iter().filter(move |entry| parsed(&entry.name))
+        self.settings.entries().iter().filter(|entry| entry.read <= self.reads)
     }
 }
 
@@ -588,7 +669,7 @@ impl SettingsBuilder {
         let name = name.to_ascii_lowercase();
         match self.find(&name) {
             Ok(at) => self.entries[at].value = value.into(),
-            Err(at) => self.entries.insert(at, Entry { name: name.into(), value: value.into() }),
+            Err(at) => self.entries.insert(at, Entry::new(name.into(), value)),
         }
         self
     }
@@ -843,18 +924,48 @@ mod tests {
         let a = settings(&[("application_name", "a"), ("timezone", "UTC"), ("log_duration", "on")]);
         let b = settings(&[("application_name", "b"), ("timezone", "UTC"), ("lock_timeout", "1s")]);
         let c = settings(&[("application_name", "a"), ("timezone", "PST8PDT")]);
-        assert_eq!(a.parse_key(true), b.parse_key(true));
+        assert_eq!(a.parse_key(PlanReads::Custom), b.parse_key(PlanReads::Custom));
         let hash = |key: ParseKey| BuildHasherDefault::<DefaultHasher>::default().hash_one(key);
-        assert_eq!(hash(a.parse_key(true)), hash(b.parse_key(true)));
-        assert_ne!(a.parse_key(true), c.parse_key(true));
+        assert_eq!(hash(a.parse_key(PlanReads::Custom)), hash(b.parse_key(PlanReads::Custom)));
+        assert_ne!(a.parse_key(PlanReads::Custom), c.parse_key(PlanReads::Custom));
+        assert!(a.plan_alike(&b, PlanReads::Custom) && !a.plan_alike(&b, PlanReads::All));
         for name in
             ["search_path", "role", "log_x.y", "my.user", "bytea_output", "client_min_messages"]
         {
             let own = settings(&[(name, "x")]);
-            assert_ne!(own.parse_key(true), Settings::EMPTY.parse_key(true), "{name}");
+            assert_ne!(
+                own.parse_key(PlanReads::Custom),
+                Settings::EMPTY.parse_key(PlanReads::Custom),
+                "{name}"
+            );
             let custom = name.contains('.');
-            assert_eq!(own.parse_key(false) == Settings::EMPTY.parse_key(false), custom, "{name}");
+            assert_eq!(
+                own.parse_key(PlanReads::Own) == Settings::EMPTY.parse_key(PlanReads::Own),
+                custom,
+                "{name}"
+            );
         }
+    }
+
+    #[test]
+    fn what_plans_give_depends_on_less_than_which_plans_are_taken() {
+        for (name, from) in [
+            ("timezone", PlanReads::Own),
+            ("bytea_output", PlanReads::Own),
+            ("role", PlanReads::Custom),
+            ("my.user", PlanReads::Custom),
+            ("application_name", PlanReads::All),
+            ("search_path", PlanReads::All),
+            ("work_mem", PlanReads::All),
+            ("enable_seqscan", PlanReads::All),
+        ] {
+            let own = settings(&[(name, "x")]);
+            for reads in [PlanReads::Own, PlanReads::Custom, PlanReads::All] {
+                assert_eq!(own.give_alike(&Settings::EMPTY, reads), reads < from, "{name}");
+            }
+        }
+        let own = settings(&[("work_mem", "x")]);
+        assert!(!own.plan_alike(&Settings::EMPTY, PlanReads::Own));
     }
 
     #[test]

@@ -482,7 +482,7 @@ async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
                 database = other.key.database,
                 user = other.key.user,
                 words = census.len(),
-                plans_read_settings = census.plans_read_settings(),
+                plans_read = ?census.plans_read(),
                 "what the functions of a database do to sessions"
             );
         }

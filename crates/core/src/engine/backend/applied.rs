@@ -18,6 +18,18 @@ pub(in crate::engine) struct AppliedSession {
     lasting: Lasting,
     lifts: Lifts,
     within: Option<Box<Within>>,
+    function_plans: FunctionPlans,
+}
+
+/// Under which settings its process has made the plans of functions that it keeps.
+#[derive(Clone, Debug)]
+pub(in crate::engine) enum FunctionPlans {
+    /// It has none.
+    None,
+    /// These, as they differ from the values of that number.
+    Under(Basis, Settings),
+    /// Several, or some that are not known.
+    Several,
 }
 
 /// What the server has by itself, and what follows from that.
@@ -47,6 +59,8 @@ struct Texts {
     reread: bool,
     /// A search_path that is not known before the end of the transaction.
     unseen_path: bool,
+    /// What plans depend on, which is not known, or not before an answer, or ends with the transaction.
+    plans: bool,
 }
 
 impl AppliedSession {
@@ -60,6 +74,7 @@ impl AppliedSession {
             lasting: Lasting::NONE,
             lifts: Lifts::default(),
             within: None,
+            function_plans: FunctionPlans::None,
         }
     }
 
@@ -119,6 +134,34 @@ impl AppliedSession {
     /// Whether a search_path may have been set that is not known yet.
     pub(in crate::engine) fn may_have_unseen_path(&self) -> bool {
         self.texts.unseen_path
+    }
+
+    /// Something is sent that may set what plans depend on.
+    pub(in crate::engine) fn doubt_plans(&mut self) {
+        self.texts.plans = true;
+        self.mix_function_plans();
+    }
+
+    /// What it keeps of functions may be made under more settings than one from here on.
+    pub(in crate::engine) fn mix_function_plans(&mut self) {
+        self.function_plans = FunctionPlans::Several;
+    }
+
+    /// Under which settings it has made the plans of functions.
+    #[inline]
+    pub(in crate::engine) fn function_plans(&self) -> &FunctionPlans {
+        &self.function_plans
+    }
+
+    /// All that it keeps of functions is made under these from here on.
+    pub(in crate::engine) fn plan_functions_under(&mut self, settings: &Settings) {
+        self.function_plans = FunctionPlans::Under(self.own.basis, settings.clone());
+    }
+
+    /// Whether something has been sent in this transaction that may set what plans depend on.
+    #[inline]
+    pub(in crate::engine) fn may_plan_otherwise(&self) -> bool {
+        self.texts.plans
     }
 
     /// It is at rest, outside of a transaction: all of that is known.

@@ -65,6 +65,8 @@ pub(in crate::engine) struct Known {
     /// Functions that do something to sessions, if there are any, and which version of these.
     pub(super) functions: Option<Box<Functions>>,
     pub(super) functions_serial: u32,
+    /// Some keep plans in the process, made under the settings of their first caller.
+    pub(super) keeps_plans: bool,
     /// What its server reports of the session, if it does.
     pub(in crate::engine) session_report: Option<Box<SessionReport>>,
 }

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use super::tokens::{Token, Tokens};
 use super::{
-    ANY_TEXT, Census, Function, Language, READING, Reach, Reader, Word, effects_of, key, lower,
-    words,
+    ANY_TEXT, Census, Function, Language, PlanReads, READING, Reach, Reader, Word, effects_of, key,
+    lower, words,
 };
 
 /// After these stands the name of what is made.
@@ -145,10 +145,12 @@ impl Census {
             reach.call.absorb(&known.call);
             reach.write.absorb(&known.write); // of a renamed table, or a partition
         }
-        if reach == Reach::default() {
+        let keeps_plans = self.keeps_plans || language == Language::PlPgSql;
+        let mut news = keeps_plans != self.keeps_plans;
+        if reach == Reach::default() && !news {
             return None;
         }
-        let (mut words_of, mut news) = (self.words.clone(), false);
+        let mut words_of = self.words.clone();
         for (word, drawing) in self.drawing.iter().flat_map(|drawing| &drawing.words) {
             let known = words_of.entry(word.clone()).or_default();
             known.call.absorb(&drawing.call);
@@ -163,9 +165,10 @@ impl Census {
             news |= known.call.absorb(&call);
             news |= known.write.absorb(&reach.write);
         }
-        let plans_read_settings = self.plans_read_settings || (made.immutable && reach.reads);
-        news |= plans_read_settings && !self.plans_read_settings;
-        news.then(|| Self::with_words(words_of, plans_read_settings))
+        let plans_read =
+            if made.immutable && reach.reads { PlanReads::All } else { self.plans_read };
+        news |= plans_read != self.plans_read;
+        news.then(|| Self { keeps_plans, ..Self::with_words(words_of, plans_read) })
     }
 }
 
@@ -259,7 +262,7 @@ mod tests {
         let mut words = census.expect("a trigger").words.clone();
         let audited = words.get_mut(&b"audited"[..]).expect("a table");
         audited.write = std::mem::take(&mut audited.call); // as a census has it
-        let census = Arc::new(Census::with_words(words, false));
+        let census = Arc::new(Census::with_words(words, PlanReads::Own));
         for (text, call) in [
             ("alter function locks(int) rename to \"Holds\"", "select \"Holds\"(1)"),
             ("alter table audited rename to kept", "insert into kept values (1)"),

@@ -81,6 +81,7 @@ impl Effects {
             notifies: block.notifies || self.notifies,
             rereads: block.rereads,
             unseen_path: block.unseen_path,
+            sets: block.sets,
             changes_catalog: block.changes_catalog,
             schema: block.schema,
             resets: block.resets,

@@ -150,6 +150,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             let mptcp = self.client.socket.mptcp();
             self.backend.tell(&self.client.record.about, mptcp, &mut self.passage.out);
         }
+        self.open_functions()?;
         let go_within = self.settings_fit_within();
         if !go_within {
             self.open_settings()?;
@@ -174,6 +175,23 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.backend.apply_timeout(&self.client.desired, &mut self.passage.out);
         }
         // Whatever is put here ends the transaction that the settings are part of.
+        Ok(())
+    }
+
+    /// Sees to it that functions keep no plans of clients with other settings. (One that keeps its backend has
+    /// no others there.)
+    fn open_functions(&mut self) -> Result<(), Halt> {
+        if self.client.is_session_mode() {
+            self.backend.session.mix_function_plans();
+            return Ok(());
+        }
+        if self.backend.from_server.status() == TransactionStatus::Idle
+            && !self.client.is_pinned()
+            && !self.backend.has_function_plans_of(&self.client.desired)
+        {
+            self.passage.cut(self.backend)?;
+            self.backend.discard_plans(&self.client.desired, &mut self.passage.out);
+        }
         Ok(())
     }
 

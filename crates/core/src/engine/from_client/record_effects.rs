@@ -61,6 +61,9 @@ impl<S: Socket> Client<S> {
             return;
         }
         backend.session.doubt_texts(effects.rereads, effects.unseen_path);
+        if effects.sets.is_some_and(|from| backend.pool.statements.read_from(from)) {
+            backend.session.doubt_plans();
+        }
         let unusual = effects.unusual.as_ref();
         let start_values = unusual.is_some_and(|unusual| unusual.changes_start_values);
         backend.known.at_stake.note(start_values, effects.changes_catalog);

@@ -7,8 +7,18 @@ use crate::engine::PoolMode;
 use crate::engine::census::{Census, Function, Language, Link};
 use crate::ids::LoopId;
 
-/// Of functions of PL/pgSQL, of which the name tells which are IMMUTABLE; `audited` has a trigger.
+/// Of functions of PL/pgSQL, of which the name tells which are IMMUTABLE; `audited` has a trigger. A server
+/// process keeps no plans of theirs.
 pub(super) fn learn(world: &World, functions: &[(&str, &str)]) -> bool {
+    world.pool.set_census(&Arc::new(census(functions).keeping_no_plans()))
+}
+
+/// The same, and it does.
+pub(super) fn learn_keeping(world: &World, functions: &[(&str, &str)]) -> bool {
+    world.pool.set_census(&Arc::new(census(functions)))
+}
+
+fn census(functions: &[(&str, &str)]) -> Census {
     let functions: Vec<_> = functions
         .iter()
         .map(|(name, source)| Function {
@@ -19,7 +29,7 @@ pub(super) fn learn(world: &World, functions: &[(&str, &str)]) -> bool {
         })
         .collect();
     let links = [(b"audited"[..].into(), Link::WriteCalls, b"locks"[..].into())];
-    world.pool.set_census(&Arc::new(Census::take(&functions, &links, |_| false, 1)))
+    Census::take(&functions, &links, |_| false, 1)
 }
 
 pub(super) const LOCKS: (&str, &str) = ("locks", "BEGIN PERFORM pg_advisory_lock(1); END");

@@ -166,6 +166,12 @@ impl<S: Socket> Backend<S> {
         self.known.unverified.as_ref().is_some_and(|doubt| doubt.vague || !doubt.names.is_empty())
     }
 
+    /// Whether a setting of which this is true, or of unknown name, may have another value than is known.
+    pub(in crate::engine) fn may_have_set(&self, is_one: impl Fn(&[u8]) -> bool) -> bool {
+        let doubt = self.known.unverified.as_ref();
+        doubt.is_some_and(|doubt| doubt.vague || doubt.names.iter().any(|name| is_one(name)))
+    }
+
     /// Whether the server's word is awaited.
     pub(in crate::engine) fn is_asking(&self) -> bool {
         self.requests.back() == Some(Request::InjectedQuestion)
@@ -424,6 +430,9 @@ impl<S: Socket> Client<S> {
         drop(interner);
         if applied == *backend.session.applied() && desired == self.desired {
             return;
+        }
+        if !backend.pool.statements.give_alike(backend.session.applied(), &applied) {
+            backend.session.mix_function_plans();
         }
         backend.session.apply(applied);
         self.desired = desired;

@@ -14,7 +14,7 @@ use crate::engine::request_queue::Request;
 use crate::engine::socket::Socket;
 use crate::pool::statement::Unnamed;
 use crate::session::scan::{ScanOptions, is_plain};
-use crate::session::settings::{Change, Settings, SettingsBuilder};
+use crate::session::settings::{Change, PlanReads, Settings, SettingsBuilder};
 use crate::wire::frame::{Framed, HEADER_BYTES};
 use crate::wire::{TransactionStatus, build, frame, frontend};
 
@@ -174,6 +174,9 @@ impl<S: Socket> Backend<S> {
     /// The server has reported a setting: it has this value; `None`: its own. Both if the pipeline under way
     /// works and if it fails.
     pub(in crate::engine) fn has_value(&mut self, name: &[u8], value: Option<&[u8]>) {
+        if self.pool.statements.read_from(PlanReads::of_results(name)) {
+            self.session.mix_function_plans();
+        }
         let mut interner = self.pool.interner();
         let mut with_value = |before: &Settings| {
             let mut settings = SettingsBuilder::from(before);

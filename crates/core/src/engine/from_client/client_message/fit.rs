@@ -90,13 +90,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                     self.asks_about(&named)
                 }),
             };
-            // There it prepares nothing, and tells nothing of what gives rows.
-            let prepares = self.backend.from_server.status() != TransactionStatus::Failed
-                && !self.backend.requests.is_copying_in()
-                && !self.backend.requests.is_skipping_to_sync();
             match lack {
                 Lack::Nothing => break,
-                _ if !prepares => break,
+                _ if !self.prepares() => break,
                 Lack::IsOlder => {
                     self.backend.prepared.statements.mark_stale(named.statement.id);
                     break;
@@ -126,6 +122,14 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             }
         }
         Ok(Some(named))
+    }
+
+    /// Whether the server prepares statements where the message at hand comes to it. Where it does not, it tells
+    /// nothing of what gives rows either.
+    pub(super) fn prepares(&self) -> bool {
+        self.backend.from_server.status() != TransactionStatus::Failed
+            && !self.backend.requests.is_copying_in()
+            && !self.backend.requests.is_skipping_to_sync()
     }
 
     /// Whether the server has been asked what the statement is like, and has not answered.

@@ -155,6 +155,9 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         self.backend
             .session
             .doubt_texts(effects.as_ref().is_none_or(|effects| effects.rereads), false);
+        if effects.as_ref().is_none_or(|effects| effects.sets.is_some()) {
+            self.backend.session.doubt_plans();
+        }
         if self.client.is_session_mode() {
             // What no command can undo must not be left to the next session.
             if effects.is_none_or(|effects| effects.leaves_what_stays()) {
@@ -209,6 +212,9 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         self.before_unshared(&effects)?;
         self.backend.note_names(&effects);
         self.backend.session.doubt_texts(effects.rereads, false);
+        if effects.sets.is_some() {
+            self.backend.session.doubt_plans();
+        }
         let noted = self.to_be_noted(Some((text, &effects)))?;
         self.pass_parsing(parsing)?;
         self.request_noting(UNNOTED, Some((parsing.name, noted)));
@@ -384,6 +390,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         }
         // Its text may not have been seen whole: anything may be in it.
         self.backend.session.doubt_texts(true, false);
+        self.backend.session.doubt_plans();
         const ROWS_ONLY: [&[u8]; 6] =
             [b"delete", b"insert", b"merge", b"select", b"update", b"values"];
         let rest = frame::take_string(self.body).map_or(self.body, |(_, rest)| rest);

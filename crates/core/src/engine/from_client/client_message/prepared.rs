@@ -153,6 +153,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.hold_for_listener(unusual)?;
         }
         self.before_catalog(effects)?; // it may take this one away
+        self.keep_apart(&named.statement);
         let Some(ClientStatement { statement, serial, seen, .. }) = self.fit(name, named)? else {
             return self.refuse_changed(&[portal, b"\0"].concat(), name, None);
         };
@@ -183,6 +184,18 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.client.note_portal(portal, unusual)?;
         self.backend.known.drawn.note(!statement.draws_nothing);
         self.pass_bind(portal, name, &statement, written.as_deref())
+    }
+
+    /// Where settings are in force that are not all known, the copy on the server that is bound is for this
+    /// transaction alone, and no other transaction's.
+    fn keep_apart(&mut self, statement: &Statement) {
+        let only_in = self.backend.sole_transaction();
+        if self.backend.prepared.statements.is_for_others(statement.id, only_in)
+            && self.prepares()
+            && !statement.reads_no_settings()
+        {
+            self.backend.prepared.statements.mark_stale(statement.id);
+        }
     }
 
     /// The Bind at hand is kept, in case the server has lost its statement, if nothing goes before it that
