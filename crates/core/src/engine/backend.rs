@@ -329,11 +329,11 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// Whether what the process keeps of functions is of these settings, or none. (Where no function keeps
-    /// plans, that is not looked at, and neither kept up.)
+    /// Whether what the process keeps of functions is its client's own, or was made under these settings. (Where
+    /// no function keeps plans, that is not looked at, and neither kept up.)
     #[inline]
     pub(super) fn has_function_plans_of(&mut self, settings: &Settings) -> bool {
-        if !self.known.keeps_plans {
+        if !self.known.keeps_plans || self.session.has_own_function_plans() {
             return true;
         }
         match self.session.function_plans() {
@@ -345,7 +345,9 @@ impl<S: Socket> Backend<S> {
                     return false;
                 }
             }
-            FunctionPlans::None if self.lending.transactions() == 0 => {}
+            FunctionPlans::None if self.lending.transactions() == 0 => {
+                self.session.own_function_plans(true);
+            }
             _ => return false,
         }
         self.session.plan_functions_under(settings);

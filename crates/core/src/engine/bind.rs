@@ -134,10 +134,21 @@ impl<S: Socket> Backend<S> {
 
     /// Appends what keeps functions of PL/pgSQL from using plans that were made under another client's
     /// settings: constants such as `'2024-01-01'::timestamptz` are read when a function is called first, and
-    /// functions declared IMMUTABLE are called then. Shared statements stay, and are analysed and planned anew.
+    /// functions declared IMMUTABLE are called then.
+    ///
+    /// Shared statements stay, and are analysed anew when they are executed: those that are run under other
+    /// settings than they were parsed under are prepared anew. DISCARD takes a snapshot, which may wait for others
+    /// where transactions are deferrable by default.
     pub(super) fn discard_plans(&mut self, desired: &Settings, out: &mut Vec<u8>) {
-        self.inject_query(b"DISCARD PLANS", out);
+        const DISCARD_PLANS: &[u8] =
+            b"BEGIN ISOLATION LEVEL READ COMMITTED, NOT DEFERRABLE;DISCARD PLANS;COMMIT";
+        self.inject_query(DISCARD_PLANS, out);
+        let table = &self.pool.statements;
+        self.prepared.statements.mark_stale_if(|statement| {
+            !table.give_alike(&statement.settings, &statement.run_under)
+        });
         self.session.plan_functions_under(desired);
+        self.session.own_function_plans(true);
     }
 
     /// Appends a command of ours: within its client's pipeline, if one is under way. `beside`: as

@@ -234,6 +234,13 @@ impl BackendStatements {
         }
     }
 
+    /// Notes that those of which this is true are of no use.
+    pub(crate) fn mark_stale_if(&mut self, is_one: impl Fn(&Statement) -> bool) {
+        for prepared in self.by_id.values_mut().filter(|prepared| is_one(&prepared.statement)) {
+            prepared.stale = true;
+        }
+    }
+
     /// Notes that one that has just been prepared is for this transaction alone, if there is such a one.
     pub(crate) fn keep_for(&mut self, id: u64, transaction: Option<NonZeroU64>) {
         if let Some(prepared) = self.by_id.get_mut(&id) {

@@ -19,6 +19,8 @@ pub(in crate::engine) struct AppliedSession {
     lifts: Lifts,
     within: Option<Box<Within>>,
     function_plans: FunctionPlans,
+    /// No other client than the one that has it has made any of these.
+    function_plans_are_own: bool,
 }
 
 /// Under which settings its process has made the plans of functions that it keeps.
@@ -75,6 +77,7 @@ impl AppliedSession {
             lifts: Lifts::default(),
             within: None,
             function_plans: FunctionPlans::None,
+            function_plans_are_own: false,
         }
     }
 
@@ -156,6 +159,18 @@ impl AppliedSession {
     /// All that it keeps of functions is made under these from here on.
     pub(in crate::engine) fn plan_functions_under(&mut self, settings: &Settings) {
         self.function_plans = FunctionPlans::Under(self.own.basis, settings.clone());
+    }
+
+    /// Whether its client alone has made what it keeps of functions: whatever that sets, it finds what a session
+    /// of its own would have.
+    #[inline]
+    pub(in crate::engine) fn has_own_function_plans(&self) -> bool {
+        self.function_plans_are_own
+    }
+
+    /// It keeps nothing of functions that others have made, or may do so, for another client has come.
+    pub(in crate::engine) fn own_function_plans(&mut self, are_own: bool) {
+        self.function_plans_are_own = are_own;
     }
 
     /// Whether something has been sent in this transaction that may set what plans depend on.

@@ -178,8 +178,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// Sees to it that functions keep no plans of clients with other settings. (One that keeps its backend has
-    /// no others there.)
+    /// Sees to it that functions keep no plans of clients with other settings. (A client that keeps its backend has
+    /// no others there. One that has statements of PREPARE there keeps these as they are: they would be analysed
+    /// anew as well.)
     fn open_functions(&mut self) -> Result<(), Halt> {
         if self.client.is_session_mode() {
             self.backend.session.mix_function_plans();
@@ -188,11 +189,18 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.backend.from_server.status() == TransactionStatus::Idle
             && !self.client.is_pinned()
             && !self.backend.has_function_plans_of(&self.client.desired)
+            && !self.has_sql_statements_there()
         {
             self.passage.cut(self.backend)?;
             self.backend.discard_plans(&self.client.desired, &mut self.passage.out);
         }
         Ok(())
+    }
+
+    /// Whether the server has statements that the client has prepared by SQL.
+    fn has_sql_statements_there(&self) -> bool {
+        let own = self.client.sql_statements();
+        !own.is_empty() && self.backend.has_sql_of(own)
     }
 
     /// Sends what the backend's settings lack, each query in a transaction of its own.

@@ -194,6 +194,7 @@ impl<S: Socket> Backend<S> {
         self.ahead.forget_outcome();
         if self.known.holder.replace(client) != Some(client) {
             self.known.others_left = self.lending.since();
+            self.session.own_function_plans(false);
         }
         if let Some(exact) = &mut self.known.session_report {
             exact.holder = Some(client);

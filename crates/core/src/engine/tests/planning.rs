@@ -117,6 +117,8 @@ fn what_decides_the_cost_alone_is_shared_up_to_the_end_of_the_transaction() {
     assert_eq!(server.kinds(), "BES");
 }
 
+const DISCARD: &str = "BEGIN ISOLATION LEVEL READ COMMITTED, NOT DEFERRABLE;DISCARD PLANS;COMMIT";
+
 /// A client that has set its time zone, on a backend that is free.
 fn in_tokyo(world: &mut World) -> Peer {
     let client = world.client();
@@ -142,7 +144,7 @@ fn functions_keep_no_plans_of_a_client_with_other_settings() {
         world.send(&server, &answers("CI"));
         let tokyo = in_tokyo(&mut world);
         world.send(&tokyo, &query("SELECT midnight()"));
-        let discard = |more: Vec<u8>| [query("DISCARD PLANS"), more].concat();
+        let discard = |more: Vec<u8>| [query(DISCARD), more].concat();
         let expected = |more| if discards { discard(more) } else { more };
         assert_eq!(
             server.received(),
@@ -155,7 +157,7 @@ fn functions_keep_no_plans_of_a_client_with_other_settings() {
         world.send(&server, &answers("CI"));
         world.send(&client, &query("SELECT midnight()"));
         let sent = server.received();
-        assert_eq!(sent.starts_with(&query("DISCARD PLANS")), discards);
+        assert_eq!(sent.starts_with(&query(DISCARD)), discards);
         assert_eq!(kinds(&sent), if discards { "QQQ" } else { "QQ" });
         world.send(&server, &answers(if discards { "CICICI" } else { "CICI" }));
         world.send(&same, &query("SELECT midnight()"));
@@ -177,7 +179,7 @@ fn functions_keep_no_plans_of_what_a_transaction_has_set_for_itself() {
     let server = world.servers[0].clone();
     server.received();
     world.send(&other, &query("SELECT 1"));
-    assert_eq!(server.received(), [query("DISCARD PLANS"), query("SELECT 1")].concat());
+    assert_eq!(server.received(), [query(DISCARD), query("SELECT 1")].concat());
 }
 
 #[test]
@@ -194,4 +196,57 @@ fn functions_keep_their_plans_where_names_and_costs_alone_differ() {
     server.received();
     world.send(&other, &query("SELECT 1"));
     assert_eq!(server.kinds(), "QQ", "settings, and its own");
+}
+
+/// What it has not called yet has been called by others; what it calls from then on is its own.
+#[test]
+fn what_a_client_sets_itself_changes_its_functions_as_on_a_direct_connection() {
+    let mut world = World::new(1);
+    learn_keeping(&world, &[FUNCTION]);
+    let client = in_tokyo(&mut world);
+    let server = world.servers[0].clone();
+    world.send(&client, &query("SELECT midnight()"));
+    assert_eq!(server.received(), query("SELECT midnight()"), "nobody else has called anything");
+    world.send(&server, &answers("CI"));
+    let other = world.client();
+    world.send(&other, &query("SELECT 1"));
+    assert_eq!(server.kinds(), "QQQ");
+    world.send(&server, &answers("CICICI"));
+    world.send(&client, &query("PREPARE p AS SELECT 1"));
+    assert_eq!(server.kinds(), "QQQ");
+    world.send(&server, &answers("CICICI"));
+    world.send(&server, &told_prepared(&["p"]));
+    server.received();
+    world.send(&client, &query("SET DateStyle TO 'German'"));
+    let told = parameter("DateStyle", "German, DMY");
+    world.send(&server, &[&answers("C")[..], &told, &answers("I")].concat());
+    server.received();
+    world.send(&client, &query("EXECUTE p"));
+    assert_eq!(server.received(), query("EXECUTE p"));
+}
+
+/// It would be analysed anew under other settings than those of its Parse.
+#[test]
+fn a_statement_run_under_other_settings_than_its_own_is_prepared_anew_after_a_discard() {
+    let mut world = World::new(1);
+    learn_keeping(&world, &[FUNCTION]);
+    let (one, other, server) = alike(&mut world);
+    world.send(&other, &query("SET TimeZone TO 'Asia/Tokyo'"));
+    let told = parameter("TimeZone", "Asia/Tokyo");
+    world.send(&server, &[&answers("C")[..], &told, &answers("I")].concat());
+    server.received();
+    for (client, own) in [(&other, true), (&one, false), (&other, true)] {
+        world.send(client, &run());
+        let sent = kinds(&server.received());
+        assert_eq!(sent.contains('P'), own, "{sent}");
+        if own {
+            let ahead = if sent.starts_with("QQ") { "CICI" } else { "CI" };
+            let closed = if sent.contains("CPP") || sent.contains("CCCP") { "3" } else { "" };
+            let parsed = ["12C33", closed, "112C33"].concat();
+            world.send(&server, &[answers(ahead), answers(&parsed), answers("2CI")].concat());
+        } else {
+            assert_eq!(sent, "QQBES");
+            world.send(&server, &answers("CICI2CI"));
+        }
+    }
 }
