@@ -340,8 +340,11 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                         .request_with(Request::DescribeStatement { statement: 0 }, Some(noting));
                     return Ok(());
                 }
-            } else if self.client.statement(name).is_some() {
-                self.see_to_settings_of(name);
+            } else if let Some(one) = self.client.statement(name) {
+                // (The server describes what it has: that is made anew when it is bound.)
+                if !one.statement.is_superseded() {
+                    self.see_to_settings_of(name);
+                }
                 let Some(named) = self.client.statement(name).cloned() else { return Ok(()) };
                 if self.describe_empty(name, &named.statement)? {
                     return Ok(());
