@@ -7,9 +7,11 @@
 //! ```
 //! What a client hears by two connections has no order between them. So a LISTEN of a client that has
 //! channels waits until the listening connection is on the new ones, too: then that hears all there is
-//! to hear, in its order, and the client's own backend says from where on the new channels
-//! count. What the backend has heard on a channel are the last notifications on it before the
-//! marker: as many as these are kept of what the listening connection has heard, and none before.
+//! to hear, in its order. The client is given what was notified on them after its LISTEN was sent on,
+//! if the channels are its own once the transaction has ended. This is what a server does for a session
+//! that listens already: it reads the queue at the end of a transaction, and gives what has come since
+//! the one before on all channels on which it listens then (`asyncQueueReadAllNotifications`, async.c).
+//! A session's first LISTEN counts from its COMMIT on; there the client's backend says from where.
 //!
 //! # Why not
 //! The other way round, with the backend on the channels that the client had before: each LISTEN would
@@ -19,8 +21,6 @@
 //! Names that the server might refuse are not asked for ahead: an error would end the connection that
 //! listens for all. Nor is anything while that connection cannot be opened, or has been lost on the
 //! way, nor for a client with another `client_encoding`, whose backend is kept.
-
-use std::collections::{BTreeMap, VecDeque};
 
 use super::{Before, Listening, Stage};
 use crate::engine::backend::Backend;
@@ -89,15 +89,14 @@ impl<S: Socket> Engine<S> {
             self.wait_for_hub(host, slot, Stage::Cleaning, Ask::default());
             return;
         }
-        let mut ask = Ask::default();
-        let wanted = std::mem::take(&mut listening.ahead.wanted);
-        if wanted.is_empty() {
+        if listening.ahead.wanted.is_empty() || listening.stage == Stage::Ahead {
             return;
         }
+        let mut ask = Ask::default();
         let board = self.boards.entry(pool).or_default();
-        for channel in wanted {
-            if listening.ahead.channels.insert(channel.clone()) && board.add(slot, &channel) {
-                ask.listen.push(channel);
+        for channel in &listening.ahead.wanted {
+            if listening.ahead.channels.insert(channel.clone()) && board.add(slot, channel) {
+                ask.listen.push(channel.clone());
             }
         }
         self.wait_for_hub(host, slot, Stage::Ahead, ask);
@@ -117,11 +116,16 @@ impl<S: Socket> Engine<S> {
         let Some(listening) = client.listening() else { return };
         listening.stage = Stage::AtRest;
         listening.before_message = Before::Come;
-        let gives_up = marker.is_none();
-        listening.ahead.marker = marker;
-        if gives_up {
-            listening.give_up_ahead();
+        let wanted = std::mem::take(&mut listening.ahead.wanted);
+        match marker {
+            // What has come on them until now was notified before the LISTEN.
+            Some(_) => listening.queue.retain(|waiting| {
+                waiting.channel.as_ref().is_none_or(|channel| !wanted.contains(channel))
+            }),
+            None => listening.give_up_ahead(),
         }
+        listening.ahead.marker = marker;
+        listening.count_queued();
         self.give_notifications(host, slot, now);
         self.resume_later(slot);
     }
@@ -148,30 +152,5 @@ impl Listening {
             of.is_none_or(|channel| channels.contains(channel) && !joining.contains(channel))
         });
         self.count_queued();
-    }
-
-    /// Of what the listening connection has heard ahead, the client is given what its own backend has
-    /// heard, too. Whether that is all there.
-    pub(super) fn keep_heard_by_both(&mut self) -> bool {
-        let mut due: BTreeMap<&Channel, usize> = BTreeMap::new();
-        for one in self.overheard.iter().filter(|one| self.joining.contains(&one.channel)) {
-            *due.entry(&one.channel).or_default() += 1;
-        }
-        let mut kept = VecDeque::with_capacity(self.queue.len());
-        for waiting in self.queue.iter().rev() {
-            if let Some(channel) = waiting.channel.as_ref().filter(|c| self.joining.contains(*c)) {
-                match due.get_mut(channel) {
-                    Some(count) if *count > 0 => *count -= 1,
-                    _ => continue,
-                }
-            }
-            kept.push_front(waiting.clone());
-        }
-        if due.values().any(|count| *count > 0) {
-            return false;
-        }
-        self.queue = kept;
-        self.overheard.clear();
-        true
     }
 }

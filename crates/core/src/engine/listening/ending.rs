@@ -274,7 +274,9 @@ impl<S: Socket> Engine<S> {
         let process = client.backend.as_ref().map_or(0, |backend| backend.process());
         let Some(listening) = client.listening() else { return };
         let fenced = !listening.joining.is_empty();
-        if !listening.joining_ahead || !listening.keep_heard_by_both() {
+        if listening.joining_ahead {
+            listening.overheard.clear(); // it has come by the listening connection, too
+        } else {
             listening.give_up_ahead();
             let heard = listening.take_overheard(process, own);
             listening.queue.extend(heard);
