@@ -382,7 +382,7 @@ def test_running_out_of_descriptors_never_spins_and_recovers(env):
 @limit(60)
 def test_server_max_memory_replaces_bloated_backends(env):
     """Private memory alone: what a backend maps of shared_buffers is no reason."""
-    with env.pooler_with(pool_size=1, server_max_memory="64MiB") as target:
+    with env.pooler_with(pool_size=1, server_max_memory="24MiB") as target:
         client = env.connect(target)
         pid = client.value("select pg_backend_pid()")
         time.sleep(2.2)
@@ -391,11 +391,11 @@ def test_server_max_memory_replaces_bloated_backends(env):
                        "create temp table grown on commit drop as select count(distinct md5(n::text)) from generate_series(1, 10) n")
         client.execute("prepare kept as select 1")  # pinned: it stays while it is in use, however large
         # That there is no such table is remembered for the life of the process.
-        client.execute("select count(to_regclass('nothing_' || n)) from generate_series(1, 400000) n")
+        client.execute("select count(to_regclass('nothing_' || n)) from generate_series(1, 150000) n")
         pinned = client.value("select pg_backend_pid()") if not client.execute("commit").errors else None
         status = pathlib.Path(f"/proc/{pid}/status").read_text()
         grown = int(re.search(r"RssAnon:\s+(\d+)", status).group(1))
-        assert grown > 65536, f"the test's backend has only {grown} kB"
+        assert grown > 24576, f"the test's backend has only {grown} kB"
         equal(pinned, pid)
         client.close()
         until(lambda: not pathlib.Path(f"/proc/{pid}").exists(), "the bloated backend ends")
