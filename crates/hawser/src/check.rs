@@ -26,7 +26,7 @@ use crate::auth::secret::Secret;
 use crate::cc::usage;
 use crate::config::{
     AuthType, BypassUse, Config, Congestion, Io, ListenAddress, MptcpUse, OptionalAddress,
-    Overrides, ServerAddress,
+    Overrides, SETTINGS_VARIABLE, ServerAddress,
 };
 use crate::login::access::Access;
 use crate::pools::Connectings;
@@ -101,7 +101,11 @@ pub fn findings(checked: Checked<'_>) -> Vec<Finding> {
     let mut report = Report::default();
     let (path, loaded) = match checked {
         Checked::Own(path) => (path, Config::load(path)),
-        Checked::PgBouncer(path) => (path, Config::load_pgbouncer(path, &Overrides::default())),
+        Checked::PgBouncer(path) => {
+            let settings = std::env::var(SETTINGS_VARIABLE).ok();
+            let overrides = Overrides { settings, ..Overrides::default() };
+            (path, Config::load_pgbouncer(path, &overrides))
+        }
     };
     let config = match loaded {
         Ok(config) => config,

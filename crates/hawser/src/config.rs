@@ -58,7 +58,7 @@ pub use database::{ADMIN_DATABASES, ANY_DATABASE, DatabaseConfig, ForcedUser, Se
 pub use error::{ConfigError, ConfigErrors, Rejected};
 pub use group::{ReloadConfig, StartConfig};
 pub use link::{LINK_PORT_DEFAULT, LinkConfig, LinkRole};
-pub use overrides::Overrides;
+pub use overrides::{Overrides, SETTINGS_VARIABLE};
 pub use peer::Peer;
 pub use proxy::ProxySources;
 pub use registry::{
@@ -276,6 +276,7 @@ impl Config {
                     None
                 }
             },
+            settings: None,
         };
         overrides.put_on(&mut document, &mut errors, &mut warnings);
         if let Some(url) = &overrides.server {
