@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use hawser_core::wire::startup::SSL_REQUEST;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::admin::operators::CONSOLE;
 use crate::auth::secret::Secret;
@@ -32,6 +32,7 @@ use crate::login::access::Access;
 use crate::pools::Connectings;
 use crate::reactor::host::IoHost;
 use crate::shares::etcd::Etcd;
+use crate::socket::stream::connect_unix;
 use crate::tls::accept::Accepting;
 use crate::tls::weaknesses;
 use crate::{process, serve};
@@ -438,7 +439,7 @@ async fn probe(server: &ServerAddress) -> io::Result<&'static str> {
         ServerAddress::Tcp { host, port, .. } => {
             ask(TcpStream::connect((host.as_str(), *port)).await?).await
         }
-        ServerAddress::Unix(path) => ask(UnixStream::connect(path).await?).await,
+        ServerAddress::Unix(path) => ask(connect_unix(path).await?).await,
         ServerAddress::Link { .. } => Err(io::Error::other("the link is up only while it serves")),
     }
 }

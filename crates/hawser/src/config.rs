@@ -45,7 +45,7 @@ use std::path::{Path, PathBuf};
 
 use crate::import;
 pub use address::{
-    LISTEN_PORT_DEFAULT, ListenAddress, SERVER_PORT_DEFAULT, ServerAddress, host_and_port,
+    LISTEN_PORT_DEFAULT, ListenAddress, SERVER_PORT_DEFAULT, ServerAddress, host_and_port, is_unix,
 };
 pub use choice::{
     AuthType, BypassUse, ConsoleVersion, EtcdLost, ExtensionUse, Fidelity, HandOver, Io,

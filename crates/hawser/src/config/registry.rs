@@ -355,7 +355,8 @@ settings! {
     ListenSettings in Listen, Restart {
         /// Where clients connect: `host:port`, `[v6]:port`, `*:port`, or a directory for a unix socket
         /// (`/run/postgresql`, `/run/postgresql:6433`), which bears the port of the first TCP address,
-        /// as libpq expects. One string or a list.
+        /// as libpq expects. `@name` in place of a directory is an abstract socket, which has no file: every
+        /// user in this network namespace can connect to it. One string or a list.
         address: Vec<ListenAddress> = "127.0.0.1:6432", example "[\"127.0.0.1:7000\", \"/run/hawser\"]",
             pgbouncer "listen_addr";
         /// Permission bits of the unix sockets. Whoever can write to a socket can connect.
@@ -924,10 +925,11 @@ settings! {
         dbname: Option<String> = "the name that the client asks for", example "\"app_v2\"",
             pgbouncer "dbname";
         /// Where the database is: `host:port`, `[v6]:port`, or a directory or path of a unix socket. One
-        /// string or a list; with several, see `target_session_attrs` and `load_balance_hosts`.
-        /// After a TCP address, `?mptcp=prefer` has connections go over Multipath TCP where both ends
-        /// have it, `?mptcp=require` allows nothing else. `?congestion=auto`, or the name of an algorithm,
-        /// is for what is sent to that server as `congestion` in `[listen]` is for clients; `&` joins both.
+        /// string or a list; with several, see `target_session_attrs` and `load_balance_hosts`. `@name` in
+        /// place of a directory is an abstract socket. After a TCP address, `?mptcp=prefer` has
+        /// connections go over Multipath TCP where both ends have it, `?mptcp=require` allows nothing
+        /// else. `?congestion=auto`, or the name of an algorithm, is for what is sent to that server as
+        /// `congestion` in `[listen]` is for clients; `&` joins both.
         servers: Vec<ServerAddress> = "required", example "[\"db1.example:5432\", \"/run/postgresql\"]";
         /// Log in to the server as this one user for all clients: one pool serves all.
         user: Option<String> = "the client's own", example "\"app\"", pgbouncer "user";
