@@ -682,9 +682,16 @@ settings! {
         /// The longest pause between attempts to reach a server that fails. The first pauses are shorter
         /// and double: up to 0.4 s while a server cannot be reached or is not ready (20 ms for each
         /// pool that fails, if that is more), up to this where it refuses the login. One connection
-        /// of a pool tries at a time. Clients wait meanwhile, up to `query_wait_timeout`.
+        /// of a pool tries at a time. Clients wait meanwhile, up to `query_wait_timeout`, or are refused: see
+        /// `server_down_timeout`.
         server_login_retry: Duration = "15s", example "\"3s\"", at_least Duration::from_millis(1),
             unit Seconds, pgbouncer "server_login_retry";
+        /// How long no server of a database may have answered before its clients are refused at once in place
+        /// of waiting: those that wait, and those that come with a query, or with a login for which the
+        /// server is asked, until a server answers again. It is tried as `server_login_retry` says.
+        /// Clients of a database that is paused wait, and so do those of a pool whose server connections still
+        /// serve others. 0: clients wait, up to `query_wait_timeout`.
+        server_down_timeout: Timeout = "0", example "\"2s\"", unit Seconds;
         /// Time between two looks at each server of databases with `target_session_attrs` or
         /// `max_replica_lag`: one short connection, which no limit counts, asks whether the server is
         /// a primary, read-only, how far its WAL has come, and whether it takes sessions. A server that
@@ -1000,6 +1007,8 @@ settings! {
         /// `max_db_client_connections` of this database.
         max_db_client_connections: Option<Limit> = "as in [pool]", example "100",
             pgbouncer "max_db_client_connections";
+        /// `server_down_timeout` of this database.
+        server_down_timeout: Option<Timeout> = "as in [pool]", example "\"2s\"", unit Seconds;
         /// `server_lifetime` of this database.
         server_lifetime: Option<Duration> = "as in [pool]", example "\"30min\"", unit Seconds,
             pgbouncer "server_lifetime";
