@@ -1,10 +1,12 @@
 """Short outages: how soon after the server's return its clients are served."""
 
+import contextlib
 import re
 import time
 
 from harness.postgres import Standby
 from harness.suite import Background, crowd, equal, limit, pooler_only
+from harness.wire import ServerError
 
 SAME_FOR_ALL_SERVERS = True
 ALONE = "processes"
@@ -81,3 +83,49 @@ def test_a_server_that_returns_is_not_stormed(env):
             answer.join(60)
         # The first burst, a few for each doubling, then one in 0.4 s.
         assert failures < 50 + 30, failures
+
+
+@pooler_only
+@limit(120)
+def test_clients_are_refused_at_once_while_the_server_is_down_if_that_is_asked_for(env):
+    """They waited for `query_wait_timeout`, whatever was known of the server."""
+    append = f'\n[[database]]\nname = "patient"\nservers = ["{env.cluster.address}"]\ndbname = "app"\nserver_down_timeout = 0\n'
+    with env.pooler_with(append=append, pool_size=2, server_down_timeout="0.5s", query_wait_timeout="40s") as target:
+        logged_in = [env.connect(target) for _ in range(3)]
+        patient = env.connect(target, database="patient")
+        env.cluster.stop("immediate")
+        try:
+            # The first waits until it is known that the server is down, the others are told at once.
+            waited = []
+            for client in logged_in:
+                since = time.monotonic()
+                result = client.attempt("select 1")
+                waited.append(time.monotonic() - since)
+                equal((result.sqlstate, result.closed), ("08006", True), "what it is told")
+                assert 'database "app" is down' in result.errors[0]["M"] and "server_down_timeout" in result.errors[0]["D"], result.errors
+            assert waited[0] < 10 and max(waited[1:]) < 1, waited
+            # Of a pool whose server has been asked what sessions begin with, a login does not wait.
+            equal(env.connect(target).attempt("select 1").sqlstate, "08006")
+            for most in (10, 1):
+                since = time.monotonic()
+                try:
+                    env.connect(target, user="app2")
+                    raise AssertionError("a login that is not refused")
+                except ServerError as error:
+                    equal(error.sqlstate, "08006", error.message)
+                assert time.monotonic() - since < most, "a login is refused, the second one at once"
+            still = Background(first_answer, patient)
+            time.sleep(1)
+            assert still.is_running(), "a client of a database without the setting does not wait"
+        finally:
+            env.cluster.start()
+        # No client waits, so that Hawser itself finds out.
+        since = time.monotonic()
+        while True:
+            with contextlib.suppress(ServerError):
+                equal(env.connect(target).value("select 1"), "1")
+                break
+            assert time.monotonic() - since < SOON_SECONDS, "clients are refused although the server is back"
+            time.sleep(0.05)
+        still.join(20)
+        assert "server connections can be opened again" in target.pooler.text()

@@ -1,5 +1,6 @@
 """What operators install: the packages, the dashboard, the alert rules."""
 
+import hashlib
 import json
 import os
 import pathlib
@@ -7,6 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import tomllib
 
 from harness.pooler import binary
 from harness.suite import Skip, equal, limit, pooler_only
@@ -16,6 +18,7 @@ ALONE = "processes"
 TAKES_SECONDS = 60
 ROOT = pathlib.Path(__file__).parents[2]
 DASHBOARD = ROOT / "packaging/grafana/hawser.json"
+CHART = ROOT / "packaging/helm"
 ALERTS = ROOT / "packaging/prometheus/alerts.yml"
 
 # Runs in namespaces of its own, in a copy of this machine's root that is thrown away: the packages are installed, a server is
@@ -211,3 +214,134 @@ def test_an_upgrade_of_the_package_takes_over_and_restarts_only_where_that_fails
     assert "signal" in said and "systemctl try-restart hawser.service" in said and "has not taken the place" in said, said
     said = upgrade(ACTIVE="3")
     assert "signal" not in said and "restart" not in said, said
+
+
+class Chart:
+    """The Helm chart, rendered as far as its templates go: values, `with`, `if`, `toYaml`, `indent`. What they use beyond that is an error."""
+
+    def __init__(self, yaml, **values):
+        self.yaml = yaml
+        self.about = yaml.safe_load((CHART / "Chart.yaml").read_text())
+        self.values = yaml.safe_load((CHART / "values.yaml").read_text()) | values
+        self.used = set()
+
+    def value(self, expression):
+        """Of an expression without pipes."""
+        if match := re.fullmatch(r"not (\S+)", expression):
+            return not self.value(match[1])
+        if match := re.fullmatch(r"gt \(int (\S+)\) (\d+)", expression):
+            return int(self.value(match[1])) > int(match[2])
+        if match := re.fullmatch(r'\(printf "%s-hawser" \.Release\.Name\)', expression):
+            return "release-hawser"
+        if match := re.fullmatch(r'include \(print \$\.Template\.BasePath "/(\S+)"\) \.', expression):
+            return self.render(match[1])
+        known = {".Release.Name": "release", ".Chart.AppVersion": self.about["appVersion"]}
+        if expression in known:
+            return known[expression]
+        assert expression.startswith(".Values."), f"the test cannot render {{{{ {expression} }}}}"
+        value = self.values
+        path = expression.split(".")[2:]
+        self.used.add(path[0])
+        for name in path:
+            assert isinstance(value, dict) and name in value, f"values.yaml has no {'.'.join(path)}"
+            value = value[name]
+        return value
+
+    def piped(self, expression, dot):
+        first, *filters = [part.strip() for part in expression.split("|")]
+        as_yaml = first.startswith("toYaml ")
+        first = first.removeprefix("toYaml ")
+        value = dot if first == "." else self.value(first)
+        if as_yaml:
+            value = self.yaml.safe_dump(value, default_flow_style=False).rstrip("\n")
+        for name, *arguments in (part.split(" ", 1) for part in filters):
+            match name:
+                case "default":
+                    value = value or self.value(arguments[0])
+                case "sha256sum":
+                    value = hashlib.sha256(value.encode()).hexdigest()
+                case "indent" | "nindent":
+                    indented = "\n".join(" " * int(arguments[0]) + line for line in value.split("\n"))
+                    value = ("\n" if name == "nindent" else "") + indented
+                case _:
+                    raise AssertionError(f"the test does not know the filter {name}")
+        return str(value)
+
+    def render(self, template):
+        """The text; all names are looked up, also in blocks that are not shown."""
+        text = re.sub(r"\s*\{\{- ", "{{ ", (CHART / "templates" / template).read_text())
+        shown, blocks = [], [(True, None)]
+        for part in re.split(r"(\{\{.*?\}\})", text):
+            if not part.startswith("{{"):
+                shown += [part] * blocks[-1][0]
+                continue
+            expression = part[2:-2].strip()
+            if match := re.fullmatch(r"(with|if) (.*)", expression):
+                value = self.value(match[2])
+                blocks.append((blocks[-1][0] and bool(value), value))
+            elif expression == "end":
+                blocks.pop()
+            elif blocks[-1][0]:
+                shown.append(self.piped(expression, blocks[-1][1]))
+            elif not expression.startswith(("toYaml .", "include")) or ".Values" in expression:
+                self.value(expression.removeprefix("toYaml ").split(" |")[0])
+        equal(len(blocks), 1, f"blocks of {template} that have no end")
+        return "".join(shown)
+
+    def objects(self):
+        rendered = {path.name: self.yaml.safe_load(self.render(path.name)) for path in sorted((CHART / "templates").glob("*.yaml"))}
+        return {made["kind"]: made for made in rendered.values() if made}
+
+
+def seconds(text):
+    return int(re.fullmatch(r"(\d+)s", text)[1])
+
+
+@pooler_only
+def test_the_helm_chart_renders_and_its_parts_agree(env):
+    try:
+        import yaml
+    except ImportError:
+        raise Skip("PyYAML is not installed") from None
+    everything = {"replicas": 1, "imagePullSecrets": [{"name": "x"}], "podAnnotations": {"a": "b"}, "nodeSelector": {"a": "b"},
+                  "tolerations": [{"key": "a"}], "affinity": {"nodeAffinity": {}}, "users": '"a" "b"\n',
+                  "service": {"type": "LoadBalancer", "port": 5432, "annotations": {"a": "b"}},
+                  "serviceMonitor": {"enabled": True, "labels": {"a": "b"}}}
+    for values, kinds in (({}, {"Deployment", "PodDisruptionBudget", "Secret", "Service"}),
+                          (everything, {"Deployment", "Secret", "Service", "ServiceMonitor"}),
+                          ({"existingSecret": "mine"}, {"Deployment", "PodDisruptionBudget", "Service"})):
+        chart = Chart(yaml, **values)
+        objects = chart.objects()
+        equal(set(objects), kinds, "objects")
+        equal(set(chart.values) - chart.used, set(), "values that no template uses")
+        pod = objects["Deployment"]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+        equal({port["targetPort"] for port in objects["Service"]["spec"]["ports"]}, set(ports), "ports of the service")
+        labels = objects["Deployment"]["spec"]["template"]["metadata"]["labels"]
+        for of, selector in (("Deployment", objects["Deployment"]["spec"]["selector"]["matchLabels"]), ("Service", objects["Service"]["spec"]["selector"])):
+            assert selector.items() <= labels.items(), f"the selector of the {of} finds no pod"
+        if values.get("existingSecret"):
+            equal(pod["volumes"][0]["secret"]["secretName"], "mine")
+            continue
+        equal(pod["volumes"][0]["secret"]["secretName"], objects["Secret"]["metadata"]["name"])
+        files = objects["Secret"]["stringData"]
+        config = tomllib.loads(files["hawser.toml"])
+        equal(config["listen"]["address"], [f"0.0.0.0:{ports['postgresql']}"])
+        equal(config["admin"]["http_address"], f"0.0.0.0:{ports['http']}")
+        ends = pod["terminationGracePeriodSeconds"] - container["lifecycle"]["preStop"]["sleep"]["seconds"]
+        assert seconds(config["process"]["shutdown_timeout"]) < ends, "the kubelet kills before open transactions have had their time"
+        for name, probe in container.items():
+            if name.endswith("Probe"):
+                status, _ = env.pooler.http(probe["httpGet"]["path"])
+                equal((status, probe["httpGet"]["port"]), (200, "http"), name)
+        with tempfile.TemporaryDirectory() as directory:
+            for name, text in files.items():
+                (pathlib.Path(directory) / name).write_text(text)
+            # Whether the settings are known; the server of the example is not there.
+            said = subprocess.run([binary(), "check", "-c", f"{directory}/hawser.toml"], capture_output=True, text=True, timeout=60).stdout
+            assert "hawser.toml: every setting is valid" in said, said
+    if helm := shutil.which("helm"):
+        for command in (("lint", str(CHART)), ("template", "release", str(CHART))):
+            done = subprocess.run([helm, *command], capture_output=True, text=True, timeout=60)
+            equal(done.returncode, 0, done.stdout + done.stderr)

@@ -18,7 +18,7 @@ from harness import messages as m
 from harness.pooler import binary
 from harness.postgres import free_port
 from harness.suite import Skip, equal, pooler_only, until
-from harness.wire import ServerError, Target
+from harness.wire import Connection, ServerError, Target
 
 TAKES_SECONDS = 30
 
@@ -525,3 +525,35 @@ def test_a_second_instance_goes_without_the_default_http_port_and_says_so(env):
         second = stack.enter_context(env.pooler_with(start=False, http_address="127.0.0.1:9632"))
         ran = subprocess.run([binary(), "serve", "-c", second.pooler.config], capture_output=True, text=True, timeout=30)
         assert ran.returncode == 1 and "http_address 127.0.0.1:9632" in ran.stderr, "one that asks for the port by itself"
+
+
+@pooler_only
+def test_abstract_unix_sockets_of_a_pgbouncer_ini_serve_clients_and_reach_servers(env):
+    """`@name` was left out with a note, and a server by it was an error. The server is another Hawser."""
+    name = f"@hawser-test-{os.getpid()}"
+
+    def connect(port, **how):
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(10)
+        sock.connect(f"\0{name[1:]}/.s.PGSQL.{port}")
+        connection = Connection(sock)
+        connection.send(m.startup({"user": "app_trust", "database": "app", **how}))
+        return connection.login("", "app_trust")
+    with Ini(env, "abstract") as near, Ini(env, "abstract-far") as far:
+        near.write(unix_socket_dir=name)
+        near.run(binary(), "serve", "--pgbouncer", near.path.name)
+        far.databases = f"[databases]\n* = host={name} port={near.port}\n"
+        far.write()
+        far.run(binary(), "serve", "--pgbouncer", far.path.name)
+        with connect(near.port) as client:
+            equal(client.value("select 1"), "1")
+            # The console knows its own uid by the socket, as of a file's.
+            with connect(near.port, user="pgbouncer", database="pgbouncer") as console:
+                clients = [dict(zip(["type", "user"], row)) for row in console.rows("SHOW CLIENTS")]
+            assert {"type": "C", "user": "app_trust"} in clients, clients
+        with far.target.connect(user="app_trust", database="app") as client:
+            equal(client.value("select 2"), "2")
+            (row,) = [row for row in far.show("DATABASES") if row[0] == "app"]
+            equal(row[1:3], (name, str(near.port)), "host and port")
+        ran = subprocess.run([binary(), "check", "--pgbouncer", near.path.name], capture_output=True, text=True, timeout=20, cwd=near.directory)
+        assert "no directory" not in ran.stdout + ran.stderr, ran

@@ -19,19 +19,20 @@ use std::time::Duration;
 
 use hawser_core::wire::startup::SSL_REQUEST;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::admin::operators::CONSOLE;
 use crate::auth::secret::Secret;
 use crate::cc::usage;
 use crate::config::{
     AuthType, BypassUse, Config, Congestion, Io, ListenAddress, MptcpUse, OptionalAddress,
-    Overrides, ServerAddress,
+    Overrides, SETTINGS_VARIABLE, ServerAddress,
 };
 use crate::login::access::Access;
 use crate::pools::Connectings;
 use crate::reactor::host::IoHost;
 use crate::shares::etcd::Etcd;
+use crate::socket::stream::connect_unix;
 use crate::tls::accept::Accepting;
 use crate::tls::weaknesses;
 use crate::{process, serve};
@@ -101,7 +102,11 @@ pub fn findings(checked: Checked<'_>) -> Vec<Finding> {
     let mut report = Report::default();
     let (path, loaded) = match checked {
         Checked::Own(path) => (path, Config::load(path)),
-        Checked::PgBouncer(path) => (path, Config::load_pgbouncer(path, &Overrides::default())),
+        Checked::PgBouncer(path) => {
+            let settings = std::env::var(SETTINGS_VARIABLE).ok();
+            let overrides = Overrides { settings, ..Overrides::default() };
+            (path, Config::load_pgbouncer(path, &overrides))
+        }
     };
     let config = match loaded {
         Ok(config) => config,
@@ -434,7 +439,7 @@ async fn probe(server: &ServerAddress) -> io::Result<&'static str> {
         ServerAddress::Tcp { host, port, .. } => {
             ask(TcpStream::connect((host.as_str(), *port)).await?).await
         }
-        ServerAddress::Unix(path) => ask(UnixStream::connect(path).await?).await,
+        ServerAddress::Unix(path) => ask(connect_unix(path).await?).await,
         ServerAddress::Link { .. } => Err(io::Error::other("the link is up only while it serves")),
     }
 }

@@ -17,7 +17,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::admin::running::Administration;
 use crate::check::Checked;
-use crate::config::{Config, LogFormat, LogLevel, Overrides, ServerUrl};
+use crate::config::{Config, LogFormat, LogLevel, Overrides, SETTINGS_VARIABLE, ServerUrl};
 use crate::process::place;
 use crate::serve::{Begins, Manner};
 use crate::{
@@ -241,7 +241,8 @@ fn configuration(
     let load =
         |path: &Path| Config::load_with(path, &overrides()?).map_err(|errors| errors.to_string());
     if let Some(ini) = &arguments.pgbouncer {
-        return Config::load_pgbouncer(ini, &overrides()?).map_err(|errors| errors.to_string());
+        let overrides = Overrides { settings: environment(SETTINGS_VARIABLE), ..overrides()? };
+        return Config::load_pgbouncer(ini, &overrides).map_err(|errors| errors.to_string());
     }
     if let Some(path) = &arguments.config {
         return load(path);

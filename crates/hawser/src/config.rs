@@ -45,7 +45,7 @@ use std::path::{Path, PathBuf};
 
 use crate::import;
 pub use address::{
-    LISTEN_PORT_DEFAULT, ListenAddress, SERVER_PORT_DEFAULT, ServerAddress, host_and_port,
+    LISTEN_PORT_DEFAULT, ListenAddress, SERVER_PORT_DEFAULT, ServerAddress, host_and_port, is_unix,
 };
 pub use choice::{
     AuthType, BypassUse, ConsoleVersion, EtcdLost, ExtensionUse, Fidelity, HandOver, Io,
@@ -58,7 +58,7 @@ pub use database::{ADMIN_DATABASES, ANY_DATABASE, DatabaseConfig, ForcedUser, Se
 pub use error::{ConfigError, ConfigErrors, Rejected};
 pub use group::{ReloadConfig, StartConfig};
 pub use link::{LINK_PORT_DEFAULT, LinkConfig, LinkRole};
-pub use overrides::Overrides;
+pub use overrides::{Overrides, SETTINGS_VARIABLE};
 pub use peer::Peer;
 pub use proxy::ProxySources;
 pub use registry::{
@@ -276,6 +276,7 @@ impl Config {
                     None
                 }
             },
+            settings: None,
         };
         overrides.put_on(&mut document, &mut errors, &mut warnings);
         if let Some(url) = &overrides.server {

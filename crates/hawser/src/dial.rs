@@ -86,6 +86,8 @@ pub struct Target {
     pub dns_max_ttl: Duration,
     /// The longest pause before a failed server is tried before others again.
     pub retry_after_max: Duration,
+    /// How long no server may have answered before clients do not wait any more; `None`: they wait.
+    pub down_after: Option<Duration>,
     /// For TCP.
     pub tcp: TcpOptions,
     /// Whether servers are asked to report what their sessions hold.

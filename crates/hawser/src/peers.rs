@@ -26,11 +26,12 @@ use std::time::Duration;
 use hawser_core::engine::{OwnProcessIds, peer_of_process};
 use hawser_core::wire::startup;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::config::{Peer, ServerAddress};
+use crate::socket::stream::connect_unix;
 
 /// What the key of a request ends with that a peer has sent on. No key of a client's has it but by chance,
 /// of which there is one in 2^96.
@@ -174,7 +175,7 @@ impl ToPeers {
                 ServerAddress::Tcp { host, port, .. } => {
                     say(TcpStream::connect((host.as_str(), *port)).await?, &packet).await
                 }
-                ServerAddress::Unix(path) => say(UnixStream::connect(path).await?, &packet).await,
+                ServerAddress::Unix(path) => say(connect_unix(path).await?, &packet).await,
                 ServerAddress::Link { .. } => Ok(()), // `peers` takes none
             }
         };

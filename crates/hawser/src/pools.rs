@@ -193,6 +193,17 @@ impl PoolEntry {
         locked(&self.refusal).clone()
     }
 
+    /// Whether its server is down, and clients do not wait for it.
+    fn is_down(&self) -> bool {
+        self.pool.lock().down().is_some()
+    }
+
+    /// What a login is told that would wait for a server which is down. (While its database is paused it waits.)
+    fn down(&self, service: &Service) -> Option<ClientError> {
+        let down = self.pool.lock().down().cloned();
+        down.filter(|_| !service.gates.is_paused(&self.key.database))
+    }
+
     /// What operators are shown of the last opening that failed, where clients are told less.
     pub fn unsaid(&self) -> Option<String> {
         locked(&self.unsaid).clone()
@@ -224,6 +235,7 @@ impl PoolEntry {
     /// Begins a new epoch: what was learnt from the server is learnt again.
     pub fn begin_epoch(&self) {
         self.pool.begin_epoch();
+        self.pool.lock().set_down(None);
         locked(&self.checked).clear();
         *locked(&self.refusal) = None;
     }
@@ -622,6 +634,7 @@ impl Pools {
             *locked(&entry.mode) = mode;
             let due = entry.pool.lock().set_limits(settings.limits.clone(), now);
             entry.pool.set_settings(settings);
+            entry.pool.lock().set_down(None); // it is found out anew, by what holds now
             for _ in 0..due {
                 service.control.open(entry.pool.clone(), service.loops.least_loaded());
             }
@@ -700,6 +713,7 @@ pub(crate) fn target(
         connect_timeout: reload.servers.server_connect_timeout,
         dns_max_ttl: reload.servers.dns_max_ttl,
         retry_after_max: reload.servers.server_login_retry,
+        down_after: database.server_down_timeout.get(),
         tcp: server_tcp_options(&reload.network, reload.servers.server_lost_timeout),
         reports: database.extension == config::ExtensionUse::Auto,
         hands_over: database.hand_over_secret_file.is_some(),

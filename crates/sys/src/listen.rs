@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -187,6 +188,25 @@ pub fn listen_unix(
 ) -> io::Result<(UnixListener, BoundPath)> {
     let (socket, bound) = listen_unix_with(SocketType::STREAM, path, file, backlog)?;
     Ok((socket.into(), bound))
+}
+
+/// The name of an abstract unix socket (unix(7)), which has no file: what follows the `@` that stands for its
+/// first byte, a NUL. `None` if `path` is that of a file.
+pub fn abstract_name(path: &Path) -> Option<&[u8]> {
+    path.as_os_str().as_bytes().strip_prefix(b"@")
+}
+
+/// Listens on the abstract unix socket of this name, not blocking. Every user in this network namespace can
+/// connect to it.
+///
+/// # Errors
+/// As bind(2), listen(2); [`io::ErrorKind::AddrInUse`] if somebody listens there.
+pub fn listen_abstract(name: &[u8], backlog: i32) -> io::Result<UnixListener> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new_abstract_name(name)?)?;
+    rustix::net::listen(&socket, backlog)?;
+    Ok(socket.into())
 }
 
 /// As [`listen_unix`], with a socket of any type that has connections.

@@ -277,7 +277,8 @@ fn known(result: rustix::io::Result<()>) -> rustix::io::Result<()> {
 pub enum LocalAddress {
     /// IPv4 or IPv6.
     Internet(SocketAddr),
-    /// A unix socket: the file that the listener is bound to; none at the end that has connected.
+    /// A unix socket: the file that the listener is bound to, or `@` and its abstract name; none at the end that
+    /// has connected.
     Unix(Option<PathBuf>),
 }
 
@@ -292,6 +293,9 @@ pub fn local_address(fd: impl AsFd) -> io::Result<LocalAddress> {
     }
     let unix = SocketAddrUnix::try_from(address).map_err(|_| io::ErrorKind::Unsupported)?;
     let path = unix.path().map(|path| PathBuf::from(OsStr::from_bytes(path.to_bytes())));
+    let of_abstract =
+        |name: &[u8]| PathBuf::from(OsStr::from_bytes(&[b"@".as_slice(), name].concat()));
+    let path = path.or_else(|| unix.abstract_name().map(of_abstract));
     Ok(LocalAddress::Unix(path))
 }
 

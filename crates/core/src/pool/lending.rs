@@ -7,6 +7,7 @@ use super::names::CustomNames;
 use super::queue::{Queue, Waiter};
 use crate::ids::{BackendId, ClientId, LoopId};
 use crate::time::Time;
+use crate::wire::error::ClientError;
 
 /// How many of the next waiters, or of the most recently used backends, are looked at where not all
 /// want the same. See [`super::likeness`].
@@ -55,7 +56,9 @@ pub enum Acquired<B> {
         /// Whether the caller shall have a backend opened.
         open: bool,
     },
-    /// The same, and the pool is full of backends that the client must not have: this one is closed
+    /// Nothing: its server is down, and clients do not wait for it.
+    Down(ClientError),
+    /// A place in the queue, and the pool is full of backends that the client must not have: this one is closed
     /// in favour of another.
     Replace {
         /// The backend, which counts no more.
@@ -110,6 +113,8 @@ pub struct Pool<B> {
     open_not_before: Time,
     /// The last opening failed: one at a time tries whether the server is back.
     failing: bool,
+    /// The server is down: what clients are told that would wait for it.
+    down: Option<ClientError>,
     /// The next backend released before this moment is closed, so that another pool can have one.
     give_up_until: Time,
 }
@@ -128,6 +133,7 @@ impl<B> Pool<B> {
             paused: false,
             open_not_before: Time::ZERO,
             failing: false,
+            down: None,
             give_up_until: Time::ZERO,
         }
     }
@@ -299,6 +305,9 @@ impl<B> Pool<B> {
             self.lent += 1;
             return Acquired::Backend { backend: idle.backend, home: idle.home };
         }
+        if let Some(error) = self.refusal() {
+            return Acquired::Down(error.clone());
+        }
         self.waiting.push(client, names, wish, now);
         let unfit = self.take_unfit();
         let open = self.may_open(now);
@@ -433,6 +442,23 @@ impl<B> Pool<B> {
         self.lent += 1;
         self.open_not_before = Time::ZERO;
         self.failing = false;
+        self.down = None;
+    }
+
+    /// Why nobody waits for a backend, if that is so: those who wait while the pool is paused are to be served
+    /// when it goes on, and a backend that is lent comes back.
+    fn refusal(&self) -> Option<&ClientError> {
+        self.down.as_ref().filter(|_| !self.is_closed() && self.lent == 0)
+    }
+
+    /// Why clients do not wait for the server, as long as it is down.
+    pub fn down(&self) -> Option<&ClientError> {
+        self.down.as_ref()
+    }
+
+    /// The server is down, and clients are told this, or it is not, as far as is known.
+    pub fn set_down(&mut self, down: Option<ClientError>) {
+        self.down = down;
     }
 
     /// The server can be reached again, as another pool has seen: the next attempt need not wait.

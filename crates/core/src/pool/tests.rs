@@ -348,3 +348,25 @@ fn what_an_older_epoch_has_learnt_of_a_server_is_not_kept() {
     assert_eq!(pool.parameters(), Some(said("UTC")));
     assert!(Arc::ptr_eq(&kept, &pool.keep_parameters(pool.epoch(), said("UTC"))));
 }
+
+#[test]
+fn nobody_waits_for_a_server_that_is_down_but_for_a_backend_that_comes_back_or_a_pause() {
+    use crate::wire::error::{ClientError, SqlState};
+    let down = || Some(ClientError::fatal(SqlState::CONNECTION_FAILURE, "down"));
+    let mut pool: Pool<u64> = Pool::new(limits(2));
+    pool.set_down(down());
+    assert!(
+        matches!(pool.acquire(client(0, 0), T0), Acquired::Down(error) if error.message == "down")
+    );
+    assert_eq!((pool.waiting_count(), pool.openings_due(T0)), (0, 0));
+    pool.pause();
+    assert!(matches!(pool.acquire(client(0, 1), T0), Acquired::Wait { open: false }));
+    let mut pool = lent_out(1);
+    pool.set_down(down());
+    assert!(matches!(pool.acquire(client(0, 5), T0), Acquired::Wait { open: false }));
+    let mut pool: Pool<u64> = Pool::new(limits(1));
+    assert!(matches!(pool.acquire(client(0, 0), T0), Acquired::Wait { open: true }));
+    pool.set_down(down());
+    pool.opened();
+    assert!(pool.down().is_none(), "a backend is there");
+}

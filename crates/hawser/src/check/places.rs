@@ -5,6 +5,8 @@
 
 use std::path::Path;
 
+use hawser_sys::listen::abstract_name;
+
 use super::Grade;
 use crate::config::{Config, ListenAddress};
 use crate::process;
@@ -17,6 +19,7 @@ pub(super) fn take(config: &Config) -> Vec<(Grade, String)> {
         found.push((Grade::Error, format!("user in [process]: {error}")));
     }
     let sockets = config.listen().iter().filter_map(|address| match address {
+        ListenAddress::Unix(path) if abstract_name(path).is_some() => None,
         ListenAddress::Unix(path) => Some(("address", path.as_path())),
         ListenAddress::Tcp(_) => None,
     });

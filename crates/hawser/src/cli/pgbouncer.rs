@@ -16,7 +16,7 @@ use clap::Parser;
 
 use crate::admin::running::Administration;
 use crate::admin::show::dialect::release;
-use crate::config::{Config, ConsoleVersion, Overrides};
+use crate::config::{Config, ConsoleVersion, Overrides, SETTINGS_VARIABLE};
 use crate::logging::{self, Outputs};
 use crate::serve;
 use crate::serve::{BACKGROUND_VARIABLE, Begins, Manner};
@@ -69,6 +69,7 @@ fn configuration(arguments: &Arguments, file: &Path) -> Result<Config, String> {
         user: arguments.user.clone(),
         level,
         format: Some("pgbouncer"),
+        settings: std::env::var(SETTINGS_VARIABLE).ok(),
         ..Overrides::default()
     };
     Config::load_pgbouncer(file, &overrides).map_err(|errors| errors.to_string())

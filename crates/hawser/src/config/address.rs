@@ -3,6 +3,7 @@
 //! # Model
 //! A path that starts with `/` is a unix socket: `/dir` is the directory, the socket in it is
 //! `.s.PGSQL.PORT` as libpq has it; `/dir:PORT` names the port; `/dir/.s.PGSQL.PORT` is the socket.
+//! With `@` in place of the first `/` the same is an abstract socket, which has no file.
 //! All else is `host:port`, `host`, `[v6]:port`, `[v6]` or a bare v6 address; of a server,
 //! `?mptcp=prefer` or `?mptcp=require`, and `?congestion=auto` or an algorithm, may follow, joined
 //! by `&`. `link://NAME/host:port` is a server that the far end of a link reaches.
@@ -32,7 +33,8 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 pub enum ListenAddress {
     /// An address and port.
     Tcp(SocketAddr),
-    /// The whole path of the socket, as in `/run/postgresql/.s.PGSQL.6432`.
+    /// The whole path of the socket, as in `/run/postgresql/.s.PGSQL.6432`, or the name of an abstract one, as in
+    /// `@hawser/.s.PGSQL.6432`.
     Unix(PathBuf),
 }
 
@@ -89,7 +91,7 @@ impl ServerAddress {
     /// # Errors
     /// What is wrong with the host.
     pub fn new(host: &str, port: u16) -> Result<Self, String> {
-        if host.starts_with('/') {
+        if is_unix(host) {
             return unix_path(host, port).map(Self::Unix);
         }
         check_host(host)?;
@@ -102,7 +104,7 @@ impl ServerAddress {
     /// # Errors
     /// What is wrong with it, and what is allowed.
     pub fn parse(text: &str) -> Result<Self, String> {
-        if text.starts_with('/') {
+        if is_unix(text) {
             return unix_path(text, SERVER_PORT_DEFAULT).map(Self::Unix);
         }
         if let Some(rest) = text.strip_prefix("link://") {
@@ -254,6 +256,11 @@ fn split_port(text: &str) -> Result<(&str, Option<u16>), String> {
     }
 }
 
+/// Whether `text` names a unix socket, and not a host.
+pub fn is_unix(text: &str) -> bool {
+    text.starts_with(['/', '@'])
+}
+
 /// The socket that `text` names: see the model above.
 fn unix_path(text: &str, port: u16) -> Result<PathBuf, String> {
     if text.contains('\0') {
@@ -309,7 +316,7 @@ impl SettingType for Vec<ListenAddress> {
     fn parse(raw: &Raw<'_>, _: Context<'_>) -> Result<Self, Rejected> {
         let (items, mut refusals) = items::<Self>(raw)?;
         let mut tcp = Vec::new();
-        for (item, at) in items.iter().filter(|(item, _)| !item.starts_with('/')) {
+        for (item, at) in items.iter().filter(|(item, _)| !is_unix(item)) {
             tcp.extend(refusals.keep(listen_tcp(item), at).map(|addresses| (*item, addresses)));
         }
         // As in PgBouncer, sockets bear the port of the TCP side.
@@ -319,7 +326,7 @@ impl SettingType for Vec<ListenAddress> {
             .map_or(LISTEN_PORT_DEFAULT, SocketAddr::port);
         let mut result: Self = Vec::new();
         for (item, at) in items {
-            let new: Vec<_> = if item.starts_with('/') {
+            let new: Vec<_> = if is_unix(item) {
                 refusals
                     .keep(unix_path(item, port), &at)
                     .map(ListenAddress::Unix)

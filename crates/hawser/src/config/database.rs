@@ -114,6 +114,8 @@ pub struct DatabaseConfig {
     pub server_lifetime: Duration,
     /// How long a client waits for a server connection.
     pub query_wait_timeout: Timeout,
+    /// How long no server may have answered before clients do not wait any more.
+    pub server_down_timeout: Timeout,
     /// With what server connections begin, where that is not the server's own: names and values.
     pub start_values: Vec<(&'static str, String)>,
     /// Sent on each new server connection.
@@ -204,6 +206,9 @@ impl DatabaseConfig {
             query_wait_timeout: entry
                 .query_wait_timeout
                 .unwrap_or(general.timeouts.query_wait_timeout),
+            server_down_timeout: entry
+                .server_down_timeout
+                .unwrap_or(general.servers.server_down_timeout),
             start_values: start_values(entry),
             connect_query: entry.connect_query.clone(),
             hand_over_secret_file: entry.hand_over_secret_file.clone(),

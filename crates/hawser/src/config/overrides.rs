@@ -12,6 +12,7 @@ use super::document::Document;
 use super::error::{ConfigError, Position};
 use super::registry::{self, DatabaseEntry, UserEntry};
 use super::server_url::ServerUrl;
+use super::suggest;
 use super::value::{Context, Raw};
 
 /// What the command line puts on top of a file.
@@ -29,7 +30,13 @@ pub struct Overrides {
     pub level: Option<&'static str>,
     /// In place of `format` of `[log]`.
     pub format: Option<&'static str>,
+    /// Lines `name = value`, as in a section `[hawser]` of a pgbouncer.ini: see [`SETTINGS_VARIABLE`].
+    pub settings: Option<String>,
 }
+
+/// The environment variable with settings for a pgbouncer.ini that something else writes, as an operator
+/// of Kubernetes does: the file cannot have a section of ours there.
+pub const SETTINGS_VARIABLE: &str = "HAWSER_SETTINGS";
 
 /// What is wrong with an option.
 pub(super) fn wrong(option: &str, message: String) -> ConfigError {
@@ -72,11 +79,34 @@ impl Overrides {
                 }
             }
         }
+        for line in self.settings.iter().flat_map(|text| text.lines()) {
+            if let Err(message) = put_line(document, line.trim()) {
+                errors.push(wrong(SETTINGS_VARIABLE, message));
+            }
+        }
         if self.pool_size.is_some() {
             document.databases.iter_mut().for_each(|database| database.pool_size = None);
             document.users.iter_mut().for_each(|user| user.pool_size = None);
         }
     }
+}
+
+/// Puts a line of [`SETTINGS_VARIABLE`] on the document: empty, a comment, or `name = value`.
+fn put_line(document: &mut Document, line: &str) -> Result<(), String> {
+    if line.is_empty() || line.starts_with(['#', ';']) {
+        return Ok(());
+    }
+    let (name, value) = line
+        .split_once('=')
+        .map(|(name, value)| (name.trim(), value.trim()))
+        .ok_or_else(|| format!("`{line}` is not `name = value`"))?;
+    let setting = registry::find_by_name(name)
+        .filter(|setting| !setting.table.is_array())
+        .ok_or_else(|| suggest::unknown_setting(name))?;
+    let context = Context { setting, base: Path::new("") };
+    document
+        .assign(setting.table, 0, &Raw::Text(value), context)
+        .map_err(|rejected| format!("{name}: {}", rejected.message))
 }
 
 impl Document {

@@ -2,7 +2,7 @@
 
 use hawser_core::engine::PEERS_MAX;
 
-use super::address::ServerAddress;
+use super::address::{ServerAddress, is_unix};
 use super::error::Rejected;
 use super::registry::Setting;
 use super::value::{Context, Raw, SettingType, items};
@@ -34,7 +34,7 @@ impl Peer {
             ));
         }
         // (Without one, a server's would be taken.)
-        let ends: &[char] = if address.starts_with('/') { &[':', '.'] } else { &[':'] };
+        let ends: &[char] = if is_unix(address) { &[':', '.'] } else { &[':'] };
         let port = address.rsplit(ends).next().filter(|port| *port != address);
         if port.is_none_or(|port| port.parse::<u16>().is_err()) {
             return Err(format!("`{text}`: the port is missing, as in {address}:6432"));

@@ -355,7 +355,8 @@ settings! {
     ListenSettings in Listen, Restart {
         /// Where clients connect: `host:port`, `[v6]:port`, `*:port`, or a directory for a unix socket
         /// (`/run/postgresql`, `/run/postgresql:6433`), which bears the port of the first TCP address,
-        /// as libpq expects. One string or a list.
+        /// as libpq expects. `@name` in place of a directory is an abstract socket, which has no file: every
+        /// user in this network namespace can connect to it. One string or a list.
         address: Vec<ListenAddress> = "127.0.0.1:6432", example "[\"127.0.0.1:7000\", \"/run/hawser\"]",
             pgbouncer "listen_addr";
         /// Permission bits of the unix sockets. Whoever can write to a socket can connect.
@@ -681,9 +682,16 @@ settings! {
         /// The longest pause between attempts to reach a server that fails. The first pauses are shorter
         /// and double: up to 0.4 s while a server cannot be reached or is not ready (20 ms for each
         /// pool that fails, if that is more), up to this where it refuses the login. One connection
-        /// of a pool tries at a time. Clients wait meanwhile, up to `query_wait_timeout`.
+        /// of a pool tries at a time. Clients wait meanwhile, up to `query_wait_timeout`, or are refused: see
+        /// `server_down_timeout`.
         server_login_retry: Duration = "15s", example "\"3s\"", at_least Duration::from_millis(1),
             unit Seconds, pgbouncer "server_login_retry";
+        /// How long no server of a database may have answered before its clients are refused at once in place
+        /// of waiting: those that wait, and those that come with a query, or with a login for which the
+        /// server is asked, until a server answers again. It is tried as `server_login_retry` says.
+        /// Clients of a database that is paused wait, and so do those of a pool whose server connections still
+        /// serve others. 0: clients wait, up to `query_wait_timeout`.
+        server_down_timeout: Timeout = "0", example "\"2s\"", unit Seconds;
         /// Time between two looks at each server of databases with `target_session_attrs` or
         /// `max_replica_lag`: one short connection, which no limit counts, asks whether the server is
         /// a primary, read-only, how far its WAL has come, and whether it takes sessions. A server that
@@ -924,10 +932,11 @@ settings! {
         dbname: Option<String> = "the name that the client asks for", example "\"app_v2\"",
             pgbouncer "dbname";
         /// Where the database is: `host:port`, `[v6]:port`, or a directory or path of a unix socket. One
-        /// string or a list; with several, see `target_session_attrs` and `load_balance_hosts`.
-        /// After a TCP address, `?mptcp=prefer` has connections go over Multipath TCP where both ends
-        /// have it, `?mptcp=require` allows nothing else. `?congestion=auto`, or the name of an algorithm,
-        /// is for what is sent to that server as `congestion` in `[listen]` is for clients; `&` joins both.
+        /// string or a list; with several, see `target_session_attrs` and `load_balance_hosts`. `@name` in
+        /// place of a directory is an abstract socket. After a TCP address, `?mptcp=prefer` has
+        /// connections go over Multipath TCP where both ends have it, `?mptcp=require` allows nothing
+        /// else. `?congestion=auto`, or the name of an algorithm, is for what is sent to that server as
+        /// `congestion` in `[listen]` is for clients; `&` joins both.
         servers: Vec<ServerAddress> = "required", example "[\"db1.example:5432\", \"/run/postgresql\"]";
         /// Log in to the server as this one user for all clients: one pool serves all.
         user: Option<String> = "the client's own", example "\"app\"", pgbouncer "user";
@@ -998,6 +1007,8 @@ settings! {
         /// `max_db_client_connections` of this database.
         max_db_client_connections: Option<Limit> = "as in [pool]", example "100",
             pgbouncer "max_db_client_connections";
+        /// `server_down_timeout` of this database.
+        server_down_timeout: Option<Timeout> = "as in [pool]", example "\"2s\"", unit Seconds;
         /// `server_lifetime` of this database.
         server_lifetime: Option<Duration> = "as in [pool]", example "\"30min\"", unit Seconds,
             pgbouncer "server_lifetime";

@@ -12,7 +12,7 @@ use tokio::net::{TcpStream, UnixStream};
 use super::DialError;
 use crate::config::TlsMode;
 use crate::link::links::Links;
-use crate::socket::stream::{Link, Stream};
+use crate::socket::stream::{Link, Stream, connect_unix};
 use crate::tls::ALPN;
 use crate::tls::connect::{Connecting, server_name};
 
@@ -61,7 +61,7 @@ pub async fn connect(endpoint: &Endpoint, options: &TcpOptions, links: &Links) -
             set_tcp_options(&stream, options)?;
             Ok(stream.into())
         }
-        Endpoint::Unix(path) => Ok(UnixStream::connect(path).await?.into()),
+        Endpoint::Unix(path) => Ok(connect_unix(path).await?.into()),
         Endpoint::Link { link, target, .. } => {
             Ok(UnixStream::from_std(links.open(link, target)?)?.into())
         }

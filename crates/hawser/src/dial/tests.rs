@@ -225,6 +225,7 @@ pub(crate) fn target(servers: &[&ServerAddress], tls: Connecting) -> Target {
         connect_timeout: Duration::from_secs(5),
         dns_max_ttl: Duration::from_secs(10),
         retry_after_max: Duration::from_secs(10),
+        down_after: None,
         tcp: TcpOptions::default(),
         reports: false,
         hands_over: false,

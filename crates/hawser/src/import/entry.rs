@@ -6,7 +6,7 @@ use super::value::{
 };
 use super::{Entries, ImportError, Reason, unknown_key};
 use crate::config::registry::{self, Table};
-use crate::config::{ADMIN_DATABASES, Peer, SERVER_PORT_DEFAULT, ServerAddress, suggest};
+use crate::config::{ADMIN_DATABASES, Peer, SERVER_PORT_DEFAULT, ServerAddress, is_unix, suggest};
 
 /// Limits of which PgBouncer takes 0, for one database or user, as "what holds for all".
 const ZERO_IS_INHERITED: &[&str] = &[
@@ -100,28 +100,24 @@ pub(super) fn waits_no_longer(query_timeout: f64, wait: f64) -> Option<String> {
     })
 }
 
-/// The `servers` of a database, and comments on those that are none.
+/// The `servers` of a database.
 fn servers(
     entry: &Entry,
     pairs: &[(String, String)],
     socket_dir: Option<&str>,
-) -> Result<(Vec<String>, Vec<String>), ImportError> {
+) -> Result<Vec<String>, ImportError> {
     let find = |key| pairs.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str());
     let port = find("port").map_or(Ok(SERVER_PORT_DEFAULT), |text| port(entry, text));
     let port = port.map_err(|message| refuse(entry, "port", message))?;
     // Not a directory that PgBouncer does not look into: whose sockets are there is not known.
     let hosts = find("host").or(socket_dir).ok_or_else(|| {
-        let message = "it is missing, and unix_socket_dir is empty or abstract: write the server's \
-                       host, or its directory of sockets";
+        let message = "it is missing, and unix_socket_dir is empty: write the server's host, or its \
+                       directory of sockets";
         refuse(entry, "host", message.to_owned())
     })?;
-    let (mut servers, mut comments) = (Vec::new(), Vec::new());
+    let mut servers = Vec::new();
     for host in hosts.split(',').map(str::trim) {
-        if host.starts_with('@') {
-            comments.push(comment(&format!("host {host}: abstract sockets are not supported")));
-            continue;
-        }
-        let text = if host.starts_with('/') {
+        let text = if is_unix(host) {
             socket_text(host, port, SERVER_PORT_DEFAULT)
         } else {
             let server = ServerAddress::new(host, port);
@@ -132,12 +128,7 @@ fn servers(
             servers.push(text);
         }
     }
-    // Left out, its clients would get the database `*`.
-    if servers.is_empty() {
-        let message = "abstract sockets are not supported: write a directory of sockets, or a host";
-        return Err(refuse(entry, "host", message.to_owned()));
-    }
-    Ok((servers, comments))
+    Ok(servers)
 }
 
 /// The socket of `port` in `directory`, as `servers` and `address` have it. Digits after a colon at the
@@ -169,9 +160,8 @@ pub(super) fn database(
         let note = format!("database {name} was left out: the name is the admin database's");
         return Ok(format!("\n{}\n", comment(&note)));
     }
-    let (servers, comments) = servers(entry, &pairs, rest.socket_dir)?;
+    let servers = servers(entry, &pairs, rest.socket_dir)?;
     let mut lines = vec![format!("name = {}", quote(name))];
-    lines.extend(comments);
     let list: Vec<_> = servers.iter().map(|server| quote(server)).collect();
     lines.push(format!("servers = [{}]", list.join(", ")));
     let has = |key| pairs.iter().any(|(k, _)| k == key);
@@ -241,7 +231,7 @@ pub(super) fn peer(entry: &Entry) -> Result<String, ImportError> {
     let port = find("port").map_or(Ok(PEER_PORT_DEFAULT), |text| port(entry, text));
     let port = port.map_err(|message| refuse("port", message))?;
     let host = find("host").ok_or_else(|| refuse("host", "it is required".to_owned()))?;
-    let address = match host.starts_with('/') {
+    let address = match is_unix(host) {
         true => ServerAddress::parse(&socket_text(host, port, SERVER_PORT_DEFAULT)),
         false => ServerAddress::new(host, port),
     };

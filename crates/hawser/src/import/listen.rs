@@ -10,7 +10,7 @@ use super::ini::Entry;
 use super::value::{comment, port, quote};
 use super::{ImportError, Reason};
 use crate::config::registry::{self, Table};
-use crate::config::{LISTEN_PORT_DEFAULT, accepts, host_and_port};
+use crate::config::{LISTEN_PORT_DEFAULT, accepts, host_and_port, is_unix};
 
 /// PgBouncer's directory of unix sockets where none is named.
 const UNIX_SOCKET_DIR_DEFAULT: &str = "/tmp";
@@ -42,16 +42,12 @@ pub(super) fn listen(
     let hosts = settings.remove("listen_addr");
     let named = settings.remove("unix_socket_dir");
     let directory = named.as_ref().map_or(UNIX_SOCKET_DIR_DEFAULT, |entry| &entry.value);
-    let is_abstract = directory.starts_with('@');
-    let directory = (!is_abstract && !directory.is_empty()).then_some(directory);
+    let directory = (!directory.is_empty()).then_some(directory);
     let socket_dir = directory.map(str::to_owned);
     if is_own {
         return Ok(Listen { lines: Vec::new(), socket_dir });
     }
     let mut lines = Vec::new();
-    if is_abstract {
-        lines.push(comment("unix_socket_dir: abstract sockets are not supported"));
-    }
     let (mut addresses, mut names) = (Vec::new(), Vec::new());
     if let Some(entry) = &hosts {
         (addresses, names) = tcp(&entry.value, port, resolve).map_err(|m| refuse(entry, m))?;
@@ -61,7 +57,7 @@ pub(super) fn listen(
         let default = if addresses.is_empty() { LISTEN_PORT_DEFAULT } else { port };
         let text = socket_text(directory, port, default);
         if let Some(entry) = &named {
-            if !directory.starts_with('/') {
+            if !is_unix(directory) {
                 let message = format!("`{directory}` is not absolute: write the whole path");
                 return Err(refuse(entry, message));
             }

@@ -224,12 +224,7 @@ fn a_server_is_looked_for_where_pgbouncer_does_or_nowhere() {
              listen_addr = 127.0.0.1\nlisten_port = 7000\n{directory}"
         )
     };
-    for (host, directory) in [
-        ("", "unix_socket_dir ="),
-        (" dbname=b", "unix_socket_dir = @run"),
-        (" host=@run", ""),
-        (" host=@run,@other", ""),
-    ] {
+    for (host, directory) in [("", "unix_socket_dir ="), (" dbname=b", "unix_socket_dir =")] {
         let error = import(&ini(host, directory)).unwrap_err();
         assert_eq!(error.line, 2, "{error}");
         assert!(error.to_string().contains("host of a: "), "{error}");
@@ -245,6 +240,9 @@ fn a_server_is_looked_for_where_pgbouncer_does_or_nowhere() {
             "/run/a:6000/.s.PGSQL.7000",
         ),
         (" host=/run/b:1", "", "/run/b:1/.s.PGSQL.5432", "/tmp/.s.PGSQL.7000"),
+        // Abstract sockets: what PgBouncer writes the NUL byte over is shown.
+        ("", "unix_socket_dir = @run", "@run/.s.PGSQL.5432", "@run/.s.PGSQL.7000"),
+        (" host=@a/b port=1", "", "@a/b/.s.PGSQL.1", "/tmp/.s.PGSQL.7000"),
     ] {
         let (config, output) = imported(&ini(host, directory));
         assert_eq!(config.database("a").unwrap().servers[0].to_string(), socket, "{output}");
@@ -274,7 +272,6 @@ fn names_to_listen_on_are_looked_up_and_nothing_stands_in_for_what_is_missing() 
         "listen_addr = other.example",
         "listen_addr = 127.0.0.1, bare.example",
         "unix_socket_dir =",
-        "unix_socket_dir = @run",
         "unix_socket_dir = run",
         "listen_port = 06439",
         "verbose = yes",
@@ -452,7 +449,7 @@ query_timeout = 12.5
 #[test]
 fn what_has_no_equivalent_is_a_comment_with_its_reason() {
     let (config, output) = imported(
-        "[databases]\na = host=@abstract,h\nb = host=h password=hunter2\nhawser = host=h\n[peers]\n1 = host=/x
+        "[databases]\na = host=h\nb = host=h password=hunter2\nhawser = host=h\n[peers]\n1 = host=/x
 [pgbouncer]
 listen_addr = *
 auth_type = ldap
@@ -471,7 +468,6 @@ tcp_keepidle = 60
 ",
     );
     for comment in [
-        "# host @abstract: abstract sockets are not supported",
         "# password was left out",
         "# database hawser was left out",
         "# [peers] 1: without peer_id",

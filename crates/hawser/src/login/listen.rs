@@ -5,22 +5,25 @@
 //!   goes on as soon as there are some again; a login that waits for its client gives its own up
 //! * a unix socket's file has its mode and owner before the first client can connect
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use hawser_sys::listen::{
-    Passed, SocketFile, accept_tcp, accept_unix, is_of_one_connection, listen_tcp, listen_unix,
-    passed_descriptors, set_backlog, set_defer_accept,
+    Passed, SocketFile, abstract_name, accept_tcp, accept_unix, is_of_one_connection,
+    listen_abstract, listen_tcp, listen_unix, passed_descriptors, set_backlog, set_defer_accept,
 };
 use hawser_sys::process::{self, SocketFamily};
 use hawser_sys::stream::{
@@ -131,7 +134,9 @@ impl Listener {
             Kind::Tcp(listener) => listener.get_ref().local_addr().ok().map(|own| own.port()),
             Kind::Unix(_, listener) => {
                 let own = listener.get_ref().local_addr().ok()?;
-                own.as_pathname()?.extension()?.to_str()?.parse().ok()
+                let of_abstract = || Some(Path::new(OsStr::from_bytes(own.as_abstract_name()?)));
+                let path = own.as_pathname().or_else(of_abstract)?;
+                path.extension()?.to_str()?.parse().ok()
             }
         }
     }
@@ -262,6 +267,7 @@ fn open(
     if let Some(fd) = succession.inherit(&purpose) {
         set_backlog(&fd, backlog).map_err(failed)?;
         let path = match address {
+            ListenAddress::Unix(path) if abstract_name(path).is_some() => SocketPath::Kept,
             ListenAddress::Unix(path) => {
                 SocketPath::Predecessors(path.clone(), socket_file(settings)?)
             }
@@ -294,13 +300,20 @@ fn open(
             Ok(Listener { purpose, kind: Kind::Tcp(watched(listener).map_err(failed)?) })
         }
         ListenAddress::Unix(path) => {
-            let file = socket_file(settings)?;
-            let (listener, bound) =
-                listen_unix(path, file, backlog).map_err(|source| match source.kind() {
-                    io::ErrorKind::AddrInUse => ListenError::Taken(path.clone()),
-                    _ => failed(source),
-                })?;
-            let path = SocketPath::Own(bound);
+            let unless_taken = |source: io::Error| match source.kind() {
+                io::ErrorKind::AddrInUse => ListenError::Taken(path.clone()),
+                _ => failed(source),
+            };
+            let (listener, path) = match abstract_name(path) {
+                Some(name) => {
+                    (listen_abstract(name, backlog).map_err(unless_taken)?, SocketPath::Kept)
+                }
+                None => {
+                    let file = socket_file(settings)?;
+                    let listened = listen_unix(path, file, backlog).map_err(unless_taken)?;
+                    (listened.0, SocketPath::Own(listened.1))
+                }
+            };
             Ok(Listener { purpose, kind: Kind::Unix(path, watched(listener).map_err(failed)?) })
         }
     }

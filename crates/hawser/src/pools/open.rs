@@ -22,7 +22,7 @@ use crate::dial::talk::{Ended, TalkError};
 use crate::dial::{DialError, Dialled, Known, Trouble};
 use crate::limits::{AddressPermit, cut_off_error};
 use crate::loops::{Loops, Order, Pool};
-use crate::service::Service;
+use crate::service::{Phase, Service};
 use crate::socket::Conn;
 use crate::takeover::giving;
 
@@ -46,6 +46,8 @@ struct Failing {
     times: u32,
     /// When the last was counted.
     last: Option<Instant>,
+    /// When the attempt began that was the first of them.
+    since: Option<Instant>,
 }
 
 impl Failures {
@@ -57,6 +59,7 @@ impl Failures {
             return None;
         }
         failing.last = Some(Instant::now());
+        failing.since.get_or_insert(begun);
         failing.times = failing.times.saturating_add(1);
         Some(failing.times - 1)
     }
@@ -65,6 +68,11 @@ impl Failures {
     fn pause(&self, longest: Duration) -> Duration {
         let doublings = locked(&self.0).times.saturating_sub(1).min(16);
         RETRY_AFTER_FIRST.saturating_mul(1 << doublings).min(longest)
+    }
+
+    /// For how long attempts have failed.
+    fn lasts(&self) -> Duration {
+        locked(&self.0).since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     fn is_failing(&self) -> bool {
@@ -164,6 +172,10 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
         Err(error) => {
             let (error, fatal, retry_after) = note_failure(service, &entry, begun, &error);
             opening.tell(ToLoop::OpenFailed { pool, error, fatal, retry_after });
+            if entry.is_down() {
+                // No client waits, so that none has the server tried.
+                learn(service, &entry, retry_after);
+            }
         }
     }
     entry.changed.notify_waiters();
@@ -179,6 +191,7 @@ fn note_success(service: &Service, entry: &PoolEntry) {
         );
         retry_others(service, entry);
     }
+    entry.pool.lock().set_down(None);
     *locked(&entry.refusal) = None;
     *locked(&entry.unsaid) = None;
     *locked(&entry.unanswered) = None;
@@ -220,11 +233,33 @@ fn note_failure(
     }
     let is_silence = error.is_silence();
     *locked(&entry.unsaid) = error.unsaid();
-    let error = error.to_client_error();
+    let is_without_server = error.is_without_server();
+    let mut error = error.to_client_error();
+    let lasts = entry.failures.lasts();
+    let is_down = is_without_server && route.target.down_after.is_some_and(|after| lasts >= after);
+    if is_down {
+        error = down_error(&entry.key.database, error, lasts);
+    }
+    let fatal = fatal || is_down;
+    pool.lock().set_down(is_down.then(|| error.clone()));
     pool.set_last_error(Some(error.clone()));
     *locked(&entry.refusal) = fatal.then(|| error.clone());
     *locked(&entry.unanswered) = is_silence.then(|| (begun, error.clone()));
     (error, fatal, retry_after)
+}
+
+/// What clients are told that do not wait for a server which has not answered for so long.
+fn down_error(database: &str, why: ClientError, lasts: Duration) -> ClientError {
+    let detail = why.detail.as_deref().map_or_else(String::new, |detail| format!(" ({detail})"));
+    ClientError {
+        message: format!("the server of database \"{database}\" is down: {}{detail}", why.message),
+        ..why
+    }
+    .detail(format!(
+        "It has not answered for {:.1} s: server_down_timeout has passed.",
+        lasts.as_secs_f64()
+    ))
+    .hint("Clients are refused until it answers again; try again later.")
 }
 
 /// The longest pause before a server is tried again that cannot be reached, or is not ready: the more
@@ -499,7 +534,10 @@ async fn dial(
 /// Asks what the server says at connect, for all logins of a pool that wait to know it: all places of the
 /// pool are taken by backends of an older epoch. One asks at a time, and after a failure none before the
 /// pause has passed that openings make, too.
-fn learn(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
+///
+/// The first attempt comes `after` a pause. While the server is down, others follow until one succeeds: no client
+/// waits for it, so that none has it tried.
+fn learn(service: &Arc<Service>, entry: &Arc<PoolEntry>, after: Duration) {
     /// Others may ask when this is dropped.
     struct Learning(Arc<PoolEntry>);
 
@@ -514,25 +552,41 @@ fn learn(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
         return;
     }
     let (service, learning) = (service.clone(), Learning(entry.clone()));
-    *locked(&entry.refusal) = None;
+    if !entry.is_down() {
+        *locked(&entry.refusal) = None;
+    }
     tokio::spawn(async move {
         let entry = &learning.0;
-        let (epoch, begun, route) = (entry.pool.epoch(), Instant::now(), entry.route.load_full());
-        match dial_ready(&service, entry, &route, true).await {
-            Ok(mut session) => {
-                let parameters = std::mem::take(&mut session.dialled().entered.parameters);
-                entry.pool.keep_parameters(epoch, Arc::new(parameters));
-                note_success(&service, entry);
-                entry.changed.notify_waiters();
-                session.terminate().await;
-            }
-            Err(error) => {
-                let (_, _, retry_after) = note_failure(&service, entry, begun, &error);
-                entry.changed.notify_waiters();
-                sleep(retry_after).await;
+        sleep(after).await;
+        loop {
+            let pause = learn_once(&service, entry).await;
+            sleep(pause).await;
+            let is_wanted = service.pools.by_id(entry.pool.id).is_some();
+            if !entry.is_down() || !is_wanted || service.phase() != Phase::Serving {
+                return;
             }
         }
     });
+}
+
+/// One attempt of [`learn`]. After which pause the next may follow.
+async fn learn_once(service: &Arc<Service>, entry: &Arc<PoolEntry>) -> Duration {
+    let (epoch, begun, route) = (entry.pool.epoch(), Instant::now(), entry.route.load_full());
+    match dial_ready(service, entry, &route, true).await {
+        Ok(mut session) => {
+            let parameters = std::mem::take(&mut session.dialled().entered.parameters);
+            entry.pool.keep_parameters(epoch, Arc::new(parameters));
+            note_success(service, entry);
+            entry.changed.notify_waiters();
+            session.terminate().await;
+            Duration::ZERO
+        }
+        Err(error) => {
+            let (_, _, retry_after) = note_failure(service, entry, begun, &error);
+            entry.changed.notify_waiters();
+            retry_after
+        }
+    }
 }
 
 /// What the server says at connect, in the current epoch: waits for a backend to be opened if none
@@ -557,13 +611,16 @@ pub async fn parameters(
             if let Some(parameters) = entry.pool.parameters() {
                 return Ok(parameters);
             }
+            if let Some(error) = entry.down(service) {
+                return Err(error);
+            }
             let asked = entry.pool.lock().open_one(service.loops.now());
             match asked {
                 OpenOne::Begun => {
                     *locked(&entry.refusal) = None;
                     service.control.open(entry.pool.clone(), service.loops.least_loaded());
                 }
-                OpenOne::Full => learn(service, entry),
+                OpenOne::Full => learn(service, entry, Duration::ZERO),
                 OpenOne::NotNow => {}
             }
             let _ = timeout(PARAMETERS_POLL, changed).await;

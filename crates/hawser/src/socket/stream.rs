@@ -1,13 +1,17 @@
 //! A connection on the control side: during login, or while it is dialled.
 
+use std::ffi::OsStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use hawser_sys::congestion::flows::Flows;
+use hawser_sys::listen::abstract_name;
 use hawser_sys::mptcp::watch::{Watch, Watched};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -62,6 +66,20 @@ impl From<TcpStream> for Link {
 impl From<UnixStream> for Link {
     fn from(stream: UnixStream) -> Self {
         Self::new(Kind::Unix(stream))
+    }
+}
+
+/// Connects to a unix socket: a file, or with `@` an abstract one.
+///
+/// # Errors
+/// As connect(2).
+pub async fn connect_unix(path: &Path) -> io::Result<UnixStream> {
+    match abstract_name(path) {
+        Some(name) => {
+            let path = [b"\0".as_slice(), name].concat(); // tokio takes it for an abstract one
+            UnixStream::connect(OsStr::from_bytes(&path)).await
+        }
+        None => UnixStream::connect(path).await,
     }
 }
 

@@ -48,6 +48,7 @@ impl<S: Socket> Engine<S> {
                 self.stats(self.clients.get(slot).map_or(0, |c| c.pool)).wait.record(0);
                 Ok(())
             }
+            Acquired::Down(error) => Err(Halt::Refused(error)),
             Acquired::Wait { open } | Acquired::Replace { open, .. } => {
                 client.state = ClientState::Waiting;
                 client.since = now;
