@@ -364,6 +364,36 @@ def test_trap_15_sync_during_copy_in_is_ignored(env):
     client.execute("drop table copy_sync")
 
 
+def test_a_flush_with_a_body_in_a_copy_is_ignored(env):
+    """A copy does not look at the body of a Flush or Sync. Hawser waited for an error, and closed the connection at what came."""
+    client = env.connect()
+    client.execute("drop table if exists copy_flush; create table copy_flush (i int)")
+    ends = m.message("H", b"x") + m.message("S", b"x") + m.copy_data(b"1\n") + m.COPY_DONE
+    for start, sync in ((m.query("copy copy_flush from stdin; select 7"), b""), (m.parse("copy copy_flush from stdin") + m.bind() + m.execute() + m.FLUSH, m.SYNC)):
+        for apart in (False, True):
+            client.send(start)
+            if apart:
+                client.collect(until="GE")
+            client.send(ends, sync, m.query("select 8"))
+            equal(client.collect().tags[0], "COPY 1")
+            equal(client.collect().value, "8")
+    equal(client.value("select count(*) from copy_flush"), "4")
+    client.execute("drop table copy_flush")
+
+
+def test_a_sync_with_a_body_after_an_error_is_an_error_and_ends_the_pipeline(env):
+    client = env.connect()
+    bad = m.message("S", b"x")
+    for pause in (0, 0.1):
+        client.send(m.run("select 1/0"))
+        time.sleep(pause)
+        client.send(bad, m.query("select 8"))
+        result = client.collect()
+        equal([error["C"] for error in result.errors], ["22012", PROTOCOL_VIOLATION])
+        equal((result.kinds[-2:], result.status), ("EZ", "I"))
+        equal(client.collect().value, "8")
+
+
 def test_trap_15_copydata_after_an_error_does_not_exhaust_the_pool(env):
     """trap 15: CopyData that arrives after an error."""
     clients = [env.connect() for _ in range(12)]

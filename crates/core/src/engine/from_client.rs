@@ -36,6 +36,7 @@ use crate::ids::Slot;
 use crate::pool::Basis;
 use crate::session::scan::{ScanOptions, scan};
 use crate::time::Time;
+use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{Framed, HEADER_BYTES, Header};
 use crate::wire::{TransactionStatus, build, frame, frontend};
 use client_message::ClientMessage;
@@ -701,6 +702,13 @@ fn skip_to_sync<S: Socket>(
     }
     client.pending_session().dropped.sync_has_come();
     client.settle();
+    if header.body > 0 {
+        // It ends the pipeline all the same (`PostgresMain`, postgres.c).
+        let mut error = Vec::new();
+        ClientError::error(SqlState::PROTOCOL_VIOLATION, "invalid message format")
+            .write(&mut error);
+        client.reply(&error);
+    }
     // Our own Sync may not have been answered yet: then that answer becomes the client's.
     if let Some(backend) = &mut client.backend
         && backend.requests.give_sync_to_client()

@@ -331,9 +331,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             }
             frontend::FLUSH => {
                 self.pass();
-                if self.header.body > 0 {
-                    // Answered by an error only.
-                    self.backend.request(Request::Close);
+                if self.header.body > 0 && !self.backend.requests.is_read_by_copy() {
+                    self.backend.request(Request::MalformedFlush);
                 }
             }
             frontend::FUNCTION_CALL => self.function_call()?,

@@ -43,6 +43,9 @@ pub(in crate::engine) enum Request {
     Execute,
     /// Close.
     Close,
+    /// A Flush with a body: an error alone, or nothing within a copy, which does not look at it
+    /// (`CopyGetData`, copyfromparse.c).
+    MalformedFlush,
     /// A Close that was not sent, or a DEALLOCATE in another's place.
     CloseKnown {
         /// CloseComplete is ours to give.

@@ -562,6 +562,54 @@ fn trap_15_a_client_that_sends_no_sync_after_an_error_holds_no_backend() {
 }
 
 #[test]
+fn a_sync_with_a_body_after_an_error_is_an_error_and_ends_the_pipeline() {
+    for answered in [false, true] {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &[parse("", "SELEC"), bind("")].concat());
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("E"));
+        if answered {
+            world.send(&server, &answers("I"));
+        }
+        assert_eq!(client.kinds(), "E");
+        world.send(&client, &message(b'S', b"x"));
+        if !answered {
+            assert_eq!(client.kinds(), "E", "ours is not answered");
+            world.send(&server, &answers("I"));
+            assert_eq!(client.kinds(), "Z");
+        } else {
+            assert_eq!(client.kinds(), "EZ");
+        }
+        assert_eq!(world.idle_backends(), 1);
+        world.send(&client, &query("SELECT 1"));
+        world.send(&server, &answers("CI"));
+        assert_eq!(client.kinds(), "CZ");
+    }
+}
+
+#[test]
+fn a_flush_with_a_body_in_a_copy_is_ignored() {
+    for told in [false, true] {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &query("COPY t FROM STDIN"));
+        let server = world.servers[0].clone();
+        let (mut flush, mut came) = (message(b'H', b"x"), "GCI");
+        if told {
+            world.send(&server, &answers("G"));
+            came = "CI";
+        }
+        flush.extend(message(b'd', b"1\n"));
+        flush.extend(message(b'c', b""));
+        world.send(&client, &flush);
+        world.send(&server, &answers(came));
+        assert_eq!(client.kinds(), "GCZ");
+        assert_eq!(world.idle_backends(), 1);
+    }
+}
+
+#[test]
 fn the_clients_own_sync_overtaken_by_ours_is_answered_once() {
     let mut world = World::new(1);
     let client = world.client();

@@ -27,6 +27,7 @@ impl RequestQueue {
                     *syncs_behind_data += 1;
                 }
                 Request::CopyInput { ends } => self.copy_in.take_data(ends),
+                Request::MalformedFlush => {}
                 _ => {
                     // A copy that waits for data would end the connection at this.
                     let (syncs_in_copy, syncs) = (*syncs_in_copy, *syncs_behind_data);
@@ -72,6 +73,11 @@ impl RequestQueue {
             }
             _ => false,
         }
+    }
+
+    /// Whether a copy reads what is sent now, as far as is known.
+    pub(in crate::engine) fn is_read_by_copy(&self) -> bool {
+        matches!(self.copy_in, CopyIn::Reading { .. })
     }
 
     /// Something is about to be sent that no copy reads: its client takes it that the one under way has
