@@ -733,7 +733,8 @@ settings! {
         /// How long a client may take to log in.
         client_login_timeout: Timeout = "60s", example "\"10s\"", unit Seconds,
             pgbouncer "client_login_timeout";
-        /// How long a client may be idle inside of a transaction.
+        /// How long a client may be idle inside of a transaction. A COPY that waits for the client's
+        /// data counts as a query at work: `query_timeout` and `transaction_timeout` end it.
         idle_transaction_timeout: Timeout = "0", example "\"90s\"", unit Seconds,
             pgbouncer "idle_transaction_timeout";
         /// How long a client of transaction or statement mode may be idle outside of a transaction while
