@@ -4,6 +4,7 @@ import contextlib
 import random
 import socket
 import struct
+import threading
 import time
 
 from harness import messages as m
@@ -309,3 +310,99 @@ def test_a_peer_that_is_away_is_named_and_a_request_is_sent_on_once(env):
         until(lambda: "check `peers` and `peer_id` in [process]" in first.pooler.text(), "the wrong address")
         for client in (of_first, of_second):
             equal(client.value("select 1"), "1")
+
+
+class Link:
+    """Between two poolers, by TCP. While it is cut, it takes connections and nothing gets through, as where a network drops packets."""
+
+    def __init__(self):
+        self.cut, self.port, self.kept = False, None, []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self.listener.accept()
+                self.kept.append(near)
+                if not self.cut:
+                    threading.Thread(target=self._pass, args=(near,), daemon=True).start()
+
+    def _pass(self, near):
+        """A cancel request is one message, after which the other end closes."""
+        with contextlib.suppress(OSError), near, socket.create_connection(("127.0.0.1", self.port), 5) as far:
+            far.sendall(near.recv(4096))
+            while far.recv(4096):
+                pass
+
+
+@contextlib.contextmanager
+def three_nodes(env):
+    """Three poolers that are peers of each other, and the way from the first to the third."""
+    with contextlib.ExitStack() as stack:
+        nodes = [stack.enter_context(env.pooler_with(start=False)) for _ in range(3)]
+        link = Link()
+        stack.callback(link.listener.close)
+        link.port = nodes[2].pooler.port
+        for number, target in enumerate(nodes):
+            peers = [f"{other + 1}=127.0.0.1:{peer.pooler.port}" for other, peer in enumerate(nodes)]
+            if number == 0:
+                peers[2] = f"3={link.address}"
+            target.pooler.write(peer_id=number + 1, peers=peers, cancel_wait_timeout="2s")
+            target.pooler.start()
+        yield nodes, link
+
+
+def cancelled(env, client, by, marker):
+    client.send(m.query(f"select pg_sleep(20) /* {marker} */"))
+    running(env, marker)
+    begun = time.monotonic()
+    client.cancel(by)
+    result = client.collect()
+    equal((result.sqlstate, result.status), ("57014", "I"), marker)
+    assert time.monotonic() - begun < 5, marker
+
+
+@pooler_only
+@limit(120)
+def test_three_nodes_cancel_for_each_other_though_one_is_killed(env):
+    with three_nodes(env) as (nodes, _):
+        for victim, target in enumerate(nodes):
+            left = [node for node in nodes if node is not target]
+            lost = env.connect(target)
+            equal(lost.value("select 1"), "1")
+            target.pooler.kill()
+            lost.cancel(left[0])  # for a client that is gone with its pooler
+            for one, other in (left, left[::-1]):
+                client = env.connect(one)
+                cancelled(env, client, other, f"of a survivor of {victim}")
+                equal(client.value("select 1"), "1")
+            target.pooler.start()
+            client = env.connect(target)
+            cancelled(env, client, left[0], f"of {victim}, which is back")
+
+
+@pooler_only
+@limit(120)
+def test_a_cancel_whose_way_is_cut_does_nothing_and_holds_up_no_other(env):
+    with three_nodes(env) as (nodes, link):
+        first, second, third = nodes
+        client, bystander = env.connect(third), env.connect(second)
+        cancelled(env, client, first, "while all is well")
+        link.cut = True
+        client.send(m.query("select pg_sleep(20) /* cut off */"))
+        running(env, "cut off")
+        for _ in range(3):
+            client.cancel(first)
+        cancelled(env, bystander, first, "of a bystander")
+        until(lambda: "did not reach peer 3" in first.pooler.text(), "the log says that it did not arrive", 15)
+        running(env, "cut off")
+        client.cancel(second)  # another way
+        equal(client.collect().sqlstate, "57014")
+        link.cut = False
+        for kept in link.kept:
+            kept.close()
+        time.sleep(0.5)
+        equal(client.value("select 1"), "1", "what was cut off comes to nobody later")
+        cancelled(env, client, first, "when all is well again")
