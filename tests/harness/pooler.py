@@ -139,8 +139,9 @@ class Pooler:
     # Process
 
     def start(self):
+        program = os.environ.get("HAWSER_OLDER") or binary()
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen([*self.launcher, binary(), "serve", "-c", str(self.config), *self.options], cwd=self.directory,
+            self.process = subprocess.Popen([*self.launcher, program, "serve", "-c", str(self.config), *self.options], cwd=self.directory,
                                             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                                             env={**os.environ, **self.environment}, pass_fds=self.pass_fds)
         end = time.monotonic() + START_SECONDS
