@@ -295,7 +295,9 @@ pub fn local_address(fd: impl AsFd) -> io::Result<LocalAddress> {
     let path = unix.path().map(|path| PathBuf::from(OsStr::from_bytes(path.to_bytes())));
     let of_abstract =
         |name: &[u8]| PathBuf::from(OsStr::from_bytes(&[b"@".as_slice(), name].concat()));
-    let path = path.or_else(|| unix.abstract_name().map(of_abstract));
+    // A socket without a name has an empty one here.
+    let name = unix.abstract_name().filter(|name| !name.is_empty());
+    let path = path.or_else(|| name.map(of_abstract));
     Ok(LocalAddress::Unix(path))
 }
 
@@ -441,6 +443,10 @@ mod tests {
         let (accepted, _) = listener.accept().unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(local_address(&accepted).unwrap(), LocalAddress::Unix(Some(path)));
+        let name = format!("hawser-near-{}", std::process::id());
+        let listener = crate::listen::listen_abstract(name.as_bytes(), 1).unwrap();
+        let at = Some(PathBuf::from(format!("@{name}")));
+        assert_eq!(local_address(&listener).unwrap(), LocalAddress::Unix(at));
     }
 
     #[test]
