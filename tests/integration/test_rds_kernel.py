@@ -36,6 +36,7 @@ CAPTURED = emulator.ROOT / "crates/core/src/rds/tests/linux_6_12.txt"
 RDS_PORT = 16385
 MODULES = (*emulator.NETWORK_MODULES, "rds", "rds_tcp", "inet_diag", "tcp_diag")
 BOOT_SECONDS = 240
+BOOTS = 3
 BUFFER = 4 << 20
 CLONE_NEWNET = 0x4000_0000
 
@@ -94,6 +95,19 @@ class Kernel:
         return (address, from_), base64.b64decode(body)
 
 
+def boot(machine, arguments):
+    """The process, and what it said last if its kernel has not come up."""
+    running = machine.start(*arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    said = []
+    threading.Thread(target=lambda: said.extend(iter(running.stdout.readline, "")), daemon=True).start()
+    end = time.monotonic() + BOOT_SECONDS
+    while not any("the kernel waits" in line for line in said):
+        if running.poll() is not None or time.monotonic() > end:
+            return running, "".join(said[-30:])
+        time.sleep(0.2)
+    return running, None
+
+
 @functools.cache
 def kernel_and_place():
     """One kernel for all tests of this module; it ends with this process."""
@@ -109,16 +123,16 @@ def kernel_and_place():
         machine.ip("link", "set", "tap0", "up")
         agent = emulator.ROOT / "tests/harness/rds_guest.py"
         inside = f"ip addr add {KERNEL}/24 dev eth0; ip link set eth0 up; exec /usr/bin/python3 {agent} {KERNEL}"
-        arguments, _ = stack.enter_context(emulator.machine(["sh", "-c", inside], {"PYTHONDONTWRITEBYTECODE": 1}, MODULES, "tap0"))
-        running = machine.start(*arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        for left in reversed(range(BOOTS)):
+            arguments, _ = stack.enter_context(emulator.machine(["sh", "-c", inside], {"PYTHONDONTWRITEBYTECODE": 1}, MODULES, "tap0"))
+            running, said = boot(machine, arguments)
+            if said is None:
+                break
+            running.kill()
+            # An emulated kernel panics now and then before it has come to anything of ours.
+            assert left and "Kernel panic" in said, said
+            print(f"once more, for the kernel did not start: {said}")
         stack.callback(running.kill)
-        said = []
-        reading = threading.Thread(target=lambda: said.extend(iter(running.stdout.readline, "")), daemon=True)
-        reading.start()
-        end = time.monotonic() + BOOT_SECONDS
-        while not any("the kernel waits" in line for line in said):
-            assert running.poll() is None and time.monotonic() < end, "".join(said[-30:])
-            time.sleep(0.2)
     except BaseException:
         stack.close()
         raise
@@ -326,6 +340,12 @@ def test_messages_of_the_kernel_come_once_and_in_order_across_resets_of_eight_la
     """Both ways at once, by all lanes. A kernel takes new connections for any of its lanes (bench/rds_resets.py shows what
     two kernels make of that): Hawser finds out which lane it has, and drops what it has had. What the kernel makes of
     Hawser's messages is its own, and bounded here."""
+    # On a quick machine all resets may come when nothing is under way.
+    assert any(across_resets(address) for _ in range(3)), "nothing was sent again in three exchanges"
+
+
+def across_resets(address):
+    """How many messages came again, or were sent again."""
     count, size, ports = 150, 20_000, 16
     with together(address) as (kernel, proxy), contextlib.ExitStack() as stack:
         taken = [kernel.bind(buffer=64 << 20) for _ in range(ports)]
@@ -366,4 +386,4 @@ def test_messages_of_the_kernel_come_once_and_in_order_across_resets_of_eight_la
         # (Up to 373 were seen, on busy hosts: the fuller the kernel's receive queues are, the more it loses at a reset.)
         assert twice + missing < count * ports / 4, f"{twice} came twice, {missing} never: {lanes}"
         assert all(lane["connections"] > 3 for lane in lanes), lanes
-        assert sum(lane["duplicates"] + lane["retransmitted"] for lane in lanes) > 0, "nothing was sent again"
+        return sum(lane["duplicates"] + lane["retransmitted"] for lane in lanes)
