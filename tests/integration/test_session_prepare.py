@@ -205,16 +205,17 @@ def test_constants_keep_the_settings_of_the_prepare(env):
 
 
 def test_names_are_found_by_the_search_path(env):
+    """Under names of its own: what other tests give the name of a table, a trigger that pins say, counts for every table of this name."""
     with env.server() as server:
         for n in (1, 2):
-            server.execute(f"create schema if not exists path{n}; create table if not exists path{n}.t (v int); "
-                           f"truncate path{n}.t; insert into path{n}.t values ({n}); grant all on schema path{n} to app; "
-                           f"grant all on path{n}.t to app")
+            server.execute(f"create schema if not exists path{n}; create table if not exists path{n}.on_path (number int); "
+                           f"truncate path{n}.on_path; insert into path{n}.on_path values ({n}); grant all on schema path{n} to app; "
+                           f"grant all on path{n}.on_path to app")
     try:
         first, second = env.connect(), env.connect()
         for n, client in ((1, first), (2, second)):
             client.execute(f"set search_path to path{n}")
-            client.execute("prepare p as select v from t")
+            client.execute("prepare p as select number from on_path")
         for _ in range(2):
             equal(first.value("execute p"), "1")
             equal(second.value("execute p"), "2")
