@@ -138,7 +138,7 @@ pub(super) struct Listening {
 }
 
 /// What waits for a client.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Waiting {
     message: Arc<[u8]>,
     /// That of a notification.
@@ -183,6 +183,14 @@ impl Listening {
     fn push(&mut self, message: Arc<[u8]>, channel: Option<Channel>) {
         self.queued_bytes += message.len();
         self.queue.push_back(Waiting { message, channel });
+    }
+
+    /// Of what waits, keeps what is of channels of which this is true, and what is of none.
+    fn keep_queued(&mut self, is_of: impl Fn(&Self, &Channel) -> bool) {
+        let mut queue = std::mem::take(&mut self.queue);
+        queue.retain(|waiting| waiting.channel.as_ref().is_none_or(|channel| is_of(self, channel)));
+        self.queue = queue;
+        self.count_queued();
     }
 
     fn count_queued(&mut self) {

@@ -119,13 +119,10 @@ impl<S: Socket> Engine<S> {
         let wanted = std::mem::take(&mut listening.ahead.wanted);
         match marker {
             // What has come on them until now was notified before the LISTEN.
-            Some(_) => listening.queue.retain(|waiting| {
-                waiting.channel.as_ref().is_none_or(|channel| !wanted.contains(channel))
-            }),
+            Some(_) => listening.keep_queued(|_, channel| !wanted.contains(channel)),
             None => listening.give_up_ahead(),
         }
         listening.ahead.marker = marker;
-        listening.count_queued();
         self.give_notifications(host, slot, now);
         self.resume_later(slot);
     }
@@ -146,11 +143,8 @@ impl Listening {
     pub(super) fn give_up_ahead(&mut self) {
         self.ahead.given_up = !self.ahead.channels.is_empty();
         self.joining_ahead = false;
-        let Self { queue, channels, joining, .. } = self;
-        queue.retain(|waiting| {
-            let of = waiting.channel.as_ref();
-            of.is_none_or(|channel| channels.contains(channel) && !joining.contains(channel))
+        self.keep_queued(|own, channel| {
+            own.channels.contains(channel) && !own.joining.contains(channel)
         });
-        self.count_queued();
     }
 }

@@ -207,9 +207,7 @@ impl<S: Socket> Engine<S> {
         }
         // What has come on them since the transaction began is not read any more (async.c); what was
         // committed before has come before (Cleaning).
-        let is_heard = |of: &Option<Channel>| of.as_ref().is_none_or(|of| heard.contains(of));
-        listening.queue.retain(|waiting| is_heard(&waiting.channel));
-        listening.count_queued();
+        listening.keep_queued(|_, channel| heard.contains(channel));
         for channel in heard.difference(&before) {
             if board.add(slot, channel) {
                 ask.listen.push(channel.clone());
