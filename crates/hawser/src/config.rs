@@ -266,9 +266,6 @@ impl Config {
         let overrides = Overrides {
             listen: listen.map(str::to_owned),
             pool_size,
-            user: None,
-            level: None,
-            format: None,
             server: match ServerUrl::parse(url) {
                 Ok(url) => Some(url),
                 Err(error) => {
@@ -276,7 +273,7 @@ impl Config {
                     None
                 }
             },
-            settings: None,
+            ..Overrides::default()
         };
         overrides.put_on(&mut document, &mut errors, &mut warnings);
         if let Some(url) = &overrides.server {

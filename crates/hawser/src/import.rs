@@ -593,8 +593,7 @@ impl Import {
     /// `[hawser]`: settings of ours, in place of what has been made of PgBouncer's.
     fn own_settings(&mut self) -> Result<(), ImportError> {
         for (key, entry) in std::mem::take(&mut self.own) {
-            let setting = registry::find_by_name(&key).filter(|s| !s.table.is_array());
-            let setting = setting.ok_or_else(|| {
+            let setting = registry::find_alone(&key).ok_or_else(|| {
                 entry.place.error(Reason::UnknownOwn(suggest::unknown_setting(&key)))
             })?;
             let line = own_assignment(setting, &entry, &entry.value)?;

@@ -9,7 +9,7 @@ use std::path::Path;
 use super::choice::TlsMode;
 use super::database::ANY_DATABASE;
 use super::document::Document;
-use super::error::{ConfigError, Position};
+use super::error::{ConfigError, Position, Rejected};
 use super::registry::{self, DatabaseEntry, UserEntry};
 use super::server_url::ServerUrl;
 use super::suggest;
@@ -70,13 +70,10 @@ impl Overrides {
             ("--format", "format", self.format.map(str::to_owned)),
         ] {
             let setting = registry::find_by_name(name);
-            if let (Some(setting), Some(value)) = (setting, value) {
-                let context = Context { setting, base: Path::new("") };
-                let raw = Raw::Text(&value);
-                let assigned = document.assign(setting.table, 0, &raw, context);
-                if let Err(rejected) = assigned {
-                    errors.push(wrong(option, rejected.message));
-                }
+            if let (Some(setting), Some(value)) = (setting, value)
+                && let Err(rejected) = assign(document, setting, &value)
+            {
+                errors.push(wrong(option, rejected.message));
             }
         }
         for line in self.settings.iter().flat_map(|text| text.lines()) {
@@ -100,13 +97,18 @@ fn put_line(document: &mut Document, line: &str) -> Result<(), String> {
         .split_once('=')
         .map(|(name, value)| (name.trim(), value.trim()))
         .ok_or_else(|| format!("`{line}` is not `name = value`"))?;
-    let setting = registry::find_by_name(name)
-        .filter(|setting| !setting.table.is_array())
-        .ok_or_else(|| suggest::unknown_setting(name))?;
+    let setting = registry::find_alone(name).ok_or_else(|| suggest::unknown_setting(name))?;
+    assign(document, setting, value).map_err(|rejected| format!("{name}: {}", rejected.message))
+}
+
+/// Puts a value, as text, in place of what the document has.
+fn assign(
+    document: &mut Document,
+    setting: &'static registry::Setting,
+    value: &str,
+) -> Result<(), Rejected> {
     let context = Context { setting, base: Path::new("") };
-    document
-        .assign(setting.table, 0, &Raw::Text(value), context)
-        .map_err(|rejected| format!("{name}: {}", rejected.message))
+    document.assign(setting.table, 0, &Raw::Text(value), context)
 }
 
 impl Document {

@@ -350,6 +350,12 @@ pub fn find_by_name(name: &str) -> Option<&'static Setting> {
     all().filter(|s| !s.table.is_array()).find(named).or_else(|| all().find(named))
 }
 
+/// The same, of a table that stands alone: not one of a single database or user.
+#[must_use]
+pub fn find_alone(name: &str) -> Option<&'static Setting> {
+    find_by_name(name).filter(|setting| !setting.table.is_array())
+}
+
 settings! {
     /// Where clients connect. Kept by a reload: the sockets are open.
     ListenSettings in Listen, Restart {
