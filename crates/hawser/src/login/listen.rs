@@ -5,17 +5,14 @@
 //!   goes on as soon as there are some again; a login that waits for its client gives its own up
 //! * a unix socket's file has its mode and owner before the first client can connect
 
-use std::ffi::OsStr;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -27,7 +24,8 @@ use hawser_sys::listen::{
 };
 use hawser_sys::process::{self, SocketFamily};
 use hawser_sys::stream::{
-    TcpDefaults, TcpOptions, peer_uid, set_inherited_tcp_options, set_tcp_options,
+    LocalAddress, TcpDefaults, TcpOptions, local_address, peer_uid, set_inherited_tcp_options,
+    set_tcp_options,
 };
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -130,14 +128,13 @@ impl Listener {
 
     /// The port: of a unix socket, that in its name.
     fn port(&self) -> Option<u16> {
-        match &self.kind {
-            Kind::Tcp(listener) => listener.get_ref().local_addr().ok().map(|own| own.port()),
-            Kind::Unix(_, listener) => {
-                let own = listener.get_ref().local_addr().ok()?;
-                let of_abstract = || Some(Path::new(OsStr::from_bytes(own.as_abstract_name()?)));
-                let path = own.as_pathname().or_else(of_abstract)?;
-                path.extension()?.to_str()?.parse().ok()
-            }
+        let own = match &self.kind {
+            Kind::Tcp(listener) => local_address(listener.get_ref()),
+            Kind::Unix(_, listener) => local_address(listener.get_ref()),
+        };
+        match own.ok()? {
+            LocalAddress::Internet(own) => Some(own.port()),
+            LocalAddress::Unix(path) => path?.extension()?.to_str()?.parse().ok(),
         }
     }
 }
