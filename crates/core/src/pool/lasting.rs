@@ -140,7 +140,7 @@ impl KnownLasting {
     }
 
     /// A process has loaded a library that defines the setting of this name, in lower case.
-    pub(super) fn library(&self, name: &[u8]) -> Lasting {
+    pub(super) fn loaded_library(&self, name: &[u8]) -> Lasting {
         let prefix = name.split(|byte| *byte == b'.').next().unwrap_or_default();
         self.any.store(true, Ordering::Relaxed);
         self.with(|seen| {
@@ -260,9 +260,9 @@ mod tests {
     #[test]
     fn a_name_that_a_library_does_not_define_avoids_it() {
         let known = KnownLasting::default();
-        let library = known.library(b"plpgsql.check_asserts");
-        assert_eq!(known.library(b"plpgsql.extra_errors"), library);
-        let other = known.library(b"pg_trgm.similarity_threshold");
+        let library = known.loaded_library(b"plpgsql.check_asserts");
+        assert_eq!(known.loaded_library(b"plpgsql.extra_errors"), library);
+        let other = known.loaded_library(b"pg_trgm.similarity_threshold");
         assert!(!library.meets(other) && !library.has_buffers());
         for (name, avoids) in
             [("plpgsql.typo", true), ("plpgsql.check_asserts", false), ("my.check_asserts", false)]
@@ -279,13 +279,13 @@ mod tests {
         let known = KnownLasting::default();
         for size in 0..40 {
             known.buffers(Some(size));
-            known.library(format!("library{size}.setting").as_bytes());
+            known.loaded_library(format!("library{size}.setting").as_bytes());
         }
         let last = known.buffers(Some(39));
         assert!(last.meets(known.avoided_by(&settings("temp_buffers", "39kB"))));
         let first = known.buffers(Some(0));
         assert!(!first.meets(known.avoided_by(&settings("temp_buffers", "0kB"))));
-        let last = known.library(b"library39.setting");
+        let last = known.loaded_library(b"library39.setting");
         assert!(last.meets(known.avoided_by(&settings("library38.other", "1"))));
         assert!(!last.meets(known.avoided_by(&settings("library38.setting", "1"))));
     }

@@ -517,8 +517,8 @@ impl<B> SharedPool<B> {
     }
 
     /// What a process keeps into which the library has been loaded that defines this setting, in lower case.
-    pub fn library_of(&self, name: &[u8]) -> Lasting {
-        self.lasting.library(name)
+    pub fn loaded_library(&self, name: &[u8]) -> Lasting {
+        self.lasting.loaded_library(name)
     }
 
     /// What a process keeps that has buffers of this size for temporary tables.

@@ -109,7 +109,7 @@ impl<S: Socket> Backend<S> {
             Err(error) => return Err(self.believe_no_more(error)),
         };
         for name in &kept.defined {
-            self.session.keep_lasting(self.pool.library_of(name));
+            self.session.keep_lasting(self.pool.loaded_library(name));
         }
         if kept.buffers.is_some() && !self.session.lasting().has_buffers() {
             self.session.keep_lasting(self.pool.temporary_buffers(kept.buffers));
