@@ -1,7 +1,6 @@
-"""A throw-away etcd of one member, and a way to it that can be cut."""
+"""A throw-away etcd of one member."""
 
 import base64
-import contextlib
 import json
 import os
 import pathlib
@@ -9,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -91,49 +89,3 @@ class Etcd:
         if self.process and self.process.poll() is None:
             self.thaw()
             self.kill()
-
-
-class Way:
-    """A TCP proxy to a port on this host. `cut()`: nothing passes any more, and nothing is told; `mend()`."""
-
-    def __init__(self, port):
-        self.to = port
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        self.open = threading.Event()
-        self.open.set()
-        self.ends = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self.listener.accept()
-                far = socket.create_connection(("127.0.0.1", self.to))
-                self.ends += [near, far]
-                for one, other in ((near, far), (far, near)):
-                    threading.Thread(target=self._copy, args=(one, other), daemon=True).start()
-
-    def _copy(self, one, other):
-        with contextlib.suppress(OSError):
-            while data := one.recv(65536):
-                self.open.wait()
-                other.sendall(data)
-        for end in (one, other):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def cut(self):
-        self.open.clear()
-
-    def mend(self):
-        self.open.set()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.mend()
-        for end in (self.listener, *self.ends):
-            with contextlib.suppress(OSError):
-                end.close()

@@ -4,6 +4,7 @@
 # Invariants  a panic in the log, a death nobody asked for, or a process that does not end on SIGTERM fails the test
 """
 
+import contextlib
 import os
 import pathlib
 import re
@@ -23,7 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # In which table of hawser.toml a setting stands, where that is not [pool].
 TABLE = {
-    "server_down_timeout": "pool", "servers": "database", "dbname": "database", "pool_size": "database", "min_pool_size": "database",
+    "servers": "database", "dbname": "database", "pool_size": "database", "min_pool_size": "database",
     "reserve_pool_size": "database", "user": "database", "password_file": "database",
     "password_command": "database", "password_max_age": "database", "proxy_protocol": "database", "hand_over": "database", "hand_over_secret_file": "database", "password": "database", "target_session_attrs": "database", "max_replica_lag": "database",
     "address": "listen", "unix_socket_mode": "listen", "max_packet_size": "listen", "tcp_socket_buffer": "listen",
@@ -73,6 +74,29 @@ def userlist(cluster):
     secrets["app_scram"] = cluster.verifier("app_scram")
     secrets["app_md5"] = cluster.verifier("app_md5")
     return "".join('"{}" "{}"\n'.format(name, secret.replace('"', '""')) for name, secret in secrets.items())
+
+
+class Serving:
+    """A process with a configuration that a test has written: `process` once it runs, its `target`, and the file of its `log`."""
+
+    process = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def listens(self):
+        with contextlib.suppress(OSError):
+            self.target.open(timeout=1).sock.close()
+            return True
+        return False
+
+    def has_logged(self, text):
+        return text in self.log.read_text()
 
 
 class Pooler:

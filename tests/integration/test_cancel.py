@@ -4,28 +4,33 @@ import contextlib
 import random
 import socket
 import struct
-import threading
 import time
 
 from harness import messages as m
 from harness.pooler import free_port
 from harness.silent import SilentServer
 from harness.suite import Background, crowd, equal, limit, pooler_only, until
+from harness.way import Way
 
 
 def running(env, marker, count=1):
     return env.cluster.wait_for_backends(f"state = 'active' and query like '%{marker}%' and query not like '%pg_stat_activity%'", count)
 
 
+def cancelled(env, client, by, marker):
+    """A query that `marker` names is cancelled by a request to `by`."""
+    client.send(m.query(f"select pg_sleep(20) /* {marker} */"))
+    running(env, marker)
+    begun = time.monotonic()
+    client.cancel(by)
+    result = client.collect()
+    equal((result.sqlstate, result.status), ("57014", "I"), marker)
+    assert time.monotonic() - begun < 5, marker
+
+
 def test_cancel_ends_the_running_query(env):
     client = env.connect()
-    client.send(m.query("select pg_sleep(20) /* cancel me */"))
-    running(env, "cancel me")
-    started = time.monotonic()
-    client.cancel(env.target)
-    result = client.collect()
-    equal((result.sqlstate, result.status), ("57014", "I"))
-    assert time.monotonic() - started < 5
+    cancelled(env, client, env.target, "cancel me")
     equal(client.value("select 1"), "1")
 
 
@@ -273,11 +278,7 @@ def test_a_cancel_that_comes_to_another_pooler_is_sent_on(env):
         for number, target in enumerate((first, second, third)):
             client = env.connect(target)
             for other in (first, second, third):
-                client.send(m.query(f"select pg_sleep(20) /* of {number} */"))
-                running(env, f"of {number}")
-                client.cancel(other)
-                result = client.collect()
-                equal((result.sqlstate, result.status), ("57014", "I"), f"client of {number + 1}")
+                cancelled(env, client, other, f"of {number}")
             equal(client.value("select 1"), "1")
         shown = first.pooler.show("PEERS")
         equal([(row["peer_id"], row["host"], row["port"]) for row in shown][::3],
@@ -287,10 +288,7 @@ def test_a_cancel_that_comes_to_another_pooler_is_sent_on(env):
         third.pooler.write(pool_mode="session")
         third.pooler.reload()
         client = env.connect(third)
-        client.send(m.query("select pg_sleep(20) /* of a session */"))
-        running(env, "of a session")
-        client.cancel(first)
-        equal(client.collect().sqlstate, "57014")
+        cancelled(env, client, first, "of a session")
 
 
 @pooler_only
@@ -312,56 +310,19 @@ def test_a_peer_that_is_away_is_named_and_a_request_is_sent_on_once(env):
             equal(client.value("select 1"), "1")
 
 
-class Link:
-    """Between two poolers, by TCP. While it is cut, it takes connections and nothing gets through, as where a network drops packets."""
-
-    def __init__(self):
-        self.cut, self.port, self.kept = False, None, []
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self.listener.accept()
-                self.kept.append(near)
-                if not self.cut:
-                    threading.Thread(target=self._pass, args=(near,), daemon=True).start()
-
-    def _pass(self, near):
-        """A cancel request is one message, after which the other end closes."""
-        with contextlib.suppress(OSError), near, socket.create_connection(("127.0.0.1", self.port), 5) as far:
-            far.sendall(near.recv(4096))
-            while far.recv(4096):
-                pass
-
-
 @contextlib.contextmanager
 def three_nodes(env):
     """Three poolers that are peers of each other, and the way from the first to the third."""
     with contextlib.ExitStack() as stack:
         nodes = [stack.enter_context(env.pooler_with(start=False)) for _ in range(3)]
-        link = Link()
-        stack.callback(link.listener.close)
-        link.port = nodes[2].pooler.port
+        link = stack.enter_context(Way(nodes[2].pooler.port))
         for number, target in enumerate(nodes):
             peers = [f"{other + 1}=127.0.0.1:{peer.pooler.port}" for other, peer in enumerate(nodes)]
             if number == 0:
-                peers[2] = f"3={link.address}"
+                peers[2] = f"3=127.0.0.1:{link.port}"
             target.pooler.write(peer_id=number + 1, peers=peers, cancel_wait_timeout="2s")
             target.pooler.start()
         yield nodes, link
-
-
-def cancelled(env, client, by, marker):
-    client.send(m.query(f"select pg_sleep(20) /* {marker} */"))
-    running(env, marker)
-    begun = time.monotonic()
-    client.cancel(by)
-    result = client.collect()
-    equal((result.sqlstate, result.status), ("57014", "I"), marker)
-    assert time.monotonic() - begun < 5, marker
 
 
 @pooler_only
@@ -390,7 +351,7 @@ def test_a_cancel_whose_way_is_cut_does_nothing_and_holds_up_no_other(env):
         first, second, third = nodes
         client, bystander = env.connect(third), env.connect(second)
         cancelled(env, client, first, "while all is well")
-        link.cut = True
+        link.cut()
         client.send(m.query("select pg_sleep(20) /* cut off */"))
         running(env, "cut off")
         for _ in range(3):
@@ -400,9 +361,8 @@ def test_a_cancel_whose_way_is_cut_does_nothing_and_holds_up_no_other(env):
         running(env, "cut off")
         client.cancel(second)  # another way
         equal(client.collect().sqlstate, "57014")
-        link.cut = False
-        for kept in link.kept:
-            kept.close()
+        link.drop()
+        link.mend()
         time.sleep(0.5)
         equal(client.value("select 1"), "1", "what was cut off comes to nobody later")
         cancelled(env, client, first, "when all is well again")

@@ -19,7 +19,7 @@ import string
 import subprocess
 
 from harness import messages as m
-from harness.pooler import binary
+from harness.pooler import Serving, binary
 from harness.postgres import free_port
 from harness.suite import equal, pooler_only, until
 from harness.wire import Disconnected, ServerError, Target
@@ -50,7 +50,7 @@ def can_seal():
     return tried.returncode == 0
 
 
-class Pod:
+class Pod(Serving):
     """A directory in place of the container's root, and the process in it. `user` and `group` are the pod's ids."""
 
     def __init__(self, env, name, user, group, root_is_read_only=True):
@@ -61,18 +61,9 @@ class Pod:
         self.log = self.root / "stderr"
         self.port = free_port()
         self.target = Target(self.port, str(self.root / "run"), {})
-        self.process = None
         self.writable = []
         (self.root / "bin").mkdir(parents=True)
         (self.root / "bin/pgbouncer").symlink_to(os.path.abspath(binary()))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process is not None and self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
 
     def file(self, path, text, mode=0o600):
         """Written beside and renamed, as the operators do: a reload never finds half of it."""
@@ -116,17 +107,11 @@ class Pod:
     def is_ready(self):
         """The readiness probe: the port takes connections."""
         assert self.process.poll() is None, f"it has ended:\n{self.log.read_text()}"
-        with contextlib.suppress(OSError):
-            self.target.open(timeout=1).sock.close()
-            return True
-        return False
+        return self.listens()
 
     def ends(self, sign, seconds=15):
         self.process.send_signal(sign)
         equal(self.process.wait(seconds), 0, f"exit code:\n{self.log.read_text()}")
-
-    def has_logged(self, text):
-        return text in self.log.read_text()
 
     def check_log(self):
         for line in self.log.read_text().splitlines():
@@ -138,6 +123,10 @@ def table(console, what):
     result = console.attempt(f"SHOW {what};")
     assert not result.errors, result.errors
     return result.columns, [dict(zip(result.columns, row)) for row in result.rows]
+
+
+def pool_size(console):
+    return dict(row[:2] for row in console.rows("SHOW CONFIG"))["default_pool_size"]
 
 
 def is_refused(connect, **how):
@@ -257,7 +246,7 @@ def test_cloudnativepg(env):
         equal(client.collect().value, "7")
         write(7)
         console.execute("RELOAD")
-        equal(dict(row[:2] for row in console.rows("SHOW CONFIG"))["default_pool_size"], "7")
+        equal(pool_size(console), "7")
         equal(table(console, "VERSION")[1][0]["version"].split()[:2], ["PgBouncer", "1.25.2"])
         pod.ends(signal.SIGINT)
         pod.check_log()
@@ -310,7 +299,7 @@ def test_settings_of_the_environment_hold_for_a_pgbouncer_ini_that_an_operator_w
         assert table(console, "VERSION")[1][0]["version"].startswith("PgBouncer 1.24."), "the setting"
         write(9)
         console.execute("RELOAD")
-        equal(dict(row[:2] for row in console.rows("SHOW CONFIG"))["default_pool_size"], "9")
+        equal(pool_size(console), "9")
         assert table(console, "VERSION")[1][0]["version"].startswith("PgBouncer 1.24."), "the setting after a reload"
 
 
@@ -482,7 +471,7 @@ def test_zalando_postgres_operator(env):
         equal(client.collect().value, "7")
         pod.file(ini, string.Template(ZALANDO_INI).substitute(variables | {"CONNECTION_POOLER_DEFAULT_SIZE": 12}))
         console.execute("RELOAD")
-        equal(dict(row[:2] for row in console.rows("SHOW CONFIG"))["default_pool_size"], "12")
+        equal(pool_size(console), "12")
         equal((var / "run/pgbouncer/pgbouncer.pid").read_text().strip(), str(pod.process.pid))
         client.sock.close()
         console.sock.close()

@@ -12,6 +12,7 @@ import time
 from harness import etcd as e
 from harness.pooler import binary
 from harness.suite import Skip, equal, limit, pooler_only, until
+from harness.way import Way
 from harness.wire import Disconnected, ServerError
 
 ALONE = "processes"  # leases end by the clock
@@ -215,7 +216,7 @@ def fallbacks(target):
 @limit(240)
 def test_a_pooler_that_is_cut_off_keeps_what_it_has_or_closes_it_in_time(env):
     for lost, left in (("keep", [2, 3, 3]), ("close", [3, 3])):
-        with new_etcd(env) as etcd, e.Way(etcd.port) as way:
+        with new_etcd(env) as etcd, Way(etcd.port) as way:
             endpoints = [etcd.endpoint, etcd.endpoint, f"http://127.0.0.1:{way.port}"]
             with nodes(env, endpoints, lost=lost) as targets:
                 watch = Watch(env, LIMIT)

@@ -15,7 +15,7 @@ import time
 import urllib.request
 
 from harness import messages as m
-from harness.pooler import binary
+from harness.pooler import Serving, binary
 from harness.postgres import free_port
 from harness.suite import Skip, equal, pooler_only, until
 from harness.wire import Connection, ServerError, Target
@@ -149,7 +149,7 @@ def test_status_finds_a_process_that_nobody_gave_a_directory(env):
         equal(status(target, **bare)["pid"], target.pooler.process.pid)
 
 
-class Ini:
+class Ini(Serving):
     """A pgbouncer.ini in a directory of its own, and a process that runs it."""
 
     def __init__(self, env, name):
@@ -162,7 +162,6 @@ class Ini:
         (self.directory / "userlist.txt").write_text('"app_trust" ""\n"admin" "x"\n')
         self.write()
         self.target = Target(self.port, str(self.directory), {})
-        self.process = None
 
     def write(self, **settings):
         own = {"listen_addr": "127.0.0.1", "listen_port": self.port, "unix_socket_dir": self.directory, "auth_type": "trust",
@@ -176,26 +175,10 @@ class Ini:
                                             env={**os.environ, "XDG_RUNTIME_DIR": str(self.directory)})
         until(self.listens, f"that it listens:\n{self.log.read_text()}", 10)
 
-    def listens(self):
-        with contextlib.suppress(OSError):
-            self.target.open(timeout=1).sock.close()
-            return True
-        return False
-
     def show(self, what):
         with self.target.connect(user="admin", database="pgbouncer") as console:
             return console.rows(f"SHOW {what}")
 
-    def has_logged(self, text):
-        return text in self.log.read_text()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process is not None and self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
 
 
 @pooler_only
