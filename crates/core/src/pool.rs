@@ -8,7 +8,8 @@
 //! * while a client waits and the pool is neither paused nor disabled, no backend is idle that it
 //!   may have ([`CustomNames`])
 //! * a backend is in one place: it is moved, never shared
-//! * a waiter is overtaken by at most `limits.size` later ones (`queue` says who is later)
+//! * a waiter is overtaken by at most `limits.size` later ones (`queue` says who is later), and by 32 more for
+//!   each backend that its loop has beyond its share (`lent`)
 //! * `counted() <= size + reserve_size`, where backends that sit idle in a transaction (*parked*)
 //!   do not count, up to `idle_transaction_reserve` of them
 //!
@@ -31,6 +32,7 @@ pub(crate) mod description;
 mod lasting;
 mod left;
 mod lending;
+mod lent;
 mod likeness;
 mod lock;
 mod names;

@@ -257,7 +257,7 @@ impl<S: Socket> Engine<S> {
             if backend.lending.unpark() {
                 pool.unpark();
             }
-            pool.lost(now)
+            pool.lost(self.id, now)
         };
         for _ in 0..open {
             host.open(&pool, self.id);

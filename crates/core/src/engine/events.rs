@@ -520,7 +520,7 @@ impl<S: Socket> Engine<S> {
 
     fn opened<H: Host<S>>(&mut self, host: &mut H, seed: BackendSeed<S>, now: Time) {
         let pool = seed.pool.clone();
-        pool.lock().opened();
+        pool.lock().opened(self.id);
         pool.set_last_error(None);
         if pool.parameters().is_none() {
             pool.keep_parameters(seed.epoch, seed.parameters.clone());

@@ -74,7 +74,7 @@ impl<S: Socket> Engine<S> {
         for place in lost {
             let Some(resident) = self.resident.remove(place) else { continue };
             let pool = self.pools[resident.pool as usize].pool.clone();
-            let open = pool.lock().lost(now);
+            let open = pool.lock().lost(self.id, now);
             for _ in 0..open {
                 host.open(&pool, self.id);
             }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use super::lent::Lent;
 use super::likeness::{Has, Likeness, Wish, nearest};
 use super::names::CustomNames;
-use super::queue::{Queue, Waiter};
+use super::queue::{Bound, Queue, Waiter};
 use crate::ids::{BackendId, ClientId, LoopId};
 use crate::time::Time;
 use crate::wire::error::ClientError;
@@ -103,7 +104,7 @@ pub struct Pool<B> {
     limits: Limits,
     idle: Vec<Idle<B>>,
     waiting: Queue,
-    lent: u32,
+    lent: Lent,
     opening: u32,
     parked: u32,
     /// Statements under way for which nobody may be connected to its database.
@@ -126,7 +127,7 @@ impl<B> Pool<B> {
             limits,
             idle: Vec::new(),
             waiting: Queue::default(),
-            lent: 0,
+            lent: Lent::default(),
             opening: 0,
             parked: 0,
             vacated: 0,
@@ -156,7 +157,7 @@ impl<B> Pool<B> {
 
     /// Backends with a client.
     pub fn lent_count(&self) -> u32 {
-        self.lent
+        self.lent.all()
     }
 
     /// Backends being opened.
@@ -171,7 +172,7 @@ impl<B> Pool<B> {
 
     /// All backends, also those being opened.
     pub fn total(&self) -> u32 {
-        self.idle_count() + self.lent + self.opening
+        self.idle_count() + self.lent.all() + self.opening
     }
 
     /// Whether a client that asks now need not wait for another: a backend is idle, or can be opened.
@@ -193,6 +194,11 @@ impl<B> Pool<B> {
             }
             _ => 0,
         }
+    }
+
+    /// How often a waiter of loop `home` may be overtaken, as things stand.
+    pub fn overtaking_bound(&self, home: LoopId) -> u32 {
+        self.waiting.bound(self.limits.size.max(1), usize::from(home.0), &self.lent)
     }
 
     /// The client that has waited longest.
@@ -302,7 +308,7 @@ impl<B> Pool<B> {
             && let Some(at) = self.choose_idle(client.home, names, wish, knows)
         {
             let idle = self.idle.remove(at);
-            self.lent += 1;
+            self.lent.add(client.home);
             return Acquired::Backend { backend: idle.backend, home: idle.home };
         }
         if let Some(error) = self.refusal() {
@@ -375,14 +381,15 @@ impl<B> Pool<B> {
         has: Has,
         knows: impl Fn(u64) -> bool,
     ) -> Option<Waiter> {
-        let bound = self.limits.size.max(1);
+        let size = self.limits.size.max(1);
+        let bound = Bound { size, own: usize::from(home.0), lent: &self.lent };
         let likeness = |waiter: &Waiter, beside| {
             let wish = waiter.wish;
             let knows = || wish.statement != 0 && knows(wish.statement);
             Likeness::of(wish.settings, has.settings, waiter.client.home == home, knows, beside)
         };
         let fits = |waiter: &Waiter| has.fits(waiter.names, &waiter.wish);
-        self.waiting.next(home, bound, fits, likeness, UNLIKE_WINDOW)
+        self.waiting.next(bound, fits, likeness, UNLIKE_WINDOW)
     }
 
     /// A client on loop `home` no longer needs its backend (or a new one has been opened there,
@@ -403,22 +410,22 @@ impl<B> Pool<B> {
         home: LoopId,
         now: Time,
     ) -> Released<B> {
-        debug_assert!(self.lent > 0, "a backend is released that was not lent");
         let gives_up = self.gives_up(now);
         if gives_up || self.counted() > self.limits.size + self.limits.reserve_size {
             self.give_up_until = Time::ZERO;
-            self.lent -= 1;
+            self.lent.remove(home);
             return Released::Close(backend);
         }
         if !self.is_closed() && !self.waiting.is_empty() {
             let knows = |statement| knows(&backend, statement);
             if let Some(waiter) = self.next_waiter(home, has, knows) {
+                self.lent.cross(home, waiter.client.home);
                 return Released::Next { waiter, backend };
             }
-            self.lent -= 1;
+            self.lent.remove(home);
             return Released::Close(backend);
         }
-        self.lent -= 1;
+        self.lent.remove(home);
         self.idle.push(Idle { id, home, has, since: now, backend });
         Released::Kept
     }
@@ -434,12 +441,12 @@ impl<B> Pool<B> {
         now < self.give_up_until
     }
 
-    /// A backend that was being opened is there: it counts as lent, and goes through
+    /// A backend that was being opened is there, on loop `home`: it counts as lent, and goes through
     /// [`Pool::release`] next.
-    pub fn opened(&mut self) {
+    pub fn opened(&mut self, home: LoopId) {
         debug_assert!(self.opening > 0, "a backend was opened that nobody asked for");
         self.opening = self.opening.saturating_sub(1);
-        self.lent += 1;
+        self.lent.add(home);
         self.open_not_before = Time::ZERO;
         self.failing = false;
         self.down = None;
@@ -448,7 +455,7 @@ impl<B> Pool<B> {
     /// Why nobody waits for a backend, if that is so: those who wait while the pool is paused are to be served
     /// when it goes on, and a backend that is lent comes back.
     fn refusal(&self) -> Option<&ClientError> {
-        self.down.as_ref().filter(|_| !self.is_closed() && self.lent == 0)
+        self.down.as_ref().filter(|_| !self.is_closed() && self.lent.all() == 0)
     }
 
     /// Why clients do not wait for the server, as long as it is down.
@@ -475,12 +482,11 @@ impl<B> Pool<B> {
         self.failing = true;
     }
 
-    /// A lent backend is gone. Returns how many are to be opened for waiters.
-    pub fn lost(&mut self, now: Time) -> u32 {
-        debug_assert!(self.lent > 0, "a backend was lost that was not lent");
-        self.lent = self.lent.saturating_sub(1);
+    /// A backend that was lent on loop `home` is gone. Returns how many are to be opened for waiters.
+    pub fn lost(&mut self, home: LoopId, now: Time) -> u32 {
+        self.lent.remove(home);
         // It may have been parked: where it went down with a panic, nothing says so.
-        self.parked = self.parked.min(self.lent);
+        self.parked = self.parked.min(self.lent.all());
         self.openings_due(now)
     }
 
@@ -513,7 +519,7 @@ impl<B> Pool<B> {
     pub fn take_idle_as_lent(&mut self, id: BackendId, home: LoopId) -> Option<B> {
         self.idle.iter().find(|idle| idle.id == id && idle.home == home)?;
         let backend = self.take_idle(id)?;
-        self.lent += 1;
+        self.lent.add(home);
         Some(backend)
     }
 
@@ -582,7 +588,7 @@ impl<B> Pool<B> {
         {
             match self.next_waiter(idle.home, idle.has, |_| false) {
                 Some(waiter) => {
-                    self.lent += 1;
+                    self.lent.add(waiter.client.home);
                     handed.push((waiter, idle.home, idle.backend));
                 }
                 None => unfit.push(idle), // see `take_unfit`

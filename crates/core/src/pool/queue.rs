@@ -5,7 +5,8 @@
 //! few ([`super::likeness`]). It goes to another loop
 //! * if no client of its own loop waits
 //! * if one of another loop is nearer
-//! * if it is the turn of one of another loop: of those that came later too many have been served
+//! * if it is the turn of one of another loop: of those that came later too many have been served, more than
+//!   [`Bound`] says
 //!
 //! A waiter is *overtaken* by one that came after it, on the same loop, and by one that came more than
 //! [`SAME_MOMENT`] after it, on another.
@@ -25,9 +26,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::lent::Lent;
 use super::likeness::{Likeness, Wish, nearest};
 use super::names::CustomNames;
-use crate::ids::{ClientId, LoopId};
+use crate::ids::ClientId;
 use crate::time::Time;
 
 /// Who came within this time on different loops came at the same time.
@@ -95,14 +97,18 @@ impl Line {
         }
     }
 
-    /// Whether a waiter may go before the first of this line.
-    fn admits(&self, waiter: &Waiter, bound: u32) -> bool {
-        self.overtaken < bound
-            || self.waiters.front().is_none_or(|first| {
-                waiter.number <= first.number
-                    || (waiter.client.home != first.client.home
-                        && waiter.since <= first.since.after(SAME_MOMENT))
-            })
+    /// Those who wait in it.
+    fn len(&self) -> usize {
+        self.waiters.len() - self.gone
+    }
+
+    /// Whether a waiter may go before the first of this line, which is due.
+    fn admits(&self, waiter: &Waiter) -> bool {
+        self.waiters.front().is_none_or(|first| {
+            waiter.number <= first.number
+                || (waiter.client.home != first.client.home
+                    && waiter.since <= first.since.after(SAME_MOMENT))
+        })
     }
 
     /// One that has left is not the first, and those that have left are not most.
@@ -122,6 +128,17 @@ impl Line {
             self.gone = 0;
         }
     }
+}
+
+/// How often those who wait may be overtaken.
+#[derive(Clone, Copy)]
+pub(super) struct Bound<'a> {
+    /// On a loop with no more than its share of the backends: the pool's size.
+    pub(super) size: u32,
+    /// The number of the loop that has the backend, which may keep it however many it has.
+    pub(super) own: usize,
+    /// How many each loop has: see [`Lent::bound`].
+    pub(super) lent: &'a Lent,
 }
 
 /// All that wait for a backend of one pool.
@@ -191,17 +208,29 @@ impl Queue {
         true
     }
 
-    /// Takes out the one that gets a backend of loop `home`. `fits`: whether it may have that; `few`:
+    /// Whether the first of a line has been overtaken as often as may be.
+    #[inline]
+    fn is_due(&self, at: usize, line: &Line, bound: Bound<'_>) -> bool {
+        line.overtaken >= bound.size
+            && (at == bound.own || line.overtaken >= self.bound(bound.size, at, bound.lent))
+    }
+
+    /// How often those of a line may be overtaken by those of others.
+    pub(super) fn bound(&self, size: u32, line: usize, lent: &Lent) -> u32 {
+        let here = self.lines.get(line).map_or(0, Line::len);
+        lent.bound(size, line, here, self.count)
+    }
+
+    /// Takes out the one that gets a backend of loop `bound.own`. `fits`: whether it may have that; `few`:
     /// see [`nearest`].
     pub(super) fn next(
         &mut self,
-        home: LoopId,
-        bound: u32,
+        bound: Bound<'_>,
         fits: impl Fn(&Waiter) -> bool,
         likeness: impl Fn(&Waiter, Option<Likeness>) -> Likeness,
         few: usize,
     ) -> Option<Waiter> {
-        let own = usize::from(home.0);
+        let own = bound.own;
         let usual = match self.lines.get(own).is_some_and(|line| !line.waiters.is_empty()) {
             true => self.take_first(own, bound, &fits, |first| likeness(first, None).is_near()),
             // Of another line none is nearer than one for which nothing has to be brought.
@@ -215,11 +244,10 @@ impl Queue {
             return usual;
         }
         let lines = &self.lines;
-        let is_due = lines.iter().any(|line| line.overtaken >= bound);
+        let due = lines.iter().enumerate().filter(|(at, line)| self.is_due(*at, line, bound));
+        let due: Vec<&Line> = due.map(|(_, line)| line).collect();
         let may_have = |waiter: &Waiter| {
-            !waiter.gone
-                && (!is_due || lines.iter().all(|line| line.admits(waiter, bound)))
-                && fits(waiter)
+            !waiter.gone && due.iter().all(|line| line.admits(waiter)) && fits(waiter)
         };
         let of_line = |line: usize| {
             let waiters = lines.get(line).map(|line| &line.waiters);
@@ -260,14 +288,18 @@ impl Queue {
     fn take_first(
         &mut self,
         of_line: usize,
-        bound: u32,
+        bound: Bound<'_>,
         fits: impl Fn(&Waiter) -> bool,
         is_nearest: impl Fn(&Waiter) -> bool,
     ) -> Option<Waiter> {
         let first = self.lines.get(of_line)?.waiters.front()?;
         if !fits(first)
             || !is_nearest(first)
-            || !self.lines.iter().all(|line| line.admits(first, bound))
+            || self
+                .lines
+                .iter()
+                .enumerate()
+                .any(|(at, line)| self.is_due(at, line, bound) && !line.admits(first))
         {
             return None;
         }
@@ -292,7 +324,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::ids::Slot;
+    use crate::ids::{LoopId, Slot};
 
     /// Numbers by chance: <https://prng.di.unimi.it/splitmix64.c>.
     struct Rng(u64);
@@ -320,7 +352,9 @@ mod tests {
         let likeness = |waiter: &Waiter, beside| {
             Likeness::of(mark, mark, waiter.client.home == home, || false, beside)
         };
-        let next = queue.next(home, bound, |_| true, likeness, 12)?;
+        let lent = Lent::default();
+        let bound = Bound { size: bound, own: usize::from(home.0), lent: &lent };
+        let next = queue.next(bound, |_| true, likeness, 12)?;
         Some(next.client.slot.index)
     }
 
@@ -355,6 +389,11 @@ mod tests {
             let bound = u32::try_from(1 + rng.below(6)).expect("small");
             // In every other one all want the same: the first of a line is near.
             let found = if seed % 2 == 0 { other_mark() } else { Wish::default().settings };
+            let mut lent = Lent::default();
+            for _ in 0..rng.below(8) {
+                lent.add(LoopId(u16::try_from(rng.below(3)).expect("small")));
+            }
+            let most = if lent.all() == 0 { bound } else { Lent::bound_max(bound) };
             let mut queue = Queue::default();
             let mut waiting: BTreeMap<u64, (ClientId, Time, u32)> = BTreeMap::new();
             let (mut now, mut number) = (0, 0);
@@ -390,7 +429,8 @@ mod tests {
                                 beside,
                             )
                         };
-                        let next = queue.next(LoopId(home), bound, |_| true, likeness, 12);
+                        let bound = Bound { size: bound, own: usize::from(home), lent: &lent };
+                        let next = queue.next(bound, |_| true, likeness, 12);
                         assert_eq!(next.is_some(), !waiting.is_empty());
                         let Some(next) = next else { continue };
                         let number = u64::from(next.client.slot.index);
@@ -398,7 +438,7 @@ mod tests {
                         for (_, (id, since, overtaken)) in waiting.range_mut(..number) {
                             let same_moment = next.since <= since.after(SAME_MOMENT);
                             *overtaken += u32::from(id.home == served.0.home || !same_moment);
-                            assert!(*overtaken <= bound, "seed {seed}: {overtaken}");
+                            assert!(*overtaken <= most, "seed {seed}: {overtaken}");
                         }
                     }
                 }

@@ -26,20 +26,29 @@ const T0: Time = Time::ZERO;
 
 /// A pool of `size` with all its backends lent; backends are their numbers.
 fn lent_out(size: u32) -> Pool<u64> {
-    let mut pool = Pool::new(limits(size));
-    for n in 0..size {
-        assert!(matches!(pool.acquire(client(0, n), T0), Acquired::Wait { open: true }));
+    lent_out_on(&vec![0; size as usize])
+}
+
+/// The same with one backend for each of these loops.
+fn lent_out_on(homes: &[u16]) -> Pool<u64> {
+    let mut pool = Pool::new(limits(count(homes.len())));
+    let all = || (0..).zip(homes).map(|(n, home)| (n, client(*home, n)));
+    for (_, client) in all() {
+        assert!(matches!(pool.acquire(client, T0), Acquired::Wait { open: true }));
     }
-    for n in 0..size {
-        pool.opened();
-        let Released::Next { waiter, .. } =
-            pool.release(BackendId(u64::from(n)), u64::from(n), LoopId(0), T0)
-        else {
+    for (n, client) in all() {
+        pool.opened(client.home);
+        let id = u64::from(n);
+        let Released::Next { waiter, .. } = pool.release(BackendId(id), id, client.home, T0) else {
             panic!("somebody waits")
         };
-        assert_eq!(waiter.client, client(0, n));
+        assert_eq!(waiter.client, client);
     }
     pool
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).expect("few")
 }
 
 #[test]
@@ -73,6 +82,54 @@ fn nobody_is_overtaken_more_often_than_the_bound() {
         }
         assert_eq!(before, size, "overtaken more often than the pool's size");
     }
+}
+
+/// Two loops with as many clients, all at work, of which one or the other is not run for 3 ms now and then.
+#[test]
+fn loops_with_as_many_clients_keep_their_shares() {
+    const STEP_US: u64 = 100;
+    let mut rng = crate::seeded::Random::of_seed(1);
+    let mut pool = lent_out(10);
+    let mut lent: Vec<(u64, ClientId)> = (0..10).map(|n| (0, client(0, n))).collect();
+    for home in 0..2 {
+        for n in 0..500 {
+            pool.acquire(client(home, 10 + n), T0);
+        }
+    }
+    let (mut held_up, mut again) = ([0, 0], Vec::new());
+    let (mut done, mut crossed, mut without) = (0, 0, 0);
+    for step in 0..20_000 {
+        let now = T0.after(Duration::from_micros(step * STEP_US));
+        for client in std::mem::take(&mut again) {
+            pool.acquire(client, now);
+        }
+        for home in [0, 1] {
+            if step < held_up[usize::from(home)] {
+                continue;
+            }
+            if rng.one_in(200) {
+                held_up[usize::from(home)] = step + 30;
+            }
+            let here = lent.iter().filter(|(_, client)| client.home.0 == home).count();
+            without += u32::from(here == 0);
+            for (id, (until, client)) in (0..).zip(&mut lent) {
+                if client.home.0 != home || *until > step {
+                    continue;
+                }
+                let Released::Next { waiter, .. } =
+                    pool.release(BackendId(id), id, LoopId(home), now)
+                else {
+                    panic!("990 wait")
+                };
+                again.push(*client);
+                crossed += u32::from(waiter.client.home.0 != home);
+                done += 1;
+                (*until, *client) = (step + 2, waiter.client);
+            }
+        }
+    }
+    assert!(crossed * 100 < done * 2, "{crossed} of {done} crossed");
+    assert!(without < 200, "a loop had none in {without} of 40,000 turns");
 }
 
 #[test]
@@ -110,7 +167,7 @@ fn backends_idle_in_a_transaction_make_room_up_to_the_reserve() {
     assert_eq!(pool.park(T0), 1, "room for one more");
     assert_eq!(pool.park(T0), 0, "the reserve is used up");
     assert_eq!(pool.total(), 3);
-    pool.opened();
+    pool.opened(LoopId(0));
     pool.unpark();
     pool.unpark();
     // Three are at work where two may be: the next that is released goes.
@@ -156,7 +213,7 @@ fn after_a_failure_one_opening_at_a_time_tries_until_one_succeeds() {
     assert_eq!(pool.openings_due(end), 0);
     pool.try_now();
     assert_eq!(pool.openings_due(end), 1, "another pool has seen the server");
-    pool.opened();
+    pool.opened(LoopId(0));
     assert_eq!(pool.openings_due(end), 2, "and now all");
 }
 
@@ -186,7 +243,7 @@ fn a_waiter_that_left_gets_nothing() {
 #[test]
 fn the_backend_used_last_is_lent_and_round_robin_lends_the_one_idle_longest() {
     let lent = |round_robin: bool| {
-        let mut pool = lent_out(3);
+        let mut pool = lent_out_on(&[0, 0, 1]);
         for n in [0, 1, 2] {
             // The last of them on the loop of the client that asks.
             let home = LoopId(u16::from(n == 2));
@@ -195,11 +252,12 @@ fn the_backend_used_last_is_lent_and_round_robin_lends_the_one_idle_longest() {
         pool.set_limits(Limits { round_robin, ..limits(3) }, T0);
         let mut order = Vec::new();
         for _ in 0..4 {
-            let Acquired::Backend { backend, home } = pool.acquire(client(1, 9), T0) else {
+            let Acquired::Backend { backend, .. } = pool.acquire(client(1, 9), T0) else {
                 panic!("one is idle")
             };
             order.push(backend);
-            assert!(matches!(pool.release(BackendId(backend), backend, home, T0), Released::Kept));
+            let kept = pool.release(BackendId(backend), backend, LoopId(1), T0);
+            assert!(matches!(kept, Released::Kept));
         }
         order
     };
@@ -258,7 +316,7 @@ fn those_who_leave_the_queue_are_found_without_a_search_whatever_their_order() {
 
 #[test]
 fn an_event_of_a_loop_that_watches_it_no_more_takes_no_backend() {
-    let mut pool = lent_out(1);
+    let mut pool = lent_out_on(&[2]);
     assert!(matches!(pool.release(BackendId(0), 0, LoopId(2), T0), Released::Kept));
     assert_eq!(pool.take_idle_as_lent(BackendId(0), LoopId(0)), None);
     assert_eq!((pool.idle_count(), pool.lent_count()), (1, 0));
@@ -278,7 +336,7 @@ fn settings(value: &[u8]) -> crate::session::settings::Settings {
 
 #[test]
 fn the_idle_backend_with_the_settings_that_are_wanted_is_lent_whichever_loop_has_it() {
-    let mut pool = lent_out(4);
+    let mut pool = lent_out_on(&[0, 1, 0, 0]);
     let none = CustomNames::NONE;
     for (n, home, value) in [(0, 0, b"a"), (1, 1, b"b"), (2, 0, b"c"), (3, 0, b"d")] {
         let has = Has { names: none, settings: settings(value).mark(), ..Has::default() };
@@ -367,6 +425,6 @@ fn nobody_waits_for_a_server_that_is_down_but_for_a_backend_that_comes_back_or_a
     let mut pool: Pool<u64> = Pool::new(limits(1));
     assert!(matches!(pool.acquire(client(0, 0), T0), Acquired::Wait { open: true }));
     pool.set_down(down());
-    pool.opened();
+    pool.opened(LoopId(0));
     assert!(pool.down().is_none(), "a backend is there");
 }

@@ -4,7 +4,7 @@
 //! - a backend is in one place: with one client, in one table, in one pool, or in one message
 //! - what a pool counts is what there is: lent, idle, being opened, waiting
 //! - nobody waits while a backend of its pool is idle, on whatever loop
-//! - nobody is overtaken by more later ones than the pool has backends; on another loop, later is what
+//! - nobody is overtaken by more later ones than the pool says; on another loop, later is what
 //!   came more than `SAME_MOMENT` after
 //! - an idle backend is in no transaction, owes nothing, and has nothing left of any session
 //! - a backend at rest, also one that a client has, has the settings that its books say
@@ -46,9 +46,18 @@ const SESSION_SETTINGS: [&str; 7] = [
     "default_transaction_read_only",
 ];
 
-/// Who waits in a pool, and how many that came later were served first.
+/// Those who wait in a pool.
 #[derive(Default)]
-pub(super) struct Queue(Vec<(Place, u32)>);
+pub(super) struct Queue(Vec<Waiting>);
+
+/// One who waits.
+struct Waiting {
+    place: Place,
+    /// How many that came later were served first.
+    overtaken: u32,
+    /// How many may have been, as the pool has said at any look.
+    most: u32,
+}
 
 /// A client in a queue, and since when: one that comes again is another.
 type Place = (ClientId, Time);
@@ -252,24 +261,28 @@ impl Census {
         arrived: &Arrived<'_>,
     ) -> Result<(), String> {
         let guard = pool.lock();
-        let bound = guard.limits().size.max(1);
-        let waiting: Vec<Place> = guard.waiters().map(|w| (w.client, w.since)).collect();
+        let waiting = guard.waiters().map(|waiter| {
+            let bound = guard.overtaking_bound(waiter.client.home);
+            ((waiter.client, waiter.since), bound)
+        });
+        let waiting: Vec<(Place, u32)> = waiting.collect();
         drop(guard);
-        let still: BTreeSet<Place> = waiting.iter().copied().collect();
+        let still: BTreeMap<Place, u32> = waiting.iter().copied().collect();
         let under_way = |client: ClientId| {
             messages(outside, arrived)
                 .any(|message| matches!(message, ToLoop::Lend { client: to, .. } if *to == client))
         };
         let mut left: Vec<Place> = Vec::new();
         for at in (0..queue.0.len()).rev() {
-            let (place, overtaken) = &mut queue.0[at];
+            let Waiting { place, overtaken, most } = &mut queue.0[at];
             let (client, since) = &*place;
-            if still.contains(place) {
+            if let Some(bound) = still.get(place) {
+                *most = (*most).max(*bound);
                 let later = |(other, came): &&Place| {
                     other.home == client.home || *came > since.after(SAME_MOMENT)
                 };
                 *overtaken += count(left.iter().filter(later).count());
-                if *overtaken > bound {
+                if *overtaken > *most {
                     return Err(format!("{client} was overtaken by {overtaken} later ones"));
                 }
             } else if under_way(*client)
@@ -278,9 +291,10 @@ impl Census {
                 left.push(*place);
             }
         }
-        queue.0.retain(|(place, _)| still.contains(place));
-        let known: BTreeSet<Place> = queue.0.iter().map(|(place, _)| *place).collect();
-        queue.0.extend(waiting.into_iter().filter(|p| !known.contains(p)).map(|p| (p, 0)));
+        queue.0.retain(|one| still.contains_key(&one.place));
+        let known: BTreeSet<Place> = queue.0.iter().map(|one| one.place).collect();
+        let new = waiting.into_iter().filter(|(place, _)| !known.contains(place));
+        queue.0.extend(new.map(|(place, most)| Waiting { place, overtaken: 0, most }));
         Ok(())
     }
 }
