@@ -4,6 +4,7 @@ mod applied;
 mod cancelling;
 mod from_server;
 mod lending;
+mod notifying;
 mod parts;
 mod prepared;
 
@@ -13,7 +14,7 @@ use self::applied::{AppliedSession, FunctionPlans};
 use self::from_server::FromServer;
 use self::lending::Lending;
 pub(super) use self::lending::{Reset, Tidying};
-pub(super) use self::parts::Notifying;
+use self::notifying::Notifying;
 use self::parts::{Identity, Known, Ownership};
 use self::prepared::PreparedThere;
 use super::ahead::Ahead;
@@ -131,10 +132,7 @@ impl<S: Socket> Backend<S> {
                 unverified: None,
                 at_stake: AtStake::default(),
                 drawn: Drawn::default(),
-                holder: None,
-                others_left: Time::ZERO,
-                heard_before: false,
-                notifying: Notifying::No,
+                notifying: Notifying::default(),
                 functions,
                 functions_serial,
                 keeps_plans,

@@ -7,7 +7,7 @@
 //! an end within `cancel_wait_timeout`, closes it (trap 21).
 
 use super::about::{ClientState, PoolMode};
-use super::backend::{Backend, Notifying, Reset, Tidying};
+use super::backend::{Backend, Reset, Tidying};
 use super::client::Client;
 use super::effects::{Effects, Resetting};
 use super::host::Host;
@@ -78,12 +78,12 @@ impl<S: Socket> Engine<S> {
     ) {
         debug_assert!(backend.is_at_rest(), "a backend is given back in the middle of something");
         backend.leave_client();
-        if backend.known.notifying != Notifying::No {
+        if backend.known.notifying.is_noted() {
             if backend.is_to_be_heard_out() {
                 self.hear_out(host, backend, now);
                 return;
             }
-            backend.known.notifying = Notifying::Heard;
+            backend.known.notifying.is_left();
             backend.pool.notifiers().leaves(backend.process(), now);
         }
         if let Some(reason) = self.unfit(&backend, now) {
@@ -274,7 +274,7 @@ impl<S: Socket> Engine<S> {
         reason: &str,
     ) {
         self.resident.remove(backend.place());
-        if backend.known.notifying != Notifying::No {
+        if backend.known.notifying.is_noted() {
             backend.pool.notifiers().ended(backend.process());
         }
         if backend.known.at_stake.has_schema() {
@@ -575,7 +575,7 @@ impl<S: Socket> Backend<S> {
         self.known.at_stake.forget_parsed();
         self.ahead.end();
         self.known.unverified = None;
-        self.known.heard_before &= self.lending.tidying() == Tidying::AwaitingListener;
+        self.known.notifying.leave_client(self.lending.tidying() == Tidying::AwaitingListener);
         self.lending.unpin();
         if !self.prepared.is_uncertain() {
             self.prepared.statements.settle();

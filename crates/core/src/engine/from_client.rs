@@ -20,7 +20,7 @@ mod record_effects;
 use self::kinds::bad_length;
 use self::passage::Passage;
 use super::about::ClientState;
-use super::backend::{Backend, Notifying};
+use super::backend::Backend;
 use super::client::Client;
 use super::effects::Effects;
 use super::halt::Halt;
@@ -567,10 +567,8 @@ impl<S: Socket> Engine<S> {
         let result = turn.open(now).and_then(|()| turn.message());
         self.next_serial = if self.next_serial == u32::MAX { 1 } else { self.next_serial + 1 };
         backend.to_server.measure(header.total(), now);
-        if backend.known.notifying == Notifying::Due {
-            backend.known.notifying = Notifying::Noted;
-            let heard_by = backend.known.heard_before.then_some(view.pool.id);
-            let others_left = backend.known.others_left;
+        if let Some((heard_before, others_left)) = backend.known.notifying.take_due() {
+            let heard_by = heard_before.then_some(view.pool.id);
             view.pool.notifiers().notifies(backend.process(), process, heard_by, others_left, now);
         }
         // (The server ignores one while it reads a message.)
@@ -642,9 +640,8 @@ impl<S: Socket> Engine<S> {
             effects.absorb(&reached);
         }
         backend.foresee(&makes, &effects);
-        let notifying = backend.known.notifying;
+        effects.notifies = false; // (what it notifies may have been heard already)
         client.record_effects(&mut backend, &effects, false);
-        backend.known.notifying = notifying; // (what it notifies may have been heard already)
         if effects.forgets_statements() {
             backend.last_query_takes_all(client);
         }

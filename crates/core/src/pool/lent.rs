@@ -72,6 +72,7 @@ impl Lent {
     }
 
     /// The most that [`Lent::bound`] may be in a pool of this size.
+    #[cfg(test)]
     pub(super) fn bound_max(size: u32) -> u32 {
         size.saturating_mul(UNEVEN + 1)
     }

@@ -1,5 +1,6 @@
 //! What a server connection is made of.
 
+use super::notifying::Notifying;
 use crate::engine::at_stake::AtStake;
 use crate::engine::census::functions::Functions;
 use crate::engine::client_identity::ClientIdentity;
@@ -7,30 +8,8 @@ use crate::engine::drawn::Drawn;
 use crate::engine::hand_over::HandOver;
 use crate::engine::session_report::SessionReport;
 use crate::engine::unverified::Unverified;
-use crate::ids::{BackendId, ClientId, LoopId, ServerAddressId, Slot};
+use crate::ids::{BackendId, LoopId, ServerAddressId, Slot};
 use crate::time::Time;
-
-/// Whether a client notifies by its backend, and others are to know by its process id that it is this client.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::engine) enum Notifying {
-    /// Not by its own texts.
-    No,
-    /// A text that may do so is at hand.
-    Due,
-    /// It is noted ([`crate::pool::Notifiers`]), and what it has notified may not have been heard.
-    Noted,
-    /// It is noted, and has been heard, unless nobody listens.
-    Heard,
-}
-
-impl Notifying {
-    /// The listening connection has heard what was notified up to here.
-    pub(in crate::engine) fn is_heard(&mut self) {
-        if *self == Self::Noted {
-            *self = Self::Heard;
-        }
-    }
-}
 
 /// Which connection it is, and where it is registered.
 pub(in crate::engine) struct Identity {
@@ -54,13 +33,6 @@ pub(in crate::engine) struct Known {
     /// What statements under way may change for other sessions.
     pub(in crate::engine) at_stake: AtStake,
     pub(in crate::engine) drawn: Drawn,
-    /// The client that has it, or had it last.
-    pub(in crate::engine) holder: Option<ClientId>,
-    /// When another client was done with it last.
-    pub(in crate::engine) others_left: Time,
-    /// The listening connection has heard all that was notified by it before its client had it.
-    pub(in crate::engine) heard_before: bool,
-    /// Whether its client notifies by it.
     pub(in crate::engine) notifying: Notifying,
     /// Functions that do something to sessions, if there are any, and which version of these.
     pub(super) functions: Option<Box<Functions>>,

@@ -1,7 +1,7 @@
 //! How a client comes to its backend.
 
 use crate::engine::about::ClientState;
-use crate::engine::backend::{Backend, Notifying};
+use crate::engine::backend::Backend;
 use crate::engine::halt::Halt;
 use crate::engine::host::Host;
 use crate::engine::message::ToLoop;
@@ -101,10 +101,10 @@ impl<S: Socket> Engine<S> {
         }
         let id = self.client_id(slot);
         backend.is_lent_to(id);
-        if backend.known.notifying == Notifying::Heard
+        if backend.known.notifying.may_be_forgotten()
             && !backend.pool.notifiers().lent(backend.process(), self.process_of(slot))
         {
-            backend.known.notifying = Notifying::No;
+            backend.known.notifying.forget();
         }
         backend.learn_functions();
         let Some(client) = self.clients.get_mut(slot) else { return Err("its client is gone") };

@@ -1,6 +1,6 @@
 //! What a client's statements do to the books kept of its session, as they are sent.
 
-use crate::engine::backend::{Backend, Notifying, Reset};
+use crate::engine::backend::{Backend, Reset};
 use crate::engine::client::Client;
 use crate::engine::drawn::Last;
 use crate::engine::effects::{Effects, IN_DOUBT, Resetting, Unusual};
@@ -75,7 +75,7 @@ impl<S: Socket> Client<S> {
             return self.record_in_session_mode(backend, effects, restored);
         }
         if effects.notifies {
-            backend.known.notifying = Notifying::Due;
+            backend.known.notifying.is_due();
         }
         self.record_pins(backend, effects);
         // What a server reports is known from it.

@@ -15,7 +15,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::engine::backend::{Backend, Notifying, Tidying};
+use crate::engine::backend::{Backend, Tidying};
 use crate::engine::host::Host;
 use crate::engine::socket::Socket;
 use crate::engine::table::{Engine, Holder};
@@ -26,7 +26,7 @@ use crate::time::Time;
 impl<S: Socket> Backend<S> {
     /// Whether its last client has notified by it what may not have been heard, and somebody listens.
     pub(in crate::engine) fn is_to_be_heard_out(&self) -> bool {
-        self.known.notifying == Notifying::Noted
+        self.known.notifying.is_unheard()
             && self.pool.stats.listen.channels.load(Ordering::Relaxed) > 0
     }
 }
@@ -65,9 +65,9 @@ impl<S: Socket> Engine<S> {
         else {
             return;
         };
-        backend.known.notifying = Notifying::Heard;
         // (Another server's listening connection hears nothing of it.)
-        backend.known.heard_before = marker.is_some_and(|at| at.server == backend.server());
+        let here = marker.is_some_and(|at| at.server == backend.server());
+        backend.known.notifying.is_heard_out(here);
         self.give_back(host, backend, now);
     }
 }

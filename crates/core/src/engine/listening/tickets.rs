@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Before, Listening, Stage};
 use crate::engine::about::ClientState;
-use crate::engine::backend::{Backend, Notifying, PoolRef, Reset};
+use crate::engine::backend::{Backend, PoolRef, Reset};
 use crate::engine::client::Client;
 use crate::engine::host::Host;
 use crate::engine::message::ToLoop;
@@ -43,8 +43,8 @@ impl<S: Socket> Client<S> {
         if !is_heard
             || self.is_session_mode()
             || self.exclusive
-            || backend.known.heard_before
-            || backend.known.notifying != Notifying::No
+            || backend.known.notifying.was_heard_before()
+            || backend.known.notifying.is_noted()
             || backend.requests.owes_client_ready()
         {
             return false;
@@ -177,7 +177,6 @@ impl<S: Socket> Engine<S> {
         let Some((client, stage)) = self.waiting_with(ticket) else { return };
         let elsewhere = client.is_on_another_server(marker);
         if let Some(backend) = client.backend.as_mut().filter(|_| !elsewhere) {
-            backend.known.heard_before = true;
             backend.known.notifying.is_heard();
         }
         match stage {

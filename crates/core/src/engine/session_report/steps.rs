@@ -192,8 +192,7 @@ impl<S: Socket> Backend<S> {
     /// This client has it from now on.
     pub(in crate::engine) fn is_lent_to(&mut self, client: ClientId) {
         self.ahead.forget_outcome();
-        if self.known.holder.replace(client) != Some(client) {
-            self.known.others_left = self.lending.since();
+        if self.known.notifying.is_lent_to(client, self.lending.since()) {
             self.session.own_function_plans(false);
         }
         if let Some(exact) = &mut self.known.session_report {
