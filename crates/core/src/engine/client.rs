@@ -239,6 +239,15 @@ impl<S: Socket> Client<S> {
         self.pending_session().portals.note_undescribed(portal, seen);
     }
 
+    /// A portal of this name is made of a statement from here on: its description says nothing of another one.
+    pub(super) fn rebind(&mut self, portal: &[u8]) {
+        if portal.is_empty() {
+            self.bound = None;
+        } else if let Some(extra) = &mut self.pending_session {
+            extra.portals.forget_undescribed(portal);
+        }
+    }
+
     /// Where is noted what a portal's description tells the client.
     pub(super) fn described_by(&self, portal: &[u8]) -> Option<Arc<Seen>> {
         if portal.is_empty() {

@@ -172,6 +172,11 @@ impl Portals {
         known.insert(portal.into(), seen);
     }
 
+    /// What a description of this portal tells is noted nowhere.
+    pub(super) fn forget_undescribed(&mut self, portal: &[u8]) {
+        self.undescribed.remove(significant(portal));
+    }
+
     /// Where is noted what a portal's description tells the client.
     pub(super) fn described_by(&self, portal: &[u8]) -> Option<Arc<Seen>> {
         self.undescribed.get(significant(portal)).cloned()

@@ -331,6 +331,39 @@ fn a_description_that_follows_does_not_make_other_rows_those_that_were_told() {
     assert_eq!(client.received(), [refusal_of_ours(), answers("I")].concat());
 }
 
+/// The second one's rows were noted as the first one's, which was refused from then on.
+#[test]
+fn the_description_of_a_portal_is_of_the_statement_that_it_was_made_of_last() {
+    for portal in ["p", ""] {
+        let mut world = World::new(1);
+        let (client, server) = world.client_with("s", SQL);
+        world.send(&client, &[parse("t", "SELECT 2"), describe(b'S', "t"), sync()].concat());
+        world.send(
+            &server,
+            &[answers("1"), parameters(INT4), rows("b", TEXT, 0), answers("I")].concat(),
+        );
+        server.received();
+        client.received();
+        let run = |name: &str| {
+            let bind = message(b'B', format!("{portal}\0{name}\0\0\0\0\0\0\0").as_bytes());
+            let execute = message(b'E', format!("{portal}\0\0\0\0\0").as_bytes());
+            [bind, describe(b'P', portal), execute, sync()].concat()
+        };
+        world.send(&client, &[run("s"), run("t")].concat());
+        assert_eq!(server.kinds(), "BDESBDES");
+        for (name, kind) in [("a", INT4), ("b", TEXT)] {
+            world.send(&server, &[answers("2"), rows(name, kind, 0), answers("CI")].concat());
+        }
+        assert_eq!(client.kinds(), "2TCZ2TCZ");
+        world.breaks(&server);
+        world.send(&client, &run("s"));
+        let server = world.servers.last().unwrap().clone();
+        assert_eq!(server.kinds(), "PDH", "portal {portal:?}");
+        world.send(&server, &[answers("1"), parameters(INT4), rows("a", INT4, 0)].concat());
+        assert_eq!(server.kinds(), "BDES", "portal {portal:?}");
+    }
+}
+
 #[test]
 fn an_error_ends_the_pipeline_of_a_client_that_waits() {
     let (mut world, client, server) = told(rows("a", INT4, 0));

@@ -42,7 +42,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.hold_for_name(name)?;
         self.hold_bind_for_vacancy(name)?;
         self.note_setter(name);
-        self.client.bound = None;
+        self.client.rebind(portal);
         if name.is_empty() {
             return self.bind_unnamed(portal, name);
         }
