@@ -56,6 +56,16 @@ def within(past, *command):
     return [HAWSER, "bypass", "run", "--", *map(str, command)] if past else list(map(str, command))
 
 
+def wait_until(what, seconds):
+    """Whether it has come about within this time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if what():
+            return True
+        time.sleep(0.1)
+    return False
+
+
 def wait_for_port(port, seconds=20):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -313,6 +323,8 @@ def case_chaos(arguments):
         seconds, seed = min(60.0, max(6.0, until - time.monotonic())), random.getrandbits(32)
         running = subprocess.Popen(within(True, sys.executable, CHAOS, "--seconds", seconds, "--seed", seed), stdout=subprocess.PIPE, text=True)
         manner = rounds % 3
+        # (On a busy machine the loader takes its time, and is not to die before it has loaded.)
+        started = wait_until(lambda: standing()["runs"], seconds)
         if manner > 0:
             time.sleep(seconds / 3)
             running.kill()  # the loader; what it has started goes on
@@ -328,7 +340,7 @@ def case_chaos(arguments):
         found = json.loads(said or "{}")
         print(f"  chaos, {('to its end', 'loader killed', 'loader killed, then off')[manner]}: {said.strip()} {json.dumps(counted)}", flush=True)
         if not said or found["wrong"] or running.returncode not in (0, -signal.SIGKILL):
-            print(f"chaos: WRONG, seed {seed}")
+            print(f"chaos: WRONG, seed {seed}, exit code {running.returncode}, {'' if started else 'not '}started")
             sys.exit(1)
         for name, value in found.items():
             if isinstance(value, int) and name != "seed":

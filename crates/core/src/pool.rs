@@ -56,6 +56,7 @@ pub use description::Told;
 pub use lasting::{Lasting, buffers_of};
 pub use left::LeftServers;
 pub use lending::{Acquired, Limits, OpenOne, Pool, Released};
+pub use lent::UNEVEN;
 pub use likeness::{Has, Wish};
 pub use names::CustomNames;
 pub(crate) use notifiers::HEARD_WITHIN;

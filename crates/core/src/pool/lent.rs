@@ -12,7 +12,7 @@
 use crate::ids::LoopId;
 
 /// So many more may overtake the first of a line for each backend that its loop has beyond its share.
-const UNEVEN: u32 = 32;
+pub const UNEVEN: u32 = 32;
 
 /// Lent backends, by the loop of the client.
 #[derive(Debug, Default)]
