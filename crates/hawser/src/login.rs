@@ -46,6 +46,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use hawser_core::engine::{ClientAbout, NewClient, PeerAddress, ToLoop};
+use hawser_core::ids::LoopId;
 use hawser_core::pool::ServerParameters;
 use hawser_core::session::options::{self, Replication};
 use hawser_core::session::settings::Settings;
@@ -128,13 +129,24 @@ impl Places {
     }
 }
 
+/// Where a connection has been accepted, and from whom.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Where its client is.
+    pub origin: Origin,
+    /// The port on which Hawser listens, if it is known.
+    pub port: Option<u16>,
+    /// The loop on whose thread it was, if on one's.
+    pub near: Option<LoopId>,
+}
+
 /// A login that is under way.
 struct Login {
     service: Arc<Service>,
     config: Arc<Config>,
     origin: Origin,
-    /// The port on which Hawser listens, if it is known.
     port: Option<u16>,
+    near: Option<LoopId>,
     /// `None` while TLS is being agreed on.
     stream: Option<Stream>,
     permit: Option<ConnectionPermit>,
@@ -146,19 +158,15 @@ struct Login {
     reason: Option<String>,
 }
 
-/// Serves an accepted connection until it is handed to an event loop, or closed. `port` is the
-/// listener's. The loop is to be woken then ([`crate::loops::Loops::wake`]).
-pub async fn serve(
-    service: Arc<Service>,
-    link: Link,
-    (origin, port): (Origin, Option<u16>),
-    permit: ConnectionPermit,
-) {
+/// Serves an accepted connection until it is handed to an event loop, or closed. The loop is to be woken then
+/// ([`crate::loops::Loops::wake`]).
+pub async fn serve(service: Arc<Service>, link: Link, place: Place, permit: ConnectionPermit) {
     let config = service.config.load_full();
     let mut login = Login {
         service,
-        origin,
-        port,
+        origin: place.origin,
+        port: place.port,
+        near: place.near,
         stream: Some(Stream::Plain(link)),
         permit: Some(permit),
         end_point: None,
@@ -706,7 +714,7 @@ impl Login {
         let stream = self.stream.take().ok_or(Stop::Gone)?;
         let (socket, early) = stream.into_conn()?;
         let loops = &self.service.loops;
-        let (home, seat) = loops.seat();
+        let (home, seat) = loops.seat(self.near);
         let connection = self.permit.take().ok_or(Stop::Gone)?;
         let client = NewClient {
             socket,
