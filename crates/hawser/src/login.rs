@@ -19,10 +19,11 @@
 //! way into a task, and that was 83,000 of the 155,000 instructions of a login by trust. A login that
 //! need not wait is no task at all: see [`listen`].
 //!
-//! # Why not on the event loops
-//! A TLS handshake takes 1 to 4 ms of CPU and PBKDF2 as much: a storm of logins would delay every
-//! query. These two run on threads of a lower priority, all else of a login among the rest of the
-//! control side: see [`crate::threads`].
+//! # Which thread
+//! An event loop accepts, and polls a login once. What has to wait (for a packet, a proof, a server) goes
+//! on as a task of the control side. A TLS handshake takes 1 to 4 ms of CPU and PBKDF2 as much: a storm of
+//! them would delay every query, so these two run on threads of a lower priority: see [`crate::threads`].
+//! Until its first wait a login therefore does nothing that blocks or takes long.
 
 pub mod access;
 pub mod admin;
@@ -361,7 +362,9 @@ impl Login {
         let found = entry_of(&config, &database, options.replication);
         let database = match found {
             // One for which no entry of its own, nor `*`, stands.
-            Some(only) if config.database(&database).is_none() => only.name.clone(),
+            Some(only) if only.name != database && config.database(&database).is_none() => {
+                only.name.clone()
+            }
             _ => database,
         };
         self.service.gates.admit(&database)?;
@@ -908,7 +911,9 @@ fn may_share(
 
 /// Each setting that the server reports, as this client's session has it.
 fn write_parameters(parameters: &ServerParameters, start: &Settings, out: &mut Vec<u8>) {
+    let is_plain = start.is_empty();
     for (name, value) in &parameters.pairs {
-        build::parameter_status(out, name, start.get(name).unwrap_or(value));
+        let own = if is_plain { None } else { start.get(name) };
+        build::parameter_status(out, name, own.unwrap_or(value));
     }
 }

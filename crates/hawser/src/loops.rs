@@ -321,6 +321,20 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_client_that_logged_in_on_a_loop_sits_there_unless_it_is_fuller_than_the_others() {
+        let loops = Loops::new(mailboxes(2), Instant::now());
+        let near = |home| loops.seat(Some(LoopId(home)));
+        let mut seats: Vec<(LoopId, Seat)> = [1, 1, 1, 1].into_iter().map(near).collect();
+        let homes =
+            |seats: &[(LoopId, Seat)]| seats.iter().map(|(home, _)| home.0).collect::<Vec<_>>();
+        assert_eq!(homes(&seats), [1, 0, 1, 0], "few are spread evenly");
+        seats.extend((4..320).map(|_| near(1)));
+        let (fewest, most) = (loops.clients(LoopId(0)), loops.clients(LoopId(1)));
+        assert_eq!(fewest + most, 320);
+        assert!((1..=fewest / UNEVEN_SHARE + 1).contains(&(most - fewest)), "{fewest}, {most}");
+    }
+
+    #[test]
     fn a_message_reaches_its_loop_alone() {
         let mailboxes = mailboxes(2);
         let loops = Loops::new(mailboxes.clone(), Instant::now());

@@ -352,12 +352,10 @@ impl<S: Watchable> Reactor<S> {
             self.inbox.reverse();
             self.see_to_messages(now);
         }
-        let mut accepted = false;
         while let Some(event) = self.poller.next() {
             self.seen += 1;
             if let Some(at) = host::listener_of(event.data) {
-                self.accept(at);
-                accepted = true;
+                self.accept(at, now);
                 continue;
             }
             let token = Token::from_bits(event.data);
@@ -374,13 +372,6 @@ impl<S: Watchable> Reactor<S> {
                 self.engine.flush(&mut self.host, now);
             }
         }
-        if accepted {
-            // Clients that have logged in: most of them are this loop's.
-            self.host.shared.loops.wake();
-            self.mailbox.take(&mut self.inbox);
-            self.inbox.reverse();
-            self.see_to_messages(now);
-        }
         // Once: what it sends to itself while it sees to these comes in the next turn.
         if !self.host.own.is_empty() {
             self.inbox.extend(self.host.own.drain(..).rev().map(Letter::Engine));
@@ -395,8 +386,9 @@ impl<S: Watchable> Reactor<S> {
         }
     }
 
-    /// Accepts from a listening socket, if it is watched still.
-    fn accept(&mut self, at: usize) {
+    /// Accepts from a listening socket, if it is watched still, and sees to what comes of it: clients that have
+    /// logged in, most of them for this loop, and cancel requests, whose senders may send a query now.
+    fn accept(&mut self, at: usize, now: Time) {
         self.about = None;
         let listeners = self.host.shared.listeners.read().unwrap_or_else(PoisonError::into_inner);
         let listener = listeners.get(at).cloned().flatten();
@@ -404,6 +396,9 @@ impl<S: Watchable> Reactor<S> {
         if let Some(listener) = listener {
             listener.accept(self.host.id);
         }
+        self.mailbox.take(&mut self.inbox);
+        self.inbox.reverse();
+        self.see_to_messages(now);
     }
 
     /// A socket has not taken all: of servers' connections that is known from now on.
@@ -518,12 +513,18 @@ impl<S: Watchable> Host<S> for LoopHost<S> {
         let disconnections = self.shared.logged.disconnections.load(Ordering::Relaxed);
         match event {
             Event::ClientClosed { client, about, database, user, reason } => {
-                let (address, port) = (about.peer.to_string(), about.peer.port());
-                let user = about.user().unwrap_or(user);
+                let (peer, user) = (&about.peer, about.user().unwrap_or(user));
+                // (The address becomes text only if the event is written.)
                 if disconnections {
-                    tracing::info!(%client, address, port, database, user, reason, "client left");
+                    tracing::info!(
+                        %client, address = peer.to_string(), port = peer.port(), database, user, reason,
+                        "client left"
+                    );
                 } else {
-                    tracing::debug!(%client, address, port, database, user, reason, "client left");
+                    tracing::debug!(
+                        %client, address = peer.to_string(), port = peer.port(), database, user, reason,
+                        "client left"
+                    );
                 }
             }
             Event::BackendClosed { backend, database, user, reason } => {

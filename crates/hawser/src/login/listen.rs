@@ -1,8 +1,18 @@
 //! Listening sockets, and accepting from them.
 //!
+//! # Model
+//! ```text
+//!   accept(2) ─► first poll of the login ─► it has ended: the client is the loop's
+//!   on a loop                            └► it waits: a task of the control side goes on with it
+//! ```
+//! Where loops wait by io_uring, they watch no listening sockets: a task of the control side does what is the
+//! loop's here.
+//!
 //! # Invariants
 //! * running out of descriptors or memory never spins: the listener pauses for [`ACCEPT_PAUSE`], and
 //!   goes on as soon as there are some again; a login that waits for its client gives its own up
+//! * of the logins of one event a loop begins at most [`LOGINS_A_LOOPS_TURN`] before its queries come again
+//! * a process that a successor has taken the place of accepts nothing
 //! * a unix socket's file has its mode and owner before the first client can connect
 
 use std::fmt;
@@ -336,7 +346,7 @@ pub async fn accept(service: Arc<Service>, listener: Listener, loops: Option<Lis
     let mut phase = service.phase.subscribe();
     let mut standing = service.succession.standing.subscribe();
     let Listener { path, socket, .. } = listener;
-    let acceptor = Arc::new(Acceptor::new(&service, socket));
+    let acceptor = Arc::new(Acceptor::new(&service, socket, super::serve));
     loop {
         let accepted = async {
             loop {
@@ -363,7 +373,7 @@ pub async fn accept(service: Arc<Service>, listener: Listener, loops: Option<Lis
 /// Polls a login for the first time. `false`: it waits, and is polled again elsewhere.
 ///
 /// A panic ends this login alone, as it would as a task.
-fn ends_at_once<F: Future<Output = ()>>(mut login: Pin<&mut Option<F>>) -> bool {
+fn ends_at_once<F: Future<Output = ()>>(login: &mut Room<F>) -> bool {
     let Some(future) = login.as_mut().as_pin_mut() else { return true };
     let mut context = Context::from_waker(Waker::noop());
     // What it holds is dropped unpolled: the same as with a task.
@@ -375,7 +385,7 @@ fn ends_at_once<F: Future<Output = ()>>(mut login: Pin<&mut Option<F>>) -> bool 
     ended
 }
 
-async fn go_on<F: Future<Output = ()>>(mut login: Pin<Box<Option<F>>>) {
+async fn go_on<F: Future<Output = ()>>(mut login: Room<F>) {
     if let Some(login) = login.as_mut().as_pin_mut() {
         login.await;
     }
@@ -389,9 +399,17 @@ enum Next {
     Client(Link, Origin, ConnectionPermit),
 }
 
+/// How a login begins: [`super::serve`].
+type Begin<F> = fn(Arc<Service>, Link, Place, ConnectionPermit) -> F;
+/// Memory for a login, whose future is several kilobytes long.
+type Room<F> = Pin<Box<Option<F>>>;
+
 /// A listener, and what is known of it. Several loops accept from it at the same time.
-struct Acceptor {
+struct Acceptor<F> {
     service: Arc<Service>,
+    begin: Begin<F>,
+    /// Of logins that have ended at once: at most one for each thread that accepts.
+    rooms: Mutex<Vec<Room<F>>>,
     /// Where logins go on that have to wait.
     control: Handle,
     socket: Socket,
@@ -439,8 +457,8 @@ impl Inherited {
     }
 }
 
-impl Acceptor {
-    fn new(service: &Arc<Service>, socket: Socket) -> Self {
+impl<F: Future<Output = ()> + Send + 'static> Acceptor<F> {
+    fn new(service: &Arc<Service>, socket: Socket, begin: Begin<F>) -> Self {
         let mptcp = service.config.load().start.listen.mptcp;
         let mut options = Inherited::default();
         match &socket {
@@ -451,6 +469,8 @@ impl Acceptor {
         }
         Self {
             service: service.clone(),
+            begin,
+            rooms: Mutex::default(),
             control: Handle::current(),
             port: socket.port(),
             socket,
@@ -501,7 +521,7 @@ impl Acceptor {
         let loops = &self.service.loops;
         // A login whose packets are there, and that need not prove anything, is over at its first poll: no
         // task is made for it, and its memory serves the next one.
-        let mut login = Box::pin(None);
+        let mut login = locked(&self.rooms).pop().unwrap_or_else(|| Box::pin(None));
         let mut more = Ok(true);
         for _ in 0..most {
             let (link, origin, permit) = match self.next() {
@@ -517,8 +537,8 @@ impl Acceptor {
                 }
             };
             let place = Place { origin, port: self.port, near: home };
-            login.set(Some(super::serve(self.service.clone(), link, place, permit)));
-            if !ends_at_once(login.as_mut()) {
+            login.set(Some((self.begin)(self.service.clone(), link, place, permit)));
+            if !ends_at_once(&mut login) {
                 let login = std::mem::replace(&mut login, Box::pin(None));
                 let loops = loops.clone();
                 self.control.spawn(async move {
@@ -527,6 +547,7 @@ impl Acceptor {
                 });
             }
         }
+        locked(&self.rooms).push(login);
         // Once for all of them.
         loops.wake();
         more
@@ -590,7 +611,7 @@ impl Acceptor {
     }
 }
 
-impl Accept for Acceptor {
+impl<F: Future<Output = ()> + Send + 'static> Accept for Acceptor<F> {
     fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
