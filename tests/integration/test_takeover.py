@@ -186,6 +186,23 @@ def test_pgbench_goes_on_across_three_takeovers(env):
 
 
 @pooler_only
+@limit(120)
+def test_clients_that_connect_all_the_time_notice_no_takeover(env):
+    """Each connection is accepted by one of the two processes, and served there or given over."""
+    with env.pooler_with(pool_size=10, query_wait_timeout="60s") as target:
+        tables(env, target)
+        load = Background(lambda: pgbench(env, target, 10, 12, "-C", "-S"))
+        time.sleep(1)
+        for _ in range(3):
+            old = take_over(target.pooler)
+            with reaped(old):
+                until(lambda old=old: old.poll() is not None, "the end of the old process", 60)
+            time.sleep(0.5)
+        assert load.is_running(), "the load was over before the last takeover"
+        without_errors(load.join(60))
+
+
+@pooler_only
 @limit(180)
 def test_pgbench_in_tls_goes_on_in_the_old_process(env):
     with env.pooler_with(pool_size=6, query_wait_timeout="60s") as target:

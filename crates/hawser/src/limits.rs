@@ -17,10 +17,8 @@
 pub mod half_open;
 pub mod shared;
 
-use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
-use std::hash::Hash;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
@@ -52,12 +50,16 @@ struct Counts {
     clients: usize,
     half_open: HalfOpen,
     news_at: Option<Instant>,
-    clients_by_database: HashMap<Arc<str>, usize>,
-    clients_by_user: HashMap<Arc<str>, usize>,
-    accounts: HashMap<Stage, Weak<Account>>,
+    clients_by_database: ByName,
+    clients_by_user: ByName,
+    /// What all connections that have not logged in share.
+    connected_account: Weak<Account>,
+    admitted_account: Weak<Account>,
+    /// The same of those that have, by their database and user.
+    entered_accounts: HashMap<(Arc<str>, Arc<str>), Weak<Account>>,
     servers: usize,
-    servers_by_database: HashMap<Arc<str>, usize>,
-    servers_by_user: HashMap<Arc<str>, usize>,
+    servers_by_database: ByName,
+    servers_by_user: ByName,
     servers_by_address: HashMap<ServerAddress, usize>,
     /// Where limits hold for several poolers together.
     shares: Option<shared::Shares>,
@@ -68,9 +70,9 @@ impl Counts {
     fn used(&self, full: &Full) -> usize {
         match full {
             Full::Total => self.servers,
-            Full::Database(name) => count_of(&self.servers_by_database, &**name),
-            Full::User(name) => count_of(&self.servers_by_user, &**name),
-            Full::Server(server) => count_of(&self.servers_by_address, server),
+            Full::Database(name) => self.servers_by_database.count_of(name),
+            Full::User(name) => self.servers_by_user.count_of(name),
+            Full::Server(server) => self.servers_by_address.get(server).copied().unwrap_or(0),
         }
     }
 
@@ -89,28 +91,33 @@ impl Counts {
     }
 }
 
-fn count_of<K, Q>(counts: &HashMap<K, usize>, key: &Q) -> usize
-where
-    K: Hash + Eq + Borrow<Q>,
-    Q: Hash + Eq + ?Sized,
-{
-    counts.get(key).copied().unwrap_or(0)
-}
+/// How many there are of each name: one look-up for each change, under the lock that all logins take.
+#[derive(Debug, Default)]
+struct ByName(HashMap<Arc<str>, (Arc<str>, usize)>);
 
-fn add(counts: &mut HashMap<Arc<str>, usize>, key: &str) -> Arc<str> {
-    let name = match counts.get_key_value(key) {
-        Some((name, _)) => name.clone(),
-        None => key.into(),
-    };
-    *counts.entry(name.clone()).or_default() += 1;
-    name
-}
+impl ByName {
+    fn count_of(&self, name: &str) -> usize {
+        self.0.get(name).map_or(0, |(_, count)| *count)
+    }
 
-fn remove<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
-    if let Some(count) = counts.get_mut(key) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(key);
+    /// One more. Returns the name, which all share.
+    fn add(&mut self, name: &str) -> Arc<str> {
+        if let Some((name, count)) = self.0.get_mut(name) {
+            *count += 1;
+            return name.clone();
+        }
+        let name: Arc<str> = name.into();
+        self.0.insert(name.clone(), (name.clone(), 1));
+        name
+    }
+
+    /// One less.
+    fn remove(&mut self, name: &str) {
+        if let Some((_, count)) = self.0.get_mut(name) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(name);
+            }
         }
     }
 }
@@ -216,8 +223,8 @@ impl Limits {
         let mut counts = self.lock();
         counts.connected += 1;
         counts.clients += 1;
-        let database = add(&mut counts.clients_by_database, database);
-        let user = add(&mut counts.clients_by_user, user);
+        let database = counts.clients_by_database.add(database);
+        let user = counts.clients_by_user.add(user);
         ConnectionPermit(self.account(&mut counts, Stage::Entered { database, user }))
     }
 
@@ -269,7 +276,13 @@ impl Limits {
 
     /// What all connections at this stage share.
     fn account(self: &Arc<Self>, counts: &mut Counts, stage: Stage) -> Arc<Account> {
-        let known = counts.accounts.entry(stage.clone()).or_default();
+        let known = match &stage {
+            Stage::Connected => &mut counts.connected_account,
+            Stage::Admitted => &mut counts.admitted_account,
+            Stage::Entered { database, user } => {
+                counts.entered_accounts.entry((database.clone(), user.clone())).or_default()
+            }
+        };
         known.upgrade().unwrap_or_else(|| {
             let new = Arc::new(Account { limits: self.clone(), stage });
             *known = Arc::downgrade(&new);
@@ -284,12 +297,12 @@ impl Limits {
 
     /// Clients of a database that hold a place.
     pub fn database_client_count(&self, database: &str) -> usize {
-        count_of(&self.lock().clients_by_database, database)
+        self.lock().clients_by_database.count_of(database)
     }
 
     /// Clients of a user that hold a place.
     pub fn user_client_count(&self, user: &str) -> usize {
-        count_of(&self.lock().clients_by_user, user)
+        self.lock().clients_by_user.count_of(user)
     }
 
     /// Server connections that hold a place.
@@ -316,8 +329,8 @@ impl Limits {
         self.tell_sharing(&counts);
         counts.admit(&wanted)?;
         counts.servers += 1;
-        let database = add(&mut counts.servers_by_database, database);
-        let user = add(&mut counts.servers_by_user, user);
+        let database = counts.servers_by_database.add(database);
+        let user = counts.servers_by_user.add(user);
         Ok(ServerPermit { limits: self.clone(), database, user, wakes: true })
     }
 
@@ -351,7 +364,7 @@ impl Limits {
 }
 
 /// How far a connection has come, and so which places it holds.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum Stage {
     /// It counts as a connection only.
     Connected,
@@ -444,22 +457,25 @@ impl ConnectionPermit {
         debug_assert_eq!(self.0.stage, Stage::Admitted, "who logs in is counted already");
         let limits = self.0.limits.clone();
         let mut counts = limits.lock();
-        if !by_database.admits_one_more(count_of(&counts.clients_by_database, database)) {
+        let is_full = |bound: Limit, counts: &ByName, name: &str| {
+            bound.get().is_some() && !bound.admits_one_more(counts.count_of(name))
+        };
+        if is_full(by_database, &counts.clients_by_database, database) {
             return Err(ClientError::fatal(
                 SqlState::TOO_MANY_CONNECTIONS,
                 format!("too many connections for database \"{database}\""),
             )
             .detail("max_db_client_connections is reached."));
         }
-        if !by_user.admits_one_more(count_of(&counts.clients_by_user, user)) {
+        if is_full(by_user, &counts.clients_by_user, user) {
             return Err(ClientError::fatal(
                 SqlState::TOO_MANY_CONNECTIONS,
                 format!("too many connections for role \"{user}\""),
             )
             .detail("max_user_client_connections is reached."));
         }
-        let database = add(&mut counts.clients_by_database, database);
-        let user = add(&mut counts.clients_by_user, user);
+        let database = counts.clients_by_database.add(database);
+        let user = counts.clients_by_user.add(user);
         let account = limits.account(&mut counts, Stage::Entered { database, user });
         self.change_to(&mut counts, account);
         Ok(())
@@ -473,8 +489,8 @@ impl ConnectionPermit {
             Stage::Connected => return,
             Stage::Admitted => {}
             Stage::Entered { database, user } => {
-                remove(&mut counts.clients_by_database, database);
-                remove(&mut counts.clients_by_user, user);
+                counts.clients_by_database.remove(database);
+                counts.clients_by_user.remove(user);
             }
         }
         counts.clients -= 1;
@@ -485,8 +501,10 @@ impl ConnectionPermit {
     /// Takes another account. The old one is forgotten if nobody else has it; the lock on the
     /// counts is held, so that nobody gets it meanwhile.
     fn change_to(&mut self, counts: &mut Counts, account: Arc<Account>) {
-        if let Some(last) = Arc::into_inner(std::mem::replace(&mut self.0, account)) {
-            counts.accounts.remove(&last.stage);
+        if let Some(last) = Arc::into_inner(std::mem::replace(&mut self.0, account))
+            && let Stage::Entered { database, user } = last.stage
+        {
+            counts.entered_accounts.remove(&(database, user));
         }
     }
 }
@@ -520,8 +538,8 @@ impl Drop for ServerPermit {
     fn drop(&mut self) {
         let mut counts = self.limits.lock();
         counts.servers -= 1;
-        remove(&mut counts.servers_by_database, &self.database);
-        remove(&mut counts.servers_by_user, &self.user);
+        counts.servers_by_database.remove(&self.database);
+        counts.servers_by_user.remove(&self.user);
         drop(counts);
         if self.wakes {
             self.limits.server_freed.notify_waiters();
@@ -538,7 +556,14 @@ pub struct AddressPermit {
 
 impl Drop for AddressPermit {
     fn drop(&mut self) {
-        remove(&mut self.limits.lock().servers_by_address, &self.server);
+        let mut counts = self.limits.lock();
+        if let Some(count) = counts.servers_by_address.get_mut(&self.server) {
+            *count -= 1;
+            if *count == 0 {
+                counts.servers_by_address.remove(&self.server);
+            }
+        }
+        drop(counts);
         self.limits.server_freed.notify_waiters();
     }
 }
@@ -666,7 +691,7 @@ mod tests {
         assert_eq!(limits.database_client_count("a"), 0);
         let counts = limits.lock();
         assert_eq!((counts.connected, counts.clients), (0, 0));
-        assert!(counts.clients_by_user.is_empty() && counts.accounts.len() == 1);
+        assert!(counts.clients_by_user.0.is_empty() && counts.entered_accounts.is_empty());
     }
 
     #[tokio::test]

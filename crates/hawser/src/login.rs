@@ -19,10 +19,11 @@
 //! way into a task, and that was 83,000 of the 155,000 instructions of a login by trust. A login that
 //! need not wait is no task at all: see [`listen`].
 //!
-//! # Why not on the event loops
-//! A TLS handshake takes 1 to 4 ms of CPU and PBKDF2 as much: a storm of logins would delay every
-//! query. These two run on threads of a lower priority, all else of a login among the rest of the
-//! control side: see [`crate::threads`].
+//! # Which thread
+//! An event loop accepts, and polls a login once. What has to wait (for a packet, a proof, a server) goes
+//! on as a task of the control side. A TLS handshake takes 1 to 4 ms of CPU and PBKDF2 as much: a storm of
+//! them would delay every query, so these two run on threads of a lower priority: see [`crate::threads`].
+//! Until its first wait a login therefore does nothing that blocks or takes long.
 
 pub mod access;
 pub mod admin;
@@ -46,6 +47,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use hawser_core::engine::{ClientAbout, NewClient, PeerAddress, ToLoop};
+use hawser_core::ids::LoopId;
 use hawser_core::pool::ServerParameters;
 use hawser_core::session::options::{self, Replication};
 use hawser_core::session::settings::Settings;
@@ -128,13 +130,24 @@ impl Places {
     }
 }
 
+/// Where a connection has been accepted, and from whom.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Where its client is.
+    pub origin: Origin,
+    /// The port on which Hawser listens, if it is known.
+    pub port: Option<u16>,
+    /// The loop on whose thread it was, if on one's.
+    pub near: Option<LoopId>,
+}
+
 /// A login that is under way.
 struct Login {
     service: Arc<Service>,
     config: Arc<Config>,
     origin: Origin,
-    /// The port on which Hawser listens, if it is known.
     port: Option<u16>,
+    near: Option<LoopId>,
     /// `None` while TLS is being agreed on.
     stream: Option<Stream>,
     permit: Option<ConnectionPermit>,
@@ -146,19 +159,15 @@ struct Login {
     reason: Option<String>,
 }
 
-/// Serves an accepted connection until it is handed to an event loop, or closed. `port` is the
-/// listener's. The loop is to be woken then ([`crate::loops::Loops::wake`]).
-pub async fn serve(
-    service: Arc<Service>,
-    link: Link,
-    (origin, port): (Origin, Option<u16>),
-    permit: ConnectionPermit,
-) {
+/// Serves an accepted connection until it is handed to an event loop, or closed. The loop is to be woken then
+/// ([`crate::loops::Loops::wake`]).
+pub async fn serve(service: Arc<Service>, link: Link, place: Place, permit: ConnectionPermit) {
     let config = service.config.load_full();
     let mut login = Login {
         service,
-        origin,
-        port,
+        origin: place.origin,
+        port: place.port,
+        near: place.near,
         stream: Some(Stream::Plain(link)),
         permit: Some(permit),
         end_point: None,
@@ -353,7 +362,9 @@ impl Login {
         let found = entry_of(&config, &database, options.replication);
         let database = match found {
             // One for which no entry of its own, nor `*`, stands.
-            Some(only) if config.database(&database).is_none() => only.name.clone(),
+            Some(only) if only.name != database && config.database(&database).is_none() => {
+                only.name.clone()
+            }
             _ => database,
         };
         self.service.gates.admit(&database)?;
@@ -706,7 +717,7 @@ impl Login {
         let stream = self.stream.take().ok_or(Stop::Gone)?;
         let (socket, early) = stream.into_conn()?;
         let loops = &self.service.loops;
-        let (home, seat) = loops.seat();
+        let (home, seat) = loops.seat(self.near);
         let connection = self.permit.take().ok_or(Stop::Gone)?;
         let client = NewClient {
             socket,
@@ -900,7 +911,9 @@ fn may_share(
 
 /// Each setting that the server reports, as this client's session has it.
 fn write_parameters(parameters: &ServerParameters, start: &Settings, out: &mut Vec<u8>) {
+    let is_plain = start.is_empty();
     for (name, value) in &parameters.pairs {
-        build::parameter_status(out, name, start.get(name).unwrap_or(value));
+        let own = if is_plain { None } else { start.get(name) };
+        build::parameter_status(out, name, own.unwrap_or(value));
     }
 }

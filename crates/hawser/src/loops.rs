@@ -31,6 +31,10 @@ pub type ClientSocket = Conn;
 /// A pool as this program has it.
 pub type Pool = PoolRef<Conn>;
 
+/// So many clients of the loop that has the fewest allow one more on another: one in 16 is a difference
+/// that the loops' work shows no sign of.
+const UNEVEN_SHARE: usize = 16;
+
 struct Place<S: Socket> {
     mailbox: LoopMailbox<S>,
     clients: Arc<AtomicUsize>,
@@ -145,12 +149,13 @@ impl<S: Socket> Loops<S> {
         self.places.get(usize::from(id.0)).map_or(0, |place| place.clients.load(Ordering::Relaxed))
     }
 
-    /// Chooses the loop for a new client, and counts the client there until the seat is dropped.
-    pub fn seat(&self) -> (LoopId, Seat) {
-        let home = self.least_loaded();
-        let clients = self.places[usize::from(home.0)].clients.clone();
-        clients.fetch_add(1, Ordering::Relaxed);
-        (home, Seat(clients))
+    /// Chooses the loop for a new client, and counts the client there until the seat is dropped: the one on
+    /// whose thread it has logged in, if that has hardly more clients than the one with the fewest.
+    pub fn seat(&self, near: Option<LoopId>) -> (LoopId, Seat) {
+        let fewest = self.least_loaded();
+        let most = self.clients(fewest) + 1 + self.clients(fewest) / UNEVEN_SHARE;
+        let home = near.filter(|near| self.clients(*near) < most).unwrap_or(fewest);
+        (home, self.seat_at(home))
     }
 
     /// The same for a client whose loop is known.
@@ -306,13 +311,27 @@ pub(crate) mod tests {
     #[test]
     fn a_new_client_sits_where_the_fewest_are() {
         let loops = Loops::new(mailboxes(3), Instant::now());
-        let seats: Vec<(LoopId, Seat)> = (0..3).map(|_| loops.seat()).collect();
+        let seats: Vec<(LoopId, Seat)> = (0..3).map(|_| loops.seat(None)).collect();
         let homes: Vec<u16> = seats.iter().map(|(home, _)| home.0).collect();
         assert_eq!(homes, [0, 1, 2]);
         assert_eq!(loops.clients(LoopId(1)), 1);
         drop(seats.into_iter().nth(1));
         assert_eq!(loops.clients(LoopId(1)), 0);
-        assert_eq!(loops.seat().0, LoopId(0), "all have left, the first is taken");
+        assert_eq!(loops.seat(None).0, LoopId(0), "all have left, the first is taken");
+    }
+
+    #[test]
+    fn a_client_that_logged_in_on_a_loop_sits_there_unless_it_is_fuller_than_the_others() {
+        let loops = Loops::new(mailboxes(2), Instant::now());
+        let near = |home| loops.seat(Some(LoopId(home)));
+        let mut seats: Vec<(LoopId, Seat)> = [1, 1, 1, 1].into_iter().map(near).collect();
+        let homes =
+            |seats: &[(LoopId, Seat)]| seats.iter().map(|(home, _)| home.0).collect::<Vec<_>>();
+        assert_eq!(homes(&seats), [1, 0, 1, 0], "few are spread evenly");
+        seats.extend((4..320).map(|_| near(1)));
+        let (fewest, most) = (loops.clients(LoopId(0)), loops.clients(LoopId(1)));
+        assert_eq!(fewest + most, 320);
+        assert!((1..=fewest / UNEVEN_SHARE + 1).contains(&(most - fewest)), "{fewest}, {most}");
     }
 
     #[test]

@@ -39,9 +39,10 @@ pub mod host;
 
 use std::any::Any;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -60,7 +61,7 @@ use crate::config::Io;
 use crate::intake::Watchable;
 use crate::loops::{Control, Loops};
 use crate::mailbox::{Letter, LoopMailbox, Mailbox};
-use crate::socket;
+use crate::socket::{self, Conn};
 use crate::spans::{Slow, Spans};
 
 use host::{Begin, Poller, Watches};
@@ -82,9 +83,19 @@ pub struct Logged {
 }
 
 /// What all threads of the loops share.
+/// A listening socket whose connections begin on the loops.
+pub trait Accept: Send + Sync {
+    /// The socket. It does not block.
+    fn socket(&self) -> BorrowedFd<'_>;
+    /// Accepts connections that wait, a bounded number, on the thread of this loop. Never waits.
+    fn accept(&self, home: LoopId);
+}
+
 struct Shared<S: Socket> {
     loops: Loops<S>,
     watches: Watches,
+    /// Listening sockets that the loops watch.
+    listeners: RwLock<Vec<Option<Arc<dyn Accept>>>>,
     mailboxes: Box<[LoopMailbox<S>]>,
     /// Turns that each loop has made.
     turns: Box<[AtomicU64]>,
@@ -126,6 +137,7 @@ impl<S: Watchable + 'static> Reactors<S> {
         let shared = Arc::new(Shared {
             loops: Loops::new(mailboxes.clone(), Instant::now()).on(host),
             watches,
+            listeners: RwLock::default(),
             mailboxes: mailboxes.into(),
             turns: (0..count).map(|_| AtomicU64::new(0)).collect(),
             control,
@@ -151,6 +163,11 @@ impl<S: Socket> Reactors<S> {
     /// The handle by which everybody else reaches the loops.
     pub fn loops(&self) -> &Loops<S> {
         &self.shared.loops
+    }
+
+    /// Where connections begin on the loops, if they can: with epoll.
+    pub fn listeners(&self) -> Option<Listeners<S>> {
+        matches!(self.shared.watches, Watches::Epoll(_)).then(|| Listeners(self.shared.clone()))
     }
 
     /// How many turns a loop has made: a loop that spins shows here.
@@ -183,6 +200,64 @@ impl<S: Socket> Drop for Reactors<S> {
 impl<S: Socket> std::fmt::Debug for Reactors<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Reactors").field("count", &self.threads.len()).finish_non_exhaustive()
+    }
+}
+
+/// Listening sockets that all loops watch, so that a connection begins on the loop that is the first to
+/// have time for it.
+pub struct Listeners<S: Socket = Conn>(Arc<Shared<S>>);
+
+impl<S: Socket> Clone for Listeners<S> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<S: Socket> std::fmt::Debug for Listeners<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Listeners").finish_non_exhaustive()
+    }
+}
+
+impl<S: Socket> Listeners<S> {
+    /// All loops accept from this socket, until what is returned is dropped. A loop that is at it then ends
+    /// its turn of it.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2), and if there are too many.
+    pub fn watch(&self, listener: Arc<dyn Accept>) -> io::Result<WatchedListener<S>> {
+        let mut listeners = self.lock();
+        let at = listeners.iter().position(Option::is_none).unwrap_or(listeners.len());
+        if at >= host::LISTENERS_MAX {
+            return Err(io::Error::other("too many listening sockets"));
+        }
+        // There before the first event of it.
+        match listeners.get_mut(at) {
+            Some(place) => *place = Some(listener.clone()),
+            None => listeners.push(Some(listener.clone())),
+        }
+        drop(listeners);
+        let watched = WatchedListener { all: self.clone(), at, listener };
+        self.0.watches.watch_listener(watched.listener.socket(), at)?;
+        Ok(watched)
+    }
+
+    fn lock(&self) -> RwLockWriteGuard<'_, Vec<Option<Arc<dyn Accept>>>> {
+        self.0.listeners.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A listening socket that the loops watch as long as this is there.
+pub struct WatchedListener<S: Socket = Conn> {
+    all: Listeners<S>,
+    at: usize,
+    listener: Arc<dyn Accept>,
+}
+
+impl<S: Socket> Drop for WatchedListener<S> {
+    fn drop(&mut self) {
+        self.all.0.watches.unwatch_listener(self.listener.socket());
+        self.all.lock()[self.at] = None;
     }
 }
 
@@ -279,6 +354,10 @@ impl<S: Watchable> Reactor<S> {
         }
         while let Some(event) = self.poller.next() {
             self.seen += 1;
+            if let Some(at) = host::listener_of(event.data) {
+                self.accept(at, now);
+                continue;
+            }
             let token = Token::from_bits(event.data);
             let ready = Readiness {
                 readable: event.readable,
@@ -305,6 +384,21 @@ impl<S: Watchable> Reactor<S> {
         if socket::take_blocked() {
             self.watch_for_room();
         }
+    }
+
+    /// Accepts from a listening socket, if it is watched still, and sees to what comes of it: clients that have
+    /// logged in, most of them for this loop, and cancel requests, whose senders may send a query now.
+    fn accept(&mut self, at: usize, now: Time) {
+        self.about = None;
+        let listeners = self.host.shared.listeners.read().unwrap_or_else(PoisonError::into_inner);
+        let listener = listeners.get(at).cloned().flatten();
+        drop(listeners); // who stops the watch need not wait for a login
+        if let Some(listener) = listener {
+            listener.accept(self.host.id);
+        }
+        self.mailbox.take(&mut self.inbox);
+        self.inbox.reverse();
+        self.see_to_messages(now);
     }
 
     /// A socket has not taken all: of servers' connections that is known from now on.
@@ -419,12 +513,18 @@ impl<S: Watchable> Host<S> for LoopHost<S> {
         let disconnections = self.shared.logged.disconnections.load(Ordering::Relaxed);
         match event {
             Event::ClientClosed { client, about, database, user, reason } => {
-                let (address, port) = (about.peer.to_string(), about.peer.port());
-                let user = about.user().unwrap_or(user);
+                let (peer, user) = (&about.peer, about.user().unwrap_or(user));
+                // (The address becomes text only if the event is written.)
                 if disconnections {
-                    tracing::info!(%client, address, port, database, user, reason, "client left");
+                    tracing::info!(
+                        %client, address = peer.to_string(), port = peer.port(), database, user, reason,
+                        "client left"
+                    );
                 } else {
-                    tracing::debug!(%client, address, port, database, user, reason, "client left");
+                    tracing::debug!(
+                        %client, address = peer.to_string(), port = peer.port(), database, user, reason,
+                        "client left"
+                    );
                 }
             }
             Event::BackendClosed { backend, database, user, reason } => {

@@ -33,7 +33,7 @@ use crate::loops::{Control, Order};
 use crate::peers;
 use crate::pools::{health, open, upkeep};
 use crate::process::{self, PidFile, ProcessError, random_u64};
-use crate::reactor::{Logged, Reactors};
+use crate::reactor::{Listeners, Logged, Reactors};
 use crate::service::{NotInForce, Phase, Service};
 use crate::shares;
 use crate::spans::Spans;
@@ -230,7 +230,8 @@ pub fn serve_as(
         own.take_place_of(found, &service, &runtimes, path.as_deref())?;
     }
     let Own { listeners, pidfile, .. } = own;
-    runtimes.control.block_on(run(service, listeners, logged, signals, watch));
+    let accepts = reactors.listeners();
+    runtimes.control.block_on(run(service, (listeners, accepts), logged, signals, watch));
     drop(pidfile);
     manager.end();
     links.end();
@@ -354,14 +355,14 @@ fn spawn_upkeep(service: &Arc<Service>, orders: mpsc::UnboundedReceiver<Order>) 
 
 async fn run(
     service: Arc<Service>,
-    listeners: Vec<listen::Listener>,
+    (listeners, accepts): (Vec<listen::Listener>, Option<Listeners>),
     logged: Arc<Logged>,
     signals: Signals,
     watch: Option<Watch>,
 ) {
     derive_ahead(&service);
     for listener in listeners {
-        tokio::spawn(listen::accept(service.clone(), listener));
+        tokio::spawn(listen::accept(service.clone(), listener, accepts.clone()));
     }
     notify(&[sd_notify::NotifyState::Ready]);
     tracing::info!("ready");

@@ -1,10 +1,10 @@
 //! The threads of the control side: two runtimes, of two priorities.
 //!
 //! # Model
-//! *Control* runs at the event loops' priority: it accepts, logs clients in, opens server connections,
-//! sends cancel requests, serves HTTP and the admin console, and looks after the pools. *Login* has
-//! a thread for each core, below that priority: for what of a login takes long, TLS handshakes and
-//! password hashes.
+//! *Control* runs at the event loops' priority: it logs clients in that have to wait for something
+//! (others are logged in where they are accepted, on the loops), opens server connections, sends cancel
+//! requests, serves HTTP and the admin console, and looks after the pools. *Login* has a thread for
+//! each core, below that priority: for what of a login takes long, TLS handshakes and password hashes.
 //!
 //! # Why two
 //! A handshake takes 1 to 4 ms of CPU and does not yield. In one runtime a pool that needs a server
@@ -68,7 +68,7 @@ impl Threads {
 /// The two runtimes.
 #[derive(Debug)]
 pub struct Runtimes {
-    /// For all else: at the loops' priority.
+    /// For all else that the loops do not do: at their priority.
     pub control: Runtime,
     /// See [`Threads::login`].
     pub login: Runtime,

@@ -95,6 +95,16 @@ impl Epoll {
         Ok(epoll::add(&self.0, fd, EventData::new_u64(data), flags)?)
     }
 
+    /// Adds a listening socket that is in other sets, too: of those that wait, one is woken for a connection.
+    /// Level-triggered, so that connections that are left are reported again, here or there.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2) with EPOLL_CTL_ADD and EPOLLEXCLUSIVE (Linux 4.5).
+    pub fn add_shared_listener(&self, fd: impl AsFd, data: u64) -> io::Result<()> {
+        let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
+        Ok(epoll::add(&self.0, fd, EventData::new_u64(data), flags)?)
+    }
+
     /// Takes a descriptor out.
     ///
     /// # Errors

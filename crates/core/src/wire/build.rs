@@ -116,10 +116,13 @@ pub fn command_complete(out: &mut Vec<u8>, tag: &[u8]) {
 
 /// ParameterStatus.
 pub fn parameter_status(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    message(out, backend::PARAMETER_STATUS, |out| {
-        string(out, name);
-        string(out, value);
-    });
+    // (A login writes a dozen of them: its length is known ahead.)
+    let length = name.len() + value.len() + 6;
+    out.reserve(1 + length);
+    let [a, b, c, d] = u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes();
+    out.extend_from_slice(&[backend::PARAMETER_STATUS, a, b, c, d]);
+    string(out, name);
+    string(out, value);
 }
 
 /// BackendKeyData: 4 bytes of key for protocol 3.0, up to 256 from 3.2 on.

@@ -1,22 +1,35 @@
 //! Listening sockets, and accepting from them.
 //!
+//! # Model
+//! ```text
+//!   accept(2) ─► first poll of the login ─► it has ended: the client is the loop's
+//!   on a loop                            └► it waits: a task of the control side goes on with it
+//! ```
+//! Where loops wait by io_uring, they watch no listening sockets: a task of the control side does what is the
+//! loop's here.
+//!
 //! # Invariants
 //! * running out of descriptors or memory never spins: the listener pauses for [`ACCEPT_PAUSE`], and
 //!   goes on as soon as there are some again; a login that waits for its client gives its own up
+//! * of the logins of one event a loop begins at most [`LOGINS_A_LOOPS_TURN`] before its queries come again
+//! * a process that a successor has taken the place of accepts nothing
 //! * a unix socket's file has its mode and owner before the first client can connect
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::Poll;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
 use std::time::Duration;
+
+use hawser_core::ids::LoopId;
 
 use hawser_sys::listen::{
     Passed, SocketFile, abstract_name, accept_tcp, accept_unix, is_of_one_connection,
@@ -29,11 +42,14 @@ use hawser_sys::stream::{
 };
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
 
-use super::Origin;
+use super::{Origin, Place};
 use crate::config::{ListenAddress, ListenSettings};
 use crate::limits::ConnectionPermit;
 use crate::mptcp::usage;
+use crate::reactor::{Accept, Listeners};
 use crate::service::{Phase, Service, tcp_options};
 use crate::socket::stream::{Family, Link};
 use crate::takeover::Succession;
@@ -46,6 +62,8 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(1);
 /// Logins that begin before the loops are woken, which is paid for all of them once: at 20 us each,
 /// the first waits for less than a millisecond.
 const LOGINS_A_TURN: usize = 32;
+/// The same of a loop, whose queries wait meanwhile.
+const LOGINS_A_LOOPS_TURN: usize = 8;
 /// How long the kernel holds back a client that says nothing (`tcp_defer_accept`): the least there
 /// is, so that `client_login_timeout` soon sees to it.
 const DEFER_ACCEPT: Duration = Duration::from_secs(1);
@@ -91,35 +109,37 @@ impl std::error::Error for ListenError {
 #[derive(Debug)]
 pub struct Listener {
     purpose: Purpose,
-    kind: Kind,
+    /// The file of a unix socket, which goes first.
+    path: SocketPath,
+    socket: Socket,
 }
 
+/// It does not block.
 #[derive(Debug)]
-enum Kind {
-    Tcp(AsyncFd<TcpListener>),
-    /// A unix socket, and its file, which goes first.
-    Unix(SocketPath, AsyncFd<UnixListener>),
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
 }
 
-impl Listener {
-    /// Completes when there may be a connection to accept.
-    async fn ready(&self) -> io::Result<()> {
-        match &self.kind {
-            Kind::Tcp(listener) => drop(listener.readable().await?),
-            Kind::Unix(_, listener) => drop(listener.readable().await?),
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Unix(listener) => listener.as_fd(),
         }
-        Ok(())
     }
+}
 
+impl Socket {
     /// The next connection, of which the runtime knows nothing yet: see [`Link::accepted`].
     fn accept(&self) -> io::Result<(Link, Origin)> {
-        match &self.kind {
-            Kind::Tcp(listener) => {
-                let (fd, address) = listener.try_io(Interest::READABLE, accept_tcp)?;
+        match self {
+            Self::Tcp(listener) => {
+                let (fd, address) = accept_tcp(listener)?;
                 Ok((Link::accepted(fd, Family::Tcp), Origin::Tcp(address)))
             }
-            Kind::Unix(_, listener) => {
-                let fd = listener.try_io(Interest::READABLE, accept_unix)?;
+            Self::Unix(listener) => {
+                let fd = accept_unix(listener)?;
                 let uid = peer_uid(&fd).ok();
                 Ok((Link::accepted(fd, Family::Unix), Origin::Unix { uid }))
             }
@@ -128,11 +148,7 @@ impl Listener {
 
     /// The port: of a unix socket, that in its name.
     fn port(&self) -> Option<u16> {
-        let own = match &self.kind {
-            Kind::Tcp(listener) => local_address(listener.get_ref()),
-            Kind::Unix(_, listener) => local_address(listener.get_ref()),
-        };
-        match own.ok()? {
+        match local_address(self).ok()? {
             LocalAddress::Internet(own) => Some(own.port()),
             LocalAddress::Unix(path) => path?.extension()?.to_str()?.parse().ok(),
         }
@@ -145,25 +161,12 @@ impl Listener {
     /// # Errors
     /// There is no descriptor left.
     pub fn to_give(&self) -> io::Result<(Purpose, OwnedFd)> {
-        let fd = match &self.kind {
-            Kind::Tcp(listener) => listener.get_ref().as_fd().try_clone_to_owned(),
-            Kind::Unix(_, listener) => listener.get_ref().as_fd().try_clone_to_owned(),
-        };
-        Ok((self.purpose.clone(), fd?))
+        Ok((self.purpose.clone(), self.socket.as_fd().try_clone_to_owned()?))
     }
 
     /// The predecessor has given it: its file is this process's to remove.
     pub fn is_given(&mut self) {
-        if let Kind::Unix(path, _) = &mut self.kind {
-            path.is_given();
-        }
-    }
-
-    /// It is the successor's: its file stays.
-    fn leave(self) {
-        if let Kind::Unix(path, _) = self.kind {
-            path.leave();
-        }
+        self.path.is_given();
     }
 }
 
@@ -235,22 +238,22 @@ fn passed(succession: &Succession) -> Result<Vec<Listener>, ListenError> {
 }
 
 fn from_fd(purpose: Purpose, fd: OwnedFd, path: SocketPath) -> io::Result<Listener> {
-    let kind = match process::socket_family(&fd)? {
+    let socket = match process::socket_family(&fd)? {
         SocketFamily::Internet => {
             let listener = TcpListener::from(fd);
             listener.set_nonblocking(true)?;
-            Kind::Tcp(watched(listener)?)
+            Socket::Tcp(listener)
         }
         SocketFamily::Unix => {
             let listener = UnixListener::from(fd);
             listener.set_nonblocking(true)?;
-            Kind::Unix(path, watched(listener)?)
+            Socket::Unix(listener)
         }
         SocketFamily::Other => {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "neither TCP nor unix"));
         }
     };
-    Ok(Listener { purpose, kind })
+    Ok(Listener { purpose, path, socket })
 }
 
 fn open(
@@ -294,7 +297,7 @@ fn open(
             if defers {
                 set_defer_accept(&listener, DEFER_ACCEPT).map_err(failed)?;
             }
-            Ok(Listener { purpose, kind: Kind::Tcp(watched(listener).map_err(failed)?) })
+            Ok(Listener { purpose, path: SocketPath::Kept, socket: Socket::Tcp(listener) })
         }
         ListenAddress::Unix(path) => {
             let unless_taken = |source: io::Error| match source.kind() {
@@ -311,7 +314,7 @@ fn open(
                     (listened.0, SocketPath::Own(listened.1))
                 }
             };
-            Ok(Listener { purpose, kind: Kind::Unix(path, watched(listener).map_err(failed)?) })
+            Ok(Listener { purpose, path, socket: Socket::Unix(listener) })
         }
     }
 }
@@ -337,77 +340,52 @@ fn socket_file(settings: &ListenSettings) -> Result<SocketFile, ListenError> {
     })
 }
 
-/// Accepts clients until the process begins to end, but for the time that a successor does.
-pub async fn accept(service: Arc<Service>, listener: Listener) {
+/// Accepts clients until the process begins to end, but for the time that a successor does: on the loops'
+/// own threads if they watch listeners, or else on this one.
+pub async fn accept(service: Arc<Service>, listener: Listener, loops: Option<Listeners>) {
     let mut phase = service.phase.subscribe();
     let mut standing = service.succession.standing.subscribe();
-    let mut acceptor = Acceptor::new(&service, listener);
-    // A login whose packets are there, and that need not prove anything, is over at its first poll: no
-    // task is made for it, and its memory serves the next one.
-    let mut first = Box::pin(None);
+    let Listener { path, socket, .. } = listener;
+    let acceptor = Arc::new(Acceptor::new(&service, socket, super::serve));
     loop {
-        let ready = tokio::select! {
-            ready = acceptor.listener.ready(), if service.succession.serves() => ready,
+        let accepted = async {
+            loop {
+                let failed = match &loops {
+                    Some(loops) => acceptor.clone().accepted_by(loops).await,
+                    None => acceptor.accepted_here().await,
+                };
+                acceptor.pause(&failed).await;
+            }
+        };
+        tokio::select! {
+            () = accepted, if service.succession.serves() => {}
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => {
                 if service.succession.is_given() {
-                    acceptor.listener.leave();
+                    path.leave();
                 }
                 return;
             }
-            _ = standing.changed() => continue,
-        };
-        let mut more = ready.map(|()| true);
-        for _ in 0..LOGINS_A_TURN {
-            if !matches!(more, Ok(true)) {
-                break;
-            }
-            more = acceptor.next().map(|next| match next {
-                Next::Nobody => false,
-                Next::Closed => true,
-                Next::Client(link, origin, permit) => {
-                    let from = (origin, acceptor.port);
-                    first.set(Some(super::serve(service.clone(), link, from, permit)));
-                    true
-                }
-            });
-            if first.is_some() && !ends_at_once(first.as_mut()).await {
-                let login = std::mem::replace(&mut first, Box::pin(None));
-                let loops = service.loops.clone();
-                tokio::spawn(async move {
-                    go_on(login).await;
-                    loops.wake();
-                });
-            }
-        }
-        // Once for all of them.
-        service.loops.wake();
-        match more {
-            // The others on this thread come first.
-            Ok(true) => tokio::task::yield_now().await,
-            Ok(false) => {}
-            Err(error) => acceptor.pause(&error).await,
+            _ = standing.changed() => {}
         }
     }
 }
 
-/// Polls a login for the first time. `false`: it waits.
+/// Polls a login for the first time. `false`: it waits, and is polled again elsewhere.
 ///
 /// A panic ends this login alone, as it would as a task.
-async fn ends_at_once<F: Future<Output = ()>>(mut login: Pin<&mut Option<F>>) -> bool {
-    let polled = poll_fn(|context| {
-        let Some(future) = login.as_mut().as_pin_mut() else { return Poll::Ready(Ok(true)) };
-        // What it holds is dropped unpolled: the same as with a task.
-        let polled = catch_unwind(AssertUnwindSafe(|| future.poll(context).is_ready()));
-        Poll::Ready(polled)
-    });
-    let ended = polled.await.unwrap_or(true);
+fn ends_at_once<F: Future<Output = ()>>(login: &mut Room<F>) -> bool {
+    let Some(future) = login.as_mut().as_pin_mut() else { return true };
+    let mut context = Context::from_waker(Waker::noop());
+    // What it holds is dropped unpolled: the same as with a task.
+    let polled = catch_unwind(AssertUnwindSafe(|| future.poll(&mut context).is_ready()));
+    let ended = polled.unwrap_or(true);
     if ended {
         login.set(None);
     }
     ended
 }
 
-async fn go_on<F: Future<Output = ()>>(mut login: Pin<Box<Option<F>>>) {
+async fn go_on<F: Future<Output = ()>>(mut login: Room<F>) {
     if let Some(login) = login.as_mut().as_pin_mut() {
         login.await;
     }
@@ -421,15 +399,28 @@ enum Next {
     Client(Link, Origin, ConnectionPermit),
 }
 
-/// A listener, and what is known of it.
-struct Acceptor {
+/// How a login begins: [`super::serve`].
+type Begin<F> = fn(Arc<Service>, Link, Place, ConnectionPermit) -> F;
+/// Memory for a login, whose future is several kilobytes long.
+type Room<F> = Pin<Box<Option<F>>>;
+
+/// A listener, and what is known of it. Several loops accept from it at the same time.
+struct Acceptor<F> {
     service: Arc<Service>,
-    listener: Listener,
+    begin: Begin<F>,
+    /// Of logins that have ended at once: at most one for each thread that accepts.
+    rooms: Mutex<Vec<Room<F>>>,
+    /// Where logins go on that have to wait.
+    control: Handle,
+    socket: Socket,
     port: Option<u16>,
     /// Its connections may be MPTCP.
     mptcp: bool,
-    options: Inherited,
-    complained: bool,
+    options: Mutex<Inherited>,
+    complained: AtomicBool,
+    /// Why a loop could not accept: none tries until that has been seen to.
+    failed: Mutex<Option<io::Error>>,
+    failure: Notify,
 }
 
 /// The options of connections that a TCP listener gives to them.
@@ -437,19 +428,20 @@ struct Acceptor {
 struct Inherited {
     defaults: Option<TcpDefaults>,
     set: Option<TcpOptions>,
+    /// How often they have been set.
+    times_set: u64,
     /// Connections that came before may still wait to be accepted: they have others.
     older: bool,
 }
 
 impl Inherited {
     /// Sets those that are wanted, if they are others than before.
-    fn want(&mut self, listener: &Listener, wanted: &TcpOptions) {
-        let (Kind::Tcp(listener), Some(defaults)) = (&listener.kind, &self.defaults) else {
-            return;
-        };
+    fn want(&mut self, socket: &Socket, wanted: &TcpOptions) {
+        let (Socket::Tcp(listener), Some(defaults)) = (socket, &self.defaults) else { return };
         if self.set.as_ref() != Some(wanted) {
             let set = set_inherited_tcp_options(listener, wanted, defaults);
             self.set = set.is_ok().then_some(*wanted);
+            self.times_set += 1;
             self.older = true;
         }
     }
@@ -458,43 +450,134 @@ impl Inherited {
     fn has(&self, wanted: &TcpOptions) -> bool {
         wanted.buffer_bytes == 0 && !self.older && self.set.as_ref() == Some(wanted)
     }
+
+    /// No connection waits that came before they were set so often.
+    fn none_waits(&mut self, times_set: u64) {
+        self.older &= self.times_set != times_set;
+    }
 }
 
-impl Acceptor {
-    fn new(service: &Arc<Service>, listener: Listener) -> Self {
+impl<F: Future<Output = ()> + Send + 'static> Acceptor<F> {
+    fn new(service: &Arc<Service>, socket: Socket, begin: Begin<F>) -> Self {
         let mptcp = service.config.load().start.listen.mptcp;
         let mut options = Inherited::default();
-        match &listener.kind {
+        match &socket {
             // Connections of MPTCP have options of their own (`mptcp_sockopt_sync_locked`).
-            Kind::Tcp(listener) if mptcp => service.dialler.mptcp.listens(listener.get_ref()),
-            Kind::Tcp(listener) => options.defaults = TcpDefaults::of(listener).ok(),
-            Kind::Unix(..) => {}
+            Socket::Tcp(listener) if mptcp => service.dialler.mptcp.listens(listener),
+            Socket::Tcp(listener) => options.defaults = TcpDefaults::of(listener).ok(),
+            Socket::Unix(_) => {}
         }
-        let port = listener.port();
-        let service = service.clone();
-        Self { service, listener, port, mptcp, options, complained: false }
+        Self {
+            service: service.clone(),
+            begin,
+            rooms: Mutex::default(),
+            control: Handle::current(),
+            port: socket.port(),
+            socket,
+            mptcp,
+            options: Mutex::new(options),
+            complained: AtomicBool::new(false),
+            failed: Mutex::default(),
+            failure: Notify::new(),
+        }
+    }
+
+    /// Has the loops accept, until accept(2) fails.
+    async fn accepted_by(self: Arc<Self>, loops: &Listeners) -> io::Error {
+        let _watched = match loops.watch(self.clone()) {
+            Ok(watched) => watched,
+            Err(error) => return error,
+        };
+        loop {
+            self.failure.notified().await;
+            if let Some(error) = locked(&self.failed).take() {
+                return error;
+            }
+        }
+    }
+
+    /// Accepts on this thread, until accept(2) fails.
+    async fn accepted_here(&self) -> io::Error {
+        let watched = match watched(&self.socket) {
+            Ok(watched) => watched,
+            Err(error) => return error,
+        };
+        loop {
+            let mut ready = match watched.readable().await {
+                Ok(ready) => ready,
+                Err(error) => return error,
+            };
+            match self.begin_logins(None, LOGINS_A_TURN) {
+                // The others on this thread come first.
+                Ok(true) => tokio::task::yield_now().await,
+                Ok(false) => ready.clear_ready(),
+                Err(error) => return error,
+            }
+        }
+    }
+
+    /// Accepts connections and begins their logins, so many at most. `false`: no more of them wait.
+    fn begin_logins(&self, home: Option<LoopId>, most: usize) -> io::Result<bool> {
+        let loops = &self.service.loops;
+        // A login whose packets are there, and that need not prove anything, is over at its first poll: no
+        // task is made for it, and its memory serves the next one.
+        let mut login = locked(&self.rooms).pop().unwrap_or_else(|| Box::pin(None));
+        let mut more = Ok(true);
+        for _ in 0..most {
+            let (link, origin, permit) = match self.next() {
+                Ok(Next::Nobody) => {
+                    more = Ok(false);
+                    break;
+                }
+                Ok(Next::Closed) => continue,
+                Ok(Next::Client(link, origin, permit)) => (link, origin, permit),
+                Err(error) => {
+                    more = Err(error);
+                    break;
+                }
+            };
+            let place = Place { origin, port: self.port, near: home };
+            login.set(Some((self.begin)(self.service.clone(), link, place, permit)));
+            if !ends_at_once(&mut login) {
+                let login = std::mem::replace(&mut login, Box::pin(None));
+                let loops = loops.clone();
+                self.control.spawn(async move {
+                    go_on(login).await;
+                    loops.wake();
+                });
+            }
+        }
+        locked(&self.rooms).push(login);
+        // Once for all of them.
+        loops.wake();
+        more
     }
 
     /// Accepts a connection, if one waits.
-    fn next(&mut self) -> io::Result<Next> {
+    fn next(&self) -> io::Result<Next> {
         let service = &self.service;
         let config = service.config.load();
         let wanted = tcp_options(&config.reload.network);
-        self.options.want(&self.listener, &wanted);
-        let (mut link, origin) = match self.listener.accept() {
+        let (has_options, times_set) = {
+            let mut options = locked(&self.options);
+            options.want(&self.socket, &wanted);
+            (options.has(&wanted), options.times_set)
+        };
+        let (mut link, origin) = match self.socket.accept() {
             Ok(accepted) => accepted,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.options.older = false;
+                locked(&self.options).none_waits(times_set);
                 return Ok(Next::Nobody);
             }
             Err(error) if is_of_one_connection(&error) => return Ok(Next::Closed),
             Err(error) => return Err(error),
         };
-        if std::mem::take(&mut self.complained) {
+        if self.complained.load(Ordering::Relaxed) && self.complained.swap(false, Ordering::Relaxed)
+        {
             tracing::info!("connections can be accepted again");
         }
         if let Origin::Tcp(_) = origin
-            && !self.options.has(&wanted)
+            && !has_options
             && let Err(error) = set_tcp_options(link.as_fd(), &wanted)
         {
             tracing::debug!(%error, "a connection ended before it began");
@@ -517,10 +600,10 @@ impl Acceptor {
     }
 
     /// Waits after accept(2) has failed.
-    async fn pause(&mut self, error: &io::Error) {
+    async fn pause(&self, error: &io::Error) {
         let service = &self.service;
         service.tally.accept_failures.increment();
-        if !std::mem::replace(&mut self.complained, true) {
+        if !self.complained.swap(true, Ordering::Relaxed) {
             tracing::error!(%error, "no connection can be accepted");
         }
         let pause = if service.limits.free_descriptor() { ACCEPT_RETRY } else { ACCEPT_PAUSE };
@@ -528,7 +611,29 @@ impl Acceptor {
     }
 }
 
-#[expect(deprecated, reason = "std's listeners keep their descriptor until they are dropped")]
-fn watched<L: AsFd + AsRawFd>(listener: L) -> io::Result<AsyncFd<L>> {
-    AsyncFd::with_interest(listener, Interest::READABLE)
+impl<F: Future<Output = ()> + Send + 'static> Accept for Acceptor<F> {
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn accept(&self, home: LoopId) {
+        // A process that gives its place away, or whose descriptors have run out, is about to end the watch.
+        if !self.service.succession.serves() || locked(&self.failed).is_some() {
+            return;
+        }
+        let _runtime = self.control.enter();
+        if let Err(error) = self.begin_logins(Some(home), LOGINS_A_LOOPS_TURN) {
+            *locked(&self.failed) = Some(error);
+            self.failure.notify_one();
+        }
+    }
+}
+
+#[expect(deprecated, reason = "the socket is there for longer than this watches it")]
+fn watched(socket: &Socket) -> io::Result<AsyncFd<RawFd>> {
+    AsyncFd::with_interest(socket.as_fd().as_raw_fd(), Interest::READABLE)
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

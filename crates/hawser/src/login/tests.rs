@@ -73,7 +73,8 @@ impl World {
         let limits = &self.service.config.load().reload.limits;
         let origin = Origin::Tcp("192.0.2.1:1234".parse().unwrap());
         let permit = self.service.limits.connect(limits.max_client_conn, origin.network()).unwrap();
-        tokio::spawn(serve(self.service.clone(), ours.into(), (origin, None), permit));
+        let place = Place { origin, port: None, near: None };
+        tokio::spawn(serve(self.service.clone(), ours.into(), place, permit));
         client
     }
 

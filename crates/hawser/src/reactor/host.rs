@@ -11,6 +11,7 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use hawser_core::engine::Token;
@@ -28,6 +29,17 @@ const EVENTS_A_TURN: usize = 256;
 /// What the loop's own eventfd is watched with. No connection has it: its index would be the
 /// last of 2^32.
 const WAKE: u64 = u64::MAX;
+
+/// What listening sockets are watched with, from the first one on. No connection has these either.
+const LISTENERS: u64 = u64::MAX - LISTENERS_MAX as u64;
+/// Listening sockets that loops can watch.
+pub(super) const LISTENERS_MAX: usize = 1 << 16;
+
+/// Which listening socket an event is of, if it is of one.
+#[inline]
+pub(super) fn listener_of(data: u64) -> Option<usize> {
+    (LISTENERS..WAKE).contains(&data).then(|| (data - LISTENERS) as usize)
+}
 
 /// What the loops run on, and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -154,6 +166,21 @@ impl Watches {
             tracing::warn!(event_loop = home.0, %error, "a connection was not watched");
         }
         None
+    }
+
+    /// All loops watch a listening socket from now on: the one at this place of their list. With io_uring
+    /// none does.
+    pub(super) fn watch_listener(&self, fd: BorrowedFd<'_>, at: usize) -> io::Result<()> {
+        let Self::Epoll(epolls) = self else { return Err(io::ErrorKind::Unsupported.into()) };
+        epolls.iter().try_for_each(|epoll| epoll.add_shared_listener(fd, LISTENERS + at as u64))
+    }
+
+    /// None does any more.
+    pub(super) fn unwatch_listener(&self, fd: BorrowedFd<'_>) {
+        let Self::Epoll(epolls) = self else { return };
+        for epoll in epolls {
+            let _ = epoll.delete(fd); // (it may not have been added everywhere)
+        }
     }
 
     /// A server's connection has not taken all: that there is room is reported from now on. (With

@@ -2,7 +2,8 @@
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::mpsc;
 
 use hawser_core::engine::message::{Scope, Snapshot, ToLoop};
@@ -380,4 +381,104 @@ fn a_killed_client_is_told_why(io: Io) {
     assert_eq!(tag, b'E');
     assert!(body.windows(6).any(|bytes| bytes == b"enough"));
     assert_eq!(client.0.read(&mut [0; 1]).unwrap(), 0);
+}
+
+/// A listening socket that says on which loop each connection was accepted; one at a time.
+struct Told {
+    listener: UnixListener,
+    homes: mpsc::Sender<u16>,
+}
+
+impl Accept for Told {
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    fn accept(&self, home: LoopId) {
+        if self.listener.accept().is_ok() {
+            self.homes.send(home.0).unwrap();
+        }
+    }
+}
+
+impl Told {
+    /// It, where connections come to, and where that is said.
+    fn listen(test: &str) -> (Arc<Self>, SocketAddr, mpsc::Receiver<u16>) {
+        let name = format!("hawser test {} {test}", std::process::id());
+        let address = SocketAddr::from_abstract_name(name).unwrap();
+        let listener = UnixListener::bind_addr(&address).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let (homes, told) = mpsc::channel();
+        (Arc::new(Self { listener, homes }), address, told)
+    }
+}
+
+/// Keeps a loop busy until what is returned is dropped.
+fn hold(world: &World, home: u16) -> mpsc::Sender<()> {
+    let (go_on, wait) = mpsc::channel::<()>();
+    let (busy, is_busy) = mpsc::channel::<()>();
+    let held = Box::new(move |_| {
+        busy.send(()).unwrap();
+        let _ = wait.recv();
+    });
+    world.reactors.loops().send(LoopId(home), ToLoop::Snapshot(Scope::Clients, held));
+    is_busy.recv_timeout(SOON).unwrap();
+    go_on
+}
+
+#[test]
+fn a_connection_begins_on_a_loop_that_has_time_for_it() {
+    let world = World::new(Io::Epoll, 2, 1);
+    let (listener, address, told) = Told::listen("time");
+    let _watched = world.reactors.listeners().unwrap().watch(listener).unwrap();
+    for busy in [0, 1, 0] {
+        let _held = hold(&world, busy);
+        let _client = UnixStream::connect_addr(&address).unwrap();
+        assert_eq!(told.recv_timeout(SOON).unwrap(), 1 - busy);
+    }
+}
+
+#[test]
+fn all_connections_that_wait_are_accepted_also_if_a_loop_takes_them_one_by_one() {
+    let world = World::new(Io::Epoll, 2, 1);
+    let (listener, address, told) = Told::listen("all");
+    let clients: Vec<_> = (0..20).map(|_| UnixStream::connect_addr(&address).unwrap()).collect();
+    let _watched = world.reactors.listeners().unwrap().watch(listener).unwrap();
+    clients.iter().for_each(|_| assert!(told.recv_timeout(SOON).unwrap() < 2));
+    let turns = || [0, 1].map(|id| world.reactors.turns(LoopId(id)));
+    let before = turns();
+    std::thread::sleep(Duration::from_millis(200));
+    let made: Vec<u64> = turns().iter().zip(before).map(|(after, before)| after - before).collect();
+    assert!(made.iter().all(|made| *made <= 10), "turns while nobody connects: {made:?}");
+}
+
+#[test]
+fn a_listener_that_is_not_watched_any_more_is_left_alone_and_closed() {
+    let world = World::new(Io::Epoll, 2, 1);
+    let listeners = world.reactors.listeners().unwrap();
+    let (listener, address, told) = Told::listen("end");
+    let watched = listeners.watch(listener.clone()).unwrap();
+    let _first = UnixStream::connect_addr(&address).unwrap();
+    told.recv_timeout(SOON).unwrap();
+    drop(watched);
+    let _second = UnixStream::connect_addr(&address).unwrap();
+    assert!(told.recv_timeout(Duration::from_millis(100)).is_err());
+    // Watched again, at once: what has come meanwhile is reported.
+    let watched = listeners.watch(listener).unwrap();
+    told.recv_timeout(SOON).unwrap();
+    drop(watched);
+    let refused = || UnixStream::connect_addr(&address).is_err();
+    let until = Instant::now() + SOON;
+    while !refused() {
+        assert!(Instant::now() < until, "a loop keeps the socket open");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn with_io_uring_loops_watch_no_listeners() {
+    if let Err(refusal) = hawser_sys::ring::probe() {
+        return eprintln!("skipped: {refusal}");
+    }
+    assert!(World::new(Io::IoUring, 1, 1).reactors.listeners().is_none());
 }
