@@ -66,6 +66,8 @@ def serve(connection):
             left -= len(piece)
     connection.close()
 listener = socket.create_server(("0.0.0.0", int(sys.argv[1])), backlog=1024)
+if sys.argv[3]:
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, sys.argv[3].encode())
 print("listens", flush=True)
 while True:
     threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
@@ -126,7 +128,7 @@ def is_python(pid):
 class Network:
     """A network of the laboratory with a way over it, and the far program."""
 
-    def __init__(self, description, seed, way, directory, limit_bytes=0, lines=1, services=(), congestion=None):
+    def __init__(self, description, seed, way, directory, limit_bytes=0, lines=1, services=(), congestion=""):
         self.name, self.description, self.seed, self.way = f"link-{os.getpid()}-{time.monotonic_ns() % 10**9}", description, seed, way
         self.directory, self.limit_bytes, self.lines, self.started = pathlib.Path(directory), limit_bytes, lines, []
         self.services, self.congestion = services, congestion
@@ -172,13 +174,11 @@ class Network:
 
     def begin(self):
         under = [HAWSER, "mptcp", "run", "--"] if self.way == "manage" else []
-        if self.congestion:
-            run(*self.inside("far", "sh", "-c", f"echo {self.congestion} > /proc/sys/net/ipv4/tcp_congestion_control"))
         if self.way == "manage":
             for host in ("far", "near"):
                 self.start(host, HAWSER, "mptcp", "manage")
             time.sleep(1)
-        self.start("far", *under, sys.executable, "-c", SERVER, FAR, self.limit_bytes, wait_for="listens")
+        self.start("far", *under, sys.executable, "-c", SERVER, FAR, self.limit_bytes, self.congestion, wait_for="listens")
         for service in self.services:
             service.begin(self)
         if self.way in ("link", "pool", "ssh", "stunnel"):
@@ -190,7 +190,8 @@ class Network:
         for end in ("near", "far"):
             keys[end] = run(HAWSER, "link", "keygen", self.directory / end).stdout.strip()
         allowed = [word for port in self.forwards for word in ("--allow", f"127.0.0.1:{port}")]
-        self.start("far", HAWSER, "link", "accept", "--key", self.directory / "far", "--peer", keys["near"], *allowed, "--grace", "60s", wait_for="listens")
+        congestion = ["--congestion", self.congestion] if self.congestion else []
+        self.start("far", HAWSER, "link", "accept", *congestion, "--key", self.directory / "far", "--peer", keys["near"], *allowed, "--grace", "60s", wait_for="listens")
         return keys
 
     def link(self):
@@ -382,7 +383,7 @@ CASES = {
     "two-isps": ("two-isps", case_two_isps, 0, ("plain", "manage", "link"), {"steady": ("Mbit/s of both lines", "95 % of 57.5: 54.6"), "stall": ("longest stall, s", "1"), "after": ("Mbit/s once the line is back", "54.6")}),
     "outage": ("outage", case_outage, 0, ("plain", "manage", "link"), {"again": ("seconds until it goes on, after both lines were out for 20 s", "-"), "after": ("Mbit/s then", "-")}),
     "long-fat": ("long-fat", case_long_fat, 0, STREAMS, {"steady": ("Mbit/s from second 15 on", "88 of 90.9")}),
-    "cubic": ("long-fat", case_long_fat, 0, STREAMS, {"steady": ("Mbit/s from second 15 on, over `long-fat` with cubic at the far host", "60")}),
+    "cubic": ("long-fat", case_long_fat, 0, ("plain", "link"), {"steady": ("Mbit/s from second 15 on, over `long-fat` with cubic at the far end", "60")}),
     "query": ("per-flow", case_query, 0, ("plain", "manage", "link"), {"alone": ("p99 of small queries alone, ms", "-"), "beside": ("p99 beside a bulk stream, ms", "alone + 10")}),
     "idle": ("lan", case_idle, 0, ("link", "ssh", "stunnel"), {"idle": (f"KiB for each of {IDLE_COUNT} idle connections, at the end where it is more", "1")}),
     "lan": ("lan", case_lan, 1 << 30, ("plain", "link", "ssh", "stunnel"), {"steady": ("Mbit/s", "more than stunnel"), "processor": ("seconds of a processor for a GB, both ends", "less than stunnel")}),
@@ -394,7 +395,7 @@ CASES = {
     "mariadb": ("per-flow", programs.case_mariadb, 0, STREAMS, {"whole": (f"a dump of {programs.MARIADB_BYTES >> 20} MiB of MariaDB, Mbit/s from its start to its end", "-")}),
 }
 NEEDS = dict.fromkeys(("connect", "pgbench", "copy", "basebackup"), Database) | {"rsync": Files, "mariadb": MariaDb}
-CONGESTION = {"cubic": "cubic"}  # of the far host, where it is not the host's default
+CONGESTION = {"cubic": "cubic"}  # of what the far end sends, where it is not the host's default
 
 
 def shown(values):
@@ -422,7 +423,7 @@ def measure(case, way, runs, seconds):
             own = pathlib.Path(directory, "outage.toml")
             own.write_text(OUTAGE)
             lines = 2 if case in ("two-isps", "outage") else 1
-            with Network(own if description == "outage" else description, number + 1, way, directory, limit_bytes, lines, services, CONGESTION.get(case)) as network:
+            with Network(own if description == "outage" else description, number + 1, way, directory, limit_bytes, lines, services, CONGESTION.get(case, "")) as network:
                 results.append(act(network, seconds))
         print(f"{case}, {way}, run {number + 1}: " + ", ".join(f"{name} {value:.2f}" for name, value in results[-1].items() if isinstance(value, float)), file=sys.stderr, flush=True)
     return results
@@ -433,13 +434,13 @@ def table(found, absent, load, note=""):
     many = f"{counts[0]} run" if counts == [1] else f"{counts[0]} runs" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs"
     lines = ["# The link, measured", "", f"`bench/link.py` printed this: medians of {many}, each with a network of its own, and in brackets every run. "
              "Figures are the receiver's; rates are of what the program gets. Both ends, the network and all programs share one machine, whose load average was "
-             f"{load[0]:.0f} when it began and {load[1]:.0f} when it ended. {note}".rstrip(), "", "| | way | measured | wanted of the link |", "|---|---|---|---|"]
+             f"{min(load):.0f} to {max(load):.0f}. {note}".rstrip(), "", "| | way | measured | wanted of the link |", "|---|---|---|---|"]
     for case, (_, _, _, ways, figures) in CASES.items():
         measured_by = "pool" if "pool" in ways else "link"
         for figure, (words, wanted) in figures.items():
             for way in ways:
-                if (case, way) in found:
-                    values = [one.get(figure) for one in found[case, way]]
+                values = [one[figure] for one in found.get((case, way), []) if figure in one]
+                if values:
                     lines.append(f"| `{case}`: {words} | {way} | {shown(values)} | {wanted if way == measured_by else ''} |")
     if absent:
         lines += ["", "Not measured:", ""] + [f"* {case}, {way}: {why}" for (case, way), why in absent.items()]
@@ -474,7 +475,7 @@ class Results:
             for row in stored["absent"]:
                 self.absent[row["case"], row["way"]] = row["why"]
         self.absent = {key: why for key, why in self.absent.items() if key not in self.found}
-        self.load = [loads[0], loads[-1]]
+        self.load = [min(loads), max(loads)]
 
     def measure(self, case, way, arguments):
         try:
@@ -482,7 +483,8 @@ class Results:
         except NotHere as reason:
             self.absent[case, way] = str(reason)
             print(f"NOT MEASURED: {case}, {way}: {reason}", file=sys.stderr, flush=True)
-        self.load[1] = os.getloadavg()[0]
+        load = [*self.load, os.getloadavg()[0]]
+        self.load = [min(load), max(load)]
 
     def write(self, arguments):
         """The page and the file, of what there is so far: the whole takes hours."""
