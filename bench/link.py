@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """The link beside what a user would take instead: the table, in the laboratory, at the receiver, in real time.
 
-    bench/link.py [--runs 5] [--only per-flow,two-isps,outage,long-fat,query,idle,lan,connect,pgbench,copy,basebackup,rsync,mariadb]
+    bench/link.py [--runs 5] [--only per-flow,two-isps,outage,long-fat,cubic,query,idle,lan,connect,pgbench,copy,basebackup,rsync,mariadb]
                   [--ways plain,manage,link,pool,ssh,stunnel]
                   [--seconds 60] [--page docs/benchmarks/link.md] [--json FILE]
+    bench/link.py --from-json FILE... [--page docs/benchmarks/link.md]     one page of runs that were made apart
 
 Each run has a network of its own, with a seed of its own; the ways take turns. A way is what stands between a program on the
 near host and one on the far host:
@@ -16,8 +17,8 @@ near host and one on the far host:
     stunnel   TLS by stunnel at both ends, where it is installed
 
 A row needs the programs that it names (rsync, MariaDB) and a way what it is called by; PostgreSQL's are bench/cluster.py's.
-The far program sends without end; what the near one has received is noted each tenth of a second. It needs root. What cannot
-run is said, with the reason.
+The far program sends without end; what the near one has received is noted each tenth of a second, and by each path of a link
+twice a second, which is plotted beside the page. It needs root. What cannot run is said, with the reason.
 """
 
 import argparse
@@ -27,20 +28,24 @@ import json
 import os
 import pathlib
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import cpu
 import link_programs as programs
+import plot
 from far_server import HAWSER, ended, rate, run
-from link_programs import RSYNC, Database, Files, NotHere
+from link_programs import MARIADB, RSYNC, Database, Files, MariaDb, NotHere
 
 WAYS = ("plain", "manage", "link", "pool", "ssh", "stunnel")
 STREAMS = ("plain", "manage", "link", "ssh", "stunnel")
 STEADY_S = 15.0  # so long a search for paths may take
+SAMPLE_EACH_S = 0.5
 LINK, FAR = 7001, 7000
 
 # Sends without end, or so many bytes; or answers each byte by one, for small queries.
@@ -61,6 +66,8 @@ def serve(connection):
             left -= len(piece)
     connection.close()
 listener = socket.create_server(("0.0.0.0", int(sys.argv[1])), backlog=1024)
+if sys.argv[3]:
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, sys.argv[3].encode())
 print("listens", flush=True)
 while True:
     threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
@@ -121,16 +128,13 @@ def is_python(pid):
 class Network:
     """A network of the laboratory with a way over it, and the far program."""
 
-    def __init__(self, description, seed, way, directory, limit_bytes=0, lines=1, database=None, files=None):
+    def __init__(self, description, seed, way, directory, limit_bytes=0, lines=1, services=(), congestion=""):
         self.name, self.description, self.seed, self.way = f"link-{os.getpid()}-{time.monotonic_ns() % 10**9}", description, seed, way
         self.directory, self.limit_bytes, self.lines, self.started = pathlib.Path(directory), limit_bytes, lines, []
-        self.database, self.files = database, files
+        self.services, self.congestion = services, congestion
+        self.database = next((service for service in services if isinstance(service, Database)), None)
         # Ports of the far host, and where the way has them on the near one.
-        self.forwards = {FAR: LINK}
-        if database:
-            self.forwards[database.port] = LINK + 1
-        if files:
-            self.forwards[RSYNC] = LINK + 2
+        self.forwards = {FAR: LINK} | {service.port: LINK + number for number, service in enumerate(services, 1)}
 
     def host(self, _):
         return "10.77.0.2" if self.way in ("plain", "manage") else "127.0.0.1"
@@ -174,10 +178,9 @@ class Network:
             for host in ("far", "near"):
                 self.start(host, HAWSER, "mptcp", "manage")
             time.sleep(1)
-        self.start("far", *under, sys.executable, "-c", SERVER, FAR, self.limit_bytes, wait_for="listens")
-        for one in (self.database, self.files):
-            if one:
-                one.begin(self)
+        self.start("far", *under, sys.executable, "-c", SERVER, FAR, self.limit_bytes, self.congestion, wait_for="listens")
+        for service in self.services:
+            service.begin(self)
         if self.way in ("link", "pool", "ssh", "stunnel"):
             getattr(self, self.way)()
 
@@ -187,7 +190,8 @@ class Network:
         for end in ("near", "far"):
             keys[end] = run(HAWSER, "link", "keygen", self.directory / end).stdout.strip()
         allowed = [word for port in self.forwards for word in ("--allow", f"127.0.0.1:{port}")]
-        self.start("far", HAWSER, "link", "accept", "--key", self.directory / "far", "--peer", keys["near"], *allowed, "--grace", "60s", wait_for="listens")
+        congestion = ["--congestion", self.congestion] if self.congestion else []
+        self.start("far", HAWSER, "link", "accept", *congestion, "--key", self.directory / "far", "--peer", keys["near"], *allowed, "--grace", "60s", wait_for="listens")
         return keys
 
     def link(self):
@@ -251,7 +255,25 @@ class Network:
         return json.loads(out) if process.returncode == 0 and out else None
 
     def receive(self, seconds):
-        return self.outcome(self.near(RECEIVER, seconds, seconds=seconds))
+        """What has come, and, over a link, by which paths: a list of (seconds, {path: bytes})."""
+        begun, over, paths = self.near(RECEIVER, seconds, seconds=seconds), threading.Event(), []
+        sampler = threading.Thread(target=self.sample, args=(over, paths))
+        if self.way == "link":
+            sampler.start()
+        got = self.outcome(begun)
+        over.set()
+        if self.way == "link":
+            sampler.join()
+        return got and got | {"paths": paths}
+
+    def sample(self, over, paths):
+        """Asks the near end what its paths have received, as `hawser link status --json` does."""
+        began = time.monotonic()
+        while not over.wait(SAMPLE_EACH_S):
+            with contextlib.suppress(OSError, ValueError, LookupError), socket.socket(socket.AF_UNIX) as asked:
+                asked.connect(str(self.directory / "socket"))
+                session = json.loads(b"".join(iter(lambda: asked.recv(1 << 16), b"")))["sessions"][0]
+                paths.append((time.monotonic() - began, {path["path"]: path["received_bytes"] for path in session["paths"]}))
 
     def processor_seconds(self):
         """What the way itself has used: not the programs at its ends."""
@@ -280,7 +302,7 @@ def case_per_flow(network, seconds):
         return {"steady": 0.0}
     points = got["points"]
     reached = next((t for t, _ in points if t + 3 <= points[-1][0] and rate(points, t, t + 3) >= 71), None)
-    return {"steady": rate(points, STEADY_S, seconds), "reached": reached, "points": points}
+    return {"steady": rate(points, STEADY_S, seconds), "reached": reached, "points": points, "paths": got["paths"]}
 
 
 def case_two_isps(network, _):
@@ -291,12 +313,12 @@ def case_two_isps(network, _):
         return {"steady": 0.0, "stall": None}
     points = got["points"]
     cut = 20 - offset
-    return {"steady": rate(points, cut - 9, cut - 0.5), "after": rate(points, cut + 12, cut + 25), "stall": got["gap"][0], "points": points}
+    return {"steady": rate(points, cut - 9, cut - 0.5), "after": rate(points, cut + 12, cut + 25), "stall": got["gap"][0], "points": points, "paths": got["paths"]}
 
 
 def case_long_fat(network, seconds):
     got = network.receive(seconds)
-    return {"steady": rate(got["points"], STEADY_S, seconds) if got else 0.0, "points": got["points"] if got else []}
+    return {"steady": rate(got["points"], STEADY_S, seconds), "points": got["points"], "paths": got["paths"]} if got else {"steady": 0.0}
 
 
 def case_query(network, _):
@@ -353,7 +375,7 @@ def case_outage(network, _):
     if not got or got["points"][-1][0] < 50 - offset:
         return {"after": 0.0, "again": None}
     began = got["gap"][1] + got["gap"][0]
-    return {"after": rate(got["points"], 48 - offset, 58 - offset), "again": began - (35 - offset), "points": got["points"]}
+    return {"after": rate(got["points"], 48 - offset, 58 - offset), "again": began - (35 - offset), "points": got["points"], "paths": got["paths"]}
 
 
 CASES = {
@@ -361,17 +383,19 @@ CASES = {
     "two-isps": ("two-isps", case_two_isps, 0, ("plain", "manage", "link"), {"steady": ("Mbit/s of both lines", "95 % of 57.5: 54.6"), "stall": ("longest stall, s", "1"), "after": ("Mbit/s once the line is back", "54.6")}),
     "outage": ("outage", case_outage, 0, ("plain", "manage", "link"), {"again": ("seconds until it goes on, after both lines were out for 20 s", "-"), "after": ("Mbit/s then", "-")}),
     "long-fat": ("long-fat", case_long_fat, 0, STREAMS, {"steady": ("Mbit/s from second 15 on", "88 of 90.9")}),
+    "cubic": ("long-fat", case_long_fat, 0, ("plain", "link"), {"steady": ("Mbit/s from second 15 on, over `long-fat` with cubic at the far end", "60")}),
     "query": ("per-flow", case_query, 0, ("plain", "manage", "link"), {"alone": ("p99 of small queries alone, ms", "-"), "beside": ("p99 beside a bulk stream, ms", "alone + 10")}),
     "idle": ("lan", case_idle, 0, ("link", "ssh", "stunnel"), {"idle": (f"KiB for each of {IDLE_COUNT} idle connections, at the end where it is more", "1")}),
     "lan": ("lan", case_lan, 1 << 30, ("plain", "link", "ssh", "stunnel"), {"steady": ("Mbit/s", "more than stunnel"), "processor": ("seconds of a processor for a GB, both ends", "less than stunnel")}),
     "connect": ("long-fat", programs.case_connect, 0, WAYS, {"first_row": ("connect and first row of psql at 217 ms, s", "0.26")}),
-    "pgbench": ("long-fat", programs.case_pgbench, 0, WAYS, {"all": (f"`pgbench -S -t {programs.TRANSACTIONS}` at 217 ms, s", "4.6")}),
+    "pgbench": ("long-fat", programs.case_pgbench, 0, WAYS, {"all": (f"`pgbench -S -t {programs.TRANSACTIONS}` at 217 ms, s: 22 round trips are 4.77", "-"), "selects": (f"the {programs.TRANSACTIONS} transactions of it, by `pgbench -f`, s: 20 round trips are 4.34", "4.6")}),
     "copy": ("per-flow", programs.case_copy, 0, STREAMS, {"steady": ("COPY, Mbit/s from second 15 on", "71 of 75.3")}),
     "basebackup": ("per-flow", programs.case_basebackup, 0, STREAMS, {"whole": ("pg_basebackup, Mbit/s from its start to its end", "-")}),
     "rsync": ("per-flow", programs.case_rsync, 0, STREAMS, {"whole": (f"rsync of {programs.RSYNC_BYTES >> 20} MiB, Mbit/s from its start to its end", "-")}),
-    "mariadb": ("per-flow", programs.case_mariadb, 0, ("link",), {"whole": ("a dump of MariaDB, Mbit/s", "-")}),
+    "mariadb": ("per-flow", programs.case_mariadb, 0, STREAMS, {"whole": (f"a dump of {programs.MARIADB_BYTES >> 20} MiB of MariaDB, Mbit/s from its start to its end", "-")}),
 }
-NEEDS_DATABASE, NEEDS_FILES = ("connect", "pgbench", "copy", "basebackup"), ("rsync",)
+NEEDS = dict.fromkeys(("connect", "pgbench", "copy", "basebackup"), Database) | {"rsync": Files, "mariadb": MariaDb}
+CONGESTION = {"cubic": "cubic"}  # of what the far end sends, where it is not the host's default
 
 
 def shown(values):
@@ -391,10 +415,7 @@ def kept(kind):
 
 def measure(case, way, runs, seconds):
     description, act, limit_bytes, _, _ = CASES[case]
-    if case == "mariadb":
-        act(None, seconds)
-    database = kept(Database)[0] if case in NEEDS_DATABASE else None
-    files = kept(Files)[0] if case in NEEDS_FILES else None
+    services = [kept(NEEDS[case])[0]] if case in NEEDS else []
     results = []
     for number in range(runs):
         with tempfile.TemporaryDirectory() as directory:
@@ -402,26 +423,77 @@ def measure(case, way, runs, seconds):
             own = pathlib.Path(directory, "outage.toml")
             own.write_text(OUTAGE)
             lines = 2 if case in ("two-isps", "outage") else 1
-            with Network(own if description == "outage" else description, number + 1, way, directory, limit_bytes, lines, database, files) as network:
+            with Network(own if description == "outage" else description, number + 1, way, directory, limit_bytes, lines, services, CONGESTION.get(case, "")) as network:
                 results.append(act(network, seconds))
         print(f"{case}, {way}, run {number + 1}: " + ", ".join(f"{name} {value:.2f}" for name, value in results[-1].items() if isinstance(value, float)), file=sys.stderr, flush=True)
     return results
 
 
-def table(found, absent, runs, load, note=""):
-    lines = ["# The link, measured", "", f"`bench/link.py` printed this: medians of {runs} {'run' if runs == 1 else 'runs'}, each with a network of its own, and in brackets every run. "
+def table(found, absent, load, note=""):
+    counts = sorted({len(runs) for runs in found.values()}) or [0]
+    many = f"{counts[0]} run" if counts == [1] else f"{counts[0]} runs" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs"
+    lines = ["# The link, measured", "", f"`bench/link.py` printed this: medians of {many}, each with a network of its own, and in brackets every run. "
              "Figures are the receiver's; rates are of what the program gets. Both ends, the network and all programs share one machine, whose load average was "
-             f"{load[0]:.0f} when it began and {os.getloadavg()[0]:.0f} when it ended. {note}".rstrip(), "", "| | way | measured | wanted of the link |", "|---|---|---|---|"]
+             f"{min(load):.0f} to {max(load):.0f}. {note}".rstrip(), "", "| | way | measured | wanted of the link |", "|---|---|---|---|"]
     for case, (_, _, _, ways, figures) in CASES.items():
         measured_by = "pool" if "pool" in ways else "link"
         for figure, (words, wanted) in figures.items():
             for way in ways:
-                if (case, way) in found:
-                    values = [one.get(figure) for one in found[case, way]]
+                values = [one[figure] for one in found.get((case, way), []) if figure in one]
+                if values:
                     lines.append(f"| `{case}`: {words} | {way} | {shown(values)} | {wanted if way == measured_by else ''} |")
     if absent:
         lines += ["", "Not measured:", ""] + [f"* {case}, {way}: {why}" for (case, way), why in absent.items()]
     return "\n".join(lines) + "\n"
+
+
+def plots(found, page):
+    """A chart for each case whose paths were looked at, of its first run, beside the page; the lines that show them there."""
+    lines = []
+    for (case, way), runs in found.items():
+        if not runs[0].get("paths"):
+            continue
+        chart = page.with_name(f"link-{case}.svg")
+        chart.write_text(plot.rates_chart(f"{case}: what each path of the link carries, run 1", runs[0]["paths"]))
+        lines += ["", f"![What each path carries over {case}]({chart.name})"]
+    return "\n".join(lines + [""]) if lines else ""
+
+
+class Results:
+    """Runs, and what was not measured, of this process or of files that others have written."""
+
+    def __init__(self):
+        self.found, self.absent, self.load = {}, {}, [os.getloadavg()[0]] * 2
+
+    def read(self, files):
+        loads = []
+        for file in files:
+            stored = json.loads(file.read_text())
+            loads += stored["load"]
+            for row in stored["rows"]:
+                self.found.setdefault((row["case"], row["way"]), []).extend(row["runs"])
+            for row in stored["absent"]:
+                self.absent[row["case"], row["way"]] = row["why"]
+        self.absent = {key: why for key, why in self.absent.items() if key not in self.found}
+        self.load = [min(loads), max(loads)]
+
+    def measure(self, case, way, arguments):
+        try:
+            self.found[case, way] = measure(case, way, arguments.runs, arguments.seconds)
+        except NotHere as reason:
+            self.absent[case, way] = str(reason)
+            print(f"NOT MEASURED: {case}, {way}: {reason}", file=sys.stderr, flush=True)
+        load = [*self.load, os.getloadavg()[0]]
+        self.load = [min(load), max(load)]
+
+    def write(self, arguments):
+        """The page and the file, of what there is so far: the whole takes hours."""
+        if arguments.page:
+            arguments.page.write_text(table(self.found, self.absent, self.load, arguments.note) + plots(self.found, arguments.page))
+        if arguments.json:
+            rows = [{"case": case, "way": way, "runs": runs} for (case, way), runs in self.found.items()]
+            absent = [{"case": case, "way": way, "why": why} for (case, way), why in self.absent.items()]
+            arguments.json.write_text(json.dumps({"load": self.load, "rows": rows, "absent": absent}))
 
 
 def main():
@@ -433,23 +505,18 @@ def main():
     parser.add_argument("--note", default="", help="a sentence for the page: what is unusual about this run")
     parser.add_argument("--page", type=pathlib.Path, help="write the table there")
     parser.add_argument("--json", type=pathlib.Path, help="write every run there")
+    parser.add_argument("--from-json", type=pathlib.Path, nargs="+", help="measure nothing: take what --json has written")
     arguments = parser.parse_args()
-    load, found, absent = os.getloadavg(), {}, {}
-    for case in arguments.only.split(","):
-        for way in (way for way in CASES[case][3] if way in arguments.ways.split(",")):
-            try:
-                found[case, way] = measure(case, way, arguments.runs, arguments.seconds)
-            except NotHere as reason:
-                absent[case, way] = str(reason)
-                print(f"NOT MEASURED: {case}, {way}: {reason}", file=sys.stderr, flush=True)
-            if arguments.page:  # what there is so far, for it takes hours
-                arguments.page.write_text(table(found, absent, arguments.runs, load, arguments.note))
-    page = table(found, absent, arguments.runs, load, arguments.note)
-    print(page)
-    if arguments.page:
-        arguments.page.write_text(page)
-    if arguments.json:
-        arguments.json.write_text(json.dumps([{"case": case, "way": way, "runs": runs} for (case, way), runs in found.items()]))
+    results = Results()
+    if arguments.from_json:
+        results.read(arguments.from_json)
+        results.write(arguments)
+    else:
+        for case in arguments.only.split(","):
+            for way in (way for way in CASES[case][3] if way in arguments.ways.split(",")):
+                results.measure(case, way, arguments)
+                results.write(arguments)
+    print(table(results.found, results.absent, results.load, arguments.note))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ PostgreSQL runs there with TLS and a password by SCRAM. The way `pool` is `hawse
 connections go over a link and stay open; programs connect to it on loopback.
 """
 
+import base64
 import os
 import pathlib
 import shutil
@@ -15,6 +16,7 @@ from far_server import HAWSER, Cluster, as_server, rate, run
 
 RSYNC = 8730
 RSYNC_BYTES = 160 << 20
+MARIADB, MARIADB_BYTES = 7306, 96 << 20
 CONNECTS = 5
 TRANSACTIONS = 20
 PASSWORD = "a long password"
@@ -57,6 +59,8 @@ class Database:
 class Files:
     """A file for rsync, of bytes that do not shrink, and the daemon that gives it."""
 
+    port = RSYNC
+
     def __init__(self, directory):
         if not shutil.which("rsync"):
             raise NotHere("rsync is not installed")
@@ -70,6 +74,51 @@ class Files:
     def begin(self, network):
         network.start("far", "rsync", "--daemon", "--no-detach", f"--config={self.directory}/rsyncd.conf")
         time.sleep(1)
+
+
+class MariaDb:
+    """A data directory of MariaDB with a table of random text, which a user `app` reads without a password."""
+
+    port = MARIADB
+
+    def __init__(self, directory):
+        # Debian keeps the server where only root's PATH leads.
+        self.server = shutil.which("mariadbd") or "/usr/sbin/mariadbd"
+        if not (os.path.exists(self.server) and shutil.which("mariadb-install-db") and shutil.which("mariadb-dump")):
+            raise NotHere("MariaDB is not installed")
+        os.chmod(directory, 0o755)
+        self.data = pathlib.Path(directory) / "mariadb"
+        self.data.mkdir()
+        shutil.chown(self.data, "mysql", "mysql")
+        run("mariadb-install-db", "--no-defaults", f"--datadir={self.data}", "--user=mysql", "--auth-root-authentication-method=normal", "--skip-test-db", cwd="/")
+        rows, row = MARIADB_BYTES // 1024, 768  # 1024 characters of base64
+        with (pathlib.Path(directory) / "rows").open("w") as file:
+            file.writelines(base64.b64encode(os.urandom(row)).decode() + "\n" for _ in range(rows))
+        os.chmod(file.name, 0o644)
+        process = subprocess.Popen(list(map(str, [self.server, *self.options(), "--skip-networking", *self.own_files()])), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
+        ask = ["mariadb", "--no-defaults", "-u", "root", "-S", str(self.data / "sock"), "-e"]
+        end = time.monotonic() + 30
+        while subprocess.run([*ask, "select 1"], capture_output=True).returncode:
+            assert time.monotonic() < end and process.poll() is None, "MariaDB does not start"
+            time.sleep(0.2)
+        run(*ask, "create user app@'%'; grant all on *.* to app@'%'; create database app; create table app.t (id int auto_increment primary key, x text) engine=innodb; "
+            f"load data infile '{file.name}' into table app.t (x)", cwd="/")
+        process.terminate()
+        process.wait(60)
+
+    def options(self):
+        return ["--no-defaults", f"--datadir={self.data}", "--user=mysql", "--skip-log-bin", "--innodb-flush-log-at-trx-commit=0", "--secure-file-priv="]
+
+    def own_files(self):
+        return [f"--socket={self.data}/sock", f"--pid-file={self.data}/pid"]
+
+    def begin(self, network):
+        network.start("far", self.server, *self.options(), *self.own_files(), "--port", MARIADB, "--bind-address=0.0.0.0")
+        ask = network.inside("far", "mariadb", "--no-defaults", "--protocol=TCP", "-h", "127.0.0.1", "-P", MARIADB, "-u", "app", "--skip-ssl", "-e", "select 1")
+        end = time.monotonic() + 30
+        while subprocess.run(ask, capture_output=True).returncode:
+            assert time.monotonic() < end, "MariaDB does not start"
+            time.sleep(0.2)
 
 
 def pooled(network, link, port, database):
@@ -117,12 +166,19 @@ def case_connect(network, _):
     return {"first_row": statistics.median(times)}
 
 
+# pgbench's own `-S`, as a script: for its own ones pgbench first asks about its tables, twice.
+SELECTS = "\\set aid random(1, 500000)\nselect abalance from pgbench_accounts where aid = :aid;\n"
+
+
 def case_pgbench(network, _):
     port = network.database.port
     sslmode = "disable" if network.way == "pool" else "require"
-    pgbench = [f"{network.database.cluster.bin}/pgbench", "-n", "-S", "-t", TRANSACTIONS, url(network, port, "postgres", sslmode)]
-    timed(network, "env", f"PGPASSWORD={PASSWORD}", *pgbench)
-    return {"all": timed(network, "env", f"PGPASSWORD={PASSWORD}", *pgbench)}
+    script = network.directory / "selects.sql"
+    script.write_text(SELECTS)
+    pgbench = ["env", f"PGPASSWORD={PASSWORD}", f"{network.database.cluster.bin}/pgbench", "-n", "-t", TRANSACTIONS]
+    where = url(network, port, "postgres", sslmode)
+    timed(network, *pgbench, "-S", where)
+    return {"all": timed(network, *pgbench, "-S", where), "selects": timed(network, *pgbench, "-f", script, where)}
 
 
 def case_copy(network, seconds):
@@ -157,4 +213,11 @@ def case_rsync(network, _):
 
 
 def case_mariadb(network, _):
-    raise NotHere("MariaDB is not installed: nothing is dumped")
+    command = ["mariadb-dump", "--no-defaults", "--protocol=TCP", "-h", network.host(MARIADB), "-P", network.at(MARIADB), "-u", "app", "--skip-ssl", "--quick", "app"]
+    process = subprocess.Popen(list(map(str, network.beside(*command))), stdout=subprocess.PIPE, cwd="/")
+    began, total = time.monotonic(), 0
+    while piece := process.stdout.read1(1 << 20):
+        total += len(piece)
+    took = time.monotonic() - began
+    assert process.wait() == 0 and total > MARIADB_BYTES, f"the dump has {total} bytes"
+    return {"whole": total * 8 / 1e6 / took}

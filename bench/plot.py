@@ -79,3 +79,48 @@ def line_chart(title, x_title, y_title, categories, series):
         key_x += 30 + 7 * len(name)
     out.append("</svg>\n")
     return "\n".join(out)
+
+
+def rates_chart(title, samples):
+    """The SVG's text: the rate of each of several counters, and of all together, over time.
+
+    samples     [(seconds, {name: bytes since it began})], in order of time; names come and go
+    """
+    lines, total, previous, before = {}, [], {}, None
+    for at, counters in samples:
+        if before is not None and at > before:
+            rate = {name: max(count - previous.get(name, 0), 0) * 8 / 1e6 / (at - before) for name, count in counters.items()}
+            for name, value in rate.items():
+                lines.setdefault(name, []).append((at, value))
+            total.append((at, sum(rate.values())))
+        previous, before = counters, at
+    highest = max((value for _, value in total), default=1)
+    step = step_of(highest)
+    top_value = step * max(1, ceil(highest / step))
+    last = max((at for at, _ in total), default=1)
+    wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+
+    def points(line):
+        return " ".join(f"{LEFT + wide * at / last:.1f},{TOP + high * (1 - value / top_value):.1f}" for at, value in line)
+
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        text(LEFT, 20, title, "start", 15, 'font-weight="bold"'),
+        text(LEFT, 42, f"black: all together; in colours: each of {len(lines)} paths", "start"),
+        text(LEFT + wide / 2, HEIGHT - 12, "seconds"),
+        text(16, TOP + high / 2, "Mbit/s", extra=f'transform="rotate(-90 16 {TOP + high / 2:.0f})"'),
+    ]
+    for tick in range(round(top_value / step) + 1):
+        y = TOP + high * (1 - tick * step / top_value)
+        out.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="{GRID}"/>')
+        out.append(text(LEFT - 8, y + 4, f"{tick * step:,.10g}", "end"))
+    seconds = step_of(last, 8)
+    for tick in range(int(last / seconds) + 1):
+        out.append(text(LEFT + wide * tick * seconds / last, HEIGHT - BOTTOM + 18, f"{tick * seconds:.10g}"))
+    for number, line in enumerate(lines.values()):
+        colour = COLOURS[number % len(COLOURS)]
+        out.append(f'<polyline points="{points(line)}" fill="none" stroke="{colour}" stroke-width="1"/>')
+    out.append(f'<polyline points="{points(total)}" fill="none" stroke="{INK}" stroke-width="2"/>')
+    out.append("</svg>\n")
+    return "\n".join(out)

@@ -10,8 +10,8 @@
 #   extension  test, and what builds extensions of that PostgreSQL
 #   kernel what builds the kernel of `hawser lab --kernel`; no Rust
 #   emulator   test, and what runs the kernel of `make bpf-kernel` in an emulator
-#   all    regress, extension, PL/Perl, etcd, programs that are run over MPTCP (rsync, sshd), and the languages
-#          whose drivers are tested: Go, Java with Maven, Node, PHP
+#   all    regress, extension, PL/Perl, etcd, programs that are run over MPTCP and the link (rsync, sshd, MariaDB,
+#          stunnel), and the languages whose drivers are tested: Go, Java with Maven, Node, PHP
 #
 # Packages come from the system's own manager (apt), the toolchain from rustup. On a terminal it
 # asks first; without one it goes ahead where it has the right to, else it stops with the command
@@ -123,12 +123,16 @@ if [ "$purpose" = all ]; then
     fi
     # Debian's package also starts one, on port 2379, which nothing here uses.
     have etcd || need "etcd, by which poolers share limits" etcd-server
-    # Programs that run over MPTCP, between network namespaces. Debian keeps sshd where only root's
-    # PATH leads.
+    # Programs that run over MPTCP, between network namespaces, and over the link. Debian keeps sshd
+    # where only root's PATH leads.
     have ip || need "iproute2, for network namespaces" iproute2
     have rsync || need "rsync, to run over MPTCP" rsync
     have sshd || [ -x /usr/sbin/sshd ] ||
         need "sshd, to run over MPTCP (Debian's package also starts one, which nothing here uses)" openssh-server
+    # What is carried over the link, and what the link is measured beside.
+    have mariadbd || [ -x /usr/sbin/mariadbd ] ||
+        need "MariaDB, which replicates over the link (Debian's package also starts one, which nothing here uses)" mariadb-server
+    have stunnel4 || have stunnel || need "stunnel, beside which the link is measured" stunnel4
     php -m 2>/dev/null | grep -q pdo_pgsql || need "PHP with PDO for PostgreSQL" php-cli php-pgsql
 fi
 

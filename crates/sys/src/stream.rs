@@ -263,6 +263,46 @@ pub fn set_unsent_bytes_max(fd: impl AsFd, bytes: u32) -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Lets TCP keep up to so many bytes that are not acknowledged, where the process may ask for so much and the
+/// kernel's own choice ends below it: with CAP_NET_ADMIN whatever is asked for (SO_SNDBUFFORCE), else up to
+/// `net.core.wmem_max`. Never less than the kernel would give by itself (`net.ipv4.tcp_wmem`). Bytes include what
+/// the kernel keeps beside each segment, about half as much again.
+///
+/// # Errors
+/// As setsockopt(2).
+pub fn raise_send_buffer(fd: impl AsFd, bytes: u32) -> io::Result<()> {
+    let fd = fd.as_fd();
+    let set = |option: libc::c_int, bytes: u32| {
+        let half = bytes / 2; // the kernel doubles it
+        // SAFETY: the descriptor is open while `fd` is borrowed, and `half` is an int of that length.
+        let code = unsafe {
+            libc::setsockopt(
+                fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                option,
+                (&raw const half).cast(),
+                size_of::<u32>() as libc::socklen_t,
+            )
+        };
+        if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    let setting = |name: &str| -> Option<u32> {
+        let text = std::fs::read_to_string(format!("/proc/sys/net/{name}")).ok()?;
+        text.split_whitespace().last()?.parse().ok()
+    };
+    // A buffer that is set once grows no more.
+    let by_itself = setting("ipv4/tcp_wmem").unwrap_or(u32::MAX);
+    if bytes <= by_itself {
+        return Ok(());
+    }
+    let Err(error) = set(libc::SO_SNDBUFFORCE, bytes) else { return Ok(()) };
+    let allowed = setting("core/wmem_max").map_or(0, |most| most.saturating_mul(2));
+    match bytes.min(allowed) {
+        most if most > by_itself => set(libc::SO_SNDBUF, most),
+        _ => Err(error),
+    }
+}
+
 /// MPTCP's answers to options that it does not have, or did not have yet (mptcp_setsockopt(),
 /// net/mptcp/sockopt.c); TCP knows all of these.
 fn known(result: rustix::io::Result<()>) -> rustix::io::Result<()> {
@@ -335,6 +375,19 @@ mod tests {
         assert_eq!(recv(&near, &mut buf).unwrap(), 3);
         shutdown_sending(&far).unwrap();
         assert_eq!(recv(&near, &mut buf).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_send_buffer_is_raised_and_never_lowered() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let before = sockopt::socket_send_buffer_size(&near).unwrap();
+        raise_send_buffer(&near, 4096).unwrap();
+        assert_eq!(sockopt::socket_send_buffer_size(&near).unwrap(), before);
+        // Where the process has no right to it, and `wmem_max` is no more than what TCP takes by itself, it stays.
+        let raised = raise_send_buffer(&near, 64 << 20).is_ok();
+        let after = sockopt::socket_send_buffer_size(&near).unwrap();
+        assert!(if raised { after > before } else { after == before }, "{before} {after}");
     }
 
     #[test]

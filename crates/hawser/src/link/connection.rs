@@ -21,8 +21,8 @@ use hawser_sys::congestion::algorithm;
 use hawser_sys::congestion::flows::Entry;
 use hawser_sys::dial::{close_with_reset, dial_result};
 use hawser_sys::stream::{
-    LocalAddress, TcpOptions, local_address, peer_address, recv, send, set_tcp_options,
-    set_unsent_bytes_max, shutdown_sending,
+    LocalAddress, TcpOptions, local_address, peer_address, raise_send_buffer, recv, send,
+    set_tcp_options, set_unsent_bytes_max, shutdown_sending,
 };
 use hawser_sys::tcp_info::tcp_info;
 
@@ -33,6 +33,11 @@ use crate::config::Congestion;
 
 /// Bytes that wait in the kernel: at 10 Mbit/s a tenth of a second's.
 const UNSENT_BYTES: u32 = 128 << 10;
+/// From such a window on, and such a buffer then: after a loss TCP keeps all that comes after it until the segment
+/// has arrived, and needs room for a window beside. The kernel's own limit, 4 MB, held bbr to 70 Mbit/s of 91 at
+/// 217 ms.
+const LARGE_WINDOW_BYTES: u64 = 1 << 20;
+const LARGE_BUFFER_BYTES: u32 = 16 << 20;
 /// Reads before others have their turn.
 const READS_MAX: usize = 4;
 /// What TLS adds to a record (RFC 8446: header, type, tag), at most.
@@ -67,6 +72,8 @@ pub struct Connection {
     addresses: Option<(IpAddr, SocketAddr)>,
     /// [`Connection::leave`] has sent all.
     said_all: bool,
+    /// The send buffer was made [`LARGE_BUFFER_BYTES`], as far as that may be.
+    is_large: bool,
 }
 
 /// Why a path has ended.
@@ -125,6 +132,7 @@ impl Connection {
             since: now,
             addresses: None,
             said_all: false,
+            is_large: false,
         };
         if phase != Phase::Connecting {
             connection.look_up_addresses();
@@ -344,6 +352,10 @@ impl Connection {
     pub fn sample(&mut self) -> Option<Sample> {
         let info = tcp_info(&self.fd).ok()?;
         let under_way = u64::from(info.unacked_segments) * u64::from(info.segment_bytes);
+        let window_bytes = u64::from(info.window) * u64::from(info.segment_bytes);
+        if window_bytes >= LARGE_WINDOW_BYTES && !std::mem::replace(&mut self.is_large, true) {
+            let _ = raise_send_buffer(&self.fd, LARGE_BUFFER_BYTES); // it works without, only slower
+        }
         let waiting =
             u64::from(info.unsent.unwrap_or(0)) + (self.cipher.len() - self.cipher_at) as u64;
         Some(Sample {
@@ -355,7 +367,7 @@ impl Connection {
             acked_bytes: info.bytes_acked.unwrap_or(0),
             outstanding_bytes: under_way + waiting,
             unsent_bytes: waiting,
-            window_bytes: u64::from(info.window) * u64::from(info.segment_bytes),
+            window_bytes,
             segments_again: info.segments_again,
             segments_sent: info.segments_sent.unwrap_or(0),
             timeouts: info.timeouts.into(),
