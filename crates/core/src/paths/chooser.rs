@@ -101,6 +101,8 @@ const REST_MAX: Duration = Duration::from_secs(15);
 const CLOSE_AFTER: Duration = Duration::from_secs(120);
 /// What is left when a third of the rate is lost.
 const LOST: f64 = 0.67;
+/// The whole has collapsed if it carries less than this share of what it did after the search.
+const COLLAPSED: f64 = 0.5;
 /// So many slices in a row must have lost it.
 const LOW_SLICES: u32 = 4;
 /// Between two looks at the rate of what is settled.
@@ -464,12 +466,19 @@ impl Chooser {
             self.phase = Phase::Watching(Mark::new(look));
             return;
         }
-        if self.searched && (now < self.search_at || self.has_lost(now)) {
+        let searched_lately = now < self.search_at && !self.has_collapsed(total);
+        if self.searched && (searched_lately || self.has_lost(now)) {
             self.settled = total;
             self.phase = Phase::Settled { mark: Mark::new(look), low: 0 };
             return;
         }
         self.search(0, &rates, look, actions);
+    }
+
+    /// Whether what was found says nothing of now, where a search costs little: a flow that carried all in its
+    /// first seconds has lost its window.
+    fn has_collapsed(&self, rate: f64) -> bool {
+        self.wide && rate < self.settled * COLLAPSED
     }
 
     /// Whether the whole becomes faster by itself, as it does until slow start is over: what it gains then is
@@ -537,7 +546,8 @@ impl Chooser {
         let rates = mark.rates(look);
         let rate = rates.total();
         let low = if rate < self.settled * LOST { low + 1 } else { 0 };
-        let searched_lately = look.now.since(self.settled_at) < SEARCH_AGAIN;
+        let searched_lately =
+            look.now.since(self.settled_at) < SEARCH_AGAIN && !self.has_collapsed(rate);
         if low >= 2 && rate < (self.settled * IDLE).max(BUSY_BYTES_S as f64) {
             self.phase = Phase::Watching(Mark::new(look));
         } else if low >= LOW_SLICES && !searched_lately && !self.has_lost(look.now) {

@@ -213,6 +213,23 @@ fn a_limit_that_falls_is_searched_around() {
     }
 }
 
+/// A flow of CUBIC carries all of a long path in its first seconds, and hardly anything once it has lost a few
+/// segments: what was found before says nothing any more.
+#[test]
+fn where_shares_cost_little_a_whole_that_collapses_is_searched_around_at_once() {
+    for seed in 0..10 {
+        let mut network = Network::new(&[72.0], seed);
+        network.chooser = Chooser::wide(Role::Dials, seed);
+        network.until_settled();
+        assert_eq!(network.flows.len(), 1, "seed {seed}");
+        (network.rates, network.foreign) = (vec![mbit(9.0); 8], vec![0.0; 8]);
+        network.classes = BTreeMap::from([(PAIR, 0..8)]);
+        network.run(15);
+        let rate = network.rate(5);
+        assert!(rate > 45.0, "seed {seed}: {rate}, {:?}", network.events);
+    }
+}
+
 #[test]
 fn what_was_missed_is_found_when_time_has_passed() {
     for seed in 0..10 {
