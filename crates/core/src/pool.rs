@@ -9,7 +9,8 @@
 //!   may have ([`CustomNames`])
 //! * a backend is in one place: it is moved, never shared
 //! * a waiter is overtaken by at most `limits.size` later ones (`queue` says who is later), and by 32 more for
-//!   each backend that its loop has beyond its share (`lent`)
+//!   each backend that its loop would have beyond its share with the one that it waits for (`lent`), of those
+//!   that came not much later
 //! * `counted() <= size + reserve_size`, where backends that sit idle in a transaction (*parked*)
 //!   do not count, up to `idle_transaction_reserve` of them
 //!

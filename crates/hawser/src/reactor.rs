@@ -82,7 +82,6 @@ pub struct Logged {
     pub spans: Spans,
 }
 
-/// What all threads of the loops share.
 /// A listening socket whose connections begin on the loops.
 pub trait Accept: Send + Sync {
     /// The socket. It does not block.
@@ -91,6 +90,7 @@ pub trait Accept: Send + Sync {
     fn accept(&self, home: LoopId);
 }
 
+/// What all threads of the loops share.
 struct Shared<S: Socket> {
     loops: Loops<S>,
     watches: Watches,

@@ -291,7 +291,7 @@ pub fn raise_send_buffer(fd: impl AsFd, bytes: u32) -> io::Result<()> {
         text.split_whitespace().last()?.parse().ok()
     };
     // A buffer that is set once grows no more.
-    let by_itself = setting("ipv4/tcp_wmem").unwrap_or(u32::MAX);
+    let by_itself = setting("ipv4/tcp_wmem").unwrap_or(0);
     if bytes <= by_itself {
         return Ok(());
     }

@@ -194,6 +194,8 @@ pub struct Chooser {
     /// The rate of what is settled.
     settled: f64,
     settled_at: Time,
+    /// When the whole was last found to have collapsed.
+    collapsed_at: Option<Time>,
     /// Whether a known flow has gone since, or a line has come.
     limits_changed: bool,
     searched: bool,
@@ -246,6 +248,7 @@ impl Chooser {
             retired: BTreeSet::new(),
             settled: 0.0,
             settled_at: Time::ZERO,
+            collapsed_at: None,
             limits_changed: false,
             searched: false,
             is_up: false,
@@ -466,8 +469,9 @@ impl Chooser {
             self.phase = Phase::Watching(Mark::new(look));
             return;
         }
-        let searched_lately = now < self.search_at && !self.has_collapsed(total);
-        if self.searched && (searched_lately || self.has_lost(now)) {
+        if self.searched
+            && (self.has_lost(now) || (now < self.search_at && !self.has_collapsed(total, now)))
+        {
             self.settled = total;
             self.phase = Phase::Settled { mark: Mark::new(look), low: 0 };
             return;
@@ -476,9 +480,15 @@ impl Chooser {
     }
 
     /// Whether what was found says nothing of now, where a search costs little: a flow that carried all in its
-    /// first seconds has lost its window.
-    fn has_collapsed(&self, rate: f64) -> bool {
-        self.wide && rate < self.settled * COLLAPSED
+    /// first seconds has lost its window. Once in a while: a program that gives less than there is now and then
+    /// looks the same.
+    fn has_collapsed(&mut self, rate: f64, now: Time) -> bool {
+        let lately = self.collapsed_at.is_some_and(|at| now.since(at) < SEARCH_AGAIN);
+        let collapsed = self.wide && !lately && rate < self.settled * COLLAPSED;
+        if collapsed {
+            self.collapsed_at = Some(now);
+        }
+        collapsed
     }
 
     /// Whether the whole becomes faster by itself, as it does until slow start is over: what it gains then is
@@ -546,11 +556,13 @@ impl Chooser {
         let rates = mark.rates(look);
         let rate = rates.total();
         let low = if rate < self.settled * LOST { low + 1 } else { 0 };
-        let searched_lately =
-            look.now.since(self.settled_at) < SEARCH_AGAIN && !self.has_collapsed(rate);
+        let searched_lately = look.now.since(self.settled_at) < SEARCH_AGAIN;
         if low >= 2 && rate < (self.settled * IDLE).max(BUSY_BYTES_S as f64) {
             self.phase = Phase::Watching(Mark::new(look));
-        } else if low >= LOW_SLICES && !searched_lately && !self.has_lost(look.now) {
+        } else if low >= LOW_SLICES
+            && !self.has_lost(look.now)
+            && (!searched_lately || self.has_collapsed(rate, look.now))
+        {
             self.search(0, &rates, look, actions);
         } else if (look.now >= self.search_at || self.limits_changed) && !self.has_lost(look.now) {
             let again = self.enough().saturating_sub(SEARCH_DIALS);

@@ -35,6 +35,10 @@ use crate::time::Time;
 /// Who came within this time on different loops came at the same time.
 pub const SAME_MOMENT: Duration = Duration::from_millis(2);
 
+/// Who came so much later, on another loop, passes nobody beyond the bound of a loop with its share: server
+/// connections that a loop has beyond that may be in long transactions, of which others get nothing.
+const MUCH_LATER: Duration = Duration::from_millis(20);
+
 /// How far after the head of a line a backend's next client is looked for.
 const WINDOW: usize = 32;
 
@@ -100,6 +104,11 @@ impl Line {
     /// Those who wait in it.
     fn len(&self) -> usize {
         self.waiters.len() - self.gone
+    }
+
+    /// Whether a waiter came so much after the first of this line that what the loop has does not matter.
+    fn came_much_before(&self, waiter: &Waiter) -> bool {
+        self.waiters.front().is_some_and(|first| first.since.after(MUCH_LATER) < waiter.since)
     }
 
     /// Whether a waiter may go before the first of this line, which is due.
@@ -208,11 +217,15 @@ impl Queue {
         true
     }
 
-    /// Whether the first of a line has been overtaken as often as may be.
+    /// Whether the first of a line is due, and this waiter would go before it.
     #[inline]
-    fn is_due(&self, at: usize, line: &Line, bound: Bound<'_>) -> bool {
+    fn is_kept_back(&self, waiter: &Waiter, at: usize, bound: Bound<'_>) -> bool {
+        let line = &self.lines[at];
         line.overtaken >= bound.size
-            && (at == bound.own || line.overtaken >= self.bound(bound.size, at, bound.lent))
+            && !line.admits(waiter)
+            && (at == bound.own
+                || line.came_much_before(waiter)
+                || line.overtaken >= self.bound(bound.size, at, bound.lent))
     }
 
     /// How often those of a line may be overtaken by those of others.
@@ -244,10 +257,10 @@ impl Queue {
             return usual;
         }
         let lines = &self.lines;
-        let due = lines.iter().enumerate().filter(|(at, line)| self.is_due(*at, line, bound));
-        let due: Vec<&Line> = due.map(|(_, line)| line).collect();
         let may_have = |waiter: &Waiter| {
-            !waiter.gone && due.iter().all(|line| line.admits(waiter)) && fits(waiter)
+            !waiter.gone
+                && !(0..lines.len()).any(|line| self.is_kept_back(waiter, line, bound))
+                && fits(waiter)
         };
         let of_line = |line: usize| {
             let waiters = lines.get(line).map(|line| &line.waiters);
@@ -295,11 +308,7 @@ impl Queue {
         let first = self.lines.get(of_line)?.waiters.front()?;
         if !fits(first)
             || !is_nearest(first)
-            || self
-                .lines
-                .iter()
-                .enumerate()
-                .any(|(at, line)| self.is_due(at, line, bound) && !line.admits(first))
+            || (0..self.lines.len()).any(|line| self.is_kept_back(first, line, bound))
         {
             return None;
         }

@@ -132,6 +132,31 @@ fn loops_with_as_many_clients_keep_their_shares() {
     assert!(without < 200, "a loop had none in {without} of 40,000 turns");
 }
 
+/// Long transactions have all backends of a loop, and none comes back: its waiter gets another loop's.
+#[test]
+fn what_a_loop_has_beyond_its_share_does_not_hold_its_waiters_up_for_long() {
+    let loops: Vec<u16> = (0..20).map(|n| u16::from(n == 19)).collect();
+    for (later_us, before) in [(20_001, 20..=20), (20_000, 21..=20 * 33)] {
+        let mut pool = lent_out_on(&loops);
+        pool.acquire(client(0, 1000), T0);
+        for n in 0..1000 {
+            pool.acquire(client(1, 100 + n), T0.after(Duration::from_micros(later_us)));
+        }
+        let mut passed = 0;
+        loop {
+            let Released::Next { waiter, .. } = pool.release(BackendId(19), 19, LoopId(1), T0)
+            else {
+                panic!("somebody waits")
+            };
+            if waiter.client == client(0, 1000) {
+                break;
+            }
+            passed += 1;
+        }
+        assert!(before.contains(&passed), "{passed} of those that came {later_us} us later");
+    }
+}
+
 #[test]
 fn a_loop_prefers_its_own_waiter_and_its_own_idle_backend() {
     let mut pool = lent_out(3);

@@ -64,6 +64,11 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(1);
 const LOGINS_A_TURN: usize = 32;
 /// The same of a loop, whose queries wait meanwhile.
 const LOGINS_A_LOOPS_TURN: usize = 8;
+/// When what waits is looked at by the control side besides, after a loop has begun to watch a listener: a process
+/// that gives its place to this one may have been woken for a connection (EPOLLEXCLUSIVE wakes one), and accepts
+/// nothing any more.
+const LOOKS_AT_FIRST: [Duration; 3] =
+    [Duration::from_millis(100), Duration::from_millis(400), Duration::from_millis(1500)];
 /// How long the kernel holds back a client that says nothing (`tcp_defer_accept`): the least there
 /// is, so that `client_login_timeout` soon sees to it.
 const DEFER_ACCEPT: Duration = Duration::from_secs(1);
@@ -488,10 +493,20 @@ impl<F: Future<Output = ()> + Send + 'static> Acceptor<F> {
             Ok(watched) => watched,
             Err(error) => return error,
         };
+        let mut looks = LOOKS_AT_FIRST.into_iter();
         loop {
-            self.failure.notified().await;
-            if let Some(error) = locked(&self.failed).take() {
-                return error;
+            let look = looks.next();
+            tokio::select! {
+                () = self.failure.notified() => {
+                    if let Some(error) = locked(&self.failed).take() {
+                        return error;
+                    }
+                }
+                () = tokio::time::sleep(look.unwrap_or_default()), if look.is_some() => {
+                    if let Err(error) = self.begin_logins(None, LOGINS_A_TURN) {
+                        return error;
+                    }
+                }
             }
         }
     }
