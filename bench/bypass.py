@@ -62,17 +62,19 @@ def wait_until(what, seconds):
     while time.monotonic() < end:
         if what():
             return True
-        time.sleep(0.1)
+        time.sleep(0.05)
+    return False
+
+
+def listens(port):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
     return False
 
 
 def wait_for_port(port, seconds=20):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
-        time.sleep(0.05)
-    raise RuntimeError(f"nothing listens on {port}")
+    if not wait_until(lambda: listens(port), seconds):
+        raise RuntimeError(f"nothing listens on {port}")
 
 
 def line(what, tcp, past, unit="", note=""):

@@ -8,6 +8,7 @@ both are PostgreSQL itself, unless the test is marked @pooler_only.
 import contextlib
 import functools
 import itertools
+import os
 import re
 import shutil
 import ssl
@@ -27,6 +28,15 @@ POOLER_NUMBERS = itertools.count(1)
 
 class Skip(Exception):
     """The test cannot run here; the message says why."""
+
+
+def installed(name, package):
+    """Where a program is; without it the test is skipped."""
+    # Debian keeps servers where only root's PATH leads.
+    path = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    if not path:
+        raise Skip(f"{name} is not installed (Debian's package {package})")
+    return path
 
 
 def pooler_only(test):

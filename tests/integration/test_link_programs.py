@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import threading
 
-from harness.suite import Background, Skip, equal, limit, until
+from harness.suite import Background, equal, installed, limit, until
 from integration.test_lab import here
 from integration.test_link import free_port, linked
 
@@ -24,14 +24,6 @@ TAKES_SECONDS = 60
 
 ROW = "repeat(md5(g::text), 16)"
 PATHS = 3
-
-
-def program(name, package):
-    # Debian keeps servers where only root's PATH leads.
-    path = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
-    if not path:
-        raise Skip(f"{name} is not installed (Debian's package {package})")
-    return path
 
 
 @contextlib.contextmanager
@@ -137,7 +129,7 @@ def test_a_streaming_replica_follows_whatever_paths_are_cut(env):
 @here
 @limit(90)
 def test_rsync_copies_whatever_paths_are_cut(env):
-    rsync = program("rsync", "rsync")
+    rsync = installed("rsync", "rsync")
     body = os.urandom(12 << 20)
     with tempfile.TemporaryDirectory() as directory:
         place = pathlib.Path(directory)
@@ -157,7 +149,7 @@ def test_rsync_copies_whatever_paths_are_cut(env):
 @here
 @limit(90)
 def test_ssh_carries_a_file_whatever_paths_are_cut(env):
-    sshd, ssh, keygen = program("sshd", "openssh-server"), program("ssh", "openssh-client"), program("ssh-keygen", "openssh-client")
+    sshd, ssh, keygen = installed("sshd", "openssh-server"), installed("ssh", "openssh-client"), installed("ssh-keygen", "openssh-client")
     body = os.urandom(12 << 20)
     with tempfile.TemporaryDirectory() as directory:
         place = pathlib.Path(directory)
@@ -186,16 +178,16 @@ class MariaDb:
     def __init__(self, place, number):
         self.data, self.number, self.port, self.socket = place / f"data{number}", number, free_port(), place / f"{number}.sock"
         self.user = f"--user={'mysql' if os.geteuid() == 0 else getpass.getuser()}"
-        install = [program("mariadb-install-db", "mariadb-server"), "--no-defaults", f"--datadir={self.data}", self.user, "--skip-test-db", "--auth-root-authentication-method=normal"]
+        install = [installed("mariadb-install-db", "mariadb-server"), "--no-defaults", f"--datadir={self.data}", self.user, "--skip-test-db", "--auth-root-authentication-method=normal"]
         subprocess.run(install, check=True, capture_output=True, cwd="/")
 
     def running(self):
-        return running(program("mariadbd", "mariadb-server"), "--no-defaults", f"--datadir={self.data}", self.user, f"--port={self.port}", "--bind-address=127.0.0.1",
+        return running(installed("mariadbd", "mariadb-server"), "--no-defaults", f"--datadir={self.data}", self.user, f"--port={self.port}", "--bind-address=127.0.0.1",
                        f"--socket={self.socket}", f"--pid-file={self.data}/pid", f"--server-id={self.number}", "--log-bin=bin", "--innodb-flush-log-at-trx-commit=0",
                        "--innodb-buffer-pool-size=32M")
 
     def ask(self, statement, check=True, format="-NB"):
-        done = subprocess.run([program("mariadb", "mariadb-client"), "--no-defaults", "-u", "root", "-S", str(self.socket), format, "-e", statement], capture_output=True, text=True)
+        done = subprocess.run([installed("mariadb", "mariadb-client"), "--no-defaults", "-u", "root", "-S", str(self.socket), format, "-e", statement], capture_output=True, text=True)
         assert not check or done.returncode == 0, done.stderr
         return done.stdout.strip() if done.returncode == 0 else None
 
@@ -204,7 +196,7 @@ class MariaDb:
 @limit(180)
 def test_mariadb_replicates_whatever_paths_are_cut(env):
     for name in ("mariadbd", "mariadb-install-db", "mariadb"):
-        program(name, "mariadb-server")
+        installed(name, "mariadb-server")
     with directory_for("mysql") as place:
         primary, replica = MariaDb(place, 1), MariaDb(place, 2)
         with primary.running(), replica.running():

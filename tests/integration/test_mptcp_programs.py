@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 from harness.pooler import binary
-from harness.suite import Skip, equal, limit, until
+from harness.suite import Skip, equal, installed, limit, until
 from integration.test_mptcp import needs_mptcp, two_machines
 from integration.test_preload import found_server
 
@@ -26,13 +26,6 @@ MEGABYTES = 8
 
 def under_run(*command):
     return [binary(), "mptcp", "run", "--", *map(str, command)]
-
-
-def program(name, package):
-    path = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
-    if not path:
-        raise Skip(f"{name} is not installed (Debian's package {package})")
-    return path
 
 
 @contextlib.contextmanager
@@ -97,7 +90,7 @@ def test_a_streaming_replica_follows_over_mptcp(env):
 @needs_mptcp
 @limit(90)
 def test_rsync_and_its_daemon_talk_mptcp(env):
-    rsync = program("rsync", "rsync")
+    rsync = installed("rsync", "rsync")
     directory = pathlib.Path(env.directory) / "rsync"
     (directory / "source").mkdir(parents=True)
     (directory / "source/file").write_bytes(os.urandom(MEGABYTES << 20))
@@ -119,7 +112,7 @@ def test_rsync_and_its_daemon_talk_mptcp(env):
 @needs_mptcp
 @limit(90)
 def test_ssh_and_sshd_talk_mptcp(env):
-    sshd, ssh, keygen = program("sshd", "openssh-server"), program("ssh", "openssh-client"), program("ssh-keygen", "openssh-client")
+    sshd, ssh, keygen = installed("sshd", "openssh-server"), installed("ssh", "openssh-client"), installed("ssh-keygen", "openssh-client")
     directory = pathlib.Path(env.directory) / "ssh"
     directory.mkdir(mode=0o700)
     for key in ("host", "client"):

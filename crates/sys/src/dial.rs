@@ -2,12 +2,14 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use crate::stream::set_option;
 
 /// Begins to connect, from `local` and one of its ports, without waiting: the socket is writable once
 /// [`dial_result`] knows. SO_REUSEADDR, so that a port whose last connection is in TIME_WAIT may be
@@ -35,21 +37,7 @@ pub fn dial_from(local: IpAddr, port: u16, to: SocketAddr) -> io::Result<OwnedFd
 /// # Errors
 /// As setsockopt(2) and bind(2).
 pub fn bind_address(fd: impl AsFd, local: Ipv4Addr) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    // SAFETY: the descriptor is open while `fd` is borrowed, and the pointer and the length are
-    // those of a c_int that lives on the stack.
-    let result = unsafe {
-        libc::setsockopt(
-            fd.as_fd().as_raw_fd(),
-            libc::IPPROTO_IP,
-            libc::IP_BIND_ADDRESS_NO_PORT,
-            (&raw const on).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    set_option(&fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
     rustix::net::bind(fd, &SocketAddr::new(local.into(), 0))?;
     Ok(())
 }

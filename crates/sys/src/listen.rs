@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,6 +13,7 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::process::duplicate_passed;
+use crate::stream::set_option;
 
 /// Listens on a TCP address, not blocking.
 ///
@@ -88,19 +89,9 @@ pub fn accept_unix(listener: &UnixListener) -> io::Result<OwnedFd> {
 /// # Errors
 /// As setsockopt(2).
 pub fn set_defer_accept(listener: impl AsFd, wait: Duration) -> io::Result<()> {
-    let seconds = libc::c_int::try_from(wait.as_secs()).unwrap_or(libc::c_int::MAX);
-    // SAFETY: the descriptor is open while `listener` is borrowed, and the pointer and the length
-    // are those of a c_int that lives on the stack.
-    let result = unsafe {
-        libc::setsockopt(
-            listener.as_fd().as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_DEFER_ACCEPT,
-            (&raw const seconds).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let most = libc::c_int::MAX.unsigned_abs();
+    let seconds = u32::try_from(wait.as_secs()).unwrap_or(most).min(most);
+    set_option(listener, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, seconds)
 }
 
 /// The file of a unix socket that this process has made: removed when this is dropped, unless

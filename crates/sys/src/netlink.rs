@@ -30,6 +30,8 @@ use std::time::Duration;
 use attribute::{Attributes, align, u16_at, u32_at};
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 
+use crate::stream::set_option;
+
 /// How long the kernel may take for one datagram of its answer. It answers in microseconds.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// The most messages in answer to one question: as many sockets can be dumped.
@@ -197,7 +199,7 @@ impl Netlink {
         }
         // Both only make errors better (Linux 4.12, 4.3): kernels without them are no worse off.
         for option in [libc::NETLINK_EXT_ACK, libc::NETLINK_CAP_ACK] {
-            let _ = set_option(fd.as_fd(), option, 1);
+            let _ = set_option(&fd, libc::SOL_NETLINK, option, 1);
         }
         sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, Some(ANSWER_WAIT))
             .map_err(|error| system("setsockopt")(error.into()))?;
@@ -209,7 +211,7 @@ impl Netlink {
     /// # Errors
     /// As setsockopt(2): EPERM for groups that need CAP_NET_ADMIN.
     pub fn join(&mut self, group: u32) -> Result<(), NetlinkError> {
-        set_option(self.fd.as_fd(), libc::NETLINK_ADD_MEMBERSHIP, group)
+        set_option(&self.fd, libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, group)
             .map_err(|source| NetlinkError::System { call: "joining a group", source })
     }
 
@@ -305,20 +307,6 @@ impl AsFd for Netlink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-}
-
-fn set_option(fd: BorrowedFd<'_>, option: libc::c_int, value: u32) -> io::Result<()> {
-    // SAFETY: the value lives through the call, and its length is given.
-    let code = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_NETLINK,
-            option,
-            (&raw const value).cast(),
-            size_of::<u32>() as libc::socklen_t,
-        )
-    };
-    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// A question: its type, flags, fixed part and attributes.

@@ -250,13 +250,27 @@ pub fn set_inherited_tcp_options(
 /// # Errors
 /// As setsockopt(2).
 pub fn set_unsent_bytes_max(fd: impl AsFd, bytes: u32) -> io::Result<()> {
-    // SAFETY: the descriptor is open while `fd` is borrowed, and `bytes` is an int of that length.
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes)
+}
+
+/// Sets a socket option whose value is an int.
+///
+/// # Errors
+/// As setsockopt(2).
+pub(crate) fn set_option(
+    fd: impl AsFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: u32,
+) -> io::Result<()> {
+    // SAFETY: the descriptor is open while `fd` is borrowed, and the pointer and the length are those of
+    // an int that lives on the stack.
     let code = unsafe {
         libc::setsockopt(
             fd.as_fd().as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_NOTSENT_LOWAT,
-            (&raw const bytes).cast(),
+            level,
+            option,
+            (&raw const value).cast(),
             size_of::<u32>() as libc::socklen_t,
         )
     };
@@ -272,20 +286,8 @@ pub fn set_unsent_bytes_max(fd: impl AsFd, bytes: u32) -> io::Result<()> {
 /// As setsockopt(2).
 pub fn raise_send_buffer(fd: impl AsFd, bytes: u32) -> io::Result<()> {
     let fd = fd.as_fd();
-    let set = |option: libc::c_int, bytes: u32| {
-        let half = bytes / 2; // the kernel doubles it
-        // SAFETY: the descriptor is open while `fd` is borrowed, and `half` is an int of that length.
-        let code = unsafe {
-            libc::setsockopt(
-                fd.as_raw_fd(),
-                libc::SOL_SOCKET,
-                option,
-                (&raw const half).cast(),
-                size_of::<u32>() as libc::socklen_t,
-            )
-        };
-        if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    };
+    // (The kernel doubles it.)
+    let set = |option, bytes| set_option(fd, libc::SOL_SOCKET, option, bytes / 2);
     let setting = |name: &str| -> Option<u32> {
         let text = std::fs::read_to_string(format!("/proc/sys/net/{name}")).ok()?;
         text.split_whitespace().last()?.parse().ok()

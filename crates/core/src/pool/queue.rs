@@ -142,7 +142,7 @@ impl Line {
 /// How often those who wait may be overtaken.
 #[derive(Clone, Copy)]
 pub(super) struct Bound<'a> {
-    /// On a loop with no more than its share of the backends: the pool's size.
+    /// On a loop that would have no more than its share of the backends with another one: the pool's size.
     pub(super) size: u32,
     /// The number of the loop that has the backend, which may keep it however many it has.
     pub(super) own: usize,
