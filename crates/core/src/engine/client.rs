@@ -32,6 +32,17 @@ pub(super) fn parts_of_start(start: &Settings) -> PartSet {
     parts
 }
 
+/// The statement that a message names.
+#[inline]
+fn named_statement(header: Header, body: &[u8]) -> Option<&[u8]> {
+    let name = match header.kind {
+        frontend::BIND => frame::take_string(body)?.1,
+        frontend::DESCRIBE => body.strip_prefix(b"S")?,
+        _ => return None,
+    };
+    Some(frame::take_string(name)?.0)
+}
+
 /// What is seldom needed of a client, out of the way of what is needed always.
 pub(super) struct Record<S: Socket> {
     pub(super) about: ClientAbout,
@@ -195,26 +206,23 @@ impl<S: Socket> Client<S> {
     }
 
     /// What it would like to find on a backend, whose first message this is.
+    #[inline]
     pub(super) fn wish(&self, header: Header, body: &[u8]) -> Wish {
+        self.wish_for(named_statement(header, body))
+    }
+
+    /// The same, whose first message names this statement.
+    #[inline]
+    pub(super) fn wish_for(&self, statement: Option<&[u8]>) -> Wish {
         // The settings of a client without any are those of most backends where none has any.
-        let statement = if self.desired.is_empty() { None } else { self.named_in(header, body) };
+        let named = statement.filter(|_| !self.desired.is_empty());
+        let named = named.and_then(|name| self.statement(name));
         Wish {
             settings: self.desired.mark(),
-            statement: statement.unwrap_or(0),
+            statement: named.map_or(0, |named| named.statement.id),
             own: !self.sql_statements().is_empty(),
             ..Wish::default()
         }
-    }
-
-    /// The id of the shared statement that a message names.
-    fn named_in(&self, header: Header, body: &[u8]) -> Option<u64> {
-        let name = match header.kind {
-            frontend::BIND => frame::take_string(body)?.1,
-            frontend::DESCRIBE => body.strip_prefix(b"S")?,
-            _ => return None,
-        };
-        let (name, _) = frame::take_string(name)?;
-        Some(self.statement(name)?.statement.id)
     }
 
     /// Gives a statement a name, while the client has no server connection. `Err` if it has named too

@@ -33,13 +33,13 @@ use super::halt::Halt;
 use super::host::Host;
 use super::limits;
 use super::names::{ClientStatement, significant};
-use super::request_queue::PlainPipeline;
+use super::request_queue::{Change, PlainPipeline};
 use super::socket::Socket;
 use super::table::Engine;
 use crate::ids::Slot;
 use crate::pool::description::Shape;
 use crate::pool::statement::Unnamed;
-use crate::pool::{Asks, Wish};
+use crate::pool::Asks;
 use crate::session::commands::draws_nothing;
 use crate::session::scan::ScanOptions;
 use crate::time::Time;
@@ -328,7 +328,7 @@ impl<S: Socket> Backend<S> {
         if !client.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, seen)) {
             client.bound = Some(seen.clone());
         }
-        let describes = pipeline.describes.then(|| seen.clone());
+        let describes = pipeline.describes.then(|| Change::Describes(seen.clone()));
         self.requests.push_plain(PlainPipeline::Named { statement: statement.id, describes });
         passage.cut(self)?;
         Ok(true)
@@ -415,6 +415,9 @@ impl<S: Socket> Engine<S> {
         if !self.has_plain_lane {
             return None;
         }
+        if let Err(halt) = self.attach_for_bind(host, slot, passage.rest(), now) {
+            return Some(Err(halt));
+        }
         let pipeline = Pipeline::read(passage.rest())?;
         if pipeline.bytes.len() != passage.rest().len() {
             return None;
@@ -428,6 +431,30 @@ impl<S: Socket> Engine<S> {
             Ok(Passed::Unusual) => None,
             Err(halt) => Some(Err(halt)),
         }
+    }
+
+    /// Gets the client a server connection if it sends a Bind, before the rest is read: most clients must
+    /// wait for one, and what they send is read when they have it. (The full lane does the same, later.)
+    #[inline]
+    fn attach_for_bind<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        bytes: &[u8],
+        now: Time,
+    ) -> Result<(), Halt> {
+        let Some(client) = self.clients.get(slot) else { return Ok(()) };
+        if client.backend.is_some() || !client.is_plain() {
+            return Ok(());
+        }
+        let Framed::Header(header) = frame::header(bytes) else { return Ok(()) };
+        let total = header.total();
+        let is_whole = header.kind == frontend::BIND && total <= bytes.len();
+        if !is_whole || total > limits::PACKET_BYTES_MIN {
+            return Ok(());
+        }
+        let wish = client.wish(header, &bytes[HEADER_BYTES..total]);
+        self.attach(host, slot, wish, now)
     }
 
     /// Passes on what a client has sent whose session is plain, if its server connection is, too. The client
@@ -455,16 +482,10 @@ impl<S: Socket> Engine<S> {
             return Ok(Passed::Unusual);
         }
         if client.backend.is_none() {
-            // The settings of a client without any are those of most backends where none has any.
-            let statement = match pipeline.runs {
-                Runs::Named { name, .. } => match client.statement(name) {
-                    None => return Ok(Passed::Unusual),
-                    Some(_) if client.desired.is_empty() => 0,
-                    Some(named) => named.statement.id,
-                },
-                Runs::Unnamed { .. } | Runs::Query { .. } => 0,
+            let wish = match pipeline.runs {
+                Runs::Named { name, .. } => client.wish_for(Some(name)),
+                Runs::Unnamed { .. } | Runs::Query { .. } => client.wish_for(None),
             };
-            let wish = Wish { settings: client.desired.mark(), statement, ..Wish::default() };
             self.attach(host, slot, wish, now)?;
         }
         let serial = self.next_serial;

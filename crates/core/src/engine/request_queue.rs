@@ -50,26 +50,24 @@
 
 mod change;
 mod copy_in;
+mod entries;
 mod request;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-
 use super::limits;
-use crate::pool::description::Seen;
 use crate::wire::build;
 pub(super) use change::{Change, Comparing, Refusal, StoodInFor};
 use copy_in::CopyIn;
+use entries::Entries;
 pub(super) use request::Request;
 
 /// What is sent whole while nothing is outstanding: see [`super::plain`].
 #[derive(Debug)]
 pub(super) enum PlainPipeline {
-    /// Bind, perhaps Describe, Execute and Sync, of the shared statement with this id. `describes`: where
-    /// the description is noted.
-    Named { statement: u64, describes: Option<Arc<Seen>> },
+    /// Bind, perhaps Describe, Execute and Sync, of the shared statement with this id. `describes`: what is
+    /// done with the description, if there is one.
+    Named { statement: u64, describes: Option<Change> },
     /// The same of the unnamed statement, with its Parse. `serial`: as for [`Request::Parse`].
     Unnamed { serial: u32, describes: bool },
     /// A Query.
@@ -85,6 +83,10 @@ pub(super) struct PlainOwed {
     pub(super) binds: bool,
     /// The description of the portal.
     pub(super) describes: bool,
+}
+
+impl PlainOwed {
+    pub(super) const QUERY: Self = Self { parses: false, binds: false, describes: false };
 }
 
 /// Where the next message to the server stands.
@@ -139,7 +141,7 @@ impl From<Request> for Entry {
 /// The requests that a server has not answered yet, in the order of their answers.
 #[derive(Debug)]
 pub(super) struct RequestQueue {
-    entries: VecDeque<Entry>,
+    entries: Entries,
     /// How many of them end with ReadyForQuery.
     syncs_outstanding: u32,
     /// How many requests that end with ReadyForQuery there have ever been.
@@ -160,7 +162,7 @@ pub(super) struct RequestQueue {
 impl Default for RequestQueue {
     fn default() -> Self {
         Self {
-            entries: VecDeque::new(),
+            entries: Entries::default(),
             syncs_outstanding: 0,
             pipeline: 0,
             position: Position::Between,
@@ -188,23 +190,23 @@ impl RequestQueue {
     }
 
     fn owed(&self) -> impl DoubleEndedIterator<Item = Request> {
-        self.entries.iter().map(|entry| entry.owed)
+        self.entries.owed()
     }
 
     /// What the server answers next.
     #[inline]
     pub(super) fn front(&self) -> Option<Request> {
-        self.entries.front().map(|entry| entry.owed)
+        self.entries.front()
     }
 
     /// What it answers after that.
     pub(super) fn second(&self) -> Option<Request> {
-        self.entries.get(1).map(|entry| entry.owed)
+        self.entries.owed().nth(1)
     }
 
     /// What has been sent last.
     pub(super) fn back(&self) -> Option<Request> {
-        self.entries.back().map(|entry| entry.owed)
+        self.entries.back()
     }
 
     /// Whether one of these is outstanding.
@@ -272,11 +274,9 @@ impl RequestQueue {
     /// Whether the end of one query or pipeline is all that is outstanding, and nothing is unusual.
     #[inline]
     pub(super) fn owes_one_end(&self) -> bool {
-        self.entries.len() == 1
-            && matches!(self.front(), Some(Request::Sync | Request::Query))
+        self.entries.are_one_end()
             && self.position == Position::Between
             && self.in_doubt == InDoubt::No
-            && self.front_change().is_none()
     }
 
     /// What the first entries owe, if they are those of a plain pipeline or Query.
@@ -285,22 +285,7 @@ impl RequestQueue {
         if self.in_doubt != InDoubt::No {
             return None;
         }
-        let owed = |at: usize| self.entries.get(at).map(|entry| entry.owed);
-        let parses = match owed(0)? {
-            Request::Query => {
-                return Some(PlainOwed { parses: false, binds: false, describes: false });
-            }
-            Request::Bind { .. } => false,
-            Request::Parse { statement: 0, serial } if serial != 0 => true,
-            _ => return None,
-        };
-        let bind = usize::from(parses);
-        if !matches!(owed(bind)?, Request::Bind { .. }) {
-            return None;
-        }
-        let describes = owed(bind + 1)? == Request::DescribePortal;
-        let executes = owed(bind + 1 + usize::from(describes))? == Request::Execute;
-        executes.then_some(PlainOwed { parses, binds: true, describes })
+        self.entries.owe_plain()
     }
 }
 
@@ -412,17 +397,17 @@ impl RequestQueue {
             }
             self.position = Position::InPipeline;
         }
-        self.entries.push_back(entry);
+        self.entries.push(entry);
     }
 
     /// Notes an answer of ours for which nothing is sent: it is part of what precedes it.
     pub(super) fn push_unsent(&mut self, entry: Entry) {
-        self.entries.push_back(entry);
+        self.entries.push(entry);
     }
 
     /// The Query that has just been sent changes something. `false`: the server ignores it.
     pub(super) fn mark_last_query(&mut self, change: Change) -> bool {
-        let query = self.entries.back_mut().filter(|entry| entry.owed == Request::Query);
+        let query = self.entries.apart().back_mut().filter(|entry| entry.owed == Request::Query);
         query.map(|entry| entry.change = Some(change)).is_some()
     }
 
@@ -439,30 +424,10 @@ impl RequestQueue {
     pub(super) fn push_plain(&mut self, pipeline: PlainPipeline) {
         debug_assert!(self.is_at_rest());
         let ends_with_sync = !matches!(pipeline, PlainPipeline::Query);
-        let mut push = |owed, change| self.entries.push_back(Entry { owed, change });
-        match pipeline {
-            PlainPipeline::Named { statement, describes } => {
-                push(Request::Bind { statement }, None);
-                if let Some(seen) = describes {
-                    push(Request::DescribePortal, Some(Change::Describes(seen)));
-                }
-            }
-            PlainPipeline::Unnamed { serial, describes } => {
-                push(Request::Parse { serial, statement: 0 }, None);
-                push(Request::Bind { statement: 0 }, None);
-                if describes {
-                    push(Request::DescribePortal, None);
-                }
-            }
-            PlainPipeline::Query => {}
-        }
         if ends_with_sync {
-            push(Request::Execute, None);
-            push(Request::Sync, None);
             self.executed_in = Some(self.pipeline);
-        } else {
-            push(Request::Query, None);
         }
+        self.entries.push_plain(pipeline);
         self.syncs_outstanding += 1;
         // Before it nothing was outstanding: no run of queries goes on.
         self.unbroken = if self.is_unbroken_for_long() { 1 } else { self.unbroken + 1 };
@@ -471,7 +436,7 @@ impl RequestQueue {
 
     /// The Sync that the client has just sent is the one that ours has stood for. `false`: none has.
     pub(super) fn give_sync_to_client(&mut self) -> bool {
-        match self.entries.back_mut() {
+        match self.entries.apart().back_mut() {
             Some(made) if made.owed == Request::InjectedSync => {
                 made.owed = Request::Sync;
                 true
@@ -486,12 +451,21 @@ impl RequestQueue {
     /// The first entry is answered.
     #[inline]
     pub(super) fn complete(&mut self) {
-        self.entries.pop_front();
+        self.entries.complete();
+    }
+
+    /// All but the end of what [`Self::owes_plain`] is answered. `Err`: its entries are completed one by one. `Ok`:
+    /// what is done with its description.
+    #[inline]
+    pub(super) fn complete_plain(&mut self) -> Result<Option<Change>, ()> {
+        let described = self.entries.complete_plain()?;
+        self.copy_ended();
+        Ok(described)
     }
 
     /// A statement of the first entry is answered. Whether that was its last one.
     pub(super) fn complete_statement(&mut self) -> bool {
-        match self.entries.front_mut() {
+        match self.entries.apart().front_mut() {
             Some(Entry { owed: Request::Statements(left), .. }) if *left > 1 => {
                 *left -= 1;
                 false
@@ -503,7 +477,7 @@ impl RequestQueue {
     /// Takes the first entry off, if its answer is ours to give and its turn has come.
     #[inline]
     pub(super) fn take_own_answer(&mut self) -> Option<OwnAnswer> {
-        let answered = self.entries.pop_front_if(|entry| entry.owed.is_answered_here())?;
+        let answered = self.entries.complete_if(Request::is_answered_here)?;
         Some(OwnAnswer {
             bytes: match answered.owed {
                 Request::ParseKnown => &build::PARSE_COMPLETE,
@@ -517,23 +491,23 @@ impl RequestQueue {
     /// Takes copy data off that nothing precedes: whether a copy has read them does not matter now.
     #[inline]
     pub(super) fn take_copy_input(&mut self) -> bool {
-        self.entries.pop_front_if(|entry| matches!(entry.owed, Request::CopyInput { .. })).is_some()
+        self.entries.complete_if(|owed| matches!(owed, Request::CopyInput { .. })).is_some()
     }
 
     /// The second entry is no part of the first any more, which has failed. Its change.
     pub(super) fn take_second(&mut self) -> Option<Change> {
-        self.entries.remove(1)?.change
+        self.entries.apart().remove(1)?.change
     }
 
     /// The text of a Query has failed: none of its other statements is run.
     pub(super) fn fail_text(&mut self) {
-        while self.entries.pop_front_if(|entry| entry.owed.is_within_query()).is_some() {}
+        while self.entries.complete_if(Request::is_within_query).is_some() {}
     }
 
     /// A message of a pipeline has failed. Takes it off, and then, one at a time, what the server ignores
     /// after it. `None`: the Sync has come up that ends this, or nothing more has been sent.
     pub(super) fn take_ignored(&mut self) -> Option<Entry> {
-        let ignored = self.entries.pop_front_if(|entry| !entry.owed.ends_ignoring())?;
+        let ignored = self.entries.complete_if(|owed| !owed.ends_ignoring())?;
         if ignored.owed.ends_with_ready() {
             self.syncs_outstanding -= 1;
         }
@@ -549,7 +523,7 @@ impl RequestQueue {
     #[inline]
     pub(super) fn complete_one_end(&mut self) {
         debug_assert!(self.owes_one_end());
-        self.entries.pop_front();
+        self.entries.complete();
         self.syncs_outstanding -= 1;
         self.copy_ended();
     }
@@ -557,7 +531,7 @@ impl RequestQueue {
     /// ReadyForQuery has come for the first entry.
     #[inline]
     pub(super) fn complete_with_ready(&mut self) {
-        self.entries.pop_front();
+        self.entries.complete();
         self.syncs_outstanding -= 1;
         self.copy_ended();
         while self.take_copy_input() {} // no copy took them

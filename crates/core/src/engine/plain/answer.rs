@@ -9,8 +9,9 @@
 
 use crate::engine::ended::Ended;
 use crate::engine::from_server::Relay;
-use crate::engine::request_queue::{PlainOwed, Request};
+use crate::engine::request_queue::{Change, PlainOwed, Request};
 use crate::engine::socket::Socket;
+use crate::pool::description::{Seen, hash_of_rows};
 use crate::time::Time;
 use crate::wire::backend as kind;
 use crate::wire::frame::{self, Framed, HEADER_BYTES};
@@ -88,6 +89,35 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.requests.complete();
     }
 
+    /// The client is told what the statement gives that it has bound.
+    #[inline]
+    fn note_rows(&mut self, seen: &Seen, description: &[u8]) {
+        let rows = hash_of_rows(Some(description));
+        // What the client has been told before is what this copy was known to give when it was bound.
+        if seen.told().rows != rows {
+            self.backend.prepared.statements.described_portal(seen.bound(), rows);
+            seen.rows(rows);
+        }
+    }
+
+    /// Completes what a pipeline owes that has an entry for each of its messages, but for its end.
+    fn complete_one_by_one(&mut self, owed: PlainOwed, description: &[u8]) {
+        if owed.parses {
+            self.complete_unnamed_parse();
+        }
+        if owed.binds {
+            self.backend.requests.complete();
+        }
+        if owed.describes {
+            self.note_description(Request::DescribePortal, kind::ROW_DESCRIPTION, description);
+            self.backend.requests.complete();
+        }
+        self.backend.requests.copy_ended();
+        if owed.binds {
+            self.backend.requests.complete();
+        }
+    }
+
     /// Deals with what comes after the answer of a plain pipeline, if that is its end and nothing else. Whether
     /// it is; if not, nothing has changed.
     #[inline]
@@ -108,20 +138,11 @@ impl<S: Socket> Relay<'_, S> {
         let Some(owed) = self.owed_for_plain() else { return 0 };
         let Some(answer) = owed.read(self.bytes, self.message_bytes_max) else { return 0 };
         self.backend.prepared.replay.forget();
-        if owed.parses {
-            self.complete_unnamed_parse();
-        }
-        if owed.binds {
-            self.backend.requests.complete();
-        }
-        if owed.describes {
-            let description = &self.bytes[answer.description];
-            self.note_description(Request::DescribePortal, kind::ROW_DESCRIPTION, description);
-            self.backend.requests.complete();
-        }
-        self.backend.requests.copy_ended();
-        if owed.binds {
-            self.backend.requests.complete();
+        let description = &self.bytes[answer.description];
+        match self.backend.requests.complete_plain() {
+            Ok(Some(Change::Describes(seen))) => self.note_rows(&seen, description),
+            Ok(_) => {}
+            Err(()) => self.complete_one_by_one(owed, description),
         }
         answer.bytes
     }

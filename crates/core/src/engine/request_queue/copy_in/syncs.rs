@@ -19,7 +19,7 @@ impl RequestQueue {
         // A text may be answered in several parts.
         let behind = 1 + self.owed().take_while(|next| next.is_within_query()).count();
         while let (Some(next), CopyIn::Reading { syncs_in_copy, syncs_behind_data }) =
-            (self.entries.get(behind).map(|entry| entry.owed), &mut self.copy_in)
+            (self.entries.apart().get(behind).map(|entry| entry.owed), &mut self.copy_in)
         {
             match next {
                 Request::Sync => {
@@ -34,12 +34,12 @@ impl RequestQueue {
                     self.copy_in = CopyIn::TakenAsFailed { syncs_in_copy, followed: true };
                     for _ in 0..syncs {
                         self.syncs_outstanding += 1;
-                        self.entries.insert(behind, Request::Sync.into());
+                        self.entries.apart().insert(behind, Request::Sync.into());
                     }
                     break;
                 }
             }
-            self.entries.remove(behind);
+            self.entries.apart().remove(behind);
         }
         // The Sync that ended what has been sent may be among those.
         let last = self.owed().rev().find(|owed| !matches!(owed, Request::CopyInput { .. }));
@@ -58,7 +58,7 @@ impl RequestQueue {
         }
         let marker = Request::CopyInput { ends };
         if self.back() != Some(marker) {
-            self.entries.push_back(marker.into());
+            self.entries.push(marker.into());
         }
     }
 
