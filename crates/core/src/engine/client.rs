@@ -205,10 +205,12 @@ impl<S: Socket> Client<S> {
         follows
     }
 
-    /// What it would like to find on a backend, whose first message this is.
+    /// What it would like to find on a backend, whose first message this is. `differ`: clients of its pool want
+    /// different settings.
     #[inline]
-    pub(super) fn wish(&self, header: Header, body: &[u8]) -> Wish {
-        self.wish_for(named_statement(header, body))
+    pub(super) fn wish(&self, header: Header, body: &[u8], differ: bool) -> Wish {
+        let named = if differ { named_statement(header, body) } else { None };
+        self.wish_for(named)
     }
 
     /// The same, whose first message names this statement.

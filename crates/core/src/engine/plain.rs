@@ -37,9 +37,9 @@ use super::request_queue::{Change, PlainPipeline};
 use super::socket::Socket;
 use super::table::Engine;
 use crate::ids::Slot;
+use crate::pool::Asks;
 use crate::pool::description::Shape;
 use crate::pool::statement::Unnamed;
-use crate::pool::Asks;
 use crate::session::commands::draws_nothing;
 use crate::session::scan::ScanOptions;
 use crate::time::Time;
@@ -453,7 +453,7 @@ impl<S: Socket> Engine<S> {
         if !is_whole || total > limits::PACKET_BYTES_MIN {
             return Ok(());
         }
-        let wish = client.wish(header, &bytes[HEADER_BYTES..total]);
+        let wish = self.wish(slot, header, &bytes[HEADER_BYTES..total]);
         self.attach(host, slot, wish, now)
     }
 

@@ -204,8 +204,11 @@ impl ServerUnnamed {
     }
 
     /// The client has left: what becomes of its changes is of no use.
+    #[inline]
     pub(super) fn leave_client(&mut self) {
-        self.in_flight = VecDeque::new();
+        if !self.in_flight.is_empty() {
+            self.in_flight = VecDeque::new();
+        }
         self.pins_in_flight = false;
         self.parsed = None;
         self.has_changed = false;

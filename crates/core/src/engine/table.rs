@@ -21,7 +21,7 @@ use crate::listen::Board;
 use crate::pool::{LoopStats, PoolSettings};
 use crate::session::part::PartSet;
 use crate::session::scan::KnownTexts;
-use crate::session::settings::Settings;
+use crate::session::settings::{Mark, Settings};
 use crate::wire::frame::{self, Framed};
 
 /// How many entries a table allocates at once. Tables never move what they hold, so they waste
@@ -159,12 +159,40 @@ pub(super) struct PoolView<S: Socket> {
     pub(super) settings: Arc<PoolSettings>,
     /// A limit of theirs runs while a client has a backend or sits idle.
     pub(super) limits_clients: bool,
+    wanted: Wanted,
+}
+
+/// The settings that the clients of a pool want that have come for a server connection here.
+enum Wanted {
+    Nothing,
+    /// All the same.
+    One(Mark),
+    Different,
 }
 
 impl<S: Socket> PoolView<S> {
     fn new(pool: PoolRef<S>) -> Self {
         let settings = pool.settings();
-        Self { pool, limits_clients: limits_clients(&settings), settings }
+        let limits_clients = limits_clients(&settings);
+        Self { pool, settings, limits_clients, wanted: Wanted::Nothing }
+    }
+
+    /// A client that wants these settings comes for a server connection. Whether others that have come here
+    /// wanted different ones: only then does it matter which statements a server connection has.
+    #[inline]
+    pub(super) fn want_different(&mut self, settings: Mark) -> bool {
+        match self.wanted {
+            Wanted::One(known) if known == settings => false,
+            Wanted::Different => true,
+            Wanted::Nothing => {
+                self.wanted = Wanted::One(settings);
+                false
+            }
+            Wanted::One(_) => {
+                self.wanted = Wanted::Different;
+                true
+            }
+        }
     }
 
     /// Looks whether the configuration has changed.

@@ -65,15 +65,16 @@ impl<S: Socket> Engine<S> {
     }
 
     /// What the client would like to find, whose first message this is.
-    pub(in crate::engine) fn wish(&self, slot: Slot, header: Header, body: &[u8]) -> Wish {
+    #[inline]
+    pub(in crate::engine) fn wish(&mut self, slot: Slot, header: Header, body: &[u8]) -> Wish {
         let Some(client) = self.clients.get(slot) else { return Wish::default() };
+        let view = &mut self.pools[client.pool as usize];
+        let differ = view.want_different(view.pool.mark_of(client.desired.mark(), client.basis));
         let avoids = match header.kind {
-            frontend::QUERY | frontend::PARSE => {
-                self.pools[client.pool as usize].pool.avoided_by_text(body)
-            }
+            frontend::QUERY | frontend::PARSE => view.pool.avoided_by_text(body),
             _ => Lasting::NONE,
         };
-        Wish { avoids, ..client.wish(header, body) }
+        Wish { avoids, ..client.wish(header, body, differ) }
     }
 
     /// Makes a backend the client's. `home` is the loop that watches it, maybe none yet.

@@ -107,8 +107,14 @@ impl Entries {
         matches!(self.first, First::None) && self.rest.is_empty()
     }
 
+    #[inline]
     pub(super) fn len(&self) -> usize {
-        self.whole().1 + self.rest.len()
+        let whole = match &self.first {
+            First::None => 0,
+            First::End(_) => 1,
+            First::Whole(pipeline) => pipeline.owed().1,
+        };
+        whole + self.rest.len()
     }
 
     /// What the first owes that are one entry, and how many these are.
@@ -284,7 +290,9 @@ impl Entries {
     /// One for each message.
     pub(super) fn apart(&mut self) -> &mut VecDeque<Entry> {
         let (owed, count) = self.whole();
-        if let First::Whole(PlainPipeline::Named { describes, .. }) = std::mem::take(&mut self.first) {
+        if let First::Whole(PlainPipeline::Named { describes, .. }) =
+            std::mem::take(&mut self.first)
+        {
             self.put_first(&owed[..count], describes);
         } else {
             self.put_first(&owed[..count], None);

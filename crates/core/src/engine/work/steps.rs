@@ -60,14 +60,15 @@ impl<S: Socket> Engine<S> {
         self.work.due.push_back(Work::HungUp(slot));
     }
 
-    /// Does what is due, and what that leads to.
-    #[inline]
+    /// Does what is due, and what that leads to. (Often nothing is: callers see that at once.)
+    #[inline(always)]
     pub(in crate::engine) fn work_off<H: Host<S>>(&mut self, host: &mut H, now: Time) {
         if !self.work.is_empty() {
             self.work_on(host, now);
         }
     }
 
+    #[inline(never)]
     fn work_on<H: Host<S>>(&mut self, host: &mut H, now: Time) {
         while let Some(work) = self.work.take() {
             match work {

@@ -4,9 +4,7 @@ use super::Change;
 use crate::engine::request_queue::{Request, RequestQueue};
 
 impl RequestQueue {
-    pub(in crate::engine::request_queue) fn changes(
-        &self,
-    ) -> impl Iterator<Item = &Change> {
+    pub(in crate::engine::request_queue) fn changes(&self) -> impl Iterator<Item = &Change> {
         self.entries.changes()
     }
 
