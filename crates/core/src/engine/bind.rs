@@ -124,12 +124,12 @@ impl<S: Socket> Backend<S> {
     /// server alone knows its client's unnamed statement, which a query of ours would take away.
     pub(super) fn discard_sequences(&mut self, beside: bool, out: &mut Vec<u8>) {
         const DISCARD_SEQUENCES: &[u8] = b"DISCARD SEQUENCES";
-        if self.known.drawn.is_discarded() {
+        if self.known.drawn().is_discarded() {
             return;
         }
         let alone = !self.requests.is_in_pipeline() && !beside;
         self.inject_command(DISCARD_SEQUENCES.to_vec(), beside, out);
-        self.known.drawn.discard(alone);
+        self.known.drawn_mut().discard(alone);
     }
 
     /// Appends what keeps functions of PL/pgSQL from using plans that were made under another client's
@@ -241,7 +241,7 @@ impl<S: Socket> Backend<S> {
     /// its transactions are one.
     #[inline]
     pub(super) fn sole_transaction(&self) -> Option<NonZeroU64> {
-        if !self.session.may_plan_otherwise() && self.known.unverified.is_none() {
+        if !self.session.may_plan_otherwise() && self.known.unverified().is_none() {
             return None;
         }
         let reads = |name: &[u8]| self.pool.statements.read_from(PlanReads::of_results(name));

@@ -478,7 +478,8 @@ impl<S: Socket> Engine<S> {
             backend.deallocate_all(false, &mut out);
         }
         if !client.exclusive {
-            if backend.must_discard_sequences(|| true).unwrap_or(backend.known.drawn.by_others()) {
+            if backend.must_discard_sequences(|| true).unwrap_or(backend.known.drawn().by_others())
+            {
                 backend.discard_sequences(false, &mut out);
             }
             let first = without_short_timeout(&client.desired);

@@ -567,7 +567,7 @@ impl<S: Socket> Engine<S> {
         let result = turn.open(now).and_then(|()| turn.message());
         self.next_serial = if self.next_serial == u32::MAX { 1 } else { self.next_serial + 1 };
         backend.to_server.measure(header.total(), now);
-        if let Some((heard_before, others_left)) = backend.known.notifying.take_due() {
+        if let Some((heard_before, others_left)) = backend.known.notifying_mut().take_due() {
             let heard_by = heard_before.then_some(view.pool.id);
             view.pool.notifiers().notifies(backend.process(), process, heard_by, others_left, now);
         }

@@ -186,12 +186,12 @@ impl<S: Socket> Backend<S> {
             && self.lending.cancels_in_flight() == 0
             && !self.owner.shared
             && !self.session.is_applying()
-            && !self.known.at_stake.has_parsed()
+            && !self.known.at_stake().has_parsed()
             && self.owner.client_identity.is_none()
-            && self.known.session_report.is_none()
+            && self.known.session_report().is_none()
             && self.session.within().is_none()
             && self.prepared.by_sql().is_none()
-            && self.known.unverified.is_none()
+            && self.known.unverified().is_none()
             && self.prepared.replay.is_idle()
             && !self.prepared.statements.keeps_none()
             && !self.pool.asking.has_asked()
@@ -286,7 +286,7 @@ impl<S: Socket> Backend<S> {
             }
             Runs::Query { text } => {
                 self.begin_plain(client, now);
-                self.known.drawn.note(!draws_nothing(text));
+                self.known.drawn_mut().note(!draws_nothing(text));
                 self.prepared.unnamed.taken_by_query();
                 client.unnamed = None;
                 self.requests.push_plain(PlainPipeline::Query);
@@ -324,7 +324,7 @@ impl<S: Socket> Backend<S> {
             self.prepared.replay.begin_whole(pipeline.bytes, *serial);
         }
         seen.binds(statement.id, since);
-        self.known.drawn.note(!statement.draws_nothing);
+        self.known.drawn_mut().note(!statement.draws_nothing);
         if !client.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, seen)) {
             client.bound = Some(seen.clone());
         }
@@ -345,7 +345,7 @@ impl<S: Socket> Backend<S> {
     ) {
         let epoch = self.pool.schema_epoch_at(now);
         let unnamed = Unnamed::new(body, client.desired.clone(), None, epoch);
-        self.known.drawn.note(!unnamed.draws_nothing);
+        self.known.drawn_mut().note(!unnamed.draws_nothing);
         // (It is not ignored, for nothing precedes it: what was there before does not come back.)
         client.unnamed = Some(unnamed.clone());
         self.prepared.unnamed.parsed_alone(unnamed, self.requests.pipeline());
@@ -375,13 +375,13 @@ impl<S: Socket> Relay<'_, S> {
             || !backend.prepared.longer.of_query().is_empty()
             || client.failed
             || !client.is_plain()
-            || backend.known.session_report.is_some()
+            || backend.known.session_report().is_some()
             || backend.session.within().is_some()
-            || backend.known.unverified.is_some()
+            || backend.known.unverified().is_some()
             || backend.lending.holds_vacancy()
-            || backend.known.drawn.has_last()
+            || backend.known.drawn().has_last()
             || !backend.prepared.replay.is_idle()
-            || !backend.known.at_stake.is_nothing()
+            || !backend.known.at_stake().is_nothing()
             || !client.desired.is_shared_with(backend.session.applied())
         {
             return false;

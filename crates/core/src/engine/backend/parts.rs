@@ -1,13 +1,7 @@
 //! What a server connection is made of.
 
-use super::notifying::Notifying;
-use crate::engine::at_stake::AtStake;
-use crate::engine::census::functions::Functions;
 use crate::engine::client_identity::ClientIdentity;
-use crate::engine::drawn::Drawn;
 use crate::engine::hand_over::HandOver;
-use crate::engine::session_report::SessionReport;
-use crate::engine::unverified::Unverified;
 use crate::ids::{BackendId, LoopId, ServerAddressId, Slot};
 use crate::time::Time;
 
@@ -24,23 +18,6 @@ pub(in crate::engine) struct Identity {
     /// The loop that watches it.
     pub(super) home: LoopId,
     pub(super) _permit: Box<dyn std::any::Any + Send>,
-}
-
-/// What is known of its session, and what is not.
-pub(in crate::engine) struct Known {
-    /// What its client's statements may have made or ended.
-    pub(in crate::engine) unverified: Option<Box<Unverified>>,
-    /// What statements under way may change for other sessions.
-    pub(in crate::engine) at_stake: AtStake,
-    pub(in crate::engine) drawn: Drawn,
-    pub(in crate::engine) notifying: Notifying,
-    /// Functions that do something to sessions, if there are any, and which version of these.
-    pub(super) functions: Option<Box<Functions>>,
-    pub(super) functions_serial: u32,
-    /// Some keep plans in the process, made under the settings of their first caller.
-    pub(super) keeps_plans: bool,
-    /// What its server reports of the session, if it does.
-    pub(in crate::engine) session_report: Option<Box<SessionReport>>,
 }
 
 /// Whose it is, where users share it or its server is told of each client.

@@ -494,10 +494,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.is_whole() {
             let Some((text, [])) = frame::take_string(self.body) else {
                 self.malformed(Request::Query);
-                self.backend.known.drawn.note(true);
+                self.backend.known.drawn_mut().note(true);
                 return Ok(());
             };
-            draws = self.backend.known.drawn.by_client() || !draws_nothing(text);
+            draws = self.backend.known.drawn().by_client() || !draws_nothing(text);
             let read = self.read_query(text)?;
             if let Some((_, Some(findings))) = &read
                 && !findings.nulls.is_empty()
@@ -536,7 +536,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if !is_ignored {
             self.backend.prepared.unnamed.taken_by_query();
         }
-        self.backend.known.drawn.note(draws);
+        self.backend.known.drawn_mut().note(draws);
         Ok(())
     }
 
@@ -620,11 +620,11 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.hold()?;
         }
         let mut scanner = Scanner::new(self.scan_options());
-        let functions = self.backend.functions();
+        let functions = self.backend.known.functions();
         if in_doubt || functions.is_some_and(Functions::are_named) {
             scanner.doubt();
         }
-        let told = self.backend.known.session_report.is_some();
+        let told = self.backend.known.session_report().is_some();
         let reader = functions.and_then(|functions| functions.reader(told));
         let mut streaming = Box::new(StreamingQuery::new(scanner, reader));
         streaming.feed(self.body);

@@ -110,7 +110,7 @@ impl<S: Socket> Relay<'_, S> {
             Request::InjectedPrepare => self.backend.prepare_ended(),
             Request::InjectedQuestion => match &mut self.client {
                 Some(client) => client.conclude(self.backend),
-                None => self.backend.known.unverified = None,
+                None => drop(self.backend.known.settle_doubt()),
             },
             _ => {}
         }
@@ -143,14 +143,14 @@ impl<S: Socket> Relay<'_, S> {
             backend.prepared.retry_sql(); // a table may be there now
             backend.lending.transaction_ended();
             relayed.ended.transactions += 1;
-            let changed = backend.known.at_stake.settle(!backend.requests.is_empty());
+            let changed = backend.known.at_stake_mut().settle(!backend.requests.is_empty());
             relayed.start_values_changed |= changed.start_values;
             if changed.catalog {
                 backend.pool.expect_other_functions();
             }
             if changed.schema {
                 backend.pool.schema_changed(); // before any client can learn of it here
-                let more = backend.known.at_stake.has_schema();
+                let more = backend.known.at_stake().has_schema();
                 backend.prepared.statements.transaction_ended(more);
             }
         }
@@ -257,12 +257,12 @@ fn close_session_books<S: Socket>(
     }
     if let Some(wanted) = wanted {
         client.desired = wanted;
-        if let Some(doubt) = &mut backend.known.unverified {
+        if let Some(doubt) = backend.known.unverified_mut() {
             doubt.reverted();
         }
     }
     if client.failed
-        && let Some(doubt) = &mut backend.known.unverified
+        && let Some(doubt) = backend.known.unverified_mut()
     {
         doubt.undone();
     }

@@ -48,7 +48,7 @@ impl<S: Socket> Backend<S> {
     pub(in crate::engine) fn has_parsed_statements(&self) -> bool {
         let there = self.prepared.by_sql();
         there.is_some_and(|there| there.all.iter().any(|one| one.statement.parsed.is_some()))
-            || self.known.unverified.as_ref().is_some_and(|doubt| doubt.noted().has_parsed())
+            || self.known.unverified().is_some_and(|doubt| doubt.noted().has_parsed())
     }
 
     /// Whether it has the statements of this client.

@@ -266,7 +266,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     fn without_more_names(&mut self, text: &[u8], effects: &Effects) -> Result<bool, Halt> {
         let executes = self.header.kind != frontend::PARSE;
         let has_any =
-            self.backend.known.unverified.is_some() || !self.client.sql_statements().is_empty();
+            self.backend.known.unverified().is_some() || !self.client.sql_statements().is_empty();
         if executes && has_any {
             self.record_executed_effects(text, effects)?;
         }

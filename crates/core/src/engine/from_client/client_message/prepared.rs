@@ -26,7 +26,7 @@ fn target(body: &[u8]) -> Option<(u8, &[u8])> {
 impl<S: Socket> ClientMessage<'_, '_, S> {
     pub(super) fn bind(&mut self) -> Result<(), Halt> {
         self.stats.binds.add(1);
-        if self.backend.known.at_stake.has_parsed() {
+        if self.backend.known.at_stake().has_parsed() {
             self.backend.note_schema_change(SchemaChange::All);
         }
         let names = frame::take_string(self.body)
@@ -103,7 +103,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 return self.bind_instead(portal, name);
             }
             self.client.note_portal(portal, None)?;
-            self.backend.known.drawn.note(draws);
+            self.backend.known.drawn_mut().note(draws);
             self.pass();
             self.backend.request(Request::Bind { statement: 0 });
             return Ok(());
@@ -115,7 +115,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return self.bind_instead(portal, name);
         }
         self.client.note_portal(portal, unusual)?;
-        self.backend.known.drawn.note(draws);
+        self.backend.known.drawn_mut().note(draws);
         if let Some(written) =
             self.with_channels(body, self.client.basis, &unnamed.settings, effects)
         {
@@ -182,7 +182,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return self.bind_instead(portal, name);
         }
         self.client.note_portal(portal, unusual)?;
-        self.backend.known.drawn.note(!statement.draws_nothing);
+        self.backend.known.drawn_mut().note(!statement.draws_nothing);
         self.pass_bind(portal, name, &statement, written.as_deref())
     }
 
