@@ -3,25 +3,26 @@
 mod applied;
 mod cancelling;
 mod from_server;
+mod identity;
 mod known;
 mod lending;
 mod notifying;
-mod parts;
+mod ownership;
 mod prepared;
 
 use std::sync::Arc;
 
 use self::applied::{AppliedSession, FunctionPlans};
 use self::from_server::FromServer;
+use self::identity::Identity;
 use self::known::Known;
 use self::lending::Lending;
 pub(super) use self::lending::{Reset, Tidying};
-use self::parts::{Identity, Ownership};
+use self::ownership::Ownership;
 use self::prepared::PreparedThere;
 use super::ahead::Ahead;
-use super::client_identity::ClientIdentity;
 use super::effects::Effects;
-use super::hand_over::{HandOver, HandOverKey, basis_of};
+use super::hand_over::HandOverKey;
 use super::request_queue::RequestQueue;
 use super::session_report::SessionReport;
 use super::socket::Socket;
@@ -92,11 +93,8 @@ impl<S: Socket> Backend<S> {
         let report = seed.report.filter(|_| seed.pool.trusts_reports());
         let of_report = |report| Box::new(SessionReport::new(report, seed.pool.reporting.one()));
         let known = Known::new(&seed.pool, report.map(of_report));
-        let shared = seed.pool.is_shared_by_users();
-        let (own, told) = if shared { (seed.hand_over, None) } else { (None, seed.hand_over) };
-        let of_key = |key| Box::new(HandOver::new(key, &seed.pool.user, &seed.parameters));
-        let hand_over = own.map(of_key);
-        let basis = basis_of(&seed.pool, hand_over.as_deref(), &seed.parameters);
+        let owner = Ownership::new(&seed.pool, seed.hand_over, &seed.parameters);
+        let basis = owner.basis_of(&seed.pool, &seed.parameters);
         let mut backend = Self {
             socket: seed.socket,
             pool: seed.pool,
@@ -119,11 +117,7 @@ impl<S: Socket> Backend<S> {
             prepared: PreparedThere::new(keep),
             lending: Lending::new(seed.opened),
             known,
-            owner: Ownership {
-                shared,
-                hand_over,
-                client_identity: told.map(|key| Box::new(ClientIdentity::new(key))),
-            },
+            owner,
         };
         backend.leave_to_nobody(true);
         backend
@@ -196,7 +190,7 @@ impl<S: Socket> Backend<S> {
 
     /// The server's own values have changed.
     pub(super) fn take_parameters(&mut self, parameters: Arc<ServerParameters>) {
-        let basis = self.basis_of(&parameters);
+        let basis = self.owner.basis_of(&self.pool, &parameters);
         self.session.take_parameters(parameters, basis);
     }
 

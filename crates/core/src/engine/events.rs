@@ -469,9 +469,7 @@ impl<S: Socket> Engine<S> {
         let mut out = Vec::new();
         // Clients of transaction mode have had it. What its own messages would have before them goes
         // now: the first may come before this is answered.
-        if backend.owner.client_identity.as_ref().is_some_and(|told| told.is_due())
-            && !client.exclusive
-        {
+        if backend.owner.is_due() && !client.exclusive {
             backend.tell(&client.record.about, client.socket.mptcp(), &mut out);
         }
         if backend.has_statements_of_others() || backend.prepared.by_sql().is_some() {

@@ -184,10 +184,9 @@ impl<S: Socket> Backend<S> {
         self.requests.is_plain()
             && !self.to_server.is_open()
             && self.lending.cancels_in_flight() == 0
-            && !self.owner.shared
+            && self.owner.is_untold()
             && !self.session.is_applying()
             && !self.known.at_stake().has_parsed()
-            && self.owner.client_identity.is_none()
             && self.known.session_report().is_none()
             && self.session.within().is_none()
             && self.prepared.by_sql().is_none()

@@ -145,7 +145,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.backend.must_lift_for(&self.client.desired) && !self.client.is_session_mode() {
             self.lift_first()?;
         }
-        if self.backend.owner.client_identity.as_ref().is_some_and(|told| told.is_due()) {
+        if self.backend.owner.is_due() {
             self.passage.cut(self.backend)?;
             let mptcp = self.client.socket.mptcp();
             self.backend.tell(&self.client.record.about, mptcp, &mut self.passage.out);

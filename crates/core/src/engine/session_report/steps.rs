@@ -46,7 +46,7 @@ impl<S: Socket> Backend<S> {
     #[cold]
     fn compare_with_report(&mut self) -> bool {
         let Some(exact) = self.known.session_report() else { return false };
-        let in_doubt = self.owner.shared
+        let in_doubt = self.owner.is_shared()
             || self.known.unverified().is_some()
             || exact.stays
             || exact.untold
