@@ -206,7 +206,7 @@ impl<S: Socket> Backend<S> {
     pub(super) fn is_at_rest(&self) -> bool {
         !self.from_server.has_gone()
             && !self.ahead.waits()
-            && !self.prepared.replay.is_healing()
+            && !self.prepared.replay().is_healing()
             && self.requests.is_at_rest()
             && self.from_server.status() == TransactionStatus::Idle
             && !self.to_server.is_open()
@@ -331,7 +331,7 @@ impl<S: Socket> Backend<S> {
 
     /// Whether statements of the protocol are kept apart (max_prepared_statements = 0).
     pub(super) fn shares_nothing(&self) -> bool {
-        self.prepared.statements.keeps_none()
+        self.prepared.statements().keeps_none()
     }
 
     /// The application_name in force.

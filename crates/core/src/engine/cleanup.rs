@@ -45,7 +45,7 @@ impl<S: Socket> Engine<S> {
         let mut out = Vec::new();
         while let Some(answer) = backend.requests.take_own_answer() {
             out.extend_from_slice(answer.bytes);
-            client.confirm(answer.change.as_ref(), &mut backend.prepared.unnamed);
+            client.confirm(answer.change.as_ref(), backend.prepared.unnamed_mut());
         }
         client.backend = Some(backend);
         self.say(host, slot, &out, now);
@@ -127,7 +127,7 @@ impl<S: Socket> Engine<S> {
             id,
             backend,
             has,
-            |backend, statement| backend.prepared.statements.has(statement),
+            |backend, statement| backend.prepared.statements().has(statement),
             self.id,
             now,
         );
@@ -462,7 +462,7 @@ impl<S: Socket> Engine<S> {
         if client.is_some_and(|c| Policy::pooler().must_close_with(c.pins)) {
             backend.spoil_for_good();
         }
-        backend.prepared.replay.forget();
+        backend.prepared.forget_replay();
         backend.lending.has_been_waited_for(0);
         backend.ahead.end();
         backend.known.settle_doubt();
@@ -570,8 +570,8 @@ impl<S: Socket> Engine<S> {
 impl<S: Socket> Backend<S> {
     /// Its client has no more use for it: forgets what was that client's alone.
     fn leave_client(&mut self) {
-        self.prepared.unnamed.leave_client();
-        self.prepared.statements.leave_client();
+        self.prepared.unnamed_mut().leave_client();
+        self.prepared.statements_mut().leave_client();
         self.known.at_stake_mut().forget_parsed();
         self.ahead.end();
         self.known.settle_doubt();
@@ -580,7 +580,7 @@ impl<S: Socket> Backend<S> {
             .leave_client(self.lending.tidying() == Tidying::AwaitingListener);
         self.lending.unpin();
         if !self.prepared.is_uncertain() {
-            self.prepared.statements.settle();
+            self.prepared.statements_mut().settle();
         }
         self.known.drawn_mut().give_back();
         self.session.settle_texts();
@@ -616,7 +616,7 @@ impl<S: Socket> Backend<S> {
     /// client of session mode: it is asked for.
     fn was_reset(&mut self, query: &[u8]) {
         self.lending.was_reset();
-        self.prepared.unnamed.taken_by_query();
+        self.prepared.unnamed_mut().taken_by_query();
         let reported = |name: &[u8]| self.session.parameters().get(name).is_some();
         let effects = Effects::of(&scan(query, ScanOptions::default()), reported);
         let Some(unusual) = effects.unusual else { return };

@@ -632,7 +632,7 @@ impl<S: Socket> Engine<S> {
             ClientState::Active => {
                 let Some(backend) = &mut client.backend else { return };
                 // Its pipeline is sent again once its statement has been prepared anew.
-                let is_sent_again = backend.prepared.replay.is_healing();
+                let is_sent_again = backend.prepared.replay().is_healing();
                 if is_sent_again || !backend.requests.owes_beside_ours() {
                     // (Idle in a transaction there is nothing to cancel.)
                     if is_sent_again || (client.held && client.has_next_message()) {
@@ -853,7 +853,7 @@ impl<S: Socket> Backend<S> {
             client,
             client_process: 0,
             client_start: Settings::EMPTY,
-            statements: self.prepared.statements.len(),
+            statements: self.prepared.statements().len(),
             application_name: self.application_name(),
             encrypted: self.socket.is_encrypted(),
             kept_in: self.from_server.kept().len(),

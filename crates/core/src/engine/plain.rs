@@ -191,8 +191,8 @@ impl<S: Socket> Backend<S> {
             && self.session.within().is_none()
             && self.prepared.by_sql().is_none()
             && self.known.unverified().is_none()
-            && self.prepared.replay.is_idle()
-            && !self.prepared.statements.keeps_none()
+            && self.prepared.replay().is_idle()
+            && !self.prepared.statements().keeps_none()
             && !self.pool.asking.has_asked()
     }
 
@@ -208,7 +208,7 @@ impl<S: Socket> Backend<S> {
         }
         let told = named.seen.told();
         let only_in = self.sole_transaction();
-        self.prepared.statements.use_if(statement.id, |copy| {
+        self.prepared.statements_mut().use_if(statement.id, |copy| {
             copy.only_in == only_in
                 && match told == Shape::default() {
                     true => copy.epoch >= named.epoch,
@@ -275,7 +275,7 @@ impl<S: Socket> Backend<S> {
                 return Ok(if taken? { Passed::Plain } else { Passed::Unusual });
             }
             Runs::Unnamed { text, .. } | Runs::Query { text }
-                if self.prepared.unnamed.has_changed() || !self.takes_as_plain(client, text) =>
+                if self.prepared.unnamed().has_changed() || !self.takes_as_plain(client, text) =>
             {
                 return Ok(Passed::Unusual);
             }
@@ -286,7 +286,7 @@ impl<S: Socket> Backend<S> {
             Runs::Query { text } => {
                 self.begin_plain(client, now);
                 self.known.drawn_mut().note(!draws_nothing(text));
-                self.prepared.unnamed.taken_by_query();
+                self.prepared.unnamed_mut().taken_by_query();
                 client.unnamed = None;
                 self.requests.push_plain(PlainPipeline::Query);
             }
@@ -320,7 +320,7 @@ impl<S: Socket> Backend<S> {
         let ClientStatement { statement, seen, serial, .. } = named;
         self.begin_plain(client, now);
         if self.from_server.status() == TransactionStatus::Idle {
-            self.prepared.replay.begin_whole(pipeline.bytes, *serial);
+            self.prepared.replay_mut().begin_whole(pipeline.bytes, *serial);
         }
         seen.binds(statement.id, since);
         self.known.drawn_mut().note(!statement.draws_nothing);
@@ -347,7 +347,7 @@ impl<S: Socket> Backend<S> {
         self.known.drawn_mut().note(!unnamed.draws_nothing);
         // (It is not ignored, for nothing precedes it: what was there before does not come back.)
         client.unnamed = Some(unnamed.clone());
-        self.prepared.unnamed.parsed_alone(unnamed, self.requests.pipeline());
+        self.prepared.unnamed_mut().parsed_alone(unnamed, self.requests.pipeline());
         client.bound = None;
         self.requests.push_plain(PlainPipeline::Unnamed { serial, describes });
     }
@@ -371,7 +371,7 @@ impl<S: Socket> Relay<'_, S> {
         };
         if !self.has_plain_lane
             || !backend.requests.owes_one_end()
-            || !backend.prepared.longer.of_query().is_empty()
+            || !backend.prepared.longer().of_query().is_empty()
             || client.failed
             || !client.is_plain()
             || backend.known.session_report().is_some()
@@ -379,7 +379,7 @@ impl<S: Socket> Relay<'_, S> {
             || backend.known.unverified().is_some()
             || backend.lending.holds_vacancy()
             || backend.known.drawn().has_last()
-            || !backend.prepared.replay.is_idle()
+            || !backend.prepared.replay().is_idle()
             || !backend.known.at_stake().is_nothing()
             || !client.desired.is_shared_with(backend.session.applied())
         {

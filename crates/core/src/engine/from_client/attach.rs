@@ -38,7 +38,7 @@ impl<S: Socket> Engine<S> {
             wish,
             |backend| match wish.own {
                 true => backend.has_sql_of(sql),
-                false => wish.statement != 0 && backend.prepared.statements.has(wish.statement),
+                false => wish.statement != 0 && backend.prepared.statements().has(wish.statement),
             },
             now,
         );

@@ -14,9 +14,9 @@ impl<S: Socket> Backend<S> {
     pub(in crate::engine) fn note_schema_change(&mut self, change: SchemaChange) {
         match change {
             SchemaChange::None => {}
-            SchemaChange::Own => self.prepared.statements.client_sees_its_own(),
+            SchemaChange::Own => self.prepared.statements_mut().client_sees_its_own(),
             SchemaChange::All => {
-                self.prepared.statements.transaction_sees_its_own();
+                self.prepared.statements_mut().transaction_sees_its_own();
                 self.known.at_stake_mut().note_schema();
             }
         }
@@ -30,7 +30,7 @@ impl<S: Socket> Backend<S> {
         let makes =
             effects.pins.contains(Part::TemporaryObject) || self.may_make_temporary(effects);
         if makes {
-            self.prepared.statements.client_sees_its_own();
+            self.prepared.statements_mut().client_sees_its_own();
         }
         if makes && self.known.session_report().is_none() && !self.session.lasting().has_buffers() {
             let size = buffers_of(self.session.applied());
@@ -161,7 +161,7 @@ impl<S: Socket> Client<S> {
 
     /// What is out of the ordinary, and settled when it is known how it has ended.
     fn record_unusual(&mut self, backend: &mut Backend<S>, unusual: &Unusual, restored: bool) {
-        backend.prepared.replay.forget();
+        backend.prepared.forget_replay();
         self.note_resetting_of(backend, unusual, restored);
         if restored
             && !unusual.discards_all
@@ -217,7 +217,7 @@ impl<S: Socket> Client<S> {
         if names.is_empty() {
             return;
         }
-        backend.prepared.replay.forget();
+        backend.prepared.forget_replay();
         self.note_resetting(backend, &Resetting::Names(names), &[]);
     }
 }

@@ -83,7 +83,7 @@ impl<S: Socket> Relay<'_, S> {
         if let (Some(change), Some(client)) =
             (self.backend.requests.front_change(), &mut self.client)
         {
-            client.confirm(Some(change), &mut self.backend.prepared.unnamed);
+            client.confirm(Some(change), self.backend.prepared.unnamed_mut());
         }
         self.backend.requests.complete();
     }
@@ -107,7 +107,7 @@ impl<S: Socket> Relay<'_, S> {
     pub(in crate::engine) fn pass_plain_answer(&mut self) -> usize {
         let Some(owed) = self.owed_for_plain() else { return 0 };
         let Some(answer) = owed.read(self.bytes, self.message_bytes_max) else { return 0 };
-        self.backend.prepared.replay.forget();
+        self.backend.prepared.forget_replay();
         if owed.parses {
             self.complete_unnamed_parse();
         }

@@ -420,7 +420,7 @@ impl<S: Socket> Client<S> {
         let prepared = self.pins.contains(Part::SqlStatement) || taken_away;
         self.pins = self.pins.minus(covered).union(pins).union(told.stays);
         if pins.contains(Part::TemporaryObject) {
-            backend.prepared.statements.client_sees_its_own(); // whatever has made it
+            backend.prepared.statements_mut().client_sees_its_own(); // whatever has made it
         }
         let left = doubt.as_ref().map_or(PartSet::EMPTY, |doubt| doubt.parts());
         let mut asked = left.intersection(exact.nobodys.parts);

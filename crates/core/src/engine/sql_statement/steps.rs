@@ -135,7 +135,7 @@ impl<S: Socket> Backend<S> {
     ) {
         build::query(out, text);
         self.request_with(Request::InjectedPrepare, change);
-        self.prepared.unnamed.taken_by_query();
+        self.prepared.unnamed_mut().taken_by_query();
     }
 
     /// Appends a Parse of ours that gives a statement its client's own name.

@@ -436,7 +436,7 @@ impl<S: Socket> Client<S> {
         }
         backend.session.apply(applied);
         self.desired = desired;
-        backend.prepared.statements.mark_stale_since(since);
+        backend.prepared.statements_mut().mark_stale_since(since);
         let named = self.statements.iter_mut().flat_map(|names| names.values_mut());
         let id = backend.id();
         for named in named.filter(|named| named.is_prepared_since(id, since)) {
@@ -447,12 +447,12 @@ impl<S: Socket> Client<S> {
                 backend.session.applied(),
             );
         }
-        if backend.prepared.unnamed.since() >= since
+        if backend.prepared.unnamed().since() >= since
             && let Some(unnamed) = backend.unnamed_of(self)
         {
             let effects = backend.effects_of_body(&unnamed.body, backend.session.applied());
             let again = unnamed.under(backend.session.applied().clone(), effects);
-            backend.prepared.unnamed.restate(&mut self.unnamed, again);
+            backend.prepared.unnamed_mut().restate(&mut self.unnamed, again);
         }
     }
 }

@@ -84,7 +84,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 } else {
                     self.discard_sequences();
                 }
-                self.backend.prepared.replay.forget();
+                self.backend.prepared.forget_replay();
             }
             return Ok(());
         }
