@@ -3,27 +3,26 @@
 mod applied;
 mod cancelling;
 mod from_server;
+mod identity;
+mod known;
 mod lending;
 mod notifying;
-mod parts;
+mod ownership;
 mod prepared;
 
 use std::sync::Arc;
 
 use self::applied::{AppliedSession, FunctionPlans};
 use self::from_server::FromServer;
+use self::identity::Identity;
+use self::known::Known;
 use self::lending::Lending;
 pub(super) use self::lending::{Reset, Tidying};
-use self::notifying::Notifying;
-use self::parts::{Identity, Known, Ownership};
+use self::ownership::Ownership;
 use self::prepared::PreparedThere;
 use super::ahead::Ahead;
-use super::at_stake::AtStake;
-use super::census::functions::Functions;
-use super::client_identity::ClientIdentity;
-use super::drawn::Drawn;
 use super::effects::Effects;
-use super::hand_over::{HandOver, HandOverKey, basis_of};
+use super::hand_over::HandOverKey;
 use super::request_queue::RequestQueue;
 use super::session_report::SessionReport;
 use super::socket::Socket;
@@ -86,27 +85,16 @@ pub struct Backend<S: Socket> {
     pub(super) owner: Ownership,
 }
 
-/// Whether functions of its database keep plans in a server process.
-fn keeps_plans<S: Socket>(pool: &PoolRef<S>) -> bool {
-    pool.census().is_some_and(|census| census.keeps_plans())
-}
-
 impl<S: Socket> Backend<S> {
     /// From what the dialler brings.
     pub(super) fn new(seed: BackendSeed<S>, home: LoopId, place: Slot) -> Self {
         let keep = seed.pool.settings().max_prepared_statements as usize;
         seed.pool.note_opened(seed.server, seed.epoch);
-        let functions = Functions::of(&seed.pool);
-        let functions_serial = seed.pool.functions_serial();
-        let keeps_plans = keeps_plans(&seed.pool);
         let report = seed.report.filter(|_| seed.pool.trusts_reports());
         let of_report = |report| Box::new(SessionReport::new(report, seed.pool.reporting.one()));
-        let session_report = report.map(of_report);
-        let shared = seed.pool.is_shared_by_users();
-        let (own, told) = if shared { (seed.hand_over, None) } else { (None, seed.hand_over) };
-        let of_key = |key| Box::new(HandOver::new(key, &seed.pool.user, &seed.parameters));
-        let hand_over = own.map(of_key);
-        let basis = basis_of(&seed.pool, hand_over.as_deref(), &seed.parameters);
+        let known = Known::new(&seed.pool, report.map(of_report));
+        let owner = Ownership::new(&seed.pool, seed.hand_over, &seed.parameters);
+        let basis = owner.basis_of(&seed.pool, &seed.parameters);
         let mut backend = Self {
             socket: seed.socket,
             pool: seed.pool,
@@ -128,21 +116,8 @@ impl<S: Socket> Backend<S> {
             session: AppliedSession::new(seed.parameters, basis),
             prepared: PreparedThere::new(keep),
             lending: Lending::new(seed.opened),
-            known: Known {
-                unverified: None,
-                at_stake: AtStake::default(),
-                drawn: Drawn::default(),
-                notifying: Notifying::default(),
-                functions,
-                functions_serial,
-                keeps_plans,
-                session_report,
-            },
-            owner: Ownership {
-                shared,
-                hand_over,
-                client_identity: told.map(|key| Box::new(ClientIdentity::new(key))),
-            },
+            known,
+            owner,
         };
         backend.leave_to_nobody(true);
         backend
@@ -215,7 +190,7 @@ impl<S: Socket> Backend<S> {
 
     /// The server's own values have changed.
     pub(super) fn take_parameters(&mut self, parameters: Arc<ServerParameters>) {
-        let basis = self.basis_of(&parameters);
+        let basis = self.owner.basis_of(&self.pool, &parameters);
         self.session.take_parameters(parameters, basis);
     }
 
@@ -231,7 +206,7 @@ impl<S: Socket> Backend<S> {
     pub(super) fn is_at_rest(&self) -> bool {
         !self.from_server.has_gone()
             && !self.ahead.waits()
-            && !self.prepared.replay.is_healing()
+            && !self.prepared.replay().is_healing()
             && self.requests.is_at_rest()
             && self.from_server.status() == TransactionStatus::Idle
             && !self.to_server.is_open()
@@ -268,10 +243,10 @@ impl<S: Socket> Backend<S> {
     /// The effects of a text, with those of the functions that it may call.
     #[inline]
     pub(super) fn with_functions(&self, text: &[u8], effects: Effects) -> Effects {
-        match &self.known.functions {
+        match self.known.functions() {
             None => effects,
             Some(functions) => {
-                let told = self.known.session_report.is_some();
+                let told = self.known.session_report().is_some();
                 let mut effects = functions.add_to(effects, text, told);
                 if effects.executes_strings && !told {
                     effects.absorb(&Effects::of_strings(text, &|name: &[u8]| self.reports(name)));
@@ -287,7 +262,7 @@ impl<S: Socket> Backend<S> {
         effects: &Effects,
         values: impl IntoIterator<Item = &'a [u8]>,
     ) -> Option<Effects> {
-        if !effects.executes_strings || self.known.session_report.is_some() {
+        if !effects.executes_strings || self.known.session_report().is_some() {
             return None;
         }
         let mut all = effects.clone();
@@ -303,35 +278,19 @@ impl<S: Socket> Backend<S> {
         self.session.parameters().get(name).is_some()
     }
 
-    /// Functions that do something to sessions, if there are any.
-    pub(super) fn functions(&self) -> Option<&Functions> {
-        self.known.functions.as_deref()
-    }
-
     /// What functions do that a text may call which does nothing by itself. `None`: none
     /// does anything.
     #[inline]
     pub(super) fn effects_of_functions(&self, text: &[u8]) -> Option<Effects> {
-        self.known.functions.as_ref()?;
+        self.known.functions()?;
         Some(self.with_functions(text, Effects::default()))
-    }
-
-    /// Functions, if any do something to sessions, may be others by now.
-    #[inline]
-    pub(super) fn learn_functions(&mut self) {
-        let serial = self.pool.functions_serial();
-        if self.known.functions_serial != serial {
-            (self.known.functions, self.known.functions_serial) =
-                (Functions::of(&self.pool), serial);
-            self.known.keeps_plans = keeps_plans(&self.pool);
-        }
     }
 
     /// Whether what the process keeps of functions is its client's own, or was made under these settings. (Where
     /// no function keeps plans, that is not looked at, and neither kept up.)
     #[inline]
     pub(super) fn has_function_plans_of(&mut self, settings: &Settings) -> bool {
-        if !self.known.keeps_plans || self.session.has_own_function_plans() {
+        if !self.known.keeps_plans() || self.session.has_own_function_plans() {
             return true;
         }
         match self.session.function_plans() {
@@ -354,14 +313,14 @@ impl<S: Socket> Backend<S> {
 
     /// A text with these effects goes to the server: what it makes may be called by what comes next.
     pub(super) fn foresee(&mut self, text: &[u8], effects: &Effects) {
-        if !effects.changes_catalog || self.known.session_report.is_some() {
+        if !effects.changes_catalog || self.known.session_report().is_some() {
             return;
         }
         let Some(census) = self.pool.census() else { return };
         let reported = |name: &[u8]| self.session.parameters().get(name).is_some();
         if let Some(more) = census.foreseeing(text, reported) {
             self.pool.set_census(&Arc::new(more));
-            self.learn_functions();
+            self.known.learn_functions(&self.pool);
         }
     }
 
@@ -372,7 +331,7 @@ impl<S: Socket> Backend<S> {
 
     /// Whether statements of the protocol are kept apart (max_prepared_statements = 0).
     pub(super) fn shares_nothing(&self) -> bool {
-        self.prepared.statements.keeps_none()
+        self.prepared.statements().keeps_none()
     }
 
     /// The application_name in force.

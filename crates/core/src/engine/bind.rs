@@ -108,14 +108,14 @@ impl<S: Socket> Backend<S> {
         build::query(out, text);
         self.request(Request::InjectedQuery);
         // A simple query takes the unnamed statement away.
-        self.prepared.unnamed.taken_by_query();
+        self.prepared.unnamed_mut().taken_by_query();
     }
 
     /// Appends a question of ours about the session.
     pub(super) fn inject_question(&mut self, text: &[u8], out: &mut Vec<u8>) {
         build::query(out, text);
         self.request(Request::InjectedQuestion);
-        self.prepared.unnamed.taken_by_query();
+        self.prepared.unnamed_mut().taken_by_query();
     }
 
     /// Appends what keeps currval and lastval from answering with another client's values: they
@@ -124,12 +124,12 @@ impl<S: Socket> Backend<S> {
     /// server alone knows its client's unnamed statement, which a query of ours would take away.
     pub(super) fn discard_sequences(&mut self, beside: bool, out: &mut Vec<u8>) {
         const DISCARD_SEQUENCES: &[u8] = b"DISCARD SEQUENCES";
-        if self.known.drawn.is_discarded() {
+        if self.known.drawn().is_discarded() {
             return;
         }
         let alone = !self.requests.is_in_pipeline() && !beside;
         self.inject_command(DISCARD_SEQUENCES.to_vec(), beside, out);
-        self.known.drawn.discard(alone);
+        self.known.drawn_mut().discard(alone);
     }
 
     /// Appends what keeps functions of PL/pgSQL from using plans that were made under another client's
@@ -144,7 +144,7 @@ impl<S: Socket> Backend<S> {
             b"BEGIN ISOLATION LEVEL READ COMMITTED, NOT DEFERRABLE;DISCARD PLANS;COMMIT";
         self.inject_query(DISCARD_PLANS, out);
         let table = &self.pool.statements;
-        self.prepared.statements.mark_stale_if(|statement| {
+        self.prepared.statements_mut().mark_stale_if(|statement| {
             !table.give_alike(&statement.settings, &statement.run_under)
         });
         self.session.plan_functions_under(desired);
@@ -177,7 +177,7 @@ impl<S: Socket> Backend<S> {
         const DEALLOCATE_ALL: &[u8] = b"DEALLOCATE ALL";
         let alone = !self.requests.is_in_pipeline();
         let failed = self.may_have_failed() && alone;
-        let names = self.prepared.statements.names();
+        let names = self.prepared.statements().names();
         // Where not all names are known, others' texts come before the client's own.
         if failed || (keeps && names.is_some()) {
             // No command is carried out in a failed transaction but ROLLBACK, after which the
@@ -199,7 +199,7 @@ impl<S: Socket> Backend<S> {
             if alone && all_known {
                 self.prepared.is_certain(); // a Close does not fail
             } else {
-                self.prepared.statements.clear_in_doubt();
+                self.prepared.statements_mut().clear_in_doubt();
                 return;
             }
         } else if self.requests.is_in_pipeline() {
@@ -214,12 +214,12 @@ impl<S: Socket> Backend<S> {
             self.prepared.forget_all(); // if it fails, the connection is closed
             return;
         }
-        self.prepared.statements.clear();
+        self.prepared.statements_mut().clear();
     }
 
     /// Sees to it that the server has a shared statement, appending what is needed.
     pub(super) fn prepare(&mut self, statement: &Arc<Statement>, out: &mut Vec<u8>) -> bool {
-        if self.prepared.statements.touch(statement.id) {
+        if self.prepared.statements_mut().touch(statement.id) {
             return false;
         }
         let other_settings = self.must_set_for(statement);
@@ -241,7 +241,7 @@ impl<S: Socket> Backend<S> {
     /// its transactions are one.
     #[inline]
     pub(super) fn sole_transaction(&self) -> Option<NonZeroU64> {
-        if !self.session.may_plan_otherwise() && self.known.unverified.is_none() {
+        if !self.session.may_plan_otherwise() && self.known.unverified().is_none() {
             return None;
         }
         let reads = |name: &[u8]| self.pool.statements.read_from(PlanReads::of_results(name));
@@ -380,15 +380,16 @@ impl<S: Socket> Backend<S> {
     /// Notes that a Parse of a shared statement is about to be sent, and closes one that it
     /// displaces.
     pub(super) fn note_prepared(&mut self, statement: &Arc<Statement>, out: &mut Vec<u8>) {
-        let stale = self.prepared.statements.is_stale(statement.id);
+        let stale = self.prepared.statements().is_stale(statement.id);
         let epoch = self.pool.schema_epoch();
         if let Some(evicted) =
-            self.prepared.statements.insert(statement, self.requests.pipeline(), epoch)
+            self.prepared.statements_mut().insert(statement, self.requests.pipeline(), epoch)
         {
             build::close_statement(out, &evicted);
             self.request(Request::Injected);
         }
-        self.prepared.statements.keep_for(statement.id, self.sole_transaction());
+        let only_in = self.sole_transaction();
+        self.prepared.statements_mut().keep_for(statement.id, only_in);
         // An eviction in a pipeline that is not answered yet may have been ignored.
         let unsettled = self.requests.owes_ready() && self.requests.owes_client();
         if self.prepared.is_uncertain() || stale || unsettled {

@@ -45,7 +45,7 @@ impl<S: Socket> Engine<S> {
         let mut out = Vec::new();
         while let Some(answer) = backend.requests.take_own_answer() {
             out.extend_from_slice(answer.bytes);
-            client.confirm(answer.change.as_ref(), &mut backend.prepared.unnamed);
+            client.confirm(answer.change.as_ref(), backend.prepared.unnamed_mut());
         }
         client.backend = Some(backend);
         self.say(host, slot, &out, now);
@@ -78,12 +78,12 @@ impl<S: Socket> Engine<S> {
     ) {
         debug_assert!(backend.is_at_rest(), "a backend is given back in the middle of something");
         backend.leave_client();
-        if backend.known.notifying.is_noted() {
+        if backend.known.notifying().is_noted() {
             if backend.is_to_be_heard_out() {
                 self.hear_out(host, backend, now);
                 return;
             }
-            backend.known.notifying.is_left();
+            backend.known.notifying_mut().is_left();
             backend.pool.notifiers().leaves(backend.process(), now);
         }
         if let Some(reason) = self.unfit(&backend, now) {
@@ -127,7 +127,7 @@ impl<S: Socket> Engine<S> {
             id,
             backend,
             has,
-            |backend, statement| backend.prepared.statements.has(statement),
+            |backend, statement| backend.prepared.statements().has(statement),
             self.id,
             now,
         );
@@ -274,10 +274,10 @@ impl<S: Socket> Engine<S> {
         reason: &str,
     ) {
         self.resident.remove(backend.place());
-        if backend.known.notifying.is_noted() {
+        if backend.known.notifying().is_noted() {
             backend.pool.notifiers().ended(backend.process());
         }
-        if backend.known.at_stake.has_schema() {
+        if backend.known.at_stake().has_schema() {
             backend.pool.schema_changed(); // its COMMIT may have come to the server
         }
         if backend.is_at_rest() {
@@ -462,10 +462,10 @@ impl<S: Socket> Engine<S> {
         if client.is_some_and(|c| Policy::pooler().must_close_with(c.pins)) {
             backend.spoil_for_good();
         }
-        backend.prepared.replay.forget();
+        backend.prepared.forget_replay();
         backend.lending.has_been_waited_for(0);
         backend.ahead.end();
-        backend.known.unverified = None;
+        backend.known.settle_doubt();
         backend.lending.unpin();
         backend.lending.owe_reset(reset);
         if exclusive {
@@ -570,17 +570,19 @@ impl<S: Socket> Engine<S> {
 impl<S: Socket> Backend<S> {
     /// Its client has no more use for it: forgets what was that client's alone.
     fn leave_client(&mut self) {
-        self.prepared.unnamed.leave_client();
-        self.prepared.statements.leave_client();
-        self.known.at_stake.forget_parsed();
+        self.prepared.unnamed_mut().leave_client();
+        self.prepared.statements_mut().leave_client();
+        self.known.at_stake_mut().forget_parsed();
         self.ahead.end();
-        self.known.unverified = None;
-        self.known.notifying.leave_client(self.lending.tidying() == Tidying::AwaitingListener);
+        self.known.settle_doubt();
+        self.known
+            .notifying_mut()
+            .leave_client(self.lending.tidying() == Tidying::AwaitingListener);
         self.lending.unpin();
         if !self.prepared.is_uncertain() {
-            self.prepared.statements.settle();
+            self.prepared.statements_mut().settle();
         }
-        self.known.drawn.give_back();
+        self.known.drawn_mut().give_back();
         self.session.settle_texts();
         self.requests.break_run();
         let reset = self.lending.end_tidying() == Tidying::Resetting;
@@ -614,12 +616,12 @@ impl<S: Socket> Backend<S> {
     /// client of session mode: it is asked for.
     fn was_reset(&mut self, query: &[u8]) {
         self.lending.was_reset();
-        self.prepared.unnamed.taken_by_query();
+        self.prepared.unnamed_mut().taken_by_query();
         let reported = |name: &[u8]| self.session.parameters().get(name).is_some();
         let effects = Effects::of(&scan(query, ScanOptions::default()), reported);
         let Some(unusual) = effects.unusual else { return };
         if unusual.discards_all {
-            self.known.drawn.forget_others();
+            self.known.drawn_mut().forget_others();
         }
         if unusual.forgets_statements {
             self.prepared.forget_all();

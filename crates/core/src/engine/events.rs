@@ -469,16 +469,15 @@ impl<S: Socket> Engine<S> {
         let mut out = Vec::new();
         // Clients of transaction mode have had it. What its own messages would have before them goes
         // now: the first may come before this is answered.
-        if backend.owner.client_identity.as_ref().is_some_and(|told| told.is_due())
-            && !client.exclusive
-        {
+        if backend.owner.is_due() && !client.exclusive {
             backend.tell(&client.record.about, client.socket.mptcp(), &mut out);
         }
         if backend.has_statements_of_others() || backend.prepared.by_sql().is_some() {
             backend.deallocate_all(false, &mut out);
         }
         if !client.exclusive {
-            if backend.must_discard_sequences(|| true).unwrap_or(backend.known.drawn.by_others()) {
+            if backend.must_discard_sequences(|| true).unwrap_or(backend.known.drawn().by_others())
+            {
                 backend.discard_sequences(false, &mut out);
             }
             let first = without_short_timeout(&client.desired);
@@ -633,7 +632,7 @@ impl<S: Socket> Engine<S> {
             ClientState::Active => {
                 let Some(backend) = &mut client.backend else { return };
                 // Its pipeline is sent again once its statement has been prepared anew.
-                let is_sent_again = backend.prepared.replay.is_healing();
+                let is_sent_again = backend.prepared.replay().is_healing();
                 if is_sent_again || !backend.requests.owes_beside_ours() {
                     // (Idle in a transaction there is nothing to cancel.)
                     if is_sent_again || (client.held && client.has_next_message()) {
@@ -854,7 +853,7 @@ impl<S: Socket> Backend<S> {
             client,
             client_process: 0,
             client_start: Settings::EMPTY,
-            statements: self.prepared.statements.len(),
+            statements: self.prepared.statements().len(),
             application_name: self.application_name(),
             encrypted: self.socket.is_encrypted(),
             kept_in: self.from_server.kept().len(),

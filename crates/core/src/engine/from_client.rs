@@ -527,7 +527,7 @@ impl<S: Socket> Engine<S> {
         let (id, process) = (self.client_id(slot), self.process_of(slot));
         let Some(mut client) = self.clients.get_mut(slot) else { return Ok(()) };
         let listens = client.listens();
-        if listens || client.backend.as_ref().is_some_and(|backend| backend.owner.shared) {
+        if listens || client.backend.as_ref().is_some_and(|backend| backend.owner.is_shared()) {
             if self.must_wait_for_backend(host, slot, listens)? {
                 return Err(Halt::Full);
             }
@@ -545,9 +545,7 @@ impl<S: Socket> Engine<S> {
             return Err(Halt::Full);
         }
         backend.unpark();
-        if let Some(told) = &mut backend.owner.client_identity {
-            told.is_now(id, process);
-        }
+        backend.owner.is_now(id, process);
         let view = &self.pools[client.pool as usize];
         let settings = &view.settings;
         let timeouts_matter =
@@ -567,7 +565,7 @@ impl<S: Socket> Engine<S> {
         let result = turn.open(now).and_then(|()| turn.message());
         self.next_serial = if self.next_serial == u32::MAX { 1 } else { self.next_serial + 1 };
         backend.to_server.measure(header.total(), now);
-        if let Some((heard_before, others_left)) = backend.known.notifying.take_due() {
+        if let Some((heard_before, others_left)) = backend.known.notifying_mut().take_due() {
             let heard_by = heard_before.then_some(view.pool.id);
             view.pool.notifiers().notifies(backend.process(), process, heard_by, others_left, now);
         }
@@ -618,7 +616,8 @@ impl<S: Socket> Engine<S> {
         listens: bool,
     ) -> Result<bool, Halt> {
         let client = self.clients.get(slot);
-        let shared = client.is_some_and(|c| c.backend.as_ref().is_some_and(|b| b.owner.shared));
+        let shared =
+            client.is_some_and(|c| c.backend.as_ref().is_some_and(|b| b.owner.is_shared()));
         Ok((shared && self.hand_over(slot)?) || (listens && self.clean_backend(host, slot)))
     }
 

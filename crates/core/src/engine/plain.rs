@@ -184,16 +184,15 @@ impl<S: Socket> Backend<S> {
         self.requests.is_plain()
             && !self.to_server.is_open()
             && self.lending.cancels_in_flight() == 0
-            && !self.owner.shared
+            && self.owner.is_untold()
             && !self.session.is_applying()
-            && !self.known.at_stake.has_parsed()
-            && self.owner.client_identity.is_none()
-            && self.known.session_report.is_none()
+            && !self.known.at_stake().has_parsed()
+            && self.known.session_report().is_none()
             && self.session.within().is_none()
             && self.prepared.by_sql().is_none()
-            && self.known.unverified.is_none()
-            && self.prepared.replay.is_idle()
-            && !self.prepared.statements.keeps_none()
+            && self.known.unverified().is_none()
+            && self.prepared.replay().is_idle()
+            && !self.prepared.statements().keeps_none()
             && !self.pool.asking.has_asked()
     }
 
@@ -209,7 +208,7 @@ impl<S: Socket> Backend<S> {
         }
         let told = named.seen.told();
         let only_in = self.sole_transaction();
-        self.prepared.statements.use_if(statement.id, |copy| {
+        self.prepared.statements_mut().use_if(statement.id, |copy| {
             copy.only_in == only_in
                 && match told == Shape::default() {
                     true => copy.epoch >= named.epoch,
@@ -276,7 +275,7 @@ impl<S: Socket> Backend<S> {
                 return Ok(if taken? { Passed::Plain } else { Passed::Unusual });
             }
             Runs::Unnamed { text, .. } | Runs::Query { text }
-                if self.prepared.unnamed.has_changed() || !self.takes_as_plain(client, text) =>
+                if self.prepared.unnamed().has_changed() || !self.takes_as_plain(client, text) =>
             {
                 return Ok(Passed::Unusual);
             }
@@ -286,8 +285,8 @@ impl<S: Socket> Backend<S> {
             }
             Runs::Query { text } => {
                 self.begin_plain(client, now);
-                self.known.drawn.note(!draws_nothing(text));
-                self.prepared.unnamed.taken_by_query();
+                self.known.drawn_mut().note(!draws_nothing(text));
+                self.prepared.unnamed_mut().taken_by_query();
                 client.unnamed = None;
                 self.requests.push_plain(PlainPipeline::Query);
             }
@@ -321,10 +320,10 @@ impl<S: Socket> Backend<S> {
         let ClientStatement { statement, seen, serial, .. } = named;
         self.begin_plain(client, now);
         if self.from_server.status() == TransactionStatus::Idle {
-            self.prepared.replay.begin_whole(pipeline.bytes, *serial);
+            self.prepared.replay_mut().begin_whole(pipeline.bytes, *serial);
         }
         seen.binds(statement.id, since);
-        self.known.drawn.note(!statement.draws_nothing);
+        self.known.drawn_mut().note(!statement.draws_nothing);
         if !client.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, seen)) {
             client.bound = Some(seen.clone());
         }
@@ -345,10 +344,10 @@ impl<S: Socket> Backend<S> {
     ) {
         let epoch = self.pool.schema_epoch_at(now);
         let unnamed = Unnamed::new(body, client.desired.clone(), None, epoch);
-        self.known.drawn.note(!unnamed.draws_nothing);
+        self.known.drawn_mut().note(!unnamed.draws_nothing);
         // (It is not ignored, for nothing precedes it: what was there before does not come back.)
         client.unnamed = Some(unnamed.clone());
-        self.prepared.unnamed.parsed_alone(unnamed, self.requests.pipeline());
+        self.prepared.unnamed_mut().parsed_alone(unnamed, self.requests.pipeline());
         client.bound = None;
         self.requests.push_plain(PlainPipeline::Unnamed { serial, describes });
     }
@@ -372,16 +371,16 @@ impl<S: Socket> Relay<'_, S> {
         };
         if !self.has_plain_lane
             || !backend.requests.owes_one_end()
-            || !backend.prepared.longer.of_query().is_empty()
+            || !backend.prepared.longer().of_query().is_empty()
             || client.failed
             || !client.is_plain()
-            || backend.known.session_report.is_some()
+            || backend.known.session_report().is_some()
             || backend.session.within().is_some()
-            || backend.known.unverified.is_some()
+            || backend.known.unverified().is_some()
             || backend.lending.holds_vacancy()
-            || backend.known.drawn.has_last()
-            || !backend.prepared.replay.is_idle()
-            || !backend.known.at_stake.is_nothing()
+            || backend.known.drawn().has_last()
+            || !backend.prepared.replay().is_idle()
+            || !backend.known.at_stake().is_nothing()
             || !client.desired.is_shared_with(backend.session.applied())
         {
             return false;

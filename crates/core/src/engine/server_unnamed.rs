@@ -163,7 +163,7 @@ impl ServerUnnamed {
 
     /// The pipeline that has ended has changed settings: each statement that may have been parsed after that
     /// is known by `again` of it.
-    pub(super) fn restate_after(
+    fn restate_after(
         &mut self,
         confirmed: &mut Option<Arc<Unnamed>>,
         ended: u64,

@@ -354,7 +354,7 @@ impl<S: Socket> Engine<S> {
                 && client.pins.intersection(PartSet::ANY_SETTING).is_empty();
             let backend = client.backend.as_deref().filter(|_| known)?;
             let rests = backend.is_at_rest()
-                && backend.known.unverified.is_none()
+                && backend.known.unverified().is_none()
                 && !backend.is_handing_over()
                 && !backend.is_classic();
             rests.then(|| (backend.id(), backend.applied()))

@@ -8,15 +8,10 @@ use crate::pool::backend_statements::BackendStatements;
 
 /// The statements that the server has.
 pub(in crate::engine) struct PreparedThere {
-    /// Shared prepared statements that the server has.
-    pub(in crate::engine) statements: BackendStatements,
-    /// The unnamed statement that the server has.
-    pub(in crate::engine) unnamed: ServerUnnamed,
-    /// The pipeline under way, in case it must be sent again.
-    pub(in crate::engine) replay: Replay,
-    /// Where texts under way are longer than their client's own.
-    pub(in crate::engine) longer: LongerTexts,
-    /// Statements of SQL's PREPARE that it has, as far as they move.
+    statements: BackendStatements,
+    unnamed: ServerUnnamed,
+    replay: Replay,
+    longer: LongerTexts,
     by_sql: Option<Box<BackendSql>>,
     has_empty: bool,
     retries_sql: bool,
@@ -36,6 +31,56 @@ impl PreparedThere {
             retries_sql: true,
             uncertain: false,
         }
+    }
+
+    /// Shared prepared statements that the server has.
+    #[inline]
+    pub(in crate::engine) fn statements(&self) -> &BackendStatements {
+        &self.statements
+    }
+
+    #[inline]
+    pub(in crate::engine) fn statements_mut(&mut self) -> &mut BackendStatements {
+        &mut self.statements
+    }
+
+    /// The unnamed statement that the server has.
+    #[inline]
+    pub(in crate::engine) fn unnamed(&self) -> &ServerUnnamed {
+        &self.unnamed
+    }
+
+    #[inline]
+    pub(in crate::engine) fn unnamed_mut(&mut self) -> &mut ServerUnnamed {
+        &mut self.unnamed
+    }
+
+    /// The pipeline under way, in case it must be sent again.
+    #[inline]
+    pub(in crate::engine) fn replay(&self) -> &Replay {
+        &self.replay
+    }
+
+    #[inline]
+    pub(in crate::engine) fn replay_mut(&mut self) -> &mut Replay {
+        &mut self.replay
+    }
+
+    /// That is not sent again: an answer came, or the client left.
+    #[inline]
+    pub(in crate::engine) fn forget_replay(&mut self) {
+        self.replay.forget();
+    }
+
+    /// Where texts under way are longer than their client's own.
+    #[inline]
+    pub(in crate::engine) fn longer(&self) -> &LongerTexts {
+        &self.longer
+    }
+
+    #[inline]
+    pub(in crate::engine) fn longer_mut(&mut self) -> &mut LongerTexts {
+        &mut self.longer
     }
 
     /// Statements of SQL's PREPARE that it has, as far as they move.

@@ -17,7 +17,7 @@ impl<S: Socket> Backend<S> {
         mptcp: Option<Mptcp>,
         out: &mut Vec<u8>,
     ) {
-        if !self.owner.client_identity.as_ref().is_some_and(|told| told.is_due()) {
+        if !self.owner.is_due() {
             return;
         }
         let roles: [&[u8]; 2] = [b"role", b"session_authorization"];
@@ -30,7 +30,7 @@ impl<S: Socket> Backend<S> {
             }
             self.session.apply(self.pool.interner().share(applied.build()));
         }
-        if let Some(told) = &mut self.owner.client_identity
+        if let Some(told) = self.owner.client_identity_mut()
             && let Some(process) = told.due.take()
         {
             told.key.write_to(process, None, about, mptcp, out);

@@ -38,7 +38,7 @@ impl<S: Socket> Engine<S> {
             wish,
             |backend| match wish.own {
                 true => backend.has_sql_of(sql),
-                false => wish.statement != 0 && backend.prepared.statements.has(wish.statement),
+                false => wish.statement != 0 && backend.prepared.statements().has(wish.statement),
             },
             now,
         );
@@ -102,12 +102,12 @@ impl<S: Socket> Engine<S> {
         }
         let id = self.client_id(slot);
         backend.is_lent_to(id);
-        if backend.known.notifying.may_be_forgotten()
+        if backend.known.notifying().may_be_forgotten()
             && !backend.pool.notifiers().lent(backend.process(), self.process_of(slot))
         {
-            backend.known.notifying.forget();
+            backend.known.notifying_mut().forget();
         }
-        backend.learn_functions();
+        backend.known.learn_functions(&backend.pool);
         let Some(client) = self.clients.get_mut(slot) else { return Err("its client is gone") };
         backend.lending.begin(now);
         // (If users share it, it has other values once it has been handed over.)

@@ -145,7 +145,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.backend.must_lift_for(&self.client.desired) && !self.client.is_session_mode() {
             self.lift_first()?;
         }
-        if self.backend.owner.client_identity.as_ref().is_some_and(|told| told.is_due()) {
+        if self.backend.owner.is_due() {
             self.passage.cut(self.backend)?;
             let mptcp = self.client.socket.mptcp();
             self.backend.tell(&self.client.record.about, mptcp, &mut self.passage.out);
@@ -248,7 +248,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// Waits while what is under way must end before any message of the client's goes on.
     fn wait_for_turn(&mut self) -> Result<(), Halt> {
-        if self.backend.prepared.replay.is_healing() {
+        if self.backend.prepared.replay().is_healing() {
             return self.wait();
         }
         if (self.client.is_unsettled() || self.client.listens()) && !self.becomes_ours() {
@@ -298,7 +298,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     pub(in crate::engine) fn message(&mut self) -> Result<(), Halt> {
         self.wait_for_turn()?;
         let message = self.passage.current(HEADER_BYTES + self.body.len());
-        self.backend.prepared.replay.record(message, self.is_whole());
+        let whole = self.is_whole();
+        self.backend.prepared.replay_mut().record(message, whole);
         if self.backend.requests.is_skipping_to_sync() && self.header.kind != frontend::SYNC {
             // The server would read it and ignore it (`ignore_till_sync`, postgres.c), and what
             // it means for names and settings must not be noted either.
@@ -374,7 +375,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if !self.client.joins_ahead(unusual, self.backend) {
             return Ok(());
         }
-        self.backend.prepared.replay.forget(); // it has the message already, which comes again
+        self.backend.prepared.forget_replay(); // it has the message already, which comes again
         Err(Halt::Full)
     }
 
@@ -384,7 +385,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return Ok(());
         }
         let since = match name.is_empty() {
-            true => Some(self.backend.prepared.unnamed.since()),
+            true => Some(self.backend.prepared.unnamed().since()),
             false => self.client.name_changes_in(name),
         };
         if since.is_some_and(|since| self.backend.requests.is_in_doubt(since)) {
@@ -494,10 +495,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.is_whole() {
             let Some((text, [])) = frame::take_string(self.body) else {
                 self.malformed(Request::Query);
-                self.backend.known.drawn.note(true);
+                self.backend.known.drawn_mut().note(true);
                 return Ok(());
             };
-            draws = self.backend.known.drawn.by_client() || !draws_nothing(text);
+            draws = self.backend.known.drawn().by_client() || !draws_nothing(text);
             let read = self.read_query(text)?;
             if let Some((_, Some(findings))) = &read
                 && !findings.nulls.is_empty()
@@ -528,15 +529,15 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         if unsynced {
             // It may be ignored, and then takes nothing away.
-            self.backend.prepared.unnamed.changes_in(self.backend.requests.pipeline() - 1);
+            self.backend.prepared.unnamed_mut().changes_in(self.backend.requests.pipeline() - 1);
             if self.backend.is_left_started_by_mixed_pipelines() {
                 self.backend.lending.spoil("a simple query stood in its client's pipeline");
             }
         }
         if !is_ignored {
-            self.backend.prepared.unnamed.taken_by_query();
+            self.backend.prepared.unnamed_mut().taken_by_query();
         }
-        self.backend.known.drawn.note(draws);
+        self.backend.known.drawn_mut().note(draws);
         Ok(())
     }
 
@@ -620,11 +621,11 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.hold()?;
         }
         let mut scanner = Scanner::new(self.scan_options());
-        let functions = self.backend.functions();
+        let functions = self.backend.known.functions();
         if in_doubt || functions.is_some_and(Functions::are_named) {
             scanner.doubt();
         }
-        let told = self.backend.known.session_report.is_some();
+        let told = self.backend.known.session_report().is_some();
         let reader = functions.and_then(|functions| functions.reader(told));
         let mut streaming = Box::new(StreamingQuery::new(scanner, reader));
         streaming.feed(self.body);
@@ -655,7 +656,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let with_values = self.effects_of_bound(effects);
         let effects = with_values.as_ref().unwrap_or(effects);
         if effects.notifies && self.client.must_wait_to_notify(self.backend) {
-            self.backend.prepared.replay.forget(); // it has the message already, which comes again
+            self.backend.prepared.forget_replay(); // it has the message already, which comes again
             return Err(Halt::Full);
         }
         self.before_catalog(effects)?;
@@ -690,7 +691,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.hold()?;
             self.passage.cut(self.backend)?;
             self.client.show_channels(self.backend, &mut self.passage.out);
-            self.backend.prepared.replay.forget();
+            self.backend.prepared.forget_replay();
         }
         Ok(())
     }
@@ -716,7 +717,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let keeps =
             own.iter().any(|part| pins.contains(*part)) || !self.client.sql_statements().is_empty();
         self.backend.deallocate_all(keeps, &mut self.passage.out);
-        self.backend.prepared.replay.forget();
+        self.backend.prepared.forget_replay();
         Ok(())
     }
 

@@ -14,10 +14,10 @@ impl<S: Socket> Backend<S> {
     pub(in crate::engine) fn note_schema_change(&mut self, change: SchemaChange) {
         match change {
             SchemaChange::None => {}
-            SchemaChange::Own => self.prepared.statements.client_sees_its_own(),
+            SchemaChange::Own => self.prepared.statements_mut().client_sees_its_own(),
             SchemaChange::All => {
-                self.prepared.statements.transaction_sees_its_own();
-                self.known.at_stake.note_schema();
+                self.prepared.statements_mut().transaction_sees_its_own();
+                self.known.at_stake_mut().note_schema();
             }
         }
     }
@@ -30,9 +30,9 @@ impl<S: Socket> Backend<S> {
         let makes =
             effects.pins.contains(Part::TemporaryObject) || self.may_make_temporary(effects);
         if makes {
-            self.prepared.statements.client_sees_its_own();
+            self.prepared.statements_mut().client_sees_its_own();
         }
-        if makes && self.known.session_report.is_none() && !self.session.lasting().has_buffers() {
+        if makes && self.known.session_report().is_none() && !self.session.lasting().has_buffers() {
             let size = buffers_of(self.session.applied());
             self.session.keep_lasting(self.pool.temporary_buffers(size));
         }
@@ -66,7 +66,7 @@ impl<S: Socket> Client<S> {
         }
         let unusual = effects.unusual.as_ref();
         let start_values = unusual.is_some_and(|unusual| unusual.changes_start_values);
-        backend.known.at_stake.note(start_values, effects.changes_catalog);
+        backend.known.at_stake_mut().note(start_values, effects.changes_catalog);
         backend.note_schema_change(effects.schema);
         backend.note_names(effects);
         self.note_resets_within(backend, &effects.resets);
@@ -75,11 +75,11 @@ impl<S: Socket> Client<S> {
             return self.record_in_session_mode(backend, effects, restored);
         }
         if effects.notifies {
-            backend.known.notifying.is_due();
+            backend.known.notifying_mut().is_due();
         }
         self.record_pins(backend, effects);
         // What a server reports is known from it.
-        if if backend.known.session_report.is_some() {
+        if if backend.known.session_report().is_some() {
             effects.spoils_unseen
         } else {
             effects.spoils
@@ -91,8 +91,8 @@ impl<S: Socket> Client<S> {
                 self.asks = Asks::Before;
                 backend.pool.asking.note_question();
             }
-            backend.known.drawn.note_last(Last::Asked);
-            backend.pool.asking.note_use(backend.known.drawn.text());
+            backend.known.drawn_mut().note_last(Last::Asked);
+            backend.pool.asking.note_use(backend.known.drawn().text());
         }
         if let Some(unusual) = &effects.unusual {
             self.record_unusual(backend, unusual, restored);
@@ -124,7 +124,7 @@ impl<S: Socket> Client<S> {
         if !effects.pins.is_empty() && backend.is_classic() {
             // Lost when the transaction ends, and no other client finds it.
             backend.lending.owe_reset(Reset::All);
-            if backend.known.session_report.is_none() && effects.leaves_what_stays() {
+            if backend.known.session_report().is_none() && effects.leaves_what_stays() {
                 backend.spoil_for_good();
             }
         } else {
@@ -161,7 +161,7 @@ impl<S: Socket> Client<S> {
 
     /// What is out of the ordinary, and settled when it is known how it has ended.
     fn record_unusual(&mut self, backend: &mut Backend<S>, unusual: &Unusual, restored: bool) {
-        backend.prepared.replay.forget();
+        backend.prepared.forget_replay();
         self.note_resetting_of(backend, unusual, restored);
         if restored
             && !unusual.discards_all
@@ -217,7 +217,7 @@ impl<S: Socket> Client<S> {
         if names.is_empty() {
             return;
         }
-        backend.prepared.replay.forget();
+        backend.prepared.forget_replay();
         self.note_resetting(backend, &Resetting::Names(names), &[]);
     }
 }

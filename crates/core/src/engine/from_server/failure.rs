@@ -40,7 +40,7 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.fail_within();
         let healing = self.begins_to_heal(owed, body, relayed);
         if !healing {
-            self.backend.prepared.replay.forget();
+            self.backend.prepared.forget_replay();
             if let Some(client) = &mut self.client {
                 client.failed = true;
             }
@@ -49,7 +49,7 @@ impl<S: Socket> Relay<'_, S> {
         match owed {
             Request::Query | Request::Statements(_) | Request::InjectedStatement => {
                 self.backend.requests.fail_text();
-                return Ok(in_own_text(body, self.backend.prepared.longer.of_query(), relayed));
+                return Ok(in_own_text(body, self.backend.prepared.longer().of_query(), relayed));
             }
             Request::Call | Request::Sync => return Ok(Fate::Pass),
             // (One that is cut off is its client's pipeline: by its timeout, or on its request.)
@@ -121,18 +121,18 @@ impl<S: Socket> Relay<'_, S> {
         ) = (owed, is_stale_or_lost(body))
         {
             // The next client that uses it prepares it anew.
-            self.backend.prepared.statements.mark_stale(statement);
+            self.backend.prepared.statements_mut().mark_stale(statement);
             if matches!(owed, Request::InjectedSettings { .. }) {
                 // What has taken ours away has taken all.
-                self.backend.prepared.statements.mark_stale_since(0);
+                self.backend.prepared.statements_mut().mark_stale_since(0);
             }
             healing = relayed.whole
                 && self.client.is_some()
                 && !matches!(owed, Request::DescribeStatement { .. })
-                && self.backend.prepared.replay.refused(body);
+                && self.backend.prepared.replay_mut().refused(body);
         }
-        if self.backend.prepared.replay.is_checking() && owed.is_injected() {
-            self.backend.prepared.replay.check_failed();
+        if self.backend.prepared.replay().is_checking() && owed.is_injected() {
+            self.backend.prepared.replay_mut().check_failed();
             healing = true;
         }
         healing
@@ -165,9 +165,9 @@ impl<S: Socket> Relay<'_, S> {
             }
             Some(_) => {}
         }
-        self.backend.known.drawn.discard_again(); // what was to do that may be ignored
-        if undone.touches_unnamed && self.backend.prepared.unnamed.since() <= erring {
-            self.backend.prepared.unnamed.forget();
+        self.backend.known.drawn_mut().discard_again(); // what was to do that may be ignored
+        if undone.touches_unnamed && self.backend.prepared.unnamed().since() <= erring {
+            self.backend.prepared.unnamed_mut().forget();
         }
         if healing {
             return Fate::Skip;
@@ -178,7 +178,8 @@ impl<S: Socket> Relay<'_, S> {
         if let Some(own) = undone.stood_in_for {
             return with_name(body, STAND_IN, &own.name, relayed);
         }
-        match undone.parse.and_then(|serial| self.backend.prepared.longer.take_parse(serial)) {
+        match undone.parse.and_then(|serial| self.backend.prepared.longer_mut().take_parse(serial))
+        {
             Some(longer) => in_own_text(body, &longer, relayed),
             None => self.under_own_name(owed, body, relayed),
         }
@@ -217,14 +218,14 @@ impl<S: Socket> Relay<'_, S> {
         match ignored.owed {
             Request::Parse { statement, .. } | Request::InjectedParse { statement } => {
                 let pipeline = self.backend.requests.answered_pipeline();
-                self.backend.prepared.statements.remove(statement, pipeline);
+                self.backend.prepared.statements_mut().remove(statement, pipeline);
             }
             // A Close of ours was ignored: the statement is still there.
             Request::Injected => self.backend.prepared.doubt(),
             _ => {}
         }
         if let (Some(change), Some(client)) = (ignored.change, &mut self.client) {
-            client.ignore(&change, &mut self.backend.prepared.unnamed);
+            client.ignore(&change, self.backend.prepared.unnamed_mut());
         }
     }
 
@@ -259,7 +260,7 @@ impl<S: Socket> Relay<'_, S> {
             && let Some(change) = self.backend.requests.take_second()
             && let Some(client) = &mut self.client
         {
-            client.ignore(&change, &mut self.backend.prepared.unnamed);
+            client.ignore(&change, self.backend.prepared.unnamed_mut());
         }
         self.backend.ahead.own_name_refused(error);
     }

@@ -41,7 +41,7 @@ impl<S: Socket> Relay<'_, S> {
         if let (Some(change), Some(client)) =
             (self.backend.requests.front_change(), &mut self.client)
         {
-            let unnamed = &mut self.backend.prepared.unnamed;
+            let unnamed = self.backend.prepared.unnamed_mut();
             match client.failed {
                 true => client.ignore(change, unnamed),
                 false => client.confirm(Some(change), unnamed),
@@ -55,7 +55,7 @@ impl<S: Socket> Relay<'_, S> {
         if owed.is_injected_query() && owed != Request::InjectedRollback {
             return self.query_of_ours_ended(owed, relayed);
         }
-        if self.backend.prepared.replay.is_healing() {
+        if self.backend.prepared.replay().is_healing() {
             relayed.heal = true;
             return Ok(Fate::Skip);
         }
@@ -66,7 +66,7 @@ impl<S: Socket> Relay<'_, S> {
         // An error takes settings back, and no prepared statement; of a client that has left it is not known.
         let ended = self.backend.requests.answered_pipeline().saturating_sub(1);
         let takes_back = reverted || self.client.as_ref().is_none_or(|client| client.failed);
-        self.backend.prepared.statements.pipeline_ended(ended, takes_back);
+        self.backend.prepared.statements_mut().pipeline_ended(ended, takes_back);
         self.close_books(owed, now, relayed);
         let Some(client) = self.client.as_deref_mut() else { return Ok(Fate::Skip) };
         let own = owed != Request::InjectedSync;
@@ -110,7 +110,7 @@ impl<S: Socket> Relay<'_, S> {
             Request::InjectedPrepare => self.backend.prepare_ended(),
             Request::InjectedQuestion => match &mut self.client {
                 Some(client) => client.conclude(self.backend),
-                None => self.backend.known.unverified = None,
+                None => drop(self.backend.known.settle_doubt()),
             },
             _ => {}
         }
@@ -143,19 +143,19 @@ impl<S: Socket> Relay<'_, S> {
             backend.prepared.retry_sql(); // a table may be there now
             backend.lending.transaction_ended();
             relayed.ended.transactions += 1;
-            let changed = backend.known.at_stake.settle(!backend.requests.is_empty());
+            let changed = backend.known.at_stake_mut().settle(!backend.requests.is_empty());
             relayed.start_values_changed |= changed.start_values;
             if changed.catalog {
                 backend.pool.expect_other_functions();
             }
             if changed.schema {
                 backend.pool.schema_changed(); // before any client can learn of it here
-                let more = backend.known.at_stake.has_schema();
-                backend.prepared.statements.transaction_ended(more);
+                let more = backend.known.at_stake().has_schema();
+                backend.prepared.statements_mut().transaction_ended(more);
             }
         }
         if owed == Request::Query {
-            backend.prepared.longer.query_ended();
+            backend.prepared.longer_mut().query_ended();
         }
     }
 
@@ -257,12 +257,12 @@ fn close_session_books<S: Socket>(
     }
     if let Some(wanted) = wanted {
         client.desired = wanted;
-        if let Some(doubt) = &mut backend.known.unverified {
+        if let Some(doubt) = backend.known.unverified_mut() {
             doubt.reverted();
         }
     }
     if client.failed
-        && let Some(doubt) = &mut backend.known.unverified
+        && let Some(doubt) = backend.known.unverified_mut()
     {
         doubt.undone();
     }
@@ -274,7 +274,7 @@ fn close_session_books<S: Socket>(
 fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) {
     let ended = backend.requests.answered_pipeline() - 1;
     // Which of its Parses came after the change is not known: other clients get none of them.
-    backend.prepared.statements.mark_stale_of(ended);
+    backend.prepared.statements_mut().mark_stale_of(ended);
     let names = client.statements.iter_mut().flat_map(|names| names.values_mut());
     let id = backend.id();
     for named in names.filter(|named| named.behind && named.prepared_in == Some((id, ended))) {
@@ -282,12 +282,7 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
         let session = &backend.session;
         named.replace(backend.statement_of(&before.body, session.basis(), session.applied()));
     }
-    let mut unnamed = std::mem::take(&mut backend.prepared.unnamed);
-    unnamed.restate_after(&mut client.unnamed, ended, |before| {
-        let effects = backend.effects_of_body(&before.body, backend.session.applied());
-        before.under(backend.session.applied().clone(), effects)
-    });
-    backend.prepared.unnamed = unnamed;
+    backend.restate_unnamed_after(client, ended);
 }
 
 impl<S: Socket> Client<S> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{ON_THE_WAY, Outcome, REPORTED_MAX, UnderWay, basis_of};
+use super::{ON_THE_WAY, Outcome, REPORTED_MAX, UnderWay};
 use crate::engine::about::{ClientAbout, ClientState, PoolMode};
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
@@ -21,17 +21,12 @@ use crate::wire::{TransactionStatus, build};
 impl<S: Socket> Backend<S> {
     /// The role whose session it is.
     pub(in crate::engine) fn role(&self) -> &str {
-        self.owner.hand_over.as_ref().map_or(&self.pool.user, |hand_over| &hand_over.user)
-    }
-
-    /// The number of these own values of the session's.
-    pub(in crate::engine) fn basis_of(&self, parameters: &Arc<ServerParameters>) -> Basis {
-        basis_of(&self.pool, self.owner.hand_over.as_deref(), parameters)
+        self.owner.hand_over().map_or(&self.pool.user, |hand_over| &hand_over.user)
     }
 
     /// Whether the user is a superuser.
     pub(in crate::engine) fn is_of_superuser(&self) -> bool {
-        match &self.owner.hand_over {
+        match self.owner.hand_over() {
             Some(hand_over) => *hand_over.is_superuser == *b"on",
             None => self.session.parameters().get(b"is_superuser") == Some(b"on"),
         }
@@ -44,10 +39,10 @@ impl<S: Socket> Backend<S> {
 
     /// Whether it is this client's, as far as hand-overs make it that.
     pub(in crate::engine) fn is_handed_to(&self, client: ClientId) -> bool {
-        if !self.owner.shared {
+        if !self.owner.is_shared() {
             return true;
         }
-        let hand_over = self.owner.hand_over.as_ref();
+        let hand_over = self.owner.hand_over();
         hand_over.is_some_and(|hand_over| {
             hand_over.client == Some(client) && hand_over.under_way.is_none()
         })
@@ -55,8 +50,8 @@ impl<S: Socket> Backend<S> {
 
     /// Whether this is the number of the function that only the pooler calls.
     pub(in crate::engine) fn is_hand_over(&self, function: u32) -> bool {
-        self.owner.hand_over.as_ref().is_some_and(|hand_over| hand_over.key.function == function)
-            || self.owner.client_identity.as_ref().is_some_and(|told| told.is_of(function))
+        self.owner.hand_over().is_some_and(|hand_over| hand_over.key.function == function)
+            || self.owner.client_identity().is_some_and(|told| told.is_of(function))
     }
 
     /// Sees to it that the session is this client's. `true` if that is under way: nothing of the
@@ -80,7 +75,7 @@ impl<S: Socket> Backend<S> {
         let at_rest = self.is_at_rest();
         let clean = self.has_own_settings_only();
         let Some(user) = about.user() else { return Err(Halt::Refused(is_the_poolers())) };
-        let Some(hand_over) = self.owner.hand_over.as_mut().filter(|_| at_rest) else {
+        let Some(hand_over) = self.owner.hand_over_mut().filter(|_| at_rest) else {
             return Err(Halt::BackendLost("it could not be handed over to its client"));
         };
         let mut out = Vec::with_capacity(256);
@@ -121,7 +116,7 @@ impl<S: Socket> Backend<S> {
         value: &[u8],
     ) -> Result<(), &'static str> {
         self.note_authorization(name, value);
-        let under_way = self.owner.hand_over.as_mut().and_then(|h| h.under_way.as_mut());
+        let under_way = self.owner.hand_over_mut().and_then(|h| h.under_way.as_mut());
         let Some(under_way) = under_way else { return Ok(()) };
         if under_way.reported.len() >= REPORTED_MAX {
             return Err("the server reported too many settings of a user");
@@ -132,7 +127,7 @@ impl<S: Socket> Backend<S> {
 
     /// The server says whose session it is.
     pub(in crate::engine) fn note_authorization(&mut self, name: &[u8], value: &[u8]) {
-        let Some(hand_over) = &mut self.owner.hand_over else { return };
+        let Some(hand_over) = self.owner.hand_over_mut() else { return };
         match name {
             b"session_authorization" => hand_over.authorization = value.into(),
             b"is_superuser" => hand_over.is_superuser = value.into(),
@@ -142,7 +137,7 @@ impl<S: Socket> Backend<S> {
 
     /// The function has come to its end.
     pub(in crate::engine) fn hand_over_answered(&mut self) {
-        if let Some(under_way) = self.owner.hand_over.as_mut().and_then(|h| h.under_way.as_mut()) {
+        if let Some(under_way) = self.owner.hand_over_mut().and_then(|h| h.under_way.as_mut()) {
             under_way.answered = true;
         }
     }
@@ -164,7 +159,7 @@ impl<S: Socket> Backend<S> {
         let message = words(b'M').unwrap_or_else(|| "the server gave no reason".to_owned());
         let mut error = ClientError::fatal(code, message);
         (error.detail, error.hint, error.of_server) = (words(b'D'), words(b'H'), true);
-        if let Some(under_way) = self.owner.hand_over.as_mut().and_then(|h| h.under_way.as_mut()) {
+        if let Some(under_way) = self.owner.hand_over_mut().and_then(|h| h.under_way.as_mut()) {
             under_way.refused = Some(error);
         }
     }
@@ -173,7 +168,7 @@ impl<S: Socket> Backend<S> {
     pub(in crate::engine) fn hand_over_ended(&mut self) -> Result<Outcome, &'static str> {
         const ODD: &str = "the server did not do what a hand-over asks for";
         let idle = self.from_server.status() == TransactionStatus::Idle;
-        let Some(hand_over) = &mut self.owner.hand_over else { return Err(ODD) };
+        let Some(hand_over) = self.owner.hand_over_mut() else { return Err(ODD) };
         let Some(under_way) = hand_over.under_way.take() else { return Err(ODD) };
         if let Some(error) = under_way.refused {
             return if idle { Ok(Err(error)) } else { Err(ODD) };
@@ -206,7 +201,7 @@ impl<S: Socket> Backend<S> {
 
     /// What the server has told its client at the login, if this is its session.
     fn greet_as_own(&self, client: &Client<S>, out: &mut Vec<u8>, told: &[Parameter]) {
-        let hand_over = self.owner.hand_over.as_ref();
+        let hand_over = self.owner.hand_over();
         for (name, own) in &self.session.parameters().pairs {
             let said = hand_over.and_then(|hand_over| match &**name {
                 b"session_authorization" => Some(&*hand_over.authorization),

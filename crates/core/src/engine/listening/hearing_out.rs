@@ -26,7 +26,7 @@ use crate::time::Time;
 impl<S: Socket> Backend<S> {
     /// Whether its last client has notified by it what may not have been heard, and somebody listens.
     pub(in crate::engine) fn is_to_be_heard_out(&self) -> bool {
-        self.known.notifying.is_unheard()
+        self.known.notifying().is_unheard()
             && self.pool.stats.listen.channels.load(Ordering::Relaxed) > 0
     }
 }
@@ -67,7 +67,7 @@ impl<S: Socket> Engine<S> {
         };
         // (Another server's listening connection hears nothing of it.)
         let here = marker.is_some_and(|at| at.server == backend.server());
-        backend.known.notifying.is_heard_out(here);
+        backend.known.notifying_mut().is_heard_out(here);
         self.give_back(host, backend, now);
     }
 }

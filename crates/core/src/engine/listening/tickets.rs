@@ -43,8 +43,8 @@ impl<S: Socket> Client<S> {
         if !is_heard
             || self.is_session_mode()
             || self.exclusive
-            || backend.known.notifying.was_heard_before()
-            || backend.known.notifying.is_noted()
+            || backend.known.notifying().was_heard_before()
+            || backend.known.notifying().is_noted()
             || backend.requests.owes_client_ready()
         {
             return false;
@@ -177,7 +177,7 @@ impl<S: Socket> Engine<S> {
         let Some((client, stage)) = self.waiting_with(ticket) else { return };
         let elsewhere = client.is_on_another_server(marker);
         if let Some(backend) = client.backend.as_mut().filter(|_| !elsewhere) {
-            backend.known.notifying.is_heard();
+            backend.known.notifying_mut().is_heard();
         }
         match stage {
             Stage::Cleaning | Stage::Fencing => self.release_answer(host, ticket.slot, now),

@@ -120,7 +120,7 @@ impl<S: Socket> Client<S> {
             }
         }
         backend.prepared.forget_by_sql();
-        if let Some(doubt) = &mut backend.known.unverified {
+        if let Some(doubt) = backend.known.unverified_mut() {
             doubt.discarded();
         }
     }

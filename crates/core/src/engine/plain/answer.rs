@@ -71,7 +71,7 @@ impl<S: Socket> Relay<'_, S> {
         if !self.has_plain_lane
             || self.client.is_none()
             || backend.is_in_mid_answer()
-            || backend.known.at_stake.has_start_values()
+            || backend.known.at_stake().has_start_values()
         {
             return None;
         }
@@ -84,7 +84,7 @@ impl<S: Socket> Relay<'_, S> {
         if let (Some(change), Some(client)) =
             (self.backend.requests.front_change(), &mut self.client)
         {
-            client.confirm(Some(change), &mut self.backend.prepared.unnamed);
+            client.confirm(Some(change), self.backend.prepared.unnamed_mut());
         }
         self.backend.requests.complete();
     }
@@ -95,7 +95,7 @@ impl<S: Socket> Relay<'_, S> {
         let rows = hash_of_rows(Some(description));
         // What the client has been told before is what this copy was known to give when it was bound.
         if seen.told().rows != rows {
-            self.backend.prepared.statements.described_portal(seen.bound(), rows);
+            self.backend.prepared.statements_mut().described_portal(seen.bound(), rows);
             seen.rows(rows);
         }
     }
@@ -137,7 +137,7 @@ impl<S: Socket> Relay<'_, S> {
     pub(in crate::engine) fn pass_plain_answer(&mut self) -> usize {
         let Some(owed) = self.owed_for_plain() else { return 0 };
         let Some(answer) = owed.read(self.bytes, self.message_bytes_max) else { return 0 };
-        self.backend.prepared.replay.forget();
+        self.backend.prepared.forget_replay();
         let description = &self.bytes[answer.description];
         match self.backend.requests.complete_plain() {
             Ok(Some(Change::Describes(seen))) => self.note_rows(&seen, description),

@@ -17,7 +17,7 @@ impl<S: Socket> Backend<S> {
         insertions: &[Insertion],
         utf8: bool,
     ) {
-        self.prepared.longer.query_ended();
+        self.prepared.longer_mut().query_ended();
         for insertion in insertions {
             self.request(Request::Statements(insertion.behind));
             for _ in &insertion.statements {
@@ -25,7 +25,7 @@ impl<S: Socket> Backend<S> {
             }
             let by = insertion.statements.iter().map(|made| 1 + characters(made, utf8)).sum();
             let at = characters(&text[..insertion.at], utf8);
-            self.prepared.longer.extend([Longer { at, by }]);
+            self.prepared.longer_mut().extend([Longer { at, by }]);
         }
         self.request(Request::Query);
     }
@@ -37,7 +37,7 @@ impl<S: Socket> Backend<S> {
         replaced: &[Replacement],
         utf8: bool,
     ) {
-        self.prepared.longer.extend(lengthened(text, replaced, utf8));
+        self.prepared.longer_mut().extend(lengthened(text, replaced, utf8));
     }
 }
 

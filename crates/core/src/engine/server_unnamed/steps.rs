@@ -17,7 +17,7 @@ impl<S: Socket> Backend<S> {
         &'a self,
         client: &'a Client<S>,
     ) -> Option<&'a Arc<Unnamed>> {
-        self.prepared.unnamed.of_client(client.unnamed.as_ref())
+        self.prepared.unnamed().of_client(client.unnamed.as_ref())
     }
 
     /// The client parses its unnamed statement. What the entry of that Parse carries.
@@ -31,7 +31,7 @@ impl<S: Socket> Backend<S> {
         }
         let pipeline = self.requests.pipeline();
         let parsed = Some(Parsed { pipeline, behind: self.requests.is_behind_setter() });
-        let unnamed = &mut self.prepared.unnamed;
+        let unnamed = self.prepared.unnamed_mut();
         unnamed.statement = Some(statement.clone());
         unnamed.since = pipeline;
         if self.requests.is_empty() {
@@ -53,11 +53,23 @@ impl<S: Socket> Backend<S> {
             return; // the server ignores it
         }
         if !self.requests.is_empty() {
-            self.prepared.unnamed.pins_in_flight |= !client.pins.contains(Part::UnnamedStatement);
+            self.prepared.unnamed_mut().pins_in_flight |=
+                !client.pins.contains(Part::UnnamedStatement);
         }
         self.displace(client, true);
         client.pins.insert(Part::UnnamedStatement);
-        self.prepared.unnamed.closed(self.requests.pipeline());
+        self.prepared.unnamed_mut().closed(self.requests.pipeline());
+    }
+
+    /// The pipeline that has ended has changed settings: what may have been parsed after that is known by
+    /// those in force.
+    pub(in crate::engine) fn restate_unnamed_after(&mut self, client: &mut Client<S>, ended: u64) {
+        let mut unnamed = std::mem::take(self.prepared.unnamed_mut());
+        unnamed.restate_after(&mut client.unnamed, ended, |before| {
+            let effects = self.effects_of_body(&before.body, self.session.applied());
+            before.under(self.session.applied().clone(), effects)
+        });
+        *self.prepared.unnamed_mut() = unnamed;
     }
 
     /// `native`: by one that the server alone knows. (An error before that leaves what is there, which may
@@ -70,7 +82,7 @@ impl<S: Socket> Backend<S> {
             client.unnamed = None;
             return;
         }
-        let in_flight = &mut self.prepared.unnamed.in_flight;
+        let in_flight = &mut self.prepared.unnamed_mut().in_flight;
         if native || client.unnamed.is_some() || !in_flight.is_empty() {
             in_flight.push_back(InFlight { makes: None, parsed: None, native });
             self.request_with(Request::Unnaming, Some(Change::Unnamed));

@@ -36,7 +36,7 @@ impl<S: Socket> Backend<S> {
     /// may have changed any since the report.
     #[inline]
     pub(in crate::engine) fn disagrees(&mut self) -> bool {
-        let Some(exact) = &self.known.session_report else { return false };
+        let Some(exact) = self.known.session_report() else { return false };
         if !exact.fresh && exact.compared.is_shared_with(self.session.applied()) {
             return false;
         }
@@ -45,9 +45,9 @@ impl<S: Socket> Backend<S> {
 
     #[cold]
     fn compare_with_report(&mut self) -> bool {
-        let Some(exact) = &self.known.session_report else { return false };
-        let in_doubt = self.owner.shared
-            || self.known.unverified.is_some()
+        let Some(exact) = self.known.session_report() else { return false };
+        let in_doubt = self.owner.is_shared()
+            || self.known.unverified().is_some()
             || exact.stays
             || exact.untold
             || exact.report.is_cut
@@ -72,7 +72,7 @@ impl<S: Socket> Backend<S> {
                     && !reported(&set.name, b"")
             });
         let applied = self.session.applied().clone();
-        if let Some(exact) = self.known.session_report.as_mut().filter(|_| !differs) {
+        if let Some(exact) = self.known.session_report_mut().filter(|_| !differs) {
             exact.compared = applied;
         }
         differs
@@ -80,12 +80,12 @@ impl<S: Socket> Backend<S> {
 
     /// Whether a report has come that has not been looked at.
     pub(in crate::engine) fn has_fresh_report(&self) -> bool {
-        self.known.session_report.as_ref().is_some_and(|exact| exact.fresh)
+        self.known.session_report().is_some_and(|exact| exact.fresh)
     }
 
     /// A report has come. `Err`: it is none, and nothing is believed of this connection any more.
     pub(in crate::engine) fn take_report(&mut self, text: &[u8]) -> Result<(), ReportError> {
-        let Some(exact) = &mut self.known.session_report else { return Ok(()) };
+        let Some(exact) = self.known.session_report_mut() else { return Ok(()) };
         match Report::read(text) {
             Ok(report) => {
                 exact.report = report;
@@ -101,7 +101,7 @@ impl<S: Socket> Backend<S> {
     /// # Errors
     /// As [`Backend::take_report`].
     pub(in crate::engine) fn take_kept(&mut self, text: &[u8]) -> Result<(), ReportError> {
-        if self.known.session_report.is_none() {
+        if self.known.session_report().is_none() {
             return Ok(());
         }
         let kept = match Kept::read(text) {
@@ -118,7 +118,7 @@ impl<S: Socket> Backend<S> {
     }
 
     fn believe_no_more(&mut self, error: ReportError) -> ReportError {
-        self.known.session_report = None;
+        self.known.take_session_report();
         self.lending.spoil("its server reported what cannot be read");
         error
     }
@@ -126,9 +126,10 @@ impl<S: Socket> Backend<S> {
     /// It has come to rest without a client, or is to have its first: what it has by now is nobody's.
     /// What no command undoes, a client has left that was gone before the report came.
     pub(in crate::engine) fn leave_to_nobody(&mut self, to_its_first: bool) {
-        let Some(mut exact) = self.known.session_report.take_if(|exact| exact.fresh) else {
+        if !self.has_fresh_report() {
             return;
-        };
+        }
+        let Some(mut exact) = self.known.take_session_report() else { return };
         let left = exact.report.parts.minus(exact.nobodys.parts);
         if !to_its_first && (exact.report.is_cut || Policy::pooler().must_close_with(left)) {
             self.spoil_for_good();
@@ -141,13 +142,13 @@ impl<S: Socket> Backend<S> {
         if self.prepared.by_sql().is_some() && self.has_sql_statements(&exact.report.statements) {
             exact.nobodys.parts.remove(Part::SqlStatement);
         }
-        self.known.session_report = Some(exact);
+        self.known.set_session_report(exact);
     }
 
     /// It has been handed over: what it has by now is its user's own. (Custom names of a user's own
     /// settings stay behind with an empty value, and are not reckoned with.)
     pub(in crate::engine) fn begin_reports(&mut self) {
-        let Some(exact) = &mut self.known.session_report else { return };
+        let Some(exact) = self.known.session_report_mut() else { return };
         (exact.fresh, exact.untold, exact.stays) = (false, false, false);
         exact.since = self.requests.pipeline();
         exact.noted.clone_from(&exact.report.names);
@@ -156,14 +157,14 @@ impl<S: Socket> Backend<S> {
 
     /// Whether all settings certainly have the values that they have by themselves.
     pub(in crate::engine) fn has_own_settings_only(&self) -> bool {
-        let report = self.known.session_report.as_ref().map(|exact| &exact.report);
+        let report = self.known.session_report().map(|exact| &exact.report);
         self.session.applied().is_empty()
             && report.is_some_and(|report| !report.is_cut && report.settings.is_empty())
     }
 
     /// A client that was gone before the report came has left something that a reset takes off.
     pub(in crate::engine) fn has_left_overs(&self) -> bool {
-        let Some(exact) = self.known.session_report.as_ref().filter(|exact| exact.fresh) else {
+        let Some(exact) = self.known.session_report().filter(|exact| exact.fresh) else {
             return false;
         };
         let mut left = exact.report.parts.minus(exact.nobodys.parts);
@@ -185,17 +186,17 @@ impl<S: Socket> Backend<S> {
 
     /// Whether its server's word on statements of PREPARE is about its client's alone.
     pub(in crate::engine) fn tells_all_statements(&self) -> bool {
-        let exact = self.known.session_report.as_ref();
+        let exact = self.known.session_report();
         exact.is_some_and(|exact| exact.covered().contains(Part::SqlStatement))
     }
 
     /// This client has it from now on.
     pub(in crate::engine) fn is_lent_to(&mut self, client: ClientId) {
         self.ahead.forget_outcome();
-        if self.known.notifying.is_lent_to(client, self.lending.since()) {
+        if self.known.notifying_mut().is_lent_to(client, self.lending.since()) {
             self.session.own_function_plans(false);
         }
-        if let Some(exact) = &mut self.known.session_report {
+        if let Some(exact) = self.known.session_report_mut() {
             exact.holder = Some(client);
             exact.asks = false;
             exact.changed.clear();
@@ -209,7 +210,7 @@ impl<S: Socket> Backend<S> {
         was_own: bool,
         is_own: bool,
     ) {
-        let Some(exact) = &mut self.known.session_report else { return };
+        let Some(exact) = self.known.session_report_mut() else { return };
         match exact.changed.iter_mut().find(|changed| *changed.name == *name) {
             Some(changed) => changed.is_own = is_own,
             None => exact.changed.push(Changed { name: name.into(), was_own, is_own }),
@@ -236,7 +237,7 @@ impl<S: Socket> Backend<S> {
         &self,
         asks: impl FnOnce() -> bool,
     ) -> Option<bool> {
-        let exact = self.known.session_report.as_ref()?;
+        let exact = self.known.session_report()?;
         let own = exact.is_drawn_by_holder();
         Some(exact.may_draw() && (!own || (exact.asked && !asks())))
     }
@@ -244,26 +245,26 @@ impl<S: Socket> Backend<S> {
     /// Its client, not one of session mode, asks for currval or lastval. Whether the server's report
     /// sees to the rest.
     pub(in crate::engine) fn asks_for_sequences(&mut self) -> bool {
-        let Some(exact) = &mut self.known.session_report else { return false };
+        let Some(exact) = self.known.session_report_mut() else { return false };
         exact.asks = true;
         true
     }
 
     /// Its client has kept it to ask for what it drew, and has not asked.
     pub(in crate::engine) fn note_unasked(&mut self) {
-        let text = self.known.drawn.text();
-        match self.known.drawn.is_asked() {
+        let text = self.known.drawn().text();
+        match self.known.drawn().is_asked() {
             true => self.pool.asking.note_waste_of_again(text),
             false => self.pool.asking.note_waste(text),
         }
-        if let Some(exact) = &mut self.known.session_report {
+        if let Some(exact) = self.known.session_report_mut() {
             exact.unasked = true;
         }
     }
 
     /// Whether it has settings that do not move.
     pub(in crate::engine) fn keeps_settings(&self) -> bool {
-        self.known.session_report.as_ref().is_some_and(|exact| exact.stays)
+        self.known.session_report().is_some_and(|exact| exact.stays)
     }
 
     /// Whether text under its `client_encoding` is what the server has, byte by byte.
@@ -300,16 +301,16 @@ impl<S: Socket> Client<S> {
     /// it is to be told of its settings.
     #[inline]
     pub(in crate::engine) fn heed_report(&mut self, backend: &mut Backend<S>) -> Vec<u8> {
-        if let Some(exact) = &backend.known.session_report
+        if let Some(exact) = backend.known.session_report()
             && (exact.fresh
                 || exact.asks
                 || exact.untold
-                || backend.known.unverified.is_some()
+                || backend.known.unverified().is_some()
                 || !self.pins.is_empty())
         {
             return self.settle_report(backend);
         }
-        if let Some(exact) = &mut backend.known.session_report {
+        if let Some(exact) = backend.known.session_report_mut() {
             exact.changed.clear();
             // It has reported nothing: up to here all settings are as they were.
             exact.since = backend.requests.pipeline();
@@ -320,7 +321,7 @@ impl<S: Socket> Client<S> {
     #[cold]
     fn settle_report(&mut self, backend: &mut Backend<S>) -> Vec<u8> {
         let mut told = Vec::new();
-        let Some(mut exact) = backend.known.session_report.take() else { return told };
+        let Some(mut exact) = backend.known.take_session_report() else { return told };
         backend.note_reported_names(&mut exact);
         let held = exact.report.parts.minus(exact.nobodys.parts);
         let mut pinning = Policy::pooler().pinning(held);
@@ -362,7 +363,7 @@ impl<S: Socket> Client<S> {
         exact.fresh = false;
         exact.since = backend.requests.pipeline();
         exact.changed.clear();
-        backend.known.session_report = Some(exact);
+        backend.known.set_session_report(exact);
         told
     }
 
@@ -390,7 +391,7 @@ impl<S: Socket> Client<S> {
         exact: &mut SessionReport,
         pinning: PartSet,
     ) -> Vec<u8> {
-        let mut doubt = backend.known.unverified.take();
+        let mut doubt = backend.known.settle_doubt();
         let noted = doubt.as_mut().map(|doubt| doubt.take_noted()).unwrap_or_default();
         let named = doubt.as_ref().map_or(&[][..], |doubt| doubt.names());
         let mut told = ReportedSettings::default();
@@ -419,7 +420,7 @@ impl<S: Socket> Client<S> {
         let prepared = self.pins.contains(Part::SqlStatement) || taken_away;
         self.pins = self.pins.minus(covered).union(pins).union(told.stays);
         if pins.contains(Part::TemporaryObject) {
-            backend.prepared.statements.client_sees_its_own(); // whatever has made it
+            backend.prepared.statements_mut().client_sees_its_own(); // whatever has made it
         }
         let left = doubt.as_ref().map_or(PartSet::EMPTY, |doubt| doubt.parts());
         let mut asked = left.intersection(exact.nobodys.parts);

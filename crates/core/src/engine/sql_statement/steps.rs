@@ -48,7 +48,7 @@ impl<S: Socket> Backend<S> {
     pub(in crate::engine) fn has_parsed_statements(&self) -> bool {
         let there = self.prepared.by_sql();
         there.is_some_and(|there| there.all.iter().any(|one| one.statement.parsed.is_some()))
-            || self.known.unverified.as_ref().is_some_and(|doubt| doubt.noted().has_parsed())
+            || self.known.unverified().is_some_and(|doubt| doubt.noted().has_parsed())
     }
 
     /// Whether it has the statements of this client.
@@ -135,7 +135,7 @@ impl<S: Socket> Backend<S> {
     ) {
         build::query(out, text);
         self.request_with(Request::InjectedPrepare, change);
-        self.prepared.unnamed.taken_by_query();
+        self.prepared.unnamed_mut().taken_by_query();
     }
 
     /// Appends a Parse of ours that gives a statement its client's own name.

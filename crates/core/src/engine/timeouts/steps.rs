@@ -31,7 +31,7 @@ impl<S: Socket> Backend<S> {
             build::query(out, b"SET statement_timeout TO 0");
             self.request(Request::InjectedLift);
         }
-        self.prepared.unnamed.taken_by_query();
+        self.prepared.unnamed_mut().taken_by_query();
         self.ahead.begin();
         true
     }

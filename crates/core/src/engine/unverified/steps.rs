@@ -27,7 +27,7 @@ impl<S: Socket> Backend<S> {
     /// These parts may have come or gone.
     pub(in crate::engine) fn mark_unverified(&mut self, parts: PartSet) {
         if !parts.is_empty() {
-            let doubt = self.known.unverified.get_or_insert_default();
+            let doubt = self.known.doubt();
             doubt.parts = doubt.parts.union(parts);
         }
     }
@@ -37,7 +37,7 @@ impl<S: Socket> Backend<S> {
     pub(in crate::engine) fn doubt_settings(&mut self, effects: &Effects) {
         let within = self.from_server.status() != TransactionStatus::Idle;
         let pipeline = self.requests.pipeline();
-        let doubt = self.known.unverified.get_or_insert_default();
+        let doubt = self.known.doubt();
         doubt.begin_anew_if_discarded();
         doubt.reverted = false;
         if doubt.names.is_empty() && !doubt.vague {
@@ -56,7 +56,7 @@ impl<S: Socket> Backend<S> {
     /// first in the search_path, whose value is not known.
     pub(in crate::engine) fn may_make_temporary(&self, effects: &Effects) -> bool {
         let has_path = |names: &[Box<[u8]>]| names.iter().any(|name| **name == *b"search_path");
-        let doubt = self.known.unverified.as_ref();
+        let doubt = self.known.unverified();
         let is_set = effects.vague || has_path(&effects.names);
         effects.schema == SchemaChange::All
             && (self.session.may_have_unseen_path()
@@ -68,7 +68,7 @@ impl<S: Socket> Backend<S> {
     #[cold]
     pub(in crate::engine) fn doubt_told(&mut self, name: &[u8]) {
         let since = self.requests.answered_pipeline();
-        let doubt = self.known.unverified.get_or_insert_default();
+        let doubt = self.known.doubt();
         doubt.begin_anew_if_discarded();
         if doubt.names.is_empty() && !doubt.vague {
             doubt.since = since;
@@ -79,7 +79,7 @@ impl<S: Socket> Backend<S> {
 
     /// What the session holds is not known, and no question would tell.
     pub(in crate::engine) fn doubt_all(&mut self) {
-        self.known.unverified.get_or_insert_default().vague = true;
+        self.known.doubt().vague = true;
     }
 
     /// The server has reported all but this: parts of which it tells nothing, or not all, and the
@@ -92,8 +92,8 @@ impl<S: Socket> Backend<S> {
         noted: Noted,
     ) {
         if !parts.is_empty() || !names.is_empty() {
-            self.known.unverified =
-                Some(Box::new(Unverified { parts, names, since, noted, ..Unverified::default() }));
+            let unverified = Unverified { parts, names, since, noted, ..Unverified::default() };
+            self.known.doubt_only(Box::new(unverified));
         }
     }
 
@@ -111,7 +111,7 @@ impl<S: Socket> Backend<S> {
         // What was executed before it in its pipeline is not answered yet.
         let unknown =
             sets || self.session.may_have_unseen_path() || self.requests.contains(Request::Execute);
-        let noted = &mut self.known.unverified.get_or_insert_default().noted;
+        let noted = &mut self.known.doubt().noted;
         noted.ended |= ended;
         for name in prepared {
             let (name, settings) = (name.clone(), settings.clone());
@@ -131,17 +131,17 @@ impl<S: Socket> Backend<S> {
             parsed: vec![statement.clone()],
         };
         self.mark_unverified(PartSet::of(&[Part::SqlStatement]));
-        self.known.unverified.get_or_insert_default().noted.add(noted);
+        self.known.doubt().noted.add(noted);
     }
 
     /// What the protocol may have prepared under this name, while it is not known whether it has.
     pub(in crate::engine) fn noted_as_parsed(&self, name: &[u8]) -> &[Arc<Statement>] {
-        self.known.unverified.as_ref().map_or(&[], |doubt| doubt.noted.parsed(name))
+        self.known.unverified().map_or(&[], |doubt| doubt.noted.parsed(name))
     }
 
     /// Whether a text or a Parse that is not known to have failed gives a statement this name there.
     pub(in crate::engine) fn may_have_named(&self, name: &[u8]) -> bool {
-        self.known.unverified.as_ref().is_some_and(|doubt| doubt.noted.of(name).is_some())
+        self.known.unverified().is_some_and(|doubt| doubt.noted.of(name).is_some())
     }
 
     /// The server knows custom names for good, whatever becomes of the statement.
@@ -163,12 +163,12 @@ impl<S: Socket> Backend<S> {
 
     /// Whether a statement that is parsed now may be parsed under other settings than is known.
     pub(in crate::engine) fn settings_in_doubt(&self) -> bool {
-        self.known.unverified.as_ref().is_some_and(|doubt| doubt.vague || !doubt.names.is_empty())
+        self.known.unverified().is_some_and(|doubt| doubt.vague || !doubt.names.is_empty())
     }
 
     /// Whether a setting of which this is true, or of unknown name, may have another value than is known.
     pub(in crate::engine) fn may_have_set(&self, is_one: impl Fn(&[u8]) -> bool) -> bool {
-        let doubt = self.known.unverified.as_ref();
+        let doubt = self.known.unverified();
         doubt.is_some_and(|doubt| doubt.vague || doubt.names.iter().any(|name| is_one(name)))
     }
 
@@ -179,7 +179,7 @@ impl<S: Socket> Backend<S> {
 
     /// A row has come for the question under way.
     pub(in crate::engine) fn take_answer(&mut self, row: &[u8]) {
-        if let Some(doubt) = &mut self.known.unverified {
+        if let Some(doubt) = self.known.unverified_mut() {
             doubt.answer = doubt.question.as_ref().and_then(|question| question.read(row));
         }
     }
@@ -187,7 +187,7 @@ impl<S: Socket> Backend<S> {
     /// The question has failed: nothing is known. One that was cut off, by a timeout of its client's, is
     /// asked again at once.
     pub(in crate::engine) fn question_failed(&mut self, error: &[u8]) {
-        if let Some(doubt) = &mut self.known.unverified {
+        if let Some(doubt) = self.known.unverified_mut() {
             doubt.answer = None;
             if is_cut_off(error) && doubt.cut_off < limits::LIFTS_MAX {
                 doubt.cut_off += 1;
@@ -239,7 +239,7 @@ impl<S: Socket> Client<S> {
         backend: &mut Backend<S>,
         resetting: &Resetting,
     ) {
-        let known = backend.known.unverified.as_ref().map_or(&[][..], |doubt| &doubt.names);
+        let known = backend.known.unverified().map_or(&[][..], |doubt| &doubt.names);
         let moved = |name: &[u8]| {
             backend.session.parameters().get(name).is_none()
                 && (backend.session.applied().get(name).is_some()
@@ -277,7 +277,7 @@ impl<S: Socket> Client<S> {
         if !self.is_pinned() {
             return Ok(true);
         }
-        if backend.known.unverified.is_some() { self.ask(backend) } else { Ok(false) }
+        if backend.known.unverified().is_some() { self.ask(backend) } else { Ok(false) }
     }
 
     /// Its backend is at rest, and it keeps it for reasons that are in doubt. Asks, if asking may
@@ -300,7 +300,7 @@ impl<S: Socket> Client<S> {
         let lasting = self.lasting_pins(backend);
         let transactions = backend.lending.transactions();
         let (digits, in_unsafe_encoding) = (!backend.reads_raw(), backend.reads_unsafely());
-        let Some(doubt) = &mut backend.known.unverified else { return Ok(false) };
+        let Some(doubt) = backend.known.unverified_mut() else { return Ok(false) };
         if doubt.vague || doubt.tried == Some(transactions) {
             return Ok(false);
         }
@@ -334,12 +334,12 @@ impl<S: Socket> Client<S> {
     /// The server has said what there is.
     #[cold]
     pub(in crate::engine) fn conclude(&mut self, backend: &mut Backend<S>) {
-        let Some(mut doubt) = backend.known.unverified.take() else { return };
+        let Some(mut doubt) = backend.known.settle_doubt() else { return };
         let mut gone = doubt.parts.intersection(PASSING).union(IN_DOUBT);
         if let Some(question) = doubt.question.take() {
             let Some(answer) = doubt.answer.take() else {
                 // Asked again after the next transaction.
-                backend.known.unverified = Some(doubt);
+                backend.known.doubt_only(doubt);
                 return;
             };
             gone = gone.union(question.parts().minus(answer.present));
@@ -436,7 +436,7 @@ impl<S: Socket> Client<S> {
         }
         backend.session.apply(applied);
         self.desired = desired;
-        backend.prepared.statements.mark_stale_since(since);
+        backend.prepared.statements_mut().mark_stale_since(since);
         let named = self.statements.iter_mut().flat_map(|names| names.values_mut());
         let id = backend.id();
         for named in named.filter(|named| named.is_prepared_since(id, since)) {
@@ -447,12 +447,12 @@ impl<S: Socket> Client<S> {
                 backend.session.applied(),
             );
         }
-        if backend.prepared.unnamed.since() >= since
+        if backend.prepared.unnamed().since() >= since
             && let Some(unnamed) = backend.unnamed_of(self)
         {
             let effects = backend.effects_of_body(&unnamed.body, backend.session.applied());
             let again = unnamed.under(backend.session.applied().clone(), effects);
-            backend.prepared.unnamed.restate(&mut self.unnamed, again);
+            backend.prepared.unnamed_mut().restate(&mut self.unnamed, again);
         }
     }
 }

@@ -118,7 +118,7 @@ impl<S: Socket> Backend<S> {
         let path = before.get(b"search_path").unwrap_or_default();
         let Some(setter) = self.pool.setter(changes.len(), path) else { return false };
         self.define(&changes);
-        if !self.prepared.statements.touch(setter.id) {
+        if !self.prepared.statements_mut().touch(setter.id) {
             self.note_prepared(&setter, out);
             build::parse(out, &setter.name, &setter.body);
             self.request(Request::InjectedParse { statement: setter.id });

@@ -63,7 +63,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     pub(super) fn cannot_bring(&mut self, statement: &Statement) -> bool {
         self.backend.from_server.status() == TransactionStatus::Failed
             && !self.backend.requests.owes_client_ready()
-            && !self.backend.prepared.statements.touch(statement.id)
+            && !self.backend.prepared.statements_mut().touch(statement.id)
     }
 
     /// Appends what gives the server an empty statement.

@@ -75,7 +75,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             if named.statement.describes_rows_anew() {
                 told.rows = 0;
             }
-            let copy = self.backend.prepared.statements.get(named.statement.id);
+            let copy = self.backend.prepared.statements().get(named.statement.id);
             let lack = match copy {
                 Some(copy) if told == Shape::default() => {
                     if copy.epoch >= named.epoch {
@@ -94,17 +94,17 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 Lack::Nothing => break,
                 _ if !self.prepares() => break,
                 Lack::IsOlder => {
-                    self.backend.prepared.statements.mark_stale(named.statement.id);
+                    self.backend.prepared.statements_mut().mark_stale(named.statement.id);
                     break;
                 }
                 Lack::Description if self.asks_about(&named) => {
-                    self.backend.prepared.replay.forget(); // the message comes again
+                    self.backend.prepared.forget_replay(); // the message comes again
                     self.client.held = true;
                     return Err(Halt::Full);
                 }
                 Lack::Description => return Err(self.look_at(&named)),
                 Lack::IsOther => {
-                    self.backend.prepared.statements.mark_stale(named.statement.id);
+                    self.backend.prepared.statements_mut().mark_stale(named.statement.id);
                     return Err(self.look_at(&named));
                 }
                 Lack::HasChanged => {
@@ -145,7 +145,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             .hold()
             .and_then(|()| self.bring(&named.statement))
             .and_then(|()| self.ask_for_description(name, *id, None));
-        self.backend.prepared.statements.ask(*id, self.backend.requests.pipeline());
+        self.backend.prepared.statements_mut().ask(*id, self.backend.requests.pipeline());
         self.client.held = true;
         asked.err().unwrap_or(Halt::Full)
     }
@@ -163,7 +163,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         });
         self.backend.request_with(Request::InjectedDescribe { statement }, change);
         self.passage.out.extend_from_slice(&FLUSH);
-        self.backend.prepared.replay.forget(); // the message comes again
+        self.backend.prepared.forget_replay(); // the message comes again
         Ok(())
     }
 
@@ -221,17 +221,17 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// The client's unnamed statement is another now than the one that the client has been told of. Whether
     /// the message at hand is to be refused.
     pub(super) fn unnamed_has_changed(&mut self) -> bool {
-        if !self.backend.prepared.unnamed.take_changed() {
+        if !self.backend.prepared.unnamed_mut().take_changed() {
             return false;
         }
-        self.backend.prepared.unnamed.forget();
+        self.backend.prepared.unnamed_mut().forget();
         let Some(unnamed) = self.unnamed().cloned() else { return false };
         let Some(seen) = unnamed.told() else { return false };
         match self.typed(&unnamed.body, seen) {
             None => true,
             Some(body) => {
                 let again = unnamed.with_body(&body);
-                self.backend.prepared.unnamed.restate(&mut self.client.unnamed, again);
+                self.backend.prepared.unnamed_mut().restate(&mut self.client.unnamed, again);
                 false
             }
         }

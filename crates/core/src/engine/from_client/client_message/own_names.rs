@@ -224,7 +224,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                     self.unnamed().is_some_and(|unnamed| rolls_back(unnamed.text()))
                 }
                 Some(Request::Bind { statement }) => {
-                    let text = self.backend.prepared.statements.text(statement);
+                    let text = self.backend.prepared.statements().text(statement);
                     text.is_some_and(rolls_back)
                 }
                 _ => false,
@@ -236,8 +236,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.passage.cut(self.backend)?;
         build::query(&mut self.passage.out, b"ROLLBACK");
         self.backend.request(Request::InjectedRollback);
-        self.backend.prepared.unnamed.taken_by_query();
-        self.backend.prepared.replay.forget();
+        self.backend.prepared.unnamed_mut().taken_by_query();
+        self.backend.prepared.forget_replay();
         self.backend.ahead.roll_back();
         self.wait().map(|()| false)
     }
@@ -266,7 +266,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     fn without_more_names(&mut self, text: &[u8], effects: &Effects) -> Result<bool, Halt> {
         let executes = self.header.kind != frontend::PARSE;
         let has_any =
-            self.backend.known.unverified.is_some() || !self.client.sql_statements().is_empty();
+            self.backend.known.unverified().is_some() || !self.client.sql_statements().is_empty();
         if executes && has_any {
             self.record_executed_effects(text, effects)?;
         }
@@ -309,7 +309,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     pub(super) fn note_own(&mut self, name: &[u8], statement: &Arc<Statement>) {
         self.client.pins.insert(Part::SqlStatement);
         self.backend.note_parsed(significant(name), statement);
-        self.backend.prepared.replay.forget();
+        self.backend.prepared.forget_replay();
     }
 
     /// The server could not prepare what the Query at hand names.

@@ -261,8 +261,8 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
     ) -> Result<(), Halt> {
         self.client.has_room_for_name()?;
         let epoch = self.backend.pool.schema_epoch_at(self.now);
-        let there = self.backend.prepared.statements.touch(statement.id);
-        let known = there && self.backend.prepared.statements.is_new_enough(statement.id, epoch);
+        let there = self.backend.prepared.statements_mut().touch(statement.id);
+        let known = there && self.backend.prepared.statements().is_new_enough(statement.id, epoch);
         let noted = statement.is_noted();
         self.passage.cut(self.backend)?;
         // In a failed transaction, and while what an earlier pipeline did to the transaction is not
@@ -282,7 +282,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             self.backend.note_prepared(&statement, &mut self.passage.out);
             build::parse(&mut self.passage.out, &statement.name, &parsing.rest);
             if self.backend.requests.is_behind_setter() {
-                self.backend.prepared.statements.is_behind_setter(statement.id);
+                self.backend.prepared.statements_mut().is_behind_setter(statement.id);
             }
             self.stats.server_parses.add(1);
             Request::Parse { serial: self.serial, statement: statement.id }
@@ -315,7 +315,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             return None;
         }
         let longer = restore::lengthened(text, &replacements, self.reads_utf8()).collect();
-        self.backend.prepared.longer.parse(self.serial, longer);
+        self.backend.prepared.longer_mut().parse(self.serial, longer);
         let mut body = restore::replaced(text, &replacements, &mut []);
         body.push(0);
         body.extend_from_slice(types);
@@ -361,7 +361,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
     fn note_parsed_change(&mut self, change: SchemaChange) {
         self.backend.note_schema_change(change);
         if change == SchemaChange::All {
-            self.backend.known.at_stake.note_parsed();
+            self.backend.known.at_stake_mut().note_parsed();
         }
     }
 

@@ -26,7 +26,7 @@ fn target(body: &[u8]) -> Option<(u8, &[u8])> {
 impl<S: Socket> ClientMessage<'_, '_, S> {
     pub(super) fn bind(&mut self) -> Result<(), Halt> {
         self.stats.binds.add(1);
-        if self.backend.known.at_stake.has_parsed() {
+        if self.backend.known.at_stake().has_parsed() {
             self.backend.note_schema_change(SchemaChange::All);
         }
         let names = frame::take_string(self.body)
@@ -103,7 +103,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 return self.bind_instead(portal, name);
             }
             self.client.note_portal(portal, None)?;
-            self.backend.known.drawn.note(draws);
+            self.backend.known.drawn_mut().note(draws);
             self.pass();
             self.backend.request(Request::Bind { statement: 0 });
             return Ok(());
@@ -115,7 +115,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return self.bind_instead(portal, name);
         }
         self.client.note_portal(portal, unusual)?;
-        self.backend.known.drawn.note(draws);
+        self.backend.known.drawn_mut().note(draws);
         if let Some(written) =
             self.with_channels(body, self.client.basis, &unnamed.settings, effects)
         {
@@ -170,7 +170,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let Statement { body, basis, settings, effects, .. } = &*statement;
         let written = self.with_channels(body, *basis, settings, effects);
         self.bring(written.as_ref().unwrap_or(&statement))?;
-        if let Some(copy) = self.backend.prepared.statements.get(statement.id) {
+        if let Some(copy) = self.backend.prepared.statements().get(statement.id) {
             bound.binds(statement.id, copy.since);
         }
         if !statement.effects.is_none() {
@@ -182,7 +182,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return self.bind_instead(portal, name);
         }
         self.client.note_portal(portal, unusual)?;
-        self.backend.known.drawn.note(!statement.draws_nothing);
+        self.backend.known.drawn_mut().note(!statement.draws_nothing);
         self.pass_bind(portal, name, &statement, written.as_deref())
     }
 
@@ -190,11 +190,11 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// transaction alone, and no other transaction's.
     fn keep_apart(&mut self, statement: &Statement) {
         let only_in = self.backend.sole_transaction();
-        if self.backend.prepared.statements.is_for_others(statement.id, only_in)
+        if self.backend.prepared.statements().is_for_others(statement.id, only_in)
             && self.prepares()
             && !statement.reads_no_settings()
         {
-            self.backend.prepared.statements.mark_stale(statement.id);
+            self.backend.prepared.statements_mut().mark_stale(statement.id);
         }
     }
 
@@ -205,9 +205,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             || (!self.backend.requests.owes_client()
                 && !self.backend.requests.is_in_pipeline()
                 && self.backend.from_server.status() == TransactionStatus::Idle);
-        if first && self.is_whole() && self.backend.prepared.statements.touch(statement.id) {
+        if first && self.is_whole() && self.backend.prepared.statements_mut().touch(statement.id) {
             let message = self.passage.current(HEADER_BYTES + self.body.len());
-            self.backend.prepared.replay.begin(message, serial);
+            self.backend.prepared.replay_mut().begin(message, serial);
         }
     }
 
@@ -251,12 +251,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Sees to it that the server has the statement. Waits while that is not known.
     pub(super) fn bring(&mut self, statement: &Arc<Statement>) -> Result<(), Halt> {
         if self.backend.requests.owes_ready()
-            && let Some(since) = self.backend.prepared.statements.prepared_in(statement.id)
+            && let Some(since) = self.backend.prepared.statements().prepared_in(statement.id)
             && self.backend.requests.is_in_doubt(since)
         {
             return self.wait();
         }
-        if !self.backend.prepared.statements.touch(statement.id) {
+        if !self.backend.prepared.statements_mut().touch(statement.id) {
             // The settings around its Parse are put back after it.
             self.hold()?;
         }
@@ -285,7 +285,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             }
             self.before_catalog(effects)?; // it may take the server's away
         }
-        let same = self.backend.prepared.unnamed.is(self.unnamed());
+        let same = self.backend.prepared.unnamed().is(self.unnamed());
         if !same && !self.client.pins.contains(Part::UnnamedStatement) {
             self.hold()?;
             self.passage.cut(self.backend)?;
@@ -301,7 +301,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 }
             }
             let pipeline = self.backend.requests.pipeline();
-            self.backend.prepared.unnamed.brought(unnamed.clone(), pipeline);
+            self.backend.prepared.unnamed_mut().brought(unnamed.clone(), pipeline);
             if let Some(unnamed) = &unnamed {
                 self.compare_unnamed(unnamed)?;
             }
@@ -383,7 +383,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             }
             if name.is_empty() {
                 self.backend.displace_unnamed(self.client);
-                self.backend.prepared.unnamed.closed(self.backend.requests.pipeline());
+                self.backend.prepared.unnamed_mut().closed(self.backend.requests.pipeline());
             } else {
                 self.close_own(name);
             }

@@ -73,18 +73,18 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.backend.asks_for_sequences() {
             return Ok(()); // others' values went before its first message
         }
-        if self.backend.known.drawn.is_discarded() {
+        if self.backend.known.drawn().is_discarded() {
             return Ok(());
         }
         if self.backend.requests.is_in_pipeline() {
             if self.backend.from_server.status() != TransactionStatus::Failed {
                 self.passage.cut(self.backend)?;
-                if self.backend.known.drawn.by_client() {
+                if self.backend.known.drawn().by_client() {
                     self.keep_own_alone();
                 } else {
                     self.discard_sequences();
                 }
-                self.backend.prepared.replay.forget();
+                self.backend.prepared.forget_replay();
             }
             return Ok(());
         }
@@ -92,7 +92,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if !self.backend.may_have_failed() && !self.backend.requests.owes_client() {
             self.passage.cut(self.backend)?;
             if self.backend.from_server.status() == TransactionStatus::Idle
-                || !self.backend.known.drawn.by_client()
+                || !self.backend.known.drawn().by_client()
             {
                 self.discard_sequences();
             } else {
@@ -105,7 +105,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// The same of a text that is too long to be looked at, and may ask. Where its client's own transaction has
     /// drawn, nothing is discarded: that would take its values, too.
     pub(super) fn before_sequences_unseen(&mut self) -> Result<(), Halt> {
-        let drawn = &self.backend.known.drawn;
+        let drawn = self.backend.known.drawn();
         if drawn.by_others() && !drawn.by_client() { self.before_sequences() } else { Ok(()) }
     }
 
@@ -176,7 +176,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             None if self.client.is_session_mode() => return Ok(()),
             None if self.client.pins.contains(Part::SequenceValue) => return Ok(()), // its own
             None if self.client.asks != Asks::Never => {}
-            None if self.backend.known.drawn.by_others()
+            None if self.backend.known.drawn().by_others()
                 && self.backend.pool.asking.has_asked()
                 && (self.header.kind != frontend::QUERY
                     || self
@@ -184,9 +184,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                         .is_none_or(|text| is_several(text) || self.backend.draws(text))) => {}
             None => return Ok(()),
             Some(false) => return Ok(()),
-            Some(true) => self.backend.known.drawn.discard_again(),
+            Some(true) => self.backend.known.drawn_mut().discard_again(),
         }
-        if !self.backend.known.drawn.is_discarded() {
+        if !self.backend.known.drawn().is_discarded() {
             self.lift_first()?;
         }
         self.passage.cut(self.backend)?;
@@ -225,10 +225,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     #[inline]
     pub(super) fn note_drawing(&mut self) {
         if matches!(self.header.kind, frontend::BIND | frontend::FUNCTION_CALL)
-            && !self.backend.known.drawn.by_client()
+            && !self.backend.known.drawn().by_client()
         {
             let draws = !self.text_at_hand().is_some_and(draws_nothing);
-            self.backend.known.drawn.note(draws);
+            self.backend.known.drawn_mut().note(draws);
         }
         if self.backend.pool.asking.has_asked()
             && matches!(self.header.kind, frontend::QUERY | frontend::BIND)
@@ -253,12 +253,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 }
             }
         };
-        let drawn = &mut self.backend.known.drawn;
+        let known = &mut self.backend.known;
         if let Some(class) = class {
-            drawn.note_text(class);
+            known.drawn_mut().note_text(class);
         }
-        if self.backend.known.session_report.is_none() {
-            drawn.note_last(last);
+        if known.session_report().is_none() {
+            known.drawn_mut().note_last(last);
         }
     }
 
@@ -275,7 +275,7 @@ impl<S: Socket> Backend<S> {
         if may_draw(text) {
             return !draws_nothing(text);
         }
-        self.functions().is_some_and(|functions| functions.draw(text))
+        self.known.functions().is_some_and(|functions| functions.draw(text))
     }
 }
 
@@ -284,29 +284,29 @@ impl<S: Socket> Client<S> {
     /// backend until it has asked, unless what it drew is beside what others have drawn.
     #[inline]
     pub(in crate::engine) fn keep_to_ask(&mut self, backend: &mut Backend<S>, failed: bool) {
-        if backend.known.drawn.has_last() || self.pins.contains(Part::SequenceValue) {
+        if backend.known.drawn().has_last() || self.pins.contains(Part::SequenceValue) {
             self.settle_keeping(backend, failed);
         }
     }
 
     #[cold]
     fn settle_keeping(&mut self, backend: &mut Backend<S>, failed: bool) {
-        match backend.known.drawn.take_last() {
+        match backend.known.drawn_mut().take_last() {
             Some(last) => {
                 match last {
                     Last::Drew => self.asks.draws(),
                     Last::Asked => self.has_asked(backend),
                 }
                 let shares = !self.is_session_mode() && !backend.is_classic();
-                let is_own = match &backend.known.session_report {
-                    None => backend.known.drawn.is_all_its_own(),
+                let is_own = match backend.known.session_report() {
+                    None => backend.known.drawn().is_all_its_own(),
                     Some(exact) => exact.is_drawn_by_holder(),
                 };
                 if is_own && shares && !failed {
                     self.keep_what_it_drew(backend);
                 }
             }
-            None if backend.known.session_report.is_none() => self.keep_what_it_drew(backend),
+            None if backend.known.session_report().is_none() => self.keep_what_it_drew(backend),
             None => {} // the report says whether it has drawn anything
         }
     }
@@ -319,8 +319,8 @@ impl<S: Socket> Client<S> {
             return;
         }
         let others_wait = backend.pool.anybody_waits();
-        let kept = backend.known.drawn.keep();
-        let text = backend.known.drawn.text();
+        let kept = backend.known.drawn_mut().keep();
+        let text = backend.known.drawn().text();
         if (others_wait && kept > KEPT_TRANSACTIONS_MAX)
             || !backend.pool.asking.is_kept_for(self.asks, text, others_wait)
         {
@@ -330,13 +330,13 @@ impl<S: Socket> Client<S> {
 
     /// Its transaction has asked last.
     fn has_asked(&mut self, backend: &mut Backend<S>) {
-        let mut text = backend.known.drawn.known_text();
+        let mut text = backend.known.drawn().known_text();
         if let Asks::Last(before) = self.asks {
             backend.pool.asking.note_again(before);
             text = text.or(before);
         }
         self.asks = Asks::Last(text);
-        backend.known.drawn.asked();
+        backend.known.drawn_mut().asked();
         self.pins.remove(Part::SequenceValue);
     }
 

@@ -264,7 +264,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let effects = self.effects_of(&own);
         own.push(0);
         own.extend_from_slice(types);
-        self.backend.prepared.replay.forget();
+        self.backend.prepared.forget_replay();
         self.backend.pool.statements.intern_if_room(&own, basis, settings, || effects)
     }
 }
