@@ -33,7 +33,7 @@ use super::halt::Halt;
 use super::host::Host;
 use super::limits;
 use super::names::{ClientStatement, significant};
-use super::request_queue::{Change, PlainPipeline};
+use super::request_queue::{Change, Describes, PlainPipeline};
 use super::socket::Socket;
 use super::table::Engine;
 use crate::ids::Slot;
@@ -327,7 +327,11 @@ impl<S: Socket> Backend<S> {
         if !client.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, seen)) {
             client.bound = Some(seen.clone());
         }
-        let describes = pipeline.describes.then(|| Change::Describes(seen.clone()));
+        let describes = match (pipeline.describes, seen.told().rows) {
+            (false, _) => Describes::No,
+            (true, 0) => Describes::Noted(Change::Describes(seen.clone())),
+            (true, _) => Describes::Known, // this copy gives these, or it would not be bound as it is
+        };
         self.requests.push_plain(PlainPipeline::Named { statement: statement.id, describes });
         passage.cut(self)?;
         Ok(true)

@@ -65,13 +65,22 @@ pub(super) use request::Request;
 /// What is sent whole while nothing is outstanding: see [`super::plain`].
 #[derive(Debug)]
 pub(super) enum PlainPipeline {
-    /// Bind, perhaps Describe, Execute and Sync, of the shared statement with this id. `describes`: what is
-    /// done with the description, if there is one.
-    Named { statement: u64, describes: Option<Change> },
+    /// Bind, perhaps Describe, Execute and Sync, of the shared statement with this id.
+    Named { statement: u64, describes: Describes },
     /// The same of the unnamed statement, with its Parse. `serial`: as for [`Request::Parse`].
     Unnamed { serial: u32, describes: bool },
     /// A Query.
     Query,
+}
+
+/// Whether the portal of a named statement is described, and what is done with that.
+#[derive(Debug)]
+pub(super) enum Describes {
+    No,
+    /// It says what the client has been told before: the server fixes the rows of a statement when it parses it.
+    Known,
+    /// It is noted.
+    Noted(Change),
 }
 
 /// What answers a plain pipeline or Query, its end aside: see `engine::plain::answer`.
@@ -523,7 +532,7 @@ impl RequestQueue {
     #[inline]
     pub(super) fn complete_one_end(&mut self) {
         debug_assert!(self.owes_one_end());
-        self.entries.complete();
+        self.entries.complete_end();
         self.syncs_outstanding -= 1;
         self.copy_ended();
     }

@@ -89,15 +89,11 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.requests.complete();
     }
 
-    /// The client is told what the statement gives that it has bound.
-    #[inline]
+    /// The client is told, for the first time, what the statement gives that it has bound.
     fn note_rows(&mut self, seen: &Seen, description: &[u8]) {
         let rows = hash_of_rows(Some(description));
-        // What the client has been told before is what this copy was known to give when it was bound.
-        if seen.told().rows != rows {
-            self.backend.prepared.statements_mut().described_portal(seen.bound(), rows);
-            seen.rows(rows);
-        }
+        self.backend.prepared.statements_mut().described_portal(seen.bound(), rows);
+        seen.rows(rows);
     }
 
     /// Completes what a pipeline owes that has an entry for each of its messages, but for its end.

@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use super::{Change, Entry, PlainOwed, PlainPipeline, Request};
+use super::{Change, Describes, Entry, PlainOwed, PlainPipeline, Request};
 
 /// What stands before all else.
 #[derive(Default)]
@@ -49,7 +49,7 @@ impl PlainPipeline {
         let describes = match self {
             Self::Named { statement, describes } => {
                 push(Request::Bind { statement: *statement });
-                describes.is_some()
+                !matches!(describes, Describes::No)
             }
             Self::Unnamed { serial, describes } => {
                 push(Request::Parse { serial: *serial, statement: 0 });
@@ -80,8 +80,8 @@ impl PlainPipeline {
     /// The change that the entry of its Describe carries.
     fn change(&self) -> Option<&Change> {
         match self {
-            Self::Named { describes, .. } => describes.as_ref(),
-            Self::Unnamed { .. } | Self::Query => None,
+            Self::Named { describes: Describes::Noted(change), .. } => Some(change),
+            Self::Named { .. } | Self::Unnamed { .. } | Self::Query => None,
         }
     }
 
@@ -90,7 +90,8 @@ impl PlainPipeline {
     fn answer(&self) -> PlainOwed {
         match self {
             Self::Named { describes, .. } => {
-                PlainOwed { parses: false, binds: true, describes: describes.is_some() }
+                let describes = !matches!(describes, Describes::No);
+                PlainOwed { parses: false, binds: true, describes }
             }
             Self::Unnamed { describes, .. } => {
                 PlainOwed { parses: true, binds: true, describes: *describes }
@@ -254,7 +255,9 @@ impl Entries {
             First::None => return Err(()),
         };
         match std::mem::replace(&mut self.first, First::End(end)) {
-            First::Whole(PlainPipeline::Named { describes, .. }) => Ok(describes),
+            First::Whole(PlainPipeline::Named { describes: Describes::Noted(change), .. }) => {
+                Ok(Some(change))
+            }
             _ => Ok(None),
         }
     }
@@ -269,6 +272,15 @@ impl Entries {
                 Some(end.into())
             }
             First::Whole(_) => self.apart().pop_front(),
+        }
+    }
+
+    /// The only one is answered: see [`Self::are_one_end`].
+    #[inline]
+    pub(super) fn complete_end(&mut self) {
+        match self.first {
+            First::None => drop(self.rest.pop_front()),
+            First::Whole(_) | First::End(_) => self.first = First::None,
         }
     }
 
@@ -290,13 +302,13 @@ impl Entries {
     /// One for each message.
     pub(super) fn apart(&mut self) -> &mut VecDeque<Entry> {
         let (owed, count) = self.whole();
-        if let First::Whole(PlainPipeline::Named { describes, .. }) =
-            std::mem::take(&mut self.first)
-        {
-            self.put_first(&owed[..count], describes);
-        } else {
-            self.put_first(&owed[..count], None);
-        }
+        let change = match std::mem::take(&mut self.first) {
+            First::Whole(PlainPipeline::Named { describes: Describes::Noted(change), .. }) => {
+                Some(change)
+            }
+            _ => None,
+        };
+        self.put_first(&owed[..count], change);
         &mut self.rest
     }
 

@@ -70,7 +70,7 @@ fn a_pipeline_ends_with_its_sync() {
 fn both_lanes_leave_the_same_entries() {
     for (plain, sent) in [
         (
-            PlainPipeline::Named { statement: 7, describes: None },
+            PlainPipeline::Named { statement: 7, describes: Describes::No },
             &[Request::Bind { statement: 7 }, Request::Execute, Request::Sync][..],
         ),
         (
@@ -135,12 +135,17 @@ fn a_pipeline_that_is_one_entry_is_the_same_as_its_messages() {
     for seed in 0..2_000 {
         let mut random = Random::of_seed(seed);
         let (mut whole, mut apart) = (RequestQueue::default(), RequestQueue::default());
-        let describes = random.below(2) == 0;
+        let (describes, notes) = (random.below(2) == 0, random.below(2) == 0);
         let seen_by = std::sync::Arc::default();
-        let change = || describes.then(|| Change::Describes(std::sync::Arc::clone(&seen_by)));
+        let change = || Change::Describes(std::sync::Arc::clone(&seen_by));
         let (plain, first): (_, &[Request]) = match random.below(3) {
             0 => {
-                let plain = PlainPipeline::Named { statement: 7, describes: change() };
+                let describes = match (describes, notes) {
+                    (false, _) => Describes::No,
+                    (true, false) => Describes::Known,
+                    (true, true) => Describes::Noted(change()),
+                };
+                let plain = PlainPipeline::Named { statement: 7, describes };
                 (plain, &[Request::Bind { statement: 7 }])
             }
             1 => {
@@ -149,7 +154,8 @@ fn a_pipeline_that_is_one_entry_is_the_same_as_its_messages() {
             }
             _ => (PlainPipeline::Query, &[Request::Query]),
         };
-        let carries = if let PlainPipeline::Named { .. } = plain { change() } else { None };
+        let is_named = matches!(plain, PlainPipeline::Named { .. });
+        let carries = (is_named && notes).then(change);
         let is_query = matches!(plain, PlainPipeline::Query);
         whole.push_plain(plain);
         first.iter().for_each(|owed| apart.push((*owed).into()));
@@ -162,9 +168,8 @@ fn a_pipeline_that_is_one_entry_is_the_same_as_its_messages() {
         }
         assert_eq!(seen(&whole), seen(&apart), "seed {seed}");
         if random.below(2) == 0 && whole.owes_plain().is_some() {
-            assert_eq!(whole.complete_plain().expect("one entry").is_some(), {
-                !is_query && describes && matches!(first, [Request::Bind { .. }])
-            });
+            let noted = whole.complete_plain().expect("one entry");
+            assert_eq!(noted.is_some(), is_named && describes && notes);
             while apart.front().is_some_and(|front| !front.ends_with_ready()) {
                 apart.complete();
             }
