@@ -85,6 +85,19 @@ fn whole(bytes: &[u8], kind: u8) -> Option<usize> {
     (fits && bytes.len() >= header.total()).then(|| header.total())
 }
 
+/// Whether a message of this kind with this body needs a server, whatever else is known.
+#[inline]
+fn needs_server(kind: u8, body: &[u8]) -> bool {
+    match kind {
+        frontend::BIND => true,
+        // One with a name may be prepared already.
+        frontend::PARSE => body.first() == Some(&0),
+        // DEALLOCATE may be answered here.
+        frontend::QUERY => !matches!(body.trim_ascii_start().first(), None | Some(b'd' | b'D')),
+        _ => false,
+    }
+}
+
 /// The length of Describe, Execute and Sync at the start of these bytes, if no more and no less is
 /// there, and whether the first of these is.
 #[inline]
@@ -418,7 +431,7 @@ impl<S: Socket> Engine<S> {
         if !self.has_plain_lane {
             return None;
         }
-        if let Err(halt) = self.attach_for_bind(host, slot, passage.rest(), now) {
+        if let Err(halt) = self.attach_at_once(host, slot, passage.rest(), now) {
             return Some(Err(halt));
         }
         let pipeline = Pipeline::read(passage.rest())?;
@@ -436,10 +449,11 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Gets the client a server connection if it sends a Bind, before the rest is read: most clients must
-    /// wait for one, and what they send is read when they have it. (The full lane does the same, later.)
+    /// Gets the client a server connection if its message needs one whatever it says, before it is read: most
+    /// clients must wait for one, and what they send is read when they have it. (The full lane does the
+    /// same, later.)
     #[inline]
-    fn attach_for_bind<H: Host<S>>(
+    fn attach_at_once<H: Host<S>>(
         &mut self,
         host: &mut H,
         slot: Slot,
@@ -452,11 +466,14 @@ impl<S: Socket> Engine<S> {
         }
         let Framed::Header(header) = frame::header(bytes) else { return Ok(()) };
         let total = header.total();
-        let is_whole = header.kind == frontend::BIND && total <= bytes.len();
-        if !is_whole || total > limits::PACKET_BYTES_MIN {
+        if total > limits::PACKET_BYTES_MIN || total > bytes.len() {
             return Ok(());
         }
-        let wish = self.wish(slot, header, &bytes[HEADER_BYTES..total]);
+        let body = &bytes[HEADER_BYTES..total];
+        if !needs_server(header.kind, body) {
+            return Ok(());
+        }
+        let wish = self.wish(slot, header, body);
         self.attach(host, slot, wish, now)
     }
 
