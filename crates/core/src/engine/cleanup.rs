@@ -60,7 +60,7 @@ impl<S: Socket> Engine<S> {
         }
         if let Some(backend) = client.backend.take() {
             client.state = ClientState::Idle;
-            client.since = now;
+            client.times.begin(now);
             let waits = std::mem::take(&mut client.held) || client.has_next_message();
             self.give_back(host, backend, now);
             if waits {
@@ -195,7 +195,7 @@ impl<S: Socket> Engine<S> {
             return;
         }
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let waited = now.micros_since(client.since);
+        let waited = now.micros_since(client.times.since());
         backend.lending.has_been_waited_for(waited);
         let (pool, home) = (client.pool, backend.home());
         self.stats(pool).wait.record(waited);
@@ -406,7 +406,7 @@ impl<S: Socket> Engine<S> {
             && client.state == ClientState::Waiting
         {
             // If it is not there any more, a backend is on its way; it is given back on arrival.
-            self.pool_of(client).pool.lock().forget_waiter(id, client.since);
+            self.pool_of(client).pool.lock().forget_waiter(id, client.times.since());
         }
     }
 

@@ -1,7 +1,10 @@
 //! A client: what it has asked for, and what is under way for it.
 
+mod times;
+
 use std::sync::Arc;
 
+pub(super) use self::times::{ClientTimes, TickCame};
 use super::about::{ClientAbout, ClientSecret, ClientState, PoolMode};
 use super::backend::Backend;
 use super::halt::TooManyStatements;
@@ -19,7 +22,6 @@ use crate::pool::{Basis, Wish};
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::names_temporary_schema;
 use crate::session::settings::Settings;
-use crate::time::Time;
 use crate::wire::frame::{Framed, Header};
 use crate::wire::{TransactionStatus, build, frame, frontend};
 
@@ -57,14 +59,7 @@ pub(super) struct Client<S: Socket> {
     /// What it has been told of the statement that it bound last to the unnamed portal.
     pub(super) bound: Option<Arc<Seen>>,
     pub(super) pending_session: Option<Box<PendingSession>>,
-    /// When it began to wait, or when its query began.
-    pub(super) since: Time,
-    /// When its transaction began.
-    pub(super) transaction_since: Time,
-    /// When it must have got on, in ticks of the wheel; 0: never.
-    pub(super) deadline: u32,
-    /// The tick for which the wheel has it; 0: none.
-    pub(super) armed: u32,
+    pub(super) times: ClientTimes,
     /// Index of its pool's view.
     pub(super) pool: u32,
     /// Why it keeps its backend between transactions.

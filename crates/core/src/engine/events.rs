@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::about::{CancelKey, ClientState, PoolMode};
 use super::backend::{Backend, BackendSeed, PoolRef, Tidying};
-use super::client::{Client, Record, parts_of_start};
+use super::client::{Client, ClientTimes, Record, parts_of_start};
 use super::host::Host;
 use super::limits;
 use super::message::{
@@ -370,10 +370,7 @@ impl<S: Socket> Engine<S> {
                 greeting: Some(new.greeting),
                 ..PendingSession::default()
             })),
-            since: now,
-            transaction_since: now,
-            deadline: 0,
-            armed: 0,
+            times: ClientTimes::new(now),
             pool,
             pins,
             basis: new.pool.basis(),
@@ -551,7 +548,7 @@ impl<S: Socket> Engine<S> {
             let waits = |client: &Client<S>| {
                 client.pool == view
                     && client.state == ClientState::Waiting
-                    && now.since(client.since) >= waited
+                    && now.since(client.times.since()) >= waited
             };
             if self.clients.get(slot).is_some_and(waits) {
                 self.say_goodbye(host, slot, error, now);
@@ -655,7 +652,7 @@ impl<S: Socket> Engine<S> {
         if client.is_session_mode() || client.is_to_be_greeted() {
             return; // it waits for its session to begin
         }
-        if !self.pools[client.pool as usize].pool.lock().forget_waiter(id, client.since) {
+        if !self.pools[client.pool as usize].pool.lock().forget_waiter(id, client.times.since()) {
             client.pending_session().cancel_follows = true; // a backend is on its way
             return;
         }
@@ -687,7 +684,7 @@ impl<S: Socket> Engine<S> {
             extended |= !simple && header.kind != frontend::FLUSH;
         }
         client.state = ClientState::Idle;
-        client.since = now;
+        client.times.begin(now);
         let mut answer = Vec::new();
         let error =
             ClientError::error(SqlState::QUERY_CANCELED, "canceling statement due to user request");
@@ -791,8 +788,8 @@ impl<S: Socket> Engine<S> {
                 state: client.state,
                 about: client.record.about.clone(),
                 application_name: String::from_utf8_lossy(&application_name).into_owned(),
-                last_request: client.since,
-                wait_us: if waits { now.micros_since(client.since) } else { 0 },
+                last_request: client.times.since(),
+                wait_us: if waits { now.micros_since(client.times.since()) } else { 0 },
                 backend: client.backend.as_ref().map(|backend| backend.id()),
                 pins: client.pins,
                 pinned_since: client

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::about::{ClientState, PoolMode};
 use super::backend::{Backend, Tidying};
-use super::client::Client;
+use super::client::{Client, TickCame};
 use super::host::Host;
 use super::limits;
 use super::listener::PoolHub;
@@ -63,17 +63,9 @@ impl<S: Socket> Engine<S> {
     #[inline]
     pub(super) fn set_deadline(&mut self, slot: Slot, at: Option<Time>) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let Some(at) = at else {
-            client.deadline = 0;
-            return;
-        };
-        let tick = Self::tick_of(at);
-        client.deadline = tick;
-        if client.armed == 0 || tick < client.armed {
-            let armed = self.wheel.arm(slot, tick);
-            if let Some(client) = self.clients.get_mut(slot) {
-                client.armed = armed;
-            }
+        let tick = at.map_or(0, Self::tick_of);
+        if client.times.set_deadline(tick) {
+            client.times.is_armed(self.wheel.arm(slot, tick));
         }
     }
 
@@ -259,22 +251,14 @@ impl<S: Socket> Engine<S> {
     /// A client's tick has come: is it late?
     fn client_due<H: Host<S>>(&mut self, host: &mut H, slot: Slot, armed: u32, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if client.armed != armed {
-            return;
-        }
-        client.armed = 0;
-        if client.deadline == 0 {
-            return;
-        }
-        if client.deadline > Wheel::tick(now) {
-            let deadline = client.deadline;
-            let armed = self.wheel.arm(slot, deadline);
-            if let Some(client) = self.clients.get_mut(slot) {
-                client.armed = armed;
+        let fired = match client.times.tick_came(armed, Wheel::tick(now)) {
+            TickCame::Stale => return,
+            TickCame::Early(tick) => {
+                client.times.is_armed(self.wheel.arm(slot, tick));
+                return;
             }
-            return;
-        }
-        let fired = std::mem::take(&mut client.deadline);
+            TickCame::Due(tick) => tick,
+        };
         if self.wait_is_told(slot).is_some_and(|at| Self::tick_of(at) == fired) {
             self.tell_of_wait(host, slot, now);
         }
@@ -291,7 +275,7 @@ impl<S: Socket> Engine<S> {
         let notify = self.pool_of(client).settings.query_wait_notify;
         // One that has not been greeted may be told nothing yet.
         let may = client.state == ClientState::Waiting && client.pending_session.is_none();
-        (may && !notify.is_zero()).then(|| client.since.after(notify))
+        (may && !notify.is_zero()).then(|| client.times.since().after(notify))
     }
 
     fn tell_of_wait<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
@@ -326,20 +310,20 @@ impl<S: Socket> Engine<S> {
         match client.state {
             ClientState::Closing => consider(Some((Overdue::Goodbye, now))),
             ClientState::Waiting => {
-                consider(limit(Overdue::Wait, settings.query_wait_timeout, client.since));
+                consider(limit(Overdue::Wait, settings.query_wait_timeout, client.times.since()));
                 let told = self.wait_is_told(slot).filter(|at| *at > now);
                 consider(told.map(|at| (Overdue::Notice, at)));
                 if self.may_be_greeted_early(client) {
-                    consider(limit(Overdue::Greeting, GREETED_AFTER, client.since));
+                    consider(limit(Overdue::Greeting, GREETED_AFTER, client.times.since()));
                 }
             }
             ClientState::Idle => {
-                consider(limit(Overdue::Idle, settings.client_idle_timeout, client.since));
+                consider(limit(Overdue::Idle, settings.client_idle_timeout, client.times.since()));
             }
             ClientState::Active => {
                 let Some(backend) = &client.backend else { return None };
                 if !backend.requests.is_empty() || backend.requests.is_copying_in() {
-                    consider(limit(Overdue::Query, settings.query_timeout, client.since));
+                    consider(limit(Overdue::Query, settings.query_timeout, client.times.since()));
                 } else if client.held {
                     // It is not idle: its message waits here, or its answer.
                 } else if backend.from_server.status() != TransactionStatus::Idle
@@ -369,7 +353,7 @@ impl<S: Socket> Engine<S> {
                     consider(limit(
                         Overdue::Transaction,
                         settings.transaction_timeout,
-                        client.transaction_since,
+                        client.times.transaction_since(),
                     ));
                 }
             }
@@ -401,7 +385,7 @@ impl<S: Socket> Engine<S> {
             return;
         }
         let wait = settings.query_wait_timeout;
-        self.set_deadline(slot, (!wait.is_zero()).then(|| client.since.after(wait)));
+        self.set_deadline(slot, (!wait.is_zero()).then(|| client.times.since().after(wait)));
     }
 
     /// The same after an answer, where there is a limit that runs while a client has a backend or

@@ -298,11 +298,11 @@ impl<S: Socket> Backend<S> {
     /// What begins with any message that is sent while nothing is outstanding.
     fn begin_plain(&mut self, client: &mut Client<S>, now: Time) {
         client.held = false;
-        client.since = now;
+        client.times.begin(now);
         self.unpark();
         self.ahead.end();
         if self.from_server.status() == TransactionStatus::Idle {
-            client.transaction_since = now;
+            client.times.begin_transaction(now);
         }
     }
 

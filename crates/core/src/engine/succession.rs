@@ -163,10 +163,7 @@ impl<S: Socket> Client<S> {
             unnamed,
             bound: _, // its portal has ended with the transaction
             pending_session,
-            since,
-            transaction_since: _, // it is in none
-            deadline: _,          // reckoned from `since`
-            armed: _,
+            times,   // it is in no transaction, and its deadline is reckoned from `since`
             pool: _, // as `pool`
             pins,
             basis,
@@ -218,7 +215,7 @@ impl<S: Socket> Client<S> {
             statements,
             unnamed,
             reads_sequences: *asks != Asks::Never,
-            since: *since,
+            since: times.since(),
             schema_changes: pool.schema_epoch().changes(),
         })
     }

@@ -51,7 +51,7 @@ impl<S: Socket> Engine<S> {
             Acquired::Down(error) => Err(Halt::Refused(error)),
             Acquired::Wait { open } | Acquired::Replace { open, .. } => {
                 client.state = ClientState::Waiting;
-                client.since = now;
+                client.times.begin(now);
                 if open {
                     host.open(&view.pool, self.id);
                 }

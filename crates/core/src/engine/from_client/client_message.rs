@@ -132,12 +132,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             };
         }
         self.backend.ahead.end();
-        self.client.since = now;
+        self.client.times.begin(now);
         if self.backend.requests.is_in_pipeline() {
             return Ok(());
         }
         if self.backend.from_server.status() == TransactionStatus::Idle {
-            self.client.transaction_since = now;
+            self.client.times.begin_transaction(now);
         }
         if self.backend.from_server.status() == TransactionStatus::Failed || self.client.exclusive {
             return Ok(());

@@ -34,12 +34,12 @@ impl<S: Socket> PoolView<S> {
         if ended.queries > 0 {
             let stats = self.pool.stats.of(id.home);
             stats.queries.add(ended.queries);
-            stats.query.record(now.micros_since(client.since));
+            stats.query.record(now.micros_since(client.times.since()));
             if ended.transactions > 0 {
                 stats.transactions.add(ended.transactions);
-                let duration_us = now.micros_since(client.transaction_since);
+                let duration_us = now.micros_since(client.times.transaction_since());
                 stats.transaction.record(duration_us);
-                client.transaction_since = now;
+                client.times.begin_transaction(now);
                 let wait_us = backend.lending.take_waited_us();
                 let slow = self.settings.log_min_duration;
                 if !slow.is_zero() && Duration::from_micros(wait_us + duration_us) >= slow {
@@ -54,7 +54,7 @@ impl<S: Socket> PoolView<S> {
                 }
             }
             // What is outstanding after it begins now, if anything is.
-            client.since = now;
+            client.times.begin(now);
         }
     }
 
@@ -232,7 +232,7 @@ impl<S: Socket> Engine<S> {
         if done {
             // The next waiter first: the server is the slowest of all.
             client.state = ClientState::Idle;
-            client.since = now;
+            client.times.begin(now);
             self.give_back(host, backend, now);
         } else {
             client.backend = Some(backend);
@@ -335,7 +335,7 @@ impl<S: Socket> Engine<S> {
         if done {
             // The next waiter first: the server is the slowest of all.
             client.state = ClientState::Idle;
-            client.since = now;
+            client.times.begin(now);
             self.give_back(host, backend, now);
         } else {
             client.backend = Some(backend);

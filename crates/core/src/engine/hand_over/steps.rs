@@ -351,14 +351,15 @@ impl<S: Socket> Engine<S> {
         let values = self.clients.get(slot).and_then(|client| self.probable_values(client));
         let Some(client) = self.clients.get_mut(slot) else { return };
         let pool = &self.pools[client.pool as usize].pool;
-        let Some(values) = values.filter(|_| pool.lock().forget_waiter(id, client.since)) else {
+        let Some(values) = values.filter(|_| pool.lock().forget_waiter(id, client.times.since()))
+        else {
             // Its backend is on the way.
             self.set_deadline(slot, Some(now.after(ON_THE_WAY)));
             return;
         };
         client.tell_early(&values);
         client.state = ClientState::Idle;
-        client.since = now;
+        client.times.begin(now);
         self.greet(host, slot, process, now);
         self.rearm(slot, now);
         if !self.resume_later(slot) {

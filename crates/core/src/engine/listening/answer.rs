@@ -77,7 +77,7 @@ impl<S: Socket> Engine<S> {
             lost = done.is_err();
             if done.unwrap_or(false) {
                 client.state = ClientState::Idle;
-                client.since = now;
+                client.times.begin(now);
                 self.give_back(host, backend, now);
             } else {
                 client.backend = Some(backend);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Arrival, ClientRecord, Departure, Giving, MovedClient, Stays, UnnamedRecord};
 use crate::engine::about::ClientState;
-use crate::engine::client::{Client, Record, parts_of_start};
+use crate::engine::client::{Client, ClientTimes, Record, parts_of_start};
 use crate::engine::host::Host;
 use crate::engine::names::{ClientStatement, ClientStatements};
 use crate::engine::pending_bytes::PendingBytes;
@@ -182,10 +182,7 @@ impl<S: Socket> Engine<S> {
             unnamed,
             bound: None,
             pending_session: None,
-            since,
-            transaction_since: since,
-            deadline: 0,
-            armed: 0,
+            times: ClientTimes::new(since),
             pool: self.view_of(&pool),
             pins: parts_of_start(&start),
             basis,

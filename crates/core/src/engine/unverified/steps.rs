@@ -216,7 +216,7 @@ impl<S: Socket> Engine<S> {
         let done = client.can_give_back(&mut backend);
         if let Ok(true) = done {
             client.state = ClientState::Idle;
-            client.since = now;
+            client.times.begin(now);
             self.give_back(host, backend, now);
             self.drain_if_idle(host, slot, now);
             return;
