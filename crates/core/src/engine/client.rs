@@ -1,11 +1,15 @@
 //! A client: what it has asked for, and what is under way for it.
 
+mod at_socket;
+mod serving;
 mod times;
 
 use std::sync::Arc;
 
+pub(super) use self::at_socket::AtSocket;
+pub(super) use self::serving::Serving;
 pub(super) use self::times::{ClientTimes, TickCame};
-use super::about::{ClientAbout, ClientSecret, ClientState, PoolMode};
+use super::about::{ClientAbout, ClientSecret, PoolMode};
 use super::backend::Backend;
 use super::halt::TooManyStatements;
 use super::limits;
@@ -22,6 +26,7 @@ use crate::pool::{Basis, Wish};
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::names_temporary_schema;
 use crate::session::settings::Settings;
+use crate::time::Time;
 use crate::wire::frame::{Framed, Header};
 use crate::wire::{TransactionStatus, build, frame, frontend};
 
@@ -66,34 +71,28 @@ pub(super) struct Client<S: Socket> {
     pub(super) pins: PartSet,
     /// What `desired` differs from.
     pub(super) basis: Basis,
-    pub(super) state: ClientState,
-    pub(super) mode: PoolMode,
-    /// Its backend was opened for it alone and serves nobody else.
-    pub(super) exclusive: bool,
-    /// There may be something to read that has not been read.
-    pub(super) readable: bool,
-    /// It has closed its side: the end stands after what has not been read, and no event tells of
-    /// it again.
-    pub(super) hung_up: bool,
-    /// `output` has not been tried yet: see [`super::answer`].
-    pub(super) late: bool,
+    pub(super) serving: Serving,
+    pub(super) at_socket: AtSocket,
     /// What it has asked for by currval or lastval.
     pub(super) asks: Asks,
-    /// Its next message waits until everything outstanding is answered.
-    pub(super) held: bool,
-    /// An answer to it failed since the last ReadyForQuery.
-    pub(super) failed: bool,
 }
 
 impl<S: Socket> Client<S> {
+    /// It has no backend and wants none, from now on.
+    #[inline]
+    pub(super) fn rest(&mut self, now: Time) {
+        self.serving.rest();
+        self.times.begin(now);
+    }
+
     /// Whether its messages go to the server as they are: one backend serves it for its life.
     pub(super) fn is_session_mode(&self) -> bool {
-        self.mode == PoolMode::Session
+        self.serving.mode() == PoolMode::Session
     }
 
     /// Whether it keeps its backend when its transaction ends.
     pub(super) fn is_pinned(&self) -> bool {
-        self.mode == PoolMode::Session
+        self.serving.mode() == PoolMode::Session
             || !self.pins.is_empty()
             || self.reset_under_way().is_some_and(PendingReset::discards_all)
             || self.keeps_backend_to_listen()

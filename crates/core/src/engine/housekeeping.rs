@@ -274,7 +274,8 @@ impl<S: Socket> Engine<S> {
         let client = self.clients.get(slot)?;
         let notify = self.pool_of(client).settings.query_wait_notify;
         // One that has not been greeted may be told nothing yet.
-        let may = client.state == ClientState::Waiting && client.pending_session.is_none();
+        let may =
+            client.serving.state() == ClientState::Waiting && client.pending_session.is_none();
         (may && !notify.is_zero()).then(|| client.times.since().after(notify))
     }
 
@@ -307,7 +308,7 @@ impl<S: Socket> Engine<S> {
                 next = candidate;
             }
         };
-        match client.state {
+        match client.serving.state() {
             ClientState::Closing => consider(Some((Overdue::Goodbye, now))),
             ClientState::Waiting => {
                 consider(limit(Overdue::Wait, settings.query_wait_timeout, client.times.since()));
@@ -324,7 +325,7 @@ impl<S: Socket> Engine<S> {
                 let Some(backend) = &client.backend else { return None };
                 if !backend.requests.is_empty() || backend.requests.is_copying_in() {
                     consider(limit(Overdue::Query, settings.query_timeout, client.times.since()));
-                } else if client.held {
+                } else if client.serving.is_held() {
                     // It is not idle: its message waits here, or its answer.
                 } else if backend.from_server.status() != TransactionStatus::Idle
                     || backend.requests.is_in_pipeline()
@@ -364,7 +365,7 @@ impl<S: Socket> Engine<S> {
     /// Arms the deadline that fits what the client does now, if any limit is set at all.
     pub(super) fn rearm(&mut self, slot: Slot, now: Time) {
         let Some(client) = self.clients.get(slot) else { return };
-        if client.state == ClientState::Closing {
+        if client.serving.state() == ClientState::Closing {
             return; // it has its time to read its goodbye
         }
         let at = self.next_overdue(slot, now).map(|(_, at)| at);
@@ -503,10 +504,10 @@ impl<S: Socket> Client<S> {
     /// nothing of its result, or stops in the middle of a message.
     fn makes_room(&mut self, now: Time) -> bool {
         let kept = !self.pins.is_empty();
-        let stands_still = self.mode != PoolMode::Session
-            && !self.exclusive
+        let stands_still = self.serving.mode() != PoolMode::Session
+            && !self.serving.is_exclusive()
             && (self.leaves_answers_unread() || self.stops_in_a_message());
-        let held = self.held;
+        let held = self.serving.is_held();
         let Some(backend) = self.backend.as_mut() else { return false };
         let sits_idle = !held
             && (kept || backend.from_server.status() != TransactionStatus::Idle)
@@ -522,7 +523,7 @@ impl<S: Socket> Client<S> {
     fn keeps_outdated(&self, view: &PoolView<S>) -> bool {
         let Some(backend) = &self.backend else { return false };
         (self.is_session_mode() || !self.pins.is_empty())
-            && !self.held
+            && !self.serving.is_held()
             && self.input.is_empty()
             && backend.is_at_rest()
             && view.outdated(backend).is_some()
@@ -530,12 +531,13 @@ impl<S: Socket> Client<S> {
 
     /// Whether there are answers for it that its connection has not taken.
     fn leaves_answers_unread(&self) -> bool {
-        !self.output.is_empty() && !self.late // late ones have not been tried yet
+        !self.output.is_empty() && !self.at_socket.is_late() // late ones have not been tried yet
     }
 
     /// Whether its server waits for the rest of a message.
     fn stops_in_a_message(&self) -> bool {
-        self.backend.as_ref().is_some_and(|backend| backend.to_server.is_open()) && !self.readable
+        self.backend.as_ref().is_some_and(|backend| backend.to_server.is_open())
+            && !self.at_socket.is_unread()
     }
 
     /// Since when it has kept its backend from those who wait by taking or sending nothing, if that is
@@ -550,7 +552,7 @@ impl<S: Socket> Client<S> {
         // A query with a goodbye after it is carried out, as by PostgreSQL, which reads the goodbye
         // when it is done.
         let leaving = self.is_leaving();
-        let pools = self.mode != PoolMode::Session;
+        let pools = self.serving.mode() != PoolMode::Session;
         let half_sent = pools && self.stops_in_a_message();
         let stalled = (pools
             && !leaving

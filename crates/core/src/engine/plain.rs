@@ -170,8 +170,8 @@ impl<S: Socket> Client<S> {
     pub(super) fn is_plain(&self) -> bool {
         self.pending_session.is_none()
             && self.pins.is_empty()
-            && self.mode == PoolMode::Transaction
-            && !self.exclusive
+            && self.serving.mode() == PoolMode::Transaction
+            && !self.serving.is_exclusive()
             && self.asks == Asks::Never
     }
 }
@@ -297,7 +297,7 @@ impl<S: Socket> Backend<S> {
 
     /// What begins with any message that is sent while nothing is outstanding.
     fn begin_plain(&mut self, client: &mut Client<S>, now: Time) {
-        client.held = false;
+        client.serving.release();
         client.times.begin(now);
         self.unpark();
         self.ahead.end();
@@ -372,7 +372,7 @@ impl<S: Socket> Relay<'_, S> {
         if !self.has_plain_lane
             || !backend.requests.owes_one_end()
             || !backend.prepared.longer().of_query().is_empty()
-            || client.failed
+            || client.serving.has_failed()
             || !client.is_plain()
             || backend.known.session_report().is_some()
             || backend.session.within().is_some()

@@ -62,7 +62,7 @@ impl<S: Socket> Client<S> {
             }
             return; // the first that it comes to
         };
-        if self.exclusive {
+        if self.serving.is_exclusive() {
             return; // it was opened with this client's values
         }
         let moved = |settings: &Settings| pool.interner().share(rebased(settings, &old, &new));

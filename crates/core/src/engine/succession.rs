@@ -29,7 +29,7 @@ mod steps;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::about::{ClientAbout, ClientSecret, ClientState, PoolMode};
+use super::about::{ClientAbout, ClientSecret, PoolMode};
 use super::backend::PoolRef;
 use super::client::{Client, Record};
 use super::names::ClientStatement;
@@ -167,28 +167,25 @@ impl<S: Socket> Client<S> {
             pool: _, // as `pool`
             pins,
             basis,
-            state,
-            mode,
-            exclusive,
-            readable: _, // what is unread is in the kernel, and told of when it is watched again
-            hung_up,
-            late,
+            serving,
+            at_socket,
             asks,
-            held,
-            failed,
         } = self;
         let Record { about, secret, start, _permit: _ } = &**record;
         if socket.is_encrypted() || !socket.can_move() {
             return Err(Stays::ForGood);
         }
-        if *mode == PoolMode::Session || *exclusive || pool.is_shared_by_users() {
+        if serving.mode() == PoolMode::Session
+            || serving.is_exclusive()
+            || pool.is_shared_by_users()
+        {
             return Err(Stays::ForGood);
         }
-        let is_at_rest = *state == ClientState::Idle
+        let is_at_rest = serving.may_move()
+            && at_socket.may_move()
             && backend.is_none()
             && input.is_empty()
             && output.is_empty()
-            && !(*late || *held || *failed || *hung_up)
             && pending_session.as_ref().is_none_or(|extra| extra.is_empty())
             && pins.is_empty();
         if !is_at_rest {
@@ -208,7 +205,7 @@ impl<S: Socket> Client<S> {
             process,
             secret: secret.clone(),
             about: about.clone(),
-            mode: *mode,
+            mode: serving.mode(),
             values,
             start: start.clone(),
             desired: desired.clone(),

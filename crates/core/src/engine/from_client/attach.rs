@@ -1,6 +1,5 @@
 //! How a client comes to its backend.
 
-use crate::engine::about::ClientState;
 use crate::engine::backend::Backend;
 use crate::engine::halt::Halt;
 use crate::engine::host::Host;
@@ -50,7 +49,7 @@ impl<S: Socket> Engine<S> {
             }
             Acquired::Down(error) => Err(Halt::Refused(error)),
             Acquired::Wait { open } | Acquired::Replace { open, .. } => {
-                client.state = ClientState::Waiting;
+                client.serving.wait();
                 client.times.begin(now);
                 if open {
                     host.open(&view.pool, self.id);
@@ -115,7 +114,7 @@ impl<S: Socket> Engine<S> {
             client.begin_with(&backend);
         }
         client.backend = Some(backend);
-        client.state = ClientState::Active;
+        client.serving.begin();
         let pool = client.pool;
         self.stats(pool).assignments.add(1);
         Ok(())

@@ -139,7 +139,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.backend.from_server.status() == TransactionStatus::Idle {
             self.client.times.begin_transaction(now);
         }
-        if self.backend.from_server.status() == TransactionStatus::Failed || self.client.exclusive {
+        if self.backend.from_server.status() == TransactionStatus::Failed
+            || self.client.serving.is_exclusive()
+        {
             return Ok(());
         }
         if self.backend.must_lift_for(&self.client.desired) && !self.client.is_session_mode() {
@@ -353,7 +355,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// That comes by itself, but for a copy that wants data: whatever the client sends then is for
     /// the server to judge. Once it has been sent something else, it has refused the copy, or says so.
     pub(in crate::engine) fn hold(&mut self) -> Result<(), Halt> {
-        let comes = self.backend.requests.ends_by_itself() && !self.client.exclusive;
+        let comes = self.backend.requests.ends_by_itself() && !self.client.serving.is_exclusive();
         if comes {
             return self.wait();
         }
@@ -362,7 +364,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// Makes the message at hand wait for an answer that is still to come.
     pub(in crate::engine) fn wait(&mut self) -> Result<(), Halt> {
-        self.client.held = true;
+        self.client.serving.hold();
         // Were the backend given back meanwhile, another client could take away what is brought here.
         let requests = &self.backend.requests;
         self.backend.ahead.wait(!requests.is_empty() && !requests.owes_client());

@@ -100,7 +100,7 @@ impl<S: Socket> Relay<'_, S> {
             // In which encoding the server told it is not known before the last report of this end of a
             // transaction has come; then it is asked what it has.
             match &mut self.client {
-                Some(client) if !client.is_session_mode() && !client.exclusive => {
+                Some(client) if !client.is_session_mode() && !client.serving.is_exclusive() => {
                     client.pins.insert(Part::Setting);
                     backend.doubt_told(name);
                 }

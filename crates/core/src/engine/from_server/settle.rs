@@ -42,7 +42,7 @@ impl<S: Socket> Relay<'_, S> {
             (self.backend.requests.front_change(), &mut self.client)
         {
             let unnamed = self.backend.prepared.unnamed_mut();
-            match client.failed {
+            match client.serving.has_failed() {
                 true => client.ignore(change, unnamed),
                 false => client.confirm(Some(change), unnamed),
             }
@@ -65,7 +65,8 @@ impl<S: Socket> Relay<'_, S> {
         }
         // An error takes settings back, and no prepared statement; of a client that has left it is not known.
         let ended = self.backend.requests.answered_pipeline().saturating_sub(1);
-        let takes_back = reverted || self.client.as_ref().is_none_or(|client| client.failed);
+        let takes_back =
+            reverted || self.client.as_ref().is_none_or(|client| client.serving.has_failed());
         self.backend.prepared.statements_mut().pipeline_ended(ended, takes_back);
         self.close_books(owed, now, relayed);
         let Some(client) = self.client.as_deref_mut() else { return Ok(Fate::Skip) };
@@ -167,13 +168,13 @@ impl<S: Socket> Relay<'_, S> {
         relayed: &mut Relayed,
     ) -> Result<Vec<u8>, &'static str> {
         let Some(client) = self.client.as_deref_mut() else { return Ok(Vec::new()) };
-        let failed = std::mem::replace(&mut client.failed, false);
+        let failed = client.serving.take_failed();
         if !self.backend.is_between_transactions() {
             return Ok(Vec::new());
         }
         client.keep_to_ask(self.backend, failed);
         // (A client that has its backend to itself sets what the books do not have.)
-        let alone = client.is_session_mode() || client.exclusive;
+        let alone = client.is_session_mode() || client.serving.is_exclusive();
         if !alone && (reverted || !self.backend.has_fresh_report()) && self.backend.disagrees() {
             relayed.settings_mismatch = true;
             self.backend.lending.spoil(MISMATCH);
@@ -187,7 +188,7 @@ impl<S: Socket> Relay<'_, S> {
     /// What becomes of the ReadyForQuery of a client's own.
     fn give_ready(&mut self, relayed: &mut Relayed) -> Fate {
         let Some(client) = &self.client else { return Fate::Skip };
-        if client.mode == PoolMode::Statement
+        if client.serving.mode() == PoolMode::Statement
             && self.backend.from_server.status() != TransactionStatus::Idle
         {
             let error = ClientError::fatal(
@@ -261,7 +262,7 @@ fn close_session_books<S: Socket>(
             doubt.reverted();
         }
     }
-    if client.failed
+    if client.serving.has_failed()
         && let Some(doubt) = backend.known.unverified_mut()
     {
         doubt.undone();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{ON_THE_WAY, Outcome, REPORTED_MAX, UnderWay};
-use crate::engine::about::{ClientAbout, ClientState, PoolMode};
+use crate::engine::about::{ClientAbout, PoolMode};
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
 use crate::engine::halt::Halt;
@@ -299,7 +299,7 @@ impl<S: Socket> Engine<S> {
         }
         let under_way =
             backend.hand_over_to(id, process, &client.record.about, client.socket.mptcp())?;
-        client.held = under_way;
+        client.serving.hold_if(under_way);
         Ok(under_way)
     }
 
@@ -313,7 +313,7 @@ impl<S: Socket> Engine<S> {
     ) -> bool {
         let Some(client) = self.clients.get(slot) else { return false };
         let shared = self.pool_of(client).pool.is_shared_by_users();
-        if !shared || !client.is_to_be_greeted() || client.exclusive {
+        if !shared || !client.is_to_be_greeted() || client.serving.is_exclusive() {
             return false;
         }
         match self.hand_over(slot) {
@@ -330,7 +330,7 @@ impl<S: Socket> Engine<S> {
     /// mode, that tells the server's own process id.)
     pub(in crate::engine) fn may_be_greeted_early(&self, client: &Client<S>) -> bool {
         client.is_to_be_greeted()
-            && client.mode != PoolMode::Session
+            && client.serving.mode() != PoolMode::Session
             && self.pool_of(client).pool.is_shared_by_users()
             && self.probable_values(client).is_some()
     }
@@ -358,8 +358,7 @@ impl<S: Socket> Engine<S> {
             return;
         };
         client.tell_early(&values);
-        client.state = ClientState::Idle;
-        client.times.begin(now);
+        client.rest(now);
         self.greet(host, slot, process, now);
         self.rearm(slot, now);
         if !self.resume_later(slot) {
@@ -382,7 +381,7 @@ impl<S: Socket> Engine<S> {
         let process = self.process_of(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(backend) = client.backend.take() else { return };
-        client.held = false;
+        client.serving.release();
         let begins = client.is_to_be_greeted();
         let mut said = Vec::new();
         if begins || client.has_no_session_yet() {
@@ -390,7 +389,7 @@ impl<S: Socket> Engine<S> {
         }
         client.begin_with(&backend);
         client.backend = Some(backend);
-        let mode = client.mode;
+        let mode = client.serving.mode();
         match mode {
             _ if !begins => self.say(host, slot, &said, now), // before its first answer
             PoolMode::Session => self.greet_late(host, slot, now),
@@ -400,7 +399,7 @@ impl<S: Socket> Engine<S> {
             self.rearm(slot, now);
         }
         if !self.resume_later(slot) {
-            if self.clients.get(slot).is_some_and(|client| !client.held) {
+            if self.clients.get(slot).is_some_and(|client| !client.serving.is_held()) {
                 self.give_back_if_unused(host, slot, now);
             }
             self.drain_if_idle(host, slot, now);

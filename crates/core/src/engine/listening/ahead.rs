@@ -73,7 +73,7 @@ impl<S: Socket> Client<S> {
             return false;
         }
         ahead.wanted = wanted;
-        self.held = true;
+        self.serving.hold();
         true
     }
 }
@@ -112,7 +112,7 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        client.held = false;
+        client.serving.release();
         let Some(listening) = client.listening() else { return };
         listening.stage = Stage::AtRest;
         listening.before_message = Before::Come;

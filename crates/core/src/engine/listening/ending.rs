@@ -77,7 +77,7 @@ impl<S: Socket> Engine<S> {
         }
         if cancelled {
             listening.stage = Stage::AfterCancel;
-            client.held = true;
+            client.serving.hold();
             return;
         }
         listening.stage = Stage::AtRest;
@@ -119,7 +119,7 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let pool = client.pool;
         if asks {
-            client.held = true;
+            client.serving.hold();
             if let Some(listening) = client.listening() {
                 listening.stage = Stage::Asking;
                 listening.on_backend.clear();
@@ -379,7 +379,7 @@ impl<S: Socket> Engine<S> {
 
     pub(super) fn leave(&mut self, slot: Slot, texts: &[&[u8]], marked: bool) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        client.held = true;
+        client.serving.hold();
         if let Some(listening) = client.listening() {
             listening.stage = Stage::Leaving { answered: false, marked };
             listening.shown &= texts.last() != Some(&UNLISTEN_ALL);

@@ -85,7 +85,7 @@ impl<S: Socket> Client<S> {
         let reset = self.pending_session.as_mut().and_then(|extra| extra.reset.take());
         let Some(reset) = reset else { return backend.session.applied().clone() };
         let done = reset.discards_all == DiscardAll::Done;
-        let failed = self.failed && !done;
+        let failed = self.serving.has_failed() && !done;
         match reset.discards_all {
             DiscardAll::No => {}
             // Bound and not executed, or failed, it has done nothing.

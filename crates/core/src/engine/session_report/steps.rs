@@ -328,7 +328,8 @@ impl<S: Socket> Client<S> {
         if held.contains(Part::Listen) {
             pinning.insert(Part::Listen); // what the text shows moves, and is no longer here by then
         }
-        let one_keeps_it = self.is_session_mode() || self.exclusive || backend.is_classic();
+        let one_keeps_it =
+            self.is_session_mode() || self.serving.is_exclusive() || backend.is_classic();
         let lasting = match one_keeps_it {
             true => Policy::pooler().must_close_with(pinning),
             false => Policy::pooler().must_close(pinning.minus(TOLD_TO_END)),
@@ -346,7 +347,7 @@ impl<S: Socket> Client<S> {
             backend.lending.spoil("its session held more than its server could report");
             self.pins.insert(Part::Setting);
             backend.doubt_all();
-        } else if self.is_session_mode() || self.exclusive {
+        } else if self.is_session_mode() || self.serving.is_exclusive() {
             // One client has it for all its life.
         } else if backend.is_classic() {
             let sql = held.intersection(PartSet::of(&[Part::SqlStatement]));

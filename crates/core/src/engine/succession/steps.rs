@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use super::{Arrival, ClientRecord, Departure, Giving, MovedClient, Stays, UnnamedRecord};
-use crate::engine::about::ClientState;
-use crate::engine::client::{Client, ClientTimes, Record, parts_of_start};
+use crate::engine::client::{AtSocket, Client, ClientTimes, Record, Serving, parts_of_start};
 use crate::engine::host::Host;
 use crate::engine::names::{ClientStatement, ClientStatements};
 use crate::engine::pending_bytes::PendingBytes;
@@ -186,15 +185,9 @@ impl<S: Socket> Engine<S> {
             pool: self.view_of(&pool),
             pins: parts_of_start(&start),
             basis,
-            state: ClientState::Idle,
-            mode,
-            exclusive: false,
-            readable: false,
-            hung_up: false,
-            late: false,
+            serving: Serving::new(mode, false),
+            at_socket: AtSocket::default(),
             asks: if reads_sequences { Asks::Before } else { Asks::Never },
-            held: false,
-            failed: false,
             record: Box::new(Record { about, secret, start, _permit: permit }),
             desired,
         }

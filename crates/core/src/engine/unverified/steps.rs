@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::{Noted, NotedPrepare, PASSING, Unverified};
-use crate::engine::about::ClientState;
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
 use crate::engine::effects::{Effects, IN_DOUBT, KEPT_BY_RESET_ALL, Resetting};
@@ -215,8 +214,7 @@ impl<S: Socket> Engine<S> {
         };
         let done = client.can_give_back(&mut backend);
         if let Ok(true) = done {
-            client.state = ClientState::Idle;
-            client.times.begin(now);
+            client.rest(now);
             self.give_back(host, backend, now);
             self.drain_if_idle(host, slot, now);
             return;

@@ -168,7 +168,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.hold()?; // which of them there are depends on what is ahead
         }
         let names = self.own_names_in(text, effects);
-        if names.is_empty() || self.client.exclusive || self.backend.is_classic() {
+        if names.is_empty() || self.client.serving.is_exclusive() || self.backend.is_classic() {
             return self.without_more_names(text, effects);
         }
         self.hold()?;
