@@ -460,7 +460,7 @@ impl<S: Socket> Engine<S> {
             _ => Reset::No,
         });
         let exclusive = client.is_some_and(|c| c.serving.is_exclusive());
-        if client.is_some_and(|c| Policy::pooler().must_close_with(c.pins)) {
+        if client.is_some_and(|c| Policy::pooler().must_close_with(c.session.pins())) {
             backend.spoil_for_good();
         }
         backend.prepared.forget_replay();

@@ -2,12 +2,14 @@
 
 mod at_socket;
 mod serving;
+mod session;
 mod times;
 
 use std::sync::Arc;
 
 pub(super) use self::at_socket::AtSocket;
 pub(super) use self::serving::Serving;
+pub(super) use self::session::ClientSession;
 pub(super) use self::times::{ClientTimes, TickCame};
 use super::about::{ClientAbout, ClientSecret, PoolMode};
 use super::backend::Backend;
@@ -19,10 +21,9 @@ use super::pending_reset::PendingReset;
 use super::pending_session::{Farewell, PendingSession};
 use super::socket::Socket;
 use crate::hash::Keyed;
-use crate::pool::Asks;
+use crate::pool::Wish;
 use crate::pool::description::Seen;
 use crate::pool::statement::{Statement, StatementMemory, Unnamed};
-use crate::pool::{Basis, Wish};
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::names_temporary_schema;
 use crate::session::settings::Settings;
@@ -57,8 +58,7 @@ pub(super) struct Client<S: Socket> {
     pub(super) input: PendingBytes,
     /// Bytes for it that its socket did not take, or that wait for the end of the turn.
     pub(super) output: PendingBytes,
-    /// The settings that it wants in force, as they differ from the server's own.
-    pub(super) desired: Settings,
+    pub(super) session: ClientSession,
     pub(super) statements: Option<Box<ClientStatements>>,
     pub(super) unnamed: Option<Arc<Unnamed>>,
     /// What it has been told of the statement that it bound last to the unnamed portal.
@@ -67,14 +67,8 @@ pub(super) struct Client<S: Socket> {
     pub(super) times: ClientTimes,
     /// Index of its pool's view.
     pub(super) pool: u32,
-    /// Why it keeps its backend between transactions.
-    pub(super) pins: PartSet,
-    /// What `desired` differs from.
-    pub(super) basis: Basis,
     pub(super) serving: Serving,
     pub(super) at_socket: AtSocket,
-    /// What it has asked for by currval or lastval.
-    pub(super) asks: Asks,
 }
 
 impl<S: Socket> Client<S> {
@@ -93,7 +87,7 @@ impl<S: Socket> Client<S> {
     /// Whether it keeps its backend when its transaction ends.
     pub(super) fn is_pinned(&self) -> bool {
         self.serving.mode() == PoolMode::Session
-            || !self.pins.is_empty()
+            || !self.session.pins().is_empty()
             || self.reset_under_way().is_some_and(PendingReset::discards_all)
             || self.keeps_backend_to_listen()
     }
@@ -122,7 +116,9 @@ impl<S: Socket> Client<S> {
             Part::UnnamedStatement,
             Part::SessionCatalog,
         ]);
-        self.is_session_mode() || self.pins.intersects(THERE) || !self.sql_statements().is_empty()
+        self.is_session_mode()
+            || self.session.pins().intersects(THERE)
+            || !self.sql_statements().is_empty()
     }
 
     /// Whether something is under way on whose outcome the reading of later messages depends.
@@ -191,9 +187,10 @@ impl<S: Socket> Client<S> {
     /// What it would like to find on a backend, whose first message this is.
     pub(super) fn wish(&self, header: Header, body: &[u8]) -> Wish {
         // The settings of a client without any are those of most backends where none has any.
-        let statement = if self.desired.is_empty() { None } else { self.named_in(header, body) };
+        let statement =
+            if self.session.desired().is_empty() { None } else { self.named_in(header, body) };
         Wish {
-            settings: self.desired.mark(),
+            settings: self.session.desired().mark(),
             statement: statement.unwrap_or(0),
             own: !self.sql_statements().is_empty(),
             ..Wish::default()

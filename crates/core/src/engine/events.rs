@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::about::{CancelKey, ClientState, PoolMode};
 use super::backend::{Backend, BackendSeed, PoolRef, Tidying};
-use super::client::{AtSocket, Client, ClientTimes, Record, Serving, parts_of_start};
+use super::client::{
+    AtSocket, Client, ClientSession, ClientTimes, Record, Serving, parts_of_start,
+};
 use super::host::Host;
 use super::limits;
 use super::message::{
@@ -364,7 +366,7 @@ impl<S: Socket> Engine<S> {
             }),
             input: new.early.into(),
             output: PendingBytes::EMPTY,
-            desired: new.start,
+            session: ClientSession::new(new.start, new.pool.basis(), pins, Asks::Never),
             statements: None,
             unnamed: None,
             bound: None,
@@ -374,11 +376,8 @@ impl<S: Socket> Engine<S> {
             })),
             times: ClientTimes::new(now),
             pool,
-            pins,
-            basis: new.pool.basis(),
             serving: Serving::new(new.mode, new.exclusive),
             at_socket: AtSocket::default(),
-            asks: Asks::Never,
         });
         self.process_ids.take(slot.index);
         if let Departure::Goodbye(error) = &self.departure {
@@ -395,7 +394,7 @@ impl<S: Socket> Engine<S> {
         if client.serving.mode() == PoolMode::Session || shared {
             // Its process id is the server's, or its session another user's before: it is greeted once
             // it has one of its own.
-            let wish = Wish { settings: client.desired.mark(), ..Wish::default() };
+            let wish = Wish { settings: client.session.desired().mark(), ..Wish::default() };
             if let Err(halt) = self.attach(host, slot, wish, now) {
                 if let super::halt::Halt::BackendLost(reason) = halt {
                     self.backend_failed(host, slot, reason, now);
@@ -473,12 +472,12 @@ impl<S: Socket> Engine<S> {
             {
                 backend.discard_sequences(false, &mut out);
             }
-            let first = without_short_timeout(&client.desired);
+            let first = without_short_timeout(client.session.desired());
             backend.apply_settings(&first, &mut out);
             if backend.session.is_applying() {
                 backend.ahead.begin(); // its first message waits for the outcome
             }
-            backend.apply_timeout(&client.desired, &mut out);
+            backend.apply_timeout(client.session.desired(), &mut out);
         }
         if !self.write_to_backend(slot, &out) {
             return;
@@ -763,7 +762,8 @@ impl<S: Socket> Engine<S> {
             let pool = &self.pool_of(client).pool;
             let parameters = pool.parameters();
             let application_name = client
-                .desired
+                .session
+                .desired()
                 .get(b"application_name")
                 .map(<[u8]>::to_vec)
                 .or_else(|| Some(parameters?.get(b"application_name")?.to_vec()))
@@ -786,7 +786,7 @@ impl<S: Socket> Engine<S> {
                 last_request: client.times.since(),
                 wait_us: if waits { now.micros_since(client.times.since()) } else { 0 },
                 backend: client.backend.as_ref().map(|backend| backend.id()),
-                pins: client.pins,
+                pins: client.session.pins(),
                 pinned_since: client
                     .backend
                     .as_ref()

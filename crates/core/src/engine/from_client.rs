@@ -489,12 +489,14 @@ impl<S: Socket> Engine<S> {
             return false;
         }
         let pool = &self.pools[client.pool as usize].pool;
-        if client.basis == Basis::UNKNOWN {
-            client.basis = pool.basis();
+        if client.session.basis() == Basis::UNKNOWN {
+            client.session.set_basis(pool.basis());
         }
-        let Some((statement, proven)) =
-            pool.statements.find_proven(text_and_types, client.basis, &client.desired)
-        else {
+        let Some((statement, proven)) = pool.statements.find_proven(
+            text_and_types,
+            client.session.basis(),
+            client.session.desired(),
+        ) else {
             return false;
         };
         let epoch = pool.schema_epoch_at(now);
@@ -505,7 +507,7 @@ impl<S: Socket> Engine<S> {
         if statement.effects.resets_by_null && client.has_start_values() {
             return false; // its own text has these in place of NULL
         }
-        let named = ClientStatement::new(statement, serial, epoch, &client.desired);
+        let named = ClientStatement::new(statement, serial, epoch, client.session.desired());
         let memory = pool.statements.memory();
         if !memory.has_room_for_names()
             || client.name_statement(name, named, hash_key, memory).is_err()

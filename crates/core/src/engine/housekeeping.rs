@@ -162,7 +162,7 @@ impl<S: Socket> Engine<S> {
                     if client.has_kept_for_long(others_wait, now) {
                         unasked.push(*slot);
                     }
-                    if !client.pins.is_empty()
+                    if !client.session.pins().is_empty()
                         && client
                             .backend
                             .as_ref()
@@ -341,7 +341,7 @@ impl<S: Socket> Engine<S> {
                         settings.client_idle_timeout,
                         backend.lending.since(),
                     ));
-                    if !client.is_session_mode() && !client.pins.is_empty() {
+                    if !client.is_session_mode() && !client.session.pins().is_empty() {
                         consider(limit(
                             Overdue::Pinned,
                             settings.pin_timeout,
@@ -503,7 +503,7 @@ impl<S: Socket> Client<S> {
     /// transaction, or pinned, which keeps a backend in the same way; or because the client takes
     /// nothing of its result, or stops in the middle of a message.
     fn makes_room(&mut self, now: Time) -> bool {
-        let kept = !self.pins.is_empty();
+        let kept = !self.session.pins().is_empty();
         let stands_still = self.serving.mode() != PoolMode::Session
             && !self.serving.is_exclusive()
             && (self.leaves_answers_unread() || self.stops_in_a_message());
@@ -522,7 +522,7 @@ impl<S: Socket> Client<S> {
     /// configuration asks for.
     fn keeps_outdated(&self, view: &PoolView<S>) -> bool {
         let Some(backend) = &self.backend else { return false };
-        (self.is_session_mode() || !self.pins.is_empty())
+        (self.is_session_mode() || !self.session.pins().is_empty())
             && !self.serving.is_held()
             && self.input.is_empty()
             && backend.is_at_rest()

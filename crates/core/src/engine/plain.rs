@@ -169,10 +169,10 @@ impl<S: Socket> Client<S> {
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
         self.pending_session.is_none()
-            && self.pins.is_empty()
+            && self.session.pins().is_empty()
             && self.serving.mode() == PoolMode::Transaction
             && !self.serving.is_exclusive()
-            && self.asks == Asks::Never
+            && self.session.asks() == Asks::Never
     }
 }
 
@@ -239,11 +239,14 @@ impl<S: Socket> Backend<S> {
             self.from_server.status(),
             TransactionStatus::Idle | TransactionStatus::InTransaction
         );
-        if !may_run || !self.is_plain() || !self.session.applied().is_shared_with(&client.desired) {
+        if !may_run
+            || !self.is_plain()
+            || !self.session.applied().is_shared_with(client.session.desired())
+        {
             return Ok(Passed::Unusual);
         }
         if self.from_server.status() == TransactionStatus::Idle
-            && !self.has_function_plans_of(&client.desired)
+            && !self.has_function_plans_of(client.session.desired())
         {
             return Ok(Passed::Unusual);
         }
@@ -343,7 +346,7 @@ impl<S: Socket> Backend<S> {
         now: Time,
     ) {
         let epoch = self.pool.schema_epoch_at(now);
-        let unnamed = Unnamed::new(body, client.desired.clone(), None, epoch);
+        let unnamed = Unnamed::new(body, client.session.desired().clone(), None, epoch);
         self.known.drawn_mut().note(!unnamed.draws_nothing);
         // (It is not ignored, for nothing precedes it: what was there before does not come back.)
         client.unnamed = Some(unnamed.clone());
@@ -381,7 +384,7 @@ impl<S: Socket> Relay<'_, S> {
             || backend.known.drawn().has_last()
             || !backend.prepared.replay().is_idle()
             || !backend.known.at_stake().is_nothing()
-            || !client.desired.is_shared_with(backend.session.applied())
+            || !client.session.desired().is_shared_with(backend.session.applied())
         {
             return false;
         }
@@ -458,12 +461,13 @@ impl<S: Socket> Engine<S> {
             let statement = match pipeline.runs {
                 Runs::Named { name, .. } => match client.statement(name) {
                     None => return Ok(Passed::Unusual),
-                    Some(_) if client.desired.is_empty() => 0,
+                    Some(_) if client.session.desired().is_empty() => 0,
                     Some(named) => named.statement.id,
                 },
                 Runs::Unnamed { .. } | Runs::Query { .. } => 0,
             };
-            let wish = Wish { settings: client.desired.mark(), statement, ..Wish::default() };
+            let wish =
+                Wish { settings: client.session.desired().mark(), statement, ..Wish::default() };
             self.attach(host, slot, wish, now)?;
         }
         let serial = self.next_serial;

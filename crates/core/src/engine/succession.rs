@@ -158,18 +158,15 @@ impl<S: Socket> Client<S> {
             record,
             input,
             output,
-            desired,
+            session,
             statements,
             unnamed,
             bound: _, // its portal has ended with the transaction
             pending_session,
             times,   // it is in no transaction, and its deadline is reckoned from `since`
             pool: _, // as `pool`
-            pins,
-            basis,
             serving,
             at_socket,
-            asks,
         } = self;
         let Record { about, secret, start, _permit: _ } = &**record;
         if socket.is_encrypted() || !socket.can_move() {
@@ -187,14 +184,15 @@ impl<S: Socket> Client<S> {
             && input.is_empty()
             && output.is_empty()
             && pending_session.as_ref().is_none_or(|extra| extra.is_empty())
-            && pins.is_empty();
+            && session.pins().is_empty();
         if !is_at_rest {
             return Err(Stays::ForNow);
         }
-        let values = pool.values_of(*basis).ok_or(Stays::ForNow)?;
+        let basis = session.basis();
+        let values = pool.values_of(basis).ok_or(Stays::ForNow)?;
         let names = statements.iter().flat_map(|names| names.names().pairs());
         let statements = names
-            .map(|(name, named)| named.to_record(name, *basis).ok_or(Stays::ForNow))
+            .map(|(name, named)| named.to_record(name, basis).ok_or(Stays::ForNow))
             .collect::<Result<_, _>>()?;
         let unnamed = unnamed.as_ref().map(|unnamed| UnnamedRecord {
             body: unnamed.body.clone(),
@@ -208,10 +206,10 @@ impl<S: Socket> Client<S> {
             mode: serving.mode(),
             values,
             start: start.clone(),
-            desired: desired.clone(),
+            desired: session.desired().clone(),
             statements,
             unnamed,
-            reads_sequences: *asks != Asks::Never,
+            reads_sequences: session.asks() != Asks::Never,
             since: times.since(),
             schema_changes: pool.schema_epoch().changes(),
         })

@@ -323,7 +323,7 @@ impl<S: Socket> Engine<S> {
             let known = !client.is_session_mode()
                 && !client.serving.is_exclusive()
                 && client.pending_session.is_none()
-                && client.pins.intersection(PartSet::ANY_SETTING).is_empty();
+                && client.session.pins().intersection(PartSet::ANY_SETTING).is_empty();
             let backend = client.backend.as_deref().filter(|_| known)?;
             let rests = backend.is_at_rest()
                 && backend.known.unverified().is_none()

@@ -25,10 +25,10 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return Err(Halt::Dry) };
         let view = &self.pools[client.pool as usize];
         let sql = client.sql_statements();
-        let names = view.pool.custom_names(&client.desired);
+        let names = view.pool.custom_names(client.session.desired());
         let wish = Wish {
-            settings: view.pool.mark_of(wish.settings, client.basis),
-            avoids: wish.avoids.and(view.pool.avoided_by(&client.desired)),
+            settings: view.pool.mark_of(wish.settings, client.session.basis()),
+            avoids: wish.avoids.and(view.pool.avoided_by(client.session.desired())),
             ..wish
         };
         let acquired = view.pool.lock().acquire_with(

@@ -144,7 +144,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         {
             return Ok(());
         }
-        if self.backend.must_lift_for(&self.client.desired) && !self.client.is_session_mode() {
+        if self.backend.must_lift_for(self.client.session.desired())
+            && !self.client.is_session_mode()
+        {
             self.lift_first()?;
         }
         if self.backend.owner.is_due() {
@@ -171,10 +173,11 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if go_within && !self.settings_go_within()? {
             self.open_settings()?;
         }
-        if !self.client.is_session_mode() && *self.backend.session.applied() != self.client.desired
+        if !self.client.is_session_mode()
+            && *self.backend.session.applied() != *self.client.session.desired()
         {
             self.passage.cut(self.backend)?;
-            self.backend.apply_timeout(&self.client.desired, &mut self.passage.out);
+            self.backend.apply_timeout(self.client.session.desired(), &mut self.passage.out);
         }
         // Whatever is put here ends the transaction that the settings are part of.
         Ok(())
@@ -190,11 +193,11 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         if self.backend.from_server.status() == TransactionStatus::Idle
             && !self.client.is_pinned()
-            && !self.backend.has_function_plans_of(&self.client.desired)
+            && !self.backend.has_function_plans_of(self.client.session.desired())
             && !self.has_sql_statements_there()
         {
             self.passage.cut(self.backend)?;
-            self.backend.discard_plans(&self.client.desired, &mut self.passage.out);
+            self.backend.discard_plans(self.client.session.desired(), &mut self.passage.out);
         }
         Ok(())
     }
@@ -207,17 +210,17 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// Sends what the backend's settings lack, each query in a transaction of its own.
     fn open_settings(&mut self) -> Result<(), Halt> {
-        if *self.backend.session.applied() == self.client.desired {
+        if *self.backend.session.applied() == *self.client.session.desired() {
             return Ok(());
         }
         self.passage.cut(self.backend)?;
         if self.client.is_session_mode() {
-            self.backend.apply_beside_unnamed(&self.client.desired, &mut self.passage.out);
+            self.backend.apply_beside_unnamed(self.client.session.desired(), &mut self.passage.out);
             self.backend.ahead.begin();
             return self.wait();
         }
         self.lift_first()?;
-        let first = without_short_timeout(&self.client.desired);
+        let first = without_short_timeout(self.client.session.desired());
         self.backend.apply_settings(&first, &mut self.passage.out);
         if self.backend.session.is_applying() && !self.fails_in_failed_block() {
             // It would end the block that keeps it from running without its settings.
@@ -673,12 +676,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// other clients'. Once is enough: the client keeps the backend then.
     fn before_catalog(&mut self, effects: &Effects) -> Result<(), Halt> {
         let looks = effects.pins.contains(Part::SessionCatalog);
-        let looked = self.client.pins.contains(Part::SessionCatalog);
+        let looked = self.client.session.pins().contains(Part::SessionCatalog);
         if looks && (!looked || !self.backend.requests.is_in_pipeline()) {
             self.clear_catalog()?; // of its own shared ones, too, once it keeps the backend
         }
         if looks && !looked && !self.backend.is_classic() {
-            self.client.pins.insert(Part::SessionCatalog);
+            self.client.session.pin(Part::SessionCatalog);
             self.backend.mark_unverified(PartSet::of(&[Part::SessionCatalog])); // it ends by itself
         }
         if looks {
@@ -715,7 +718,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let own = [Part::SqlStatement, Part::ProtocolStatement, Part::UnnamedStatement];
         // A DISCARD ALL under way may fail, or not be run at all.
         let discarding = self.client.reset_under_way().map_or(PartSet::EMPTY, PendingReset::ends);
-        let pins = self.client.pins.union(discarding);
+        let pins = self.client.session.pins().union(discarding);
         let keeps =
             own.iter().any(|part| pins.contains(*part)) || !self.client.sql_statements().is_empty();
         self.backend.deallocate_all(keeps, &mut self.passage.out);
@@ -737,7 +740,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.passage.skip(HEADER_BYTES + self.body.len());
         // As any simple query it takes the unnamed statement away, which here the server alone knows, and
         // the unnamed portal, which outlasts its pipeline in a transaction block.
-        let native = self.client.pins.contains(Part::UnnamedStatement);
+        let native = self.client.session.pins().contains(Part::UnnamedStatement);
         let in_block = self.backend.from_server.status() == TransactionStatus::InTransaction;
         if native {
             build::close_statement(&mut self.passage.out, b"");

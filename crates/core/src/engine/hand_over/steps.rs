@@ -236,7 +236,7 @@ impl<S: Socket> Client<S> {
     /// Its session begins on this backend, which has been handed over to it: what it has not asked
     /// for has the values of its user. Returns what it is due if it has been greeted already.
     fn begin_on(&mut self, backend: &Backend<S>) -> Vec<u8> {
-        self.basis = backend.session.basis();
+        self.session.set_basis(backend.session.basis());
         let mut start = SettingsBuilder::from(&self.record.start);
         for (name, own) in backend.session.parameters().settable() {
             if self.record.start.get(name) == Some(own) {
@@ -244,7 +244,7 @@ impl<S: Socket> Client<S> {
             }
         }
         self.record.start = backend.pool.interner().share(start.build());
-        self.desired = self.record.start.clone();
+        self.session.want(self.record.start.clone());
         let mut said = Vec::with_capacity(512);
         let told = self.pending_session.as_mut().and_then(|extra| extra.told_early.take());
         backend.greet_as_own(self, &mut said, told.as_deref().unwrap_or_default());

@@ -54,9 +54,9 @@ impl<S: Socket> Client<S> {
         let Some(named) = &unusual.named_channels else { return false };
         let keeps = [Part::Listen, Part::UnnamedStatement, Part::ProtocolStatement]
             .iter()
-            .any(|part| self.pins.contains(*part));
+            .any(|part| self.session.pins().contains(*part));
         let unanswered = backend.requests.owes_client_ready();
-        if keeps || unanswered || self.desired.get(b"client_encoding").is_some() {
+        if keeps || unanswered || self.session.desired().get(b"client_encoding").is_some() {
             return false;
         }
         let is_utf8 = |name: &[u8]| backend.session.parameters().get(name) == Some(b"UTF8");

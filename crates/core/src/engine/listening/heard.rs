@@ -24,7 +24,7 @@ impl<S: Socket> Client<S> {
         notification: impl FnOnce() -> Option<Notification>,
         process: u32,
     ) -> bool {
-        let keeps_natively = self.pins.contains(Part::Listen);
+        let keeps_natively = self.session.pins().contains(Part::Listen);
         let Some(listening) = self.listening() else { return false };
         if matches!(listening.stage, Stage::Returning { .. }) {
             if let Some(notification) = notification() {

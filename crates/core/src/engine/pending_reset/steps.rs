@@ -89,12 +89,12 @@ impl<S: Socket> Client<S> {
         match reset.discards_all {
             DiscardAll::No => {}
             // Bound and not executed, or failed, it has done nothing.
-            DiscardAll::Pending(ends) => self.pins = self.pins.union(ends),
+            DiscardAll::Pending(ends) => self.session.pin_all(ends),
             DiscardAll::Done => self.discarded(backend),
         }
         // In a transaction the UNLISTEN may still be rolled back: the pin stays.
         if reset.unlistens && !failed && backend.from_server.status() == TransactionStatus::Idle {
-            self.pins.remove(Part::Listen);
+            self.session.unpin(Part::Listen);
         }
         if reset.forgets_statements && !failed {
             backend.prepared.all_went();

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::{Arrival, ClientRecord, Departure, Giving, MovedClient, Stays, UnnamedRecord};
-use crate::engine::client::{AtSocket, Client, ClientTimes, Record, Serving, parts_of_start};
+use crate::engine::client::{
+    AtSocket, Client, ClientSession, ClientTimes, Record, Serving, parts_of_start,
+};
 use crate::engine::host::Host;
 use crate::engine::names::{ClientStatement, ClientStatements};
 use crate::engine::pending_bytes::PendingBytes;
@@ -172,6 +174,7 @@ impl<S: Socket> Engine<S> {
             let told = told.map(|told| Arc::new(Seen::of(told)));
             Unnamed::to_be_read(&body, share(settings), told, epoch)
         });
+        let asks = if reads_sequences { Asks::Before } else { Asks::Never };
         Client {
             socket,
             backend: None,
@@ -183,13 +186,10 @@ impl<S: Socket> Engine<S> {
             pending_session: None,
             times: ClientTimes::new(since),
             pool: self.view_of(&pool),
-            pins: parts_of_start(&start),
-            basis,
             serving: Serving::new(mode, false),
             at_socket: AtSocket::default(),
-            asks: if reads_sequences { Asks::Before } else { Asks::Never },
+            session: ClientSession::new(desired, basis, parts_of_start(&start), asks),
             record: Box::new(Record { about, secret, start, _permit: permit }),
-            desired,
         }
     }
 }
