@@ -35,10 +35,10 @@ impl<S: Socket> Client<S> {
     /// end of the turn if it is small, with all else that one read of it leads to. Whoever calls
     /// this sees to it that the client is among [`Engine::late`] then, or pushes it out.
     pub(super) fn reply(&mut self, bytes: &[u8]) {
-        let untried = self.late || self.output.is_empty();
+        let untried = self.at_socket.is_late() || self.output.is_empty();
         if untried && self.output.len() + bytes.len() <= limits::LATE_BYTES_MAX {
             self.output.extend_from_slice(bytes);
-            self.late = true;
+            self.at_socket.becomes_late();
             return;
         }
         // A broken connection shows in its next event.
@@ -55,8 +55,8 @@ impl<S: Socket> Client<S> {
     /// unread because it took none.
     #[inline]
     pub(super) fn waits_to_write(&self) -> bool {
-        self.readable
-            || self.state == ClientState::Closing
+        self.at_socket.is_unread()
+            || self.serving.state() == ClientState::Closing
             || self.pending_session.is_some()
             || !self.has_taken_all()
             || self.backend.as_ref().is_some_and(|backend| backend.from_server.is_unread())
@@ -64,7 +64,7 @@ impl<S: Socket> Client<S> {
 
     /// Writes what has waited for the end of the turn. Returns how many bytes the socket took.
     pub(super) fn push_out(&mut self, spare: &mut Spare) -> io::Result<usize> {
-        if !std::mem::take(&mut self.late) {
+        if !self.at_socket.take_late() {
             return Ok(0);
         }
         let written = self.socket.write(&self.output);
@@ -114,13 +114,13 @@ impl<S: Socket> Engine<S> {
         if bytes == 0 {
             return;
         }
-        let untried = client.late || client.output.is_empty();
+        let untried = client.at_socket.is_late() || client.output.is_empty();
         // The next waiter, if there is one, has its message written first: the server is the slowest.
         let most = if self.work.is_empty() { limits::LATE_BYTES_MAX } else { limits::READ_BYTES };
         if untried && client.output.len() + bytes <= most {
             client.output.extend_in(ahead, &mut self.spare);
             client.output.extend_in(run, &mut self.spare);
-            if !std::mem::replace(&mut client.late, true) {
+            if client.at_socket.becomes_late() {
                 self.late.push(slot);
             }
             return;
@@ -142,7 +142,7 @@ impl<S: Socket> Engine<S> {
             next += 1;
             let Some(client) = self.clients.get_mut(slot) else { continue };
             let written = client.push_out(&mut self.spare);
-            let gone = client.state == ClientState::Closing && client.has_taken_all();
+            let gone = client.serving.state() == ClientState::Closing && client.has_taken_all();
             self.answered(host, slot, &written, true, now);
             if gone {
                 self.close_client(host, slot, "it has been told goodbye", now);

@@ -59,9 +59,8 @@ impl<S: Socket> Engine<S> {
             return;
         }
         if let Some(backend) = client.backend.take() {
-            client.state = ClientState::Idle;
-            client.since = now;
-            let waits = std::mem::take(&mut client.held) || client.has_next_message();
+            client.rest(now);
+            let waits = client.serving.release() || client.has_next_message();
             self.give_back(host, backend, now);
             if waits {
                 self.resume_later(slot);
@@ -186,7 +185,8 @@ impl<S: Socket> Engine<S> {
         mut backend: Box<Backend<S>>,
         now: Time,
     ) {
-        let waits = self.clients.get(slot).is_some_and(|c| c.state == ClientState::Waiting);
+        let waits =
+            self.clients.get(slot).is_some_and(|c| c.serving.state() == ClientState::Waiting);
         if !waits {
             if let Some(resident) = self.resident.get_mut(backend.place()) {
                 resident.holder = Holder::Pool;
@@ -195,7 +195,7 @@ impl<S: Socket> Engine<S> {
             return;
         }
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let waited = now.micros_since(client.since);
+        let waited = now.micros_since(client.times.since());
         backend.lending.has_been_waited_for(waited);
         let (pool, home) = (client.pool, backend.home());
         self.stats(pool).wait.record(waited);
@@ -356,13 +356,13 @@ impl<S: Socket> Engine<S> {
         self.leave_queue(slot);
         self.give_held_answer(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if client.state == ClientState::Closing {
+        if client.serving.state() == ClientState::Closing {
             return;
         }
         host.event(Event::Told { error });
         let backend = client.backend.take();
         let half_a_message = backend.as_ref().is_some_and(|b| b.is_in_mid_answer());
-        client.state = ClientState::Closing;
+        client.serving.close();
         client.input.clear();
         if !half_a_message {
             let mut message = Vec::new();
@@ -394,7 +394,7 @@ impl<S: Socket> Engine<S> {
             self.close_client(host, slot, reason, now);
             return;
         }
-        client.state = ClientState::Closing;
+        client.serving.close();
         client.input.clear();
         self.arm_goodbye(slot, now);
     }
@@ -403,10 +403,10 @@ impl<S: Socket> Engine<S> {
     fn leave_queue(&mut self, slot: Slot) {
         let id = self.client_id(slot);
         if let Some(client) = self.clients.get(slot)
-            && client.state == ClientState::Waiting
+            && client.serving.state() == ClientState::Waiting
         {
             // If it is not there any more, a backend is on its way; it is given back on arrival.
-            self.pool_of(client).pool.lock().forget_waiter(id, client.since);
+            self.pool_of(client).pool.lock().forget_waiter(id, client.times.since());
         }
     }
 
@@ -421,7 +421,8 @@ impl<S: Socket> Engine<S> {
         self.leave_queue(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let backend = client.backend.take();
-        let reads_nothing = !client.output.is_empty() && client.state != ClientState::Closing;
+        let reads_nothing =
+            !client.output.is_empty() && client.serving.state() != ClientState::Closing;
         if let Some(mut backend) = backend {
             if reads_nothing && client.output.len() > limits::OUTPUT_HIGH_BYTES {
                 backend.lending.spoil("its client read nothing");
@@ -452,14 +453,14 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         let client = self.clients.get(slot);
-        let reset = client.map_or(Reset::No, |c| match c.mode {
+        let reset = client.map_or(Reset::No, |c| match c.serving.mode() {
             PoolMode::Session => Reset::AsConfigured,
             // (What a RESET under way has done is known once its pipeline has ended.)
             _ if c.is_pinned() || c.is_unsettled() => Reset::All,
             _ => Reset::No,
         });
-        let exclusive = client.is_some_and(|c| c.exclusive);
-        if client.is_some_and(|c| Policy::pooler().must_close_with(c.pins)) {
+        let exclusive = client.is_some_and(|c| c.serving.is_exclusive());
+        if client.is_some_and(|c| Policy::pooler().must_close_with(c.session.pins())) {
             backend.spoil_for_good();
         }
         backend.prepared.forget_replay();

@@ -1,8 +1,17 @@
 //! A client: what it has asked for, and what is under way for it.
 
+mod at_socket;
+mod serving;
+mod session;
+mod times;
+
 use std::sync::Arc;
 
-use super::about::{ClientAbout, ClientSecret, ClientState, PoolMode};
+pub(super) use self::at_socket::AtSocket;
+pub(super) use self::serving::Serving;
+pub(super) use self::session::ClientSession;
+pub(super) use self::times::{ClientTimes, TickCame};
+use super::about::{ClientAbout, ClientSecret, PoolMode};
 use super::backend::Backend;
 use super::halt::TooManyStatements;
 use super::limits;
@@ -12,10 +21,9 @@ use super::pending_reset::PendingReset;
 use super::pending_session::{Farewell, PendingSession};
 use super::socket::Socket;
 use crate::hash::Keyed;
-use crate::pool::Asks;
+use crate::pool::Wish;
 use crate::pool::description::Seen;
 use crate::pool::statement::{Statement, StatementMemory, Unnamed};
-use crate::pool::{Basis, Wish};
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::names_temporary_schema;
 use crate::session::settings::Settings;
@@ -61,56 +69,36 @@ pub(super) struct Client<S: Socket> {
     pub(super) input: PendingBytes,
     /// Bytes for it that its socket did not take, or that wait for the end of the turn.
     pub(super) output: PendingBytes,
-    /// The settings that it wants in force, as they differ from the server's own.
-    pub(super) desired: Settings,
+    pub(super) session: ClientSession,
     pub(super) statements: Option<Box<ClientStatements>>,
     pub(super) unnamed: Option<Arc<Unnamed>>,
     /// What it has been told of the statement that it bound last to the unnamed portal.
     pub(super) bound: Option<Arc<Seen>>,
     pub(super) pending_session: Option<Box<PendingSession>>,
-    /// When it began to wait, or when its query began.
-    pub(super) since: Time,
-    /// When its transaction began.
-    pub(super) transaction_since: Time,
-    /// When it must have got on, in ticks of the wheel; 0: never.
-    pub(super) deadline: u32,
-    /// The tick for which the wheel has it; 0: none.
-    pub(super) armed: u32,
+    pub(super) times: ClientTimes,
     /// Index of its pool's view.
     pub(super) pool: u32,
-    /// Why it keeps its backend between transactions.
-    pub(super) pins: PartSet,
-    /// What `desired` differs from.
-    pub(super) basis: Basis,
-    pub(super) state: ClientState,
-    pub(super) mode: PoolMode,
-    /// Its backend was opened for it alone and serves nobody else.
-    pub(super) exclusive: bool,
-    /// There may be something to read that has not been read.
-    pub(super) readable: bool,
-    /// It has closed its side: the end stands after what has not been read, and no event tells of
-    /// it again.
-    pub(super) hung_up: bool,
-    /// `output` has not been tried yet: see [`super::answer`].
-    pub(super) late: bool,
-    /// What it has asked for by currval or lastval.
-    pub(super) asks: Asks,
-    /// Its next message waits until everything outstanding is answered.
-    pub(super) held: bool,
-    /// An answer to it failed since the last ReadyForQuery.
-    pub(super) failed: bool,
+    pub(super) serving: Serving,
+    pub(super) at_socket: AtSocket,
 }
 
 impl<S: Socket> Client<S> {
+    /// It has no backend and wants none, from now on.
+    #[inline]
+    pub(super) fn rest(&mut self, now: Time) {
+        self.serving.rest();
+        self.times.begin(now);
+    }
+
     /// Whether its messages go to the server as they are: one backend serves it for its life.
     pub(super) fn is_session_mode(&self) -> bool {
-        self.mode == PoolMode::Session
+        self.serving.mode() == PoolMode::Session
     }
 
     /// Whether it keeps its backend when its transaction ends.
     pub(super) fn is_pinned(&self) -> bool {
-        self.mode == PoolMode::Session
-            || !self.pins.is_empty()
+        self.serving.mode() == PoolMode::Session
+            || !self.session.pins().is_empty()
             || self.reset_under_way().is_some_and(PendingReset::discards_all)
             || self.keeps_backend_to_listen()
     }
@@ -139,7 +127,9 @@ impl<S: Socket> Client<S> {
             Part::UnnamedStatement,
             Part::SessionCatalog,
         ]);
-        self.is_session_mode() || self.pins.intersects(THERE) || !self.sql_statements().is_empty()
+        self.is_session_mode()
+            || self.session.pins().intersects(THERE)
+            || !self.sql_statements().is_empty()
     }
 
     /// Whether something is under way on whose outcome the reading of later messages depends.
@@ -217,10 +207,10 @@ impl<S: Socket> Client<S> {
     #[inline]
     pub(super) fn wish_for(&self, statement: Option<&[u8]>) -> Wish {
         // The settings of a client without any are those of most backends where none has any.
-        let named = statement.filter(|_| !self.desired.is_empty());
+        let named = statement.filter(|_| !self.session.desired().is_empty());
         let named = named.and_then(|name| self.statement(name));
         Wish {
-            settings: self.desired.mark(),
+            settings: self.session.desired().mark(),
             statement: named.map_or(0, |named| named.statement.id),
             own: !self.sql_statements().is_empty(),
             ..Wish::default()

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::about::{CancelKey, ClientState, PoolMode};
 use super::backend::{Backend, BackendSeed, PoolRef, Tidying};
-use super::client::{Client, Record, parts_of_start};
+use super::client::{
+    AtSocket, Client, ClientSession, ClientTimes, Record, Serving, parts_of_start,
+};
 use super::host::Host;
 use super::limits;
 use super::message::{
@@ -70,7 +72,7 @@ impl<S: Socket> Engine<S> {
             match write_kept(&mut client.socket, &mut client.output) {
                 Ok(written) => {
                     let took = client.output.len() < limits::OUTPUT_HIGH_BYTES;
-                    let closing = client.state == ClientState::Closing;
+                    let closing = client.serving.state() == ClientState::Closing;
                     let mut unread = false;
                     if let Some(backend) = &mut client.backend {
                         if written > 0 {
@@ -97,12 +99,14 @@ impl<S: Socket> Engine<S> {
         }
         if ready.readable || ready.hangup {
             let Some(client) = self.clients.get_mut(slot) else { return };
-            client.readable = true;
-            client.hung_up |= ready.hangup;
-            if ready.hangup && matches!(client.state, ClientState::Waiting | ClientState::Closing) {
-                // It has gone without a goodbye: nobody is there to see an answer.
-                self.close_client(host, slot, "client closed its connection", now);
-                return;
+            client.at_socket.leave_unread(true);
+            if ready.hangup {
+                client.at_socket.hangs_up();
+                if matches!(client.serving.state(), ClientState::Waiting | ClientState::Closing) {
+                    // It has gone without a goodbye: nobody is there to see an answer.
+                    self.close_client(host, slot, "client closed its connection", now);
+                    return;
+                }
             }
             self.read_client(host, slot, now);
             if ready.hangup {
@@ -117,8 +121,8 @@ impl<S: Socket> Engine<S> {
     fn go_on_reading<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         self.give_notifications(host, slot, now);
         if let Some(client) = self.clients.get(slot)
-            && client.readable
-            && matches!(client.state, ClientState::Idle | ClientState::Active)
+            && client.at_socket.is_unread()
+            && matches!(client.serving.state(), ClientState::Idle | ClientState::Active)
         {
             self.resume_later(slot);
         }
@@ -128,7 +132,7 @@ impl<S: Socket> Engine<S> {
     /// with: that is carried out in its turn, as it is where a backend is free.
     fn waits_with_goodbye(&mut self, slot: Slot) -> bool {
         let Some(client) = self.clients.get_mut(slot) else { return false };
-        if client.state != ClientState::Waiting || client.is_to_be_greeted() {
+        if client.serving.state() != ClientState::Waiting || client.is_to_be_greeted() {
             return false;
         }
         let mut buffer = [0; 1024];
@@ -158,7 +162,7 @@ impl<S: Socket> Engine<S> {
             client.pending_session().farewell.goes();
             return;
         }
-        if client.state == ClientState::Waiting {
+        if client.serving.state() == ClientState::Waiting {
             self.close_client(host, slot, "client closed its connection", now);
             return;
         }
@@ -167,7 +171,7 @@ impl<S: Socket> Engine<S> {
             Ok(0) => self.close_client(host, slot, "client closed its connection", now),
             Ok(_) => {
                 client.input.extend_from_slice(&probe);
-                client.readable = true;
+                client.at_socket.leave_unread(true);
                 self.resume_later(slot);
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
@@ -362,7 +366,7 @@ impl<S: Socket> Engine<S> {
             }),
             input: new.early.into(),
             output: PendingBytes::EMPTY,
-            desired: new.start,
+            session: ClientSession::new(new.start, new.pool.basis(), pins, Asks::Never),
             statements: None,
             unnamed: None,
             bound: None,
@@ -370,22 +374,10 @@ impl<S: Socket> Engine<S> {
                 greeting: Some(new.greeting),
                 ..PendingSession::default()
             })),
-            since: now,
-            transaction_since: now,
-            deadline: 0,
-            armed: 0,
+            times: ClientTimes::new(now),
             pool,
-            pins,
-            basis: new.pool.basis(),
-            state: ClientState::Idle,
-            mode: new.mode,
-            exclusive: new.exclusive,
-            readable: false,
-            late: false,
-            hung_up: false,
-            asks: Asks::Never,
-            held: false,
-            failed: false,
+            serving: Serving::new(new.mode, new.exclusive),
+            at_socket: AtSocket::default(),
         });
         self.process_ids.take(slot.index);
         if let Departure::Goodbye(error) = &self.departure {
@@ -399,10 +391,10 @@ impl<S: Socket> Engine<S> {
             self.close_client(host, slot, "its connection could not be watched", now);
             return;
         }
-        if client.mode == PoolMode::Session || shared {
+        if client.serving.mode() == PoolMode::Session || shared {
             // Its process id is the server's, or its session another user's before: it is greeted once
             // it has one of its own.
-            let wish = Wish { settings: client.desired.mark(), ..Wish::default() };
+            let wish = Wish { settings: client.session.desired().mark(), ..Wish::default() };
             if let Err(halt) = self.attach(host, slot, wish, now) {
                 if let super::halt::Halt::BackendLost(reason) = halt {
                     self.backend_failed(host, slot, reason, now);
@@ -426,7 +418,9 @@ impl<S: Socket> Engine<S> {
     /// The process id in a client's BackendKeyData: in session mode the server's own.
     pub(super) fn process_of(&self, slot: Slot) -> u32 {
         match self.clients.get(slot) {
-            Some(Client { mode: PoolMode::Session, backend: Some(backend), .. }) => {
+            Some(Client { serving, backend: Some(backend), .. })
+                if serving.mode() == PoolMode::Session =>
+            {
                 backend.process()
             }
             _ => self.process_ids.of(slot.index),
@@ -449,19 +443,17 @@ impl<S: Socket> Engine<S> {
     /// Greets a client of session mode that has just got its backend, and applies its settings.
     pub(super) fn greet_late<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if client.mode != PoolMode::Session || !client.is_to_be_greeted() {
+        if client.serving.mode() != PoolMode::Session || !client.is_to_be_greeted() {
             return;
         }
         let Some(backend) = &mut client.backend else { return };
-        if !client.exclusive {
-            client.held = match backend.lift_alone() {
-                Ok(under_way) => under_way,
-                Err(_) => {
-                    self.backend_lost(slot, "server closed the connection");
-                    return;
-                }
+        if !client.serving.is_exclusive() {
+            let Ok(under_way) = backend.lift_alone() else {
+                self.backend_lost(slot, "server closed the connection");
+                return;
             };
-            if client.held {
+            client.serving.hold_if(under_way);
+            if under_way {
                 return;
             }
         }
@@ -469,23 +461,23 @@ impl<S: Socket> Engine<S> {
         let mut out = Vec::new();
         // Clients of transaction mode have had it. What its own messages would have before them goes
         // now: the first may come before this is answered.
-        if backend.owner.is_due() && !client.exclusive {
+        if backend.owner.is_due() && !client.serving.is_exclusive() {
             backend.tell(&client.record.about, client.socket.mptcp(), &mut out);
         }
         if backend.has_statements_of_others() || backend.prepared.by_sql().is_some() {
             backend.deallocate_all(false, &mut out);
         }
-        if !client.exclusive {
+        if !client.serving.is_exclusive() {
             if backend.must_discard_sequences(|| true).unwrap_or(backend.known.drawn().by_others())
             {
                 backend.discard_sequences(false, &mut out);
             }
-            let first = without_short_timeout(&client.desired);
+            let first = without_short_timeout(client.session.desired());
             backend.apply_settings(&first, &mut out);
             if backend.session.is_applying() {
                 backend.ahead.begin(); // its first message waits for the outcome
             }
-            backend.apply_timeout(&client.desired, &mut out);
+            backend.apply_timeout(client.session.desired(), &mut out);
         }
         if !self.write_to_backend(slot, &out) {
             return;
@@ -504,10 +496,10 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if client.state != ClientState::Waiting {
+        if client.serving.state() != ClientState::Waiting {
             return;
         }
-        client.state = ClientState::Idle;
+        client.serving.rest();
         if client.is_to_be_greeted() {
             self.backend_failed(host, slot, reason, now);
         } else if client.take_cancel() {
@@ -550,8 +542,8 @@ impl<S: Socket> Engine<S> {
         for slot in self.clients.slots() {
             let waits = |client: &Client<S>| {
                 client.pool == view
-                    && client.state == ClientState::Waiting
-                    && now.since(client.since) >= waited
+                    && client.serving.state() == ClientState::Waiting
+                    && now.since(client.times.since()) >= waited
             };
             if self.clients.get(slot).is_some_and(waits) {
                 self.say_goodbye(host, slot, error, now);
@@ -580,7 +572,7 @@ impl<S: Socket> Engine<S> {
             Departure::Goodbye(error) => error.clone(),
         };
         let Some(client) = self.clients.get(slot) else { return };
-        let busy = match (&client.backend, client.state) {
+        let busy = match (&client.backend, client.serving.state()) {
             (_, ClientState::Closing) => true,
             (Some(_), _) if client.awaits_listener() => true,
             (Some(backend), _) => !backend.is_at_rest(),
@@ -627,7 +619,7 @@ impl<S: Socket> Engine<S> {
 
     fn cancel_query<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        match client.state {
+        match client.serving.state() {
             ClientState::Waiting => self.cancel_waiting(host, slot, now),
             ClientState::Active => {
                 let Some(backend) = &mut client.backend else { return };
@@ -635,7 +627,7 @@ impl<S: Socket> Engine<S> {
                 let is_sent_again = backend.prepared.replay().is_healing();
                 if is_sent_again || !backend.requests.owes_beside_ours() {
                     // (Idle in a transaction there is nothing to cancel.)
-                    if is_sent_again || (client.held && client.has_next_message()) {
+                    if is_sent_again || (client.serving.is_held() && client.has_next_message()) {
                         client.pending_session().cancel_follows = true;
                     }
                 } else if backend.lending.cancels_in_flight() == 0 {
@@ -655,7 +647,7 @@ impl<S: Socket> Engine<S> {
         if client.is_session_mode() || client.is_to_be_greeted() {
             return; // it waits for its session to begin
         }
-        if !self.pools[client.pool as usize].pool.lock().forget_waiter(id, client.since) {
+        if !self.pools[client.pool as usize].pool.lock().forget_waiter(id, client.times.since()) {
             client.pending_session().cancel_follows = true; // a backend is on its way
             return;
         }
@@ -686,8 +678,7 @@ impl<S: Socket> Engine<S> {
             }
             extended |= !simple && header.kind != frontend::FLUSH;
         }
-        client.state = ClientState::Idle;
-        client.since = now;
+        client.rest(now);
         let mut answer = Vec::new();
         let error =
             ClientError::error(SqlState::QUERY_CANCELED, "canceling statement due to user request");
@@ -734,7 +725,7 @@ impl<S: Socket> Engine<S> {
                     && let Some(backend) = &mut client.backend
                     && backend.lending.cancel_done()
                 {
-                    let held = client.held;
+                    let held = client.serving.is_held();
                     self.settle_channels_after_cancel(host, slot, now);
                     self.ask_behind_cancel(host, slot, now);
                     if held {
@@ -771,12 +762,13 @@ impl<S: Socket> Engine<S> {
             let pool = &self.pool_of(client).pool;
             let parameters = pool.parameters();
             let application_name = client
-                .desired
+                .session
+                .desired()
                 .get(b"application_name")
                 .map(<[u8]>::to_vec)
                 .or_else(|| Some(parameters?.get(b"application_name")?.to_vec()))
                 .unwrap_or_default();
-            let waits = client.state == ClientState::Waiting;
+            let waits = client.serving.state() == ClientState::Waiting;
             snapshot.clients.push(ClientRow {
                 id: self.client_id(slot),
                 pool: pool.id,
@@ -788,13 +780,13 @@ impl<S: Socket> Engine<S> {
                 },
                 database: pool.database.clone(),
                 user: client.record.about.user().map_or_else(|| pool.user.clone(), str::to_owned),
-                state: client.state,
+                state: client.serving.state(),
                 about: client.record.about.clone(),
                 application_name: String::from_utf8_lossy(&application_name).into_owned(),
-                last_request: client.since,
-                wait_us: if waits { now.micros_since(client.since) } else { 0 },
+                last_request: client.times.since(),
+                wait_us: if waits { now.micros_since(client.times.since()) } else { 0 },
                 backend: client.backend.as_ref().map(|backend| backend.id()),
-                pins: client.pins,
+                pins: client.session.pins(),
                 pinned_since: client
                     .backend
                     .as_ref()

@@ -64,8 +64,10 @@ impl<S: Socket> Engine<S> {
         let mut buffer = std::mem::take(&mut self.client_input);
         debug_assert!(!buffer.is_empty(), "one client is read at a time");
         while let Some(client) = self.clients.get_mut(slot) {
-            if client.state == ClientState::Waiting || client.state == ClientState::Closing {
-                client.readable = true;
+            if client.serving.state() == ClientState::Waiting
+                || client.serving.state() == ClientState::Closing
+            {
+                client.at_socket.leave_unread(true);
                 break;
             }
             if client.is_leaving() {
@@ -73,20 +75,20 @@ impl<S: Socket> Engine<S> {
             }
             if client.output.len() > limits::OUTPUT_HIGH_BYTES && !client.is_session_mode() {
                 // What is answered here goes there: whoever takes no answers asks for none.
-                client.readable = true;
+                client.at_socket.leave_unread(true);
                 break;
             }
             if let Some(backend) = &client.backend
                 && (backend.to_server.len() > limits::OUTPUT_HIGH_BYTES
                     || backend.requests.is_full()
-                    || client.held)
+                    || client.serving.is_held())
             {
-                client.readable = true;
+                client.at_socket.leave_unread(true);
                 break;
             }
             if !self.again.may_read(Token::Client(slot)) {
-                client.readable = true;
-                if client.hung_up {
+                client.at_socket.leave_unread(true);
+                if client.at_socket.has_hung_up() {
                     self.again.hangs_up(Token::Client(slot));
                 }
                 break;
@@ -105,7 +107,7 @@ impl<S: Socket> Engine<S> {
                 }
                 Ok(read) => read,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    client.readable = false;
+                    client.at_socket.leave_unread(false);
                     break;
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
@@ -116,8 +118,8 @@ impl<S: Socket> Engine<S> {
             };
             client.input.clear();
             // A short read says that there are no more bytes, not that the end is not after them.
-            let drained = kept + read < room && !client.hung_up;
-            client.readable = !drained;
+            let drained = kept + read < room && !client.at_socket.has_hung_up();
+            client.at_socket.leave_unread(!drained);
             if let Some(backend) = &mut client.backend {
                 backend.gets_on(now);
             }
@@ -142,7 +144,7 @@ impl<S: Socket> Engine<S> {
             }
         }
         if let Some(client) = self.clients.get(slot)
-            && client.readable
+            && client.at_socket.is_unread()
         {
             self.read_client(host, slot, now);
         }
@@ -168,9 +170,10 @@ impl<S: Socket> Engine<S> {
             }
             Some(Err(halt)) => halt,
             None => {
-                let waits = self.clients.get(slot).is_some_and(|client| client.late);
+                let waits = self.clients.get(slot).is_some_and(|client| client.at_socket.is_late());
                 let halt = self.walk(host, slot, &mut passage, now);
-                if !waits && self.clients.get(slot).is_some_and(|client| client.late) {
+                if !waits && self.clients.get(slot).is_some_and(|client| client.at_socket.is_late())
+                {
                     self.late.push(slot);
                 }
                 halt
@@ -219,7 +222,8 @@ impl<S: Socket> Engine<S> {
                 // If all that was outstanding was ours to answer, no answer comes to go on with.
                 let client = self.clients.get(slot);
                 if client.is_some_and(|c| {
-                    !c.held && c.backend.as_ref().is_some_and(|b| !b.requests.is_full())
+                    !c.serving.is_held()
+                        && c.backend.as_ref().is_some_and(|b| !b.requests.is_full())
                 }) {
                     self.resume_later(slot);
                 }
@@ -228,7 +232,7 @@ impl<S: Socket> Engine<S> {
             Halt::Waiting => {
                 // A cancel request had come for the message that waits in the queue now.
                 if let Some(client) = self.clients.get_mut(slot)
-                    && client.state == ClientState::Waiting
+                    && client.serving.state() == ClientState::Waiting
                     && client.take_cancel()
                 {
                     self.cancel_waiting(host, slot, now);
@@ -237,7 +241,7 @@ impl<S: Socket> Engine<S> {
             }
             Halt::Terminate => {
                 if let Some(client) = self.clients.get_mut(slot)
-                    && !client.exclusive
+                    && !client.serving.is_exclusive()
                     && client.backend.as_ref().is_some_and(|b| {
                         b.requests.owes_ready()
                             && !b.requests.is_in_pipeline()
@@ -248,7 +252,8 @@ impl<S: Socket> Engine<S> {
                     // The server would answer what came before; an open pipeline or copy it would
                     // leave unanswered.
                     client.input.clear();
-                    let gave_up = now.micros_since(client.since) > limits::GOODBYE_BEHIND_QUERY_US;
+                    let gave_up =
+                        now.micros_since(client.times.since()) > limits::GOODBYE_BEHIND_QUERY_US;
                     client.pending_session().farewell = Farewell::Said { gave_up };
                 } else {
                     self.close_client(host, slot, "client said goodbye", now);
@@ -340,7 +345,7 @@ impl<S: Socket> Engine<S> {
                 return Halt::Terminate;
             }
             if client.is_skipping() {
-                client.held = false;
+                client.serving.release();
                 client.take_cancel();
                 if let Err(lost) = skip_to_sync(client, header, rest.len(), passage) {
                     return lost;
@@ -484,12 +489,14 @@ impl<S: Socket> Engine<S> {
             return false;
         }
         let pool = &self.pools[client.pool as usize].pool;
-        if client.basis == Basis::UNKNOWN {
-            client.basis = pool.basis();
+        if client.session.basis() == Basis::UNKNOWN {
+            client.session.set_basis(pool.basis());
         }
-        let Some((statement, proven)) =
-            pool.statements.find_proven(text_and_types, client.basis, &client.desired)
-        else {
+        let Some((statement, proven)) = pool.statements.find_proven(
+            text_and_types,
+            client.session.basis(),
+            client.session.desired(),
+        ) else {
             return false;
         };
         let epoch = pool.schema_epoch_at(now);
@@ -500,7 +507,7 @@ impl<S: Socket> Engine<S> {
         if statement.effects.resets_by_null && client.has_start_values() {
             return false; // its own text has these in place of NULL
         }
-        let named = ClientStatement::new(statement, serial, epoch, &client.desired);
+        let named = ClientStatement::new(statement, serial, epoch, client.session.desired());
         let memory = pool.statements.memory();
         if !memory.has_room_for_names()
             || client.name_statement(name, named, hash_key, memory).is_err()
@@ -535,12 +542,12 @@ impl<S: Socket> Engine<S> {
             client = again;
         }
         let Some(mut backend) = client.backend.take() else { return Ok(()) };
-        client.held = false;
+        client.serving.release();
         // Whoever has had its query cancelled must not lose the next one to the signal.
         let cancelled = backend.lending.cancels_in_flight() > 0 && backend.requests.is_empty();
         let asking = backend.is_asking();
         if backend.requests.is_full() || cancelled || asking {
-            client.held = cancelled || asking;
+            client.serving.hold_if(cancelled || asking);
             client.backend = Some(backend);
             return Err(Halt::Full);
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::about::{ClientState, PoolMode};
 use super::backend::{Backend, Tidying};
-use super::client::Client;
+use super::client::{Client, TickCame};
 use super::host::Host;
 use super::limits;
 use super::listener::PoolHub;
@@ -63,17 +63,9 @@ impl<S: Socket> Engine<S> {
     #[inline]
     pub(super) fn set_deadline(&mut self, slot: Slot, at: Option<Time>) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let Some(at) = at else {
-            client.deadline = 0;
-            return;
-        };
-        let tick = Self::tick_of(at);
-        client.deadline = tick;
-        if client.armed == 0 || tick < client.armed {
-            let armed = self.wheel.arm(slot, tick);
-            if let Some(client) = self.clients.get_mut(slot) {
-                client.armed = armed;
-            }
+        let tick = at.map_or(0, Self::tick_of);
+        if client.times.set_deadline(tick) {
+            client.times.is_armed(self.wheel.arm(slot, tick));
         }
     }
 
@@ -170,7 +162,7 @@ impl<S: Socket> Engine<S> {
                     if client.has_kept_for_long(others_wait, now) {
                         unasked.push(*slot);
                     }
-                    if !client.pins.is_empty()
+                    if !client.session.pins().is_empty()
                         && client
                             .backend
                             .as_ref()
@@ -259,22 +251,14 @@ impl<S: Socket> Engine<S> {
     /// A client's tick has come: is it late?
     fn client_due<H: Host<S>>(&mut self, host: &mut H, slot: Slot, armed: u32, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if client.armed != armed {
-            return;
-        }
-        client.armed = 0;
-        if client.deadline == 0 {
-            return;
-        }
-        if client.deadline > Wheel::tick(now) {
-            let deadline = client.deadline;
-            let armed = self.wheel.arm(slot, deadline);
-            if let Some(client) = self.clients.get_mut(slot) {
-                client.armed = armed;
+        let fired = match client.times.tick_came(armed, Wheel::tick(now)) {
+            TickCame::Stale => return,
+            TickCame::Early(tick) => {
+                client.times.is_armed(self.wheel.arm(slot, tick));
+                return;
             }
-            return;
-        }
-        let fired = std::mem::take(&mut client.deadline);
+            TickCame::Due(tick) => tick,
+        };
         if self.wait_is_told(slot).is_some_and(|at| Self::tick_of(at) == fired) {
             self.tell_of_wait(host, slot, now);
         }
@@ -290,8 +274,9 @@ impl<S: Socket> Engine<S> {
         let client = self.clients.get(slot)?;
         let notify = self.pool_of(client).settings.query_wait_notify;
         // One that has not been greeted may be told nothing yet.
-        let may = client.state == ClientState::Waiting && client.pending_session.is_none();
-        (may && !notify.is_zero()).then(|| client.since.after(notify))
+        let may =
+            client.serving.state() == ClientState::Waiting && client.pending_session.is_none();
+        (may && !notify.is_zero()).then(|| client.times.since().after(notify))
     }
 
     fn tell_of_wait<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
@@ -323,24 +308,24 @@ impl<S: Socket> Engine<S> {
                 next = candidate;
             }
         };
-        match client.state {
+        match client.serving.state() {
             ClientState::Closing => consider(Some((Overdue::Goodbye, now))),
             ClientState::Waiting => {
-                consider(limit(Overdue::Wait, settings.query_wait_timeout, client.since));
+                consider(limit(Overdue::Wait, settings.query_wait_timeout, client.times.since()));
                 let told = self.wait_is_told(slot).filter(|at| *at > now);
                 consider(told.map(|at| (Overdue::Notice, at)));
                 if self.may_be_greeted_early(client) {
-                    consider(limit(Overdue::Greeting, GREETED_AFTER, client.since));
+                    consider(limit(Overdue::Greeting, GREETED_AFTER, client.times.since()));
                 }
             }
             ClientState::Idle => {
-                consider(limit(Overdue::Idle, settings.client_idle_timeout, client.since));
+                consider(limit(Overdue::Idle, settings.client_idle_timeout, client.times.since()));
             }
             ClientState::Active => {
                 let Some(backend) = &client.backend else { return None };
                 if !backend.requests.is_empty() || backend.requests.is_copying_in() {
-                    consider(limit(Overdue::Query, settings.query_timeout, client.since));
-                } else if client.held {
+                    consider(limit(Overdue::Query, settings.query_timeout, client.times.since()));
+                } else if client.serving.is_held() {
                     // It is not idle: its message waits here, or its answer.
                 } else if backend.from_server.status() != TransactionStatus::Idle
                     || backend.requests.is_in_pipeline()
@@ -356,7 +341,7 @@ impl<S: Socket> Engine<S> {
                         settings.client_idle_timeout,
                         backend.lending.since(),
                     ));
-                    if !client.is_session_mode() && !client.pins.is_empty() {
+                    if !client.is_session_mode() && !client.session.pins().is_empty() {
                         consider(limit(
                             Overdue::Pinned,
                             settings.pin_timeout,
@@ -369,7 +354,7 @@ impl<S: Socket> Engine<S> {
                     consider(limit(
                         Overdue::Transaction,
                         settings.transaction_timeout,
-                        client.transaction_since,
+                        client.times.transaction_since(),
                     ));
                 }
             }
@@ -380,7 +365,7 @@ impl<S: Socket> Engine<S> {
     /// Arms the deadline that fits what the client does now, if any limit is set at all.
     pub(super) fn rearm(&mut self, slot: Slot, now: Time) {
         let Some(client) = self.clients.get(slot) else { return };
-        if client.state == ClientState::Closing {
+        if client.serving.state() == ClientState::Closing {
             return; // it has its time to read its goodbye
         }
         let at = self.next_overdue(slot, now).map(|(_, at)| at);
@@ -401,7 +386,7 @@ impl<S: Socket> Engine<S> {
             return;
         }
         let wait = settings.query_wait_timeout;
-        self.set_deadline(slot, (!wait.is_zero()).then(|| client.since.after(wait)));
+        self.set_deadline(slot, (!wait.is_zero()).then(|| client.times.since().after(wait)));
     }
 
     /// The same after an answer, where there is a limit that runs while a client has a backend or
@@ -518,11 +503,11 @@ impl<S: Socket> Client<S> {
     /// transaction, or pinned, which keeps a backend in the same way; or because the client takes
     /// nothing of its result, or stops in the middle of a message.
     fn makes_room(&mut self, now: Time) -> bool {
-        let kept = !self.pins.is_empty();
-        let stands_still = self.mode != PoolMode::Session
-            && !self.exclusive
+        let kept = !self.session.pins().is_empty();
+        let stands_still = self.serving.mode() != PoolMode::Session
+            && !self.serving.is_exclusive()
             && (self.leaves_answers_unread() || self.stops_in_a_message());
-        let held = self.held;
+        let held = self.serving.is_held();
         let Some(backend) = self.backend.as_mut() else { return false };
         let sits_idle = !held
             && (kept || backend.from_server.status() != TransactionStatus::Idle)
@@ -537,8 +522,8 @@ impl<S: Socket> Client<S> {
     /// configuration asks for.
     fn keeps_outdated(&self, view: &PoolView<S>) -> bool {
         let Some(backend) = &self.backend else { return false };
-        (self.is_session_mode() || !self.pins.is_empty())
-            && !self.held
+        (self.is_session_mode() || !self.session.pins().is_empty())
+            && !self.serving.is_held()
             && self.input.is_empty()
             && backend.is_at_rest()
             && view.outdated(backend).is_some()
@@ -546,12 +531,13 @@ impl<S: Socket> Client<S> {
 
     /// Whether there are answers for it that its connection has not taken.
     fn leaves_answers_unread(&self) -> bool {
-        !self.output.is_empty() && !self.late // late ones have not been tried yet
+        !self.output.is_empty() && !self.at_socket.is_late() // late ones have not been tried yet
     }
 
     /// Whether its server waits for the rest of a message.
     fn stops_in_a_message(&self) -> bool {
-        self.backend.as_ref().is_some_and(|backend| backend.to_server.is_open()) && !self.readable
+        self.backend.as_ref().is_some_and(|backend| backend.to_server.is_open())
+            && !self.at_socket.is_unread()
     }
 
     /// Since when it has kept its backend from those who wait by taking or sending nothing, if that is
@@ -566,7 +552,7 @@ impl<S: Socket> Client<S> {
         // A query with a goodbye after it is carried out, as by PostgreSQL, which reads the goodbye
         // when it is done.
         let leaving = self.is_leaving();
-        let pools = self.mode != PoolMode::Session;
+        let pools = self.serving.mode() != PoolMode::Session;
         let half_sent = pools && self.stops_in_a_message();
         let stalled = (pools
             && !leaving

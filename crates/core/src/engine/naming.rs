@@ -62,7 +62,7 @@ impl<S: Socket> Client<S> {
 
     fn ignore_unnamed(&mut self, unnamed: &mut ServerUnnamed) {
         if unnamed.ignore() {
-            self.pins.remove(Part::UnnamedStatement);
+            self.session.unpin(Part::UnnamedStatement);
         }
     }
 

@@ -49,7 +49,7 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) -> bool {
         let Some(client) = self.clients.get_mut(slot) else { return false };
-        if client.pins.is_empty() || client.is_session_mode() || client.is_unsettled() {
+        if client.session.pins().is_empty() || client.is_session_mode() || client.is_unsettled() {
             return false;
         }
         let bounded = client.keeps_to_ask();
@@ -75,9 +75,9 @@ impl<S: Socket> Engine<S> {
         if !again && backend.pool.pins.has_in_question() {
             return false;
         }
-        if client.pins == PartSet::of(&[Part::SequenceValue]) {
+        if client.session.pins() == PartSet::of(&[Part::SequenceValue]) {
             // All that it loses is an answer, which the server's own error takes the place of.
-            client.pins = PartSet::EMPTY;
+            client.session.set_pins(PartSet::EMPTY);
             self.give_back_if_unused(host, slot, now);
             return false;
         }
@@ -91,7 +91,7 @@ impl<S: Socket> Engine<S> {
         .detail(format!(
             "{max} of the pool may be kept between transactions (max_pinned). This session would \
              keep one, too, for: {}.",
-            client.pins
+            client.session.pins()
         ))
         .hint(format!("{HINT}max_pinned."));
         self.say_goodbye(host, slot, &error, now);
@@ -109,7 +109,7 @@ impl<S: Socket> Engine<S> {
                 "session kept a server connection and sat idle longer than pin_timeout ({timeout:?})"
             ),
         )
-        .detail(format!("It is kept for: {}.", client.pins))
+        .detail(format!("It is kept for: {}.", client.session.pins()))
         .hint(format!("{HINT}pin_timeout."))
     }
 }

@@ -182,10 +182,10 @@ impl<S: Socket> Client<S> {
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
         self.pending_session.is_none()
-            && self.pins.is_empty()
-            && self.mode == PoolMode::Transaction
-            && !self.exclusive
-            && self.asks == Asks::Never
+            && self.session.pins().is_empty()
+            && self.serving.mode() == PoolMode::Transaction
+            && !self.serving.is_exclusive()
+            && self.session.asks() == Asks::Never
     }
 }
 
@@ -252,11 +252,14 @@ impl<S: Socket> Backend<S> {
             self.from_server.status(),
             TransactionStatus::Idle | TransactionStatus::InTransaction
         );
-        if !may_run || !self.is_plain() || !self.session.applied().is_shared_with(&client.desired) {
+        if !may_run
+            || !self.is_plain()
+            || !self.session.applied().is_shared_with(client.session.desired())
+        {
             return Ok(Passed::Unusual);
         }
         if self.from_server.status() == TransactionStatus::Idle
-            && !self.has_function_plans_of(&client.desired)
+            && !self.has_function_plans_of(client.session.desired())
         {
             return Ok(Passed::Unusual);
         }
@@ -310,12 +313,12 @@ impl<S: Socket> Backend<S> {
 
     /// What begins with any message that is sent while nothing is outstanding.
     fn begin_plain(&mut self, client: &mut Client<S>, now: Time) {
-        client.held = false;
-        client.since = now;
+        client.serving.release();
+        client.times.begin(now);
         self.unpark();
         self.ahead.end();
         if self.from_server.status() == TransactionStatus::Idle {
-            client.transaction_since = now;
+            client.times.begin_transaction(now);
         }
     }
 
@@ -360,7 +363,7 @@ impl<S: Socket> Backend<S> {
         now: Time,
     ) {
         let epoch = self.pool.schema_epoch_at(now);
-        let unnamed = Unnamed::new(body, client.desired.clone(), None, epoch);
+        let unnamed = Unnamed::new(body, client.session.desired().clone(), None, epoch);
         self.known.drawn_mut().note(!unnamed.draws_nothing);
         // (It is not ignored, for nothing precedes it: what was there before does not come back.)
         client.unnamed = Some(unnamed.clone());
@@ -389,7 +392,7 @@ impl<S: Socket> Relay<'_, S> {
         if !self.has_plain_lane
             || !backend.requests.owes_one_end()
             || !backend.prepared.longer().of_query().is_empty()
-            || client.failed
+            || client.serving.has_failed()
             || !client.is_plain()
             || backend.known.session_report().is_some()
             || backend.session.within().is_some()
@@ -398,7 +401,7 @@ impl<S: Socket> Relay<'_, S> {
             || backend.known.drawn().has_last()
             || !backend.prepared.replay().is_idle()
             || !backend.known.at_stake().is_nothing()
-            || !client.desired.is_shared_with(backend.session.applied())
+            || !client.session.desired().is_shared_with(backend.session.applied())
         {
             return false;
         }

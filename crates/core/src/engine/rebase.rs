@@ -41,18 +41,18 @@ fn rebased(settings: &Settings, old: &ServerParameters, new: &ServerParameters) 
 impl<S: Socket> Client<S> {
     /// It is to work on this backend: settings and pins follow from that one's own values.
     pub(super) fn begin_with(&mut self, backend: &Backend<S>) {
-        if self.basis != backend.session.basis() {
+        if self.session.basis() != backend.session.basis() {
             self.rebase(backend);
         }
         if backend.session.makes_temporary() {
-            self.pins = self.pins.union(self.lasting_pins(backend));
+            self.session.pin_all(self.lasting_pins(backend));
         }
     }
 
     /// Reckons its settings from this backend's own values. Nothing of it is under way.
     #[cold]
     pub(super) fn rebase(&mut self, backend: &Backend<S>) {
-        let before = std::mem::replace(&mut self.basis, backend.session.basis());
+        let before = self.session.set_basis(backend.session.basis());
         let pool = &backend.pool;
         let (Some(old), Some(new)) =
             (pool.values_of(before), pool.values_of(backend.session.basis()))
@@ -62,11 +62,11 @@ impl<S: Socket> Client<S> {
             }
             return; // the first that it comes to
         };
-        if self.exclusive {
+        if self.serving.is_exclusive() {
             return; // it was opened with this client's values
         }
         let moved = |settings: &Settings| pool.interner().share(rebased(settings, &old, &new));
-        self.desired = moved(&self.desired);
+        self.session.want(moved(self.session.desired()));
         self.record.start = moved(&self.record.start);
         if let Some(believed) =
             self.pending_session.as_mut().and_then(|extra| extra.untold.believed_mut())

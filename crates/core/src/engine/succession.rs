@@ -29,7 +29,7 @@ mod steps;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::about::{ClientAbout, ClientSecret, ClientState, PoolMode};
+use super::about::{ClientAbout, ClientSecret, PoolMode};
 use super::backend::PoolRef;
 use super::client::{Client, Record};
 use super::names::ClientStatement;
@@ -158,49 +158,41 @@ impl<S: Socket> Client<S> {
             record,
             input,
             output,
-            desired,
+            session,
             statements,
             unnamed,
             bound: _, // its portal has ended with the transaction
             pending_session,
-            since,
-            transaction_since: _, // it is in none
-            deadline: _,          // reckoned from `since`
-            armed: _,
+            times,   // it is in no transaction, and its deadline is reckoned from `since`
             pool: _, // as `pool`
-            pins,
-            basis,
-            state,
-            mode,
-            exclusive,
-            readable: _, // what is unread is in the kernel, and told of when it is watched again
-            hung_up,
-            late,
-            asks,
-            held,
-            failed,
+            serving,
+            at_socket,
         } = self;
         let Record { about, secret, start, _permit: _ } = &**record;
         if socket.is_encrypted() || !socket.can_move() {
             return Err(Stays::ForGood);
         }
-        if *mode == PoolMode::Session || *exclusive || pool.is_shared_by_users() {
+        if serving.mode() == PoolMode::Session
+            || serving.is_exclusive()
+            || pool.is_shared_by_users()
+        {
             return Err(Stays::ForGood);
         }
-        let is_at_rest = *state == ClientState::Idle
+        let is_at_rest = serving.may_move()
+            && at_socket.may_move()
             && backend.is_none()
             && input.is_empty()
             && output.is_empty()
-            && !(*late || *held || *failed || *hung_up)
             && pending_session.as_ref().is_none_or(|extra| extra.is_empty())
-            && pins.is_empty();
+            && session.pins().is_empty();
         if !is_at_rest {
             return Err(Stays::ForNow);
         }
-        let values = pool.values_of(*basis).ok_or(Stays::ForNow)?;
+        let basis = session.basis();
+        let values = pool.values_of(basis).ok_or(Stays::ForNow)?;
         let names = statements.iter().flat_map(|names| names.names().pairs());
         let statements = names
-            .map(|(name, named)| named.to_record(name, *basis).ok_or(Stays::ForNow))
+            .map(|(name, named)| named.to_record(name, basis).ok_or(Stays::ForNow))
             .collect::<Result<_, _>>()?;
         let unnamed = unnamed.as_ref().map(|unnamed| UnnamedRecord {
             body: unnamed.body.clone(),
@@ -211,14 +203,14 @@ impl<S: Socket> Client<S> {
             process,
             secret: secret.clone(),
             about: about.clone(),
-            mode: *mode,
+            mode: serving.mode(),
             values,
             start: start.clone(),
-            desired: desired.clone(),
+            desired: session.desired().clone(),
             statements,
             unnamed,
-            reads_sequences: *asks != Asks::Never,
-            since: *since,
+            reads_sequences: session.asks() != Asks::Never,
+            since: times.since(),
             schema_changes: pool.schema_epoch().changes(),
         })
     }

@@ -334,7 +334,7 @@ impl<S: Socket> Engine<S> {
     /// events, for nothing but the client's next byte would wake it.
     pub fn forgets_a_message(&self) -> Option<ClientId> {
         let forgotten = |client: &Client<S>| {
-            client.state == ClientState::Idle
+            client.serving.state() == ClientState::Idle
                 && !client.is_leaving()
                 && client.output.len() <= limits::OUTPUT_HIGH_BYTES
                 && matches!(frame::header(&client.input), Framed::Header(header)
@@ -349,9 +349,9 @@ impl<S: Socket> Engine<S> {
     pub fn resting_books(&self) -> impl Iterator<Item = (BackendId, &Settings)> {
         self.clients.iter().filter_map(|(_, client)| {
             let known = !client.is_session_mode()
-                && !client.exclusive
+                && !client.serving.is_exclusive()
                 && client.pending_session.is_none()
-                && client.pins.intersection(PartSet::ANY_SETTING).is_empty();
+                && client.session.pins().intersection(PartSet::ANY_SETTING).is_empty();
             let backend = client.backend.as_deref().filter(|_| known)?;
             let rests = backend.is_at_rest()
                 && backend.known.unverified().is_none()

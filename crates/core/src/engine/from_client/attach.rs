@@ -1,6 +1,5 @@
 //! How a client comes to its backend.
 
-use crate::engine::about::ClientState;
 use crate::engine::backend::Backend;
 use crate::engine::halt::Halt;
 use crate::engine::host::Host;
@@ -26,10 +25,10 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return Err(Halt::Dry) };
         let view = &self.pools[client.pool as usize];
         let sql = client.sql_statements();
-        let names = view.pool.custom_names(&client.desired);
+        let names = view.pool.custom_names(client.session.desired());
         let wish = Wish {
-            settings: view.pool.mark_of(wish.settings, client.basis),
-            avoids: wish.avoids.and(view.pool.avoided_by(&client.desired)),
+            settings: view.pool.mark_of(wish.settings, client.session.basis()),
+            avoids: wish.avoids.and(view.pool.avoided_by(client.session.desired())),
             ..wish
         };
         let acquired = view.pool.lock().acquire_with(
@@ -50,8 +49,8 @@ impl<S: Socket> Engine<S> {
             }
             Acquired::Down(error) => Err(Halt::Refused(error)),
             Acquired::Wait { open } | Acquired::Replace { open, .. } => {
-                client.state = ClientState::Waiting;
-                client.since = now;
+                client.serving.wait();
+                client.times.begin(now);
                 if open {
                     host.open(&view.pool, self.id);
                 }
@@ -69,7 +68,8 @@ impl<S: Socket> Engine<S> {
     pub(in crate::engine) fn wish(&mut self, slot: Slot, header: Header, body: &[u8]) -> Wish {
         let Some(client) = self.clients.get(slot) else { return Wish::default() };
         let view = &mut self.pools[client.pool as usize];
-        let differ = view.want_different(view.pool.mark_of(client.desired.mark(), client.basis));
+        let wanted = view.pool.mark_of(client.session.desired().mark(), client.session.basis());
+        let differ = view.want_different(wanted);
         let avoids = match header.kind {
             frontend::QUERY | frontend::PARSE => view.pool.avoided_by_text(body),
             _ => Lasting::NONE,
@@ -116,7 +116,7 @@ impl<S: Socket> Engine<S> {
             client.begin_with(&backend);
         }
         client.backend = Some(backend);
-        client.state = ClientState::Active;
+        client.serving.begin();
         let pool = client.pool;
         self.stats(pool).assignments.add(1);
         Ok(())

@@ -132,17 +132,21 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             };
         }
         self.backend.ahead.end();
-        self.client.since = now;
+        self.client.times.begin(now);
         if self.backend.requests.is_in_pipeline() {
             return Ok(());
         }
         if self.backend.from_server.status() == TransactionStatus::Idle {
-            self.client.transaction_since = now;
+            self.client.times.begin_transaction(now);
         }
-        if self.backend.from_server.status() == TransactionStatus::Failed || self.client.exclusive {
+        if self.backend.from_server.status() == TransactionStatus::Failed
+            || self.client.serving.is_exclusive()
+        {
             return Ok(());
         }
-        if self.backend.must_lift_for(&self.client.desired) && !self.client.is_session_mode() {
+        if self.backend.must_lift_for(self.client.session.desired())
+            && !self.client.is_session_mode()
+        {
             self.lift_first()?;
         }
         if self.backend.owner.is_due() {
@@ -169,10 +173,11 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if go_within && !self.settings_go_within()? {
             self.open_settings()?;
         }
-        if !self.client.is_session_mode() && *self.backend.session.applied() != self.client.desired
+        if !self.client.is_session_mode()
+            && *self.backend.session.applied() != *self.client.session.desired()
         {
             self.passage.cut(self.backend)?;
-            self.backend.apply_timeout(&self.client.desired, &mut self.passage.out);
+            self.backend.apply_timeout(self.client.session.desired(), &mut self.passage.out);
         }
         // Whatever is put here ends the transaction that the settings are part of.
         Ok(())
@@ -188,11 +193,11 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         if self.backend.from_server.status() == TransactionStatus::Idle
             && !self.client.is_pinned()
-            && !self.backend.has_function_plans_of(&self.client.desired)
+            && !self.backend.has_function_plans_of(self.client.session.desired())
             && !self.has_sql_statements_there()
         {
             self.passage.cut(self.backend)?;
-            self.backend.discard_plans(&self.client.desired, &mut self.passage.out);
+            self.backend.discard_plans(self.client.session.desired(), &mut self.passage.out);
         }
         Ok(())
     }
@@ -205,17 +210,17 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// Sends what the backend's settings lack, each query in a transaction of its own.
     fn open_settings(&mut self) -> Result<(), Halt> {
-        if *self.backend.session.applied() == self.client.desired {
+        if *self.backend.session.applied() == *self.client.session.desired() {
             return Ok(());
         }
         self.passage.cut(self.backend)?;
         if self.client.is_session_mode() {
-            self.backend.apply_beside_unnamed(&self.client.desired, &mut self.passage.out);
+            self.backend.apply_beside_unnamed(self.client.session.desired(), &mut self.passage.out);
             self.backend.ahead.begin();
             return self.wait();
         }
         self.lift_first()?;
-        let first = without_short_timeout(&self.client.desired);
+        let first = without_short_timeout(self.client.session.desired());
         self.backend.apply_settings(&first, &mut self.passage.out);
         if self.backend.session.is_applying() && !self.fails_in_failed_block() {
             // It would end the block that keeps it from running without its settings.
@@ -353,7 +358,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// That comes by itself, but for a copy that wants data: whatever the client sends then is for
     /// the server to judge. Once it has been sent something else, it has refused the copy, or says so.
     pub(in crate::engine) fn hold(&mut self) -> Result<(), Halt> {
-        let comes = self.backend.requests.ends_by_itself() && !self.client.exclusive;
+        let comes = self.backend.requests.ends_by_itself() && !self.client.serving.is_exclusive();
         if comes {
             return self.wait();
         }
@@ -362,7 +367,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// Makes the message at hand wait for an answer that is still to come.
     pub(in crate::engine) fn wait(&mut self) -> Result<(), Halt> {
-        self.client.held = true;
+        self.client.serving.hold();
         // Were the backend given back meanwhile, another client could take away what is brought here.
         let requests = &self.backend.requests;
         self.backend.ahead.wait(!requests.is_empty() && !requests.owes_client());
@@ -671,12 +676,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// other clients'. Once is enough: the client keeps the backend then.
     fn before_catalog(&mut self, effects: &Effects) -> Result<(), Halt> {
         let looks = effects.pins.contains(Part::SessionCatalog);
-        let looked = self.client.pins.contains(Part::SessionCatalog);
+        let looked = self.client.session.pins().contains(Part::SessionCatalog);
         if looks && (!looked || !self.backend.requests.is_in_pipeline()) {
             self.clear_catalog()?; // of its own shared ones, too, once it keeps the backend
         }
         if looks && !looked && !self.backend.is_classic() {
-            self.client.pins.insert(Part::SessionCatalog);
+            self.client.session.pin(Part::SessionCatalog);
             self.backend.mark_unverified(PartSet::of(&[Part::SessionCatalog])); // it ends by itself
         }
         if looks {
@@ -713,7 +718,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let own = [Part::SqlStatement, Part::ProtocolStatement, Part::UnnamedStatement];
         // A DISCARD ALL under way may fail, or not be run at all.
         let discarding = self.client.reset_under_way().map_or(PartSet::EMPTY, PendingReset::ends);
-        let pins = self.client.pins.union(discarding);
+        let pins = self.client.session.pins().union(discarding);
         let keeps =
             own.iter().any(|part| pins.contains(*part)) || !self.client.sql_statements().is_empty();
         self.backend.deallocate_all(keeps, &mut self.passage.out);
@@ -735,7 +740,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.passage.skip(HEADER_BYTES + self.body.len());
         // As any simple query it takes the unnamed statement away, which here the server alone knows, and
         // the unnamed portal, which outlasts its pipeline in a transaction block.
-        let native = self.client.pins.contains(Part::UnnamedStatement);
+        let native = self.client.session.pins().contains(Part::UnnamedStatement);
         let in_block = self.backend.from_server.status() == TransactionStatus::InTransaction;
         if native {
             build::close_statement(&mut self.passage.out, b"");

@@ -43,10 +43,10 @@ impl<S: Socket> Client<S> {
     /// How this client's statements are to be read, once everything is answered, by a backend that
     /// reads them like `own` where it has set nothing.
     pub(in crate::engine) fn scan_options(&self, own: ScanOptions) -> ScanOptions {
-        if self.desired.is_empty() {
+        if self.session.desired().is_empty() {
             return own;
         }
-        own.with(|name| self.desired.get(name))
+        own.with(|name| self.session.desired().get(name))
     }
 
     /// A statement with these effects is on its way to the server.
@@ -87,8 +87,8 @@ impl<S: Socket> Client<S> {
             backend.spoil_for_good();
         }
         if effects.reads_sequences {
-            if self.asks == Asks::Never {
-                self.asks = Asks::Before;
+            if self.session.asks() == Asks::Never {
+                self.session.may_ask();
                 backend.pool.asking.note_question();
             }
             backend.known.drawn_mut().note_last(Last::Asked);
@@ -133,7 +133,7 @@ impl<S: Socket> Client<S> {
             if backend.may_make_temporary(effects) {
                 pins.insert(Part::TemporaryObject);
             }
-            let mut new = pins.minus(self.pins);
+            let mut new = pins.minus(self.session.pins());
             let ends_sql = effects.ends.contains(Part::SqlStatement);
             if pins.contains(Part::SqlStatement) || (ends_sql && !self.sql_statements().is_empty())
             {
@@ -141,11 +141,11 @@ impl<S: Socket> Client<S> {
                 pins.insert(Part::SqlStatement);
                 new.insert(Part::SqlStatement);
             }
-            self.pins = self.pins.union(pins);
-            backend.mark_unverified(new.union(effects.ends.intersection(self.pins)));
+            self.session.pin_all(pins);
+            backend.mark_unverified(new.union(effects.ends.intersection(self.session.pins())));
             if pins.contains(Part::SqlStatement) {
                 let beside = effects.several && effects.sets_beside;
-                backend.note_sql(&effects.prepares, &self.desired, ends_sql, beside);
+                backend.note_sql(&effects.prepares, self.session.desired(), ends_sql, beside);
             }
             if effects.watches {
                 self.watch_sql_statements();
@@ -180,8 +180,8 @@ impl<S: Socket> Client<S> {
                 matches!(part.row().undo, Undo::CloseBackend | Undo::CloseWhileThere)
                     || lasting.contains(*part)
             };
-            let stays = self.pins.iter().filter(stays).collect();
-            let ends = std::mem::replace(&mut self.pins, stays);
+            let stays = self.session.pins().iter().filter(stays).collect();
+            let ends = self.session.set_pins(stays);
             self.note_discarding(backend, ends);
         }
         self.record_listening(unusual);
@@ -206,7 +206,8 @@ impl<S: Socket> Client<S> {
         }
         // One that the client has set to the server's own value may not have been reset at all.
         let differs = |name: &[u8]| {
-            backend.session.applied().get(name).is_some() || self.desired.get(name).is_some()
+            backend.session.applied().get(name).is_some()
+                || self.session.desired().get(name).is_some()
         };
         let start = self.record.start.iter().map(|(name, _)| name);
         let names: Vec<_> = start

@@ -42,7 +42,7 @@ impl<S: Socket> Relay<'_, S> {
         if !healing {
             self.backend.prepared.forget_replay();
             if let Some(client) = &mut self.client {
-                client.failed = true;
+                client.serving.fail();
             }
         }
         self.backend.requests.copy_failed();

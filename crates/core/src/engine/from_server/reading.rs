@@ -4,7 +4,6 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use super::{LOOKED_AT_BYTES_MAX, Relay, Relayed};
-use crate::engine::about::ClientState;
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
 use crate::engine::ended::Ended;
@@ -34,12 +33,12 @@ impl<S: Socket> PoolView<S> {
         if ended.queries > 0 {
             let stats = self.pool.stats.of(id.home);
             stats.queries.add(ended.queries);
-            stats.query.record(now.micros_since(client.since));
+            stats.query.record(now.micros_since(client.times.since()));
             if ended.transactions > 0 {
                 stats.transactions.add(ended.transactions);
-                let duration_us = now.micros_since(client.transaction_since);
+                let duration_us = now.micros_since(client.times.transaction_since());
                 stats.transaction.record(duration_us);
-                client.transaction_since = now;
+                client.times.begin_transaction(now);
                 let wait_us = backend.lending.take_waited_us();
                 let slow = self.settings.log_min_duration;
                 if !slow.is_zero() && Duration::from_micros(wait_us + duration_us) >= slow {
@@ -54,7 +53,7 @@ impl<S: Socket> PoolView<S> {
                 }
             }
             // What is outstanding after it begins now, if anything is.
-            client.since = now;
+            client.times.begin(now);
         }
     }
 
@@ -168,7 +167,7 @@ impl<S: Socket> Engine<S> {
         let drained = filled < buffer.len() && !backend.from_server.has_hung_up();
         backend.from_server.leave_unread(!drained);
         out.clear();
-        let was_full = backend.requests.is_full() || client.held;
+        let was_full = backend.requests.is_full() || client.serving.is_held();
         let pool = client.pool;
         let (listens_elsewhere, listened) = (client.listens(), client.awaits_listener());
         let (id, view) = (ClientId { home: self.id, slot }, &self.pools[pool as usize]);
@@ -231,8 +230,7 @@ impl<S: Socket> Engine<S> {
         let done = settled.unwrap_or(false);
         if done {
             // The next waiter first: the server is the slowest of all.
-            client.state = ClientState::Idle;
-            client.since = now;
+            client.rest(now);
             self.give_back(host, backend, now);
         } else {
             client.backend = Some(backend);
@@ -334,8 +332,7 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return false };
         if done {
             // The next waiter first: the server is the slowest of all.
-            client.state = ClientState::Idle;
-            client.since = now;
+            client.rest(now);
             self.give_back(host, backend, now);
         } else {
             client.backend = Some(backend);

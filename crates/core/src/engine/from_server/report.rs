@@ -54,7 +54,7 @@ impl<S: Socket> Relay<'_, S> {
             if let Some(client) = &mut self.client
                 && !backend.is_handing_over()
             {
-                client.basis = backend.session.basis(); // it is told, and follows
+                client.session.set_basis(backend.session.basis()); // it is told, and follows
             }
         }
         self.take_value(name, value, fixed)?;
@@ -76,7 +76,7 @@ impl<S: Socket> Relay<'_, S> {
         if let Err(error) = taken {
             relayed.unreadable_report = Some(error);
             if let Some(client) = &mut self.client {
-                client.pins.insert(Part::Setting); // what it holds is not known
+                client.session.pin(Part::Setting); // what it holds is not known
                 self.backend.doubt_all();
             }
         }
@@ -100,8 +100,8 @@ impl<S: Socket> Relay<'_, S> {
             // In which encoding the server told it is not known before the last report of this end of a
             // transaction has come; then it is asked what it has.
             match &mut self.client {
-                Some(client) if !client.is_session_mode() && !client.exclusive => {
-                    client.pins.insert(Part::Setting);
+                Some(client) if !client.is_session_mode() && !client.serving.is_exclusive() => {
+                    client.session.pin(Part::Setting);
                     backend.doubt_told(name);
                 }
                 Some(_) => {}

@@ -42,7 +42,7 @@ impl<S: Socket> Relay<'_, S> {
             (self.backend.requests.front_change(), &mut self.client)
         {
             let unnamed = self.backend.prepared.unnamed_mut();
-            match client.failed {
+            match client.serving.has_failed() {
                 true => client.ignore(change, unnamed),
                 false => client.confirm(Some(change), unnamed),
             }
@@ -65,7 +65,8 @@ impl<S: Socket> Relay<'_, S> {
         }
         // An error takes settings back, and no prepared statement; of a client that has left it is not known.
         let ended = self.backend.requests.answered_pipeline().saturating_sub(1);
-        let takes_back = reverted || self.client.as_ref().is_none_or(|client| client.failed);
+        let takes_back =
+            reverted || self.client.as_ref().is_none_or(|client| client.serving.has_failed());
         self.backend.prepared.statements_mut().pipeline_ended(ended, takes_back);
         self.close_books(owed, now, relayed);
         let Some(client) = self.client.as_deref_mut() else { return Ok(Fate::Skip) };
@@ -122,7 +123,7 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.prepared.retry_sql();
         self.backend.lending.transaction_ended();
         if let Some(client) = &mut self.client {
-            client.desired = self.backend.session.applied().clone();
+            client.session.want(self.backend.session.applied().clone());
             client.pending_session().portals.clear();
         }
     }
@@ -167,13 +168,13 @@ impl<S: Socket> Relay<'_, S> {
         relayed: &mut Relayed,
     ) -> Result<Vec<u8>, &'static str> {
         let Some(client) = self.client.as_deref_mut() else { return Ok(Vec::new()) };
-        let failed = std::mem::replace(&mut client.failed, false);
+        let failed = client.serving.take_failed();
         if !self.backend.is_between_transactions() {
             return Ok(Vec::new());
         }
         client.keep_to_ask(self.backend, failed);
         // (A client that has its backend to itself sets what the books do not have.)
-        let alone = client.is_session_mode() || client.exclusive;
+        let alone = client.is_session_mode() || client.serving.is_exclusive();
         if !alone && (reverted || !self.backend.has_fresh_report()) && self.backend.disagrees() {
             relayed.settings_mismatch = true;
             self.backend.lending.spoil(MISMATCH);
@@ -187,7 +188,7 @@ impl<S: Socket> Relay<'_, S> {
     /// What becomes of the ReadyForQuery of a client's own.
     fn give_ready(&mut self, relayed: &mut Relayed) -> Fate {
         let Some(client) = &self.client else { return Fate::Skip };
-        if client.mode == PoolMode::Statement
+        if client.serving.mode() == PoolMode::Statement
             && self.backend.from_server.status() != TransactionStatus::Idle
         {
             let error = ClientError::fatal(
@@ -243,8 +244,11 @@ fn close_session_books<S: Socket>(
         backend.requests.forget_portals();
     }
     // What was taken back with the pipeline is wanted all the same.
-    let wanted = ended.reverted.then(|| client.desired.clone());
-    if !client.is_session_mode() && !ended.reverted && !backend.depend_alike(&client.desired) {
+    let wanted = ended.reverted.then(|| client.session.desired().clone());
+    if !client.is_session_mode()
+        && !ended.reverted
+        && !backend.depend_alike(client.session.desired())
+    {
         settings_changed(client, backend);
     }
     let mut told = Vec::new();
@@ -252,16 +256,16 @@ fn close_session_books<S: Socket>(
         let reports = client.pending_session.as_mut().filter(|_| ended.own);
         told = reports.map_or_else(Vec::new, |extra| extra.untold.take_reports());
         told.extend(settle_pending(client, backend, ended.own));
-    } else if client.desired != *backend.session.applied() {
-        client.desired = backend.session.applied().clone();
+    } else if *client.session.desired() != *backend.session.applied() {
+        client.session.want(backend.session.applied().clone());
     }
     if let Some(wanted) = wanted {
-        client.desired = wanted;
+        client.session.want(wanted);
         if let Some(doubt) = backend.known.unverified_mut() {
             doubt.reverted();
         }
     }
-    if client.failed
+    if client.serving.has_failed()
         && let Some(doubt) = backend.known.unverified_mut()
     {
         doubt.undone();
@@ -297,7 +301,7 @@ impl<S: Socket> Client<S> {
         for (name, _) in before.settings.iter().filter(|(name, _)| is_custom(name)) {
             settings.remove(name);
         }
-        for (name, value) in self.desired.iter().filter(|(name, _)| is_custom(name)) {
+        for (name, value) in self.session.desired().iter().filter(|(name, _)| is_custom(name)) {
             settings.set(name, value);
         }
         let settings = backend.pool.interner().share(settings.build());
@@ -307,17 +311,17 @@ impl<S: Socket> Client<S> {
     /// What the server analyses again, it analyses under this client's settings: they are not left to
     /// clients that have not set the same. (Where its transaction has failed nothing can be prepared.)
     pub(in crate::engine) fn run_under_own(&mut self, name: &[u8], backend: &Backend<S>) {
-        let Self { statements, desired, basis, .. } = self;
+        let Self { statements, session, .. } = self;
         let named = statements.as_mut().and_then(|names| names.get_mut(name));
         let Some(named) = named else { return };
-        if named.statement.basis != *basis
+        if named.statement.basis != session.basis()
             || backend.from_server.status() == TransactionStatus::Failed
         {
             return;
         }
         let statement = named.statement.clone();
-        named.statement = backend.pool.statements.to_be_run_under(statement, desired);
-        named.fits_to(desired);
+        named.statement = backend.pool.statements.to_be_run_under(statement, session.desired());
+        named.fits_to(session.desired());
     }
 }
 
@@ -375,9 +379,10 @@ fn settle_pending<S: Socket>(
     let tells = resets || extra.untold.is_changed();
     let told_before = extra.untold.take_believed();
     let desired = client.settle_reset(backend);
-    let before = std::mem::replace(&mut client.desired, desired);
+    let before = client.session.want(desired);
     let believed = told_before.unwrap_or(before);
-    let told = if tells { reports_due(&client.desired, &believed, backend) } else { Vec::new() };
+    let told =
+        if tells { reports_due(client.session.desired(), &believed, backend) } else { Vec::new() };
     if !own && !told.is_empty() {
         // With the end of its own pipeline, as the server would tell it.
         client.pending_session().untold.change(believed, told);

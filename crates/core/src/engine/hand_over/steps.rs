@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{ON_THE_WAY, Outcome, REPORTED_MAX, UnderWay};
-use crate::engine::about::{ClientAbout, ClientState, PoolMode};
+use crate::engine::about::{ClientAbout, PoolMode};
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
 use crate::engine::halt::Halt;
@@ -236,7 +236,7 @@ impl<S: Socket> Client<S> {
     /// Its session begins on this backend, which has been handed over to it: what it has not asked
     /// for has the values of its user. Returns what it is due if it has been greeted already.
     fn begin_on(&mut self, backend: &Backend<S>) -> Vec<u8> {
-        self.basis = backend.session.basis();
+        self.session.set_basis(backend.session.basis());
         let mut start = SettingsBuilder::from(&self.record.start);
         for (name, own) in backend.session.parameters().settable() {
             if self.record.start.get(name) == Some(own) {
@@ -244,7 +244,7 @@ impl<S: Socket> Client<S> {
             }
         }
         self.record.start = backend.pool.interner().share(start.build());
-        self.desired = self.record.start.clone();
+        self.session.want(self.record.start.clone());
         let mut said = Vec::with_capacity(512);
         let told = self.pending_session.as_mut().and_then(|extra| extra.told_early.take());
         backend.greet_as_own(self, &mut said, told.as_deref().unwrap_or_default());
@@ -299,7 +299,7 @@ impl<S: Socket> Engine<S> {
         }
         let under_way =
             backend.hand_over_to(id, process, &client.record.about, client.socket.mptcp())?;
-        client.held = under_way;
+        client.serving.hold_if(under_way);
         Ok(under_way)
     }
 
@@ -313,7 +313,7 @@ impl<S: Socket> Engine<S> {
     ) -> bool {
         let Some(client) = self.clients.get(slot) else { return false };
         let shared = self.pool_of(client).pool.is_shared_by_users();
-        if !shared || !client.is_to_be_greeted() || client.exclusive {
+        if !shared || !client.is_to_be_greeted() || client.serving.is_exclusive() {
             return false;
         }
         match self.hand_over(slot) {
@@ -330,7 +330,7 @@ impl<S: Socket> Engine<S> {
     /// mode, that tells the server's own process id.)
     pub(in crate::engine) fn may_be_greeted_early(&self, client: &Client<S>) -> bool {
         client.is_to_be_greeted()
-            && client.mode != PoolMode::Session
+            && client.serving.mode() != PoolMode::Session
             && self.pool_of(client).pool.is_shared_by_users()
             && self.probable_values(client).is_some()
     }
@@ -351,14 +351,14 @@ impl<S: Socket> Engine<S> {
         let values = self.clients.get(slot).and_then(|client| self.probable_values(client));
         let Some(client) = self.clients.get_mut(slot) else { return };
         let pool = &self.pools[client.pool as usize].pool;
-        let Some(values) = values.filter(|_| pool.lock().forget_waiter(id, client.since)) else {
+        let Some(values) = values.filter(|_| pool.lock().forget_waiter(id, client.times.since()))
+        else {
             // Its backend is on the way.
             self.set_deadline(slot, Some(now.after(ON_THE_WAY)));
             return;
         };
         client.tell_early(&values);
-        client.state = ClientState::Idle;
-        client.since = now;
+        client.rest(now);
         self.greet(host, slot, process, now);
         self.rearm(slot, now);
         if !self.resume_later(slot) {
@@ -381,7 +381,7 @@ impl<S: Socket> Engine<S> {
         let process = self.process_of(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(backend) = client.backend.take() else { return };
-        client.held = false;
+        client.serving.release();
         let begins = client.is_to_be_greeted();
         let mut said = Vec::new();
         if begins || client.has_no_session_yet() {
@@ -389,7 +389,7 @@ impl<S: Socket> Engine<S> {
         }
         client.begin_with(&backend);
         client.backend = Some(backend);
-        let mode = client.mode;
+        let mode = client.serving.mode();
         match mode {
             _ if !begins => self.say(host, slot, &said, now), // before its first answer
             PoolMode::Session => self.greet_late(host, slot, now),
@@ -399,7 +399,7 @@ impl<S: Socket> Engine<S> {
             self.rearm(slot, now);
         }
         if !self.resume_later(slot) {
-            if self.clients.get(slot).is_some_and(|client| !client.held) {
+            if self.clients.get(slot).is_some_and(|client| !client.serving.is_held()) {
                 self.give_back_if_unused(host, slot, now);
             }
             self.drain_if_idle(host, slot, now);

@@ -54,9 +54,9 @@ impl<S: Socket> Client<S> {
         let Some(named) = &unusual.named_channels else { return false };
         let keeps = [Part::Listen, Part::UnnamedStatement, Part::ProtocolStatement]
             .iter()
-            .any(|part| self.pins.contains(*part));
+            .any(|part| self.session.pins().contains(*part));
         let unanswered = backend.requests.owes_client_ready();
-        if keeps || unanswered || self.desired.get(b"client_encoding").is_some() {
+        if keeps || unanswered || self.session.desired().get(b"client_encoding").is_some() {
             return false;
         }
         let is_utf8 = |name: &[u8]| backend.session.parameters().get(name) == Some(b"UTF8");
@@ -73,7 +73,7 @@ impl<S: Socket> Client<S> {
             return false;
         }
         ahead.wanted = wanted;
-        self.held = true;
+        self.serving.hold();
         true
     }
 }
@@ -112,7 +112,7 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        client.held = false;
+        client.serving.release();
         let Some(listening) = client.listening() else { return };
         listening.stage = Stage::AtRest;
         listening.before_message = Before::Come;

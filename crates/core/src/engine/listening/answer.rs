@@ -7,7 +7,6 @@
 use std::collections::VecDeque;
 
 use super::{Before, Stage};
-use crate::engine::about::ClientState;
 use crate::engine::client::Client;
 use crate::engine::host::Host;
 use crate::engine::socket::Socket;
@@ -39,7 +38,7 @@ impl<S: Socket> Engine<S> {
     /// Gives a client the answer that was held back, and what has waited.
     pub(super) fn release_answer<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        client.held = false;
+        client.serving.release();
         let Some(listening) = client.listening() else { return };
         let answers = listening.stage != Stage::Cleaning;
         listening.stage = Stage::AtRest;
@@ -76,8 +75,7 @@ impl<S: Socket> Engine<S> {
             };
             lost = done.is_err();
             if done.unwrap_or(false) {
-                client.state = ClientState::Idle;
-                client.since = now;
+                client.rest(now);
                 self.give_back(host, backend, now);
             } else {
                 client.backend = Some(backend);
@@ -109,9 +107,9 @@ impl<S: Socket> Engine<S> {
         let Some(listening) = client.listening() else { return };
         let answer = std::mem::take(&mut listening.held);
         if !answer.is_empty() {
-            let waits = client.late;
+            let waits = client.at_socket.is_late();
             client.reply(&answer);
-            if client.late && !waits {
+            if client.at_socket.is_late() && !waits {
                 self.late.push(slot);
             }
         }

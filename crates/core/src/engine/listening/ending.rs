@@ -66,10 +66,10 @@ impl<S: Socket> Engine<S> {
     fn settle_channels<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let cancelled = client.backend.as_ref().is_some_and(|b| b.lending.cancels_in_flight() > 0);
-        let keeps_natively = client.pins.contains(Part::Listen);
+        let keeps_natively = client.session.pins().contains(Part::Listen);
         // Its statements are the server's alone, and a query of ours would take the unnamed one away.
-        let by_name = client.pins.contains(Part::UnnamedStatement)
-            || client.pins.contains(Part::ProtocolStatement);
+        let by_name = client.session.pins().contains(Part::UnnamedStatement)
+            || client.session.pins().contains(Part::ProtocolStatement);
         let Some(listening) = client.listening() else { return };
         if listening.is_unchanged() && listening.channels.is_empty() {
             self.release_answer(host, slot, now);
@@ -77,7 +77,7 @@ impl<S: Socket> Engine<S> {
         }
         if cancelled {
             listening.stage = Stage::AfterCancel;
-            client.held = true;
+            client.serving.hold();
             return;
         }
         listening.stage = Stage::AtRest;
@@ -119,7 +119,7 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let pool = client.pool;
         if asks {
-            client.held = true;
+            client.serving.hold();
             if let Some(listening) = client.listening() {
                 listening.stage = Stage::Asking;
                 listening.on_backend.clear();
@@ -292,8 +292,8 @@ impl<S: Socket> Engine<S> {
     /// A client's backend has said what it listens on.
     pub(super) fn channels_known<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let other_encoding = client.desired.get(b"client_encoding").is_some();
-        let keeps_natively = client.pins.contains(Part::Listen);
+        let other_encoding = client.session.desired().get(b"client_encoding").is_some();
+        let keeps_natively = client.session.pins().contains(Part::Listen);
         let Some(listening) = client.listening() else { return };
         let pending = std::mem::take(&mut listening.pending);
         let on_backend = std::mem::take(&mut listening.on_backend);
@@ -379,7 +379,7 @@ impl<S: Socket> Engine<S> {
 
     pub(super) fn leave(&mut self, slot: Slot, texts: &[&[u8]], marked: bool) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        client.held = true;
+        client.serving.hold();
         if let Some(listening) = client.listening() {
             listening.stage = Stage::Leaving { answered: false, marked };
             listening.shown &= texts.last() != Some(&UNLISTEN_ALL);
@@ -403,7 +403,7 @@ impl<S: Socket> Engine<S> {
         let process = self.process_of(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let own = client.backend.as_ref().map_or(0, |backend| backend.process());
-        client.pins.insert(Part::Listen);
+        client.session.pin(Part::Listen);
         if let Some(listening) = client.listening() {
             listening.joining.clear();
             listening.joining_ahead = false;

@@ -19,7 +19,7 @@ impl<S: Socket> Client<S> {
         if !named.listens.is_empty() {
             self.listens_again();
         }
-        if self.pins.contains(Part::Listen) {
+        if self.session.pins().contains(Part::Listen) {
             // Its own backend listens. What it has here besides, and comes back to, it keeps here.
             if self.has_channels()
                 && let Some(Listening { channels, pending, .. }) = self.listening()
@@ -37,7 +37,7 @@ impl<S: Socket> Client<S> {
             pending.listen(name);
         }
         if pending.len() > CHANNELS_A_CLIENT_MAX {
-            self.pins.insert(Part::Listen);
+            self.session.pin(Part::Listen);
         }
     }
 

@@ -33,8 +33,8 @@ impl<S: Socket> Client<S> {
     /// Whether its backend, which it keeps to listen, can take over what else it listens on.
     fn can_take_over(&self) -> bool {
         let by_name = [Part::UnnamedStatement, Part::ProtocolStatement];
-        let by_name = by_name.iter().any(|part| self.pins.contains(*part));
-        let other_encoding = self.desired.get(b"client_encoding").is_some();
+        let by_name = by_name.iter().any(|part| self.session.pins().contains(*part));
+        let other_encoding = self.session.desired().get(b"client_encoding").is_some();
         let extra = self.pending_session.as_ref();
         let Some(listening) = extra.and_then(|extra| extra.listening.as_ref()) else {
             return false;
@@ -43,7 +43,7 @@ impl<S: Socket> Client<S> {
         let standby = self.backend.as_ref().is_none_or(|backend| {
             backend.session.parameters().get(b"in_hot_standby").is_some_and(|value| value == b"on")
         });
-        self.pins.contains(Part::Listen)
+        self.session.pins().contains(Part::Listen)
             && !by_name
             && !standby
             && listening.channels.len() <= CHANNELS_A_QUERY_MAX

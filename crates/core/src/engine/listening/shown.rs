@@ -87,8 +87,8 @@ impl<S: Socket> Client<S> {
         let standby = backend.session.parameters().get(b"in_hot_standby") == Some(b"on");
         let by_name = [Part::UnnamedStatement, Part::ProtocolStatement]
             .iter()
-            .any(|part| self.pins.contains(*part));
-        let other_encoding = self.desired.get(b"client_encoding").is_some();
+            .any(|part| self.session.pins().contains(*part));
+        let other_encoding = self.session.desired().get(b"client_encoding").is_some();
         let Some(Listening { channels, shown, .. }) = self.listening() else { return };
         let unreadable = other_encoding && channels.iter().any(|name| !name.as_bytes().is_ascii());
         if *shown || channels.is_empty() || !at_rest || standby || by_name || unreadable {
@@ -121,7 +121,10 @@ impl<S: Socket> Client<S> {
         options: ScanOptions,
     ) -> Option<(&Listening, usize)> {
         let listening = self.pending_session.as_ref()?.listening.as_deref()?;
-        if listening.shown || listening.channels.is_empty() || self.pins.contains(Part::Listen) {
+        if listening.shown
+            || listening.channels.is_empty()
+            || self.session.pins().contains(Part::Listen)
+        {
             return None;
         }
         let same_transaction = backend.from_server.status() == TransactionStatus::InTransaction
@@ -129,7 +132,7 @@ impl<S: Socket> Client<S> {
             && !listening.executed;
         let changes = effects.listens() || effects.unusual.as_ref().is_some_and(|u| u.unlistens());
         let still_in_force = listening.pending.is_empty() && listening.left.is_empty() && !changes;
-        let other_encoding = self.desired.get(b"client_encoding").is_some();
+        let other_encoding = self.session.desired().get(b"client_encoding").is_some();
         let readable =
             !other_encoding || listening.channels.iter().all(|c| c.as_bytes().is_ascii());
         let end = match (still_in_force, same_transaction) {

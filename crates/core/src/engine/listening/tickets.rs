@@ -42,7 +42,7 @@ impl<S: Socket> Client<S> {
         let is_heard = backend.pool.stats.listen.channels.load(Ordering::Relaxed) > 0;
         if !is_heard
             || self.is_session_mode()
-            || self.exclusive
+            || self.serving.is_exclusive()
             || backend.known.notifying().was_heard_before()
             || backend.known.notifying().is_noted()
             || backend.requests.owes_client_ready()
@@ -55,7 +55,9 @@ impl<S: Socket> Client<S> {
         if waits {
             listening.before_message = Before::Due;
         }
-        self.held |= waits;
+        if waits {
+            self.serving.hold();
+        }
         self.forget_no_channels();
         waits
     }
@@ -97,7 +99,7 @@ impl<S: Socket> Engine<S> {
         mut ask: Ask,
     ) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        client.held = true;
+        client.serving.hold();
         let pool = client.pool;
         ask.claimant = client.next_ticket(slot).map(Claimant::Client);
         let Some(listening) = client.listening() else { return };
@@ -116,7 +118,7 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get(slot) else { return false };
         if client.awaits_listener() {
             if let Some(client) = self.clients.get_mut(slot) {
-                client.held = true;
+                client.serving.hold();
             }
             return true;
         }
@@ -164,7 +166,8 @@ impl<S: Socket> Engine<S> {
         let client = self.clients.get_mut(ticket.slot)?;
         let stage = client.stage();
         let serial = client.listening()?.serial;
-        (serial == ticket.serial && client.state != ClientState::Closing).then_some((client, stage))
+        (serial == ticket.serial && client.serving.state() != ClientState::Closing)
+            .then_some((client, stage))
     }
 
     pub(super) fn passed<H: Host<S>>(

@@ -85,16 +85,16 @@ impl<S: Socket> Client<S> {
         let reset = self.pending_session.as_mut().and_then(|extra| extra.reset.take());
         let Some(reset) = reset else { return backend.session.applied().clone() };
         let done = reset.discards_all == DiscardAll::Done;
-        let failed = self.failed && !done;
+        let failed = self.serving.has_failed() && !done;
         match reset.discards_all {
             DiscardAll::No => {}
             // Bound and not executed, or failed, it has done nothing.
-            DiscardAll::Pending(ends) => self.pins = self.pins.union(ends),
+            DiscardAll::Pending(ends) => self.session.pin_all(ends),
             DiscardAll::Done => self.discarded(backend),
         }
         // In a transaction the UNLISTEN may still be rolled back: the pin stays.
         if reset.unlistens && !failed && backend.from_server.status() == TransactionStatus::Idle {
-            self.pins.remove(Part::Listen);
+            self.session.unpin(Part::Listen);
         }
         if reset.forgets_statements && !failed {
             backend.prepared.all_went();

@@ -44,7 +44,7 @@ impl<S: Socket> Backend<S> {
 impl<S: Socket> Client<S> {
     /// Whether its start values are not those of the server connections that serve it.
     pub(in crate::engine) fn has_start_values(&self) -> bool {
-        !self.record.start.is_empty() && !self.exclusive
+        !self.record.start.is_empty() && !self.serving.is_exclusive()
     }
 
     /// A portal has been made of a statement.

@@ -54,10 +54,10 @@ impl<S: Socket> Backend<S> {
         }
         if !self.requests.is_empty() {
             self.prepared.unnamed_mut().pins_in_flight |=
-                !client.pins.contains(Part::UnnamedStatement);
+                !client.session.pins().contains(Part::UnnamedStatement);
         }
         self.displace(client, true);
-        client.pins.insert(Part::UnnamedStatement);
+        client.session.pin(Part::UnnamedStatement);
         self.prepared.unnamed_mut().closed(self.requests.pipeline());
     }
 

@@ -306,7 +306,7 @@ impl<S: Socket> Client<S> {
                 || exact.asks
                 || exact.untold
                 || backend.known.unverified().is_some()
-                || !self.pins.is_empty())
+                || !self.session.pins().is_empty())
         {
             return self.settle_report(backend);
         }
@@ -328,7 +328,8 @@ impl<S: Socket> Client<S> {
         if held.contains(Part::Listen) {
             pinning.insert(Part::Listen); // what the text shows moves, and is no longer here by then
         }
-        let one_keeps_it = self.is_session_mode() || self.exclusive || backend.is_classic();
+        let one_keeps_it =
+            self.is_session_mode() || self.serving.is_exclusive() || backend.is_classic();
         let lasting = match one_keeps_it {
             true => Policy::pooler().must_close_with(pinning),
             false => Policy::pooler().must_close(pinning.minus(TOLD_TO_END)),
@@ -344,9 +345,9 @@ impl<S: Socket> Client<S> {
         if exact.report.is_cut {
             // What the text shows pins as without it, and what else there is does not end.
             backend.lending.spoil("its session held more than its server could report");
-            self.pins.insert(Part::Setting);
+            self.session.pin(Part::Setting);
             backend.doubt_all();
-        } else if self.is_session_mode() || self.exclusive {
+        } else if self.is_session_mode() || self.serving.is_exclusive() {
             // One client has it for all its life.
         } else if backend.is_classic() {
             let sql = held.intersection(PartSet::of(&[Part::SqlStatement]));
@@ -354,9 +355,12 @@ impl<S: Socket> Client<S> {
         } else {
             told = self.hold_what_is_reported(backend, &mut exact, pinning);
             if draws && exact.fresh && !asked {
-                self.asks.draws();
+                self.session.draws();
             }
-            if draws && !exact.unasked && (!exact.asked || matches!(self.asks, Asks::Last(_))) {
+            if draws
+                && !exact.unasked
+                && (!exact.asked || matches!(self.session.asks(), Asks::Last(_)))
+            {
                 self.keep_what_it_drew(backend);
             }
         }
@@ -400,13 +404,13 @@ impl<S: Socket> Client<S> {
             exact.stays = !told.stays.is_empty();
             exact.untold = told.untold;
         } else if exact.stays {
-            told.stays = self.pins.intersection(PartSet::ANY_SETTING);
+            told.stays = self.session.pins().intersection(PartSet::ANY_SETTING);
         }
         if let Some((applied, desired)) = told.applied.take() {
             self.adopt_settings(backend, applied, desired, exact.since);
         }
         let mut covered = exact.covered().union(PASSING);
-        if exact.report.parts.contains(Part::Listen) && self.pins.contains(Part::Listen) {
+        if exact.report.parts.contains(Part::Listen) && self.session.pins().contains(Part::Listen) {
             covered.remove(Part::Listen);
         }
         let mut pins = pinning.minus(PartSet::of(&[Part::SequenceValue]));
@@ -417,8 +421,8 @@ impl<S: Socket> Client<S> {
             && exact.report.statements.is_empty()
             && !backend.has_parsed_statements()
             && !noted.has_parsed();
-        let prepared = self.pins.contains(Part::SqlStatement) || taken_away;
-        self.pins = self.pins.minus(covered).union(pins).union(told.stays);
+        let prepared = self.session.pins().contains(Part::SqlStatement) || taken_away;
+        self.session.set_pins(self.session.pins().minus(covered).union(pins).union(told.stays));
         if pins.contains(Part::TemporaryObject) {
             backend.prepared.statements_mut().client_sees_its_own(); // whatever has made it
         }
@@ -428,16 +432,16 @@ impl<S: Socket> Client<S> {
             && self.is_to_ask_for_sql(backend, exact, left, noted.has_parsed())
         {
             asked.insert(Part::SqlStatement);
-            self.pins.insert(Part::SqlStatement);
+            self.session.pin(Part::SqlStatement);
         }
-        if prepared && !self.pins.contains(Part::SqlStatement) {
+        if prepared && !self.session.pins().contains(Part::SqlStatement) {
             // A DEALLOCATE ALL within a function has taken the shared ones away, too.
             backend.prepared.doubt_all();
         }
-        self.pins = self.pins.union(self.pins_of_settings(backend));
+        self.session.pin_all(self.pins_of_settings(backend));
         backend.doubt_reported(asked, told.names, exact.since, noted);
         if backend.settings_in_doubt() {
-            self.pins.insert(Part::Setting);
+            self.session.pin(Part::Setting);
         }
         told.restored
     }
@@ -467,7 +471,7 @@ impl<S: Socket> Client<S> {
             return true;
         }
         if others || self.keeps_sql_statements() {
-            self.pins.insert(Part::SqlStatement);
+            self.session.pin(Part::SqlStatement);
         }
         false
     }
@@ -482,7 +486,7 @@ impl<S: Socket> Client<S> {
     ) -> ReportedSettings {
         let mut reading = ReadingSettings {
             applied: SettingsBuilder::from(backend.session.applied()),
-            desired: SettingsBuilder::from(&self.desired),
+            desired: SettingsBuilder::from(self.session.desired()),
             changed: false,
             told: ReportedSettings::default(),
         };
@@ -606,7 +610,7 @@ impl ReadingSettings {
                 && can_move(name)
         }) {
             self.applied.set(name, b"");
-            if client.desired.get(name).is_none() {
+            if client.session.desired().get(name).is_none() {
                 // (Otherwise by us, in a pipeline that has failed: the client still wants it.)
                 self.desired.set(name, start.get(name).unwrap_or_default());
             }
@@ -621,7 +625,7 @@ impl ReadingSettings {
         for one in exact.changed.iter().filter(|one| exact.fresh && one.came_to_own()) {
             let name = &one.name;
             if let Some(value) = start.get(name)
-                && client.desired.get(name).is_none()
+                && client.session.desired().get(name).is_none()
                 && report.setting(&name.to_ascii_lowercase()).is_none()
             {
                 self.desired.set(name, value);

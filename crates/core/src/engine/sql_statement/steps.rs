@@ -285,8 +285,8 @@ impl<S: Socket> Client<S> {
 
     /// It is to keep its backend as long as it has statements: it looks at what does not move.
     pub(in crate::engine) fn watch_sql_statements(&mut self) {
-        if !self.sql_statements().is_empty() || self.pins.contains(Part::SqlStatement) {
-            self.pins.insert(Part::SqlStatement);
+        if !self.sql_statements().is_empty() || self.session.pins().contains(Part::SqlStatement) {
+            self.session.pin(Part::SqlStatement);
             self.pending_session().by_sql.get_or_insert_default().watched = true;
         }
     }
@@ -497,7 +497,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.lift_first()?;
         }
         self.passage.cut(self.backend)?;
-        let desired = &self.client.desired;
+        let desired = self.client.session.desired();
         if self.backend.bring_sql(&wanted, desired, brings, &mut self.passage.out) {
             self.backend.ahead.begin();
             return self.wait();

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::{Arrival, ClientRecord, Departure, Giving, MovedClient, Stays, UnnamedRecord};
-use crate::engine::about::ClientState;
-use crate::engine::client::{Client, Record, parts_of_start};
+use crate::engine::client::{
+    AtSocket, Client, ClientSession, ClientTimes, Record, Serving, parts_of_start,
+};
 use crate::engine::host::Host;
 use crate::engine::names::{ClientStatement, ClientStatements};
 use crate::engine::pending_bytes::PendingBytes;
@@ -173,6 +174,7 @@ impl<S: Socket> Engine<S> {
             let told = told.map(|told| Arc::new(Seen::of(told)));
             Unnamed::to_be_read(&body, share(settings), told, epoch)
         });
+        let asks = if reads_sequences { Asks::Before } else { Asks::Never };
         Client {
             socket,
             backend: None,
@@ -182,24 +184,12 @@ impl<S: Socket> Engine<S> {
             unnamed,
             bound: None,
             pending_session: None,
-            since,
-            transaction_since: since,
-            deadline: 0,
-            armed: 0,
+            times: ClientTimes::new(since),
             pool: self.view_of(&pool),
-            pins: parts_of_start(&start),
-            basis,
-            state: ClientState::Idle,
-            mode,
-            exclusive: false,
-            readable: false,
-            hung_up: false,
-            late: false,
-            asks: if reads_sequences { Asks::Before } else { Asks::Never },
-            held: false,
-            failed: false,
+            serving: Serving::new(mode, false),
+            at_socket: AtSocket::default(),
+            session: ClientSession::new(desired, basis, parts_of_start(&start), asks),
             record: Box::new(Record { about, secret, start, _permit: permit }),
-            desired,
         }
     }
 }

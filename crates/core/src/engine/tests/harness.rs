@@ -492,8 +492,8 @@ impl World {
         for engine in &self.engines {
             assert_eq!(engine.forgets_a_message(), None, "idle, and its next message is there");
             for (slot, client) in engine.clients.iter() {
-                waiting += u32::from(client.state == ClientState::Waiting);
-                assert_eq!(client.backend.is_some(), client.state == ClientState::Active);
+                waiting += u32::from(client.serving.state() == ClientState::Waiting);
+                assert_eq!(client.backend.is_some(), client.serving.state() == ClientState::Active);
                 let Some(backend) = &client.backend else { continue };
                 lent += 1;
                 parked += u32::from(backend.lending.is_parked());

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::{Noted, NotedPrepare, PASSING, Unverified};
-use crate::engine::about::ClientState;
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
 use crate::engine::effects::{Effects, IN_DOUBT, KEPT_BY_RESET_ALL, Resetting};
@@ -215,8 +214,7 @@ impl<S: Socket> Engine<S> {
         };
         let done = client.can_give_back(&mut backend);
         if let Ok(true) = done {
-            client.state = ClientState::Idle;
-            client.since = now;
+            client.rest(now);
             self.give_back(host, backend, now);
             self.drain_if_idle(host, slot, now);
             return;
@@ -262,7 +260,7 @@ impl<S: Socket> Client<S> {
         }
         for name in &names {
             let part = Part::of_setting(name, |_| false);
-            self.pins = self.pins.union(part.into_iter().collect());
+            self.session.pin_all(part.into_iter().collect());
         }
         backend.doubt_settings(&Effects { names, several: true, ..Effects::default() });
     }
@@ -286,7 +284,7 @@ impl<S: Socket> Client<S> {
     fn ask(&mut self, backend: &mut Backend<S>) -> Result<bool, Halt> {
         // A sequence's value does not keep it where others may not be kept: what else does must be known.
         let apart = ASKED.union(PASSING).union(IN_DOUBT).union(PartSet::of(&[Part::SequenceValue]));
-        let others = self.pins.minus(apart);
+        let others = self.session.pins().minus(apart);
         let unsettled = self.is_unsettled();
         if self.is_session_mode()
             || !others.is_empty()
@@ -304,7 +302,7 @@ impl<S: Socket> Client<S> {
         if doubt.vague || doubt.tried == Some(transactions) {
             return Ok(false);
         }
-        let parts = doubt.parts.intersection(self.pins).minus(lasting);
+        let parts = doubt.parts.intersection(self.session.pins()).minus(lasting);
         let known = self.sql_statements().iter().filter(|known| known.parsed.is_some());
         let mut parsed: Vec<_> = known.map(|known| known.name.clone()).collect();
         parsed.extend(doubt.noted.parsed_names().cloned());
@@ -359,7 +357,8 @@ impl<S: Socket> Client<S> {
             // A DEALLOCATE ALL within a function has taken the shared ones away, too.
             backend.prepared.doubt_all();
         }
-        self.pins = self.pins.minus(gone).union(self.pins_of_settings(backend));
+        self.session
+            .set_pins(self.session.pins().minus(gone).union(self.pins_of_settings(backend)));
     }
 
     /// Parts that pin it by the settings in force.
@@ -410,8 +409,8 @@ impl<S: Socket> Client<S> {
         };
         let applied = told(backend.session.applied(), &Settings::EMPTY);
         let desired = match doubt.reverted {
-            true => self.desired.clone(),
-            false => told(&self.desired, &self.record.start),
+            true => self.session.desired().clone(),
+            false => told(self.session.desired(), &self.record.start),
         };
         self.adopt_settings(backend, applied, desired, since);
     }
@@ -428,14 +427,14 @@ impl<S: Socket> Client<S> {
         let mut interner = backend.pool.interner();
         let (applied, desired) = (interner.share(applied), interner.share(desired));
         drop(interner);
-        if applied == *backend.session.applied() && desired == self.desired {
+        if applied == *backend.session.applied() && desired == *self.session.desired() {
             return;
         }
         if !backend.pool.statements.give_alike(backend.session.applied(), &applied) {
             backend.session.mix_function_plans();
         }
         backend.session.apply(applied);
-        self.desired = desired;
+        self.session.want(desired);
         backend.prepared.statements_mut().mark_stale_since(since);
         let named = self.statements.iter_mut().flat_map(|names| names.values_mut());
         let id = backend.id();

@@ -67,7 +67,7 @@ impl<S: Socket> Engine<S> {
         let Some(extra) = &mut client.pending_session else { return };
         if matches!(extra.vacancy, Some(Vacancy::Asked)) {
             extra.vacancy = Some(Vacancy::Given(kept));
-            client.held = false;
+            client.serving.release();
             self.resume_later(id.slot);
         }
     }

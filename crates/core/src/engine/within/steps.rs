@@ -85,7 +85,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Whether the backend lacks settings of the client's that can go with its pipeline.
     pub(in crate::engine) fn settings_fit_within(&self) -> bool {
         let (backend, client) = (&*self.backend, &*self.client);
-        *backend.session.applied() != client.desired
+        *backend.session.applied() != *client.session.desired()
             && !client.is_session_mode()
             && client.pending_session.is_none()
             && !backend.shares_nothing()
@@ -98,7 +98,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// message is the next: see "The last" above.
     pub(in crate::engine) fn settings_go_within(&mut self) -> Result<bool, Halt> {
         self.passage.cut(self.backend)?;
-        Ok(self.backend.set_within(&self.client.desired, &mut self.passage.out))
+        Ok(self.backend.set_within(self.client.session.desired(), &mut self.passage.out))
     }
 }
 

@@ -14,8 +14,8 @@ impl<S: Socket> Client<S> {
     /// Whether it has sent something that may be gone on with.
     #[inline]
     fn can_resume(&self) -> bool {
-        (self.readable || !self.input.is_empty())
-            && !matches!(self.state, ClientState::Waiting | ClientState::Closing)
+        (self.at_socket.is_unread() || !self.input.is_empty())
+            && !matches!(self.serving.state(), ClientState::Waiting | ClientState::Closing)
     }
 }
 
@@ -96,7 +96,7 @@ impl<S: Socket> Engine<S> {
         self.resume_client(host, slot, now);
         // It may have got its backend for a message that is not here.
         if let Some(client) = self.clients.get(slot)
-            && !client.held
+            && !client.serving.is_held()
             && client.input.is_empty()
             && !client.holds_ready()
         {

@@ -99,7 +99,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 }
                 Lack::Description if self.asks_about(&named) => {
                     self.backend.prepared.forget_replay(); // the message comes again
-                    self.client.held = true;
+                    self.client.serving.hold();
                     return Err(Halt::Full);
                 }
                 Lack::Description => return Err(self.look_at(&named)),
@@ -146,7 +146,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             .and_then(|()| self.bring(&named.statement))
             .and_then(|()| self.ask_for_description(name, *id, None));
         self.backend.prepared.statements_mut().ask(*id, self.backend.requests.pipeline());
-        self.client.held = true;
+        self.client.serving.hold();
         asked.err().unwrap_or(Halt::Full)
     }
 

@@ -168,7 +168,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.hold()?; // which of them there are depends on what is ahead
         }
         let names = self.own_names_in(text, effects);
-        if names.is_empty() || self.client.exclusive || self.backend.is_classic() {
+        if names.is_empty() || self.client.serving.is_exclusive() || self.backend.is_classic() {
             return self.without_more_names(text, effects);
         }
         self.hold()?;
@@ -307,7 +307,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// A statement is about to be prepared under its client's own name.
     pub(super) fn note_own(&mut self, name: &[u8], statement: &Arc<Statement>) {
-        self.client.pins.insert(Part::SqlStatement);
+        self.client.session.pin(Part::SqlStatement);
         self.backend.note_parsed(significant(name), statement);
         self.backend.prepared.forget_replay();
     }
@@ -351,9 +351,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// A Close takes away what the server may know by this name.
     pub(super) fn close_own(&mut self, name: &[u8]) {
         if self.may_be_own(name) {
-            self.client.pins.insert(Part::SqlStatement);
+            self.client.session.pin(Part::SqlStatement);
             self.backend.mark_unverified(PartSet::of(&[Part::SqlStatement]));
-            self.backend.note_sql(&[], &self.client.desired, true, false);
+            self.backend.note_sql(&[], self.client.session.desired(), true, false);
         }
     }
 }

@@ -74,7 +74,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             let existing = named.statement.clone();
             return self.refuse_parse(parsing.name, &existing, &parsing.rest);
         }
-        if self.client.pins.contains(Part::ProtocolStatement) {
+        if self.client.session.pins().contains(Part::ProtocolStatement) {
             return self.parse_by_own_name(&parsing);
         }
         // Any query ahead may set what this Parse reads, be it within a function.
@@ -165,10 +165,10 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             }
         } else {
             if effects.as_ref().is_none_or(Effects::listens) {
-                self.client.pins.insert(Part::Listen);
+                self.client.session.pin(Part::Listen);
             }
             if !is_unnamed {
-                self.client.pins.insert(Part::ProtocolStatement);
+                self.client.session.pin(Part::ProtocolStatement);
             }
             self.backend.lending.spoil("statements are not shared");
         }
@@ -196,7 +196,8 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             }
         }
         let epoch = self.backend.pool.schema_epoch_at(self.now);
-        let unnamed = Unnamed::new(&parsing.rest, self.client.desired.clone(), effects, epoch);
+        let unnamed =
+            Unnamed::new(&parsing.rest, self.client.session.desired().clone(), effects, epoch);
         self.pass_parsing(parsing)?;
         let owed = Request::Parse { serial: self.serial, statement: 0 };
         let change = self.backend.give_unnamed(self.client, unnamed);
@@ -226,15 +227,17 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         let (name, text) = (parsing.name, parsing.text());
         let own_name = self.may_be_own(name);
         let pool = self.backend.pool.clone();
-        let desired = &self.client.desired;
+        let desired = self.client.session.desired();
         let statement = pool
             .statements
-            .intern_if_room(&parsing.rest, self.client.basis, desired, || self.effects_of(text))
+            .intern_if_room(&parsing.rest, self.client.session.basis(), desired, || {
+                self.effects_of(text)
+            })
             .filter(|_| pool.statements.memory().has_room_for_names());
         let Some(statement) = statement else {
             let effects = self.effects_of(text);
             if effects.listens() {
-                self.client.pins.insert(Part::Listen); // it is not looked at when it is executed
+                self.client.session.pin(Part::Listen); // it is not looked at when it is executed
             }
             self.before_unshared(&effects)?;
             return self.parse_unshared("prepared_statements_memory is full", false);
@@ -291,7 +294,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         let named = ClientStatement {
             prepared_in: Some((self.backend.id(), self.backend.requests.pipeline())),
             behind: self.backend.requests.is_behind_setter(),
-            ..ClientStatement::new(statement, self.serial, epoch, &self.client.desired)
+            ..ClientStatement::new(statement, self.serial, epoch, self.client.session.desired())
         };
         self.backend.request_naming(owed, self.client, (parsing.name, named), self.hash_key);
         Ok(())
@@ -332,7 +335,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
 
     /// Whether texts are in UTF-8.
     pub(super) fn reads_utf8(&self) -> bool {
-        let encoding = self.client.desired.get(b"client_encoding");
+        let encoding = self.client.session.desired().get(b"client_encoding");
         encoding.or(self.backend.session.parameters().get(b"client_encoding")) == Some(b"UTF8")
     }
 
@@ -351,7 +354,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             self.before_sequences()?;
         }
         if effects.listens() {
-            self.client.pins.insert(Part::Listen);
+            self.client.session.pin(Part::Listen);
         }
         self.note_parsed_change(effects.schema);
         Ok(())
@@ -386,7 +389,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             self.before_sequences_unseen()?; // its Bind comes within the pipeline
         }
         if !name.is_empty() {
-            self.client.pins.insert(Part::ProtocolStatement);
+            self.client.session.pin(Part::ProtocolStatement);
         }
         // Its text may not have been seen whole: anything may be in it.
         self.backend.session.doubt_texts(true, false);

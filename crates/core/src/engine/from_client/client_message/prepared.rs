@@ -62,7 +62,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// The client's statement of this name is one that may be run under its settings of now.
     fn see_to_settings_of(&mut self, name: &[u8]) {
         let Some(one) = self.client.statement(name) else { return };
-        let fits = one.is_known_to_fit(&self.client.desired);
+        let fits = one.is_known_to_fit(self.client.session.desired());
         if one.statement.is_superseded() {
             self.client.make_anew(name, self.backend);
         } else if fits {
@@ -117,7 +117,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.client.note_portal(portal, unusual)?;
         self.backend.known.drawn_mut().note(draws);
         if let Some(written) =
-            self.with_channels(body, self.client.basis, &unnamed.settings, effects)
+            self.with_channels(body, self.client.session.basis(), &unnamed.settings, effects)
         {
             self.bring(&written)?;
             return self.pass_bind(portal, name, &written, None);
@@ -286,7 +286,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.before_catalog(effects)?; // it may take the server's away
         }
         let same = self.backend.prepared.unnamed().is(self.unnamed());
-        if !same && !self.client.pins.contains(Part::UnnamedStatement) {
+        if !same && !self.client.session.pins().contains(Part::UnnamedStatement) {
             self.hold()?;
             self.passage.cut(self.backend)?;
             let unnamed = self.unnamed().cloned();
@@ -388,7 +388,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 self.close_own(name);
             }
         }
-        if what == b'P' && self.client.pins.contains(Part::HeldCursor) {
+        if what == b'P' && self.client.session.pins().contains(Part::HeldCursor) {
             self.backend.mark_unverified(PartSet::of(&[Part::HeldCursor])); // it may be this portal
         }
         self.pass();

@@ -67,7 +67,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// what stands ahead: only then is it known whether a transaction is open, in which an earlier
     /// statement of the client's own may have given the value.
     pub(super) fn before_sequences(&mut self) -> Result<(), Halt> {
-        if self.client.is_session_mode() || self.client.pins.contains(Part::SequenceValue) {
+        if self.client.is_session_mode() || self.client.session.pins().contains(Part::SequenceValue)
+        {
             return Ok(()); // it is its own
         }
         if self.backend.asks_for_sequences() {
@@ -154,7 +155,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Whether a simple query of ours would take an unnamed statement away that the server alone knows, or
     /// that has been brought for the message at hand, which binds it.
     fn is_beside_unnamed(&self) -> bool {
-        self.client.pins.contains(Part::UnnamedStatement)
+        self.client.session.pins().contains(Part::UnnamedStatement)
             || (self.header.kind == frontend::BIND
                 && frame::take_string(self.body).is_some_and(|(_, rest)| rest.first() == Some(&0)))
     }
@@ -174,8 +175,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             // What others had drawn has been discarded at its start. (By a query of ours, later on, its
             // unnamed statement would be lost.)
             None if self.client.is_session_mode() => return Ok(()),
-            None if self.client.pins.contains(Part::SequenceValue) => return Ok(()), // its own
-            None if self.client.asks != Asks::Never => {}
+            None if self.client.session.pins().contains(Part::SequenceValue) => return Ok(()), // its own
+            None if self.client.session.asks() != Asks::Never => {}
             None if self.backend.known.drawn().by_others()
                 && self.backend.pool.asking.has_asked()
                 && (self.header.kind != frontend::QUERY
@@ -192,7 +193,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.passage.cut(self.backend)?;
         // (The unnamed statement that it may bind is brought after this. In a pipeline of ours, this
         // would be all that the backend has to do, which goes back then if the message waits.)
-        let beside = self.client.pins.contains(Part::UnnamedStatement);
+        let beside = self.client.session.pins().contains(Part::UnnamedStatement);
         self.backend.discard_sequences(beside, &mut self.passage.out);
         Ok(())
     }
@@ -284,7 +285,7 @@ impl<S: Socket> Client<S> {
     /// backend until it has asked, unless what it drew is beside what others have drawn.
     #[inline]
     pub(in crate::engine) fn keep_to_ask(&mut self, backend: &mut Backend<S>, failed: bool) {
-        if backend.known.drawn().has_last() || self.pins.contains(Part::SequenceValue) {
+        if backend.known.drawn().has_last() || self.session.pins().contains(Part::SequenceValue) {
             self.settle_keeping(backend, failed);
         }
     }
@@ -294,7 +295,7 @@ impl<S: Socket> Client<S> {
         match backend.known.drawn_mut().take_last() {
             Some(last) => {
                 match last {
-                    Last::Drew => self.asks.draws(),
+                    Last::Drew => self.session.draws(),
                     Last::Asked => self.has_asked(backend),
                 }
                 let shares = !self.is_session_mode() && !backend.is_classic();
@@ -314,35 +315,36 @@ impl<S: Socket> Client<S> {
     /// Pins the client that has drawn, or keeps it pinned: for as long as it likes if it has asked
     /// before, else within bounds. The same for one that has asked, where clients ask again.
     pub(in crate::engine) fn keep_what_it_drew(&mut self, backend: &mut Backend<S>) {
-        self.pins.insert(Part::SequenceValue);
-        if self.asks == Asks::Before {
+        self.session.pin(Part::SequenceValue);
+        if self.session.asks() == Asks::Before {
             return;
         }
         let others_wait = backend.pool.anybody_waits();
         let kept = backend.known.drawn_mut().keep();
         let text = backend.known.drawn().text();
         if (others_wait && kept > KEPT_TRANSACTIONS_MAX)
-            || !backend.pool.asking.is_kept_for(self.asks, text, others_wait)
+            || !backend.pool.asking.is_kept_for(self.session.asks(), text, others_wait)
         {
-            self.pins.remove(Part::SequenceValue); // nothing was kept in vain: it was busy
+            self.session.unpin(Part::SequenceValue); // nothing was kept in vain: it was busy
         }
     }
 
     /// Its transaction has asked last.
     fn has_asked(&mut self, backend: &mut Backend<S>) {
         let mut text = backend.known.drawn().known_text();
-        if let Asks::Last(before) = self.asks {
+        if let Asks::Last(before) = self.session.asks() {
             backend.pool.asking.note_again(before);
             text = text.or(before);
         }
-        self.asks = Asks::Last(text);
+        self.session.has_asked(text);
         backend.known.drawn_mut().asked();
-        self.pins.remove(Part::SequenceValue);
+        self.session.unpin(Part::SequenceValue);
     }
 
     /// Whether it keeps its backend for nothing but a question that it may never ask.
     pub(in crate::engine) fn keeps_to_ask(&self) -> bool {
-        self.asks != Asks::Before && self.pins == PartSet::of(&[Part::SequenceValue])
+        self.session.asks() != Asks::Before
+            && self.session.pins() == PartSet::of(&[Part::SequenceValue])
     }
 
     /// The same for as long as it may, or longer.
@@ -365,7 +367,7 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        client.pins.remove(Part::SequenceValue);
+        client.session.unpin(Part::SequenceValue);
         if let Some(backend) = &mut client.backend {
             backend.note_unasked();
         }
