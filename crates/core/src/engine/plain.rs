@@ -343,10 +343,12 @@ impl<S: Socket> Backend<S> {
         if !client.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, seen)) {
             client.bound = Some(seen.clone());
         }
-        let describes = match (pipeline.describes, seen.told().rows) {
-            (false, _) => Describes::No,
-            (true, 0) => Describes::Noted(Change::Describes(seen.clone())),
-            (true, _) => Describes::Known, // this copy gives these, or it would not be bound as it is
+        // (This copy gives what the client has been told, or it would not be bound as it is.)
+        let is_known = seen.told().rows != 0 && !statement.describes_rows_anew;
+        let describes = match pipeline.describes {
+            false => Describes::No,
+            true if is_known => Describes::Known,
+            true => Describes::Noted(Change::Describes(seen.clone())),
         };
         self.requests.push_plain(PlainPipeline::Named { statement: statement.id, describes });
         passage.cut(self)?;

@@ -174,6 +174,9 @@ pub struct Statement {
     pub(crate) is_plain: bool,
     /// It draws nothing from sequences: likewise.
     pub(crate) draws_nothing: bool,
+    /// Its rows are described anew for each portal: those of another statement, or of a cursor. Of such
+    /// statements the server never says that they have changed (`RevalidateCachedQuery`, plancache.c).
+    pub(crate) describes_rows_anew: bool,
     /// What it gives depends on other things of its client's: no two share it.
     is_private: bool,
     /// The epoch of the schema in which a server has prepared it last.
@@ -186,12 +189,6 @@ pub struct Statement {
 }
 
 impl Statement {
-    /// Whether its rows are described anew for each portal: those of another statement, or of a cursor. Of
-    /// such statements the server never says that they have changed (`RevalidateCachedQuery`, plancache.c).
-    pub(crate) fn describes_rows_anew(&self) -> bool {
-        begins_with_any(self.text(), &[b"fetch", b"execute", b"explain", b"show", b"call"])
-    }
-
     /// Whether it is to be made anew.
     #[inline]
     pub(crate) fn is_superseded(&self) -> bool {
@@ -685,6 +682,10 @@ impl StatementTable {
             run_under: run_under.clone(),
             basis,
             draws_nothing: draws_nothing(text_of(body)),
+            describes_rows_anew: begins_with_any(
+                text_of(body),
+                &[b"fetch", b"execute", b"explain", b"show", b"call"],
+            ),
             is_private: is_private(body, &effects),
             is_plain: effects == effects::Effects::NONE,
             effects,

@@ -72,7 +72,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     ) -> Result<Option<ClientStatement>, Halt> {
         loop {
             let mut told = named.seen.told();
-            if named.statement.describes_rows_anew() {
+            if named.statement.describes_rows_anew {
                 told.rows = 0;
             }
             let copy = self.backend.prepared.statements().get(named.statement.id);
