@@ -42,7 +42,7 @@ impl<S: Socket> Backend<S> {
     /// Whether the pipeline under way must not be ended by this.
     fn would_be_cut_by(&self, expect: Request) -> bool {
         expect.is_injected_query()
-            || (expect == Request::InjectedSync && self.requests.is_behind_execute())
+            || (expect == Request::InjectedSync && self.requests.is_after_execute())
             || (self.session.within().is_some() && !expect.ends_ignoring())
     }
 

@@ -351,12 +351,12 @@ impl RequestQueue {
 
     /// Whether what is sent now stands after something in its pipeline that may have changed settings:
     /// what is prepared, bound and described does not.
-    pub(super) fn is_behind_execute(&self) -> bool {
+    pub(super) fn is_after_execute(&self) -> bool {
         self.is_in_pipeline() && self.executed_in == Some(self.pipeline)
     }
 
     /// Whether what is prepared now comes after something in its pipeline that may have changed settings.
-    pub(super) fn is_behind_setter(&self) -> bool {
+    pub(super) fn is_after_setter(&self) -> bool {
         self.is_in_pipeline() && self.set_in == Some(self.pipeline)
     }
 

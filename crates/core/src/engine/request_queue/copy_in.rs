@@ -18,7 +18,7 @@ pub(in crate::engine::request_queue) enum CopyIn {
         /// Syncs that it is taken to have read and ignored: data have followed.
         syncs_in_copy: u32,
         /// Those after all of its data.
-        syncs_behind_data: u32,
+        syncs_after_data: u32,
     },
     /// The same, and the client has gone on as if it had failed.
     TakenAsFailed {
@@ -53,11 +53,11 @@ impl CopyIn {
 
     /// Data, or their end, are sent.
     fn take_data(&mut self, ends: bool) {
-        if let Self::Reading { syncs_in_copy, syncs_behind_data } = *self {
-            let syncs_in_copy = syncs_in_copy + syncs_behind_data;
+        if let Self::Reading { syncs_in_copy, syncs_after_data } = *self {
+            let syncs_in_copy = syncs_in_copy + syncs_after_data;
             *self = match ends {
                 true => Self::Ended { syncs_in_copy },
-                false => Self::Reading { syncs_in_copy, syncs_behind_data: 0 },
+                false => Self::Reading { syncs_in_copy, syncs_after_data: 0 },
             };
         }
     }

@@ -52,9 +52,9 @@ fn ignored(queue: &mut RequestQueue) -> Vec<Request> {
 #[test]
 fn a_pipeline_ends_with_its_sync() {
     let mut queue = queue(&[BIND, Request::Execute]);
-    assert!(queue.is_in_pipeline() && queue.is_behind_execute() && !queue.is_at_rest());
+    assert!(queue.is_in_pipeline() && queue.is_after_execute() && !queue.is_at_rest());
     queue.push(Request::Sync.into());
-    assert!(!queue.is_in_pipeline() && !queue.is_behind_execute());
+    assert!(!queue.is_in_pipeline() && !queue.is_after_execute());
     assert_eq!((queue.pipeline(), queue.answered_pipeline()), (1, 0));
     assert!(queue.has_come_to(0) && !queue.has_come_to(1) && queue.is_in_doubt(0));
     queue.complete();

@@ -269,7 +269,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         // known, the server must say itself whether it takes this one. One of before a SET of the same pipeline
         // is another.
         let servers_to_say = self.backend.settings_in_doubt()
-            || self.backend.requests.is_behind_setter()
+            || self.backend.requests.is_after_setter()
             || self.backend.from_server.status() == TransactionStatus::Failed
             || (self.backend.requests.owes_ready() && self.backend.requests.owes_client());
         let owed = if known && !servers_to_say && !noted {
@@ -281,8 +281,8 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             }
             self.backend.note_prepared(&statement, &mut self.passage.out);
             build::parse(&mut self.passage.out, &statement.name, &parsing.rest);
-            if self.backend.requests.is_behind_setter() {
-                self.backend.prepared.statements.is_behind_setter(statement.id);
+            if self.backend.requests.is_after_setter() {
+                self.backend.prepared.statements.is_after_setter(statement.id);
             }
             self.stats.server_parses.add(1);
             Request::Parse { serial: self.serial, statement: statement.id }
@@ -290,7 +290,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         self.passage.skip(self.header.total());
         let named = ClientStatement {
             prepared_in: Some((self.backend.id(), self.backend.requests.pipeline())),
-            behind: self.backend.requests.is_behind_setter(),
+            behind: self.backend.requests.is_after_setter(),
             ..ClientStatement::new(statement, self.serial, epoch, &self.client.desired)
         };
         self.backend.request_naming(owed, self.client, (parsing.name, named), self.hash_key);

@@ -15,22 +15,22 @@ impl RequestQueue {
     /// ignored while it does, so no answer to it will come. What has been sent up to the end of this
     /// copy is struck from the queue; what follows is for what follows.
     pub(in crate::engine) fn copy_begins(&mut self) {
-        self.copy_in = CopyIn::Reading { syncs_in_copy: 0, syncs_behind_data: 0 };
+        self.copy_in = CopyIn::Reading { syncs_in_copy: 0, syncs_after_data: 0 };
         // A text may be answered in several parts.
         let behind = 1 + self.owed().take_while(|next| next.is_within_query()).count();
-        while let (Some(next), CopyIn::Reading { syncs_in_copy, syncs_behind_data }) =
+        while let (Some(next), CopyIn::Reading { syncs_in_copy, syncs_after_data }) =
             (self.entries.get(behind).map(|entry| entry.owed), &mut self.copy_in)
         {
             match next {
                 Request::Sync => {
                     self.syncs_outstanding -= 1;
-                    *syncs_behind_data += 1;
+                    *syncs_after_data += 1;
                 }
                 Request::CopyInput { ends } => self.copy_in.take_data(ends),
                 Request::MalformedFlush => {}
                 _ => {
                     // A copy that waits for data would end the connection at this.
-                    let (syncs_in_copy, syncs) = (*syncs_in_copy, *syncs_behind_data);
+                    let (syncs_in_copy, syncs) = (*syncs_in_copy, *syncs_after_data);
                     self.copy_in = CopyIn::TakenAsFailed { syncs_in_copy, followed: true };
                     for _ in 0..syncs {
                         self.syncs_outstanding += 1;
@@ -67,8 +67,8 @@ impl RequestQueue {
     #[inline]
     pub(in crate::engine) fn is_sync_of_copy(&mut self) -> bool {
         match &mut self.copy_in {
-            CopyIn::Reading { syncs_behind_data, .. } => {
-                *syncs_behind_data += 1;
+            CopyIn::Reading { syncs_after_data, .. } => {
+                *syncs_after_data += 1;
                 true
             }
             _ => false,
@@ -83,9 +83,9 @@ impl RequestQueue {
     /// Something is about to be sent that no copy reads: its client takes it that the one under way has
     /// refused its data, or else the connection ends. What it has not read is answered.
     pub(in crate::engine) fn take_copy_as_failed(&mut self) {
-        if let CopyIn::Reading { syncs_in_copy, syncs_behind_data } = self.copy_in {
+        if let CopyIn::Reading { syncs_in_copy, syncs_after_data } = self.copy_in {
             self.copy_in = CopyIn::TakenAsFailed { syncs_in_copy, followed: false };
-            self.push_syncs_behind_data(syncs_behind_data);
+            self.push_syncs_after_data(syncs_after_data);
         }
     }
 
@@ -115,14 +115,14 @@ impl RequestQueue {
     /// An error has come: the copy under way, if any, has failed.
     pub(in crate::engine) fn copy_failed(&mut self) {
         let copy = std::mem::replace(&mut self.copy_in, CopyIn::No);
-        if let CopyIn::Reading { syncs_behind_data, .. } = copy {
-            self.push_syncs_behind_data(syncs_behind_data);
+        if let CopyIn::Reading { syncs_after_data, .. } = copy {
+            self.push_syncs_after_data(syncs_after_data);
         }
         self.doubt_syncs(copy.syncs_in_copy());
         self.pass_fence();
     }
 
-    pub(in crate::engine::request_queue) fn push_syncs_behind_data(&mut self, syncs: u32) {
+    pub(in crate::engine::request_queue) fn push_syncs_after_data(&mut self, syncs: u32) {
         let certain = syncs.min(limits::SYNCS_OUTSTANDING_MAX);
         for _ in 0..certain {
             self.push(Request::Sync.into());
