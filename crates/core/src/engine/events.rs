@@ -737,7 +737,7 @@ impl<S: Socket> Engine<S> {
                 {
                     let held = client.held;
                     self.settle_channels_after_cancel(host, slot, now);
-                    self.ask_behind_cancel(host, slot, now);
+                    self.ask_after_cancel(host, slot, now);
                     if held {
                         self.resume_later(slot);
                     }

@@ -317,7 +317,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 self.pass();
                 self.backend.request(Request::Execute);
                 if self.client.pending_session.is_some() {
-                    self.behind_execute()?;
+                    self.after_execute()?;
                 }
             }
             frontend::SYNC => {

@@ -299,7 +299,7 @@ impl<S: Socket> Engine<S> {
             self.handed_over(host, slot, *outcome, now);
             return Some(true);
         }
-        if relayed.lifted && self.begin_behind_lift(host, slot, now) {
+        if relayed.lifted && self.begin_after_lift(host, slot, now) {
             return Some(true);
         }
         if self.clients.get(slot).is_some_and(|client| {

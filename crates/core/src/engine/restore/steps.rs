@@ -59,7 +59,7 @@ impl<S: Socket> Client<S> {
         match unusual.filter(|unusual| {
             unusual.deallocates.is_some()
                 || unusual.forgets_statements
-                || self.is_restored_behind(unusual)
+                || self.is_restored_after(unusual)
         }) {
             Some(unusual) => self.pending_session().portals.made_unusual(portal, unusual),
             None => Ok(()),
@@ -67,7 +67,7 @@ impl<S: Socket> Client<S> {
     }
 
     /// Whether something must follow the Execute of a statement that does this.
-    pub(in crate::engine) fn is_restored_behind(&self, unusual: &Unusual) -> bool {
+    pub(in crate::engine) fn is_restored_after(&self, unusual: &Unusual) -> bool {
         (self.has_start_values() && unusual.takes_start_values()) || unusual.unlistens()
     }
 
@@ -77,7 +77,7 @@ impl<S: Socket> Client<S> {
     }
 
     /// Appends what puts the start values back after an Execute.
-    pub(in crate::engine) fn restore_behind(
+    pub(in crate::engine) fn restore_after(
         &self,
         unusual: &Unusual,
         backend: &mut Backend<S>,

@@ -189,7 +189,7 @@ fn the_servers_last_words_are_heard_where_writing_to_it_fails_first() {
     world.send(&server, &answers("CT"));
     client.received();
     let words = message(b'E', b"SFATAL\0VFATAL\0C57P01\0Mterminating connection\0\0");
-    world.is_gone_behind(&server, &words);
+    world.is_gone_after(&server, &words);
     world.send(&client, &query("SELECT 1"));
     assert_eq!(client.received(), words, "the server's own, and nothing else");
     assert!(client.is_dropped() && server.is_dropped());
@@ -199,7 +199,7 @@ fn the_servers_last_words_are_heard_where_writing_to_it_fails_first() {
     let server = world.servers[1].clone();
     world.send(&server, &answers("CT"));
     client.received();
-    world.is_gone_behind(&server, b"");
+    world.is_gone_after(&server, b"");
     world.send(&client, &query("SELECT 1"));
     assert!(String::from_utf8_lossy(&client.received()).contains("C08006"));
     assert!(client.is_dropped() && server.is_dropped());
@@ -214,7 +214,7 @@ fn the_servers_last_words_are_heard_where_what_hawser_itself_sends_fails() {
     world.send(&client, &query("SELECT 1"));
     let server = world.servers[0].clone();
     world.send(&server, &answers("CI"));
-    world.is_gone_behind(&server, &words);
+    world.is_gone_after(&server, &words);
     let session = world.client_of(LoopId(0), PoolMode::Session, &[("TimeZone", "Asia/Tokyo")]);
     assert_eq!(session.received(), words);
     assert!(session.is_dropped() && server.is_dropped());
@@ -224,7 +224,7 @@ fn the_servers_last_words_are_heard_where_what_hawser_itself_sends_fails() {
         let client = world.client();
         world.send(&client, &query(text));
         let server = world.servers[0].clone();
-        world.is_gone_behind(&server, &words);
+        world.is_gone_after(&server, &words);
         world.send(&server, &answers("CI"));
         assert_eq!(client.received(), [answers(told), words.clone()].concat(), "{text}");
         assert!(client.is_dropped() && server.is_dropped());

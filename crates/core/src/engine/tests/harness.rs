@@ -663,7 +663,7 @@ impl World {
     }
 
     /// A peer has sent bytes and is gone, which is noticed by writing to it.
-    pub(super) fn is_gone_behind(&self, peer: &Peer, bytes: &[u8]) {
+    pub(super) fn is_gone_after(&self, peer: &Peer, bytes: &[u8]) {
         peer.0.lock().unwrap().last_words = Some(bytes.to_vec());
     }
 

@@ -272,7 +272,7 @@ fn trap_05_discard_all_before_a_later_parse_in_one_pipeline() {
 }
 
 /// A client, and the only backend, on which another has drawn from a sequence.
-fn behind_one_that_has_drawn(world: &mut World) -> (Peer, Peer) {
+fn after_one_that_has_drawn(world: &mut World) -> (Peer, Peer) {
     let (one, two) = (world.client(), world.client());
     world.send(&one, &query("SELECT nextval('s')"));
     let server = world.servers[0].clone();
@@ -284,7 +284,7 @@ fn behind_one_that_has_drawn(world: &mut World) -> (Peer, Peer) {
 #[test]
 fn currval_never_answers_with_anothers_value() {
     let mut world = World::new(1);
-    let (two, server) = behind_one_that_has_drawn(&mut world);
+    let (two, server) = after_one_that_has_drawn(&mut world);
     world.send(&two, &query("SELECT lastval()"));
     let sent = server.received();
     assert_eq!(sent, [query("DISCARD SEQUENCES"), query("SELECT lastval()")].concat());
@@ -293,7 +293,7 @@ fn currval_never_answers_with_anothers_value() {
 #[test]
 fn currval_never_answers_with_anothers_value_behind_other_queries_in_one_write() {
     let mut world = World::new(1);
-    let (two, server) = behind_one_that_has_drawn(&mut world);
+    let (two, server) = after_one_that_has_drawn(&mut world);
     world.send(&two, &[query("SELECT 1"), query("SELECT lastval()")].concat());
     assert_eq!(server.received(), query("SELECT 1"), "whether a transaction is open is not known");
     world.send(&server, &answers("CI"));
@@ -342,7 +342,7 @@ fn currval_never_answers_with_anothers_value_in_a_transaction_that_has_drawn_non
 #[test]
 fn currval_never_answers_with_anothers_value_in_the_extended_protocol() {
     let mut world = World::new(1);
-    let (two, server) = behind_one_that_has_drawn(&mut world);
+    let (two, server) = after_one_that_has_drawn(&mut world);
     let ask = [parse("", "SELECT lastval()"), bind(""), execute(), sync()].concat();
     world.send(&two, &ask);
     assert_eq!(server.received(), [query("DISCARD SEQUENCES"), ask].concat());
@@ -352,7 +352,7 @@ fn currval_never_answers_with_anothers_value_in_the_extended_protocol() {
 fn currval_never_answers_with_anothers_value_in_the_midst_of_a_pipeline() {
     let within = |ahead: Vec<u8>, ask: Vec<u8>, discards: usize| {
         let mut world = World::new(1);
-        let (two, server) = behind_one_that_has_drawn(&mut world);
+        let (two, server) = after_one_that_has_drawn(&mut world);
         world.send(&two, &[ahead, ask].concat());
         let sent = String::from_utf8_lossy(&server.received()).into_owned();
         assert_eq!(sent.matches("DISCARD SEQUENCES").count(), discards, "{sent:?}");
@@ -392,7 +392,7 @@ fn currval_of_a_parameter_is_asked_for_by_the_sequence_that_the_bind_names() {
         ("", "s\\", None),
     ] {
         let mut world = World::new(1);
-        let (client, server) = behind_one_that_has_drawn(&mut world);
+        let (client, server) = after_one_that_has_drawn(&mut world);
         world.send(&client, &[query("BEGIN"), query("INSERT INTO t VALUES (1)")].concat());
         world.send(&server, &answers("CTCT"));
         server.received();
@@ -416,7 +416,7 @@ fn currval_of_a_parameter_is_asked_for_by_the_sequence_that_the_bind_names() {
 fn no_query_of_ours_takes_an_unnamed_statement_away_that_asks_for_currval() {
     for (asks, ahead) in [("SELECT currval('s')", "Q"), ("SELECT currval($1)", "")] {
         let mut world = World::new(1);
-        let (client, server) = behind_one_that_has_drawn(&mut world);
+        let (client, server) = after_one_that_has_drawn(&mut world);
         world.send(&client, &[query("BEGIN"), query("INSERT INTO t VALUES (1)")].concat());
         world.send(&server, &answers("CTCT"));
         server.received();
@@ -434,7 +434,7 @@ fn no_query_of_ours_takes_an_unnamed_statement_away_that_asks_for_currval() {
 #[test]
 fn what_others_have_drawn_is_discarded_once_before_an_unnamed_statement_is_bound() {
     let mut world = World::new(1);
-    let (client, server) = behind_one_that_has_drawn(&mut world);
+    let (client, server) = after_one_that_has_drawn(&mut world);
     world.send(&client, &query("SELECT lastval()"));
     world.send(&server, &answers("CIEI"));
     world.send(&client, &[parse("", "SELECT f()"), sync()].concat());
@@ -481,7 +481,7 @@ fn who_has_asked_once_keeps_its_backend_from_drawing_to_asking() {
 #[test]
 fn once_anybody_has_asked_whoever_draws_keeps_its_backend_for_a_while() {
     let mut world = World::new(1);
-    let (one, server) = behind_one_that_has_drawn(&mut world);
+    let (one, server) = after_one_that_has_drawn(&mut world);
     world.send(&one, &query("SELECT lastval()"));
     world.send(&server, &answers("CIEI"));
     let draw = |world: &mut World, sql: &str| {
@@ -532,7 +532,7 @@ fn once_anybody_has_asked_whoever_draws_keeps_its_backend_for_a_while() {
 #[test]
 fn in_session_mode_what_others_have_drawn_is_discarded_ahead_of_all_and_never_again() {
     let mut world = World::new(1);
-    let (two, server) = behind_one_that_has_drawn(&mut world);
+    let (two, server) = after_one_that_has_drawn(&mut world);
     world.send(&two, &query("SELECT lastval()"));
     world.send(&server, &answers("CIEI"));
     let one = world.client();

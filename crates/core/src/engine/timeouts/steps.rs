@@ -112,7 +112,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 impl<S: Socket> Engine<S> {
     /// A client that is to be greeted has waited for a short timeout to be taken off. Whether its
     /// session begins with a hand-over.
-    pub(in crate::engine) fn begin_behind_lift<H: Host<S>>(
+    pub(in crate::engine) fn begin_after_lift<H: Host<S>>(
         &mut self,
         host: &mut H,
         slot: Slot,

@@ -200,7 +200,7 @@ impl<S: Socket> Backend<S> {
 impl<S: Socket> Engine<S> {
     /// A cancel can hit nothing of this client's any more: what could not be asked for that reason,
     /// when its transaction ended, is asked now.
-    pub(in crate::engine) fn ask_behind_cancel<H: Host<S>>(
+    pub(in crate::engine) fn ask_after_cancel<H: Host<S>>(
         &mut self,
         host: &mut H,
         slot: Slot,

@@ -18,22 +18,22 @@ pub(in crate::engine) const STAND_IN: &[u8] = b"hawser_deallocate";
 
 impl<S: Socket> ClientMessage<'_, '_, S> {
     /// What the Execute at hand does to the pooler's books, and what must follow it.
-    pub(super) fn behind_execute(&mut self) -> Result<(), Halt> {
+    pub(super) fn after_execute(&mut self) -> Result<(), Halt> {
         self.client.note_executing(true);
         let Some((portal, _)) = frame::take_string(self.body) else { return Ok(()) };
         let Some(unusual) = self.client.portal(portal) else { return Ok(()) };
         if let Some(name) = &unusual.deallocates {
-            self.deallocate_behind(name);
+            self.deallocate_after(name);
             return Ok(());
         }
         if unusual.forgets_statements {
             self.backend.request_taking_all(self.client);
         }
-        if !self.client.is_restored_behind(&unusual) {
+        if !self.client.is_restored_after(&unusual) {
             return Ok(());
         }
         self.passage.cut(self.backend)?;
-        self.client.restore_behind(&unusual, self.backend, &mut self.passage.out);
+        self.client.restore_after(&unusual, self.backend, &mut self.passage.out);
         let unlistens = unusual.named_channels.iter().flat_map(|named| &named.unlistens);
         for taken in unlistens {
             if let Some(mark) = self.client.mark_unlisten(taken.clone(), self.backend) {
@@ -44,7 +44,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     }
 
     /// The Execute at hand takes one of the client's names away, if it works.
-    pub(super) fn deallocate_behind(&mut self, name: &[u8]) {
+    pub(super) fn deallocate_after(&mut self, name: &[u8]) {
         self.backend.request_taking(self.client, name, false);
     }
 
