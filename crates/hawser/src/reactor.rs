@@ -368,7 +368,7 @@ impl<S: Watchable> Reactor<S> {
             self.about = Some(token);
             self.engine.on_event(&mut self.host, token, ready, now);
             self.poller.settle(token);
-            if self.seen.is_multiple_of(limits::EVENTS_BEHIND_MAX) {
+            if self.seen.is_multiple_of(limits::EVENTS_BEFORE_ANSWERS_MAX) {
                 self.engine.flush(&mut self.host, now);
             }
         }

@@ -14,7 +14,7 @@
 //! # Invariants
 //! * a client's bytes keep their order: whatever is written goes after what waits
 //! * while an answer waits the host does not sleep, whatever the answer came of: a message, time
-//! * an answer waits for at most [`limits::EVENTS_BEHIND_MAX`] further events of its turn
+//! * an answer waits for at most [`limits::EVENTS_BEFORE_ANSWERS_MAX`] further events of its turn
 //! * at most [`limits::LATE_BYTES_MAX`] of a client's bytes wait that have not been tried; of one whose
 //!   backend goes to a waiter, [`limits::READ_BYTES`]
 
@@ -134,7 +134,7 @@ impl<S: Socket> Engine<S> {
     }
 
     /// Writes the answers that have waited. To be called at the end of each turn, behind
-    /// [`Engine::tick`] and before the loop sleeps, and after [`limits::EVENTS_BEHIND_MAX`] events of one.
+    /// [`Engine::tick`] and before the loop sleeps, and after [`limits::EVENTS_BEFORE_ANSWERS_MAX`] events of one.
     pub fn flush<H: Host<S>>(&mut self, host: &mut H, now: Time) {
         // Each stays in the list until all are through: a panic on the way must not lose one.
         let mut next = 0;

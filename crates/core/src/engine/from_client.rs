@@ -248,7 +248,7 @@ impl<S: Socket> Engine<S> {
                     // The server would answer what came before; an open pipeline or copy it would
                     // leave unanswered.
                     client.input.clear();
-                    let gave_up = now.micros_since(client.since) > limits::GOODBYE_BEHIND_QUERY_US;
+                    let gave_up = now.micros_since(client.since) > limits::GOODBYE_AFTER_QUERY_US;
                     client.pending_session().farewell = Farewell::Said { gave_up };
                 } else {
                     self.close_client(host, slot, "client said goodbye", now);

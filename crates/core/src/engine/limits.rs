@@ -15,14 +15,14 @@ pub const STREAM_BYTES_A_SECOND_MIN: u64 = 64 * 1024;
 /// Microseconds within which a goodbye belongs to the query that it stands behind: it was sent
 /// with it, for the query to be carried out. Later, and with the connection closed, it says
 /// that the client has given up.
-pub const GOODBYE_BEHIND_QUERY_US: u64 = 10_000;
+pub const GOODBYE_AFTER_QUERY_US: u64 = 10_000;
 /// How long a server connection whose client has left may take to be tidied, if
 /// `cancel_wait_timeout` sets no bound.
 pub const TIDY_MAX: std::time::Duration = std::time::Duration::from_secs(60);
 /// An answer up to this size waits for the end of the turn.
 pub const LATE_BYTES_MAX: usize = 4 * 1024;
 /// Further events that may be seen to before waiting answers are written.
-pub const EVENTS_BEHIND_MAX: usize = 32;
+pub const EVENTS_BEFORE_ANSWERS_MAX: usize = 32;
 /// No bound of the configuration is below this: shorter messages are not measured.
 pub const PACKET_BYTES_MIN: usize = 1024;
 /// Reads that one event may lead to. Who has more to say is seen to again in the next turn.
