@@ -144,7 +144,7 @@ impl<S: Socket> Backend<S> {
                 client_identity: told.map(|key| Box::new(ClientIdentity::new(key))),
             },
         };
-        backend.leave_to_nobody(true);
+        backend.leave_unowned(true);
         backend
     }
 

@@ -587,7 +587,7 @@ impl<S: Socket> Backend<S> {
         if !reset && self.lending.reset_due() == Reset::No && self.has_left_overs() {
             self.lending.owe_reset(Reset::All);
         }
-        self.leave_to_nobody(false);
+        self.leave_unowned(false);
         self.unpark();
     }
 

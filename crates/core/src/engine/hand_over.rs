@@ -107,7 +107,7 @@ impl HandOverKey {
 
     /// Appends the message that hands a session over to nobody: it is the pooler's own. Whoever knows
     /// no secret, or another one, is cut off for it.
-    pub fn write_to_nobody(&mut self, out: &mut Vec<u8>) {
+    pub fn write_without_client(&mut self, out: &mut Vec<u8>) {
         self.write(FLAG_ALONE, 0, None, |_| {}, out);
     }
 

@@ -48,7 +48,7 @@ pub(super) struct SessionReport {
     /// It has come since it was last looked at.
     fresh: bool,
     /// What of it is no client's.
-    nobodys: Report,
+    unowned: Report,
     /// The custom names of which the backend's books know already.
     noted: Vec<Box<[u8]>>,
     /// The first pipeline that the report before did not tell of.
@@ -98,7 +98,7 @@ impl SessionReport {
         Self {
             report,
             fresh: true,
-            nobodys: Report::default(),
+            unowned: Report::default(),
             noted: Vec::new(),
             since: 0,
             stays: false,
@@ -116,7 +116,7 @@ impl SessionReport {
 
     /// The parts of which all is known.
     fn covered(&self) -> PartSet {
-        COVERED.minus(self.nobodys.parts)
+        COVERED.minus(self.unowned.parts)
     }
 
     fn may_draw(&self) -> bool {

@@ -366,7 +366,7 @@ impl<S: Socket> Engine<S> {
         };
         // What its client has not been given comes first.
         let kept = backend.from_server.take_kept();
-        let mut relayed = relay_to_nobody(&mut backend, &kept, now);
+        let mut relayed = relay_without_client(&mut backend, &kept, now);
         let mut unread = false;
         while relayed.is_ok() {
             if !self.again.may_read(Token::Backend(place)) {
@@ -376,7 +376,7 @@ impl<S: Socket> Engine<S> {
             let mut buffer = self.take_buffer(backend.from_server.kept().len());
             let read = read_into(&mut backend, &mut buffer);
             if let Read::Bytes(filled) = read {
-                relayed = relay_to_nobody(&mut backend, &buffer[..filled], now);
+                relayed = relay_without_client(&mut backend, &buffer[..filled], now);
             }
             self.put_buffer(buffer);
             match read {
@@ -459,7 +459,7 @@ fn read_into<S: Socket>(backend: &mut Backend<S>, buffer: &mut [u8]) -> Read {
 }
 
 /// Deals with bytes of a backend without a client. Why it must be closed, if it must.
-fn relay_to_nobody<S: Socket>(
+fn relay_without_client<S: Socket>(
     backend: &mut Backend<S>,
     bytes: &[u8],
     now: Time,

@@ -68,7 +68,7 @@ impl<S: Socket> Backend<S> {
             || exact.report.settings.iter().any(|set| {
                 is_compared(&set.name)
                     && self.session.applied().get(&set.name).is_none()
-                    && exact.nobodys.setting(&set.name) != Some(set)
+                    && exact.unowned.setting(&set.name) != Some(set)
                     && !reported(&set.name, b"")
             });
         let applied = self.session.applied().clone();
@@ -125,11 +125,11 @@ impl<S: Socket> Backend<S> {
 
     /// It has come to rest without a client, or is to have its first: what it has by now is nobody's.
     /// What no command undoes, a client has left that was gone before the report came.
-    pub(in crate::engine) fn leave_to_nobody(&mut self, to_its_first: bool) {
+    pub(in crate::engine) fn leave_unowned(&mut self, to_its_first: bool) {
         let Some(mut exact) = self.known.session_report.take_if(|exact| exact.fresh) else {
             return;
         };
-        let left = exact.report.parts.minus(exact.nobodys.parts);
+        let left = exact.report.parts.minus(exact.unowned.parts);
         if !to_its_first && (exact.report.is_cut || Policy::pooler().must_close_with(left)) {
             self.spoil_for_good();
         }
@@ -137,9 +137,9 @@ impl<S: Socket> Backend<S> {
         exact.since = self.requests.pipeline();
         exact.drawn_by = exact.drawn_by.filter(|by| Some(*by) == exact.holder);
         self.note_reported_names(&mut exact);
-        exact.nobodys = beside(&exact.report, self.session.applied());
+        exact.unowned = beside(&exact.report, self.session.applied());
         if self.prepared.by_sql().is_some() && self.has_sql_statements(&exact.report.statements) {
-            exact.nobodys.parts.remove(Part::SqlStatement);
+            exact.unowned.parts.remove(Part::SqlStatement);
         }
         self.known.session_report = Some(exact);
     }
@@ -151,7 +151,7 @@ impl<S: Socket> Backend<S> {
         (exact.fresh, exact.untold, exact.stays) = (false, false, false);
         exact.since = self.requests.pipeline();
         exact.noted.clone_from(&exact.report.names);
-        exact.nobodys = beside(&exact.report, self.session.applied());
+        exact.unowned = beside(&exact.report, self.session.applied());
     }
 
     /// Whether all settings certainly have the values that they have by themselves.
@@ -166,13 +166,13 @@ impl<S: Socket> Backend<S> {
         let Some(exact) = self.known.session_report.as_ref().filter(|exact| exact.fresh) else {
             return false;
         };
-        let mut left = exact.report.parts.minus(exact.nobodys.parts);
+        let mut left = exact.report.parts.minus(exact.unowned.parts);
         if self.has_sql_statements(&exact.report.statements) {
             left.remove(Part::SqlStatement); // who is next has them taken away
         }
         let set = exact.report.settings.iter().any(|set| {
             let known = self.session.applied().get(&set.name);
-            (known.is_some() || exact.nobodys.setting(&set.name) != Some(set))
+            (known.is_some() || exact.unowned.setting(&set.name) != Some(set))
                 && !self.tells_of(&set.name)
                 && known != set.value.as_deref()
         });
@@ -322,7 +322,7 @@ impl<S: Socket> Client<S> {
         let mut told = Vec::new();
         let Some(mut exact) = backend.known.session_report.take() else { return told };
         backend.note_reported_names(&mut exact);
-        let held = exact.report.parts.minus(exact.nobodys.parts);
+        let held = exact.report.parts.minus(exact.unowned.parts);
         let mut pinning = Policy::pooler().pinning(held);
         if held.contains(Part::Listen) {
             pinning.insert(Part::Listen); // what the text shows moves, and is no longer here by then
@@ -374,7 +374,7 @@ impl<S: Socket> Client<S> {
         }
         let sets = exact.fresh
             && exact.report.settings.iter().any(|set| {
-                exact.nobodys.setting(&set.name) != Some(set)
+                exact.unowned.setting(&set.name) != Some(set)
                     && !backend.tells_of(&set.name)
                     && set.value.as_deref() != backend.session.applied().get(&set.name)
             });
@@ -422,7 +422,7 @@ impl<S: Socket> Client<S> {
             backend.prepared.statements.client_sees_its_own(); // whatever has made it
         }
         let left = doubt.as_ref().map_or(PartSet::EMPTY, |doubt| doubt.parts());
-        let mut asked = left.intersection(exact.nobodys.parts);
+        let mut asked = left.intersection(exact.unowned.parts);
         if exact.covered().contains(Part::SqlStatement)
             && self.is_to_ask_for_sql(backend, exact, left, noted.has_parsed())
         {
@@ -498,8 +498,8 @@ impl<S: Socket> Client<S> {
 /// Whether a setting of the report is the client's: it is not at the value that it has for a client
 /// without any, nor is it the role that the pool gives.
 fn is_clients<S: Socket>(backend: &Backend<S>, exact: &SessionReport, set: &SetTo) -> bool {
-    let nobodys = exact.nobodys.setting(&set.name) == Some(set);
-    (!nobodys || backend.session.applied().get(&set.name).is_some())
+    let unowned = exact.unowned.setting(&set.name) == Some(set);
+    (!unowned || backend.session.applied().get(&set.name).is_some())
         && !(*set.name == *b"session_authorization"
             && set.value.as_deref() == Some(backend.role().as_bytes()))
 }
@@ -601,7 +601,7 @@ impl ReadingSettings {
         for name in report.names.iter().filter(|name| {
             backend.session.applied().get(name).is_none()
                 && report.setting(name).is_none()
-                && !exact.nobodys.knows(name)
+                && !exact.unowned.knows(name)
                 && can_move(name)
         }) {
             self.applied.set(name, b"");
