@@ -32,7 +32,7 @@ pub(super) struct ClientStatement {
     /// backend has numbers of its own.
     pub(super) prepared_in: Option<(BackendId, u64)>,
     /// Something of that pipeline was executed before it, and may have changed the settings.
-    pub(super) behind: bool,
+    pub(super) after_setter: bool,
     /// What the client has been told of it.
     pub(super) seen: Arc<Seen>,
     /// The epoch of the schema when the client parsed it.
@@ -54,7 +54,7 @@ impl ClientStatement {
             statement,
             serial,
             prepared_in: None,
-            behind: false,
+            after_setter: false,
             seen: Arc::default(),
             epoch,
             fits: Some(settings.clone()),

@@ -26,14 +26,14 @@ use crate::pool::statement::Unnamed;
 pub(super) struct Parsed {
     pipeline: u64,
     /// Something of that pipeline was executed before it, and may have changed the settings.
-    behind: bool,
+    after_setter: bool,
 }
 
 impl Parsed {
     /// Whether the settings at the end of this pipeline, which has changed them, may be those under which it
     /// was parsed.
     pub(super) fn may_follow(self, ended: u64) -> bool {
-        ended < self.pipeline || (ended == self.pipeline && self.behind)
+        ended < self.pipeline || (ended == self.pipeline && self.after_setter)
     }
 }
 
@@ -71,7 +71,7 @@ impl ServerUnnamed {
     pub(super) fn parsed_alone(&mut self, statement: Arc<Unnamed>, pipeline: u64) {
         self.statement = Some(statement);
         self.since = pipeline;
-        self.parsed = Some(Parsed { pipeline, behind: false });
+        self.parsed = Some(Parsed { pipeline, after_setter: false });
     }
 
     /// Its client's own is brought, or taken away where that has none, in this pipeline.
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn what_was_parsed_after_a_change_of_settings_is_known_by_the_new_ones() {
-        let of = |pipeline, behind| Some(Parsed { pipeline, behind });
+        let of = |pipeline, after_setter| Some(Parsed { pipeline, after_setter });
         let old = statement("old");
         let mut server = ServerUnnamed { parsed: of(1, false), ..ServerUnnamed::default() };
         let mut confirmed = Some(old.clone());

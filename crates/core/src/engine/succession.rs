@@ -231,7 +231,7 @@ impl ClientStatement {
             statement,
             serial: _,      // finds it from an answer that is still to come: there is none
             prepared_in: _, // a connection of this process
-            behind: _,      // of that pipeline
+            after_setter: _, // of that pipeline
             seen,
             epoch: _, // of this process: see `schema_changes`
             fits: _,  // looked at again

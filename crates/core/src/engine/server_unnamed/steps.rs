@@ -30,7 +30,7 @@ impl<S: Socket> Backend<S> {
             return None; // the server ignores it
         }
         let pipeline = self.requests.pipeline();
-        let parsed = Some(Parsed { pipeline, behind: self.requests.is_after_setter() });
+        let parsed = Some(Parsed { pipeline, after_setter: self.requests.is_after_setter() });
         let unnamed = &mut self.prepared.unnamed;
         unnamed.statement = Some(statement.clone());
         unnamed.since = pipeline;

@@ -290,7 +290,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         self.passage.skip(self.header.total());
         let named = ClientStatement {
             prepared_in: Some((self.backend.id(), self.backend.requests.pipeline())),
-            behind: self.backend.requests.is_after_setter(),
+            after_setter: self.backend.requests.is_after_setter(),
             ..ClientStatement::new(statement, self.serial, epoch, &self.client.desired)
         };
         self.backend.request_naming(owed, self.client, (parsing.name, named), self.hash_key);
