@@ -48,7 +48,7 @@ pub(super) struct Insertion {
     /// Where: the end of a statement.
     pub(super) at: usize,
     /// The client's statements since the last insertion.
-    pub(super) behind: u32,
+    pub(super) statements_before: u32,
     /// The statements.
     pub(super) statements: Vec<Vec<u8>>,
 }
@@ -147,7 +147,7 @@ fn set_all_again(start: &Settings) -> Vec<Vec<u8>> {
 }
 
 /// What must follow the only statement of a text.
-fn behind(start: &Settings, unusual: &Unusual) -> Vec<Vec<u8>> {
+fn statements_after(start: &Settings, unusual: &Unusual) -> Vec<Vec<u8>> {
     let mut texts = match &unusual.resetting {
         Resetting::No | Resetting::Names(_) => Vec::new(),
         Resetting::All { .. } => set_all_again(start),
@@ -180,8 +180,9 @@ pub(super) fn insertions(findings: &Findings, start: &Settings) -> Option<Vec<In
         };
         if !statements.is_empty() {
             bytes += statements.iter().map(Vec::len).sum::<usize>();
-            let behind = statement.number - std::mem::replace(&mut before, statement.number);
-            all.push(Insertion { at: statement.range.end, behind, statements });
+            let statements_before =
+                statement.number - std::mem::replace(&mut before, statement.number);
+            all.push(Insertion { at: statement.range.end, statements_before, statements });
         }
         if bytes > INSERTED_BYTES_MAX {
             return None;
@@ -242,7 +243,7 @@ pub(super) fn merged(one: Vec<Insertion>, other: Vec<Insertion>) -> Vec<Insertio
     for set in [one, other] {
         let mut number = 0;
         for insertion in set {
-            number += insertion.behind;
+            number += insertion.statements_before;
             all.push((number, insertion));
         }
     }
@@ -250,8 +251,8 @@ pub(super) fn merged(one: Vec<Insertion>, other: Vec<Insertion>) -> Vec<Insertio
     let mut before = 0;
     all.into_iter()
         .map(|(number, insertion)| {
-            let behind = number - std::mem::replace(&mut before, number);
-            Insertion { behind, ..insertion }
+            let statements_before = number - std::mem::replace(&mut before, number);
+            Insertion { statements_before, ..insertion }
         })
         .collect()
 }
@@ -345,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn start_values_stand_behind_what_takes_them() {
+    fn start_values_stand_after_what_takes_them() {
         let zone = "SET \"timezone\" TO 'Asia/Tokyo'";
         let path = "SELECT pg_catalog.set_config('search_path','a,b',false)";
         for (text, put) in [
@@ -376,7 +377,8 @@ mod tests {
     fn what_is_put_into_a_text_has_a_bound() {
         let count = |text: &str| {
             let findings = scan(text.as_bytes(), ScanOptions::default());
-            insertions(&findings, &start()).map(|all| (all.len(), all.last().unwrap().behind))
+            insertions(&findings, &start())
+                .map(|all| (all.len(), all.last().unwrap().statements_before))
         };
         let many = "SELECT 1;".repeat(1_000);
         assert_eq!(count(&format!("{many}RESET TimeZone; SELECT 2")), Some((1, 1_001)));

@@ -229,8 +229,8 @@ impl ClientStatement {
     fn to_record(&self, name: &[u8], basis: Basis) -> Option<StatementRecord> {
         let Self {
             statement,
-            serial: _,      // finds it from an answer that is still to come: there is none
-            prepared_in: _, // a connection of this process
+            serial: _,       // finds it from an answer that is still to come: there is none
+            prepared_in: _,  // a connection of this process
             after_setter: _, // of that pipeline
             seen,
             epoch: _, // of this process: see `schema_changes`

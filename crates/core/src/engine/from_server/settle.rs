@@ -277,7 +277,8 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
     backend.prepared.statements.mark_stale_of(ended);
     let names = client.statements.iter_mut().flat_map(|names| names.values_mut());
     let id = backend.id();
-    for named in names.filter(|named| named.after_setter && named.prepared_in == Some((id, ended))) {
+    for named in names.filter(|named| named.after_setter && named.prepared_in == Some((id, ended)))
+    {
         let before = named.statement.clone();
         let session = &backend.session;
         named.replace(backend.statement_of(&before.body, session.basis(), session.applied()));

@@ -114,9 +114,9 @@ impl<S: Socket> Engine<S> {
             let sends = client.stage() != Stage::Cleaning
                 && client.backend.as_ref().is_some_and(|b| b.process() == notification.process);
             let Some(listening) = client.listening() else { continue };
-            let behind = matches!(listening.stage, Stage::Leaving { marked: true, .. });
+            let leaves = matches!(listening.stage, Stage::Leaving { marked: true, .. });
             let returned = matches!(listening.stage, Stage::Returning { marked: true, .. });
-            if returned || (!behind && listening.ignores(&notification.channel)) {
+            if returned || (!leaves && listening.ignores(&notification.channel)) {
                 continue;
             }
             notified += 1;
@@ -125,7 +125,7 @@ impl<S: Socket> Engine<S> {
                 false => notification.message.clone(),
             };
             let channel = Some(notification.channel.clone());
-            if behind {
+            if leaves {
                 listening.queued_bytes += message.len();
                 listening.later.push(Waiting { message, channel });
             } else {

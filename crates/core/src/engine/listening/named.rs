@@ -72,8 +72,9 @@ impl<S: Socket> Client<S> {
                 && let Some(mark) = self.mark_unlisten(taken(what), backend)
             {
                 let at = statement.range.end;
-                let behind = statement.number - std::mem::replace(&mut before, statement.number);
-                all.push(Insertion { at, behind, statements: vec![mark] });
+                let statements_before =
+                    statement.number - std::mem::replace(&mut before, statement.number);
+                all.push(Insertion { at, statements_before, statements: vec![mark] });
             }
         }
         all

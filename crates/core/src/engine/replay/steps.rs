@@ -40,10 +40,10 @@ impl<S: Socket> Engine<S> {
                 let bytes = std::mem::take(&mut backend.prepared.replay.bytes);
                 backend.prepared.replay.forget();
                 backend.prepared.replay.again = true;
-                let behind = client.input.take();
+                let unread = client.input.take();
                 self.take_in(host, slot, &bytes, now);
                 if let Some(client) = self.clients.get_mut(slot) {
-                    client.input.extend_from_slice(&behind);
+                    client.input.extend_from_slice(&unread);
                     if let Some(backend) = &mut client.backend {
                         backend.prepared.replay.again = false;
                         backend.prepared.replay.bytes = bytes;

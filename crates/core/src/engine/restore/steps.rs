@@ -1,6 +1,6 @@
 //! RESET, and the error positions of texts that are longer than their client's own.
 
-use super::{Insertion, Longer, Replacement, behind, characters, lengthened};
+use super::{Insertion, Longer, Replacement, characters, lengthened, statements_after};
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
 use crate::engine::effects::Unusual;
@@ -19,7 +19,7 @@ impl<S: Socket> Backend<S> {
     ) {
         self.prepared.longer.query_ended();
         for insertion in insertions {
-            self.request(Request::Statements(insertion.behind));
+            self.request(Request::Statements(insertion.statements_before));
             for _ in &insertion.statements {
                 self.request(Request::InjectedStatement);
             }
@@ -90,7 +90,7 @@ impl<S: Socket> Client<S> {
             backend.request(Request::InjectedSync);
             return;
         }
-        for text in behind(&self.record.start, unusual) {
+        for text in statements_after(&self.record.start, unusual) {
             backend.run_within_pipeline(text, out);
         }
     }
