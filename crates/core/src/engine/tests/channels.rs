@@ -90,7 +90,7 @@ fn the_first_look_within_a_transaction_has_the_channels_written_into_its_text() 
 }
 
 #[test]
-fn the_first_look_ahead_of_a_transaction_brings_the_channels() {
+fn the_first_look_before_a_transaction_brings_the_channels() {
     let (mut world, client, server, hub) = listener();
     begins(&mut world, &client, &hub, &query(LOOK));
     let listens = query("LISTEN \"it's\";LISTEN \"one\";");
@@ -98,7 +98,7 @@ fn the_first_look_ahead_of_a_transaction_brings_the_channels() {
 }
 
 #[test]
-fn a_look_behind_a_listen_of_the_same_block_shows_what_was_committed_before() {
+fn a_look_after_a_listen_of_the_same_block_shows_what_was_committed_before() {
     let (mut world, client, server) = in_a_block();
     world.send(&client, &query("UNLISTEN one; SELECT 1"));
     server.received();
@@ -165,7 +165,7 @@ fn what_is_not_certain_is_left_as_it_is() {
 }
 
 #[test]
-fn a_rollback_goes_ahead_of_its_text_for_who_listens_too() {
+fn a_rollback_goes_before_its_text_for_a_client_that_listens_too() {
     for refused in [false, true] {
         let (mut world, client, server, hub) = listener();
         begins(&mut world, &client, &hub, &[parse("s", "SELECT 1"), sync()].concat());
@@ -274,7 +274,7 @@ fn message_of(tag: &str) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_notified_while_a_failed_pipeline_is_skipped_comes_behind_its_end() {
+fn what_is_notified_while_a_failed_pipeline_is_skipped_comes_after_its_end() {
     let (mut world, client, server, hub) = listener();
     begins(&mut world, &client, &hub, &[bind("nothing"), execute()].concat());
     assert_eq!(server.kinds(), "BE");
@@ -288,7 +288,7 @@ fn what_is_notified_while_a_failed_pipeline_is_skipped_comes_behind_its_end() {
 }
 
 #[test]
-fn a_listen_behind_a_discard_all_of_its_own_pipeline_counts() {
+fn a_listen_after_a_discard_all_of_its_own_pipeline_counts() {
     let (mut world, client, server, hub) = listener();
     let run = |text: &str| [parse("", text), bind(""), execute()].concat();
     begins(&mut world, &client, &hub, &[run("DISCARD ALL"), run("LISTEN two"), sync()].concat());
@@ -352,7 +352,7 @@ fn notified(process: u32, channel: &str, payload: &str) -> Vec<u8> {
 /// What a trigger of the client before has notified was told as the next one's, where that notified, too, before
 /// the listening connection had heard it.
 #[test]
-fn a_text_that_notifies_waits_until_what_others_notified_before_it_has_been_heard() {
+fn a_text_that_notifies_waits_until_earlier_notifications_have_been_received() {
     for block in [false, true] {
         let (mut world, client, server, hub) = listener();
         let (before, next) = (world.client(), world.client());
@@ -390,7 +390,7 @@ fn a_text_that_notifies_waits_until_what_others_notified_before_it_has_been_hear
 /// What had not been heard when the next client got the backend bore the server's own process id; what functions
 /// and triggers notified always did.
 #[test]
-fn a_backend_whose_client_has_notified_goes_to_no_other_before_that_has_been_heard() {
+fn a_backend_whose_client_has_notified_goes_to_no_other_before_the_listener_has_received_it() {
     let tells = ("locks", "BEGIN PERFORM pg_notify('one', 'b'); RETURN NEW; END");
     for text in ["NOTIFY one, 'b'", "INSERT INTO audited VALUES (1)", "SELECT locks()"] {
         let (mut world, client, server, hub) = listener();
@@ -417,7 +417,7 @@ fn a_backend_whose_client_has_notified_goes_to_no_other_before_that_has_been_hea
 }
 
 #[test]
-fn a_backend_that_nobody_hears_out_goes_on() {
+fn a_backend_without_an_answer_from_the_listener_goes_on() {
     for lost in [true, false] {
         let (mut world, _client, server, hub) = listener();
         let (sender, next) = (world.client(), world.client());

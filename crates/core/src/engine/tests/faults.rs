@@ -59,7 +59,7 @@ fn what_the_server_ignores_after_an_error_names_and_closes_nothing() {
 }
 
 #[test]
-fn a_close_behind_an_error_that_is_still_under_way_takes_nothing_away() {
+fn a_close_after_an_error_that_is_still_under_way_takes_nothing_away() {
     let mut world = World::new(1);
     let client = world.client();
     world.send(&client, &[parse("kept", "SELECT 1"), sync()].concat());
@@ -181,7 +181,7 @@ fn trap_14_an_unnamed_statement_of_another_client_is_not_run_after_an_error() {
 }
 
 #[test]
-fn the_servers_last_words_are_heard_where_writing_to_it_fails_first() {
+fn the_servers_last_message_is_read_where_writing_to_it_fails_first() {
     let mut world = World::new(1);
     let client = world.client();
     world.send(&client, &query("BEGIN"));
@@ -206,7 +206,7 @@ fn the_servers_last_words_are_heard_where_writing_to_it_fails_first() {
 }
 
 #[test]
-fn the_servers_last_words_are_heard_where_what_hawser_itself_sends_fails() {
+fn the_servers_last_message_is_read_where_what_hawser_itself_sends_fails() {
     let words = message(b'E', b"SFATAL\0VFATAL\0C57P01\0Mterminating connection\0\0");
     // The start values of a session.
     let mut world = World::new(1);
@@ -337,7 +337,7 @@ fn an_error_longer_than_any_buffer_reaches_its_client() {
 }
 
 #[test]
-fn an_answer_of_ours_behind_a_servers_is_given_without_another_event() {
+fn an_answer_of_ours_after_a_servers_is_given_without_another_event() {
     let mut world = World::new(1);
     let client = world.client();
     world.send(&client, &[parse("a", "SELECT 1"), sync()].concat());
@@ -598,7 +598,7 @@ fn trap_15_two_copies_in_one_query_each_swallow_their_own_syncs() {
 }
 
 #[test]
-fn trap_15_a_copy_in_a_pipeline_with_statements_behind_it() {
+fn trap_15_a_copy_in_a_pipeline_with_statements_after_it() {
     let mut world = World::new(1);
     let client = world.client();
     let copy = [parse("", "COPY t FROM STDIN"), bind(""), execute(), sync()].concat();
@@ -741,7 +741,7 @@ fn a_statement_whose_preparation_may_be_ignored_is_waited_for() {
 }
 
 #[test]
-fn a_query_behind_a_failed_parse_is_ended_when_its_client_has_left() {
+fn a_query_after_a_failed_parse_is_ended_when_its_client_has_left() {
     let mut world = World::new(1);
     let client = world.client();
     world.send(&client, &[parse("", "SELEC"), query("SELECT 1")].concat());
@@ -775,7 +775,7 @@ fn trap_01_an_open_pipeline_whose_client_has_left_is_not_committed() {
 }
 
 #[test]
-fn a_server_that_has_been_promoted_is_chosen_anew() {
+fn a_server_that_has_been_promoted_is_chosen_again() {
     let mut world = World::new(1);
     world.in_hot_standby = "on";
     let client = world.client();
@@ -791,7 +791,7 @@ fn a_server_that_has_been_promoted_is_chosen_anew() {
 }
 
 #[test]
-fn what_a_client_says_ahead_of_its_goodbye_is_carried_out_though_it_must_wait() {
+fn what_a_client_says_before_its_goodbye_is_carried_out_though_it_must_wait() {
     // It closes its sending side, or its whole connection, which a unix socket tells at once.
     for whole in [false, true] {
         let mut world = World::new(1);

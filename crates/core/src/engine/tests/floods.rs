@@ -133,7 +133,7 @@ fn rows_that_nobody_waits_for_get_their_share_of_a_turn() {
 }
 
 #[test]
-fn the_end_of_a_stream_is_seen_behind_more_than_one_share() {
+fn the_end_of_a_stream_is_seen_after_more_than_one_share() {
     let mut world = World::new(1);
     let client = world.client();
     world.say_and_close(&client, &sync().repeat(500_000));

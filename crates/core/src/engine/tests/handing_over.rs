@@ -157,7 +157,7 @@ fn where_the_report_tells_of_no_settings_nothing_is_reset() {
 }
 
 #[test]
-fn who_is_refused_at_the_login_is_told_and_the_backend_is_anothers() {
+fn a_client_refused_at_the_login_gets_the_error_and_another_gets_the_backend() {
     let mut world = World::shared(1);
     let ann = client(&mut world, "ann");
     let server = world.servers[0].clone();
@@ -412,7 +412,7 @@ fn a_login_does_not_wait_for_a_busy_pool_and_the_query_does() {
 }
 
 #[test]
-fn who_was_greeted_early_and_is_refused_then_is_told_at_its_first_query() {
+fn a_client_greeted_early_and_refused_later_gets_the_error_at_its_first_query() {
     let mut world = World::shared(1);
     let ann = client(&mut world, "ann");
     let server = world.servers[0].clone();

@@ -109,7 +109,7 @@ fn trap_24_a_pipeline_without_end_lets_others_through() {
 }
 
 #[test]
-fn trap_16_a_cancel_waits_for_settings_ahead_of_the_query() {
+fn trap_16_a_cancel_waits_for_settings_before_the_query() {
     let mut world = World::new(1);
     let start = [("application_name", "mine")];
     let client = world.client_of(LoopId(0), PoolMode::Transaction, &start);
@@ -270,7 +270,7 @@ fn who_keeps_a_backend_that_is_outdated_leaves_between_transactions_with_server_
 }
 
 #[test]
-fn who_would_keep_one_backend_too_many_is_told_and_the_pool_serves_on() {
+fn a_client_that_would_keep_one_backend_too_many_gets_an_error_and_the_pool_serves_on() {
     let mut world = World::new(2);
     world.change_settings(|settings| settings.max_pinned = 1);
     let (first, second, third) = (world.client(), world.client(), world.client());
@@ -603,7 +603,7 @@ fn an_answer_that_comes_of_time_alone_is_not_slept_upon() {
 }
 
 #[test]
-fn trap_16_a_query_behind_a_cancelled_one_waits_until_the_signal_has_been_sent() {
+fn trap_16_a_query_after_a_cancelled_one_waits_until_the_signal_has_been_sent() {
     for mode in [PoolMode::Session, PoolMode::Transaction] {
         let mut world = World::new(1);
         let client = world.client_of(LoopId(0), mode, &[]);
@@ -630,7 +630,7 @@ fn trap_16_a_query_behind_a_cancelled_one_waits_until_the_signal_has_been_sent()
 }
 
 #[test]
-fn what_is_sent_behind_a_cancelled_query_goes_on_with_it_until_it_is_answered() {
+fn what_is_sent_after_a_cancelled_query_goes_on_with_it_until_it_is_answered() {
     let mut world = World::new(1);
     let client = world.client();
     world.send(&client, &query("COPY t FROM STDIN"));

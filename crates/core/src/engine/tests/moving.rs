@@ -197,7 +197,7 @@ fn a_client_that_leaves_while_the_server_is_asked_leaves_nothing() {
 
 /// A statement was prepared under the settings known before, and these were put back after it.
 #[test]
-fn what_a_cancel_has_put_off_is_asked_ahead_of_what_comes_next() {
+fn what_a_cancel_has_put_off_is_asked_before_what_comes_next() {
     for comes_early in [true, false] {
         let mut world = World::new(1);
         let client = world.client();
@@ -277,7 +277,7 @@ fn nothing_runs_without_the_role_that_could_not_be_applied() {
 }
 
 #[test]
-fn what_ends_a_failed_block_waits_for_the_settings_ahead_of_it() {
+fn what_ends_a_failed_block_waits_for_the_settings_before_it() {
     for first in [query("ROLLBACK; DELETE FROM t"), query(" /* x */ COMMIT; DELETE FROM t"), sync()]
     {
         let (mut world, client, server) = with_role();
@@ -344,7 +344,7 @@ fn a_custom_name_that_is_set_for_a_transaction_is_asked_about_once() {
 }
 
 #[test]
-fn what_waits_behind_a_client_without_the_name_may_pass_it_so_often_and_no_more() {
+fn what_waits_after_a_client_without_the_name_may_pass_it_so_often_and_no_more() {
     let (mut world, client, server) = with_custom();
     let (stranger, same) =
         (world.client(), world.client_of(LoopId(0), PoolMode::Transaction, &[("my.user", "8")]));
@@ -389,7 +389,7 @@ fn who_the_session_is_ends_with_discard_all_and_fails_all_where_it_cannot_be_app
 }
 
 #[test]
-fn a_timeout_that_could_end_the_connection_ahead_of_the_next_client_pins() {
+fn a_timeout_that_could_end_the_connection_before_the_next_client_pins() {
     for (name, shown, free) in [
         ("statement", "50ms", 1),
         ("statement", "90s", 1),
@@ -451,7 +451,7 @@ fn a_look_at_the_catalog_leaves_the_clients_own_statements_alone() {
 }
 
 #[test]
-fn behind_a_deallocate_all_that_did_not_come_a_look_at_the_catalog_leaves_them_alone_as_well() {
+fn after_a_deallocate_all_that_did_not_come_a_look_at_the_catalog_leaves_them_alone_as_well() {
     let mut world = World::new(1);
     let (_, server) = world.client_with("s", "SELECT 'secret'");
     let client = world.client();

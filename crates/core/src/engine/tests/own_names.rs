@@ -143,7 +143,7 @@ fn what_the_server_refuses_to_prepare_is_the_answer_of_the_query() {
 
 /// Of the simulation, seed 135: what its client had set in the transaction was hidden.
 #[test]
-fn in_a_block_it_is_prepared_under_its_settings_and_all_others_are_back_behind_it() {
+fn in_a_block_it_is_prepared_under_its_settings_and_all_others_are_back_after_it() {
     for refused in [false, true] {
         let mut world = World::new(1);
         let (client, server) = client_with_p(&mut world);
@@ -177,7 +177,7 @@ fn in_a_block_it_is_prepared_under_its_settings_and_all_others_are_back_behind_i
 
 /// Of the simulation, seed 435: the server ignored the Query, and nobody was answered.
 #[test]
-fn nothing_that_fails_goes_ahead_of_a_query_in_a_pipeline_of_a_failed_transaction() {
+fn nothing_that_fails_goes_before_a_query_in_a_pipeline_of_a_failed_transaction() {
     let mut world = World::new(1);
     let (client, server) = client_with_p(&mut world);
     world.send(&client, &query("BEGIN; SELECT 1/0"));
@@ -329,7 +329,7 @@ fn what_executing_does_to_the_session_is_noted_each_time() {
 }
 
 #[test]
-fn a_query_that_ends_a_failed_transaction_finds_them_behind_that() {
+fn a_query_that_ends_a_failed_transaction_finds_them_after_that() {
     let mut world = World::new(1);
     let (client, server) = client_with_p(&mut world);
     world.send(&client, &query("BEGIN; SELECT 1/0"));
@@ -371,7 +371,7 @@ fn where_the_server_refuses_one_there_the_rollback_has_been_all_the_same() {
 }
 
 #[test]
-fn a_client_that_leaves_behind_such_a_rollback_leaves_nothing() {
+fn a_client_that_leaves_after_such_a_rollback_leaves_nothing() {
     let mut world = World::new(1);
     let (client, server) = client_with_p(&mut world);
     world.send(&client, &query("BEGIN; SELECT 1/0"));

@@ -182,7 +182,7 @@ fn trap_15_copy_data_after_an_error_goes_nowhere() {
 }
 
 #[test]
-fn trap_15_a_pipeline_behind_refused_copy_data_is_answered() {
+fn trap_15_a_pipeline_after_refused_copy_data_is_answered() {
     for told in [false, true] {
         let mut world = World::new(1);
         let client = world.client();
@@ -208,7 +208,7 @@ fn trap_15_a_pipeline_behind_refused_copy_data_is_answered() {
 
 /// Of the simulation, seed 158: its CopyDone was taken for the first one's.
 #[test]
-fn trap_15_a_copy_behind_refused_copy_data_has_data_of_its_own() {
+fn trap_15_a_copy_after_refused_copy_data_has_data_of_its_own() {
     let mut world = World::new(1);
     let client = world.client();
     world.send(&client, &query("COPY t FROM STDIN"));
@@ -223,7 +223,7 @@ fn trap_15_a_copy_behind_refused_copy_data_has_data_of_its_own() {
 
 /// Of the simulation, seed 366: what came after it was believed to be in force.
 #[test]
-fn trap_15_a_discard_all_behind_refused_copy_data_is_settled_before_more_follows() {
+fn trap_15_a_discard_all_after_refused_copy_data_is_settled_before_more_follows() {
     let mut world = World::new(1);
     let client = world.client();
     world.send(&client, &query("COPY t FROM STDIN"));
@@ -241,7 +241,7 @@ fn trap_15_a_discard_all_behind_refused_copy_data_is_settled_before_more_follows
 
 /// Of the simulation, seed 394.
 #[test]
-fn trap_15_nothing_of_ours_goes_behind_refused_copy_data_that_fails_in_their_block() {
+fn trap_15_nothing_of_ours_goes_after_refused_copy_data_that_fails_in_their_block() {
     let mut world = World::new(1);
     let (client, server) = world.client_with("p", "SELECT 1");
     world.send(&client, &query("BEGIN; COPY t FROM STDIN"));
@@ -257,7 +257,7 @@ fn trap_15_nothing_of_ours_goes_behind_refused_copy_data_that_fails_in_their_blo
 }
 
 #[test]
-fn trap_15_a_sync_and_a_pipeline_behind_refused_copy_data_are_answered() {
+fn trap_15_a_sync_and_a_pipeline_after_refused_copy_data_are_answered() {
     let copies = [
         ([parse("", "COPY t FROM STDIN"), bind(""), execute()].concat(), "12", "E"),
         (query("COPY t FROM STDIN"), "", "EI"), // it ends by itself
@@ -314,7 +314,7 @@ fn trap_15_syncs_between_copy_data_are_answered_or_not() {
 }
 
 #[test]
-fn trap_15_a_copy_refused_before_it_reads_answers_the_sync_behind_it() {
+fn trap_15_a_copy_refused_before_it_reads_answers_the_sync_after_it() {
     // A trigger for the statement has raised an error: the Sync has been read by no copy.
     let mut world = World::new(1);
     let client = world.client();
@@ -690,7 +690,7 @@ fn a_client_that_says_goodbye_still_gets_what_it_asked_for() {
 }
 
 #[test]
-fn a_query_with_a_goodbye_behind_it_is_carried_out_though_others_wait() {
+fn a_query_with_a_goodbye_after_it_is_carried_out_though_others_wait() {
     for mode in [PoolMode::Session, PoolMode::Transaction] {
         let mut world = World::new(1);
         let client = world.client_of(LoopId(0), mode, &[]);

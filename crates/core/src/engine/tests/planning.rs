@@ -227,7 +227,7 @@ fn what_a_client_sets_itself_changes_its_functions_as_on_a_direct_connection() {
 
 /// It would be analysed anew under other settings than those of its Parse.
 #[test]
-fn a_statement_run_under_other_settings_than_its_own_is_prepared_anew_after_a_discard() {
+fn a_statement_run_under_other_settings_than_its_own_is_prepared_again_after_a_discard() {
     let mut world = World::new(1);
     learn_keeping(&world, &[FUNCTION]);
     let (one, other, server) = alike(&mut world);

@@ -146,7 +146,7 @@ fn a_function_misses_one_once() {
 
 /// It was taken for gone, and the next client's EXECUTE found it.
 #[test]
-fn a_deallocate_that_fails_leaves_anothers_statement_to_nobody() {
+fn a_deallocate_that_fails_leaves_anothers_statement_to_no_client() {
     for (state, goes_on) in [("26000", true), ("57014", false)] {
         let mut world = World::new(1);
         let (_client, server) = client_with_p(&mut world);
@@ -252,7 +252,7 @@ fn a_client_of_session_mode_finds_none_either() {
 
 /// Of the simulation, seed 637: its first message came before its settings were answered, and found it.
 #[test]
-fn a_client_of_session_mode_finds_none_behind_its_start_values_either() {
+fn a_client_of_session_mode_finds_none_after_its_start_values_either() {
     let mut world = World::new(1);
     let (client, server) = client_with_p(&mut world);
     // The one of the protocol is gone, the one of SQL is not.

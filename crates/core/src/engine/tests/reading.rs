@@ -78,7 +78,7 @@ fn characters_are_read_under_the_servers_own_encoding() {
 }
 
 #[test]
-fn a_query_behind_one_that_changes_how_it_is_read_waits_for_that() {
+fn a_query_after_one_that_changes_how_it_is_read_waits_for_that() {
     for (ahead, works, free) in [
         ("SET standard_conforming_strings = off", true, false),
         ("SET standard_conforming_strings = off", false, true),
@@ -149,7 +149,7 @@ fn a_commit_may_take_back_how_texts_are_read() {
 }
 
 #[test]
-fn a_statement_parsed_behind_a_set_of_its_own_pipeline_is_read_anew() {
+fn a_statement_parsed_after_a_set_of_its_own_pipeline_is_read_again() {
     let (mut world, client, other) = world_with(strings("on"));
     // What the first does is not in its text.
     let first = [parse("", "SELECT f()"), bind(""), execute()].concat();
@@ -165,7 +165,7 @@ fn a_statement_parsed_behind_a_set_of_its_own_pipeline_is_read_anew() {
 }
 
 #[test]
-fn strings_with_backslashes_behind_what_changes_no_reading_neither_wait_nor_pin() {
+fn strings_with_backslashes_after_what_changes_no_reading_neither_wait_nor_pin() {
     for ahead in ["BEGIN", "SET work_mem = '1MB'; RESET work_mem", "SELECT 'caf\u{e9}'"] {
         let (mut world, client, _) = world_with(strings("on"));
         world.send(&client, &[query(ahead), query(r"SELECT 'C:\', '\u{e9}'")].concat());

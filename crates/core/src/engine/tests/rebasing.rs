@@ -81,7 +81,7 @@ fn statements_keep_the_settings_of_their_parse() {
 }
 
 #[test]
-fn a_text_is_read_anew_for_clients_of_the_new_values() {
+fn a_text_is_read_again_for_clients_of_the_new_values() {
     // A call where backslashes escape in any string.
     let text = r"SELECT '\'', set_config('statement_timeout','1',false) --'";
     let mut world = World::new(1);

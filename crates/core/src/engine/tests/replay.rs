@@ -132,7 +132,7 @@ fn trap_06_parameters_of_another_type_are_an_error() {
 }
 
 #[test]
-fn trap_06_a_pipeline_that_asks_for_the_columns_anew_gets_the_servers_error_as_well() {
+fn trap_06_a_pipeline_that_asks_for_the_columns_again_gets_the_servers_error_as_well() {
     let (mut world, client, server) = described();
     world.send(&client, &[bind("s"), describe(b'P', ""), execute(), sync()].concat());
     world.send(&server, &[refusal(), answers("I")].concat());

@@ -103,7 +103,7 @@ fn lists_come_back_by_a_select_whose_row_nobody_sees() {
 }
 
 #[test]
-fn an_error_behind_a_reset_has_its_position_in_the_clients_own_text() {
+fn an_error_after_a_reset_has_its_position_in_the_clients_own_text() {
     let (mut world, client, server) = from_tokyo(PoolMode::Transaction);
     world.send(&client, &query("RESET TimeZone; SELECT x"));
     let by = 1 + SET_TOKYO.len();
@@ -133,7 +133,7 @@ fn a_copy_in_the_text_of_a_reset_ends_where_it_ends() {
 }
 
 #[test]
-fn a_reset_in_a_long_text_has_the_start_values_right_behind_it() {
+fn a_reset_in_a_long_text_has_the_start_values_right_after_it() {
     let many = "INSERT INTO t VALUES (1);".repeat(500);
     let longest = limits::WHOLE_TEXT_BYTES - 6 - "RESET TimeZone; SELECT now() /**/".len();
     for pad in [&*many, &"x".repeat(20_000), &"x".repeat(longest)] {

@@ -110,7 +110,7 @@ fn a_change_in_a_block_is_its_own_sessions_until_it_commits() {
 }
 
 #[test]
-fn a_temporary_table_is_nobody_elses() {
+fn a_temporary_table_belongs_to_its_client_alone() {
     let (mut world, client, server, other) = prepared(2);
     world.send(&client, &query("CREATE TEMP TABLE t (a int)"));
     world.send(&server, &answers("CI"));
@@ -208,7 +208,7 @@ fn a_change_counts_for_all_pools_of_the_database_and_when_the_connection_is_lost
 }
 
 #[test]
-fn an_older_statement_is_prepared_anew_once_a_period_is_over() {
+fn an_older_statement_is_prepared_again_once_a_period_is_over() {
     let (mut world, _, server, other) = prepared(1);
     world.wait_ms(900);
     assert_eq!(parses(&mut world, &other, &server, "a"), "");

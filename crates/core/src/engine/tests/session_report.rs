@@ -113,7 +113,7 @@ fn a_setting_of_a_function_moves_with_its_value() {
 }
 
 #[test]
-fn so_does_what_the_server_reports_and_the_client_is_told() {
+fn so_does_what_the_server_reports_to_the_client() {
     let mut world = exact(1);
     world.own = vec![("TimeZone", "UTC")];
     let client = world.client_of(LoopId(0), PoolMode::Transaction, &[("TimeZone", "Asia/Tokyo")]);
@@ -150,7 +150,7 @@ fn so_does_what_the_server_reports_and_the_client_is_told() {
 
 /// The client was told the server's own value, and its start value after that.
 #[test]
-fn of_a_reset_in_a_block_of_code_the_client_is_told_nothing_where_its_start_value_is_in_force() {
+fn a_reset_in_a_block_of_code_reports_nothing_where_the_start_value_is_in_force() {
     let mut world = exact(1);
     world.own = vec![("TimeZone", "UTC")];
     let client = world.client_of(LoopId(0), PoolMode::Transaction, &[("TimeZone", "Asia/Tokyo")]);
@@ -375,7 +375,7 @@ fn reports_that_nobody_reads_do_not_reach_clients_either() {
 }
 
 #[test]
-fn what_a_connection_had_before_its_first_client_is_nobodys() {
+fn what_a_connection_had_before_its_first_client_is_unowned() {
     let mut world = exact(1);
     world.report = Some("1 temp statements=p set=work_mem:8MB");
     let client = world.client();
@@ -462,7 +462,7 @@ fn lastval_answers_with_the_clients_own_from_the_first_time_on() {
 }
 
 #[test]
-fn whoever_draws_keeps_its_backend_a_while_in_a_pool_that_may_ask() {
+fn a_client_that_draws_keeps_its_backend_a_while_in_a_pool_that_may_ask() {
     let mut world = exact(1);
     let other = world.client();
     // Nobody asks: the pool learns it.
@@ -551,7 +551,7 @@ fn a_client_that_leaves_its_state_leaves_none_of_it_to_the_next() {
 }
 
 #[test]
-fn what_an_operators_own_reset_leaves_is_nobodys() {
+fn what_an_operators_own_reset_leaves_is_unowned() {
     let mut world = exact(1);
     world.change_settings(|settings| settings.server_reset_query = b"SELECT 1"[..].into());
     let client = world.client_of(LoopId(0), PoolMode::Session, &[]);
@@ -571,7 +571,7 @@ fn what_an_operators_own_reset_leaves_is_nobodys() {
 }
 
 #[test]
-fn a_pool_that_bears_no_more_pins_sends_nobody_away_for_a_sequence() {
+fn a_pool_that_takes_no_more_pins_rejects_no_client_for_a_sequence() {
     let mut world = exact(1);
     world.change_settings(|settings| settings.max_pinned = 0);
     let client = world.client();

@@ -5,7 +5,7 @@ use crate::engine::tests::harness::*;
 use crate::ids::LoopId;
 
 #[test]
-fn start_values_go_ahead_of_the_first_message_in_one_write() {
+fn start_values_go_before_the_first_message_in_one_write() {
     let mut world = World::new(1);
     let client = world.client_of(LoopId(0), PoolMode::Transaction, &[("application_name", "it's")]);
     let other = world.client();
@@ -131,7 +131,7 @@ fn trap_06_equal_texts_under_other_settings_are_other_statements() {
 }
 
 #[test]
-fn a_backend_that_lacks_a_statement_gets_it_ahead_of_the_bind() {
+fn a_backend_that_lacks_a_statement_gets_it_before_the_bind() {
     let mut world = World::new(2);
     let (client, other) = (world.client(), world.client());
     world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
@@ -291,7 +291,7 @@ fn currval_never_answers_with_anothers_value() {
 }
 
 #[test]
-fn currval_never_answers_with_anothers_value_behind_other_queries_in_one_write() {
+fn currval_never_answers_with_anothers_value_after_other_queries_in_one_write() {
     let mut world = World::new(1);
     let (two, server) = after_one_that_has_drawn(&mut world);
     world.send(&two, &[query("SELECT 1"), query("SELECT lastval()")].concat());
@@ -479,7 +479,7 @@ fn who_has_asked_once_keeps_its_backend_from_drawing_to_asking() {
 
 /// PHP connects for each request.
 #[test]
-fn once_anybody_has_asked_whoever_draws_keeps_its_backend_for_a_while() {
+fn once_a_client_has_asked_each_that_draws_keeps_its_backend_for_a_while() {
     let mut world = World::new(1);
     let (one, server) = after_one_that_has_drawn(&mut world);
     world.send(&one, &query("SELECT lastval()"));
@@ -530,7 +530,7 @@ fn once_anybody_has_asked_whoever_draws_keeps_its_backend_for_a_while() {
 
 /// It took away what only the server knew, and what the client had drawn itself.
 #[test]
-fn in_session_mode_what_others_have_drawn_is_discarded_ahead_of_all_and_never_again() {
+fn in_session_mode_what_others_have_drawn_is_discarded_before_all_and_never_again() {
     let mut world = World::new(1);
     let (two, server) = after_one_that_has_drawn(&mut world);
     world.send(&two, &query("SELECT lastval()"));
@@ -590,7 +590,7 @@ fn once_anybody_has_asked_blocks_begin_without_what_others_have_drawn() {
 }
 
 #[test]
-fn currval_never_answers_with_anothers_value_behind_settings_of_ours_either() {
+fn currval_never_answers_with_anothers_value_after_settings_of_ours_either() {
     let mut world = World::new(1);
     let one = world.client();
     world.send(&one, &query("SELECT nextval('s')"));
@@ -743,7 +743,7 @@ fn idle_transactions_make_room_for_others() {
 }
 
 #[test]
-fn alter_role_is_told_to_the_host_once_it_has_worked_and_is_committed() {
+fn alter_role_is_reported_to_the_host_once_it_has_worked_and_is_committed() {
     let mut world = World::new(1);
     let client = world.client();
     let alter = "ALTER ROLE me SET work_mem = '1MB'";
@@ -775,7 +775,7 @@ fn alter_role_is_told_to_the_host_once_it_has_worked_and_is_committed() {
 }
 
 #[test]
-fn a_discard_all_that_fails_behind_others_keeps_the_pin() {
+fn a_discard_all_that_fails_after_others_keeps_the_pin() {
     let mut world = World::new(1);
     let (client, other) = (world.client(), world.client());
     world.send(&client, &query("CREATE TEMP TABLE t (a int)"));
@@ -799,7 +799,7 @@ fn a_discard_all_that_fails_behind_others_keeps_the_pin() {
 }
 
 #[test]
-fn what_comes_behind_a_discard_all_pins_again() {
+fn what_comes_after_a_discard_all_pins_again() {
     let mut world = World::new(1);
     let (client, other) = (world.client(), world.client());
     world.send(&client, &query("DO 'BEGIN LISTEN a; END'"));
@@ -887,7 +887,7 @@ fn a_name_is_free_again_once_its_parse_is_known_to_have_failed() {
 }
 
 #[test]
-fn a_deallocate_behind_other_queries_is_answered_in_its_turn() {
+fn a_deallocate_after_other_queries_is_answered_in_its_turn() {
     let mut world = World::new(1);
     let (client, server) = world.client_with("_pg3_0", "SELECT 1");
     world.send(
@@ -916,7 +916,7 @@ fn pinned_clients_that_sit_idle_make_room_for_others() {
 }
 
 #[test]
-fn trap_06_what_is_parsed_behind_a_set_in_its_own_pipeline_is_not_shared_as_if_before_it() {
+fn trap_06_what_is_parsed_after_a_set_in_its_own_pipeline_is_not_shared_as_if_before_it() {
     let mut world = World::new(1);
     let (one, other) = (world.client(), world.client());
     let set = [parse("", "SET TimeZone TO 'Asia/Tokyo'"), bind(""), execute()].concat();
@@ -1159,7 +1159,7 @@ fn a_client_of_session_mode_finds_no_statements_of_others() {
 }
 
 #[test]
-fn the_unnamed_statement_is_there_behind_a_function_called_by_its_oid() {
+fn the_unnamed_statement_is_there_after_a_function_called_by_its_oid() {
     let mut world = World::new(1);
     let client = world.client();
     world.send(&client, &[parse("", "SELECT 1"), bind(""), execute(), sync()].concat());

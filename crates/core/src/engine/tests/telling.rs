@@ -51,7 +51,7 @@ fn noted() -> Vec<u8> {
 }
 
 #[test]
-fn the_transport_is_told_where_the_extension_takes_it() {
+fn the_transport_is_announced_where_the_extension_takes_it() {
     let about = ClientAbout::new(PeerAddress::Unix, None, "", Time::ZERO);
     let transport = |takes_transport, mptcp| {
         let mut out = Vec::new();
@@ -68,7 +68,7 @@ fn the_transport_is_told_where_the_extension_takes_it() {
 }
 
 #[test]
-fn each_change_of_clients_is_told_in_the_same_write() {
+fn each_change_of_clients_is_announced_in_the_same_write() {
     let mut world = world(1);
     let (one, two) = (world.client(), world.client());
     world.send(&one, &query("SELECT 1"));
@@ -86,7 +86,7 @@ fn each_change_of_clients_is_told_in_the_same_write() {
 }
 
 #[test]
-fn a_transaction_is_told_of_once_and_at_its_beginning() {
+fn a_transaction_is_reported_once_and_at_its_beginning() {
     let mut world = world(1);
     let one = world.client();
     world.send(&one, &query("BEGIN"));
@@ -98,7 +98,7 @@ fn a_transaction_is_told_of_once_and_at_its_beginning() {
 }
 
 #[test]
-fn settings_and_roles_are_set_behind_it() {
+fn settings_and_roles_are_set_after_it() {
     let mut world = world(1);
     let one = world.client_as(None, PoolMode::Transaction, &[("DateStyle", "German, DMY")]);
     let two = world.client();

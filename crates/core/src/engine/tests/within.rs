@@ -37,7 +37,7 @@ fn text_of(peer: &Peer) -> String {
 }
 
 #[test]
-fn they_go_ahead_of_a_pipeline_that_reads_or_writes_rows() {
+fn they_go_before_a_pipeline_that_reads_or_writes_rows() {
     let (mut world, one, two, server) = two_clients();
     world.send(&one, &run("s"));
     let sent = server.received();
@@ -257,7 +257,7 @@ fn what_a_client_sets_back_to_what_the_server_had_is_its_own_although_nothing_is
 /// As `two_clients`, and the second has something that goes with no other client: a query of ours takes it
 /// away before the first client's pipeline.
 #[test]
-fn what_takes_anothers_statements_away_goes_ahead_of_them_and_not_between() {
+fn what_takes_anothers_statements_away_goes_before_them_and_not_between() {
     let (mut world, one, two, server) = two_clients();
     world.send(&two, &query("PREPARE p AS SELECT 1"));
     world.send(&server, &answers("CI"));
@@ -279,7 +279,7 @@ fn what_takes_anothers_statements_away_goes_ahead_of_them_and_not_between() {
 }
 
 #[test]
-fn what_takes_anothers_sequences_away_goes_ahead_of_them_and_not_between() {
+fn what_takes_anothers_sequences_away_goes_before_them_and_not_between() {
     let (mut world, one, two, server) = two_clients();
     // From now on the first client's transactions begin with a DISCARD.
     world.send(&one, &query("SELECT lastval()"));
