@@ -1,4 +1,4 @@
-//! What a server connection is made of.
+//! The parts of a server connection's state.
 
 use super::notifying::Notifying;
 use crate::engine::at_stake::AtStake;
@@ -19,7 +19,7 @@ pub(in crate::engine) struct Identity {
     pub(super) server: ServerAddressId,
     pub(super) epoch: u32,
     pub(super) opened: Time,
-    /// Its place in its home loop's table of resident backends.
+    /// Its place in its home loop's table.
     pub(super) place: Slot,
     /// The loop that watches it.
     pub(super) home: LoopId,
@@ -28,9 +28,9 @@ pub(in crate::engine) struct Identity {
 
 /// What is known of its session, and what is not.
 pub(in crate::engine) struct Known {
-    /// What its client's statements may have made or ended.
+    /// What its client's statements may have created or ended.
     pub(in crate::engine) unverified: Option<Box<Unverified>>,
-    /// What statements under way may change for other sessions.
+    /// What statements in flight may change for other sessions.
     pub(in crate::engine) at_stake: AtStake,
     pub(in crate::engine) drawn: Drawn,
     pub(in crate::engine) notifying: Notifying,
@@ -43,12 +43,14 @@ pub(in crate::engine) struct Known {
     pub(in crate::engine) session_report: Option<Box<SessionReport>>,
 }
 
-/// Whose it is, where users share it or its server is told of each client.
+/// Which user or client the session belongs to, where users share it or its server identifies
+/// clients.
 pub(in crate::engine) struct Ownership {
-    /// Its pool is one that users share: nothing is sent to it for a client whose it is not.
+    /// Users share the pool: nothing is sent for a client before the session has been handed over
+    /// to it.
     pub(in crate::engine) shared: bool,
-    /// Whose it is then.
+    /// The state of that handing over.
     pub(in crate::engine) hand_over: Option<Box<HandOver>>,
-    /// What its server is told of the clients of its one user, if it is.
+    /// Which client the server has been informed of, if it takes that.
     pub(in crate::engine) client_identity: Option<Box<ClientIdentity>>,
 }
