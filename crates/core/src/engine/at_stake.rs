@@ -95,7 +95,7 @@ impl AtStake {
         }
     }
 
-    /// A transaction has ended. `more`: something is outstanding yet, which may be another one of these.
+    /// A transaction has ended. `more`: something is still outstanding, maybe another such statement.
     pub(super) fn settle(&mut self, more: bool) -> MayHaveChanged {
         let changed = MayHaveChanged {
             start_values: self.start_values == StartValues::Changed,

@@ -247,8 +247,8 @@ impl<S: Socket> Backend<S> {
             && !self.requests.is_in_pipeline()
     }
 
-    /// Whether its transaction has failed, or has as far as its client has foreseen: what that sends
-    /// after a copy goes to a server that has refused the data.
+    /// Whether its transaction has failed, or may have: what the client sends after a COPY may go to a
+    /// server that has refused the data.
     pub(super) fn may_have_failed(&self) -> bool {
         self.from_server.status() == TransactionStatus::Failed || self.requests.is_copying_in()
     }

@@ -169,7 +169,8 @@ impl AppliedSession {
         self.function_plans_are_own
     }
 
-    /// It keeps nothing of functions that others have made, or may do so, for another client has come.
+    /// Whether the plans of functions in the process are this client's own: not once another client
+    /// has come.
     pub(in crate::engine) fn own_function_plans(&mut self, are_own: bool) {
         self.function_plans_are_own = are_own;
     }

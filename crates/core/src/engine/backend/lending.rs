@@ -19,7 +19,7 @@ pub(in crate::engine) enum Tidying {
     /// A query of Hawser's is in flight after answers that may or may not come: its answer shows
     /// that they have come.
     Fencing,
-    /// Only cancel requests are still under way.
+    /// Only cancel requests are still in flight.
     AwaitingCancel,
     /// Its last client has notified: the pool's listening connection must receive that first.
     AwaitingListener,

@@ -34,7 +34,7 @@ pub(in crate::engine) struct Known {
     pub(in crate::engine) at_stake: AtStake,
     pub(in crate::engine) drawn: Drawn,
     pub(in crate::engine) notifying: Notifying,
-    /// Functions that do something to sessions, if there are any, and which version of these.
+    /// The functions that do something to sessions, if there are any, and their version.
     pub(super) functions: Option<Box<Functions>>,
     pub(super) functions_serial: u32,
     /// Some keep plans in the process, made under the settings of their first caller.

@@ -10,7 +10,8 @@ use crate::session::functions::FunctionNames;
 /// The functions of a pool that do something to sessions.
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct Functions {
-    /// Behind whose calls no other client may come, as the configuration says.
+    /// After a call of one of these no other client may have the connection, as the configuration
+    /// says.
     named: Arc<FunctionNames>,
     census: Option<Arc<Census>>,
 }
@@ -23,8 +24,9 @@ impl Functions {
         (!named.is_empty() || census.is_some()).then(|| Box::new(Self { named, census }))
     }
 
-    /// The effects of a text, with those of the functions that it may call. `told`: the server reports its
-    /// sessions, and has what functions do, and knows what the client could not do itself.
+    /// The effects of a text, with those of the functions that it may call. `told`: the server
+    /// reports its sessions, which covers what functions do and what the client could not do
+    /// itself.
     pub(in crate::engine) fn add_to(&self, effects: Effects, text: &[u8], told: bool) -> Effects {
         let mut effects = if !self.named.is_empty() && self.named.stand_in(text) {
             effects.and_keeps_variables()
@@ -48,8 +50,8 @@ impl Functions {
         drawing.is_some_and(|drawing| drawing.of_text(text).is_some())
     }
 
-    /// Whether a text that is too long to be looked at as a whole can be read for the names that the
-    /// configuration has: it cannot.
+    /// Whether the configuration names functions: a text that is too long to be examined as a whole
+    /// cannot be read for their names.
     pub(in crate::engine) fn are_named(&self) -> bool {
         !self.named.is_empty()
     }
