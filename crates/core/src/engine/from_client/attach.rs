@@ -1,4 +1,4 @@
-//! How a client comes to its backend.
+//! How a client gets its backend.
 
 use crate::engine::about::ClientState;
 use crate::engine::backend::Backend;
@@ -64,7 +64,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// What the client would like to find, whose first message this is.
+    /// What the client would like to find on a backend for this first message.
     pub(in crate::engine) fn wish(&self, slot: Slot, header: Header, body: &[u8]) -> Wish {
         let Some(client) = self.clients.get(slot) else { return Wish::default() };
         let avoids = match header.kind {
@@ -76,7 +76,7 @@ impl<S: Socket> Engine<S> {
         Wish { avoids, ..client.wish(header, body) }
     }
 
-    /// Makes a backend the client's. `home` is the loop that watches it, maybe none yet.
+    /// Makes a backend the client's. `home` is the loop that watches it, if any.
     pub(in crate::engine) fn take_over<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -121,7 +121,7 @@ impl<S: Socket> Engine<S> {
         Ok(())
     }
 
-    /// Takes a backend into this loop's table and watch.
+    /// Moves a backend into this loop's table, which watches it from now on.
     pub(in crate::engine) fn settle_here<H: Host<S>>(
         &mut self,
         host: &mut H,

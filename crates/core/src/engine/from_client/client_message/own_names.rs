@@ -1,26 +1,28 @@
-//! Statements of the protocol that SQL names: brought to the server under their client's own names.
+//! Statements of the protocol that SQL names: prepared on the server under their client's own
+//! names.
 //!
 //! # Model
-//! Clients share statements of the protocol under names of ours, by which no SQL finds them. Ahead of a
-//! text that may name some of the client's (EXECUTE, DEALLOCATE among others, a PREPARE that would find
-//! the name taken), or that looks at the list of all, these are prepared under the client's own names.
-//! From then on they are statements as those of SQL's PREPARE ([`crate::engine::sql_statement`]): they
-//! move as these do, SQL and the protocol find them by the same name, and the server is asked after the
-//! transaction which are left.
+//! Clients share statements of the protocol under names of Hawser's, which no SQL uses. Before a
+//! text that may name some of the client's (EXECUTE, DEALLOCATE among others, a PREPARE that would
+//! find the name taken), or that looks at the list of all, these are prepared under the client's
+//! own names. From then on they are like statements of SQL's PREPARE
+//! ([`crate::engine::sql_statement`]): they move in the same way, SQL and the protocol find them by
+//! the same name, and the server is asked after the transaction which are left.
 //!
 //! # Order
-//! Of a pipeline's messages it is a part. Ahead of a Query it is one of its own, and the Query waits
-//! for the outcome: where the server refuses to prepare it (its table is gone), that is the Query's
-//! answer.
+//! Before a message of a pipeline it is part of that pipeline. Before a Query it is a pipeline of
+//! its own, and the Query waits for the outcome: if the server refuses to prepare the statement
+//! (its table is gone), the Query gets that error.
 //!
-//! A Query that begins with the ROLLBACK (or COMMIT) of a transaction that has failed, in which nothing can be
-//! prepared, has that ROLLBACK sent ahead, and then, right before itself, a BEGIN for its own.
+//! If a Query begins with the ROLLBACK (or COMMIT) of a failed transaction, in which nothing can be
+//! prepared, that ROLLBACK is sent first, and then, right before the Query, a BEGIN for its own
+//! one.
 //!
 //! # Limits
 //! * what a function executes is not known: the first time it fails, and from then on the statement
 //!   has its own name
-//! * in a transaction that has failed nothing can be prepared for a Query that ends it otherwise, but after
-//!   a ROLLBACK of the same pipeline
+//! * for a Query that ends a failed transaction in another way nothing can be prepared, except
+//!   after a ROLLBACK of the same pipeline
 //! * `fidelity = "classic"`: not done
 
 use std::collections::BTreeSet;
@@ -46,8 +48,8 @@ pub(super) fn shows_statements(text: &[u8], effects: &Effects) -> bool {
         && text.windows(LIST.len()).any(|word| word.eq_ignore_ascii_case(LIST))
 }
 
-/// The first word of a text that begins with a plain ROLLBACK or COMMIT, either of which takes back a
-/// transaction that has failed, and has more after it.
+/// The first word of a text that begins with a plain ROLLBACK or COMMIT, either of which rolls back
+/// a failed transaction, and has more after it.
 fn rolls_back_first(text: &[u8]) -> Option<Range<usize>> {
     plain_rollback(&text[..memchr::memchr(b';', text)?])
 }
