@@ -19,7 +19,7 @@ use crate::wire::build;
 use crate::wire::error::{ClientError, Severity, SqlState};
 
 impl<S: Socket> Engine<S> {
-    /// A loop asks a hub of this loop for something.
+    /// A loop sends a request to a hub of this loop.
     pub(in crate::engine) fn hub_asked<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -40,7 +40,8 @@ impl<S: Socket> Engine<S> {
             .take_if(|claimant| matches!(claimant, Claimant::Backend(_)) && !hub.hub.is_open());
         hub.hub.ask(from, ask);
         if let Some(claimant) = unheard {
-            // Nothing is heard at the moment: no backend is kept from clients for that.
+            // No notifications are received at the moment: no backend is kept from clients for
+            // them.
             self.fail_claimants(host, pool, vec![(from, claimant)], false);
         }
         self.work_hub(host, pool.id, now);
@@ -104,7 +105,7 @@ impl<S: Socket> Engine<S> {
             _permit: seed.permit,
         });
         let Some(hub) = self.hubs.get_mut(&pool.id).filter(|hub| hub.place.is_none()) else {
-            return; // nobody wants it any more
+            return; // it is not needed any more
         };
         let view = hub.pool.clone();
         let view = self.view_of(&view);
@@ -152,7 +153,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Something has happened on a listening connection.
+    /// An event has come for a listening connection.
     pub(in crate::engine) fn listener_event<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -204,7 +205,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Deals with what has come, in its order.
+    /// Processes what has come, in order.
     fn heard<H: Host<S>>(&mut self, host: &mut H, place: Slot, heard: Vec<Heard>, now: Time) {
         let Some(listener) = self.listener(place) else { return };
         let (pool, marker) = (listener.pool.clone(), listener.marker());
@@ -243,7 +244,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// A listening connection has ended, or must.
+    /// A listening connection has ended, or must end.
     pub(in crate::engine) fn listener_ends<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -285,7 +286,7 @@ impl<S: Socket> Engine<S> {
         self.work_hub(host, pool.id, now); // not before the pause is over
     }
 
-    /// Nobody is to be connected to a pool's database who does not listen.
+    /// Closes the connection to a pool's database if no client listens there.
     pub(in crate::engine) fn end_unused_listener<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -300,7 +301,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Looks after the hubs of this loop: once a tick.
+    /// Checks the hubs of this loop, once a tick.
     pub(in crate::engine) fn look_after_hubs<H: Host<S>>(&mut self, host: &mut H, now: Time) {
         if self.hubs.is_empty() {
             return;
@@ -333,7 +334,7 @@ impl<S: Socket> Engine<S> {
     }
 }
 
-/// What clients are told when what they listen by is lost.
+/// The error that clients get when their listening connection is lost.
 fn lost_error(of_server: Option<ClientError>, reason: &str, again: bool) -> ClientError {
     let mut error = of_server.unwrap_or_else(|| {
         let text = "server closed the connection unexpectedly";

@@ -8,17 +8,18 @@
 //!
 //! # Model
 //! ```text
-//! the client has been told   on the server                  what is done
-//! nothing                    as new as its own Parse        it is used
-//! nothing                    older                          it is prepared anew
-//! a description              described alike                it is used
-//! a description              nothing; or of an earlier      Parse, Describe, Flush; the message waits
-//!                            pipeline, and not described
-//!                            yet, or otherwise
-//! a description              described otherwise, just now  other parameters: the client's statement is
-//!                                                           the one with these types from here on, as
-//!                                                           the server's own would keep them
-//!                                                           other rows: the server's own error, 0A000
+//! the client has   on the server              what is done
+//! nothing          as new as its own Parse    it is used
+//! nothing          older                      it is prepared again
+//! a description    described alike            it is used
+//! a description    nothing; or from an        Parse, Describe, Flush; the message waits
+//!                  earlier pipeline, and not
+//!                  described yet, or in
+//!                  another way
+//! a description    described in another way   other parameters: the client's statement is the
+//!                  just now                   one with these types from now on, as the server's
+//!                                             own would keep them
+//!                                             other rows: the server's own error, 0A000
 //! ```
 //! The error is made as those of [`super::aborted`]: a message that the server refuses is sent in
 //! place of the current one, so everything that depends on an error follows.
