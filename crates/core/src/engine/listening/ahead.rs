@@ -2,8 +2,8 @@
 //!
 //! # Model
 //! ```text
-//!   the client's backend        hears   [ new channels, from its COMMIT on .............. marker
-//!   the listening connection    hears  old and new channels, in the order of the commits .. marker ..
+//!   the client's backend        receives [ new channels, from its COMMIT on .............. marker
+//!   the listening connection    receives old and new channels, in the order of the commits .. marker ..
 //! ```
 //! Notifications on two connections have no order. So a LISTEN of a client that has channels waits
 //! until the listening connection listens on the new ones, too: from then on that receives

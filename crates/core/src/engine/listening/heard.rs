@@ -18,7 +18,8 @@ use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 
 impl<S: Socket> Client<S> {
-    /// Its backend has heard a notification. Whether that is for the books, not for the client.
+    /// Its backend has received a notification. Returns whether that is for the books, not for the
+    /// client.
     pub(in crate::engine) fn overhears(
         &mut self,
         notification: impl FnOnce() -> Option<Notification>,
@@ -33,7 +34,7 @@ impl<S: Socket> Client<S> {
             return true;
         }
         if keeps_natively {
-            // Of a channel that it has here it hears here.
+            // On a channel of its own backend, its backend's notifications count.
             return notification().is_some_and(|of| listening.channels.contains(&of.channel));
         }
         let hears = match listening.stage {
@@ -59,8 +60,9 @@ impl<S: Socket> Client<S> {
         true
     }
 
-    /// Its own backend, on which it keeps listening, has heard a notification. Whether that waits, because
-    /// what the listening connection has heard for it comes first. `at_rest`: its backend owes nothing.
+    /// Its own backend, on which it keeps listening, has received a notification. Returns whether
+    /// that waits, because those on the listening connection come first. `at_rest`: its backend
+    /// owes nothing.
     pub(in crate::engine) fn keeps_native_notification(
         &mut self,
         at_rest: bool,
@@ -87,7 +89,7 @@ impl<S: Socket> Client<S> {
             && self.output.len() <= limits::OUTPUT_HIGH_BYTES
     }
 
-    /// Whether notifications wait for it that it could be given.
+    /// Whether notifications wait that it could be given now.
     pub(in crate::engine) fn neglects_notifications(&self) -> bool {
         let listening = self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref());
         listening.is_some_and(|listening| !listening.queue.is_empty()) && self.may_be_notified()
@@ -109,7 +111,7 @@ impl<S: Socket> Engine<S> {
             let own = self.process_of(slot);
             let Some(client) = self.clients.get_mut(slot) else { continue };
             if client.state == ClientState::Closing {
-                continue; // it is told nothing more
+                continue; // it gets nothing more
             }
             let sends = client.stage() != Stage::Cleaning
                 && client.backend.as_ref().is_some_and(|b| b.process() == notification.process);
@@ -136,7 +138,7 @@ impl<S: Socket> Engine<S> {
         pool.stats.of(self.id).notifications.add(notified);
     }
 
-    /// Gives a client what waits for it, if it may have it now.
+    /// Gives a client the notifications that wait for it, if it may have them now.
     pub(in crate::engine) fn give_notifications<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -177,8 +179,9 @@ impl<S: Socket> Engine<S> {
 }
 
 impl Listening {
-    /// What the backend has heard for the client, up to the marker; it counts among what waits. `process` is the
-    /// backend's, and `own` the one that the client knows as its own.
+    /// The notifications that the backend has received for the client, up to the marker; they count
+    /// as waiting. `process` is the backend's process id, and `own` the one that the client knows
+    /// as its own.
     pub(super) fn take_overheard(&mut self, process: u32, own: u32) -> Vec<Waiting> {
         let mut heard = Vec::new();
         for notification in std::mem::take(&mut self.overheard) {
