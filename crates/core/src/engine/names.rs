@@ -87,9 +87,9 @@ impl ClientStatement {
 /// Which statements of the protocol a DEALLOCATE removes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Deallocated {
-    /// All of the client.
+    /// The one of this name.
     One(Box<[u8]>),
-    /// All that the client has.
+    /// All of the client's.
     All,
 }
 

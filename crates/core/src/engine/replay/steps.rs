@@ -15,7 +15,7 @@ impl<S: Socket> Engine<S> {
     pub(in crate::engine) fn heal<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(backend) = &mut client.backend else { return };
-        // What the refused pipeline did to names has been taken back: it is there.
+        // The changes of the refused pipeline have been dropped: the name exists.
         let serial = backend.prepared.replay.serial;
         let named = client
             .statements

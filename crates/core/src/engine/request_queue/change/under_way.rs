@@ -1,4 +1,4 @@
-//! The changes that are under way.
+//! The changes in flight.
 
 use super::Change;
 use crate::engine::request_queue::{Request, RequestQueue};
@@ -10,13 +10,13 @@ impl RequestQueue {
         self.entries.iter().filter_map(|entry| entry.change.as_ref())
     }
 
-    /// That of the first entry.
+    /// The change of the first entry.
     pub(in crate::engine) fn front_change(&self) -> Option<&Change> {
         self.entries.front()?.change.as_ref()
     }
 
-    /// Whether the description that answers the first entry is looked at. (A server's longest has 1,664 columns:
-    /// 136 kB.)
+    /// Whether the description that answers the first entry is read. (A server's longest has 1,664
+    /// columns: 136 kB.)
     pub(in crate::engine) fn looks_at_description(&self) -> bool {
         self.entries.front().is_some_and(|entry| {
             matches!(entry.owed, Request::InjectedDescribe { .. })
@@ -24,7 +24,7 @@ impl RequestQueue {
         })
     }
 
-    /// The same, which learns from a part of the answer.
+    /// The same, which takes in a part of the answer.
     pub(in crate::engine) fn front_change_mut(&mut self) -> Option<&mut Change> {
         self.entries.front_mut()?.change.as_mut()
     }
