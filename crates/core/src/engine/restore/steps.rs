@@ -10,7 +10,7 @@ use crate::engine::socket::Socket;
 use crate::wire::build;
 
 impl<S: Socket> Backend<S> {
-    /// Notes what a Query owes into which something was put.
+    /// Records what a Query with insertions owes.
     pub(in crate::engine) fn request_with_insertions(
         &mut self,
         text: &[u8],
@@ -30,7 +30,7 @@ impl<S: Socket> Backend<S> {
         self.request(Request::Query);
     }
 
-    /// Notes what is written in place of NULLs in that Query.
+    /// Notes the replacements of NULLs in that Query.
     pub(in crate::engine) fn note_replaced(
         &mut self,
         text: &[u8],
@@ -42,7 +42,7 @@ impl<S: Socket> Backend<S> {
 }
 
 impl<S: Socket> Client<S> {
-    /// Whether its start values are not those of the server connections that serve it.
+    /// Whether its start values differ from those of the server connections that it gets.
     pub(in crate::engine) fn has_start_values(&self) -> bool {
         !self.record.start.is_empty() && !self.exclusive
     }
@@ -66,17 +66,17 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// Whether something must follow the Execute of a statement that does this.
+    /// Whether something must follow the Execute of a statement with these effects.
     pub(in crate::engine) fn is_restored_after(&self, unusual: &Unusual) -> bool {
         (self.has_start_values() && unusual.takes_start_values()) || unusual.unlistens()
     }
 
-    /// What was noted of a portal.
+    /// What was noted for a portal.
     pub(in crate::engine) fn portal(&self, portal: &[u8]) -> Option<Box<Unusual>> {
         self.pending_session.as_ref()?.portals.unusual(portal).map(|of| Box::new(of.clone()))
     }
 
-    /// Appends what puts the start values back after an Execute.
+    /// Appends the messages that set the start values again after an Execute.
     pub(in crate::engine) fn restore_after(
         &self,
         unusual: &Unusual,

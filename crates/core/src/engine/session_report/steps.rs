@@ -16,24 +16,24 @@ use crate::session::settings::{
 };
 use crate::wire::build;
 
-/// What has become of settings that a report tells of.
+/// The outcome for the settings of a report.
 #[derive(Default)]
 struct ReportedSettings {
-    /// Those whose values are to be asked for.
+    /// Those whose values the server must be asked for.
     names: Vec<Box<[u8]>>,
-    /// Of some of these another value would give the same report.
+    /// For some of these another value would give the same report.
     untold: bool,
     /// Some do not move.
     stays: PartSet,
     /// Those whose values are known.
     applied: Option<(Settings, Settings)>,
-    /// What the client is told of those that go back to its own start values.
+    /// The reports that the client gets of those that were reset to its own start values.
     restored: Vec<u8>,
 }
 
 impl<S: Socket> Backend<S> {
-    /// Whether the last report and the books say something else of a setting, where nobody but Hawser
-    /// may have changed any since the report.
+    /// Whether the last report and the books differ on a setting, where only Hawser may have
+    /// changed any since the report.
     #[inline]
     pub(in crate::engine) fn disagrees(&mut self) -> bool {
         let Some(exact) = &self.known.session_report else { return false };
@@ -78,12 +78,13 @@ impl<S: Socket> Backend<S> {
         differs
     }
 
-    /// Whether a report has come that has not been looked at.
+    /// Whether a report has come that has not been processed.
     pub(in crate::engine) fn has_fresh_report(&self) -> bool {
         self.known.session_report.as_ref().is_some_and(|exact| exact.fresh)
     }
 
-    /// A report has come. `Err`: it is none, and nothing is believed of this connection any more.
+    /// A report has come. `Err`: it cannot be read, and reports of this connection are not used any
+    /// more.
     pub(in crate::engine) fn take_report(&mut self, text: &[u8]) -> Result<(), ReportError> {
         let Some(exact) = &mut self.known.session_report else { return Ok(()) };
         match Report::read(text) {
@@ -96,7 +97,8 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// The server has told what its process keeps. (What it began with, by `connect_query` say, each has.)
+    /// The server has reported what its process keeps. (Each has what it began with, by
+    /// `connect_query` say.)
     ///
     /// # Errors
     /// As [`Backend::take_report`].
@@ -123,8 +125,8 @@ impl<S: Socket> Backend<S> {
         error
     }
 
-    /// It has come to rest without a client, or is to have its first: what it has by now is nobody's.
-    /// What no command undoes, a client has left that was gone before the report came.
+    /// It has come to rest without a client, or is to get its first: its current state is unowned.
+    /// State that no command undoes comes from a client that was gone before the report came.
     pub(in crate::engine) fn leave_unowned(&mut self, to_its_first: bool) {
         let Some(mut exact) = self.known.session_report.take_if(|exact| exact.fresh) else {
             return;
@@ -144,8 +146,8 @@ impl<S: Socket> Backend<S> {
         self.known.session_report = Some(exact);
     }
 
-    /// It has been handed over: what it has by now is its user's own. (Custom names of a user's own
-    /// settings stay behind with an empty value, and are not reckoned with.)
+    /// It has been handed over: its current state is its user's own. (Custom names of a user's own
+    /// settings remain with an empty value, and do not count.)
     pub(in crate::engine) fn begin_reports(&mut self) {
         let Some(exact) = &mut self.known.session_report else { return };
         (exact.fresh, exact.untold, exact.stays) = (false, false, false);
@@ -154,21 +156,21 @@ impl<S: Socket> Backend<S> {
         exact.unowned = beside(&exact.report, self.session.applied());
     }
 
-    /// Whether all settings certainly have the values that they have by themselves.
+    /// Whether all settings certainly have their own values.
     pub(in crate::engine) fn has_own_settings_only(&self) -> bool {
         let report = self.known.session_report.as_ref().map(|exact| &exact.report);
         self.session.applied().is_empty()
             && report.is_some_and(|report| !report.is_cut && report.settings.is_empty())
     }
 
-    /// A client that was gone before the report came has left something that a reset takes off.
+    /// A client that was gone before the report came has left state that a reset removes.
     pub(in crate::engine) fn has_left_overs(&self) -> bool {
         let Some(exact) = self.known.session_report.as_ref().filter(|exact| exact.fresh) else {
             return false;
         };
         let mut left = exact.report.parts.minus(exact.unowned.parts);
         if self.has_sql_statements(&exact.report.statements) {
-            left.remove(Part::SqlStatement); // who is next has them taken away
+            left.remove(Part::SqlStatement); // the next client removes them
         }
         let set = exact.report.settings.iter().any(|set| {
             let known = self.session.applied().get(&set.name);
@@ -183,13 +185,13 @@ impl<S: Socket> Backend<S> {
         set || reset || !left.minus(PartSet::of(&[Part::SequenceValue])).is_empty()
     }
 
-    /// Whether its server's word on statements of PREPARE is about its client's alone.
+    /// Whether its server's report on statements of PREPARE covers only its client's.
     pub(in crate::engine) fn tells_all_statements(&self) -> bool {
         let exact = self.known.session_report.as_ref();
         exact.is_some_and(|exact| exact.covered().contains(Part::SqlStatement))
     }
 
-    /// This client has it from now on.
+    /// It is lent to this client.
     pub(in crate::engine) fn is_lent_to(&mut self, client: ClientId) {
         self.ahead.forget_outcome();
         if self.known.notifying.is_lent_to(client, self.lending.since()) {
@@ -216,7 +218,7 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// Custom names stay with the connection, whoever has made them.
+    /// Custom names stay with the connection, whichever client has set them.
     fn note_reported_names(&mut self, exact: &mut SessionReport) {
         if exact.noted == exact.report.names {
             return;
@@ -229,9 +231,9 @@ impl<S: Socket> Backend<S> {
         exact.noted.clone_from(&exact.report.names);
     }
 
-    /// Whether currval and lastval must be discarded before what its client sends first: their
-    /// value is another's, or one that it has asked for already and that would hide what it draws
-    /// now. `None`: the server reports nothing.
+    /// Whether currval and lastval must be discarded before its client's first message: their value
+    /// is another client's, or one that the client has already asked for and that would hide what
+    /// it draws now. `None`: the server reports nothing.
     pub(in crate::engine) fn must_discard_sequences(
         &self,
         asks: impl FnOnce() -> bool,
@@ -241,8 +243,8 @@ impl<S: Socket> Backend<S> {
         Some(exact.may_draw() && (!own || (exact.asked && !asks())))
     }
 
-    /// Its client, not one of session mode, asks for currval or lastval. Whether the server's report
-    /// sees to the rest.
+    /// Its client, not one of session mode, asks for currval or lastval. Returns whether the
+    /// server's report covers the rest.
     pub(in crate::engine) fn asks_for_sequences(&mut self) -> bool {
         let Some(exact) = &mut self.known.session_report else { return false };
         exact.asks = true;
@@ -266,7 +268,7 @@ impl<S: Socket> Backend<S> {
         self.known.session_report.as_ref().is_some_and(|exact| exact.stays)
     }
 
-    /// Whether text under its `client_encoding` is what the server has, byte by byte.
+    /// Whether text under its `client_encoding` has the server's own bytes.
     pub(in crate::engine) fn reads_raw(&self) -> bool {
         let name = &b"client_encoding"[..];
         let of_client =
@@ -284,20 +286,20 @@ impl<S: Socket> Backend<S> {
             .is_some_and(is_unsafe_encoding)
     }
 
-    /// Whether ParameterStatus tells of this setting, which a client can set.
+    /// Whether ParameterStatus reports this setting, which a client can set.
     fn tells_of(&self, name: &[u8]) -> bool {
         name != b"session_authorization" && self.session.parameters().get(name).is_some()
     }
 
-    /// Whether it tells the value itself: one that is not ASCII comes converted.
+    /// Whether it reports the value itself: one that is not ASCII comes converted.
     fn tells_value(&self, set: &SetTo) -> bool {
         self.tells_of(&set.name) && set.value.as_deref().is_none_or(<[u8]>::is_ascii)
     }
 }
 
 impl<S: Socket> Client<S> {
-    /// Its transaction is over, and its backend at rest: the report is the truth, if there is one. What
-    /// it is to be told of its settings.
+    /// Its transaction is over, and its backend at rest: the report is the truth, if there is one.
+    /// Returns the reports of settings that it is due.
     #[inline]
     pub(in crate::engine) fn heed_report(&mut self, backend: &mut Backend<S>) -> Vec<u8> {
         if let Some(exact) = &backend.known.session_report
@@ -311,7 +313,7 @@ impl<S: Socket> Client<S> {
         }
         if let Some(exact) = &mut backend.known.session_report {
             exact.changed.clear();
-            // It has reported nothing: up to here all settings are as they were.
+            // It has reported nothing: so far all settings are unchanged.
             exact.since = backend.requests.pipeline();
         }
         Vec::new()
@@ -325,7 +327,7 @@ impl<S: Socket> Client<S> {
         let held = exact.report.parts.minus(exact.unowned.parts);
         let mut pinning = Policy::pooler().pinning(held);
         if held.contains(Part::Listen) {
-            pinning.insert(Part::Listen); // what the text shows moves, and is no longer here by then
+            pinning.insert(Part::Listen); // the text's LISTEN moves, and has left the backend by then
         }
         let one_keeps_it = self.is_session_mode() || self.exclusive || backend.is_classic();
         let lasting = match one_keeps_it {
@@ -341,7 +343,8 @@ impl<S: Socket> Client<S> {
         exact.unasked &= !exact.fresh;
         exact.drawn_by = exact.holder.filter(|_| draws);
         if exact.report.is_cut {
-            // What the text shows pins as without it, and what else there is does not end.
+            // What the text shows pins as it would without a report, and whatever else there is
+            // does not end.
             backend.lending.spoil("its session held more than its server could report");
             self.pins.insert(Part::Setting);
             backend.doubt_all();
@@ -366,7 +369,7 @@ impl<S: Socket> Client<S> {
         told
     }
 
-    /// What pins is lost, and no other client finds it.
+    /// State that pins is lost, and no other client finds it.
     fn lose(&mut self, backend: &mut Backend<S>, exact: &SessionReport, pinning: PartSet) {
         let mut lost = pinning.minus(PartSet::of(&[Part::SequenceValue]));
         if self.keeps_backend_to_listen() {
@@ -383,7 +386,7 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// Pins and settings are those of the report.
+    /// Sets pins and settings to those of the report.
     fn hold_what_is_reported(
         &mut self,
         backend: &mut Backend<S>,
@@ -419,7 +422,7 @@ impl<S: Socket> Client<S> {
         let prepared = self.pins.contains(Part::SqlStatement) || taken_away;
         self.pins = self.pins.minus(covered).union(pins).union(told.stays);
         if pins.contains(Part::TemporaryObject) {
-            backend.prepared.statements.client_sees_its_own(); // whatever has made it
+            backend.prepared.statements.client_sees_its_own(); // whatever has created it
         }
         let left = doubt.as_ref().map_or(PartSet::EMPTY, |doubt| doubt.parts());
         let mut asked = left.intersection(exact.unowned.parts);
@@ -430,7 +433,7 @@ impl<S: Socket> Client<S> {
             self.pins.insert(Part::SqlStatement);
         }
         if prepared && !self.pins.contains(Part::SqlStatement) {
-            // A DEALLOCATE ALL within a function has taken the shared ones away, too.
+            // A DEALLOCATE ALL within a function has removed the shared ones, too.
             backend.prepared.doubt_all();
         }
         self.pins = self.pins.union(self.pins_of_settings(backend));
@@ -441,9 +444,9 @@ impl<S: Socket> Client<S> {
         told.restored
     }
 
-    /// Whether the server is to be asked for its statements of PREPARE: of these a report has the
-    /// names. `left`: what texts have left in doubt. `parsed`: the protocol has given such a name, of
-    /// which it tells nothing.
+    /// Whether the server must be asked for its statements of PREPARE, whose names the report has.
+    /// `left`: what texts have left in doubt. `parsed`: the protocol has given such a name, which
+    /// no report shows.
     fn is_to_ask_for_sql(
         &mut self,
         backend: &mut Backend<S>,
@@ -459,7 +462,7 @@ impl<S: Socket> Client<S> {
             return false;
         }
         if names.is_empty() && !parsed {
-            return false; // of what it has, nothing was brought
+            return false; // none of the statements that it has was brought to it
         }
         let others = !backend.has_sql_statements(names);
         if left.contains(Part::SqlStatement) || (others && exact.fresh) {
@@ -471,8 +474,8 @@ impl<S: Socket> Client<S> {
         false
     }
 
-    /// Compares the settings of the report with what the backend is known to have. What differs, the
-    /// client has done.
+    /// Compares the settings of the report with what the backend is known to have. The client has
+    /// made the differences.
     fn read_settings(
         &self,
         backend: &Backend<S>,
@@ -495,8 +498,8 @@ impl<S: Socket> Client<S> {
     }
 }
 
-/// Whether a setting of the report is the client's: it is not at the value that it has for a client
-/// without any, nor is it the role that the pool gives.
+/// Whether a setting of the report is the client's: it has not the value that it has for a client
+/// without settings, nor is it the role that the pool gives.
 fn is_clients<S: Socket>(backend: &Backend<S>, exact: &SessionReport, set: &SetTo) -> bool {
     let unowned = exact.unowned.setting(&set.name) == Some(set);
     (!unowned || backend.session.applied().get(&set.name).is_some())
@@ -504,11 +507,11 @@ fn is_clients<S: Socket>(backend: &Backend<S>, exact: &SessionReport, set: &SetT
             && set.value.as_deref() == Some(backend.role().as_bytes()))
 }
 
-/// What a report says of settings, as far as it has been read.
+/// The settings of a report, as far as they have been read.
 struct ReadingSettings {
-    /// What the server has.
+    /// The server's settings.
     applied: SettingsBuilder,
-    /// What the client wants.
+    /// The client's desired settings.
     desired: SettingsBuilder,
     /// Either differs from what was known.
     changed: bool,
@@ -516,7 +519,7 @@ struct ReadingSettings {
 }
 
 impl ReadingSettings {
-    /// Takes what has been set.
+    /// Takes settings that were set.
     fn take_set<S: Socket>(
         &mut self,
         backend: &Backend<S>,
@@ -558,7 +561,8 @@ impl ReadingSettings {
         }
     }
 
-    /// Takes what has been reset, be it within a function: it is at the client's own start value.
+    /// Takes settings that were reset, also within a function: they have the client's own start
+    /// values.
     fn take_reset<S: Socket>(
         &mut self,
         backend: &Backend<S>,
@@ -590,7 +594,7 @@ impl ReadingSettings {
         }
     }
 
-    /// Takes what was set and taken back, and is no longer unheard of.
+    /// Takes settings that were set and taken back, and are covered by the report again.
     fn take_taken_back<S: Socket>(
         &mut self,
         backend: &Backend<S>,
@@ -606,15 +610,16 @@ impl ReadingSettings {
         }) {
             self.applied.set(name, b"");
             if client.desired.get(name).is_none() {
-                // (Otherwise by us, in a pipeline that has failed: the client still wants it.)
+                // (Otherwise Hawser has set it, in a pipeline that has failed: the client still
+                // desires it.)
                 self.desired.set(name, start.get(name).unwrap_or_default());
             }
             self.changed = true;
         }
     }
 
-    /// Takes what has come to the server's own value. (Of those that the server reports it has told the value
-    /// alone.)
+    /// Takes settings that have got the server's own value. (For reported ones only their value was
+    /// reported.)
     fn take_own_values<S: Socket>(&mut self, exact: &SessionReport, client: &Client<S>) {
         let (report, start) = (&exact.report, &client.record.start);
         for one in exact.changed.iter().filter(|one| exact.fresh && one.came_to_own()) {

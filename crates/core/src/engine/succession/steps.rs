@@ -26,7 +26,7 @@ impl<S: Socket> Engine<S> {
                 self.departure = Departure::ToSuccessor(Box::new(giving));
             }
             Departure::ToSuccessor(giving) => giving.room += more,
-            // The process ends: who is here is told so.
+            // The process ends: its clients get an error.
             Departure::Goodbye(_) => {}
         }
     }
@@ -38,7 +38,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// All of them are looked at again: what kept one here may have ended by itself.
+    /// All clients are checked again: what kept one here may have ended by itself.
     pub(in crate::engine) fn look_for_leavers(&mut self) {
         if let Departure::ToSuccessor(giving) = &mut self.departure {
             giving.candidates.extend(self.clients.slots());
@@ -72,7 +72,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Takes a client out of this engine, if it is at rest and all that it is can be said.
+    /// Takes a client out of this engine, if it is at rest and its state fits in a record.
     fn take_out<H: Host<S>>(&mut self, host: &mut H, slot: Slot) -> Option<MovedClient<S>> {
         let client = self.clients.get(slot)?;
         let pool = self.pools[client.pool as usize].pool.clone();
@@ -86,7 +86,7 @@ impl<S: Socket> Engine<S> {
         };
         host.unwatch(&client.socket, self.id);
         if client.socket.holds_input() {
-            // It has said something that is no longer the kernel's.
+            // It has sent bytes that have left the kernel.
             if host.watch(&client.socket, Token::Client(slot)).is_err() {
                 self.close_unwatched(host, slot, record.since);
             }
@@ -101,7 +101,7 @@ impl<S: Socket> Engine<S> {
         self.close_client(host, slot, "its connection could not be watched", now);
     }
 
-    /// The successor does not get this one.
+    /// The successor does not get this client.
     fn stays(&mut self, slot: Slot) {
         if let Departure::ToSuccessor(giving) = &mut self.departure {
             giving.refused.insert(slot);
@@ -133,7 +133,7 @@ impl<S: Socket> Engine<S> {
         self.drain_if_idle(host, slot, now);
     }
 
-    /// The client that a record tells of.
+    /// The client of a record.
     fn client_from(&mut self, moved: MovedClient<S>, now: Time) -> Client<S> {
         let MovedClient { socket, pool, permit, record } = moved;
         let ClientRecord {
