@@ -165,7 +165,7 @@ impl<S: Socket> Client<S> {
             pending_session,
             since,
             transaction_since: _, // it is in none
-            deadline: _, // computed from `since`
+            deadline: _,          // computed from `since`
             armed: _,
             pool: _, // as `pool`
             pins,
@@ -229,12 +229,12 @@ impl ClientStatement {
     fn to_record(&self, name: &[u8], basis: Basis) -> Option<StatementRecord> {
         let Self {
             statement,
-            serial: _, // identifies it in an answer: none is still to come
-            prepared_in: _, // a connection of this process
+            serial: _,       // identifies it in an answer: none is still to come
+            prepared_in: _,  // a connection of this process
             after_setter: _, // of that pipeline
             seen,
             epoch: _, // of this process: see `schema_changes`
-            fits: _, // checked again
+            fits: _,  // checked again
         } = self;
         (statement.basis == basis).then(|| StatementRecord {
             name: name.into(),
