@@ -1,4 +1,4 @@
-//! A client: what it has asked for, and what is under way for it.
+//! A client: its desired state, and what is in flight for it.
 
 use std::sync::Arc;
 
@@ -239,7 +239,7 @@ impl<S: Socket> Client<S> {
         self.pending_session().portals.note_undescribed(portal, seen);
     }
 
-    /// A portal of this name is bound to a statement: its description says nothing of an earlier
+    /// A portal of this name is bound to a statement: its description does not describe an earlier
     /// one.
     pub(super) fn rebind(&mut self, portal: &[u8]) {
         if portal.is_empty() {
@@ -249,7 +249,7 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// Where to note what a portal's description tells the client.
+    /// Where to note the description of a portal that the client gets.
     pub(super) fn described_by(&self, portal: &[u8]) -> Option<Arc<Seen>> {
         if portal.is_empty() {
             return self.bound.clone();

@@ -515,7 +515,7 @@ impl<S: Socket> Engine<S> {
         true
     }
 
-    /// Processes a message whose client has a backend. `body` is what has come of it: all, or for a
+    /// Processes a message whose client has a backend. `body` is the part that has come: all, or for a
     /// streaming message at least its start.
     fn with_backend<H: Host<S>>(
         &mut self,

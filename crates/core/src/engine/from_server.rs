@@ -58,7 +58,7 @@ pub(super) struct Relayed {
     whole: bool,
     /// Another message has come than the most frequent ones.
     has_unusual: bool,
-    /// A query of ours failed.
+    /// A query of Hawser's failed.
     pub(super) injected_query_failed: bool,
     /// Queries and transactions of the client that ended.
     pub(super) ended: Ended,

@@ -6,7 +6,7 @@
 //!   AtRest ── has channels, and begins a transaction ──► Cleaning ── ticket ──► AtRest
 //!     │ has channels, and sends a LISTEN ──► Ahead ── ticket ──► AtRest
 //!     │ a transaction has ended; its answer is held back (AfterCancel: while a cancel request is on its way,
-//!     │ which would hit a query of ours)
+//!     │ which would hit a query of Hawser's)
 //!     ├─ nothing changed ───────────────────────────────► Fencing ── ticket ──► answered
 //!     ├─ it keeps its backend to listen ──► TakingOver ── ticket ──► Returning ──► answered
 //!     └─ LISTEN, UNLISTEN ──► Asking ──► (new channels) Joining ── ticket ──► Leaving ──► answered

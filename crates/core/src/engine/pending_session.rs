@@ -179,7 +179,7 @@ impl Portals {
         self.undescribed.remove(significant(portal));
     }
 
-    /// Where to note what a portal's description tells the client.
+    /// Where to note the description of a portal that the client gets.
     pub(super) fn described_by(&self, portal: &[u8]) -> Option<Arc<Seen>> {
         self.undescribed.get(significant(portal)).cloned()
     }

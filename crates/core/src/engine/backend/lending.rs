@@ -12,9 +12,9 @@ pub(in crate::engine) enum Tidying {
     /// Its client left in the middle of something: answers are discarded until the server has
     /// finished.
     Draining,
-    /// A ROLLBACK is under way.
+    /// A ROLLBACK is in flight.
     RollingBack,
-    /// The reset query is under way.
+    /// The reset query is in flight.
     Resetting,
     /// A query of Hawser's is in flight after answers that may or may not come: its answer shows
     /// that they have come.

@@ -12,7 +12,7 @@ use crate::session::scan::body::scan_body;
 /// Levels of strings within strings that are examined: a text may have thousands, `$a$$b$$c$...`.
 const DEPTH_MAX: u8 = 4;
 
-/// First words of statements that may leave state behind.
+/// First words of statements that may leave state on the server.
 const BEGINNING: [&[u8]; 17] = [
     b"alter",
     b"begin",

@@ -222,7 +222,7 @@ impl<S: Socket> Relay<'_, S> {
                 let pipeline = self.backend.requests.answered_pipeline();
                 self.backend.prepared.statements.remove(statement, pipeline);
             }
-            // A Close of ours was ignored: the statement is still there.
+            // A Close of Hawser's was ignored: the statement still exists.
             Request::Injected => self.backend.prepared.doubt(),
             _ => {}
         }

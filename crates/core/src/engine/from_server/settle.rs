@@ -219,7 +219,7 @@ impl<S: Socket> Relay<'_, S> {
 /// How a query or pipeline has ended, for its client.
 #[derive(Clone, Copy)]
 struct Ended {
-    /// It is one of the client's, not one that a Sync of ours has ended.
+    /// It is one of the client's, not one that a Sync of Hawser's has ended.
     own: bool,
     /// Unusual effects are settled by a later one.
     later: bool,

@@ -1,4 +1,4 @@
-//! What the protocol says of answers, without a server.
+//! The protocol's rules of answers, without a server.
 
 use super::*;
 
@@ -26,7 +26,7 @@ impl RequestQueue {
         }
     }
 
-    /// How many entries are such ones.
+    /// How many entries satisfy this.
     pub(in crate::engine) fn count(&self, is_one: impl Fn(Request) -> bool) -> usize {
         self.owed().filter(|owed| is_one(*owed)).count()
     }
@@ -187,9 +187,9 @@ fn a_copy_reads_syncs_and_ends_well_without_answers_to_them() {
 fn a_copy_that_fails_answers_the_syncs_after_its_data_and_leaves_the_others_in_doubt() {
     let mut queue = queue(&[Request::Query]);
     queue.copy_begins();
-    assert!(queue.is_sync_of_copy()); // other data follow: it may have been read
+    assert!(queue.is_sync_of_copy()); // other data follows: it may have been read
     queue.push_copy_input(false);
-    assert!(queue.is_sync_of_copy()); // none do
+    assert!(queue.is_sync_of_copy()); // none does
     queue.copy_failed();
     assert_eq!(queue.len(), 2);
     assert!(queue.has_syncs_in_doubt() && !queue.is_copying_in());

@@ -1,5 +1,5 @@
-//! What goes wrong in the middle of a pipeline, and what clients and servers do that they should
-//! not: nothing of it may reach another client, or keep a backend for ever.
+//! Errors in the middle of a pipeline, and misbehaving clients and servers: none may affect another
+//! client, or keep a backend forever.
 
 use crate::engine::about::PoolMode;
 use crate::engine::message::ToLoop;
@@ -193,7 +193,7 @@ fn the_servers_last_message_is_read_where_writing_to_it_fails_first() {
     world.send(&client, &query("SELECT 1"));
     assert_eq!(client.received(), words, "the server's own, and nothing else");
     assert!(client.is_dropped() && server.is_dropped());
-    // Who has said nothing is spoken for.
+    // If the server has sent no message, Hawser sends one.
     let client = world.client();
     world.send(&client, &query("BEGIN"));
     let server = world.servers[1].clone();
@@ -218,7 +218,7 @@ fn the_servers_last_message_is_read_where_what_hawser_itself_sends_fails() {
     let session = world.client_of(LoopId(0), PoolMode::Session, &[("TimeZone", "Asia/Tokyo")]);
     assert_eq!(session.received(), words);
     assert!(session.is_dropped() && server.is_dropped());
-    // Questions about what a statement has left behind, and about channels.
+    // Questions about the state that a statement has left, and about channels.
     for (text, told) in [("CREATE TEMP TABLE t (i int)", "CI"), ("LISTEN a", "C")] {
         let mut world = World::new(1);
         let client = world.client();
@@ -459,7 +459,7 @@ fn a_long_parse_waits_while_it_is_not_known_what_its_name_stands_for() {
             world.send(client, part);
         }
     };
-    // The name is given by a Parse that is ignored: it is free.
+    // A Parse would give the name, but is ignored: it is free.
     let mut world = World::new(1);
     let (_, server) = world.client_with("x", "SELECT 1");
     let client = world.client();
@@ -472,7 +472,7 @@ fn a_long_parse_waits_while_it_is_not_known_what_its_name_stands_for() {
     world.send(&server, &answers("CI"));
     world.send(&server, &answers("12CI"));
     assert!(!String::from_utf8_lossy(&client.received()).contains("42P05"));
-    // It is taken away by a Close that is ignored: it is not.
+    // A Close would remove it, but is ignored: it is not free.
     let mut world = World::new(1);
     let (client, _) = world.client_with("s", "SELECT 1");
     world.pool.begin_epoch();
@@ -519,7 +519,7 @@ fn a_client_that_leaves_in_mid_pipeline_has_nothing_committed_after_a_commit_in_
     }
 }
 
-/// What a RESET that streams has done is known when its pipeline has ended.
+/// What a streaming RESET has done is known at the end of its pipeline.
 #[test]
 fn a_client_that_vanishes_after_a_long_reset_leaves_no_books_that_are_not_true() {
     let mut world = World::new(1);
@@ -792,7 +792,7 @@ fn a_server_that_has_been_promoted_is_chosen_again() {
 
 #[test]
 fn what_a_client_says_before_its_goodbye_is_carried_out_though_it_must_wait() {
-    // It closes its sending side, or its whole connection, which a unix socket tells at once.
+    // It closes its sending side, or its whole connection, which a unix socket reports at once.
     for whole in [false, true] {
         let mut world = World::new(1);
         let (holder, leaving) = (world.client(), world.client());
@@ -841,7 +841,7 @@ fn a_huge_row_in_answer_to_a_setting_ends_the_server_connection_at_once() {
     assert_eq!(world.asked.closed, ["the server sent a row that no setting gives"]);
 }
 
-/// The end of its stream stands behind bytes that were not read when it came, and no event tells of it
+/// The end of its stream follows bytes that were unread when it came, and no event reports it
 /// again.
 #[test]
 fn a_client_that_hung_up_while_it_was_not_read_is_noticed_later() {
@@ -882,7 +882,7 @@ fn a_panic_ends_the_client_that_it_came_of_and_the_next_is_served() {
     assert!(waiter.kinds().starts_with("DCZ"));
 }
 
-/// The panic comes of the step that lends.
+/// The step that lends panics.
 #[test]
 fn a_backend_on_its_way_to_a_client_that_a_panic_ends_is_counted_once() {
     let mut world = World::new(1);

@@ -60,7 +60,7 @@ fn a_client_that_takes_its_last_answer_slowly_has_time_for_it() {
     assert!(client.is_dropped());
 }
 
-/// They could wait for those that serve: the password was changed, say, and sessions go on.
+/// They could wait for the ones that serve: the password was changed, say, and sessions go on.
 #[test]
 fn an_opening_that_is_refused_ends_no_waiter_while_others_serve() {
     let mut world = World::new(2);
@@ -97,7 +97,7 @@ fn trap_24_a_pipeline_without_end_lets_others_through() {
     world.send(&other, &query("SELECT 2"));
     let mut served = 0;
     for _ in 0..3 * limits::UNBROKEN_QUERIES_MAX {
-        // One more is always outstanding.
+        // One query is always outstanding.
         world.send(&greedy, &query("SELECT 1"));
         world.send(&server, &answers("CI"));
         served += 1;
@@ -398,7 +398,8 @@ fn trap_24_readers_of_nothing_are_set_aside_after_a_second_and_cut_off_where_non
     let server = world.servers[2].clone();
     assert_eq!(server.kinds(), "Q");
     assert!(readers.iter().all(|(client, _)| !client.is_dropped()));
-    // It has no room for another; who has waited for a second gets one of theirs, and one is enough.
+    // It has no room for another; a client that has waited for a second gets one of theirs, and one
+    // is enough.
     world.send(&two, &query("SELECT 2"));
     world.wait_ms(800);
     assert!(readers.iter().all(|(client, _)| !client.is_dropped()));
@@ -536,7 +537,7 @@ fn a_message_beyond_max_packet_size_ends_its_sender_alone() {
     assert!(told.contains("54000") && told.contains("2001") && long.is_dropped(), "{told}");
     assert_eq!(world.asked.told, [SqlState::PROGRAM_LIMIT_EXCEEDED]);
     assert_eq!(world.idle_backends(), 1, "the server has not seen any of it");
-    // A row, however it comes.
+    // A row, in any way.
     world.send(&first, &message(b'D', &[0; 1995]));
     assert!(!other.is_dropped());
     world.send(&first, &message(b'D', &[0; 1996])[..5]);

@@ -195,7 +195,7 @@ fn a_client_that_leaves_while_the_server_is_asked_leaves_nothing() {
     assert_eq!(server.received(), query("SELECT 1"));
 }
 
-/// A statement was prepared under the settings known before, and these were put back after it.
+/// A statement was prepared under the previously known settings, and these were put back after it.
 #[test]
 fn what_a_cancel_has_put_off_is_asked_before_what_comes_next() {
     for comes_early in [true, false] {
@@ -319,7 +319,7 @@ fn a_custom_name_goes_to_clients_that_have_it_and_to_no_others() {
     world.send(&client, &query("SELECT 3"));
     let set = query("BEGIN;SET \"my\".\"user\" TO '7';COMMIT");
     assert_eq!(second.received(), [set, query("SELECT 3")].concat());
-    // It is the head of the queue that decides.
+    // The head of the queue decides.
     world.send(&stranger, &query("SELECT 4"));
     world.send(&second, &answers("CCCICI"));
     assert!(second.is_dropped());
@@ -528,7 +528,7 @@ fn in_a_failed_transaction_an_empty_statement_stands_in_for_one_that_the_backend
     let described = [&answers("31")[..], &message(b't', b"\0\0"), &answers("nF")].concat();
     world.send(&second, &described);
     assert_eq!(client.kinds(), "tnZ");
-    // A name that is taken is so for a text that may be prepared there, and no other.
+    // A taken name is taken for a text that may be prepared there, and for no other.
     world.send(&client, &[parse("s", ""), sync()].concat());
     let sent = second.received();
     assert_eq!(kinds(&sent), "CPPS");

@@ -2,7 +2,7 @@
 
 use super::harness::*;
 
-/// What the server tells of `p`, the protocol's.
+/// The server's report on `p`, the protocol's.
 fn told_p() -> Vec<u8> {
     value("{{p,\"SELECT 1\",\"\"}}")
 }
@@ -97,7 +97,7 @@ fn a_function_that_executes_what_it_is_given_finds_and_misses_own_names() {
     }
 }
 
-/// By our name it would be there a second time.
+/// By Hawser's name it would exist a second time.
 #[test]
 fn one_that_lists_them_is_prepared_by_its_own_name_alone() {
     let listing = "SELECT name FROM pg_prepared_statements";
@@ -114,7 +114,7 @@ fn one_that_lists_them_is_prepared_by_its_own_name_alone() {
 fn execute_finds_it_and_it_moves() {
     let mut world = World::new(1);
     let (client, server) = client_with_own_p(&mut world);
-    // It is there still, for both.
+    // It still exists, for both.
     world.send(&client, &[bind("p"), execute(), sync()].concat());
     assert_eq!(server.received(), [bind("p"), execute(), sync()].concat());
     world.send(&server, &answers("2CI"));
@@ -141,7 +141,7 @@ fn what_the_server_refuses_to_prepare_is_the_answer_of_the_query() {
     assert_eq!(world.names_of(world.slot_of(&client)), [b"p".to_vec()]);
 }
 
-/// Of the simulation, seed 135: what its client had set in the transaction was hidden.
+/// Of the simulation, seed 135: it did not see what its client had set in the transaction.
 #[test]
 fn in_a_block_it_is_prepared_under_its_settings_and_all_others_are_back_after_it() {
     for refused in [false, true] {
@@ -175,7 +175,7 @@ fn in_a_block_it_is_prepared_under_its_settings_and_all_others_are_back_after_it
     }
 }
 
-/// Of the simulation, seed 435: the server ignored the Query, and nobody was answered.
+/// Of the simulation, seed 435: the server ignored the Query, and no answer came.
 #[test]
 fn nothing_that_fails_goes_before_a_query_in_a_pipeline_of_a_failed_transaction() {
     let mut world = World::new(1);
@@ -239,7 +239,7 @@ fn a_name_that_the_other_has_given_is_taken() {
     world.send(&server, &told_p());
     server.received();
     assert_eq!(client.kinds(), "EZ");
-    // The other way round: the server has it by that name.
+    // The reverse: the server has it by that name.
     world.send(&client, &[parse("p", "SELECT 3"), sync()].concat());
     assert_eq!(server.received(), [parse("p", "SELECT 3"), sync()].concat());
 }
@@ -275,7 +275,7 @@ fn a_function_misses_one_once() {
     assert_eq!(server.received(), query("SELECT f()"));
 }
 
-/// The server is asked after each call what the function has left, and has nothing left.
+/// After each call the server is asked what the function has left, which is nothing.
 #[test]
 fn a_function_that_is_known_to_execute_misses_one_once() {
     let mut world = World::new(1);

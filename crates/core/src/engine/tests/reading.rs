@@ -9,7 +9,7 @@ use crate::ids::LoopId;
 const CALL_IF_OFF: &str = r"SELECT '\'', set_config('statement_timeout','1',false) --'";
 /// A call where they do not.
 const CALL_IF_ON: &str = r"SELECT '\', set_config('statement_timeout','1',false) --'";
-/// A call where backslashes escape; two strings, and nothing that means anything, where they do not.
+/// A call where backslashes escape; two strings without an effect where they do not.
 const PLAIN_IF_ON: &str = r"SELECT '\', ', pg_advisory_lock(1) --'";
 
 fn strings(value: &'static str) -> (&'static str, &'static str) {
@@ -151,7 +151,7 @@ fn a_commit_may_take_back_how_texts_are_read() {
 #[test]
 fn a_statement_parsed_after_a_set_of_its_own_pipeline_is_read_again() {
     let (mut world, client, other) = world_with(strings("on"));
-    // What the first does is not in its text.
+    // The text of the first does not show what it does.
     let first = [parse("", "SELECT f()"), bind(""), execute()].concat();
     world.send(&client, &[first, parse("s", CALL_IF_OFF), sync()].concat());
     let server = world.servers[0].clone();

@@ -1,4 +1,4 @@
-//! A session keeps the values with which it began, whatever the servers' own become.
+//! A session keeps the values with which it began, whatever happens to the servers' own.
 
 use std::sync::Arc;
 

@@ -12,7 +12,7 @@ fn refusal() -> Vec<u8> {
     )
 }
 
-/// The same, in the server's place.
+/// The same, made by Hawser.
 pub(super) fn refusal_of_ours() -> Vec<u8> {
     message(b'E', crate::engine::from_client::client_message::fit::CHANGED)
 }
@@ -50,7 +50,7 @@ fn prepared() -> (World, Peer, Peer) {
     (world, client, server)
 }
 
-/// The same, and the client has been told its columns and parameters.
+/// The same, and the client has descriptions of its columns and parameters.
 fn described() -> (World, Peer, Peer) {
     let (mut world, client, server) = prepared();
     world.send(&client, &[describe(b'S', "s"), sync()].concat());
@@ -263,7 +263,7 @@ fn trap_06_a_client_that_leaves_meanwhile_leaves_nothing_behind() {
     }
 }
 
-/// What is sent meanwhile is ours; the client's own pipeline comes again after it.
+/// The messages sent meanwhile are Hawser's; the client's own pipeline is sent again after them.
 #[test]
 fn a_cancel_request_that_comes_meanwhile_hits_the_pipeline_when_it_is_sent_again() {
     for after in 0..2 {

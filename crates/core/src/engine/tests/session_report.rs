@@ -1,4 +1,4 @@
-//! Servers that report what their sessions hold.
+//! Servers that report the state of their sessions.
 
 use super::harness::*;
 use crate::engine::{PoolMode, ToLoop};
@@ -91,7 +91,7 @@ fn a_setting_of_a_function_moves_with_its_value() {
     world.send(&first, &reported("1 set=my.user:42,work_mem:5MB names=my.user"));
     assert_eq!(first.received(), query("SELECT sets()"), "nobody is asked");
     assert_eq!(world.idle_backends(), 1, "and it does not pin");
-    // Whoever has not set the name does not get that backend.
+    // A client that has not set the name does not get that backend.
     world.send(&other, &query("BEGIN"));
     let second = world.servers[1].clone();
     world.send(&second, &answers("CT"));
@@ -148,7 +148,7 @@ fn so_does_what_the_server_reports_to_the_client() {
     }
 }
 
-/// The client was told the server's own value, and its start value after that.
+/// The client got the server's own value, and its start value after that.
 #[test]
 fn a_reset_in_a_block_of_code_reports_nothing_where_the_start_value_is_in_force() {
     let mut world = exact(1);
@@ -206,7 +206,7 @@ fn what_a_client_has_set_to_the_servers_own_value_stays_on_every_server_connecti
         &[answers("C"), brought, parameter("TimeZone", "Asia/Tokyo"), answers("I")].concat(),
     );
     world.send(&server, &[answers("C"), set, parameter("TimeZone", "UTC"), answers("I")].concat());
-    // That server connection is reset for another's sake; nothing of the kind is in force there.
+    // That server connection is reset for another client; no such value is in force there.
     world.send(&other, &query("SELECT 1"));
     world.send(&server, &[answers("C"), report("1"), answers("I")].concat());
     client.received();
@@ -465,7 +465,7 @@ fn lastval_answers_with_the_clients_own_from_the_first_time_on() {
 fn a_client_that_draws_keeps_its_backend_a_while_in_a_pool_that_may_ask() {
     let mut world = exact(1);
     let other = world.client();
-    // Nobody asks: the pool learns it.
+    // No client asks: the pool learns it.
     for n in 0..40 {
         let client = world.client();
         world.send(&client, &query("INSERT INTO t DEFAULT VALUES"));
@@ -480,7 +480,7 @@ fn a_client_that_draws_keeps_its_backend_a_while_in_a_pool_that_may_ask() {
         world.close(&client);
         assert_eq!(world.idle_backends(), 1, "{n}");
     }
-    // Once anybody asks, it is kept again.
+    // Once a client asks, it is kept again.
     world.send(&other, &query("SELECT lastval()"));
     let server = world.servers[0].clone();
     world.send(&server, &[answers("C"), report("1"), answers("IEI")].concat());

@@ -263,7 +263,7 @@ fn trap_05_discard_all_before_a_later_parse_in_one_pipeline() {
         &client,
         &[query("DISCARD ALL"), parse("s", "SELECT 1"), bind("s"), execute(), sync()].concat(),
     );
-    // What it means for the names is known once it is answered.
+    // Its effect on the names is known once it is answered.
     assert_eq!(server.kinds(), "Q");
     world.send(&server, &answers("CI"));
     assert_eq!(server.kinds(), "PBES");
@@ -327,7 +327,8 @@ fn currval_never_answers_with_anothers_value_in_a_transaction_that_has_drawn_non
         server.received();
         world.send(&client, &query(asks));
         let sent = server.received();
-        // Behind what may have drawn, the server knows whether the value is the transaction's own.
+        // After a statement that may have drawn, only the server knows whether the value is the
+        // transaction's own.
         let by_server = ahead == "SELECT f()" && !asks.contains('$');
         let start: &[u8] = if by_server { b"DO $hawser$" } else { b"DISCARD SEQUENCES" };
         assert!(sent[5..].starts_with(start), "{ahead}, {asks}: {}", sent.escape_ascii());
@@ -360,7 +361,7 @@ fn currval_never_answers_with_anothers_value_in_the_midst_of_a_pipeline() {
     };
     let ask =
         |name: &str| [parse(name, "SELECT lastval()"), bind(name), execute(), sync()].concat();
-    // A named one goes before its Bind, which is where it is known that it is carried out.
+    // For a named one it is sent before its Bind, which shows that it is carried out.
     let (mut world, server, two) = within(Vec::new(), ask("s"), 1);
     assert_eq!(server.kinds(), "");
     world.send(&server, &answers("112C33"));
@@ -369,7 +370,8 @@ fn currval_never_answers_with_anothers_value_in_the_midst_of_a_pipeline() {
     assert_eq!(two.kinds(), "2EZ", "what was put in is swallowed");
     within(message(b'C', b"Sx\0"), ask(""), 1);
     within([parse("", "BEGIN"), bind(""), execute()].concat(), ask(""), 1);
-    // Behind what may have drawn, the value may be the client's own: the server knows.
+    // After a statement that may have drawn, the value may be the client's own: only the server
+    // knows.
     let may_draw = [parse("", "SELECT f()"), bind(""), execute()].concat();
     let (_, server, _) = within(may_draw, ask("s"), 1);
     assert!(server.kinds().is_empty());
@@ -430,7 +432,7 @@ fn no_query_of_ours_takes_an_unnamed_statement_away_that_asks_for_currval() {
     }
 }
 
-/// Within a pipeline of ours it was discarded again and again for a message that had to wait.
+/// Within a pipeline of Hawser's it was discarded again and again for a message that had to wait.
 #[test]
 fn what_others_have_drawn_is_discarded_once_before_an_unnamed_statement_is_bound() {
     let mut world = World::new(1);
@@ -498,7 +500,8 @@ fn once_a_client_has_asked_each_that_draws_keeps_its_backend_for_a_while() {
     assert_eq!(server.received(), query("SELECT lastval()"));
     world.send(&server, &answers("DCI"));
     assert_eq!(world.idle_backends(), 1, "it has asked");
-    // Whoever does not ask keeps it for a second, or until others have waited for long enough.
+    // A client that does not ask keeps it for a second, or until others have waited for long
+    // enough.
     let _four = draw(&mut world, "INSERT INTO t VALUES (1)");
     world.wait_ms(900);
     assert_eq!(world.idle_backends(), 0);
@@ -516,7 +519,7 @@ fn once_a_client_has_asked_each_that_draws_keeps_its_backend_for_a_while() {
         world.send(&server, &answers("DCI"));
         world.close(&client);
     }
-    // That text has not been asked after: nobody waits for it any more.
+    // No client has asked after that text: it is not kept for that any more.
     let (fifth, other) = (world.client(), world.client());
     world.send(&fifth, &query("INSERT INTO u VALUES (2)"));
     world.send(&other, &query("SELECT 6"));
@@ -528,7 +531,7 @@ fn once_a_client_has_asked_each_that_draws_keeps_its_backend_for_a_while() {
     assert_eq!(world.idle_backends(), 0, "another text is");
 }
 
-/// It took away what only the server knew, and what the client had drawn itself.
+/// It removed state that only the server knew, and what the client had drawn itself.
 #[test]
 fn in_session_mode_what_others_have_drawn_is_discarded_before_all_and_never_again() {
     let mut world = World::new(1);
@@ -818,7 +821,7 @@ fn what_comes_after_a_discard_all_pins_again() {
     assert!(text.contains("current_setting('statement_timeout'"), "and not the other's query");
 }
 
-/// A LISTEN that a text does not show for certain.
+/// A LISTEN that a text does not certainly show.
 const HIDDEN_LISTEN: &str = "DO 'BEGIN LISTEN a; END'";
 
 #[test]
@@ -929,7 +932,7 @@ fn trap_06_what_is_parsed_after_a_set_in_its_own_pipeline_is_not_shared_as_if_be
     assert_eq!(server.kinds(), "QCPBES", "prepared again, under its own settings");
 }
 
-/// What has been executed before it shows by its text that it sets nothing.
+/// The text of the statement executed before it shows that it sets nothing.
 #[test]
 fn trap_06_what_is_parsed_before_a_set_in_its_pipeline_is_not_taken_for_parsed_after_it() {
     let mays =
@@ -938,7 +941,7 @@ fn trap_06_what_is_parsed_before_a_set_in_its_pipeline_is_not_taken_for_parsed_a
     for (first, parsed_after) in cases.chain(mays.map(|text| (text, true))) {
         let mut world = World::new(1);
         let run = |text: &str| [parse("", text), bind(""), execute()].concat();
-        // What a client before it has bound is of no interest.
+        // Bind messages of an earlier client do not matter.
         let before = world.client();
         let unknown = run("WITH a AS (SELECT 1) SELECT 1");
         world.send(&before, &[unknown.clone(), unknown, sync()].concat());
@@ -1027,7 +1030,7 @@ fn a_start_value_that_makes_plain_tables_temporary_pins() {
         for text in ["CREATE TABLE t AS SELECT 'A' x", "DISCARD ALL", "CREATE TABLE t ()"] {
             world.send(&client, &query(text));
             let server = world.servers[0].clone();
-            // Its settings go ahead where they have been discarded.
+            // Its settings are sent first where they have been discarded.
             let sent = server.kinds();
             for _ in 0..sent.len() {
                 world.send(&server, &answers("CI"));
@@ -1066,7 +1069,7 @@ fn a_custom_name_among_the_start_values_is_never_known_to_the_next_client() {
     }
 }
 
-/// A world in which somebody has prepared a statement with a secret in it, and another client.
+/// A world in which a client has prepared a statement with a secret in it, and another client.
 fn world_with_a_secret() -> (World, Peer, Peer) {
     let mut world = World::new(1);
     let (_, server) = world.client_with("s", "SELECT 'secret'");

@@ -1,4 +1,4 @@
-//! Mistakes that the simulation has found, each with the least that shows it.
+//! Mistakes that the simulation has found, each with the shortest script that shows it.
 
 use crate::engine::PROCESS_ID_FIRST;
 use crate::engine::about::PoolMode;

@@ -1,4 +1,4 @@
-//! Servers that are told whose the transaction is, in pools of one user.
+//! Servers that are informed of each transaction's client, in pools of one user.
 
 use std::hash::Hasher;
 
@@ -10,8 +10,8 @@ use crate::engine::{ClientAbout, Mptcp, PeerAddress, PoolMode};
 use crate::time::Time;
 use crate::wire::frame::{Framed, HEADER_BYTES, header};
 
-/// What a server has been sent since the last look: texts of queries, `->` and the number of each
-/// client that it is told of, kinds of what else there is.
+/// What a server has been sent since the last check: texts of queries, `->` and the number of each
+/// client that it is informed of, kinds of everything else.
 fn sent(server: &Peer) -> Vec<String> {
     let bytes = server.received();
     let mut rest = &bytes[..];
@@ -45,7 +45,7 @@ fn world(size: u32) -> World {
     world
 }
 
-/// The server has taken note.
+/// The server's answer.
 fn noted() -> Vec<u8> {
     [message(b'V', &[0xff; 4]), answers("I")].concat()
 }
@@ -117,7 +117,7 @@ fn settings_and_roles_are_set_after_it() {
     let asked = sent(&server);
     assert!(asked.last().unwrap().contains("current_setting('role'"), "{asked:?}");
     world.send(&server, &value("sub"));
-    // The call ends a role; where there is no such function any more, it would stay.
+    // The call ends a role; if the function is gone, it would stay.
     world.send(&one, &query("SELECT 2"));
     let reset = "RESET SESSION AUTHORIZATION;RESET ROLE";
     assert_eq!(sent(&server), [reset, "-> 1", "SET \"datestyle\" TO 'German, DMY'", "SELECT 2"]);
