@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(at_stake.settle(true), all_but_start);
         at_stake.start_values_changed();
         assert_eq!(at_stake.settle(true), MayHaveChanged { start_values: true, ..all_but_start });
-        assert_eq!(at_stake.settle(false), all_but_start, "it is told once");
+        assert_eq!(at_stake.settle(false), all_but_start, "it is reported once");
         assert!(at_stake.is_nothing());
         assert_eq!(at_stake.settle(false), MayHaveChanged::default());
     }

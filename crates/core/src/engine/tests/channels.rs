@@ -113,7 +113,7 @@ fn a_look_after_a_listen_of_the_same_block_shows_what_was_committed_before() {
     let commit = [parse("", "COMMIT"), bind(""), execute()].concat();
     world.send(&client, &[&commit[..], &look, &sync()].concat());
     let sent = String::from_utf8_lossy(&server.received()).into_owned();
-    assert!(!sent.contains("unnest"), "behind a COMMIT the server knows best: {sent}");
+    assert!(!sent.contains("unnest"), "after a COMMIT only the server knows: {sent}");
     world.send(
         &server,
         &answers(&format!("{}12C12ET", if sent.contains("DEALLOCATE") { "CT" } else { "" })),
@@ -170,7 +170,7 @@ fn a_rollback_goes_before_its_text_for_a_client_that_listens_too() {
         let (mut world, client, server, hub) = listener();
         begins(&mut world, &client, &hub, &[parse("s", "SELECT 1"), sync()].concat());
         world.send(&server, &answers("1I"));
-        assert_eq!(hub.kinds(), "Q", "what it has notified itself comes ahead of its answer");
+        assert_eq!(hub.kinds(), "Q", "its own notifications come before its answer");
         world.send(&hub, &answers("CI"));
         begins(&mut world, &client, &hub, &query("BEGIN"));
         world.send(&server, &answers("CT"));
@@ -221,7 +221,7 @@ fn what_is_notified_while_the_server_is_asked_about_the_session_comes_when_it_ha
     begins(&mut world, &client, &hub, &query("SELECT locks()"));
     assert_eq!(server.kinds(), "Q");
     world.send(&server, &answers("CI"));
-    assert_eq!(hub.kinds(), "Q", "what it has notified itself comes ahead of its answer");
+    assert_eq!(hub.kinds(), "Q", "its own notifications come before its answer");
     world.send(&hub, &answers("I"));
     assert_eq!((client.kinds(), server.kinds()), ("CZ".to_owned(), "Q".to_owned()));
     world.send(&hub, &notification("one"));
@@ -330,7 +330,7 @@ fn a_client_that_has_discarded_all_is_notified_of_nothing() {
         let notified = message(b'A', &[&102_u32.to_be_bytes()[..], b"one\0x\0"].concat());
         world.send(&hub, &notified);
         assert_eq!(client.kinds(), "", "{start:?}");
-        assert_eq!(kinds(&hub.received()), "Q", "{start:?}: nobody listens any more");
+        assert_eq!(kinds(&hub.received()), "Q", "{start:?}: no client listens any more");
     }
 }
 
@@ -371,7 +371,7 @@ fn a_text_that_notifies_waits_until_earlier_notifications_have_been_received() {
         assert_eq!((server.kinds(), hub.kinds()), (String::new(), "Q".to_owned()));
         let of_trigger = notified(process, "one", "a");
         world.send(&hub, &[&of_trigger[..], &answers("CI")].concat());
-        assert_eq!(client.received(), of_trigger, "nobody is named");
+        assert_eq!(client.received(), of_trigger, "no client is named");
         assert_eq!(server.received(), query("NOTIFY one, 'b'"));
         world.send(&server, &answers(if block { "CT" } else { "CI" }));
         world.send(&hub, &notified(process, "one", "b"));
@@ -379,7 +379,7 @@ fn a_text_that_notifies_waits_until_earlier_notifications_have_been_received() {
         assert!(text(&told).contains("one\0b"), "{}", text(&told));
         assert_ne!(told, notified(process, "one", "b"), "the sender is known");
         if !block {
-            assert_eq!(hub.kinds(), "Q", "it is heard out before another client gets the backend");
+            assert_eq!(hub.kinds(), "Q", "its notifications are received before another client gets the backend");
             world.send(&hub, &answers("CI"));
         }
         // Nothing else has been notified by it since.
@@ -535,7 +535,7 @@ fn the_listening_connection_follows_its_pool_to_another_server() {
         world.send(&hub, &answers("CI"));
     }
     let sent = String::from_utf8_lossy(&server.received()).into_owned();
-    assert!(!sent.contains("NOTIFY"), "it would not be heard");
+    assert!(!sent.contains("NOTIFY"), "it would not be received");
     assert_eq!(other.kinds(), "CZ", "its own server connection listens");
     assert_eq!(world.idle_backends(), 0);
     world.wait_ms(2_000);

@@ -176,7 +176,7 @@ fn trap_14_an_unnamed_statement_of_another_client_is_not_run_after_an_error() {
         world.send(&server, &answers("EI"));
         server.received();
         world.send(&two, &[bind(""), execute(), sync()].concat());
-        assert_eq!(server.kinds(), "CBES", "behind a Close, so that the Bind fails");
+        assert_eq!(server.kinds(), "CBES", "after a Close, so that the Bind fails");
     }
 }
 
@@ -277,7 +277,7 @@ fn a_servers_fatal_is_the_last_that_its_client_reads() {
         assert_eq!(client.received(), fatal());
         assert!(client.is_dropped());
         assert_eq!(world.pool.lock().total(), 0);
-        assert_eq!(world.asked.cancels.len(), 0, "there is nobody to be cancelled");
+        assert_eq!(world.asked.cancels.len(), 0, "there is nothing to cancel");
     }
 }
 

@@ -31,8 +31,8 @@ fn user_of(call: &[u8]) -> String {
     assert_eq!(call[..4], 4242u32.to_be_bytes(), "the number of the function");
     assert_eq!(call[4..10], [0, 1, 0, 1, 0, 1], "one binary argument");
     let length = u32::from_be_bytes(call[10..14].try_into().unwrap()) as usize;
-    let (message, behind) = call[14..].split_at(length);
-    assert_eq!(behind, [0, 1], "a binary result");
+    let (message, formats) = call[14..].split_at(length);
+    assert_eq!(formats, [0, 1], "a binary result");
     let (message, mac) = message.split_at(length - 8);
     let mut hash = SipHasher24::new_with_key(&[7; 16]);
     hash.write(message);

@@ -126,7 +126,7 @@ pub(super) struct Asked {
     pub(super) told: Vec<SqlState>,
     /// Clients that have left for a successor.
     pub(super) given: Vec<MovedClient<Fake>>,
-    /// Each event for the log panics.
+    /// Each error for a client panics.
     pub(super) panics_when_told: bool,
     /// Wait and duration of slow transactions.
     pub(super) slow: Vec<(u64, u64)>,

@@ -580,7 +580,7 @@ fn a_statement_beyond_the_memory_for_texts_pins_its_client() {
     assert_eq!(server.received(), [bind("b"), execute(), sync()].concat());
     world.send(&server, &answers("2CI"));
     world.close(&other);
-    assert!(server.is_dropped(), "nobody else finds that name");
+    assert!(server.is_dropped(), "no other client finds that name");
 }
 
 #[test]
@@ -641,7 +641,7 @@ fn what_is_sent_after_a_cancelled_query_goes_on_with_it_until_it_is_answered() {
     world.deliver(LoopId(0), cancel);
     server.received();
     world.send(&client, &message(b'd', b"1"));
-    assert_eq!(server.kinds(), "d", "a copy reads on until it is told of the cancel");
+    assert_eq!(server.kinds(), "d", "a copy reads on until the cancel arrives");
     world.send(&client, &message(b'X', b""));
     let place = world.asked.cancels[0].backend;
     world.send(&server, &answers("EI"));
@@ -698,13 +698,13 @@ fn a_session_that_is_greeted_late_has_its_client_idle_timeout() {
 fn a_cancel_ends_the_wait_with_a_message_that_streams() {
     for extended in [false, true] {
         let mut world = World::new(1);
-        let (holder, waiting, behind) = (world.client(), world.client(), world.client());
+        let (holder, waiting, last) = (world.client(), world.client(), world.client());
         world.send(&holder, &query("SELECT pg_sleep(9)"));
         let long = "-".repeat(limits::WHOLE_MESSAGE_BYTES * 3);
         let whole = if extended { parse("", &long) } else { query(&long) };
         let (start, rest) = whole.split_at(limits::WHOLE_MESSAGE_BYTES + 100);
         world.send(&waiting, start);
-        world.send(&behind, &query("SELECT 2"));
+        world.send(&last, &query("SELECT 2"));
         let cancel = ToLoop::Cancel { process: PROCESS_ID_FIRST + 1, key: [9; 4].into() };
         world.deliver(LoopId(0), cancel);
         assert_eq!(waiting.kinds(), if extended { "E" } else { "EZ" });

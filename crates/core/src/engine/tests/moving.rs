@@ -25,7 +25,7 @@ fn classic_clients_lose_their_state_with_the_transaction_and_nobody_finds_it() {
     world.send(&client, &query("COMMIT"));
     assert_eq!(server.received(), query("COMMIT"), "within the transaction it is there");
     world.send(&server, &answers("CI"));
-    assert_eq!(server.received(), query("DISCARD ALL"), "ahead of the next client");
+    assert_eq!(server.received(), query("DISCARD ALL"), "before the next client");
     world.send(&server, &answers("CI"));
     assert_eq!(server.received(), query("SELECT 1"));
     world.send(&server, &answers("CI"));
@@ -77,7 +77,7 @@ fn a_pin_ends_when_the_server_says_that_its_state_is_gone() {
     world.send(&other, &query("SELECT 1"));
     world.send(&client, &query("SELECT 2"));
     world.send(&server, &answers("CI"));
-    assert_eq!(server.received(), query("SELECT 2"), "the other waits, and nobody asks again");
+    assert_eq!(server.received(), query("SELECT 2"), "the other waits, and no question follows");
     world.send(&client, &query(UNLOCK));
     server.received();
     world.send(&server, &answers("CI"));
@@ -128,7 +128,7 @@ fn a_question_that_fails_or_says_nothing_keeps_the_pin() {
         assert_eq!(world.idle_backends(), 0);
         world.send(&client, &query("SELECT 1"));
         world.send(&server, &answers("CI"));
-        assert_eq!(client.kinds(), "CZCZ", "the client is told nothing of it");
+        assert_eq!(client.kinds(), "CZCZ", "the client gets nothing of it");
         let sent = server.received();
         assert!(sent.starts_with(&query("SELECT 1")));
         assert_eq!(kinds(&sent), "QQ", "asked again, once for each transaction");
@@ -355,7 +355,7 @@ fn what_waits_after_a_client_without_the_name_may_pass_it_so_often_and_no_more()
     assert!(asked(&server).contains("SELECT 3"), "it fits");
     world.send(&client, &query("SELECT 4"));
     world.send(&server, &answers("CICI"));
-    assert!(server.is_dropped(), "nobody passes it twice in a pool of one");
+    assert!(server.is_dropped(), "no client passes it twice in a pool of one");
     assert_eq!(world.servers[1].received(), query("SELECT 2"));
 }
 

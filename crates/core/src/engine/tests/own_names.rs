@@ -27,11 +27,11 @@ fn client_with_own_p(world: &mut World) -> (Peer, Peer) {
     world.send(&server, &answers("1I"));
     assert_eq!(server.received(), query("EXECUTE p"));
     world.send(&server, &answers("CI"));
-    assert_eq!(client.kinds(), "CZ", "of the Parse it hears nothing");
+    assert_eq!(client.kinds(), "CZ", "it gets no answer to the Parse");
     let asked = text(&server.received());
     assert!(asked.contains("from_sql OR name OPERATOR(pg_catalog.=) ANY(ARRAY['p']"), "{asked}");
     world.send(&server, &told_p());
-    assert_eq!(world.idle_backends(), 1, "it pins nobody");
+    assert_eq!(world.idle_backends(), 1, "it pins no client");
     client.received();
     (client, server)
 }
@@ -59,7 +59,7 @@ fn a_discard_all_that_is_bound_and_not_executed_takes_no_name_away() {
     assert_eq!(client.kinds(), "12Z");
     server.received();
     world.send(&client, &[bind("p"), execute(), sync()].concat());
-    assert_eq!(server.kinds(), "PBES", "it is prepared anew, as it may be gone");
+    assert_eq!(server.kinds(), "PBES", "it is prepared again, as it may be gone");
     // Executed, it does.
     world.send(&server, &answers("12CI"));
     client.received();
@@ -343,12 +343,12 @@ fn a_query_that_ends_a_failed_transaction_finds_them_after_that() {
     assert_eq!(server.received(), query("ROLLBACK"));
     let zone = parameter("TimeZone", "UTC");
     world.send(&server, &[answers("C"), zone.clone(), answers("I")].concat());
-    assert_eq!(server.received(), [parse("p", "SELECT 1"), sync()].concat(), "nobody else has it");
+    assert_eq!(server.received(), [parse("p", "SELECT 1"), sync()].concat(), "no other client has it");
     assert_eq!(client.kinds(), "");
     world.send(&server, &answers("1I"));
     assert_eq!(server.received(), [query("BEGIN"), text].concat());
     world.send(&server, &answers("CTCDCI"));
-    assert_eq!(client.kinds(), "CDCSZ", "of what went ahead it hears what the server reports");
+    assert_eq!(client.kinds(), "CDCSZ", "of the messages before it only the reports");
     world.send(&server, &told_p());
     assert!(text_has(&server.received(), "SELECT 2"));
 }

@@ -230,8 +230,8 @@ fn trap_15_a_discard_all_after_refused_copy_data_is_settled_before_more_follows(
     let server = world.servers[0].clone();
     world.send(&server, &answers("G"));
     let pipeline = [parse("", "SELECT 1"), bind(""), execute(), sync()].concat();
-    let behind = [pipeline, query("DISCARD ALL"), query("SELECT 1/0")].concat();
-    world.send(&client, &[message(b'd', b"bad\n"), behind].concat());
+    let after = [pipeline, query("DISCARD ALL"), query("SELECT 1/0")].concat();
+    world.send(&client, &[message(b'd', b"bad\n"), after].concat());
     assert_eq!(server.kinds(), "QdPBES");
     world.send(&server, &answers("EI12CI"));
     assert_eq!(server.received(), query("DISCARD ALL"));
@@ -247,11 +247,11 @@ fn trap_15_nothing_of_ours_goes_after_refused_copy_data_that_fails_in_their_bloc
     world.send(&client, &query("BEGIN; COPY t FROM STDIN"));
     world.send(&server, &answers("CG"));
     server.received();
-    let behind = query("ROLLBACK; DISCARD ALL; SET; SELECT 2");
-    world.send(&client, &[message(b'd', b"bad\n"), behind.clone()].concat());
+    let after = query("ROLLBACK; DISCARD ALL; SET; SELECT 2");
+    world.send(&client, &[message(b'd', b"bad\n"), after.clone()].concat());
     let sent = server.received();
     assert_eq!(kinds(&sent), "dCSQ", "a Close does not fail");
-    assert!(sent.ends_with(&behind));
+    assert!(sent.ends_with(&after));
     world.send(&server, &answers("EF3FCDCI"));
     assert_eq!(client.kinds(), "CGEZCDCZ");
 }
@@ -475,7 +475,7 @@ fn trap_24_a_client_that_reads_nothing_is_cut_off_when_others_wait() {
         world.send(&server, &row);
     }
     world.wait_ms(31_000);
-    assert!(!client.is_dropped(), "nobody waits");
+    assert!(!client.is_dropped(), "no client waits");
     world.send(&other, &query("SELECT 2"));
     world.wait_ms(900);
     assert!(!client.is_dropped(), "who has just come waits a moment");

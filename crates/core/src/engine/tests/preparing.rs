@@ -11,7 +11,7 @@ fn client_with_p(world: &mut World) -> (Peer, Peer) {
     let server = world.servers[0].clone();
     world.send(&server, &answers("CI"));
     world.send(&server, &told_prepared(&["p"]));
-    assert_eq!(world.idle_backends(), 1, "it pins nobody");
+    assert_eq!(world.idle_backends(), 1, "it pins no client");
     server.received();
     client.received();
     (client, server)
@@ -51,7 +51,7 @@ fn another_client_finds_none_and_the_client_finds_its_own_again() {
     world.send(&server, &answers("CI"));
     assert_eq!(server.received(), query("EXECUTE p"));
     world.send(&server, &answers("CI"));
-    assert_eq!(client.kinds(), "CZ", "of PREPARE it hears nothing");
+    assert_eq!(client.kinds(), "CZ", "it gets no answer to the PREPARE");
 }
 
 #[test]
@@ -295,5 +295,5 @@ fn a_report_with_other_names_leads_to_the_question_and_its_own_names_to_none() {
     world.send(&server, &[answers("C"), report, answers("I")].concat());
     assert_eq!(server.received(), query("EXECUTE p"));
     world.send(&server, &answers("CI"));
-    assert_eq!((server.kinds(), world.idle_backends()), (String::new(), 1), "nobody is asked");
+    assert_eq!((server.kinds(), world.idle_backends()), (String::new(), 1), "the server is not asked");
 }

@@ -77,7 +77,7 @@ fn statements_keep_the_settings_of_their_parse() {
     world.send(&client, &[bind("s"), execute(), sync()].concat());
     let server = world.servers[1].clone();
     world.send(&server, &[answers("C"), parameter("TimeZone", "UTC"), answers("I")].concat());
-    assert_eq!(server.kinds(), "QPBES", "one SET ahead, and nothing around the Parse");
+    assert_eq!(server.kinds(), "QPBES", "one SET before it, and nothing around the Parse");
 }
 
 #[test]

@@ -171,7 +171,7 @@ fn trap_06_never_in_a_transaction_block() {
     world.send(&server, &answers("CI"));
     server.received();
     world.send(&client, &run("s"));
-    assert_eq!(server.kinds(), "CPBES", "but the next use prepares it anew");
+    assert_eq!(server.kinds(), "CPBES", "but the next use prepares it again");
     world.send(&server, &answers("312CI"));
     assert_eq!(client.kinds(), "CZ2CZ");
 }
@@ -319,7 +319,7 @@ fn trap_06_a_statement_that_is_lost_where_nothing_can_be_healed_fails_once() {
     assert_eq!(client.kinds(), "CZEZCZ");
     server.received();
     world.send(&client, &run("s"));
-    assert_eq!(server.kinds(), "CPBES", "and is prepared again for whoever is next");
+    assert_eq!(server.kinds(), "CPBES", "and is prepared again for the next client");
 }
 
 #[test]

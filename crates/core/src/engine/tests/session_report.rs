@@ -76,7 +76,7 @@ fn what_a_text_only_seemed_to_make_pins_no_more_without_a_question() {
         let server = world.servers[0].clone();
         assert_eq!(server.received(), query(sql));
         world.send(&server, &answers("CI"));
-        assert_eq!(server.kinds(), "", "{sql}: nobody is asked");
+        assert_eq!(server.kinds(), "", "{sql}: the server is not asked");
         assert_eq!(world.idle_backends(), 1, "{sql}");
         assert!(!server.is_dropped(), "{sql}");
     }
@@ -89,7 +89,7 @@ fn a_setting_of_a_function_moves_with_its_value() {
     world.send(&client, &query("SELECT sets()"));
     let first = world.servers[0].clone();
     world.send(&first, &reported("1 set=my.user:42,work_mem:5MB names=my.user"));
-    assert_eq!(first.received(), query("SELECT sets()"), "nobody is asked");
+    assert_eq!(first.received(), query("SELECT sets()"), "the server is not asked");
     assert_eq!(world.idle_backends(), 1, "and it does not pin");
     // A client that has not set the name does not get that backend.
     world.send(&other, &query("BEGIN"));
@@ -564,7 +564,7 @@ fn what_an_operators_own_reset_leaves_is_unowned() {
     let other = world.client();
     world.send(&other, &query("SELECT 1"));
     world.send(&server, &answers("CI"));
-    assert_eq!(world.idle_backends(), 1, "it pins nobody");
+    assert_eq!(world.idle_backends(), 1, "it pins no client");
     world.close(&server);
     world.send(&other, &query("SELECT 2"));
     assert_eq!(world.servers[1].clone().received(), query("SELECT 2"), "nor moves");

@@ -581,7 +581,7 @@ fn once_anybody_has_asked_blocks_begin_without_what_others_have_drawn() {
         one.received();
     };
     draw(&mut world, "SELECT nextval('s')", "DCI");
-    assert!(!first_of(&mut world, "SELECT 1; BEGIN"), "nobody has ever asked");
+    assert!(!first_of(&mut world, "SELECT 1; BEGIN"), "no client has ever asked");
     draw(&mut world, "SELECT lastval()", "CIDCI");
     assert!(first_of(&mut world, "SELECT 1; BEGIN"));
     assert!(
@@ -788,7 +788,7 @@ fn a_discard_all_that_fails_after_others_keeps_the_pin() {
     world.send(&other, &query("SELECT 1"));
     server.received();
     world.send(&client, &[query("BEGIN"), query("DISCARD ALL"), query("COMMIT")].concat());
-    assert_eq!(server.kinds(), "Q", "its outcome depends on what is ahead of it");
+    assert_eq!(server.kinds(), "Q", "its outcome depends on what is before it");
     world.send(&server, &answers("CT"));
     assert_eq!(server.kinds(), "Q");
     world.send(&server, &answers("EF"));
@@ -1037,7 +1037,7 @@ fn a_start_value_that_makes_plain_tables_temporary_pins() {
             }
             server.received();
             assert_eq!(client.kinds(), "CZ", "{text}");
-            assert_eq!(world.idle_backends() == 1, free, "{own} {start:?} behind {text}");
+            assert_eq!(world.idle_backends() == 1, free, "{own} {start:?} after {text}");
         }
         world.close(&client);
         let server = world.servers[0].clone();

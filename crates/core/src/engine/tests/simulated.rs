@@ -75,7 +75,7 @@ fn discard_all_leaves_the_unnamed_statement_alone() {
     );
     assert_eq!(client.kinds(), "12CZ");
     world.send(&client, &[bind(""), execute(), sync()].concat());
-    assert_eq!(server.kinds(), "BES", "no Close goes ahead of it");
+    assert_eq!(server.kinds(), "BES", "no Close before it");
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn a_query_after_a_pipeline_without_sync_does_not_end_what_a_cancel_ends() {
     world.deliver(LoopId(0), cancel());
     assert_eq!(other.kinds(), "E", "its end is still to come");
     world.send(&other, &[query("SELECT 5"), sync()].concat());
-    assert_eq!(other.kinds(), "Z", "what stands behind an error is ignored up to the Sync");
+    assert_eq!(other.kinds(), "Z", "what follows an error is ignored up to the Sync");
     let third = world.client();
     let whole = [parse("", "SELECT 2"), bind(""), query("SELECT 3"), sync(), query("SELECT 4")];
     world.send(&third, &whole.concat());
@@ -342,7 +342,7 @@ fn a_discard_all_that_is_prepared_again_runs_nothing_before_it_in_its_pipeline()
     // On another backend, which lacks it, and under other settings than those of its Parse.
     world.send(&client, &[bind("d"), execute(), sync()].concat());
     let second = world.servers[1].clone();
-    assert_eq!(second.kinds(), "QPBES", "25001 if anything but a Parse went ahead in its pipeline");
+    assert_eq!(second.kinds(), "QPBES", "25001 if anything but a Parse preceded it in its pipeline");
 }
 
 #[test]
@@ -401,12 +401,12 @@ fn what_the_client_has_set_unseen_within_its_block_is_in_force_after_a_parse_of_
     let at = [keeps, "SELECT now()\0", back].map(|text_of| text.find(text_of));
     assert!(at.is_sorted() && at[0].is_some(), "{text}");
     world.send(&second, &answers("12DC33112DC332CT"));
-    assert_eq!(client.kinds(), "2CZ", "of what is around it, it hears nothing");
+    assert_eq!(client.kinds(), "2CZ", "it gets no answer to what is around it");
 }
 
 #[test]
 fn the_unnamed_statement_outlives_a_query_that_the_server_skips() {
-    for (skipped, behind) in [(true, false), (false, false), (true, true)] {
+    for (skipped, follows) in [(true, false), (false, false), (true, true)] {
         let mut world = World::new(1);
         let client = world.client();
         world.send(&client, &[parse("", "SELECT 'mine'"), sync()].concat());
@@ -415,18 +415,18 @@ fn the_unnamed_statement_outlives_a_query_that_the_server_skips() {
         // [Bind that fails, Query, Sync], the Query skipped; or not, and then it takes it away.
         let sent = [bind("none"), query("SELECT 2"), sync()].concat();
         world.send(&client, &sent);
-        if behind {
+        if follows {
             // This one is not skipped.
             world.send(&client, &query("SELECT 3"));
         }
         world.send(&server, &answers(if skipped { "EI" } else { "2CII" }));
-        world.send(&server, &answers(if behind { "CI" } else { "" }));
+        world.send(&server, &answers(if follows { "CI" } else { "" }));
         client.received();
         server.received();
         world.send(&client, &[bind(""), execute(), sync()].concat());
         let sent = server.received();
         let there = String::from_utf8_lossy(&sent).contains("'mine'");
-        assert_eq!(there, skipped && !behind, "{skipped} {behind}");
+        assert_eq!(there, skipped && !follows, "{skipped} {follows}");
     }
 }
 

@@ -69,13 +69,13 @@ fn settings_and_statements_are_there_and_are_brought_to_the_first_server_connect
     assert_eq!(old.idle_backends(), 1, "its server connection stays");
 
     arrives(&mut new, moved);
-    assert!(client.received().is_empty(), "it is told nothing");
+    assert!(client.received().is_empty(), "it gets nothing");
     new.send(&client, &[bind("mine"), execute(), sync()].concat());
     let sent = obeys(&mut new);
     for text in ["SET \"timezone\" TO 'CET'", "SET \"timezone\" TO 'UTC'", "SELECT 1"] {
         assert!(contains(&sent, text), "{text}: {}", sent.escape_ascii());
     }
-    assert_eq!(client.kinds(), "2CZ", "it is told of no setting that it knows");
+    assert_eq!(client.kinds(), "2CZ", "it gets no setting that it knows");
     new.send(&client, &[bind(""), execute(), sync()].concat());
     let sent = obeys(&mut new);
     assert!(contains(&sent, "SELECT 2"), "{}", sent.escape_ascii());

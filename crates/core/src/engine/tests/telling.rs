@@ -34,7 +34,7 @@ fn client_of(call: &[u8]) -> u32 {
     let mut hash = SipHasher24::new_with_key(&[7; 16]);
     hash.write(message);
     assert_eq!(mac, hash.finish().to_le_bytes());
-    assert_eq!(message[..2], [1, 8], "version; no user, something behind it, and the transport");
+    assert_eq!(message[..2], [1, 8], "version; no user, a client, and the transport");
     assert_eq!(message[22..], [1, 0, 0, 0, 0, 0, 0, 0, 0], "over a unix socket, without MPTCP");
     u32::from_be_bytes(message[18..22].try_into().unwrap()) - 0x40_0000
 }

@@ -201,7 +201,7 @@ fn settings_within_a_pipeline_that_it_cuts_off_are_the_clients_own() {
     }
     let server = world.servers[0].clone();
     world.send(&one, &run);
-    assert_eq!(server.kinds(), "BEBES", "no query goes ahead");
+    assert_eq!(server.kinds(), "BEBES", "no query before it");
     world.send(&server, &cut_off());
     assert_eq!(one.kinds(), "EZ");
     assert!(!one.is_dropped() && !server.is_dropped());

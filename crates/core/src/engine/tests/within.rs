@@ -266,7 +266,7 @@ fn what_takes_anothers_statements_away_goes_before_them_and_not_between() {
     server.received();
     world.send(&one, &run("s"));
     let sent = server.received();
-    assert_eq!(kinds(&sent), "QCPBECPBES", "the DEALLOCATE would commit what is ahead of it");
+    assert_eq!(kinds(&sent), "QCPBECPBES", "the DEALLOCATE would commit what is before it");
     assert!(sent.starts_with(&query("DEALLOCATE \"p\"")));
     // The settings are rolled back with the pipeline, as in the books.
     world.send(&server, &answers("CI312DC312EI"));
