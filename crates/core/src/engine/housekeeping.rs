@@ -275,8 +275,8 @@ impl<S: Socket> Engine<S> {
             return;
         }
         let fired = std::mem::take(&mut client.deadline);
-        if self.wait_is_told(slot).is_some_and(|at| Self::tick_of(at) == fired) {
-            self.tell_of_wait(host, slot, now);
+        if self.wait_notice_at(slot).is_some_and(|at| Self::tick_of(at) == fired) {
+            self.send_wait_notice(host, slot, now);
         }
         match self.next_overdue(slot, now) {
             Some((overdue, at)) if at <= now => self.overdue(host, slot, &overdue, now),
@@ -286,7 +286,7 @@ impl<S: Socket> Engine<S> {
     }
 
     /// When a client that waits for a backend gets the notice.
-    fn wait_is_told(&self, slot: Slot) -> Option<Time> {
+    fn wait_notice_at(&self, slot: Slot) -> Option<Time> {
         let client = self.clients.get(slot)?;
         let notify = self.pool_of(client).settings.query_wait_notify;
         // A client that has not been greeted may get no notice yet.
@@ -294,7 +294,7 @@ impl<S: Socket> Engine<S> {
         (may && !notify.is_zero()).then(|| client.since.after(notify))
     }
 
-    fn tell_of_wait<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+    fn send_wait_notice<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get(slot) else { return };
         let view = self.pool_of(client);
         let mut notice = Vec::new();
@@ -327,7 +327,7 @@ impl<S: Socket> Engine<S> {
             ClientState::Closing => consider(Some((Overdue::Goodbye, now))),
             ClientState::Waiting => {
                 consider(limit(Overdue::Wait, settings.query_wait_timeout, client.since));
-                let told = self.wait_is_told(slot).filter(|at| *at > now);
+                let told = self.wait_notice_at(slot).filter(|at| *at > now);
                 consider(told.map(|at| (Overdue::Notice, at)));
                 if self.may_be_greeted_early(client) {
                     consider(limit(Overdue::Greeting, GREETED_AFTER, client.since));
