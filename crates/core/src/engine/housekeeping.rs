@@ -105,7 +105,7 @@ impl<S: Socket> Engine<S> {
             };
             if let Some(backend) = backend
                 && (!backend.to_server.is_empty() || backend.socket.has_unsent())
-                && backend.from_server.tell_of_room()
+                && backend.from_server.await_room()
             {
                 watch(&backend.socket, Token::Backend(place));
             }

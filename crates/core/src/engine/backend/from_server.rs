@@ -15,7 +15,7 @@ pub(in crate::engine) struct FromServer {
     hung_up: bool,
     gone: bool,
     new_reports: u32,
-    tells_of_room: Cell<bool>,
+    awaits_room: Cell<bool>,
 }
 
 impl FromServer {
@@ -28,7 +28,7 @@ impl FromServer {
             hung_up: false,
             gone: false,
             new_reports: 0,
-            tells_of_room: Cell::new(false),
+            awaits_room: Cell::new(false),
         }
     }
 
@@ -128,12 +128,12 @@ impl FromServer {
     }
 
     /// Asks for an event when the socket takes bytes again. Returns whether that is new.
-    pub(in crate::engine) fn tell_of_room(&self) -> bool {
-        !self.tells_of_room.replace(true)
+    pub(in crate::engine) fn await_room(&self) -> bool {
+        !self.awaits_room.replace(true)
     }
 
     /// Another loop watches the socket, and has not been asked for that event.
-    pub(in crate::engine) fn tell_of_no_room(&self) {
-        self.tells_of_room.set(false);
+    pub(in crate::engine) fn stop_awaiting_room(&self) {
+        self.awaits_room.set(false);
     }
 }

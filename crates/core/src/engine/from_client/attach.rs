@@ -133,7 +133,7 @@ impl<S: Socket> Engine<S> {
         let place =
             self.resident.insert_with(|_| super::super::table::Resident { id, pool, holder });
         backend.move_to(self.id, place);
-        backend.from_server.tell_of_no_room();
+        backend.from_server.stop_awaiting_room();
         if host.watch(&backend.socket, Token::Backend(place)).is_err() {
             return Err("its connection could not be watched");
         }
