@@ -93,8 +93,8 @@ pub struct Census {
     plans_read: PlanReads,
     /// There are functions whose plans a server process keeps.
     keeps_plans: bool,
-    /// The same for what no report of a server shows ([`Effects::untold`]), if there is any.
-    untold: Option<Arc<Self>>,
+    /// The same for what no report of a server shows ([`Effects::unreported`]), if there is any.
+    unreported: Option<Arc<Self>>,
     /// Words that lead to functions which draw from sequences. They are apart, because most
     /// databases have some that insert, and they matter only where clients ask for the values.
     drawing: Option<Arc<Self>>,
@@ -220,7 +220,7 @@ impl Default for Census {
         let words = HashMap::with_hasher(Keyed(0));
         let shapes = Box::default();
         let plans_read = PlanReads::Own;
-        Self { words, shapes, plans_read, keeps_plans: false, untold: None, drawing: None }
+        Self { words, shapes, plans_read, keeps_plans: false, unreported: None, drawing: None }
     }
 }
 
@@ -387,17 +387,17 @@ impl Census {
             (reach != none).then(|| (word.clone(), reach))
         }));
         words.retain(|_, reach| *reach != none);
-        let mut untold_of = HashMap::with_hasher(*words.hasher());
-        untold_of.extend(words.iter().filter_map(|(word, reach)| {
-            let (call, write) = (reach.call.untold(), reach.write.untold());
-            let untold = Reach { call, write, reads: false };
-            (untold != none).then(|| (word.clone(), untold))
+        let mut unreported_of = HashMap::with_hasher(*words.hasher());
+        unreported_of.extend(words.iter().filter_map(|(word, reach)| {
+            let (call, write) = (reach.call.unreported(), reach.write.unreported());
+            let unreported = Reach { call, write, reads: false };
+            (unreported != none).then(|| (word.clone(), unreported))
         }));
         let some = |of: HashMap<Word, Reach, Keyed>| {
             (!of.is_empty()).then(|| Arc::new(Self::of_words(of, PlanReads::Own)))
         };
-        let (untold, drawing) = (some(untold_of), some(drawing_of));
-        Self { untold, drawing, ..Self::of_words(words, plans_read) }
+        let (unreported, drawing) = (some(unreported_of), some(drawing_of));
+        Self { unreported, drawing, ..Self::of_words(words, plans_read) }
     }
 
     fn of_words(words: HashMap<Word, Reach, Keyed>, plans_read: PlanReads) -> Self {
@@ -408,7 +408,7 @@ impl Census {
                 *shapes |= bit;
             }
         }
-        Self { words, shapes, plans_read, keeps_plans: false, untold: None, drawing: None }
+        Self { words, shapes, plans_read, keeps_plans: false, unreported: None, drawing: None }
     }
 
     /// Whether no text can reach a function that does anything to a session.
@@ -675,8 +675,8 @@ mod tests {
     #[test]
     fn a_view_of_the_servers_lists_is_known_with_reports_too() {
         let census = take(&[function("mine", "BEGIN TABLE pg_prepared_statements; END")], &[]);
-        let untold = census.untold.as_ref().expect("no report tells of it");
-        for census in [&census, untold] {
+        let unreported = census.unreported.as_ref().expect("no report tells of it");
+        for census in [&census, unreported] {
             let looks = of(census, "select * from mine");
             assert!(looks.pins.contains(Part::SessionCatalog) && !looks.spoils);
         }

@@ -137,8 +137,8 @@ impl<S: Socket> Client<S> {
     }
 
     /// Takes the reports that it is due at the end of its pipeline, where no server sends that.
-    pub(super) fn take_untold(&mut self) -> Vec<u8> {
-        self.pending_session.as_mut().map_or_else(Vec::new, |extra| extra.untold.take())
+    pub(super) fn take_unreported(&mut self) -> Vec<u8> {
+        self.pending_session.as_mut().map_or_else(Vec::new, |extra| extra.unreported.take())
     }
 
     /// Whether some of the current message has been processed already.

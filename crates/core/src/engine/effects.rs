@@ -429,16 +429,16 @@ impl Effects {
     /// connection ends, what must be cleared before it (the server's list of prepared statements),
     /// strings that a function executes, of which no report comes before, settings before the end
     /// of their transaction, and notifications.
-    pub(super) fn untold(&self) -> Self {
+    pub(super) fn unreported(&self) -> Self {
         let closes = |part: &Part| Policy::pooler().must_close(PartSet::of(&[*part]));
         let pins = self.pins.intersection(PartSet::of(&[Part::SessionCatalog]));
         let Self { executes_strings, notifies, sets, .. } = *self;
-        let mut untold = Self { pins, executes_strings, notifies, sets, ..Self::default() };
+        let mut unreported = Self { pins, executes_strings, notifies, sets, ..Self::default() };
         for part in self.pins.minus(COVERED).iter().filter(closes) {
-            untold.pins.insert(part);
-            (untold.spoils, untold.spoils_unseen) = (true, true);
+            unreported.pins.insert(part);
+            (unreported.spoils, unreported.spoils_unseen) = (true, true);
         }
-        untold
+        unreported
     }
 
     /// The effects of executing a statement, from those of its PREPARE.

@@ -430,7 +430,7 @@ impl<S: Socket> Engine<S> {
                 }
             }
             frontend::SYNC => {
-                let mut answer = client.take_untold();
+                let mut answer = client.take_unreported();
                 build::ready_for_query(&mut answer, TransactionStatus::Idle);
                 client.reply(&answer);
                 client.settle();
@@ -716,7 +716,7 @@ fn skip_to_sync<S: Socket>(
     }
     let status =
         client.backend.as_ref().map_or(TransactionStatus::Idle, |b| b.from_server.status());
-    let mut answer = client.take_untold();
+    let mut answer = client.take_unreported();
     build::ready_for_query(&mut answer, status);
     client.reply(&answer);
     Ok(())

@@ -29,7 +29,7 @@ pub(super) struct PendingSession {
     pub(super) told_early: Option<Vec<Parameter>>,
     /// RESET, DISCARD and the like whose pipeline has not ended.
     pub(super) reset: Option<Box<PendingReset>>,
-    pub(super) untold: Untold,
+    pub(super) unreported: Unreported,
     /// Statements that the server knows by the client's own names, and that take start values.
     pub(super) noted: Option<Box<Journal<NotedStatement>>>,
     pub(super) portals: Portals,
@@ -53,7 +53,7 @@ impl PendingSession {
         self.greeting.is_none()
             && self.told_early.is_none()
             && self.reset.is_none()
-            && self.untold.is_empty()
+            && self.unreported.is_empty()
             && self.noted.as_ref().is_none_or(|noted| noted.is_empty())
             && self.portals.are_ordinary()
             && self.by_sql.is_none()
@@ -69,7 +69,7 @@ impl PendingSession {
 /// ParameterStatus messages that a client is due at the end of its own pipeline, where no server
 /// sends them.
 #[derive(Default)]
-pub(super) struct Untold {
+pub(super) struct Unreported {
     /// A pipeline that a Sync of Hawser's has ended changed reported settings: the values that the
     /// client knows, and the reports that it is due.
     changed: Option<(Settings, Vec<u8>)>,
@@ -78,7 +78,7 @@ pub(super) struct Untold {
     reports: Vec<u8>,
 }
 
-impl Untold {
+impl Unreported {
     fn is_empty(&self) -> bool {
         self.changed.is_none() && self.reports.is_empty()
     }

@@ -70,7 +70,7 @@ impl<S: Socket> Client<S> {
         self.desired = moved(&self.desired);
         self.record.start = moved(&self.record.start);
         if let Some(believed) =
-            self.pending_session.as_mut().and_then(|extra| extra.untold.believed_mut())
+            self.pending_session.as_mut().and_then(|extra| extra.unreported.believed_mut())
         {
             *believed = moved(believed);
         }

@@ -58,7 +58,7 @@ pub(super) struct SessionReport {
     /// A setting is set that does not move.
     stays: bool,
     /// The report has settings without their values, which may change unseen.
-    untold: bool,
+    unreported: bool,
     /// The client that has the backend, or had it last.
     holder: Option<ClientId>,
     /// Reported settings that have changed in this transaction.
@@ -104,7 +104,7 @@ impl SessionReport {
             noted: Vec::new(),
             since: 0,
             stays: false,
-            untold: false,
+            unreported: false,
             holder: None,
             changed: Vec::new(),
             compared: Settings::EMPTY,

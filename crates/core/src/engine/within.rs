@@ -52,7 +52,7 @@ pub(super) struct Within {
     /// The pipeline has failed, and these settings with it.
     failed: bool,
     /// Which of [`REPORTED`] the server must report, and has not.
-    untold: [bool; REPORTED.len()],
+    unreported: [bool; REPORTED.len()],
 }
 
 /// Settings sent in this way that some or all servers report.

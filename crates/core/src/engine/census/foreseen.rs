@@ -236,11 +236,11 @@ mod tests {
         let text =
             "create function f() returns text language sql as 'select dblink_connect(''a'', '''')'";
         let census = foreseen(&Arc::new(Census::default()), text).expect("a connection of dblink");
-        let untold = census.untold.as_ref().expect("no report tells of it");
-        assert_ne!(of(untold, "select f()"), Effects::default());
+        let unreported = census.unreported.as_ref().expect("no report tells of it");
+        assert_ne!(of(unreported, "select f()"), Effects::default());
         let census = foreseen(&census, "create view v as select f()").expect("a view of it");
-        let untold = census.untold.as_ref().expect("no report tells of it");
-        assert_ne!(of(untold, "select * from v"), Effects::default());
+        let unreported = census.unreported.as_ref().expect("no report tells of it");
+        assert_ne!(of(unreported, "select * from v"), Effects::default());
     }
 
     #[test]

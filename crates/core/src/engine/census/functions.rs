@@ -41,7 +41,7 @@ impl Functions {
 
     fn census(&self, told: bool) -> Option<&Arc<Census>> {
         let all = self.census.as_ref()?;
-        if told { all.untold.as_ref() } else { Some(all).filter(|all| !all.is_empty()) }
+        if told { all.unreported.as_ref() } else { Some(all).filter(|all| !all.is_empty()) }
     }
 
     /// Whether a text reaches a function that may draw from a sequence.

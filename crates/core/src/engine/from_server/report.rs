@@ -137,7 +137,7 @@ impl<S: Socket> Relay<'_, S> {
         };
         if waits && let Some(client) = &mut self.client {
             // The query, or pipeline, ends here for the server only.
-            client.pending_session().untold.report(name, value);
+            client.pending_session().unreported.report(name, value);
             return Fate::Skip;
         }
         let ours = backend.requests.front().is_some_and(Request::is_injected)
@@ -147,7 +147,7 @@ impl<S: Socket> Relay<'_, S> {
                 |extra| {
                     let resets =
                         |reset: &PendingReset| reset.resets() && reset.has_come(&backend.requests);
-                    extra.untold.is_changed() || extra.reset.as_deref().is_some_and(resets)
+                    extra.unreported.is_changed() || extra.reset.as_deref().is_some_and(resets)
                 },
             );
         if ours || (resetting && !fixed) { Fate::Skip } else { Fate::Pass }

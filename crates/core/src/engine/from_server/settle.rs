@@ -251,7 +251,7 @@ fn close_session_books<S: Socket>(
     let mut told = Vec::new();
     if client.pending_session.is_some() && !ended.later {
         let reports = client.pending_session.as_mut().filter(|_| ended.own);
-        told = reports.map_or_else(Vec::new, |extra| extra.untold.take_reports());
+        told = reports.map_or_else(Vec::new, |extra| extra.unreported.take_reports());
         told.extend(settle_pending(client, backend, ended.own));
     } else if client.desired != *backend.session.applied() {
         client.desired = backend.session.applied().clone();
@@ -379,15 +379,15 @@ fn settle_pending<S: Socket>(
 ) -> Vec<u8> {
     let Some(extra) = &mut client.pending_session else { return Vec::new() };
     let resets = extra.reset.as_ref().is_some_and(|reset| reset.resets());
-    let tells = resets || extra.untold.is_changed();
-    let told_before = extra.untold.take_believed();
+    let tells = resets || extra.unreported.is_changed();
+    let told_before = extra.unreported.take_believed();
     let desired = client.settle_reset(backend);
     let before = std::mem::replace(&mut client.desired, desired);
     let believed = told_before.unwrap_or(before);
     let told = if tells { reports_due(&client.desired, &believed, backend) } else { Vec::new() };
     if !own && !told.is_empty() {
         // At the end of its own pipeline, as the server would report it.
-        client.pending_session().untold.change(believed, told);
+        client.pending_session().unreported.change(believed, told);
         return Vec::new();
     }
     client.settle();

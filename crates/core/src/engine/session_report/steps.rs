@@ -22,7 +22,7 @@ struct ReportedSettings {
     /// Those whose values the server must be asked for.
     names: Vec<Box<[u8]>>,
     /// For some of these another value would give the same report.
-    untold: bool,
+    unreported: bool,
     /// Some do not move.
     stays: PartSet,
     /// Those whose values are known.
@@ -49,7 +49,7 @@ impl<S: Socket> Backend<S> {
         let in_doubt = self.owner.shared
             || self.known.unverified.is_some()
             || exact.stays
-            || exact.untold
+            || exact.unreported
             || exact.report.is_cut
             || self.is_classic();
         if in_doubt {
@@ -150,7 +150,7 @@ impl<S: Socket> Backend<S> {
     /// settings remain with an empty value, and do not count.)
     pub(in crate::engine) fn begin_reports(&mut self) {
         let Some(exact) = &mut self.known.session_report else { return };
-        (exact.fresh, exact.untold, exact.stays) = (false, false, false);
+        (exact.fresh, exact.unreported, exact.stays) = (false, false, false);
         exact.since = self.requests.pipeline();
         exact.noted.clone_from(&exact.report.names);
         exact.unowned = beside(&exact.report, self.session.applied());
@@ -305,7 +305,7 @@ impl<S: Socket> Client<S> {
         if let Some(exact) = &backend.known.session_report
             && (exact.fresh
                 || exact.asks
-                || exact.untold
+                || exact.unreported
                 || backend.known.unverified.is_some()
                 || !self.pins.is_empty())
         {
@@ -397,10 +397,10 @@ impl<S: Socket> Client<S> {
         let noted = doubt.as_mut().map(|doubt| doubt.take_noted()).unwrap_or_default();
         let named = doubt.as_ref().map_or(&[][..], |doubt| doubt.names());
         let mut told = ReportedSettings::default();
-        if exact.fresh || exact.untold {
+        if exact.fresh || exact.unreported {
             told = self.read_settings(backend, exact, named);
             exact.stays = !told.stays.is_empty();
-            exact.untold = told.untold;
+            exact.unreported = told.unreported;
         } else if exact.stays {
             told.stays = self.pins.intersection(PartSet::ANY_SETTING);
         }
@@ -553,7 +553,7 @@ impl ReadingSettings {
                     }
                 }
                 None if self.told.names.len() < NAMES_MAX => {
-                    self.told.untold = true;
+                    self.told.unreported = true;
                     self.told.names.push(name.into());
                 }
                 None => self.told.stays.insert(part),

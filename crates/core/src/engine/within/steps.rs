@@ -137,7 +137,7 @@ impl<S: Socket> Backend<S> {
         self.request(Request::InjectedSettings { statement: setter.id });
         self.session.apply(desired.clone());
         let (brought, ahead) = (desired.clone(), self.requests.len());
-        let untold = REPORTED.map(|name| {
+        let unreported = REPORTED.map(|name| {
             let own = self.session.parameters().get(name);
             own.is_some() && before.get(name).or(own) != brought.get(name).or(own)
         });
@@ -146,7 +146,7 @@ impl<S: Socket> Backend<S> {
             brought,
             ahead,
             failed: false,
-            untold,
+            unreported,
         });
         true
     }
@@ -199,7 +199,7 @@ impl<S: Socket> Backend<S> {
         if let Some(within) = self.session.within_mut()
             && let Some(at) = REPORTED.iter().position(|reported| *reported == name)
         {
-            within.untold[at] = false;
+            within.unreported[at] = false;
         }
     }
 
@@ -211,7 +211,7 @@ impl<S: Socket> Backend<S> {
         let Some(within) = self.session.within().filter(|within| !within.failed) else {
             return unsaid;
         };
-        let names = REPORTED.iter().zip(within.untold).filter(|(_, untold)| *untold);
+        let names = REPORTED.iter().zip(within.unreported).filter(|(_, unreported)| *unreported);
         let mut applied = None;
         for (name, _) in names {
             let applied =

@@ -322,7 +322,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             build::command_complete(&mut answer, b"ROLLBACK");
         }
         build::message(&mut answer, kind::ERROR, |out| out.extend_from_slice(error));
-        answer.append(&mut self.client.take_untold());
+        answer.append(&mut self.client.take_unreported());
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
         if self.client.listens() {
