@@ -103,7 +103,7 @@ impl<S: Socket> Backend<S> {
         let of_report = |report| Box::new(SessionReport::new(report, seed.pool.reporting.one()));
         let session_report = report.map(of_report);
         let shared = seed.pool.is_shared_by_users();
-        let (own, told) = if shared { (seed.hand_over, None) } else { (None, seed.hand_over) };
+        let (own, identity) = if shared { (seed.hand_over, None) } else { (None, seed.hand_over) };
         let of_key = |key| Box::new(HandOver::new(key, &seed.pool.user, &seed.parameters));
         let hand_over = own.map(of_key);
         let basis = basis_of(&seed.pool, hand_over.as_deref(), &seed.parameters);
@@ -141,7 +141,7 @@ impl<S: Socket> Backend<S> {
             owner: Ownership {
                 shared,
                 hand_over,
-                client_identity: told.map(|key| Box::new(ClientIdentity::new(key))),
+                client_identity: identity.map(|key| Box::new(ClientIdentity::new(key))),
             },
         };
         backend.leave_unowned(true);
@@ -271,9 +271,9 @@ impl<S: Socket> Backend<S> {
         match &self.known.functions {
             None => effects,
             Some(functions) => {
-                let told = self.known.session_report.is_some();
-                let mut effects = functions.add_to(effects, text, told);
-                if effects.executes_strings && !told {
+                let reported = self.known.session_report.is_some();
+                let mut effects = functions.add_to(effects, text, reported);
+                if effects.executes_strings && !reported {
                     effects.absorb(&Effects::of_strings(text, &|name: &[u8]| self.reports(name)));
                 }
                 effects

@@ -38,12 +38,12 @@ pub(super) fn changes<'a>(
     parameters: &'a ServerParameters,
 ) -> impl Iterator<Item = Change<'a>> {
     // (Values that are not ASCII were reported in the client_encoding of that moment.)
-    let told = |name: &[u8]| {
-        let told = parameters.get(name)?;
-        (told.is_ascii() && !ServerParameters::is_fixed(name)).then_some(told)
+    let reported = |name: &[u8]| {
+        let reported = parameters.get(name)?;
+        (reported.is_ascii() && !ServerParameters::is_fixed(name)).then_some(reported)
     };
     before.diff(desired).map(move |change| match change {
-        Change::Reset(name) => told(name).map_or(change, |told| Change::Set(name, told)),
+        Change::Reset(name) => reported(name).map_or(change, |reported| Change::Set(name, reported)),
         Change::Set(..) => change,
     })
 }

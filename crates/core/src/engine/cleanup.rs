@@ -328,9 +328,9 @@ impl<S: Socket> Engine<S> {
             return;
         };
         let half_a_message = backend.is_in_mid_answer();
-        let told = backend.from_server.has_gone();
+        let has_gone = backend.from_server.has_gone();
         self.close_backend(host, backend, reason, now);
-        if told {
+        if has_gone {
             // The server's own last message is enough.
             self.part_silently(host, slot, reason, now);
             return;

@@ -25,7 +25,7 @@ pub(super) const IN_DOUBT: PartSet =
     PartSet::of(&[Part::Setting, Part::CustomSetting, Part::Role, Part::SessionAuthorization]);
 
 /// The same, and statements of PREPARE.
-const TOLD: PartSet = IN_DOUBT.union(PartSet::of(&[Part::SqlStatement]));
+const IN_DOUBT_OR_SQL: PartSet = IN_DOUBT.union(PartSet::of(&[Part::SqlStatement]));
 
 /// What SET SESSION CHARACTERISTICS sets.
 const CHARACTERISTICS: [&[u8]; 3] = [
@@ -514,7 +514,7 @@ impl Effects {
         let policy = Policy::pooler();
         let parts = findings.parts(&reported);
         let mut effects = Self {
-            pins: policy.pinning(parts).union(parts.intersection(TOLD)),
+            pins: policy.pinning(parts).union(parts.intersection(IN_DOUBT_OR_SQL)),
             spoils: findings.unsure || policy.must_close(parts),
             spoils_unseen: policy.must_close(parts.minus(COVERED)),
             rereads: findings.unsure || findings.rereads,

@@ -470,10 +470,10 @@ impl<S: Socket> Engine<S> {
         let mut out = Vec::new();
         // Clients of transaction mode have been greeted. What their own messages would be preceded
         // by is sent now: the first may come before this is answered.
-        if backend.owner.client_identity.as_ref().is_some_and(|told| told.is_due())
+        if backend.owner.client_identity.as_ref().is_some_and(|identity| identity.is_due())
             && !client.exclusive
         {
-            backend.tell(&client.record.about, client.socket.mptcp(), &mut out);
+            backend.send_identity(&client.record.about, client.socket.mptcp(), &mut out);
         }
         if backend.has_statements_of_others() || backend.prepared.by_sql().is_some() {
             backend.deallocate_all(false, &mut out);

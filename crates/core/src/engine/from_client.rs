@@ -547,8 +547,8 @@ impl<S: Socket> Engine<S> {
             return Err(Halt::Full);
         }
         backend.unpark();
-        if let Some(told) = &mut backend.owner.client_identity {
-            told.is_now(id, process);
+        if let Some(identity) = &mut backend.owner.client_identity {
+            identity.is_now(id, process);
         }
         let view = &self.pools[client.pool as usize];
         let settings = &view.settings;

@@ -103,22 +103,22 @@ impl<S: Socket> Backend<S> {
     }
 
     /// The preceding request removes a name, if that stands for a statement, or a Close does that
-    /// is answered here (`told`).
-    pub(super) fn request_taking(&mut self, client: &mut Client<S>, name: &[u8], told: bool) {
+    /// is answered here (`answered`).
+    pub(super) fn request_taking(&mut self, client: &mut Client<S>, name: &[u8], answered: bool) {
         let name = significant(name);
         let Some(names) = client.statements.as_mut().filter(|names| names.get(name).is_some())
         else {
             return;
         };
         names.change(|names| names.take(name, self.requests.pipeline()));
-        self.request_with(Request::CloseKnown { told }, Some(Change::Names));
+        self.request_with(Request::CloseKnown { answered }, Some(Change::Names));
     }
 
     /// The preceding Execute is of a DISCARD ALL or DEALLOCATE ALL.
     pub(super) fn request_taking_all(&mut self, client: &mut Client<S>) {
         let Some(names) = &mut client.statements else { return };
         names.change(|names| names.take_all(self.requests.pipeline()));
-        self.request_with(Request::CloseKnown { told: false }, Some(Change::Names));
+        self.request_with(Request::CloseKnown { answered: false }, Some(Change::Names));
     }
 
     /// The Query that has just been sent contains a DISCARD ALL or DEALLOCATE ALL.
@@ -134,7 +134,7 @@ impl<S: Socket> Backend<S> {
     pub(super) fn own_query_takes(&mut self, client: &mut Client<S>, name: &[u8]) {
         let Some(names) = &mut client.statements else { return };
         names.change(|names| names.take(significant(name), self.requests.pipeline()));
-        let owed = Request::CloseKnown { told: false };
+        let owed = Request::CloseKnown { answered: false };
         self.requests.push_unsent(Entry { owed, change: Some(Change::Names) });
     }
 

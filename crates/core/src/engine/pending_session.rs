@@ -26,7 +26,7 @@ pub(super) struct PendingSession {
     /// The messages before its BackendKeyData; `None` once it has been greeted.
     pub(super) greeting: Option<Vec<u8>>,
     /// The values that it was sent before it had a session: see [`super::hand_over`].
-    pub(super) told_early: Option<Vec<Parameter>>,
+    pub(super) reported_early: Option<Vec<Parameter>>,
     /// RESET, DISCARD and the like whose pipeline has not ended.
     pub(super) reset: Option<Box<PendingReset>>,
     pub(super) unreported: Unreported,
@@ -51,7 +51,7 @@ impl PendingSession {
     /// Whether none of it is in flight any more.
     pub(super) fn is_empty(&self) -> bool {
         self.greeting.is_none()
-            && self.told_early.is_none()
+            && self.reported_early.is_none()
             && self.reset.is_none()
             && self.unreported.is_empty()
             && self.noted.as_ref().is_none_or(|noted| noted.is_empty())
@@ -85,9 +85,9 @@ impl Unreported {
 
     /// All of it, in order.
     pub(super) fn take(&mut self) -> Vec<u8> {
-        let mut told = self.take_reports();
-        told.extend(self.changed.take().into_iter().flat_map(|(_, told)| told));
-        told
+        let mut due = self.take_reports();
+        due.extend(self.changed.take().into_iter().flat_map(|(_, due)| due));
+        due
     }
 
     /// The server has reported this.
@@ -101,8 +101,8 @@ impl Unreported {
 
     /// A pipeline that a Sync of Hawser's has ended changed settings that the client knows,
     /// `believed`.
-    pub(super) fn change(&mut self, believed: Settings, told: Vec<u8>) {
-        self.changed = Some((believed, told));
+    pub(super) fn change(&mut self, believed: Settings, due: Vec<u8>) {
+        self.changed = Some((believed, due));
     }
 
     pub(super) fn is_changed(&self) -> bool {

@@ -515,7 +515,7 @@ impl RequestQueue {
         Some(OwnAnswer {
             bytes: match answered.owed {
                 Request::ParseKnown => &build::PARSE_COMPLETE,
-                Request::CloseKnown { told: true } => &build::CLOSE_COMPLETE,
+                Request::CloseKnown { answered: true } => &build::CLOSE_COMPLETE,
                 _ => &[],
             },
             change: answered.change,

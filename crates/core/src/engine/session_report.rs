@@ -132,7 +132,7 @@ impl SessionReport {
 }
 
 /// State that no command removes, and whose end a report shows.
-const TOLD_TO_END: PartSet = PartSet::of(&[Part::BackupInProgress, Part::ReplicationOrigin]);
+const END_IS_REPORTED: PartSet = PartSet::of(&[Part::BackupInProgress, Part::ReplicationOrigin]);
 
 /// What a report contains in addition to the settings that the backend is known to have.
 fn beside(report: &Report, applied: &Settings) -> Report {

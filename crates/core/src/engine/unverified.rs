@@ -126,14 +126,14 @@ impl Noted {
     }
 
     /// The settings under which a statement was prepared; `now` are those in force. `None` if they
-    /// are not certain. `all_told`: what no text has shown is the client's as well.
+    /// are not certain. `all_reported`: what no text has shown is the client's as well.
     pub(super) fn settings_of(
         &self,
         name: &[u8],
         now: &Settings,
-        all_told: bool,
+        all_reported: bool,
     ) -> Option<Settings> {
-        let Some(known) = self.of(name) else { return all_told.then(|| now.clone()) };
+        let Some(known) = self.of(name) else { return all_reported.then(|| now.clone()) };
         let doubtful = known.doubtful && !same_parse_settings(&known.settings, now);
         (!doubtful && !known.unknown).then(|| known.settings.clone())
     }

@@ -24,24 +24,24 @@ impl Functions {
         (!named.is_empty() || census.is_some()).then(|| Box::new(Self { named, census }))
     }
 
-    /// The effects of a text, with those of the functions that it may call. `told`: the server
+    /// The effects of a text, with those of the functions that it may call. `reported`: the server
     /// reports its sessions, which covers what functions do and what the client could not do
     /// itself.
-    pub(in crate::engine) fn add_to(&self, effects: Effects, text: &[u8], told: bool) -> Effects {
+    pub(in crate::engine) fn add_to(&self, effects: Effects, text: &[u8], reported: bool) -> Effects {
         let mut effects = if !self.named.is_empty() && self.named.stand_in(text) {
             effects.and_keeps_variables()
         } else {
             effects
         };
-        if let Some(more) = self.census(told).and_then(|census| census.of_text(text)) {
+        if let Some(more) = self.census(reported).and_then(|census| census.of_text(text)) {
             effects.absorb(&more);
         }
         effects
     }
 
-    fn census(&self, told: bool) -> Option<&Arc<Census>> {
+    fn census(&self, reported: bool) -> Option<&Arc<Census>> {
         let all = self.census.as_ref()?;
-        if told { all.unreported.as_ref() } else { Some(all).filter(|all| !all.is_empty()) }
+        if reported { all.unreported.as_ref() } else { Some(all).filter(|all| !all.is_empty()) }
     }
 
     /// Whether a text reaches a function that may draw from a sequence.
@@ -56,8 +56,8 @@ impl Functions {
         !self.named.is_empty()
     }
 
-    /// Reads a text that comes in chunks. `told`: see [`Self::add_to`].
-    pub(in crate::engine) fn reader(&self, told: bool) -> Option<Reader> {
-        self.census(told).cloned().map(Reader::new)
+    /// Reads a text that comes in chunks. `reported`: see [`Self::add_to`].
+    pub(in crate::engine) fn reader(&self, reported: bool) -> Option<Reader> {
+        self.census(reported).cloned().map(Reader::new)
     }
 }

@@ -11,13 +11,13 @@ const RESET_ROLES: &[u8] = b"RESET SESSION AUTHORIZATION;RESET ROLE";
 
 impl<S: Socket> Backend<S> {
     /// Appends the message that tells the server which client's message follows.
-    pub(in crate::engine) fn tell(
+    pub(in crate::engine) fn send_identity(
         &mut self,
         about: &ClientAbout,
         mptcp: Option<Mptcp>,
         out: &mut Vec<u8>,
     ) {
-        if !self.owner.client_identity.as_ref().is_some_and(|told| told.is_due()) {
+        if !self.owner.client_identity.as_ref().is_some_and(|identity| identity.is_due()) {
             return;
         }
         let roles: [&[u8]; 2] = [b"role", b"session_authorization"];
@@ -30,11 +30,11 @@ impl<S: Socket> Backend<S> {
             }
             self.session.apply(self.pool.interner().share(applied.build()));
         }
-        if let Some(told) = &mut self.owner.client_identity
-            && let Some(process) = told.due.take()
+        if let Some(identity) = &mut self.owner.client_identity
+            && let Some(process) = identity.due.take()
         {
-            told.key.write_to(process, None, about, mptcp, out);
-            self.request(Request::TellIdentity);
+            identity.key.write_to(process, None, about, mptcp, out);
+            self.request(Request::SendIdentity);
         }
     }
 }

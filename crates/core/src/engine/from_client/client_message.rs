@@ -144,10 +144,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.backend.must_lift_for(&self.client.desired) && !self.client.is_session_mode() {
             self.lift_first()?;
         }
-        if self.backend.owner.client_identity.as_ref().is_some_and(|told| told.is_due()) {
+        if self.backend.owner.client_identity.as_ref().is_some_and(|identity| identity.is_due()) {
             self.passage.cut(self.backend)?;
             let mptcp = self.client.socket.mptcp();
-            self.backend.tell(&self.client.record.about, mptcp, &mut self.passage.out);
+            self.backend.send_identity(&self.client.record.about, mptcp, &mut self.passage.out);
         }
         self.open_functions()?;
         let go_within = self.settings_fit_within();
@@ -625,8 +625,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if in_doubt || functions.is_some_and(Functions::are_named) {
             scanner.doubt();
         }
-        let told = self.backend.known.session_report.is_some();
-        let reader = functions.and_then(|functions| functions.reader(told));
+        let reported = self.backend.known.session_report.is_some();
+        let reader = functions.and_then(|functions| functions.reader(reported));
         let mut streaming = Box::new(StreamingQuery::new(scanner, reader));
         streaming.feed(self.body);
         self.client.pending_session().streaming = Some(streaming);

@@ -80,7 +80,7 @@ impl<S: Socket> Relay<'_, S> {
             Request::InjectedQuestion => self.backend.question_failed(body),
             Request::InjectedLift => return self.backend.lift_failed(body),
             Request::HandOver => self.backend.hand_over_refused(body),
-            Request::TellIdentity => {
+            Request::SendIdentity => {
                 // The function is gone, or may not be called any more.
                 self.backend.lending.spoil("it could not be told whose it is");
             }
@@ -258,7 +258,7 @@ impl<S: Socket> Relay<'_, S> {
 
     /// The server has refused a statement of the protocol under its client's own name.
     fn own_name_refused(&mut self, error: &[u8]) {
-        if self.backend.requests.second() == Some(Request::CloseKnown { told: false })
+        if self.backend.requests.second() == Some(Request::CloseKnown { answered: false })
             && let Some(change) = self.backend.requests.take_second()
             && let Some(client) = &mut self.client
         {

@@ -223,7 +223,7 @@ impl<S: Socket> Relay<'_, S> {
                 Request::InjectedPrepare,
                 kind::COMMAND_COMPLETE | kind::PARSE_COMPLETE | kind::ROW_DESCRIPTION,
             )
-            | (Request::TellIdentity, kind::FUNCTION_RESULT)
+            | (Request::SendIdentity, kind::FUNCTION_RESULT)
             | (Request::InjectedStatement, kind::ROW_DESCRIPTION) => Answers::Part(Fate::Skip),
             (Request::HandOver, kind::FUNCTION_RESULT) => {
                 self.backend.hand_over_answered();

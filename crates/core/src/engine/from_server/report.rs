@@ -34,7 +34,7 @@ impl<S: Socket> Relay<'_, S> {
             return Ok(Fate::Skip);
         }
         let backend = &mut *self.backend;
-        backend.told_within(name);
+        backend.reported_within(name);
         if backend.requests.front() == Some(Request::HandOver) {
             backend.take_own_value(name, value)?;
             return Ok(Fate::Skip);
@@ -103,7 +103,7 @@ impl<S: Socket> Relay<'_, S> {
             match &mut self.client {
                 Some(client) if !client.is_session_mode() && !client.exclusive => {
                     client.pins.insert(Part::Setting);
-                    backend.doubt_told(name);
+                    backend.doubt_encoding_of(name);
                 }
                 Some(_) => {}
                 None => backend.spoil_for_good(),

@@ -50,7 +50,7 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.requests.complete_with_ready();
         self.backend.from_server.is_ready(status);
         let ends_pipeline = owed.ends_ignoring();
-        let unsaid = if ends_pipeline { self.backend.unsaid_within() } else { Vec::new() };
+        let due_within = if ends_pipeline { self.backend.reports_due_within() } else { Vec::new() };
         let reverted = ends_pipeline && self.backend.settle_within();
         if owed.is_injected_query() && owed != Request::InjectedRollback {
             return self.query_of_ours_ended(owed, relayed);
@@ -71,16 +71,16 @@ impl<S: Socket> Relay<'_, S> {
         self.close_books(owed, now, relayed);
         let Some(client) = self.client.as_deref_mut() else { return Ok(Fate::Skip) };
         let own = owed != Request::InjectedSync;
-        let mut told = close_session_books(client, self.backend, Ended { own, later, reverted });
+        let mut due = close_session_books(client, self.backend, Ended { own, later, reverted });
         if own {
-            told.extend(unsaid);
+            due.extend(due_within);
         }
-        if !told.is_empty() {
-            self.report(&told, at, run, relayed);
+        if !due.is_empty() {
+            self.report(&due, at, run, relayed);
         }
-        let told = self.compare_with_report(reverted, relayed)?;
-        if own && !told.is_empty() {
-            self.report(&told, at, run, relayed);
+        let due = self.compare_with_report(reverted, relayed)?;
+        if own && !due.is_empty() {
+            self.report(&due, at, run, relayed);
         }
         Ok(if own { self.give_ready(relayed) } else { Fate::Skip })
     }
@@ -248,11 +248,11 @@ fn close_session_books<S: Socket>(
     if !client.is_session_mode() && !ended.reverted && !backend.depend_alike(&client.desired) {
         settings_changed(client, backend);
     }
-    let mut told = Vec::new();
+    let mut due = Vec::new();
     if client.pending_session.is_some() && !ended.later {
         let reports = client.pending_session.as_mut().filter(|_| ended.own);
-        told = reports.map_or_else(Vec::new, |extra| extra.unreported.take_reports());
-        told.extend(settle_pending(client, backend, ended.own));
+        due = reports.map_or_else(Vec::new, |extra| extra.unreported.take_reports());
+        due.extend(settle_pending(client, backend, ended.own));
     } else if client.desired != *backend.session.applied() {
         client.desired = backend.session.applied().clone();
     }
@@ -267,7 +267,7 @@ fn close_session_books<S: Socket>(
     {
         doubt.undone();
     }
-    told
+    due
 }
 
 /// The pipeline that has just ended has changed settings that parse analysis reads: statements
@@ -357,17 +357,17 @@ fn reports_due<S: Socket>(
     believed: &Settings,
     backend: &Backend<S>,
 ) -> Vec<u8> {
-    let mut told = Vec::new();
+    let mut due = Vec::new();
     // (The server itself has reported who the user is.)
     let settable =
         backend.session.parameters().pairs.iter().filter(|(n, _)| !ServerParameters::is_fixed(n));
     for (name, own) in settable {
         let now = desired.get(name).unwrap_or(own);
         if now != believed.get(name).unwrap_or(own) {
-            build::parameter_status(&mut told, name, now);
+            build::parameter_status(&mut due, name, now);
         }
     }
-    told
+    due
 }
 
 /// Settles unusual effects. Returns the ParameterStatus messages that the client is due. `own`: a
@@ -384,12 +384,12 @@ fn settle_pending<S: Socket>(
     let desired = client.settle_reset(backend);
     let before = std::mem::replace(&mut client.desired, desired);
     let believed = told_before.unwrap_or(before);
-    let told = if tells { reports_due(&client.desired, &believed, backend) } else { Vec::new() };
-    if !own && !told.is_empty() {
+    let due = if tells { reports_due(&client.desired, &believed, backend) } else { Vec::new() };
+    if !own && !due.is_empty() {
         // At the end of its own pipeline, as the server would report it.
-        client.pending_session().unreported.change(believed, told);
+        client.pending_session().unreported.change(believed, due);
         return Vec::new();
     }
     client.settle();
-    told
+    due
 }

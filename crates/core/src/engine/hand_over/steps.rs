@@ -56,7 +56,7 @@ impl<S: Socket> Backend<S> {
     /// Whether this is the oid of the function that only the pooler calls.
     pub(in crate::engine) fn is_hand_over(&self, function: u32) -> bool {
         self.owner.hand_over.as_ref().is_some_and(|hand_over| hand_over.key.function == function)
-            || self.owner.client_identity.as_ref().is_some_and(|told| told.is_of(function))
+            || self.owner.client_identity.as_ref().is_some_and(|identity| identity.is_of(function))
     }
 
     /// Ensures that the session is this client's. `true` if the hand-over is in flight: no message
@@ -205,8 +205,8 @@ impl<S: Socket> Backend<S> {
     }
 
     /// Appends what the server has reported to its client at the login, if this is its session.
-    /// `told`: what the client has already got.
-    fn greet_as_own(&self, client: &Client<S>, out: &mut Vec<u8>, told: &[Parameter]) {
+    /// `sent`: what the client has already got.
+    fn greet_as_own(&self, client: &Client<S>, out: &mut Vec<u8>, sent: &[Parameter]) {
         let hand_over = self.owner.hand_over.as_ref();
         for (name, own) in &self.session.parameters().pairs {
             let said = hand_over.and_then(|hand_over| match &**name {
@@ -215,7 +215,7 @@ impl<S: Socket> Backend<S> {
                 _ => None,
             });
             let value = said.or_else(|| client.record.start.get(name)).unwrap_or(own);
-            if !told.iter().any(|(known, before)| known == name && **before == *value) {
+            if !sent.iter().any(|(known, before)| known == name && **before == *value) {
                 build::parameter_status(out, name, value);
             }
         }
@@ -253,8 +253,8 @@ impl<S: Socket> Client<S> {
         self.record.start = backend.pool.interner().share(start.build());
         self.desired = self.record.start.clone();
         let mut said = Vec::with_capacity(512);
-        let told = self.pending_session.as_mut().and_then(|extra| extra.told_early.take());
-        backend.greet_as_own(self, &mut said, told.as_deref().unwrap_or_default());
+        let sent = self.pending_session.as_mut().and_then(|extra| extra.reported_early.take());
+        backend.greet_as_own(self, &mut said, sent.as_deref().unwrap_or_default());
         if let Some(greeting) =
             self.pending_session.as_mut().and_then(|extra| extra.greeting.as_mut())
         {
@@ -266,10 +266,10 @@ impl<S: Socket> Client<S> {
 
     /// Reports the values of a session that the client has not got yet. No superuser shares
     /// backends.
-    fn tell_early(&mut self, values: &ServerParameters) {
+    fn report_early(&mut self, values: &ServerParameters) {
         let user = self.record.about.user().unwrap_or_default().as_bytes();
         let start = &self.record.start;
-        let told: Vec<Parameter> = values
+        let sent: Vec<Parameter> = values
             .pairs
             .iter()
             .map(|(name, own)| {
@@ -283,16 +283,16 @@ impl<S: Socket> Client<S> {
             .collect();
         let extra = self.pending_session();
         if let Some(greeting) = &mut extra.greeting {
-            for (name, value) in &told {
+            for (name, value) in &sent {
                 build::parameter_status(greeting, name, value);
             }
         }
-        extra.told_early = Some(told);
+        extra.reported_early = Some(sent);
     }
 
     /// Whether it has been greeted before its session has begun.
     pub(in crate::engine) fn has_no_session_yet(&self) -> bool {
-        self.pending_session.as_ref().is_some_and(|extra| extra.told_early.is_some())
+        self.pending_session.as_ref().is_some_and(|extra| extra.reported_early.is_some())
     }
 }
 
@@ -364,7 +364,7 @@ impl<S: Socket> Engine<S> {
             self.set_deadline(slot, Some(now.after(ON_THE_WAY)));
             return;
         };
-        client.tell_early(&values);
+        client.report_early(&values);
         client.state = ClientState::Idle;
         client.since = now;
         self.greet(host, slot, process, now);

@@ -212,25 +212,25 @@ impl<S: Socket> Engine<S> {
         let heard_at = Marker { channel: marker.clone(), server: listener.server };
         for heard in heard {
             let Some(hub) = self.hubs.get_mut(&pool.id) else { return };
-            let tell = |said| ToLoop::FromHub { pool: pool.clone(), said };
+            let message = |said| ToLoop::FromHub { pool: pool.clone(), said };
             match heard {
                 Heard::Notified(one) if one.channel == marker => {
                     if let Some((to, ticket)) = Ticket::read(one.payload())
                         && to.0 < self.loops
                     {
-                        host.send(to, tell(FromHub::Marked(ticket, one.process)));
+                        host.send(to, message(FromHub::Marked(ticket, one.process)));
                     }
                 }
                 Heard::Notified(one) => {
                     pool.stats.listen.heard.add(1);
                     let one = std::sync::Arc::new(one.named(pool.notifiers(), Some(pool.id), now));
                     for to in hub.hub.loops(&one.channel) {
-                        host.send(to, tell(FromHub::Notified(one.clone())));
+                        host.send(to, message(FromHub::Notified(one.clone())));
                     }
                 }
                 Heard::Ready => {
                     for (to, claimant) in hub.hub.answered() {
-                        host.send(to, tell(FromHub::Passed(claimant, heard_at.clone())));
+                        host.send(to, message(FromHub::Passed(claimant, heard_at.clone())));
                     }
                     let first = self
                         .listener(place)
@@ -273,12 +273,12 @@ impl<S: Socket> Engine<S> {
         if is_needed {
             hub.not_before = now.after(Duration::from_micros(RETRY_US / 10));
         }
-        let told: Vec<LoopId> = hub.hub.all_loops().into_iter().collect();
+        let loops: Vec<LoopId> = hub.hub.all_loops().into_iter().collect();
         let claimants = hub.hub.lost(again);
         self.fail_claimants(host, &pool, claimants, !again);
         if is_needed {
             let error = lost_error(listener.error.take(), reason, again);
-            for to in told {
+            for to in loops {
                 let said = FromHub::Lost { error: error.clone(), again };
                 host.send(to, ToLoop::FromHub { pool: pool.clone(), said });
             }

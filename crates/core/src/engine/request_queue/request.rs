@@ -51,7 +51,7 @@ pub(in crate::engine) enum Request {
     /// A Close that was not sent, or a DEALLOCATE in place of another.
     CloseKnown {
         /// Hawser gives the CloseComplete.
-        told: bool,
+        answered: bool,
     },
     /// A message after unanswered ones removes the unnamed statement, if it is not skipped: no
     /// answer of its own.
@@ -82,7 +82,7 @@ pub(in crate::engine) enum Request {
     HandOver,
     /// Injected: the call that informs the server of its client, dropped up to ReadyForQuery (see
     /// [`super::super::client_identity`]).
-    TellIdentity,
+    SendIdentity,
     /// Injected: a simple query that prepares a statement of SQL's PREPARE or removes one, which
     /// the server may refuse (see [`super::super::sql_statement`]).
     InjectedPrepare,
@@ -144,7 +144,7 @@ impl Request {
                 | Self::InjectedPrepare
                 | Self::InjectedRollback
                 | Self::HandOver
-                | Self::TellIdentity
+                | Self::SendIdentity
         )
     }
 
@@ -159,7 +159,7 @@ impl Request {
                 | Self::InjectedQuestion
                 | Self::InjectedLift
                 | Self::HandOver
-                | Self::TellIdentity
+                | Self::SendIdentity
                 | Self::InjectedPrepare
                 | Self::InjectedRollback
                 | Self::InjectedSettings { .. }

@@ -1,6 +1,6 @@
 //! What follows from a report, for the server connection and for its client.
 
-use super::{Changed, SessionReport, TOLD_TO_END, beside, is_compared, significant};
+use super::{Changed, SessionReport, END_IS_REPORTED, beside, is_compared, significant};
 use crate::engine::backend::{Backend, Reset};
 use crate::engine::client::Client;
 use crate::engine::socket::Socket;
@@ -63,7 +63,7 @@ impl<S: Socket> Backend<S> {
             }
         };
         let known = self.session.applied().iter().filter(|(name, _)| is_compared(name));
-        let mut lost = known.filter(|(name, _)| !self.tells_of(name));
+        let mut lost = known.filter(|(name, _)| !self.reports_settable(name));
         let differs = lost.any(|(name, value)| !reported(name, value))
             || exact.report.settings.iter().any(|set| {
                 is_compared(&set.name)
@@ -175,18 +175,18 @@ impl<S: Socket> Backend<S> {
         let set = exact.report.settings.iter().any(|set| {
             let known = self.session.applied().get(&set.name);
             (known.is_some() || exact.unowned.setting(&set.name) != Some(set))
-                && !self.tells_of(&set.name)
+                && !self.reports_settable(&set.name)
                 && known != set.value.as_deref()
         });
         let reset = self.session.applied().iter().any(|(name, value)| {
             let stays = is_custom(name) && value.is_empty();
-            !stays && !self.tells_of(name) && exact.report.setting(name).is_none()
+            !stays && !self.reports_settable(name) && exact.report.setting(name).is_none()
         });
         set || reset || !left.minus(PartSet::of(&[Part::SequenceValue])).is_empty()
     }
 
     /// Whether its server's report on statements of PREPARE covers only its client's.
-    pub(in crate::engine) fn tells_all_statements(&self) -> bool {
+    pub(in crate::engine) fn reports_all_statements(&self) -> bool {
         let exact = self.known.session_report.as_ref();
         exact.is_some_and(|exact| exact.covered().contains(Part::SqlStatement))
     }
@@ -287,13 +287,13 @@ impl<S: Socket> Backend<S> {
     }
 
     /// Whether ParameterStatus reports this setting, which a client can set.
-    fn tells_of(&self, name: &[u8]) -> bool {
+    fn reports_settable(&self, name: &[u8]) -> bool {
         name != b"session_authorization" && self.session.parameters().get(name).is_some()
     }
 
     /// Whether it reports the value itself: one that is not ASCII comes converted.
-    fn tells_value(&self, set: &SetTo) -> bool {
-        self.tells_of(&set.name) && set.value.as_deref().is_none_or(<[u8]>::is_ascii)
+    fn reports_value(&self, set: &SetTo) -> bool {
+        self.reports_settable(&set.name) && set.value.as_deref().is_none_or(<[u8]>::is_ascii)
     }
 }
 
@@ -321,8 +321,8 @@ impl<S: Socket> Client<S> {
 
     #[cold]
     fn settle_report(&mut self, backend: &mut Backend<S>) -> Vec<u8> {
-        let mut told = Vec::new();
-        let Some(mut exact) = backend.known.session_report.take() else { return told };
+        let mut reported = Vec::new();
+        let Some(mut exact) = backend.known.session_report.take() else { return reported };
         backend.note_reported_names(&mut exact);
         let held = exact.report.parts.minus(exact.unowned.parts);
         let mut pinning = Policy::pooler().pinning(held);
@@ -332,7 +332,7 @@ impl<S: Socket> Client<S> {
         let one_keeps_it = self.is_session_mode() || self.exclusive || backend.is_classic();
         let lasting = match one_keeps_it {
             true => Policy::pooler().must_close_with(pinning),
-            false => Policy::pooler().must_close(pinning.minus(TOLD_TO_END)),
+            false => Policy::pooler().must_close(pinning.minus(END_IS_REPORTED)),
         };
         if lasting {
             backend.spoil_for_good();
@@ -354,7 +354,7 @@ impl<S: Socket> Client<S> {
             let sql = held.intersection(PartSet::of(&[Part::SqlStatement]));
             self.lose(backend, &exact, pinning.union(sql));
         } else {
-            told = self.hold_what_is_reported(backend, &mut exact, pinning);
+            reported = self.hold_what_is_reported(backend, &mut exact, pinning);
             if draws && exact.fresh && !asked {
                 self.asks.draws();
             }
@@ -366,7 +366,7 @@ impl<S: Socket> Client<S> {
         exact.since = backend.requests.pipeline();
         exact.changed.clear();
         backend.known.session_report = Some(exact);
-        told
+        reported
     }
 
     /// State that pins is lost, and no other client finds it.
@@ -378,7 +378,7 @@ impl<S: Socket> Client<S> {
         let sets = exact.fresh
             && exact.report.settings.iter().any(|set| {
                 exact.unowned.setting(&set.name) != Some(set)
-                    && !backend.tells_of(&set.name)
+                    && !backend.reports_settable(&set.name)
                     && set.value.as_deref() != backend.session.applied().get(&set.name)
             });
         if !lost.is_empty() || sets {
@@ -396,15 +396,15 @@ impl<S: Socket> Client<S> {
         let mut doubt = backend.known.unverified.take();
         let noted = doubt.as_mut().map(|doubt| doubt.take_noted()).unwrap_or_default();
         let named = doubt.as_ref().map_or(&[][..], |doubt| doubt.names());
-        let mut told = ReportedSettings::default();
+        let mut reported = ReportedSettings::default();
         if exact.fresh || exact.unreported {
-            told = self.read_settings(backend, exact, named);
-            exact.stays = !told.stays.is_empty();
-            exact.unreported = told.unreported;
+            reported = self.read_settings(backend, exact, named);
+            exact.stays = !reported.stays.is_empty();
+            exact.unreported = reported.unreported;
         } else if exact.stays {
-            told.stays = self.pins.intersection(PartSet::ANY_SETTING);
+            reported.stays = self.pins.intersection(PartSet::ANY_SETTING);
         }
-        if let Some((applied, desired)) = told.applied.take() {
+        if let Some((applied, desired)) = reported.applied.take() {
             self.adopt_settings(backend, applied, desired, exact.since);
         }
         let mut covered = exact.covered().union(PASSING);
@@ -420,7 +420,7 @@ impl<S: Socket> Client<S> {
             && !backend.has_parsed_statements()
             && !noted.has_parsed();
         let prepared = self.pins.contains(Part::SqlStatement) || taken_away;
-        self.pins = self.pins.minus(covered).union(pins).union(told.stays);
+        self.pins = self.pins.minus(covered).union(pins).union(reported.stays);
         if pins.contains(Part::TemporaryObject) {
             backend.prepared.statements.client_sees_its_own(); // whatever has created it
         }
@@ -437,11 +437,11 @@ impl<S: Socket> Client<S> {
             backend.prepared.doubt_all();
         }
         self.pins = self.pins.union(self.pins_of_settings(backend));
-        backend.doubt_reported(asked, told.names, exact.since, noted);
+        backend.doubt_reported(asked, reported.names, exact.since, noted);
         if backend.settings_in_doubt() {
             self.pins.insert(Part::Setting);
         }
-        told.restored
+        reported.restored
     }
 
     /// Whether the server must be asked for its statements of PREPARE, whose names the report has.
@@ -486,15 +486,15 @@ impl<S: Socket> Client<S> {
             applied: SettingsBuilder::from(backend.session.applied()),
             desired: SettingsBuilder::from(&self.desired),
             changed: false,
-            told: ReportedSettings::default(),
+            reported: ReportedSettings::default(),
         };
         reading.take_set(backend, exact, named);
         reading.take_reset(backend, exact, &self.record.start);
         reading.take_taken_back(backend, exact, self);
         reading.take_own_values(exact, self);
-        let ReadingSettings { applied, desired, changed, mut told } = reading;
-        told.applied = changed.then(|| (applied.build(), desired.build()));
-        told
+        let ReadingSettings { applied, desired, changed, mut reported } = reading;
+        reported.applied = changed.then(|| (applied.build(), desired.build()));
+        reported
     }
 }
 
@@ -515,7 +515,7 @@ struct ReadingSettings {
     desired: SettingsBuilder,
     /// Either differs from what was known.
     changed: bool,
-    told: ReportedSettings,
+    reported: ReportedSettings,
 }
 
 impl ReadingSettings {
@@ -531,7 +531,7 @@ impl ReadingSettings {
         for set in report.settings.iter().filter(|set| is_clients(backend, exact, set)) {
             let name = &*set.name;
             let part = Part::of_setting(name, |_| false);
-            let Some(part) = part.filter(|part| *part != Part::Seed && !backend.tells_value(set))
+            let Some(part) = part.filter(|part| *part != Part::Seed && !backend.reports_value(set))
             else {
                 continue;
             };
@@ -541,7 +541,7 @@ impl ReadingSettings {
                 || backend.is_of_superuser()
                 || if is_custom(name) { report.knows(name) } else { !is_for_superusers(name) };
             if !may_set || !can_move(name) {
-                self.told.stays.insert(part);
+                self.reported.stays.insert(part);
                 continue;
             }
             match &set.value {
@@ -552,11 +552,11 @@ impl ReadingSettings {
                         self.changed = true;
                     }
                 }
-                None if self.told.names.len() < NAMES_MAX => {
-                    self.told.unreported = true;
-                    self.told.names.push(name.into());
+                None if self.reported.names.len() < NAMES_MAX => {
+                    self.reported.unreported = true;
+                    self.reported.names.push(name.into());
                 }
-                None => self.told.stays.insert(part),
+                None => self.reported.stays.insert(part),
             }
         }
     }
@@ -571,7 +571,7 @@ impl ReadingSettings {
     ) {
         let report = &exact.report;
         for (name, value) in
-            backend.session.applied().iter().filter(|(name, _)| !backend.tells_of(name))
+            backend.session.applied().iter().filter(|(name, _)| !backend.reports_settable(name))
         {
             if report.setting(name).is_some_and(|set| is_clients(backend, exact, set)) {
                 continue;
@@ -630,7 +630,7 @@ impl ReadingSettings {
             {
                 self.desired.set(name, value);
                 self.changed = true;
-                build::parameter_status(&mut self.told.restored, name, value);
+                build::parameter_status(&mut self.reported.restored, name, value);
             }
         }
     }

@@ -438,7 +438,7 @@ impl<S: Socket> Client<S> {
     ) -> SqlStatement {
         let memory = backend.pool.statements.memory().clone();
         let now = backend.session.applied();
-        let settings = noted.settings_of(&shown.name, now, backend.tells_all_statements());
+        let settings = noted.settings_of(&shown.name, now, backend.reports_all_statements());
         let certain = settings.is_some();
         let settings = settings.unwrap_or_else(|| now.clone());
         let encoding = |settings: &Settings| {

@@ -66,7 +66,7 @@ impl<S: Socket> Backend<S> {
 
     /// The server has reported this setting's value, but not its exact bytes.
     #[cold]
-    pub(in crate::engine) fn doubt_told(&mut self, name: &[u8]) {
+    pub(in crate::engine) fn doubt_encoding_of(&mut self, name: &[u8]) {
         let since = self.requests.answered_pipeline();
         let doubt = self.known.unverified.get_or_insert_default();
         doubt.begin_anew_if_discarded();
@@ -392,7 +392,7 @@ impl<S: Socket> Client<S> {
         let empty = |name: &[u8], value: Option<&[u8]>| {
             value == Some(b"") && doubt.resets.iter().any(|reset| reset.eq_ignore_ascii_case(name))
         };
-        let told = |settings: &Settings, start: &Settings| {
+        let with_answer = |settings: &Settings, start: &Settings| {
             let mut settings = SettingsBuilder::from(settings);
             for (name, value) in names.iter().zip(values) {
                 let login = **name == *b"session_authorization";
@@ -412,10 +412,10 @@ impl<S: Socket> Client<S> {
             }
             settings.build()
         };
-        let applied = told(backend.session.applied(), &Settings::EMPTY);
+        let applied = with_answer(backend.session.applied(), &Settings::EMPTY);
         let desired = match doubt.reverted {
             true => self.desired.clone(),
-            false => told(&self.desired, &self.record.start),
+            false => with_answer(&self.desired, &self.record.start),
         };
         self.adopt_settings(backend, applied, desired, since);
     }

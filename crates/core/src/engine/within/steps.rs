@@ -195,7 +195,7 @@ impl<S: Socket> Backend<S> {
     }
 
     /// The server has reported a setting.
-    pub(in crate::engine) fn told_within(&mut self, name: &[u8]) {
+    pub(in crate::engine) fn reported_within(&mut self, name: &[u8]) {
         if let Some(within) = self.session.within_mut()
             && let Some(at) = REPORTED.iter().position(|reported| *reported == name)
         {
@@ -206,10 +206,10 @@ impl<S: Socket> Backend<S> {
     /// A pipeline has succeeded. Settings may have their earlier values again, because its own
     /// statements have set these. Returns what the server would have reported to a client that had
     /// the values sent with the pipeline (ParameterStatus messages).
-    pub(in crate::engine) fn unsaid_within(&mut self) -> Vec<u8> {
-        let mut unsaid = Vec::new();
+    pub(in crate::engine) fn reports_due_within(&mut self) -> Vec<u8> {
+        let mut due = Vec::new();
         let Some(within) = self.session.within().filter(|within| !within.failed) else {
-            return unsaid;
+            return due;
         };
         let names = REPORTED.iter().zip(within.unreported).filter(|(_, unreported)| *unreported);
         let mut applied = None;
@@ -225,12 +225,12 @@ impl<S: Socket> Backend<S> {
                 .get(name)
                 .or(self.session.parameters().get(name))
                 .unwrap_or_default();
-            build::parameter_status(&mut unsaid, name, value);
+            build::parameter_status(&mut due, name, value);
         }
         if let Some(applied) = applied {
             self.session.apply(self.pool.interner().share(applied.build()));
         }
-        unsaid
+        due
     }
 
     /// A pipeline has ended. Returns whether the settings sent within it have failed with it.
