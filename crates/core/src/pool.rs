@@ -53,7 +53,7 @@ pub use asking::{
 };
 pub use basis::{BASES_MAX, Basis};
 pub use database::Database;
-pub use description::Told;
+pub use description::Described;
 pub use lasting::{Lasting, buffers_of};
 pub use left::LeftServers;
 pub use lending::{Acquired, Limits, OpenOne, Pool, Released};

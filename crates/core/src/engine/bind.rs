@@ -43,7 +43,9 @@ pub(super) fn changes<'a>(
         (reported.is_ascii() && !ServerParameters::is_fixed(name)).then_some(reported)
     };
     before.diff(desired).map(move |change| match change {
-        Change::Reset(name) => reported(name).map_or(change, |reported| Change::Set(name, reported)),
+        Change::Reset(name) => {
+            reported(name).map_or(change, |reported| Change::Set(name, reported))
+        }
         Change::Set(..) => change,
     })
 }

@@ -208,13 +208,13 @@ impl<S: Socket> Backend<S> {
         if statement.is_superseded() || !statement.is_plain || !fits {
             return None;
         }
-        let told = named.seen.told();
+        let described = named.seen.described();
         let only_in = self.sole_transaction();
         self.prepared.statements.use_if(statement.id, |copy| {
             copy.only_in == only_in
-                && match told == Shape::default() {
+                && match described == Shape::default() {
                     true => copy.epoch >= named.epoch,
-                    false => copy.shape.is_known_for(told) && copy.shape.fits(told),
+                    false => copy.shape.is_known_for(described) && copy.shape.fits(described),
                 }
         })
     }

@@ -174,6 +174,6 @@ impl Replay {
 
     /// Whether the client gets what was described to it.
     fn is_as_seen(&self, seen: &Seen) -> bool {
-        !self.failed && self.now.fits(seen.told())
+        !self.failed && self.now.fits(seen.described())
     }
 }

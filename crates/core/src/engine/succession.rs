@@ -35,7 +35,7 @@ use super::client::{Client, Record};
 use super::names::ClientStatement;
 use super::socket::Socket;
 use crate::ids::Slot;
-use crate::pool::{Asks, Basis, ServerParameters, Told};
+use crate::pool::{Asks, Basis, Described, ServerParameters};
 use crate::session::settings::Settings;
 use crate::time::Time;
 use crate::wire::error::ClientError;
@@ -79,7 +79,7 @@ pub struct StatementRecord {
     /// Settings in force at the Parse.
     pub settings: Settings,
     /// How it was described to the client.
-    pub told: Told,
+    pub told: Described,
 }
 
 /// The unnamed statement of a client.
@@ -90,7 +90,7 @@ pub struct UnnamedRecord {
     /// Settings in force at the Parse.
     pub settings: Settings,
     /// How it was described to the client, if it was.
-    pub told: Option<Told>,
+    pub told: Option<Described>,
 }
 
 /// A client on its way between two engines.
@@ -205,7 +205,7 @@ impl<S: Socket> Client<S> {
         let unnamed = unnamed.as_ref().map(|unnamed| UnnamedRecord {
             body: unnamed.body.clone(),
             settings: unnamed.settings.clone(),
-            told: unnamed.told().map(|told| told.to_told()),
+            told: unnamed.described().map(|told| told.to_described()),
         });
         Ok(ClientRecord {
             process,
@@ -240,7 +240,7 @@ impl ClientStatement {
             name: name.into(),
             body: statement.body.clone(),
             settings: statement.settings.clone(),
-            told: seen.to_told(),
+            told: seen.to_described(),
         })
     }
 }

@@ -27,7 +27,12 @@ impl Functions {
     /// The effects of a text, with those of the functions that it may call. `reported`: the server
     /// reports its sessions, which covers what functions do and what the client could not do
     /// itself.
-    pub(in crate::engine) fn add_to(&self, effects: Effects, text: &[u8], reported: bool) -> Effects {
+    pub(in crate::engine) fn add_to(
+        &self,
+        effects: Effects,
+        text: &[u8],
+        reported: bool,
+    ) -> Effects {
         let mut effects = if !self.named.is_empty() && self.named.stand_in(text) {
             effects.and_keeps_variables()
         } else {

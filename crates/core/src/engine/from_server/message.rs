@@ -318,7 +318,7 @@ impl<S: Socket> Relay<'_, S> {
         let Some(Change::Compares(comparing)) = self.backend.requests.front_change() else {
             return None;
         };
-        let (fits, waits) = (comparing.shape.fits(comparing.seen.told()), comparing.waits);
+        let (fits, waits) = (comparing.shape.fits(comparing.seen.described()), comparing.waits);
         if fits || self.client.is_none() {
             return None;
         }

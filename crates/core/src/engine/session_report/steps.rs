@@ -1,6 +1,6 @@
 //! What follows from a report, for the server connection and for its client.
 
-use super::{Changed, SessionReport, END_IS_REPORTED, beside, is_compared, significant};
+use super::{Changed, END_IS_REPORTED, SessionReport, beside, is_compared, significant};
 use crate::engine::backend::{Backend, Reset};
 use crate::engine::client::Client;
 use crate::engine::socket::Socket;

@@ -157,16 +157,16 @@ impl<S: Socket> Engine<S> {
         let mut names = (!statements.is_empty()).then(|| {
             Box::new(ClientStatements::new(self.hash_key, pool.statements.memory().clone()))
         });
-        for told in statements {
-            let settings = share(told.settings);
-            let statement = pool.statements.to_be_made(&told.body, basis, &settings);
+        for one in statements {
+            let settings = share(one.settings);
+            let statement = pool.statements.to_be_made(&one.body, basis, &settings);
             let named = ClientStatement {
-                seen: Arc::new(Seen::of(told.told)),
+                seen: Arc::new(Seen::of(one.told)),
                 // (No answer is still to come that names it.)
                 ..ClientStatement::new(statement, 1, epoch, &settings)
             };
             if let Some(names) = &mut names {
-                names.change(|names| names.insert(told.name, named));
+                names.change(|names| names.insert(one.name, named));
             }
         }
         let unnamed = unnamed.map(|UnnamedRecord { body, settings, told }| {

@@ -379,7 +379,11 @@ fn a_text_that_notifies_waits_until_earlier_notifications_have_been_received() {
         assert!(text(&told).contains("one\0b"), "{}", text(&told));
         assert_ne!(told, notified(process, "one", "b"), "the sender is known");
         if !block {
-            assert_eq!(hub.kinds(), "Q", "its notifications are received before another client gets the backend");
+            assert_eq!(
+                hub.kinds(),
+                "Q",
+                "its notifications are received before another client gets the backend"
+            );
             world.send(&hub, &answers("CI"));
         }
         // Nothing else has been notified by it since.

@@ -343,7 +343,11 @@ fn a_query_that_ends_a_failed_transaction_finds_them_after_that() {
     assert_eq!(server.received(), query("ROLLBACK"));
     let zone = parameter("TimeZone", "UTC");
     world.send(&server, &[answers("C"), zone.clone(), answers("I")].concat());
-    assert_eq!(server.received(), [parse("p", "SELECT 1"), sync()].concat(), "no other client has it");
+    assert_eq!(
+        server.received(),
+        [parse("p", "SELECT 1"), sync()].concat(),
+        "no other client has it"
+    );
     assert_eq!(client.kinds(), "");
     world.send(&server, &answers("1I"));
     assert_eq!(server.received(), [query("BEGIN"), text].concat());

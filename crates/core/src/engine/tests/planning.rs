@@ -208,7 +208,11 @@ fn what_a_client_sets_itself_changes_its_functions_as_on_a_direct_connection() {
     let client = in_tokyo(&mut world);
     let server = world.servers[0].clone();
     world.send(&client, &query("SELECT midnight()"));
-    assert_eq!(server.received(), query("SELECT midnight()"), "no other client has called anything");
+    assert_eq!(
+        server.received(),
+        query("SELECT midnight()"),
+        "no other client has called anything"
+    );
     world.send(&server, &answers("CI"));
     let other = world.client();
     world.send(&other, &query("SELECT 1"));

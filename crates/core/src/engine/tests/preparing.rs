@@ -295,5 +295,9 @@ fn a_report_with_other_names_leads_to_the_question_and_its_own_names_to_none() {
     world.send(&server, &[answers("C"), report, answers("I")].concat());
     assert_eq!(server.received(), query("EXECUTE p"));
     world.send(&server, &answers("CI"));
-    assert_eq!((server.kinds(), world.idle_backends()), (String::new(), 1), "the server is not asked");
+    assert_eq!(
+        (server.kinds(), world.idle_backends()),
+        (String::new(), 1),
+        "the server is not asked"
+    );
 }

@@ -342,7 +342,11 @@ fn a_discard_all_that_is_prepared_again_runs_nothing_before_it_in_its_pipeline()
     // On another backend, which lacks it, and under other settings than those of its Parse.
     world.send(&client, &[bind("d"), execute(), sync()].concat());
     let second = world.servers[1].clone();
-    assert_eq!(second.kinds(), "QPBES", "25001 if anything but a Parse preceded it in its pipeline");
+    assert_eq!(
+        second.kinds(),
+        "QPBES",
+        "25001 if anything but a Parse preceded it in its pipeline"
+    );
 }
 
 #[test]

@@ -73,22 +73,22 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         mut named: ClientStatement,
     ) -> Result<Option<ClientStatement>, Halt> {
         loop {
-            let mut told = named.seen.told();
+            let mut described = named.seen.described();
             if named.statement.describes_rows_anew() {
-                told.rows = 0;
+                described.rows = 0;
             }
             let copy = self.backend.prepared.statements.get(named.statement.id);
             let lack = match copy {
-                Some(copy) if told == Shape::default() => {
+                Some(copy) if described == Shape::default() => {
                     if copy.epoch >= named.epoch {
                         Lack::Nothing
                     } else {
                         Lack::IsOlder
                     }
                 }
-                None if told == Shape::default() => Lack::Nothing,
+                None if described == Shape::default() => Lack::Nothing,
                 None => Lack::IsOther,
-                Some(copy) => lack_of(copy, told, self.backend.requests.pipeline(), || {
+                Some(copy) => lack_of(copy, described, self.backend.requests.pipeline(), || {
                     self.asks_about(&named)
                 }),
             };
@@ -194,7 +194,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             build::string(out, EMPTY);
         })?;
         let mut error = Vec::new();
-        if let Some(seen) = described.filter(|seen| seen.told().parameters != 0) {
+        if let Some(seen) = described.filter(|seen| seen.described().parameters != 0) {
             build::message(&mut error, backend::PARAMETER_DESCRIPTION, |out| {
                 out.extend_from_slice(seen.types().unwrap_or(&[0, 0]));
             });
@@ -207,7 +207,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// The client's unnamed statement is prepared again, and must be as it was described to the
     /// client. If that is not known now, it is found out afterwards, or the message waits.
     pub(super) fn compare_unnamed(&mut self, unnamed: &Arc<Unnamed>) -> Result<(), Halt> {
-        let Some(seen) = unnamed.told().filter(|seen| seen.told() != Shape::default()) else {
+        let Some(seen) = unnamed.described().filter(|seen| seen.described() != Shape::default())
+        else {
             return Ok(());
         };
         // A moment ago it was so: losing a connection costs less than delaying each Bind of clients
@@ -228,7 +229,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         self.backend.prepared.unnamed.forget();
         let Some(unnamed) = self.unnamed().cloned() else { return false };
-        let Some(seen) = unnamed.told() else { return false };
+        let Some(seen) = unnamed.described() else { return false };
         match self.typed(&unnamed.body, seen) {
             None => true,
             Some(body) => {
@@ -243,16 +244,16 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 /// What the server's copy of a statement lacks for a client that has a description. `asks`: the
 /// server has been asked, and has not answered; that walks all outstanding requests, so it is
 /// checked last.
-fn lack_of(copy: &Prepared, told: Shape, pipeline: u64, asks: impl FnOnce() -> bool) -> Lack {
+fn lack_of(copy: &Prepared, described: Shape, pipeline: u64, asks: impl FnOnce() -> bool) -> Lack {
     let shape = copy.shape;
-    let unknown = !shape.is_known_for(told);
+    let unknown = !shape.is_known_for(described);
     if copy.pipeline != pipeline {
         // (If it has become stale meanwhile, a Describe would fail.)
-        return if !unknown && shape.fits(told) { Lack::Nothing } else { Lack::IsOther };
+        return if !unknown && shape.fits(described) { Lack::Nothing } else { Lack::IsOther };
     }
     if unknown && (asks() || copy.asked_in != Some(pipeline)) {
         Lack::Description
-    } else if !unknown && shape.fits(told) {
+    } else if !unknown && shape.fits(described) {
         Lack::Nothing
     } else {
         Lack::HasChanged

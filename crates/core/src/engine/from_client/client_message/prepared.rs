@@ -161,7 +161,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let bound = seen.clone();
         if portal.is_empty() {
             self.client.bound = Some(seen);
-        } else if seen.told().rows == 0 {
+        } else if seen.described().rows == 0 {
             self.client.note_described(portal, seen);
         }
         if self.refuse_bind(portal, name, &statement)? {
@@ -330,8 +330,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.hold_for_name(name)?;
             if name.is_empty() {
                 if self.bring_unnamed()? {
-                    let told = self.unnamed().and_then(|one| one.told()).cloned();
-                    return self.refuse_changed(b"S", name, told.as_deref());
+                    let described = self.unnamed().and_then(|one| one.described()).cloned();
+                    return self.refuse_changed(b"S", name, described.as_deref());
                 }
                 if let Some(unnamed) = self.unnamed() {
                     let noting = Change::Describes(unnamed.noting());
@@ -349,9 +349,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 if self.describe_empty(name, &named.statement)? {
                     return Ok(());
                 }
-                let told = named.seen.clone();
+                let described = named.seen.clone();
                 let Some(ClientStatement { statement, seen, .. }) = self.fit(name, named)? else {
-                    return self.refuse_changed(b"S", name, Some(&told));
+                    return self.refuse_changed(b"S", name, Some(&described));
                 };
                 self.bring(&statement)?;
                 self.pass_with(name.len() + 2, |out| {
