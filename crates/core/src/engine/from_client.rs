@@ -569,9 +569,9 @@ impl<S: Socket> Engine<S> {
         let result = turn.open(now).and_then(|()| turn.message());
         self.next_serial = if self.next_serial == u32::MAX { 1 } else { self.next_serial + 1 };
         backend.to_server.measure(header.total(), now);
-        if let Some((heard_before, others_left)) = backend.known.notifying.take_due() {
-            let heard_by = heard_before.then_some(view.pool.id);
-            view.pool.notifiers().notifies(backend.process(), process, heard_by, others_left, now);
+        if let Some((received_before, others_left)) = backend.known.notifying.take_due() {
+            let received_by = received_before.then_some(view.pool.id);
+            view.pool.notifiers().notifies(backend.process(), process, received_by, others_left, now);
         }
         // (The server ignores the signal while it reads a message.)
         if result.is_ok()

@@ -78,7 +78,7 @@ impl<S: Socket> PoolHub<S> {
 }
 
 /// What has come on a listening connection.
-enum Heard {
+enum Received {
     Notified(Notification),
     Ready,
 }
@@ -156,7 +156,7 @@ impl<S: Socket> Listener<S> {
 
 impl<S: Socket> Listener<S> {
     /// Takes the whole messages that have come, and why the connection must end, if it must.
-    fn take_heard(&mut self) -> (Vec<Heard>, Option<&'static str>) {
+    fn take_received(&mut self) -> (Vec<Received>, Option<&'static str>) {
         let mut heard = Vec::new();
         let mut at = 0;
         let ended = loop {
@@ -177,10 +177,10 @@ impl<S: Socket> Listener<S> {
             let body = &rest[HEADER_BYTES..header.total()];
             match header.kind {
                 kind::NOTIFICATION => match Notification::read(body) {
-                    Some(notification) => heard.push(Heard::Notified(notification)),
+                    Some(notification) => heard.push(Received::Notified(notification)),
                     None => break Some("the server sent a malformed notification"),
                 },
-                kind::READY_FOR_QUERY => heard.push(Heard::Ready),
+                kind::READY_FOR_QUERY => heard.push(Received::Ready),
                 kind::COMMAND_COMPLETE
                 | kind::EMPTY_QUERY
                 | kind::NOTICE

@@ -15,7 +15,7 @@ enum Stage {
     /// received.
     Noted,
     /// The client is noted, and its notifications have been received, if any connection listens.
-    Heard,
+    Received,
 }
 
 /// Who notifies by a server connection.
@@ -27,12 +27,12 @@ pub(in crate::engine) struct Notifying {
     /// When another client last gave it back.
     others_left: Time,
     /// The listening connection has received everything notified by it before its client had it.
-    heard_before: bool,
+    received_before: bool,
 }
 
 impl Default for Notifying {
     fn default() -> Self {
-        Self { stage: Stage::No, holder: None, others_left: Time::ZERO, heard_before: false }
+        Self { stage: Stage::No, holder: None, others_left: Time::ZERO, received_before: false }
     }
 }
 
@@ -48,10 +48,10 @@ impl Notifying {
         is_another
     }
 
-    /// Its client has left. `heard_on`: a listening connection receives what its clients notify.
+    /// Its client has left. `still_received`: a listening connection receives what its clients notify.
     #[inline]
-    pub(in crate::engine) fn leave_client(&mut self, heard_on: bool) {
-        self.heard_before &= heard_on;
+    pub(in crate::engine) fn leave_client(&mut self, still_received: bool) {
+        self.received_before &= still_received;
     }
 
     /// The current text of its client may notify.
@@ -67,7 +67,7 @@ impl Notifying {
             return None;
         }
         self.stage = Stage::Noted;
-        Some((self.heard_before, self.others_left))
+        Some((self.received_before, self.others_left))
     }
 
     /// Whether one of its clients is noted.
@@ -77,39 +77,39 @@ impl Notifying {
     }
 
     /// Whether notifications by it may not have been received.
-    pub(in crate::engine) fn is_unheard(&self) -> bool {
+    pub(in crate::engine) fn is_unreceived(&self) -> bool {
         self.stage == Stage::Noted
     }
 
     /// Whether everything notified by it before its client had it has been received.
-    pub(in crate::engine) fn was_heard_before(&self) -> bool {
-        self.heard_before
+    pub(in crate::engine) fn was_received_before(&self) -> bool {
+        self.received_before
     }
 
     /// Everything notified by it has been received, or is not waited for any more. `here`: by the
     /// listening connection of its own server.
-    pub(in crate::engine) fn is_heard_out(&mut self, here: bool) {
-        self.stage = Stage::Heard;
-        self.heard_before = here;
+    pub(in crate::engine) fn is_fenced(&mut self, here: bool) {
+        self.stage = Stage::Received;
+        self.received_before = here;
     }
 
     /// The listening connection has received everything notified so far.
-    pub(in crate::engine) fn is_heard(&mut self) {
-        self.heard_before = true;
+    pub(in crate::engine) fn is_received(&mut self) {
+        self.received_before = true;
         if self.stage == Stage::Noted {
-            self.stage = Stage::Heard;
+            self.stage = Stage::Received;
         }
     }
 
     /// Whether another client is noted still whose notifications are not waited for.
     #[inline]
     pub(in crate::engine) fn may_be_forgotten(&self) -> bool {
-        self.stage == Stage::Heard
+        self.stage == Stage::Received
     }
 
     /// Its client leaves, and its notifications are not waited for.
     pub(in crate::engine) fn is_left(&mut self) {
-        self.stage = Stage::Heard;
+        self.stage = Stage::Received;
     }
 
     /// Earlier clients are not noted any more.

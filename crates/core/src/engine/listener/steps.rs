@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{ANSWER_US, Heard, Listener, PoolHub, RETRY_US, UNUSED_US};
+use super::{ANSWER_US, Received, Listener, PoolHub, RETRY_US, UNUSED_US};
 use crate::engine::about::ListenLost;
 use crate::engine::backend::{BackendSeed, PoolRef};
 use crate::engine::host::Host;
@@ -188,7 +188,7 @@ impl<S: Socket> Engine<S> {
                 Ok(0) => break Some("server closed the connection"),
                 Ok(read) => {
                     listener.input.extend_from_slice(&buffer[..read]);
-                    let (heard, ended) = listener.take_heard();
+                    let (heard, ended) = listener.take_received();
                     self.heard(host, place, heard, now);
                     if ended.is_some() {
                         break ended;
@@ -206,31 +206,31 @@ impl<S: Socket> Engine<S> {
     }
 
     /// Processes what has come, in order.
-    fn heard<H: Host<S>>(&mut self, host: &mut H, place: Slot, heard: Vec<Heard>, now: Time) {
+    fn heard<H: Host<S>>(&mut self, host: &mut H, place: Slot, heard: Vec<Received>, now: Time) {
         let Some(listener) = self.listener(place) else { return };
         let (pool, marker) = (listener.pool.clone(), listener.marker());
-        let heard_at = Marker { channel: marker.clone(), server: listener.server };
+        let received_at = Marker { channel: marker.clone(), server: listener.server };
         for heard in heard {
             let Some(hub) = self.hubs.get_mut(&pool.id) else { return };
             let message = |said| ToLoop::FromHub { pool: pool.clone(), said };
             match heard {
-                Heard::Notified(one) if one.channel == marker => {
+                Received::Notified(one) if one.channel == marker => {
                     if let Some((to, ticket)) = Ticket::read(one.payload())
                         && to.0 < self.loops
                     {
                         host.send(to, message(FromHub::Marked(ticket, one.process)));
                     }
                 }
-                Heard::Notified(one) => {
+                Received::Notified(one) => {
                     pool.stats.listen.heard.add(1);
                     let one = std::sync::Arc::new(one.named(pool.notifiers(), Some(pool.id), now));
                     for to in hub.hub.loops(&one.channel) {
                         host.send(to, message(FromHub::Notified(one.clone())));
                     }
                 }
-                Heard::Ready => {
+                Received::Ready => {
                     for (to, claimant) in hub.hub.answered() {
-                        host.send(to, message(FromHub::Passed(claimant, heard_at.clone())));
+                        host.send(to, message(FromHub::Passed(claimant, received_at.clone())));
                     }
                     let first = self
                         .listener(place)

@@ -28,7 +28,7 @@ impl<S: Socket> Backend<S> {
     /// Whether its last client has notified by it, that may not have been received, and a client
     /// listens.
     pub(in crate::engine) fn is_to_be_heard_out(&self) -> bool {
-        self.known.notifying.is_unheard()
+        self.known.notifying.is_unreceived()
             && self.pool.stats.listen.channels.load(Ordering::Relaxed) > 0
     }
 }
@@ -69,7 +69,7 @@ impl<S: Socket> Engine<S> {
         };
         // (Another server's listening connection does not receive them.)
         let here = marker.is_some_and(|at| at.server == backend.server());
-        backend.known.notifying.is_heard_out(here);
+        backend.known.notifying.is_fenced(here);
         self.give_back(host, backend, now);
     }
 }

@@ -39,11 +39,11 @@ impl<S: Socket> Client<S> {
             self.forget_no_channels();
             return false;
         }
-        let is_heard = backend.pool.stats.listen.channels.load(Ordering::Relaxed) > 0;
-        if !is_heard
+        let is_received = backend.pool.stats.listen.channels.load(Ordering::Relaxed) > 0;
+        if !is_received
             || self.is_session_mode()
             || self.exclusive
-            || backend.known.notifying.was_heard_before()
+            || backend.known.notifying.was_received_before()
             || backend.known.notifying.is_noted()
             || backend.requests.owes_client_ready()
         {
@@ -177,7 +177,7 @@ impl<S: Socket> Engine<S> {
         let Some((client, stage)) = self.waiting_with(ticket) else { return };
         let elsewhere = client.is_on_another_server(marker);
         if let Some(backend) = client.backend.as_mut().filter(|_| !elsewhere) {
-            backend.known.notifying.is_heard();
+            backend.known.notifying.is_received();
         }
         match stage {
             Stage::Cleaning | Stage::Fencing => self.release_answer(host, ticket.slot, now),
