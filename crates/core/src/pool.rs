@@ -60,7 +60,7 @@ pub use lending::{Acquired, Limits, OpenOne, Pool, Released};
 pub use lent::UNEVEN;
 pub use likeness::{Has, Wish};
 pub use names::CustomNames;
-pub(crate) use notifiers::HEARD_WITHIN;
+pub(crate) use notifiers::RECEIVED_WITHIN;
 pub use notifiers::Notifiers;
 pub use parameters::{Parameter, ServerParameters};
 pub use pins::{PinCount, Pinned};

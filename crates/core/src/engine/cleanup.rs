@@ -80,8 +80,8 @@ impl<S: Socket> Engine<S> {
         debug_assert!(backend.is_at_rest(), "a backend is given back in the middle of something");
         backend.leave_client();
         if backend.known.notifying.is_noted() {
-            if backend.is_to_be_heard_out() {
-                self.hear_out(host, backend, now);
+            if backend.needs_fence() {
+                self.fence_backend(host, backend, now);
                 return;
             }
             backend.known.notifying.is_left();

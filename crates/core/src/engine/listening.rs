@@ -39,7 +39,7 @@ mod ahead;
 mod answer;
 mod ending;
 mod heard;
-mod hearing_out;
+mod fence;
 mod named;
 mod returning;
 mod shown;

@@ -150,10 +150,10 @@ impl<S: Socket> Engine<S> {
                 self.hub_failed(host, ticket, lost, now);
             }
             FromHub::Passed(Claimant::Backend(place), marker) => {
-                self.heard_out(host, place, Some(&marker), now);
+                self.backend_fenced(host, place, Some(&marker), now);
             }
             FromHub::Failed { claimant: Claimant::Backend(place), .. } => {
-                self.heard_out(host, place, None, now);
+                self.backend_fenced(host, place, None, now);
             }
             FromHub::Marked(ticket, process) => self.marked(host, ticket, process, now),
             FromHub::Lost { error, again } => self.listener_lost(host, pool, &error, again, now),

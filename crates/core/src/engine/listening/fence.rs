@@ -10,7 +10,7 @@
 //!
 //! # Limits
 //! One fence, on the pool's own listening connection: those of other pools of the database may be
-//! later. After [`HEARD_WITHIN`](crate::pool::HEARD_WITHIN) the backend goes on without it.
+//! later. After [`RECEIVED_WITHIN`](crate::pool::RECEIVED_WITHIN) the backend goes on without it.
 //!
 //! [`Notifiers`]: crate::pool::Notifiers
 
@@ -27,7 +27,7 @@ use crate::time::Time;
 impl<S: Socket> Backend<S> {
     /// Whether its last client has notified by it, that may not have been received, and a client
     /// listens.
-    pub(in crate::engine) fn is_to_be_heard_out(&self) -> bool {
+    pub(in crate::engine) fn needs_fence(&self) -> bool {
         self.known.notifying.is_unreceived()
             && self.pool.stats.listen.channels.load(Ordering::Relaxed) > 0
     }
@@ -35,7 +35,7 @@ impl<S: Socket> Backend<S> {
 
 impl<S: Socket> Engine<S> {
     /// Keeps a backend without a client until its notifications have been received.
-    pub(in crate::engine) fn hear_out<H: Host<S>>(
+    pub(in crate::engine) fn fence_backend<H: Host<S>>(
         &mut self,
         host: &mut H,
         mut backend: Box<Backend<S>>,
@@ -50,7 +50,7 @@ impl<S: Socket> Engine<S> {
 
     /// A backend's notifications have all been received, or are not waited for any more: it goes
     /// on. `marker` is `None` if nothing has been received.
-    pub(in crate::engine) fn heard_out<H: Host<S>>(
+    pub(in crate::engine) fn backend_fenced<H: Host<S>>(
         &mut self,
         host: &mut H,
         place: Slot,
