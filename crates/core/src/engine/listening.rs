@@ -120,9 +120,9 @@ pub(super) struct Listening {
     /// Notifications on its own backend, where it keeps listening: they follow `queue`.
     native: Vec<Waiting>,
     /// Notifications on its own backend since the transaction that listened.
-    overheard: Vec<Notification>,
+    backend_received: Vec<Notification>,
     /// Its own marker has come: later ones come on the other connection.
-    overheard_all: bool,
+    backend_received_all: bool,
     /// The channel of markers on which it listens during TakingOver: it gets those of others, too.
     marker: Option<Channel>,
     /// Notifications on the listening connection after the marker, while the backend has not
@@ -200,8 +200,8 @@ impl Listening {
     fn count_queued(&mut self) {
         let waiting = self.queue.iter().chain(&self.native).chain(&self.later);
         let queued = waiting.map(|waiting| waiting.message.len());
-        let overheard = self.overheard.iter().map(|one| one.message.len());
-        self.queued_bytes = queued.chain(overheard).sum();
+        let backend_received = self.backend_received.iter().map(|one| one.message.len());
+        self.queued_bytes = queued.chain(backend_received).sum();
     }
 
     fn is_nothing(&self) -> bool {

@@ -117,7 +117,7 @@ impl<S: Socket> Relay<'_, S> {
             Some(notification.named(self.backend.pool.notifiers(), None, now))
         };
         if !client.is_session_mode()
-            && (client.overhears(named, process) || !client.pins.contains(Part::Listen))
+            && (client.takes_notification(named, process) || !client.pins.contains(Part::Listen))
         {
             return Fate::Skip;
         }

@@ -45,8 +45,8 @@ impl<S: Socket> Engine<S> {
         listening.stage = Stage::AtRest;
         listening.joining.clear();
         listening.joining_ahead = false;
-        listening.overheard = Vec::new();
-        listening.overheard_all = false;
+        listening.backend_received = Vec::new();
+        listening.backend_received_all = false;
         listening.marker = None;
         if !answers {
             listening.before_message = Before::Come;

@@ -276,10 +276,10 @@ impl<S: Socket> Engine<S> {
         let Some(listening) = client.listening() else { return };
         let fenced = !listening.joining.is_empty();
         if listening.joining_ahead {
-            listening.overheard.clear(); // they have come on the listening connection, too
+            listening.backend_received.clear(); // they have come on the listening connection, too
         } else {
             listening.give_up_ahead();
-            let heard = listening.take_overheard(process, own);
+            let heard = listening.take_backend_received(process, own);
             listening.queue.extend(heard);
         }
         listening.queue.extend(std::mem::take(&mut listening.later));
@@ -308,7 +308,7 @@ impl<S: Socket> Engine<S> {
         }
         let joined: BTreeSet<Channel> = after.difference(&listening.channels).cloned().collect();
         if joined.is_empty() {
-            listening.overheard.clear();
+            listening.backend_received.clear();
             let ask = self.change_channels(slot, &after);
             let Some(client) = self.clients.get_mut(slot) else { return };
             let pool = self.pools[client.pool as usize].pool.clone();
@@ -411,7 +411,7 @@ impl<S: Socket> Engine<S> {
             listening.joining.clear();
             listening.joining_ahead = false;
             // What the listening connection has received so far comes first.
-            let heard = listening.take_overheard(own, process);
+            let heard = listening.take_backend_received(own, process);
             let native = heard.into_iter().map(|waiting| Waiting { channel: None, ..waiting });
             listening.native.extend(native);
         }

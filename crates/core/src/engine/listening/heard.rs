@@ -20,7 +20,7 @@ use crate::wire::error::{ClientError, SqlState};
 impl<S: Socket> Client<S> {
     /// Its backend has received a notification. Returns whether that is for the books, not for the
     /// client.
-    pub(in crate::engine) fn overhears(
+    pub(in crate::engine) fn takes_notification(
         &mut self,
         notification: impl FnOnce() -> Option<Notification>,
         process: u32,
@@ -29,7 +29,7 @@ impl<S: Socket> Client<S> {
         let Some(listening) = self.listening() else { return false };
         if matches!(listening.stage, Stage::Returning { .. }) {
             if let Some(notification) = notification() {
-                listening.overhear_returning(notification, process);
+                listening.receive_returning(notification, process);
             }
             return true;
         }
@@ -40,7 +40,7 @@ impl<S: Socket> Client<S> {
         let hears = match listening.stage {
             Stage::AtRest | Stage::Ahead | Stage::AfterCancel => !listening.pending.is_empty(),
             Stage::Asking | Stage::Joining => true,
-            Stage::Leaving { .. } => !listening.joining.is_empty() && !listening.overheard_all,
+            Stage::Leaving { .. } => !listening.joining.is_empty() && !listening.backend_received_all,
             Stage::Cleaning | Stage::Fencing | Stage::TakingOver | Stage::Returning { .. } => false,
         };
         if !hears {
@@ -52,10 +52,10 @@ impl<S: Socket> Client<S> {
             && Ticket::read(notification.payload())
                 .is_some_and(|(_, ticket)| ticket.serial == listening.serial);
         if is_marker && matches!(listening.stage, Stage::Leaving { .. }) {
-            listening.overheard_all = true;
+            listening.backend_received_all = true;
         } else {
             listening.queued_bytes += notification.message.len();
-            listening.overheard.push(notification);
+            listening.backend_received.push(notification);
         }
         true
     }
@@ -182,9 +182,9 @@ impl Listening {
     /// The notifications that the backend has received for the client, up to the marker; they count
     /// as waiting. `process` is the backend's process id, and `own` the one that the client knows
     /// as its own.
-    pub(super) fn take_overheard(&mut self, process: u32, own: u32) -> Vec<Waiting> {
+    pub(super) fn take_backend_received(&mut self, process: u32, own: u32) -> Vec<Waiting> {
         let mut heard = Vec::new();
-        for notification in std::mem::take(&mut self.overheard) {
+        for notification in std::mem::take(&mut self.backend_received) {
             self.queued_bytes = self.queued_bytes.saturating_sub(notification.message.len());
             let joins = self.joining.contains(&notification.channel);
             let heard_already = self.channels.contains(&notification.channel);

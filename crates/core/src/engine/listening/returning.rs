@@ -72,7 +72,7 @@ impl<S: Socket> Engine<S> {
             listens.push(b';');
         }
         listening.stage = Stage::Returning { answered: false, marked: false };
-        listening.overheard_all = false;
+        listening.backend_received_all = false;
         listening.marker = Some(marker.clone());
         let mut mark = b"NOTIFY ".to_vec();
         marker.write_quoted(&mut mark);
@@ -93,7 +93,7 @@ impl<S: Socket> Engine<S> {
         let mut queue = std::mem::take(&mut listening.queue);
         queue.iter_mut().for_each(|waiting| waiting.channel = None);
         queue.extend(std::mem::take(&mut listening.native));
-        for notification in std::mem::take(&mut listening.overheard) {
+        for notification in std::mem::take(&mut listening.backend_received) {
             let message = match notification.process == process {
                 true => notification.message_from(own),
                 false => notification.message,
@@ -112,14 +112,14 @@ impl<S: Socket> Engine<S> {
 impl Listening {
     /// The backend has received a notification during TakingOver. Up to the marker, those on
     /// channels of the listening connection count there.
-    pub(super) fn overhear_returning(&mut self, notification: Notification, process: u32) {
+    pub(super) fn receive_returning(&mut self, notification: Notification, process: u32) {
         if self.marker.as_ref() == Some(&notification.channel) {
             let ticket = Ticket::read(notification.payload());
-            self.overheard_all |= notification.process == process
+            self.backend_received_all |= notification.process == process
                 && ticket.is_some_and(|(_, ticket)| ticket.serial == self.serial);
-        } else if self.overheard_all || !self.channels.contains(&notification.channel) {
+        } else if self.backend_received_all || !self.channels.contains(&notification.channel) {
             self.queued_bytes += notification.message.len();
-            self.overheard.push(notification);
+            self.backend_received.push(notification);
         }
     }
 }
