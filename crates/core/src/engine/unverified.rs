@@ -121,7 +121,7 @@ impl Noted {
     }
 
     /// Whether a statement that existed before may be another one now.
-    pub(super) fn is_prepared_anew(&self, name: &[u8]) -> bool {
+    pub(super) fn is_prepared_again(&self, name: &[u8]) -> bool {
         self.ended && self.of(name).is_some()
     }
 
@@ -178,7 +178,7 @@ impl Unverified {
     }
 
     /// Settings are in doubt again, because of what has followed a DISCARD ALL.
-    fn begin_anew_if_discarded(&mut self) {
+    fn begin_again_if_discarded(&mut self) {
         if std::mem::take(&mut self.discarded) {
             self.names.clear();
             self.resets.clear();

@@ -188,7 +188,7 @@ pub struct Statement {
 impl Statement {
     /// Whether its rows are described anew for each portal: those of another statement, or of a cursor. Of
     /// such statements the server never says that they have changed (`RevalidateCachedQuery`, plancache.c).
-    pub(crate) fn describes_rows_anew(&self) -> bool {
+    pub(crate) fn redescribes_rows(&self) -> bool {
         begins_with_any(self.text(), &[b"fetch", b"execute", b"explain", b"show", b"call"])
     }
 

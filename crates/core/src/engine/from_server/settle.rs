@@ -295,7 +295,7 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
 impl<S: Socket> Client<S> {
     /// It is not known any more what a statement of the client's does, or who shares it.
     #[cold]
-    pub(in crate::engine) fn make_anew(&mut self, name: &[u8], backend: &Backend<S>) {
+    pub(in crate::engine) fn resolve_again(&mut self, name: &[u8], backend: &Backend<S>) {
         let named = self.statements.as_mut().and_then(|names| names.get_mut(name));
         let Some(named) = named else { return };
         let before = named.statement.clone();

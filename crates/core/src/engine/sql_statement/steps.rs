@@ -384,7 +384,7 @@ impl<S: Socket> Client<S> {
                     Some(known) => known.text() == &*shown.text,
                     None => own == Some(&*known.text),
                 };
-                stands_in.is_some() || (as_known && !noted.is_prepared_anew(&shown.name))
+                stands_in.is_some() || (as_known && !noted.is_prepared_again(&shown.name))
             });
             let statement = match (same, parsed) {
                 (Some(known), _) => known.clone(),

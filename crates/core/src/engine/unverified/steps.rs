@@ -38,7 +38,7 @@ impl<S: Socket> Backend<S> {
         let within = self.from_server.status() != TransactionStatus::Idle;
         let pipeline = self.requests.pipeline();
         let doubt = self.known.unverified.get_or_insert_default();
-        doubt.begin_anew_if_discarded();
+        doubt.begin_again_if_discarded();
         doubt.reverted = false;
         if doubt.names.is_empty() && !doubt.vague {
             doubt.since = pipeline;
@@ -69,7 +69,7 @@ impl<S: Socket> Backend<S> {
     pub(in crate::engine) fn doubt_encoding_of(&mut self, name: &[u8]) {
         let since = self.requests.answered_pipeline();
         let doubt = self.known.unverified.get_or_insert_default();
-        doubt.begin_anew_if_discarded();
+        doubt.begin_again_if_discarded();
         if doubt.names.is_empty() && !doubt.vague {
             doubt.since = since;
         }

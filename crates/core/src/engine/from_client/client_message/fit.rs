@@ -74,7 +74,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     ) -> Result<Option<ClientStatement>, Halt> {
         loop {
             let mut described = named.seen.described();
-            if named.statement.describes_rows_anew() {
+            if named.statement.redescribes_rows() {
                 described.rows = 0;
             }
             let copy = self.backend.prepared.statements.get(named.statement.id);

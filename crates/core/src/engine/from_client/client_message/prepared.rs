@@ -64,7 +64,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let Some(one) = self.client.statement(name) else { return };
         let fits = one.is_known_to_fit(&self.client.desired);
         if one.statement.is_superseded() {
-            self.client.make_anew(name, self.backend);
+            self.client.resolve_again(name, self.backend);
         } else if fits {
             return;
         }
