@@ -870,10 +870,10 @@ fn a_panic_ends_the_client_that_it_came_of_and_the_next_is_served() {
     assert_eq!(server.kinds(), "Q");
     let goodbye = ClientError::fatal(SqlState::ADMIN_SHUTDOWN, "bye");
     world.deliver(LoopId(0), ToLoop::Drain(goodbye));
-    world.asked.panics_when_told = true;
+    world.asked.panics_on_error = true;
     let answer = std::panic::AssertUnwindSafe(|| world.send(&server, &answers("DCI")));
     assert!(std::panic::catch_unwind(answer).is_err());
-    world.asked.panics_when_told = false;
+    world.asked.panics_on_error = false;
     world.with_engine(LoopId(0), |engine, host, now| engine.recover(host, None, now));
     assert!(client.is_dropped() && !waiter.is_dropped());
     assert_eq!(server.kinds(), "Q", "the waiter's");

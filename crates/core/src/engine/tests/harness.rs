@@ -127,7 +127,7 @@ pub(super) struct Asked {
     /// Clients that have left for a successor.
     pub(super) given: Vec<MovedClient<Fake>>,
     /// Each error for a client panics.
-    pub(super) panics_when_told: bool,
+    pub(super) panics_on_error: bool,
     /// Wait and duration of slow transactions.
     pub(super) slow: Vec<(u64, u64)>,
 }
@@ -184,7 +184,7 @@ impl Host<Fake> for FakeHost<'_> {
             Event::StartValuesChanged { .. } => self.asked.start_values_changed += 1,
             Event::BackendClosed { reason, .. } => self.asked.closed.push(reason.to_owned()),
             Event::Told { error } => {
-                assert!(!self.asked.panics_when_told, "told");
+                assert!(!self.asked.panics_on_error, "told");
                 self.asked.told.push(error.code);
             }
             Event::SettingsMismatch { .. } => self.asked.mismatches += 1,
