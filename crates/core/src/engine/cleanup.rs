@@ -363,7 +363,7 @@ impl<S: Socket> Engine<S> {
         if client.state == ClientState::Closing {
             return;
         }
-        host.event(Event::Told { error });
+        host.event(Event::ErrorSent { error });
         let backend = client.backend.take();
         let half_a_message = backend.as_ref().is_some_and(|b| b.is_in_mid_answer());
         client.state = ClientState::Closing;

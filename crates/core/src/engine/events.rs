@@ -701,7 +701,7 @@ impl<S: Socket> Engine<S> {
         if !ended {
             client.pending_session().dropped.until_sync(); // its Sync is still to come
         }
-        host.event(Event::Told { error: &error });
+        host.event(Event::ErrorSent { error: &error });
         if ended {
             build::ready_for_query(&mut answer, TransactionStatus::Idle);
         }

@@ -330,7 +330,7 @@ pub enum Event<'a> {
         reason: &'a str,
     },
     /// A client gets an error of Hawser's own, or of a server where `error` says so.
-    Told {
+    ErrorSent {
         /// The error.
         error: &'a ClientError,
     },

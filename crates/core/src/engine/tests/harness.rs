@@ -183,7 +183,7 @@ impl Host<Fake> for FakeHost<'_> {
         match event {
             Event::StartValuesChanged { .. } => self.asked.start_values_changed += 1,
             Event::BackendClosed { reason, .. } => self.asked.closed.push(reason.to_owned()),
-            Event::Told { error } => {
+            Event::ErrorSent { error } => {
                 assert!(!self.asked.panics_on_error, "told");
                 self.asked.told.push(error.code);
             }
