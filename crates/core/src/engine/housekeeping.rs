@@ -17,7 +17,7 @@ use super::socket::{Socket, Token};
 use super::table::{Engine, Holder, PoolView};
 use super::wheel::{TICK_US, Wheel};
 use crate::ids::Slot;
-use crate::pool::{RECEIVED_WITHIN, PoolSettings};
+use crate::pool::{PoolSettings, RECEIVED_WITHIN};
 use crate::time::Time;
 use crate::wire::TransactionStatus;
 use crate::wire::error::{ClientError, SqlState};
@@ -152,7 +152,9 @@ impl<S: Socket> Engine<S> {
                 Holder::Pool | Holder::Listener(_) => {}
                 Holder::Engine(backend) => {
                     let wait = match view.settings.cancel_wait_timeout {
-                        _ if backend.lending.tidying() == Tidying::AwaitingListener => RECEIVED_WITHIN,
+                        _ if backend.lending.tidying() == Tidying::AwaitingListener => {
+                            RECEIVED_WITHIN
+                        }
                         Duration::ZERO => limits::TIDY_MAX, // no wait is endless
                         wait => wait,
                     };

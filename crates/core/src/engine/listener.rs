@@ -157,7 +157,7 @@ impl<S: Socket> Listener<S> {
 impl<S: Socket> Listener<S> {
     /// Takes the whole messages that have come, and why the connection must end, if it must.
     fn take_received(&mut self) -> (Vec<Received>, Option<&'static str>) {
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         let mut at = 0;
         let ended = loop {
             let rest = &self.input[at..];
@@ -177,10 +177,10 @@ impl<S: Socket> Listener<S> {
             let body = &rest[HEADER_BYTES..header.total()];
             match header.kind {
                 kind::NOTIFICATION => match Notification::read(body) {
-                    Some(notification) => heard.push(Received::Notified(notification)),
+                    Some(notification) => received.push(Received::Notified(notification)),
                     None => break Some("the server sent a malformed notification"),
                 },
-                kind::READY_FOR_QUERY => heard.push(Received::Ready),
+                kind::READY_FOR_QUERY => received.push(Received::Ready),
                 kind::COMMAND_COMPLETE
                 | kind::EMPTY_QUERY
                 | kind::NOTICE
@@ -207,6 +207,6 @@ impl<S: Socket> Listener<S> {
         if self.input.is_empty() {
             self.input = Vec::new();
         }
-        (heard, ended)
+        (received, ended)
     }
 }

@@ -38,9 +38,9 @@
 mod ahead;
 mod answer;
 mod ending;
-mod heard;
 mod fence;
 mod named;
+mod notified;
 mod returning;
 mod shown;
 mod state;
@@ -168,8 +168,8 @@ impl Ahead {
 
     /// Where it receives markers, if it has listened on all of these channels in advance.
     fn marker_for(&self, joined: &BTreeSet<Channel>) -> Option<Marker> {
-        let heard = !self.given_up && joined.is_subset(&self.channels);
-        self.marker.clone().filter(|_| heard)
+        let has_joined = !self.given_up && joined.is_subset(&self.channels);
+        self.marker.clone().filter(|_| has_joined)
     }
 }
 

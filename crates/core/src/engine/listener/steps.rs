@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{ANSWER_US, Received, Listener, PoolHub, RETRY_US, UNUSED_US};
+use super::{ANSWER_US, Listener, PoolHub, RETRY_US, Received, UNUSED_US};
 use crate::engine::about::ListenLost;
 use crate::engine::backend::{BackendSeed, PoolRef};
 use crate::engine::host::Host;
@@ -35,11 +35,11 @@ impl<S: Socket> Engine<S> {
             wanted: now,
             not_before: Time::ZERO,
         });
-        let unheard = ask
+        let unserved = ask
             .claimant
             .take_if(|claimant| matches!(claimant, Claimant::Backend(_)) && !hub.hub.is_open());
         hub.hub.ask(from, ask);
-        if let Some(claimant) = unheard {
+        if let Some(claimant) = unserved {
             // No notifications are received at the moment: no backend is kept from clients for
             // them.
             self.fail_claimants(host, pool, vec![(from, claimant)], false);
@@ -188,8 +188,8 @@ impl<S: Socket> Engine<S> {
                 Ok(0) => break Some("server closed the connection"),
                 Ok(read) => {
                     listener.input.extend_from_slice(&buffer[..read]);
-                    let (heard, ended) = listener.take_received();
-                    self.heard(host, place, heard, now);
+                    let (received, ended) = listener.take_received();
+                    self.process_received(host, place, received, now);
                     if ended.is_some() {
                         break ended;
                     }
@@ -206,14 +206,20 @@ impl<S: Socket> Engine<S> {
     }
 
     /// Processes what has come, in order.
-    fn heard<H: Host<S>>(&mut self, host: &mut H, place: Slot, heard: Vec<Received>, now: Time) {
+    fn process_received<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        place: Slot,
+        received: Vec<Received>,
+        now: Time,
+    ) {
         let Some(listener) = self.listener(place) else { return };
         let (pool, marker) = (listener.pool.clone(), listener.marker());
         let received_at = Marker { channel: marker.clone(), server: listener.server };
-        for heard in heard {
+        for received in received {
             let Some(hub) = self.hubs.get_mut(&pool.id) else { return };
             let message = |said| ToLoop::FromHub { pool: pool.clone(), said };
-            match heard {
+            match received {
                 Received::Notified(one) if one.channel == marker => {
                     if let Some((to, ticket)) = Ticket::read(one.payload())
                         && to.0 < self.loops

@@ -200,17 +200,17 @@ impl<S: Socket> Engine<S> {
             return ask;
         }
         let before: BTreeSet<Channel> = listening.channels.union(was_ahead).cloned().collect();
-        let heard: BTreeSet<Channel> = after.union(ahead).cloned().collect();
+        let listened: BTreeSet<Channel> = after.union(ahead).cloned().collect();
         let board = self.boards.entry(pool).or_default();
-        for channel in before.difference(&heard) {
+        for channel in before.difference(&listened) {
             if board.remove(slot, channel) {
                 ask.unlisten.push(channel.clone());
             }
         }
         // What has come on them since the transaction began is not read any more (async.c); what
         // was committed earlier has come before it (Cleaning).
-        listening.keep_queued(|_, channel| heard.contains(channel));
-        for channel in heard.difference(&before) {
+        listening.keep_queued(|_, channel| listened.contains(channel));
+        for channel in listened.difference(&before) {
             if board.add(slot, channel) {
                 ask.listen.push(channel.clone());
             }
@@ -279,8 +279,8 @@ impl<S: Socket> Engine<S> {
             listening.backend_received.clear(); // they have come on the listening connection, too
         } else {
             listening.give_up_ahead();
-            let heard = listening.take_backend_received(process, own);
-            listening.queue.extend(heard);
+            let received = listening.take_backend_received(process, own);
+            listening.queue.extend(received);
         }
         listening.queue.extend(std::mem::take(&mut listening.later));
         listening.count_queued();
@@ -411,8 +411,8 @@ impl<S: Socket> Engine<S> {
             listening.joining.clear();
             listening.joining_ahead = false;
             // What the listening connection has received so far comes first.
-            let heard = listening.take_backend_received(own, process);
-            let native = heard.into_iter().map(|waiting| Waiting { channel: None, ..waiting });
+            let received = listening.take_backend_received(own, process);
+            let native = received.into_iter().map(|waiting| Waiting { channel: None, ..waiting });
             listening.native.extend(native);
         }
         if after.is_empty() {

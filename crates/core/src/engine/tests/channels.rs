@@ -506,8 +506,8 @@ fn markers_of_others_are_for_no_client() {
     let process = 101;
     let [own, others] = [ticket, "1.7.502.1"].map(|ticket| notified(process, marker, ticket));
     let of_others = notified(7, marker, "1.7.502.1");
-    let heard = [&others[..], &of_others, &own, &others, &of_others, &notified(7, "one", "x")];
-    world.send(&server, &[&answers("CCCCI")[..], &heard.concat(), &answers("CICI")].concat());
+    let received = [&others[..], &of_others, &own, &others, &of_others, &notified(7, "one", "x")];
+    world.send(&server, &[&answers("CCCCI")[..], &received.concat(), &answers("CICI")].concat());
     world.send(&hub, &own);
     while hub.kinds() == "Q" {
         world.send(&hub, &answers("CI"));

@@ -37,13 +37,15 @@ impl<S: Socket> Client<S> {
             // On a channel of its own backend, its backend's notifications count.
             return notification().is_some_and(|of| listening.channels.contains(&of.channel));
         }
-        let hears = match listening.stage {
+        let keeps = match listening.stage {
             Stage::AtRest | Stage::Ahead | Stage::AfterCancel => !listening.pending.is_empty(),
             Stage::Asking | Stage::Joining => true,
-            Stage::Leaving { .. } => !listening.joining.is_empty() && !listening.backend_received_all,
+            Stage::Leaving { .. } => {
+                !listening.joining.is_empty() && !listening.backend_received_all
+            }
             Stage::Cleaning | Stage::Fencing | Stage::TakingOver | Stage::Returning { .. } => false,
         };
-        if !hears {
+        if !keeps {
             return true;
         }
         let Some(notification) = notification() else { return true };
@@ -183,12 +185,12 @@ impl Listening {
     /// as waiting. `process` is the backend's process id, and `own` the one that the client knows
     /// as its own.
     pub(super) fn take_backend_received(&mut self, process: u32, own: u32) -> Vec<Waiting> {
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         for notification in std::mem::take(&mut self.backend_received) {
             self.queued_bytes = self.queued_bytes.saturating_sub(notification.message.len());
             let joins = self.joining.contains(&notification.channel);
-            let heard_already = self.channels.contains(&notification.channel);
-            if !joins && (heard_already || !self.joining.is_empty()) {
+            let is_listened = self.channels.contains(&notification.channel);
+            if !joins && (is_listened || !self.joining.is_empty()) {
                 continue; // or a marker
             }
             let message = match notification.process == process {
@@ -196,8 +198,8 @@ impl Listening {
                 false => notification.message,
             };
             self.queued_bytes += message.len();
-            heard.push(Waiting { message, channel: Some(notification.channel) });
+            received.push(Waiting { message, channel: Some(notification.channel) });
         }
-        heard
+        received
     }
 }
