@@ -143,7 +143,7 @@ fn beside(report: &Report, applied: &Settings) -> Report {
     beside
 }
 
-/// Whether this must not reach another client, and has one spelling.
+/// Whether this setting must not reach another client, and its values have one spelling each.
 fn is_compared(name: &[u8]) -> bool {
     is_custom(name) || name == b"role"
 }

@@ -1,7 +1,7 @@
 //! The tokens of a text: words, names and strings, for those who need no more of it.
 //!
 //! # Limits  strings are read as with `standard_conforming_strings`; in E'' a quote after a
-//! backslash ends them.
+//!           backslash ends them.
 
 use std::borrow::Cow;
 

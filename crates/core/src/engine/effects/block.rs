@@ -1,12 +1,12 @@
 //! What a DO block does, by its source.
 //!
 //! # Model   words show that a block may change settings, not which: its client would keep its
-//! server connection, without a question that could end that. A reset in it takes the server
-//! connection's start value, where the client's is meant. So a block is read in the same way as the
-//! source of a function.
+//!           server connection, without a question that could end that. A reset in it takes the
+//!           server connection's start value, where the client's is meant. So a block is read in
+//!           the same way as the source of a function.
 //! # Limits  only a text that is nothing but `DO $$ ... $$`, in PL/pgSQL. Where the source does not
-//! show all settings that the block may change (EXECUTE of a variable, RESET ALL), nothing is known
-//! of those that the server does not report, and the words count.
+//!           show all settings that the block may change (EXECUTE of a variable, RESET ALL),
+//!           nothing is known of those that the server does not report, and the words count.
 
 use super::Effects;
 use crate::session::scan::body::scan_body;

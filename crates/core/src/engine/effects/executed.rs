@@ -1,7 +1,7 @@
 //! What a function does that executes a text given to it.
 //!
 //! # Model   the text is a string of its call, or a value that a Bind gives: one that begins like a
-//! statement is read as one.
+//!           statement is read as one.
 //! # Limits  a text made of several strings, or that comes from a table, is not known.
 
 use super::Effects;

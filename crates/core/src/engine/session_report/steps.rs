@@ -156,7 +156,7 @@ impl<S: Socket> Backend<S> {
         exact.unowned = beside(&exact.report, self.session.applied());
     }
 
-    /// Whether all settings certainly have their own values.
+    /// Whether all settings certainly have the server's own values.
     pub(in crate::engine) fn has_own_settings_only(&self) -> bool {
         let report = self.known.session_report.as_ref().map(|exact| &exact.report);
         self.session.applied().is_empty()

@@ -25,8 +25,8 @@
 //! place of the current one, so everything that depends on an error follows.
 //!
 //! # Cost  one round trip for each statement that a client has a description of, once on each
-//! server connection. Also where a Describe of the portal follows, and would describe it again: the
-//! server refuses its Bind nevertheless.
+//!         server connection. Also where a Describe of the portal follows, and would describe it
+//!         again: the server refuses its Bind nevertheless.
 
 use std::sync::Arc;
 

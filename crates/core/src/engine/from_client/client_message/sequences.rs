@@ -56,7 +56,7 @@ fn may_begin(text: &[u8]) -> bool {
 
 /// What a message asks for.
 enum Asked {
-    /// This command leaves it, of the server's values.
+    /// This command keeps the values that it asks for.
     Of(Vec<u8>),
     /// Its Bind names the sequence.
     AtBind,
@@ -326,7 +326,7 @@ impl<S: Socket> Client<S> {
         if (others_wait && kept > KEPT_TRANSACTIONS_MAX)
             || !backend.pool.asking.is_kept_for(self.asks, text, others_wait)
         {
-            self.pins.remove(Part::SequenceValue); // it kept the backend while busy, which cost nothing
+            self.pins.remove(Part::SequenceValue); // not in vain: it was busy until now
         }
     }
 

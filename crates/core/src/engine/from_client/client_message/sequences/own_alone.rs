@@ -9,10 +9,10 @@
 //! its value: if all locked ones were drawn, and it adds none, its sequence is one of those.
 //!
 //! # Invariants  an error within the command is not seen and leaves nothing; operators and
-//! functions are PostgreSQL's own whatever the search_path; names of sequences are looked up by it,
-//! like those of the question
-//! # Limits      a sequence that the transaction sets by `setval(..., false)`, and another session draws
-//!               from before the question, counts as drawn
+//!               functions are PostgreSQL's own whatever the search_path; names of sequences are
+//!               looked up by it, like those of the question
+//! # Limits      a sequence that the transaction sets by `setval(..., false)`, and another session
+//!               draws from before the question, counts as drawn
 
 use crate::engine::from_client::client_message::written::Parameters;
 use crate::session::calls::sequences::{Question, Sequence, Value};
