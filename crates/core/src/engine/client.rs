@@ -41,7 +41,6 @@ pub(super) struct Record<S: Socket> {
     pub(super) _permit: S::Permit,
 }
 
-/// A client.
 pub(super) struct Client<S: Socket> {
     pub(super) socket: S,
     pub(super) backend: Option<Box<Backend<S>>>,

@@ -123,7 +123,6 @@ impl Drawn {
         (self.is_asked, self.kept) = (true, 0);
     }
 
-    /// Whether its client has asked.
     pub(super) fn is_asked(&self) -> bool {
         self.is_asked
     }

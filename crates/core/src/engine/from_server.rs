@@ -70,7 +70,6 @@ pub(super) struct Relayed {
     pub(super) settings_mismatch: bool,
     /// A refusal of the server's is being healed, and the next step is due.
     pub(super) heal: bool,
-    /// The outcome of a hand-over to the client.
     pub(super) handed_over: Option<Box<super::hand_over::Outcome>>,
     /// An attempt to lift a short timeout has ended.
     pub(super) lifted: bool,

@@ -173,7 +173,6 @@ impl<V> Journal<V> {
         }
     }
 
-    /// Bytes of these names.
     pub(super) fn name_bytes(&self) -> usize {
         self.name_bytes
     }

@@ -24,7 +24,6 @@ const ANSWER_BYTES_MAX: usize = 8 * 1024;
 const MESSAGE_BYTES_MAX: usize = 512;
 
 impl Spare {
-    /// For answers.
     pub(super) const fn for_answers() -> Self {
         Self { memories: Vec::new(), bytes_max: ANSWER_BYTES_MAX }
     }
@@ -43,7 +42,6 @@ pub(super) struct PendingBytes(
 );
 
 impl PendingBytes {
-    /// None.
     pub(super) const EMPTY: Self = Self(None);
 
     /// Adds bytes at the end.

@@ -90,7 +90,6 @@ impl Unreported {
         due
     }
 
-    /// The server has reported this.
     pub(super) fn report(&mut self, name: &[u8], value: &[u8]) {
         build::parameter_status(&mut self.reports, name, value);
     }

@@ -69,7 +69,6 @@ enum Runs<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Pipeline<'a> {
     runs: Runs<'a>,
-    /// All bytes.
     bytes: &'a [u8],
     /// The length of its longest message.
     longest: usize,

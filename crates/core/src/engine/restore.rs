@@ -50,7 +50,6 @@ pub(super) struct Insertion {
     pub(super) at: usize,
     /// The client's statements since the last insertion.
     pub(super) statements_before: u32,
-    /// The statements.
     pub(super) statements: Vec<Vec<u8>>,
 }
 

@@ -29,7 +29,6 @@ pub(in crate::engine) enum Request {
     /// A Parse or Bind made to fail, in place of one that is due another error: see
     /// [`super::Change::Refuses`].
     Refused,
-    /// Bind.
     Bind {
         /// Id of the shared statement that it names; 0 for any other.
         statement: u64,
@@ -41,9 +40,7 @@ pub(in crate::engine) enum Request {
     },
     /// Describe of a portal: RowDescription or NoData.
     DescribePortal,
-    /// Execute.
     Execute,
-    /// Close.
     Close,
     /// A Flush with a body: only an error, or no answer within a copy, which does not read it
     /// (`CopyGetData`, copyfromparse.c).

@@ -191,7 +191,6 @@ impl<S: Socket> Backend<S> {
         exact.is_some_and(|exact| exact.covered().contains(Part::SqlStatement))
     }
 
-    /// It is lent to this client.
     pub(in crate::engine) fn is_lent_to(&mut self, client: ClientId) {
         self.ahead.forget_outcome();
         if self.known.notifying.is_lent_to(client, self.lending.since()) {

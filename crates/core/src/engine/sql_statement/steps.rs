@@ -208,7 +208,6 @@ fn stands_in(name: &[u8], text: &[u8]) -> bool {
 }
 
 impl<S: Socket> Client<S> {
-    /// Its statements.
     #[inline]
     pub(in crate::engine) fn sql_statements(&self) -> &[Arc<SqlStatement>] {
         let kept = self.pending_session.as_ref().and_then(|extra| extra.by_sql.as_ref());
