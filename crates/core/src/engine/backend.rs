@@ -47,16 +47,16 @@ pub struct BackendSeed<S: Socket> {
     pub pool: PoolRef<S>,
     /// What the server reported at connect.
     pub parameters: Arc<ServerParameters>,
-    /// What it reported of its session, if it does that. What was done on the connection since it
-    /// was opened is in it.
+    /// What the server has reported of its session, if it reports. It includes what was done since
+    /// the connection was opened.
     pub report: Option<Report>,
-    /// What hands it over to its clients, in a pool that users share.
+    /// The key that hands it over to its clients, in a pool that users share.
     pub hand_over: Option<HandOverKey>,
     /// Process id from BackendKeyData.
     pub process: u32,
     /// Key from BackendKeyData.
     pub key: Box<[u8]>,
-    /// Which of the configured server addresses.
+    /// The index among the configured server addresses.
     pub server: ServerAddressId,
     /// The pool's epoch when the opening began.
     pub epoch: u32,
@@ -74,7 +74,7 @@ pub struct Backend<S: Socket> {
     pub(super) requests: RequestQueue,
     /// What is written to the server.
     pub(super) to_server: ToServer,
-    /// What has been sent for the message at hand, which waits.
+    /// What has been sent for the current message, which waits.
     pub(super) ahead: Ahead,
     identity: Identity,
     pub(super) from_server: FromServer,
@@ -86,7 +86,7 @@ pub struct Backend<S: Socket> {
 }
 
 impl<S: Socket> Backend<S> {
-    /// From what the dialler brings.
+    /// From what the dialler gives.
     pub(super) fn new(seed: BackendSeed<S>, home: LoopId, place: Slot) -> Self {
         let keep = seed.pool.settings().max_prepared_statements as usize;
         seed.pool.note_opened(seed.server, seed.epoch);
@@ -119,7 +119,7 @@ impl<S: Socket> Backend<S> {
             known,
             owner,
         };
-        backend.leave_to_nobody(true);
+        backend.leave_unowned(true);
         backend
     }
 
@@ -133,7 +133,7 @@ impl<S: Socket> Backend<S> {
         &self.socket
     }
 
-    /// The same, to say goodbye to the server.
+    /// Its connection, to send Terminate to the server.
     pub fn socket_mut(&mut self) -> &mut S {
         &mut self.socket
     }
@@ -148,7 +148,7 @@ impl<S: Socket> Backend<S> {
         self.identity.process = process;
     }
 
-    /// Which of the configured server addresses.
+    /// The index among the configured server addresses.
     pub fn server(&self) -> ServerAddressId {
         self.identity.server
     }
@@ -163,12 +163,12 @@ impl<S: Socket> Backend<S> {
         self.identity.epoch
     }
 
-    /// Transactions that it has run.
+    /// The number of transactions that it has run.
     pub fn transactions(&self) -> u64 {
         self.lending.transactions()
     }
 
-    /// The settings that it has, as they differ from the server's own.
+    /// The settings in force, as they differ from the server's own.
     pub fn applied(&self) -> &Settings {
         self.session.applied()
     }
@@ -183,7 +183,7 @@ impl<S: Socket> Backend<S> {
         self.identity.home
     }
 
-    /// Another loop watches it from now on, in this place of its table.
+    /// Another loop watches it from now on, at this place of its table.
     pub(super) fn move_to(&mut self, home: LoopId, place: Slot) {
         (self.identity.home, self.identity.place) = (home, place);
     }
@@ -194,15 +194,15 @@ impl<S: Socket> Backend<S> {
         self.session.take_parameters(parameters, basis);
     }
 
-    /// Whether a message of the server's has been passed on in part: what is said to its client now would
-    /// be read as the rest of it.
+    /// Whether a message of the server's has been passed on in part: the client would read anything
+    /// sent now as the rest of it.
     #[inline]
     pub(super) fn is_in_mid_answer(&self) -> bool {
         self.from_server.is_in_mid_message()
     }
 
-    /// Whether the server owes nothing, is in no transaction, and no message is half sent; nor was
-    /// anything brought to it for a message that is still to come.
+    /// Whether the server owes nothing and is in no transaction, no message is half sent, and
+    /// nothing was sent for a message that still waits.
     pub(super) fn is_at_rest(&self) -> bool {
         !self.from_server.has_gone()
             && !self.ahead.waits()
@@ -222,25 +222,25 @@ impl<S: Socket> Backend<S> {
             && !self.requests.is_in_pipeline()
     }
 
-    /// Whether its transaction has failed, or has as far as its client has foreseen: what that sends
-    /// after a copy goes to a server that has refused the data.
+    /// Whether its transaction has failed, or may have: what the client sends after a COPY may go to a
+    /// server that has refused the data.
     pub(super) fn may_have_failed(&self) -> bool {
         self.from_server.status() == TransactionStatus::Failed || self.requests.is_copying_in()
     }
 
-    /// A client may leave what only the end of the connection takes off.
+    /// A client may leave state that only the end of the connection removes.
     pub(super) fn spoil_for_good(&mut self) {
         self.lending.spoil("a client changed what cannot be undone");
     }
 
-    /// Whether a simple query in a pipeline that a Sync ends later leaves the server in a state in
-    /// which its next statement fails, whoever's it is (XX000, "StartTransactionCommand: unexpected
-    /// state STARTED"). PostgreSQL 18 does that; 15 and 17 do not.
+    /// Whether a simple query in a pipeline that a Sync ends later makes the server's next
+    /// statement fail, whichever client sends it (XX000, "StartTransactionCommand: unexpected state
+    /// STARTED"). PostgreSQL 18 does that; 15 and 17 do not.
     pub(super) fn is_left_started_by_mixed_pipelines(&self) -> bool {
         self.session.parameters().major_version() >= 18
     }
 
-    /// The effects of a text, with those of the functions that it may call.
+    /// The effects of a text, together with those of the functions that it may call.
     #[inline]
     pub(super) fn with_functions(&self, text: &[u8], effects: Effects) -> Effects {
         match self.known.functions() {
@@ -273,21 +273,21 @@ impl<S: Socket> Backend<S> {
         more.then_some(all)
     }
 
-    /// Whether its server reports this setting, given in lower case.
+    /// Whether the server reports this setting, given in lower case.
     fn reports(&self, name: &[u8]) -> bool {
         self.session.parameters().get(name).is_some()
     }
 
-    /// What functions do that a text may call which does nothing by itself. `None`: none
-    /// does anything.
+    /// The effects of the functions that a text may call, where the text itself has none. `None`:
+    /// there are none.
     #[inline]
     pub(super) fn effects_of_functions(&self, text: &[u8]) -> Option<Effects> {
         self.known.functions()?;
         Some(self.with_functions(text, Effects::default()))
     }
 
-    /// Whether what the process keeps of functions is its client's own, or was made under these settings. (Where
-    /// no function keeps plans, that is not looked at, and neither kept up.)
+    /// Whether the plans of functions that the process keeps are its client's own, or were made
+    /// under these settings. (Where no function keeps plans, this is neither checked nor tracked.)
     #[inline]
     pub(super) fn has_function_plans_of(&mut self, settings: &Settings) -> bool {
         if !self.known.keeps_plans() || self.session.has_own_function_plans() {
@@ -311,7 +311,7 @@ impl<S: Socket> Backend<S> {
         true
     }
 
-    /// A text with these effects goes to the server: what it makes may be called by what comes next.
+    /// A text with these effects is sent: later texts may call what it makes.
     pub(super) fn foresee(&mut self, text: &[u8], effects: &Effects) {
         if !effects.changes_catalog || self.known.session_report().is_some() {
             return;
@@ -324,12 +324,12 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// Whether its clients lose state that does not move. (It takes a lock: not for each message.)
+    /// Whether its clients lose state that does not move. (Takes a lock: not for each message.)
     pub(super) fn is_classic(&self) -> bool {
         self.pool.settings().fidelity == Fidelity::Classic
     }
 
-    /// Whether statements of the protocol are kept apart (max_prepared_statements = 0).
+    /// Whether each client has its own statements of the protocol (max_prepared_statements = 0).
     pub(super) fn shares_nothing(&self) -> bool {
         self.prepared.statements().keeps_none()
     }

@@ -1,4 +1,4 @@
-//! A client: what it has asked for, and what is under way for it.
+//! A client: its desired state, and what is in flight for it.
 
 mod at_socket;
 mod serving;
@@ -31,11 +31,11 @@ use crate::time::Time;
 use crate::wire::frame::{Framed, Header};
 use crate::wire::{TransactionStatus, build, frame, frontend};
 
-/// Parts that a session has by its start values alone, and that stay with a backend.
+/// Parts that a session has because of its start values alone, and that stay with a backend.
 pub(super) fn parts_of_start(start: &Settings) -> PartSet {
     let mut parts = PartSet::EMPTY;
     if start.get(b"search_path").is_some_and(names_temporary_schema) {
-        parts.insert(Part::TemporaryObject); // a plain CREATE TABLE may make one
+        parts.insert(Part::TemporaryObject); // a plain CREATE TABLE may create one
     }
     parts
 }
@@ -51,7 +51,7 @@ fn named_statement(header: Header, body: &[u8]) -> Option<&[u8]> {
     Some(frame::take_string(name)?.0)
 }
 
-/// What is seldom needed of a client, out of the way of what is needed always.
+/// Rarely needed state of a client, kept apart from what each message needs.
 pub(super) struct Record<S: Socket> {
     pub(super) about: ClientAbout,
     pub(super) secret: ClientSecret,
@@ -60,7 +60,6 @@ pub(super) struct Record<S: Socket> {
     pub(super) _permit: S::Permit,
 }
 
-/// A client.
 pub(super) struct Client<S: Socket> {
     pub(super) socket: S,
     pub(super) backend: Option<Box<Backend<S>>>,
@@ -72,7 +71,7 @@ pub(super) struct Client<S: Socket> {
     pub(super) session: ClientSession,
     pub(super) statements: Option<Box<ClientStatements>>,
     pub(super) unnamed: Option<Arc<Unnamed>>,
-    /// What it has been told of the statement that it bound last to the unnamed portal.
+    /// What the client knows of the statement that it last bound to the unnamed portal.
     pub(super) bound: Option<Arc<Seen>>,
     pub(super) pending_session: Option<Box<PendingSession>>,
     pub(super) times: ClientTimes,
@@ -103,7 +102,7 @@ impl<S: Socket> Client<S> {
             || self.keeps_backend_to_listen()
     }
 
-    /// Parts that pin it to this backend whatever it does: by its own start values, or by the
+    /// Parts that pin it to this backend in any case: because of its own start values, or of the
     /// server's where that reports its search_path (PostgreSQL 18).
     pub(super) fn lasting_pins(&self, backend: &Backend<S>) -> PartSet {
         if self.is_session_mode() {
@@ -117,8 +116,8 @@ impl<S: Socket> Client<S> {
         parts
     }
 
-    /// Whether its backend may have prepared statements that nobody but the server can take away, or
-    /// ones that it has been shown there: by SQL, by a Parse that could not be shared, by a look at
+    /// Whether its backend may have prepared statements that only the server can remove, or ones
+    /// that the client was shown there: by SQL, by a Parse that could not be shared, by a look at
     /// the list.
     pub(super) fn has_statements_of_its_own_there(&self) -> bool {
         const THERE: PartSet = PartSet::of(&[
@@ -132,40 +131,40 @@ impl<S: Socket> Client<S> {
             || !self.sql_statements().is_empty()
     }
 
-    /// Whether something is under way on whose outcome the reading of later messages depends.
+    /// Whether the reading of later messages depends on the outcome of something in flight.
     pub(super) fn is_unsettled(&self) -> bool {
         self.reset_under_way().is_some()
     }
 
-    /// What it is due with the end of its pipeline, where no server sends it.
-    pub(super) fn take_untold(&mut self) -> Vec<u8> {
-        self.pending_session.as_mut().map_or_else(Vec::new, |extra| extra.untold.take())
+    /// Takes the reports that it is due at the end of its pipeline, where no server sends that.
+    pub(super) fn take_unreported(&mut self) -> Vec<u8> {
+        self.pending_session.as_mut().map_or_else(Vec::new, |extra| extra.unreported.take())
     }
 
-    /// Whether some of the message at hand has been dealt with already.
+    /// Whether some of the current message has been processed already.
     #[inline]
     pub(super) fn is_in_mid_message(&self) -> bool {
         self.backend.as_ref().is_some_and(|backend| backend.to_server.is_open())
             || self.pending_session.as_ref().is_some_and(|extra| extra.dropped.is_in_message())
     }
 
-    /// Whether what it sends goes nowhere until its Sync.
+    /// Whether its messages are discarded until its Sync.
     pub(super) fn is_skipping(&self) -> bool {
         self.pending_session.as_ref().is_some_and(|extra| extra.dropped.is_until_sync())
     }
 
-    /// Whether it has said goodbye, and only waits for answers.
+    /// Whether it has sent Terminate, and only waits for answers.
     pub(super) fn is_leaving(&self) -> bool {
         self.pending_session.as_ref().is_some_and(|extra| extra.farewell != Farewell::None)
     }
 
-    /// Whether it has said goodbye to a running query, and gone.
+    /// Whether it has sent Terminate during a query, and closed its connection.
     pub(super) fn has_given_up(&self) -> bool {
         let gave_up = Farewell::Gone { gave_up: true };
         self.pending_session.as_ref().is_some_and(|extra| extra.farewell == gave_up)
     }
 
-    /// Whether it waits for a backend to be told that it has logged in.
+    /// Whether it waits for a backend to complete its login.
     pub(super) fn is_to_be_greeted(&self) -> bool {
         self.pending_session.as_ref().is_some_and(|extra| extra.greeting.is_some())
     }
@@ -174,18 +173,18 @@ impl<S: Socket> Client<S> {
         self.pending_session.get_or_insert_with(Box::default)
     }
 
-    /// Drops what is out of the ordinary, if nothing of it is under way any more.
+    /// Drops the pending session, if nothing of it is in flight any more.
     pub(super) fn settle(&mut self) {
         self.pending_session.take_if(|extra| extra.is_empty());
     }
 
-    /// Whether its next message is here, or as much of a long one as is passed on at once.
+    /// Whether its next message has come, or as much of a long one as is passed on at once.
     pub(super) fn has_next_message(&self) -> bool {
         matches!(frame::header(&self.input), Framed::Header(header)
             if self.input.len() >= header.total().min(limits::WHOLE_MESSAGE_BYTES))
     }
 
-    /// Whether a cancel request has come for the message that is dealt with now.
+    /// Whether a cancel request has come for the current message.
     pub(super) fn take_cancel(&mut self) -> bool {
         let Some(extra) = &mut self.pending_session else { return false };
         let follows = std::mem::take(&mut extra.cancel_follows);
@@ -206,7 +205,7 @@ impl<S: Socket> Client<S> {
     /// The same, whose first message names this statement.
     #[inline]
     pub(super) fn wish_for(&self, statement: Option<&[u8]>) -> Wish {
-        // The settings of a client without any are those of most backends where none has any.
+        // A client without settings matches most backends of a pool in which none has any.
         let named = statement.filter(|_| !self.session.desired().is_empty());
         let named = named.and_then(|name| self.statement(name));
         Wish {
@@ -217,8 +216,8 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// Gives a statement a name, while the client has no server connection. `Err` if it has named too
-    /// many.
+    /// Gives a statement a name, while the client has no server connection. `Err` if it has named
+    /// too many.
     pub(super) fn name_statement(
         &mut self,
         name: &[u8],
@@ -233,13 +232,14 @@ impl<S: Socket> Client<S> {
         Ok(())
     }
 
-    /// The description of a portal of this name will be the first that the client is told of the rows of
-    /// its statement.
+    /// The description of a portal of this name will be the first description of the rows of its
+    /// statement that the client gets.
     pub(super) fn note_described(&mut self, portal: &[u8], seen: Arc<Seen>) {
         self.pending_session().portals.note_undescribed(portal, seen);
     }
 
-    /// A portal of this name is made of a statement from here on: its description says nothing of another one.
+    /// A portal of this name is bound to a statement: its description does not describe an earlier
+    /// one.
     pub(super) fn rebind(&mut self, portal: &[u8]) {
         if portal.is_empty() {
             self.bound = None;
@@ -248,7 +248,7 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// Where is noted what a portal's description tells the client.
+    /// Where to note the description of a portal that the client gets.
     pub(super) fn described_by(&self, portal: &[u8]) -> Option<Arc<Seen>> {
         if portal.is_empty() {
             return self.bound.clone();
@@ -256,7 +256,7 @@ impl<S: Socket> Client<S> {
         self.pending_session.as_ref()?.portals.described_by(portal)
     }
 
-    /// A name stands for another statement from here on.
+    /// A name stands for another statement from now on.
     pub(super) fn restate(&mut self, name: &[u8], statement: &Arc<Statement>) {
         let named = self.statements.as_mut().and_then(|names| names.get_mut(significant(name)));
         if let Some(named) = named {
@@ -264,7 +264,7 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// Takes a name away, while nothing is outstanding. Whether it stood for something.
+    /// Removes a name, while nothing is outstanding. Returns whether it stood for a statement.
     pub(super) fn forget_statement(&mut self, name: &[u8]) -> bool {
         debug_assert!(self.names_are_settled());
         let names = self.statements.as_mut();
@@ -315,7 +315,7 @@ mod tests {
         }
     }
 
-    /// What an idle client costs is these two. Tens of thousands hang on each byte.
+    /// An idle client costs these two. Tens of thousands of clients multiply each byte.
     #[test]
     fn a_client_and_its_record_stay_small() {
         assert!(size_of::<Client<Descriptor>>() <= 136, "{}", size_of::<Client<Descriptor>>());

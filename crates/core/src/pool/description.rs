@@ -1,4 +1,5 @@
-//! What a client or a server connection has been told of a statement's parameters and rows, as hashes.
+//! Descriptions of a statement's parameters and rows that a client or a server connection has got, as
+//! hashes.
 
 use std::hash::Hasher;
 use std::sync::OnceLock;
@@ -17,21 +18,22 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Whether all is known of it that a client has been told.
+    /// Whether it covers everything that was described to a client.
     #[inline]
-    pub(crate) fn is_known_for(self, told: Self) -> bool {
-        (told.parameters == 0 || self.parameters != 0) && (told.rows == 0 || self.rows != 0)
+    pub(crate) fn is_known_for(self, described: Self) -> bool {
+        (described.parameters == 0 || self.parameters != 0)
+            && (described.rows == 0 || self.rows != 0)
     }
 
-    /// Whether it is what a client has been told, as far as it has.
+    /// Whether it is as described to a client, as far as that goes.
     #[inline]
-    pub(crate) fn fits(self, told: Self) -> bool {
-        (told.parameters == 0 || told.parameters == self.parameters)
-            && (told.rows == 0 || told.rows == self.rows)
+    pub(crate) fn fits(self, described: Self) -> bool {
+        (described.parameters == 0 || described.parameters == self.parameters)
+            && (described.rows == 0 || described.rows == self.rows)
     }
 }
 
-/// What a client has been told of a statement: hashes, 0 for nothing.
+/// How a statement was described to a client: hashes, 0 for nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     rows: AtomicU64,
@@ -43,12 +45,12 @@ pub(crate) struct Seen {
     since: AtomicU64,
 }
 
-/// What a client has been told of a statement's parameters and rows, as it is known by its hashes.
+/// How a statement's parameters and rows were described to a client, as hashes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Told {
-    /// Hash of the ParameterDescription; 0: it has been told none.
+pub struct Described {
+    /// Hash of the ParameterDescription; 0: it has got none.
     pub parameters: u64,
-    /// Hash of the RowDescription, or of NoData; 0: it has been told none.
+    /// Hash of the RowDescription, or of NoData; 0: it has got none.
     pub rows: u64,
     /// The types of the parameters, as in a Parse, if there are any.
     pub types: Option<Box<[u8]>>,
@@ -56,8 +58,8 @@ pub struct Told {
 
 impl Seen {
     /// As a record has it.
-    pub(crate) fn of(told: Told) -> Self {
-        let Told { parameters, rows, types } = told;
+    pub(crate) fn of(described: Described) -> Self {
+        let Described { parameters, rows, types } = described;
         let seen = Self::default();
         seen.parameters.store(parameters, Ordering::Relaxed);
         seen.rows.store(rows, Ordering::Relaxed);
@@ -66,9 +68,9 @@ impl Seen {
     }
 
     /// For a record. (What it was bound to last is a matter of the transaction.)
-    pub(crate) fn to_told(&self) -> Told {
+    pub(crate) fn to_described(&self) -> Described {
         let Self { rows, parameters, types, bound: _, since: _ } = self;
-        Told {
+        Described {
             parameters: parameters.load(Ordering::Relaxed),
             rows: rows.load(Ordering::Relaxed),
             types: types.get().cloned(),
@@ -83,7 +85,7 @@ impl Seen {
     pub(crate) fn parameters(&self, body: &[u8]) {
         self.parameters.store(hash_of_parameters(body), Ordering::Relaxed);
         if body.len() > 2 {
-            // (Told again, they are the same: see [`super::from_client::client_message::fit`].)
+            // (A later description is the same: see [`super::from_client::client_message::fit`].)
             self.types.get_or_init(|| body.into());
         }
     }
@@ -99,14 +101,14 @@ impl Seen {
     }
 
     #[inline]
-    pub(crate) fn told(&self) -> Shape {
+    pub(crate) fn described(&self) -> Shape {
         Shape {
             parameters: self.parameters.load(Ordering::Relaxed),
             rows: self.rows.load(Ordering::Relaxed),
         }
     }
 
-    /// The types of its parameters, as a Parse has them, if it has been told of any.
+    /// The types of its parameters, as in a Parse, if any were described.
     pub(crate) fn types(&self) -> Option<&[u8]> {
         self.types.get().map(|types| &**types)
     }

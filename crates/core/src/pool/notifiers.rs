@@ -4,21 +4,21 @@
 //! A client whose text has a NOTIFY, or `pg_notify()`, or reaches a function or trigger that has, as the census
 //! knows them, is noted for its server connection before the text
 //! is sent. What is heard of that process is its own until another client gets the connection, and for
-//! [`HEARD_WITHIN`] at most after it has given the connection back. No other client gets it before the
-//! pool's listening connection has heard all of that (`engine::listening::hearing_out`).
+//! [`RECEIVED_WITHIN`] at most after it has given the connection back. No other client gets it before the
+//! pool's listening connection has heard all of that (`engine::listening::fence`).
 //!
 //! What other clients have notified by that connection before may still be
 //! on its way then, by what the census does not know. So where clients of the pool listen, and another client
 //! has had the connection since something was last heard out on it, the text waits until their
 //! listening connection has
 //! heard all of that. For who else hears it, and where the text could not wait (it stands in a pipeline after
-//! other messages), what others have notified has come [`HEARD_WITHIN`] after they had the connection.
+//! other messages), what others have notified has come [`RECEIVED_WITHIN`] after they had the connection.
 //!
 //! # Invariant
 //! No client is named that may not be the sender: what may be another's has the server's process id.
 //!
 //! # Limits
-//! A server, or another pool's listening connection, that is late by more than [`HEARD_WITHIN`]. What
+//! A server, or another pool's listening connection, that is late by more than [`RECEIVED_WITHIN`]. What
 //! functions in C notify, and dynamic SQL that comes from elsewhere than the text, has the server's process id.
 
 use std::sync::{Mutex, MutexGuard};
@@ -31,7 +31,7 @@ use crate::time::Time;
 
 /// The longest time between the end of a client's transaction and the moment in which what it has notified
 /// is heard.
-pub(crate) const HEARD_WITHIN: Duration = Duration::from_secs(1);
+pub(crate) const RECEIVED_WITHIN: Duration = Duration::from_secs(1);
 
 /// So many are kept before those are looked for that are of no use any more.
 const SWEPT_AT: usize = 256;
@@ -52,7 +52,7 @@ struct OfProcess {
 impl OfProcess {
     /// Whether anything may still be heard of it.
     fn is_of_use(&self, now: Time) -> bool {
-        self.left.is_none_or(|left| now.since(left) < HEARD_WITHIN)
+        self.left.is_none_or(|left| now.since(left) < RECEIVED_WITHIN)
     }
 }
 
@@ -115,7 +115,7 @@ impl Notifiers {
     pub fn of(&self, process: u32, hears: Option<PoolId>, now: Time) -> Option<u32> {
         let of = *self.known().get(&process)?;
         let heard_before = of.heard_by.is_some() && of.heard_by == hears;
-        let is_alone = heard_before || now.since(of.others_left) >= HEARD_WITHIN;
+        let is_alone = heard_before || now.since(of.others_left) >= RECEIVED_WITHIN;
         (is_alone && of.is_of_use(now)).then_some(of.client)
     }
 }

@@ -61,8 +61,8 @@ pub struct Unnamed {
     pub(crate) draws_nothing: bool,
     /// The epoch of the schema when its client parsed it.
     pub(crate) epoch: SchemaEpoch,
-    /// What its client has been told of it.
-    told: OnceLock<Arc<Seen>>,
+    /// How it was described to its client.
+    described: OnceLock<Arc<Seen>>,
 }
 
 impl Unnamed {
@@ -74,8 +74,8 @@ impl Unnamed {
     ) -> Arc<Self> {
         let draws_nothing = draws_nothing(text_of(body));
         let effects = effects.filter(|effects| *effects != NO_EFFECTS).map(Box::new);
-        let told = OnceLock::new();
-        Arc::new(Self { body: body.into(), settings, effects, draws_nothing, epoch, told })
+        let described = OnceLock::new();
+        Arc::new(Self { body: body.into(), settings, effects, draws_nothing, epoch, described })
     }
 
     /// Stands for a statement of which nothing is known: it is no client's.
@@ -86,7 +86,7 @@ impl Unnamed {
     /// The same as parsed under other settings.
     pub(crate) fn under(&self, settings: Settings, effects: effects::Effects) -> Arc<Self> {
         let again = Self::new(&self.body, settings, Some(effects), self.epoch);
-        self.told.get().map(|told| again.told.set(told.clone()));
+        self.described.get().map(|described| again.described.set(described.clone()));
         again
     }
 
@@ -94,32 +94,32 @@ impl Unnamed {
     pub(crate) fn with_body(&self, body: &[u8]) -> Arc<Self> {
         let effects = self.effects.as_deref().cloned();
         let again = Self::new(body, self.settings.clone(), effects, self.epoch);
-        self.told.get().map(|told| again.told.set(told.clone()));
+        self.described.get().map(|described| again.described.set(described.clone()));
         again
     }
 
-    /// The unnamed statement of a client that comes from another process, which has been told this of it.
+    /// The unnamed statement of a client that comes from another process, as described to it.
     /// What it does is found when the client first gets a server connection.
     pub(crate) fn to_be_read(
         body: &[u8],
         settings: Settings,
-        told: Option<Arc<Seen>>,
+        described: Option<Arc<Seen>>,
         epoch: SchemaEpoch,
     ) -> Arc<Self> {
         let unnamed = Self::new(body, settings, None, epoch);
-        told.map(|told| unnamed.told.set(told));
+        described.map(|described| unnamed.described.set(described));
         unnamed
     }
 
-    /// What its client has been told of it, if anything.
+    /// How it was described to its client, if it was.
     #[inline]
-    pub(crate) fn told(&self) -> Option<&Arc<Seen>> {
-        self.told.get()
+    pub(crate) fn described(&self) -> Option<&Arc<Seen>> {
+        self.described.get()
     }
 
-    /// Where what its client is told of it is noted.
+    /// Where its description to its client is noted.
     pub(crate) fn noting(&self) -> Arc<Seen> {
-        self.told.get_or_init(Arc::default).clone()
+        self.described.get_or_init(Arc::default).clone()
     }
 
     /// What executing it may do to the session.
@@ -176,7 +176,7 @@ pub struct Statement {
     pub(crate) draws_nothing: bool,
     /// Its rows are described anew for each portal: those of another statement, or of a cursor. Of such
     /// statements the server never says that they have changed (`RevalidateCachedQuery`, plancache.c).
-    pub(crate) describes_rows_anew: bool,
+    pub(crate) redescribes_rows: bool,
     /// What it gives depends on other things of its client's: no two share it.
     is_private: bool,
     /// The epoch of the schema in which a server has prepared it last.
@@ -682,7 +682,7 @@ impl StatementTable {
             run_under: run_under.clone(),
             basis,
             draws_nothing: draws_nothing(text_of(body)),
-            describes_rows_anew: begins_with_any(
+            redescribes_rows: begins_with_any(
                 text_of(body),
                 &[b"fetch", b"execute", b"explain", b"show", b"call"],
             ),

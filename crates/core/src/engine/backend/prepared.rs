@@ -19,7 +19,7 @@ pub(in crate::engine) struct PreparedThere {
 }
 
 impl PreparedThere {
-    /// None yet; it will keep so many.
+    /// None yet; `keep`: how many shared ones are kept.
     pub(super) fn new(keep: usize) -> Self {
         Self {
             statements: BackendStatements::new(keep),
@@ -83,7 +83,7 @@ impl PreparedThere {
         &mut self.longer
     }
 
-    /// Statements of SQL's PREPARE that it has, as far as they move.
+    /// Statements of SQL's PREPARE that the server has and that move.
     #[inline]
     pub(in crate::engine) fn by_sql(&self) -> Option<&BackendSql> {
         self.by_sql.as_deref()
@@ -97,17 +97,17 @@ impl PreparedThere {
         self.by_sql.take()
     }
 
-    /// It has these, and no others.
+    /// The server has these, and no others.
     pub(in crate::engine) fn set_by_sql(&mut self, there: Box<BackendSql>) {
         self.by_sql = Some(there);
     }
 
-    /// It has none.
     pub(in crate::engine) fn forget_by_sql(&mut self) {
         self.by_sql = None;
     }
 
-    /// Those of SQL's PREPARE that could not be prepared are tried again, for a table may be there now.
+    /// Statements of SQL's PREPARE that could not be prepared are tried again, for a table may
+    /// exist now.
     #[inline]
     pub(in crate::engine) fn retry_sql(&mut self) {
         self.retries_sql = true;
@@ -118,8 +118,8 @@ impl PreparedThere {
         std::mem::take(&mut self.retries_sql)
     }
 
-    /// It may have the empty statement (see [`crate::engine::from_client::client_message::aborted`]), or has it no
-    /// more.
+    /// Whether the server may have the empty statement (see
+    /// [`crate::engine::from_client::client_message::aborted`]).
     pub(in crate::engine) fn may_have_empty(&mut self, has: bool) {
         self.has_empty = has;
     }
@@ -128,40 +128,40 @@ impl PreparedThere {
         self.has_empty
     }
 
-    /// Whether it may have shared statements, or others of ours.
+    /// Whether the server may have shared statements, or others of Hawser's.
     pub(in crate::engine) fn may_have_any(&self) -> bool {
         self.uncertain || self.has_empty || !self.statements.is_empty()
     }
 
-    /// A DISCARD ALL or DEALLOCATE ALL has been sent, or a Close has been ignored: a statement is closed before it
-    /// is prepared.
+    /// A DISCARD ALL or DEALLOCATE ALL has been sent, or a Close has been ignored: each statement
+    /// is closed before it is prepared.
     pub(in crate::engine) fn doubt(&mut self) {
         self.uncertain = true;
     }
 
-    /// The same of all shared statements, which may be gone.
+    /// As [`Self::doubt`], for all shared statements.
     pub(in crate::engine) fn doubt_all(&mut self) {
         self.statements.clear_in_doubt();
         self.uncertain = true;
     }
 
-    /// Whether statements may be there that are not known.
+    /// Whether the server may have statements that are not known.
     pub(in crate::engine) fn is_uncertain(&self) -> bool {
         self.uncertain
     }
 
-    /// What was in doubt has been closed.
+    /// The statements in doubt have been closed.
     pub(in crate::engine) fn is_certain(&mut self) {
         self.uncertain = false;
     }
 
-    /// What was in doubt is gone.
+    /// The statements in doubt are gone.
     pub(in crate::engine) fn all_went(&mut self) {
         self.uncertain = false;
         self.statements.settle();
     }
 
-    /// All are gone, for certain.
+    /// All are certainly gone.
     pub(in crate::engine) fn forget_all(&mut self) {
         self.statements.clear();
         self.by_sql = None;

@@ -1,4 +1,4 @@
-//! How a client comes to its backend.
+//! How a client gets its backend.
 
 use crate::engine::backend::Backend;
 use crate::engine::halt::Halt;
@@ -63,7 +63,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// What the client would like to find, whose first message this is.
+    /// What the client would like to find on a backend for this first message.
     #[inline]
     pub(in crate::engine) fn wish(&mut self, slot: Slot, header: Header, body: &[u8]) -> Wish {
         let Some(client) = self.clients.get(slot) else { return Wish::default() };
@@ -77,7 +77,7 @@ impl<S: Socket> Engine<S> {
         Wish { avoids, ..client.wish(header, body, differ) }
     }
 
-    /// Makes a backend the client's. `home` is the loop that watches it, maybe none yet.
+    /// Makes a backend the client's. `home` is the loop that watches it, if any.
     pub(in crate::engine) fn take_over<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -122,7 +122,7 @@ impl<S: Socket> Engine<S> {
         Ok(())
     }
 
-    /// Takes a backend into this loop's table and watch.
+    /// Moves a backend into this loop's table, which watches it from now on.
     pub(in crate::engine) fn settle_here<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -134,7 +134,7 @@ impl<S: Socket> Engine<S> {
         let place =
             self.resident.insert_with(|_| super::super::table::Resident { id, pool, holder });
         backend.move_to(self.id, place);
-        backend.from_server.tell_of_no_room();
+        backend.from_server.stop_awaiting_room();
         if host.watch(&backend.socket, Token::Backend(place)).is_err() {
             return Err("its connection could not be watched");
         }

@@ -1,4 +1,4 @@
-//! An error: what the server ignores after it, and what that undoes in the books.
+//! Errors: what the server ignores after one, and what that undoes in the books.
 
 use std::sync::Arc;
 
@@ -14,16 +14,16 @@ use crate::engine::timeouts::is_cut_off;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::{TransactionStatus, backend as kind, build};
 
-/// What the server has failed or ignored.
+/// What the server has refused or ignored.
 #[derive(Default)]
 struct Undone {
-    /// One of them is a Parse or Close of the unnamed statement, or may be one.
+    /// One of the requests is a Parse or Close of the unnamed statement, or may be one.
     touches_unnamed: bool,
-    /// The Parse whose error it is.
+    /// The Parse that got the error.
     parse: Option<u32>,
-    /// What the client is due in place of the error.
+    /// What the client gets in place of the error.
     refusal: Option<Box<[u8]>>,
-    /// The client's name of the statement in whose place a stand-in was bound, whose error it is.
+    /// The client's name of the statement in whose place a stand-in got the error.
     stood_in_for: Option<Box<StoodInFor>>,
 }
 
@@ -52,7 +52,8 @@ impl<S: Socket> Relay<'_, S> {
                 return Ok(in_own_text(body, self.backend.prepared.longer().of_query(), relayed));
             }
             Request::Call | Request::Sync => return Ok(Fate::Pass),
-            // (One that is cut off is its client's pipeline: by its timeout, or on its request.)
+            // (One that was cancelled belongs to its client's pipeline: by its timeout, or on its
+            // request.)
             Request::InjectedSettings { statement }
                 if healing || (statement != 0 && is_cut_off(body)) => {}
             Request::InjectedQuery
@@ -72,13 +73,14 @@ impl<S: Socket> Relay<'_, S> {
         Ok(self.skip_to_sync(owed, body, healing, relayed))
     }
 
-    /// Deals with the error of a query of ours that its client need not know of. Whether it was one.
+    /// Processes the error of a query of Hawser's that does not concern its client. Returns whether
+    /// it was one.
     fn is_dealt_with(&mut self, owed: Request, body: &[u8], relayed: &mut Relayed) -> bool {
         match owed {
             Request::InjectedQuestion => self.backend.question_failed(body),
             Request::InjectedLift => return self.backend.lift_failed(body),
             Request::HandOver => self.backend.hand_over_refused(body),
-            Request::TellIdentity => {
+            Request::SendIdentity => {
                 // The function is gone, or may not be called any more.
                 self.backend.lending.spoil("it could not be told whose it is");
             }
@@ -99,7 +101,7 @@ impl<S: Socket> Relay<'_, S> {
         true
     }
 
-    /// A query of ours has failed, without which its client cannot go on.
+    /// A query of Hawser's has failed without which its client cannot go on.
     fn part_for_failed_query(&self, message: &'static str, body: &[u8], relayed: &mut Relayed) {
         relayed.injected_query_failed = true;
         if self.client.is_some() {
@@ -110,7 +112,8 @@ impl<S: Socket> Relay<'_, S> {
         }
     }
 
-    /// Whether the error is one that is healed: the statement is prepared anew, and the message sent again.
+    /// Whether the error is one that is healed: the statement is prepared again, and the message
+    /// sent again.
     fn begins_to_heal(&mut self, owed: Request, body: &[u8], relayed: &Relayed) -> bool {
         let mut healing = false;
         if let (
@@ -120,10 +123,10 @@ impl<S: Socket> Relay<'_, S> {
             true,
         ) = (owed, is_stale_or_lost(body))
         {
-            // The next client that uses it prepares it anew.
+            // The next client that uses it prepares it again.
             self.backend.prepared.statements_mut().mark_stale(statement);
             if matches!(owed, Request::InjectedSettings { .. }) {
-                // What has taken ours away has taken all.
+                // The command that removed Hawser's own has removed all.
                 self.backend.prepared.statements_mut().mark_stale_since(0);
             }
             healing = relayed.whole
@@ -138,8 +141,8 @@ impl<S: Socket> Relay<'_, S> {
         healing
     }
 
-    /// A message of a pipeline has failed: the server ignores everything up to the next Sync. What it would
-    /// have done is taken back.
+    /// A message of a pipeline has failed: the server ignores everything up to the next Sync. The
+    /// changes of those messages are dropped.
     fn skip_to_sync(
         &mut self,
         owed: Request,
@@ -190,7 +193,7 @@ impl<S: Socket> Relay<'_, S> {
         if failed.owed.parses_unnamed()
             && let Some(client) = &mut self.client
         {
-            client.unnamed = None; // it has taken away what was there before, too
+            client.unnamed = None; // it has removed the earlier one, too
         }
         if let Request::Parse { serial, .. } = failed.owed {
             undone.parse = Some(serial);
@@ -220,7 +223,7 @@ impl<S: Socket> Relay<'_, S> {
                 let pipeline = self.backend.requests.answered_pipeline();
                 self.backend.prepared.statements_mut().remove(statement, pipeline);
             }
-            // A Close of ours was ignored: the statement is still there.
+            // A Close of Hawser's was ignored: the statement still exists.
             Request::Injected => self.backend.prepared.doubt(),
             _ => {}
         }
@@ -229,14 +232,14 @@ impl<S: Socket> Relay<'_, S> {
         }
     }
 
-    /// An error that has our name of a statement in it, with the client's in its place: ours is for
-    /// no client to know.
+    /// An error that has Hawser's name of a statement in it, with the client's in its place:
+    /// clients do not know Hawser's.
     fn under_own_name(&self, owed: Request, body: &[u8], relayed: &Relayed) -> Fate {
         let (Request::Bind { statement } | Request::DescribeStatement { statement }) = owed else {
             return Fate::Pass;
         };
-        // Another number of parameters, or it is not there: no other error has its name. (Those come
-        // often, and there may be many names.)
+        // A Bind with another number of parameters, or a missing statement: no other error has its
+        // name. (Others are frequent, and there may be many names.)
         let code = crate::wire::error::field(body, b'C');
         if code.is_none_or(|code| ![&b"08P01"[..], b"26000"].contains(&code)) {
             return Fate::Pass;
@@ -254,9 +257,9 @@ impl<S: Socket> Relay<'_, S> {
         }
     }
 
-    /// The server knows a statement of the protocol by its client's own name no more than before.
+    /// The server has refused a statement of the protocol under its client's own name.
     fn own_name_refused(&mut self, error: &[u8]) {
-        if self.backend.requests.second() == Some(Request::CloseKnown { told: false })
+        if self.backend.requests.second() == Some(Request::CloseKnown { answered: false })
             && let Some(change) = self.backend.requests.take_second()
             && let Some(client) = &mut self.client
         {
@@ -265,7 +268,7 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.ahead.own_name_refused(error);
     }
 
-    /// Where a stand-in has been executed, the error of the statement in whose place it stands.
+    /// If a stand-in has been executed, the error of the statement in whose place it stands.
     pub(super) fn in_place_of_stand_in(
         &mut self,
         owed: Request,
@@ -291,18 +294,18 @@ impl<S: Socket> Relay<'_, S> {
         }
     }
 
-    /// A pipeline has failed, and the client's Sync has not come: one of ours ends it, so that a
-    /// client that sends none holds no backend (trap 15). What the client sends goes nowhere until
-    /// its own Sync, as the server would have it. Not within a transaction block or for a client
-    /// that keeps its backend anyway.
+    /// A pipeline has failed, and the client's Sync has not come: a Sync of Hawser's ends it, so
+    /// that a client that sends none holds no backend (trap 15). The client's messages are
+    /// discarded until its own Sync, as the server would do. Not within a transaction block or for
+    /// a client that keeps its backend anyway.
     fn sync_for_client(&mut self) {
         self.backend.requests.skip_to_sync();
         if self.backend.to_server.is_open() {
             return; // the rest of the client's message goes first: see `end_failed_pipeline`
         }
         let Some(client) = &mut self.client else {
-            // It left behind a simple query that the server now ignores: no Sync was seen to be
-            // missing.
+            // The pipeline contained a simple query, which the server ignores now, so the missing
+            // Sync was not noticed.
             if self.backend.send(&build::SYNC).is_ok() {
                 self.backend.request(Request::Sync);
             }
@@ -318,9 +321,9 @@ impl<S: Socket> Relay<'_, S> {
 }
 
 impl<S: Socket> Backend<S> {
-    /// Whether a Sync of ours ends the pipeline that has failed. Not within a transaction block or for a
-    /// client that keeps its server connection anyway; nor where a Sync that crossed with the error may
-    /// be answered yet, for it would be one too many.
+    /// Whether a Sync of Hawser's ends the failed pipeline. Not within a transaction block or for a
+    /// client that keeps its server connection anyway; nor where the server may still answer a Sync
+    /// that crossed with the error, for it would be one too many.
     pub(in crate::engine) fn owes_failed_pipeline_a_sync(&self, pinned: bool) -> bool {
         !pinned
             && self.from_server.status() == TransactionStatus::Idle
@@ -328,7 +331,7 @@ impl<S: Socket> Backend<S> {
     }
 }
 
-/// An error with the client's own name in place of ours.
+/// An error with the client's own name in place of Hawser's.
 fn with_name(body: &[u8], ours: &[u8], own: &[u8], relayed: &Relayed) -> Fate {
     let Some(at) = memchr::memmem::find(body, ours).filter(|_| relayed.whole) else {
         return Fate::Pass;

@@ -37,7 +37,7 @@ impl<S: Socket> Backend<S> {
         self.requests.back() == Some(Request::HandOver)
     }
 
-    /// Whether it is this client's, as far as hand-overs make it that.
+    /// Whether it has been handed over to this client, or needs no hand-over.
     pub(in crate::engine) fn is_handed_to(&self, client: ClientId) -> bool {
         if !self.owner.is_shared() {
             return true;
@@ -48,14 +48,14 @@ impl<S: Socket> Backend<S> {
         })
     }
 
-    /// Whether this is the number of the function that only the pooler calls.
+    /// Whether this is the oid of the function that only the pooler calls.
     pub(in crate::engine) fn is_hand_over(&self, function: u32) -> bool {
         self.owner.hand_over().is_some_and(|hand_over| hand_over.key.function == function)
             || self.owner.client_identity().is_some_and(|told| told.is_of(function))
     }
 
-    /// Sees to it that the session is this client's. `true` if that is under way: nothing of the
-    /// client's may be sent before the answer.
+    /// Ensures that the session is this client's. `true` if the hand-over is in flight: no message
+    /// of the client's may be sent before the answer.
     pub(in crate::engine) fn hand_over_to(
         &mut self,
         client: ClientId,
@@ -125,7 +125,7 @@ impl<S: Socket> Backend<S> {
         Ok(())
     }
 
-    /// The server says whose session it is.
+    /// The server reports whose session it is.
     pub(in crate::engine) fn note_authorization(&mut self, name: &[u8], value: &[u8]) {
         let Some(hand_over) = self.owner.hand_over_mut() else { return };
         match name {
@@ -135,15 +135,15 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// The function has come to its end.
+    /// The function has ended.
     pub(in crate::engine) fn hand_over_answered(&mut self) {
         if let Some(under_way) = self.owner.hand_over_mut().and_then(|h| h.under_way.as_mut()) {
             under_way.answered = true;
         }
     }
 
-    /// The server refuses. What it does not refuse by the function's own words, it does because that
-    /// is not what it was: then this connection is of no more use.
+    /// The server refuses. An error that is not the function's own means that the function has
+    /// changed: then this connection cannot be used any more.
     pub(in crate::engine) fn hand_over_refused(&mut self, body: &[u8]) {
         let words = |tag| field(body, tag).map(|text| String::from_utf8_lossy(text).into_owned());
         let code = field(body, b'C').and_then(|code| <[u8; 5]>::try_from(code).ok());
@@ -164,7 +164,7 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// A hand-over has come to its end. `Err`: whose session it is cannot be told.
+    /// A hand-over has ended. `Err`: it is not known whose session it is.
     pub(in crate::engine) fn hand_over_ended(&mut self) -> Result<Outcome, &'static str> {
         const ODD: &str = "the server did not do what a hand-over asks for";
         let idle = self.from_server.status() == TransactionStatus::Idle;
@@ -199,8 +199,9 @@ impl<S: Socket> Backend<S> {
         Ok(Ok(()))
     }
 
-    /// What the server has told its client at the login, if this is its session.
-    fn greet_as_own(&self, client: &Client<S>, out: &mut Vec<u8>, told: &[Parameter]) {
+    /// Appends what the server has reported to its client at the login, if this is its session.
+    /// `sent`: what the client has already got.
+    fn greet_as_own(&self, client: &Client<S>, out: &mut Vec<u8>, sent: &[Parameter]) {
         let hand_over = self.owner.hand_over();
         for (name, own) in &self.session.parameters().pairs {
             let said = hand_over.and_then(|hand_over| match &**name {
@@ -209,14 +210,14 @@ impl<S: Socket> Backend<S> {
                 _ => None,
             });
             let value = said.or_else(|| client.record.start.get(name)).unwrap_or(own);
-            if !told.iter().any(|(known, before)| known == name && **before == *value) {
+            if !sent.iter().any(|(known, before)| known == name && **before == *value) {
                 build::parameter_status(out, name, value);
             }
         }
     }
 }
 
-/// Nobody works as the role by which users share backends.
+/// No client works as the role by which users share backends.
 fn is_the_poolers() -> ClientError {
     ClientError::fatal(
         SqlState::INVALID_AUTHORIZATION,
@@ -233,8 +234,9 @@ fn too_many_users() -> ClientError {
 }
 
 impl<S: Socket> Client<S> {
-    /// Its session begins on this backend, which has been handed over to it: what it has not asked
-    /// for has the values of its user. Returns what it is due if it has been greeted already.
+    /// The client's session begins on this backend, which has been handed over to it: settings that
+    /// it has not asked for have its user's values. Returns what the client is due if it has been
+    /// greeted already.
     fn begin_on(&mut self, backend: &Backend<S>) -> Vec<u8> {
         self.session.set_basis(backend.session.basis());
         let mut start = SettingsBuilder::from(&self.record.start);
@@ -246,8 +248,8 @@ impl<S: Socket> Client<S> {
         self.record.start = backend.pool.interner().share(start.build());
         self.session.want(self.record.start.clone());
         let mut said = Vec::with_capacity(512);
-        let told = self.pending_session.as_mut().and_then(|extra| extra.told_early.take());
-        backend.greet_as_own(self, &mut said, told.as_deref().unwrap_or_default());
+        let sent = self.pending_session.as_mut().and_then(|extra| extra.reported_early.take());
+        backend.greet_as_own(self, &mut said, sent.as_deref().unwrap_or_default());
         if let Some(greeting) =
             self.pending_session.as_mut().and_then(|extra| extra.greeting.as_mut())
         {
@@ -257,11 +259,12 @@ impl<S: Socket> Client<S> {
         said
     }
 
-    /// What it is told of a session that it has not got yet. No superuser shares backends.
-    fn tell_early(&mut self, values: &ServerParameters) {
+    /// Reports the values of a session that the client has not got yet. No superuser shares
+    /// backends.
+    fn report_early(&mut self, values: &ServerParameters) {
         let user = self.record.about.user().unwrap_or_default().as_bytes();
         let start = &self.record.start;
-        let told: Vec<Parameter> = values
+        let sent: Vec<Parameter> = values
             .pairs
             .iter()
             .map(|(name, own)| {
@@ -275,21 +278,21 @@ impl<S: Socket> Client<S> {
             .collect();
         let extra = self.pending_session();
         if let Some(greeting) = &mut extra.greeting {
-            for (name, value) in &told {
+            for (name, value) in &sent {
                 build::parameter_status(greeting, name, value);
             }
         }
-        extra.told_early = Some(told);
+        extra.reported_early = Some(sent);
     }
 
-    /// Whether it has been greeted, and its session has not begun.
+    /// Whether it has been greeted before its session has begun.
     pub(in crate::engine) fn has_no_session_yet(&self) -> bool {
-        self.pending_session.as_ref().is_some_and(|extra| extra.told_early.is_some())
+        self.pending_session.as_ref().is_some_and(|extra| extra.reported_early.is_some())
     }
 }
 
 impl<S: Socket> Engine<S> {
-    /// Sees to it that a client's backend is that client's. `true` if that is under way.
+    /// Ensures that a client's backend has been handed over to it. `true` if that is in flight.
     pub(in crate::engine) fn hand_over(&mut self, slot: Slot) -> Result<bool, Halt> {
         let (id, process) = (self.client_id(slot), self.process_of(slot));
         let Some(client) = self.clients.get_mut(slot) else { return Ok(false) };
@@ -303,8 +306,8 @@ impl<S: Socket> Engine<S> {
         Ok(under_way)
     }
 
-    /// Begins the session of a client that is to be greeted, and has got a backend that users share.
-    /// Whether it is one.
+    /// Begins the session of a client that is to be greeted, and has got a backend that users
+    /// share. Returns whether it is such a client.
     pub(in crate::engine) fn introduce<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -326,8 +329,8 @@ impl<S: Socket> Engine<S> {
         true
     }
 
-    /// Whether a client waits for nothing but its greeting, which may do without its session. (In session
-    /// mode, that tells the server's own process id.)
+    /// Whether a client waits only for its greeting, and can be greeted without its session. (In
+    /// session mode the greeting has the server's own process id.)
     pub(in crate::engine) fn may_be_greeted_early(&self, client: &Client<S>) -> bool {
         client.is_to_be_greeted()
             && client.serving.mode() != PoolMode::Session
@@ -340,7 +343,7 @@ impl<S: Socket> Engine<S> {
         self.pool_of(client).pool.probable_values_of_user(user)
     }
 
-    /// Greets a client whose turn to get a backend has not come.
+    /// Greets a client before it has got a backend.
     pub(in crate::engine) fn greet_early<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -357,7 +360,7 @@ impl<S: Socket> Engine<S> {
             self.set_deadline(slot, Some(now.after(ON_THE_WAY)));
             return;
         };
-        client.tell_early(&values);
+        client.report_early(&values);
         client.rest(now);
         self.greet(host, slot, process, now);
         self.rearm(slot, now);
@@ -366,7 +369,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// A hand-over to this client has come to its end.
+    /// A hand-over to this client has ended.
     pub(in crate::engine) fn handed_over<H: Host<S>>(
         &mut self,
         host: &mut H,

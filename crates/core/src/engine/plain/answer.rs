@@ -1,11 +1,11 @@
-//! The answer of a plain pipeline, taken at once.
+//! The answer to a plain pipeline, processed at once.
 //!
 //! # Model
 //! ```text
 //!   [ParseComplete] [BindComplete] [RowDescription] DataRow* CommandComplete │ ReadyForQuery
-//!   └──────────────── dealt with here, if it is all there ──────────────────┘ └─ `ready_as_usual`
+//!   └──────────────── processed here, if it is complete ────────────────────┘ └─ `ready_as_usual`
 //! ```
-//! [`Relay::run`] does the same with each of these messages, one after the other.
+//! [`Relay::run`] does the same with each of these messages, one by one.
 
 use crate::engine::ended::Ended;
 use crate::engine::from_server::Relay;
@@ -16,7 +16,7 @@ use crate::time::Time;
 use crate::wire::backend as kind;
 use crate::wire::frame::{self, Framed, HEADER_BYTES};
 
-/// What has come for it, ReadyForQuery aside.
+/// The answer that has come, without ReadyForQuery.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Answer {
     bytes: usize,
@@ -24,7 +24,7 @@ struct Answer {
     description: std::ops::Range<usize>,
 }
 
-/// The end of the message of this kind at a place, if it is there and all here, and not too long.
+/// The end of the message of this kind at `at`, if it is there, complete, and not too long.
 #[inline]
 fn end_of(bytes: &[u8], at: usize, of_kind: u8, most: usize) -> Option<usize> {
     let Framed::Header(header) = frame::header(bytes.get(at..)?) else { return None };
@@ -33,7 +33,7 @@ fn end_of(bytes: &[u8], at: usize, of_kind: u8, most: usize) -> Option<usize> {
 }
 
 impl PlainOwed {
-    /// The answer at the start of these bytes, of messages that are not longer than `most`.
+    /// The answer at the start of these bytes, of messages not longer than `most`.
     #[inline]
     fn read(self, bytes: &[u8], most: usize) -> Option<Answer> {
         let mut at = 0;
@@ -64,7 +64,7 @@ impl PlainOwed {
 }
 
 impl<S: Socket> Relay<'_, S> {
-    /// What the server owes first, if that is what a plain pipeline is answered with.
+    /// What the server owes first, if that is the answer to a plain pipeline.
     #[inline]
     fn owed_for_plain(&self) -> Option<PlainOwed> {
         let backend = &*self.backend;
@@ -78,7 +78,7 @@ impl<S: Socket> Relay<'_, S> {
         backend.requests.owes_plain()
     }
 
-    /// The client's Parse of its unnamed statement, which is the first entry, is answered.
+    /// The client's Parse of its unnamed statement, the first entry, is answered.
     #[inline]
     pub(in crate::engine) fn complete_unnamed_parse(&mut self) {
         if let (Some(change), Some(client)) =
@@ -114,8 +114,8 @@ impl<S: Socket> Relay<'_, S> {
         }
     }
 
-    /// Deals with what comes after the answer of a plain pipeline, if that is its end and nothing else. Whether
-    /// it is; if not, nothing has changed.
+    /// Processes the bytes after the answer to a plain pipeline, if they are exactly its end.
+    /// Returns whether they are; if not, nothing has changed.
     #[inline]
     pub(in crate::engine) fn end_plain_answer(
         &mut self,
@@ -127,8 +127,8 @@ impl<S: Socket> Relay<'_, S> {
             if self.ready_as_usual(&[*status], now, ended))
     }
 
-    /// Deals with the answer at the start of what was read, if it is a plain pipeline's and all there up to
-    /// its ReadyForQuery. How long it is; 0: it is none, and nothing has changed.
+    /// Processes the answer at the start of what was read, if it is a plain pipeline's and complete
+    /// up to its ReadyForQuery. Returns its length; 0: there is none, and nothing has changed.
     #[inline]
     pub(in crate::engine) fn pass_plain_answer(&mut self) -> usize {
         let Some(owed) = self.owed_for_plain() else { return 0 };

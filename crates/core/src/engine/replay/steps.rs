@@ -15,7 +15,7 @@ impl<S: Socket> Engine<S> {
     pub(in crate::engine) fn heal<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(backend) = &mut client.backend else { return };
-        // What the refused pipeline did to names has been taken back: it is there.
+        // The changes of the refused pipeline have been dropped: the name exists.
         let serial = backend.prepared.replay().serial;
         let named = client
             .statements
@@ -42,10 +42,10 @@ impl<S: Socket> Engine<S> {
                 let bytes = std::mem::take(&mut backend.prepared.replay_mut().bytes);
                 backend.prepared.forget_replay();
                 backend.prepared.replay_mut().again = true;
-                let behind = client.input.take();
+                let unread = client.input.take();
                 self.take_in(host, slot, &bytes, now);
                 if let Some(client) = self.clients.get_mut(slot) {
-                    client.input.extend_from_slice(&behind);
+                    client.input.extend_from_slice(&unread);
                     if let Some(backend) = &mut client.backend {
                         backend.prepared.replay_mut().again = false;
                         backend.prepared.replay_mut().bytes = bytes;

@@ -1,4 +1,4 @@
-//! What the protocol says of answers, without a server.
+//! The protocol's rules of answers, without a server.
 
 use super::*;
 use crate::seeded::Random;
@@ -27,7 +27,7 @@ impl RequestQueue {
         }
     }
 
-    /// How many entries are such ones.
+    /// How many entries satisfy this.
     pub(in crate::engine) fn count(&self, is_one: impl Fn(Request) -> bool) -> usize {
         self.owed().filter(|owed| is_one(*owed)).count()
     }
@@ -53,9 +53,9 @@ fn ignored(queue: &mut RequestQueue) -> Vec<Request> {
 #[test]
 fn a_pipeline_ends_with_its_sync() {
     let mut queue = queue(&[BIND, Request::Execute]);
-    assert!(queue.is_in_pipeline() && queue.is_behind_execute() && !queue.is_at_rest());
+    assert!(queue.is_in_pipeline() && queue.is_after_execute() && !queue.is_at_rest());
     queue.push(Request::Sync.into());
-    assert!(!queue.is_in_pipeline() && !queue.is_behind_execute());
+    assert!(!queue.is_in_pipeline() && !queue.is_after_execute());
     assert_eq!((queue.pipeline(), queue.answered_pipeline()), (1, 0));
     assert!(queue.has_come_to(0) && !queue.has_come_to(1) && queue.is_in_doubt(0));
     queue.complete();
@@ -284,9 +284,9 @@ fn a_copy_reads_syncs_and_ends_well_without_answers_to_them() {
 fn a_copy_that_fails_answers_the_syncs_after_its_data_and_leaves_the_others_in_doubt() {
     let mut queue = queue(&[Request::Query]);
     queue.copy_begins();
-    assert!(queue.is_sync_of_copy()); // other data follow: it may have been read
+    assert!(queue.is_sync_of_copy()); // other data follows: it may have been read
     queue.push_copy_input(false);
-    assert!(queue.is_sync_of_copy()); // none do
+    assert!(queue.is_sync_of_copy()); // none does
     queue.copy_failed();
     assert_eq!(queue.len(), 2);
     assert!(queue.has_syncs_in_doubt() && !queue.is_copying_in());

@@ -1,4 +1,4 @@
-//! What a client's messages do to its unnamed statement.
+//! How a client's messages change its unnamed statement.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ impl<S: Socket> Backend<S> {
         self.prepared.unnamed().of_client(client.unnamed.as_ref())
     }
 
-    /// The client parses its unnamed statement. What the entry of that Parse carries.
+    /// The client parses its unnamed statement. Returns the change for the entry of that Parse.
     pub(in crate::engine) fn give_unnamed(
         &mut self,
         client: &mut Client<S>,
@@ -30,7 +30,7 @@ impl<S: Socket> Backend<S> {
             return None; // the server ignores it
         }
         let pipeline = self.requests.pipeline();
-        let parsed = Some(Parsed { pipeline, behind: self.requests.is_behind_setter() });
+        let parsed = Some(Parsed { pipeline, after_setter: self.requests.is_after_setter() });
         let unnamed = self.prepared.unnamed_mut();
         unnamed.statement = Some(statement.clone());
         unnamed.since = pipeline;
@@ -42,12 +42,13 @@ impl<S: Socket> Backend<S> {
         Some(Change::Unnamed)
     }
 
-    /// The message that is sent next takes the client's unnamed statement away.
+    /// The next message removes the client's unnamed statement.
     pub(in crate::engine) fn displace_unnamed(&mut self, client: &mut Client<S>) {
         self.displace(client, false);
     }
 
-    /// The same, by a Parse of one that the server alone knows from then on: the client keeps its backend.
+    /// The same, by a Parse of one that only the server knows from then on: the client keeps its
+    /// backend.
     pub(in crate::engine) fn displace_unnamed_natively(&mut self, client: &mut Client<S>) {
         if self.requests.is_skipping_to_sync() {
             return; // the server ignores it
@@ -72,8 +73,8 @@ impl<S: Socket> Backend<S> {
         *self.prepared.unnamed_mut() = unnamed;
     }
 
-    /// `native`: by one that the server alone knows. (An error before that leaves what is there, which may
-    /// be another client's, so it is a change even where the client has none.)
+    /// `native`: by one that only the server knows. (An error before that leaves the server's
+    /// current one, which may be another client's, so it is a change even if the client has none.)
     fn displace(&mut self, client: &mut Client<S>, native: bool) {
         if self.requests.is_skipping_to_sync() {
             return;

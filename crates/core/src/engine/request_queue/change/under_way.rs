@@ -1,4 +1,4 @@
-//! The changes that are under way.
+//! The changes in flight.
 
 use super::Change;
 use crate::engine::request_queue::{Request, RequestQueue};
@@ -8,19 +8,19 @@ impl RequestQueue {
         self.entries.changes()
     }
 
-    /// That of the first entry.
+    /// The change of the first entry.
     pub(in crate::engine) fn front_change(&self) -> Option<&Change> {
         self.entries.front_change()
     }
 
-    /// Whether the description that answers the first entry is looked at. (A server's longest has 1,664 columns:
-    /// 136 kB.)
+    /// Whether the description that answers the first entry is read. (A server's longest has 1,664
+    /// columns: 136 kB.)
     pub(in crate::engine) fn looks_at_description(&self) -> bool {
         matches!(self.front(), Some(Request::InjectedDescribe { .. }))
             || matches!(self.front_change(), Some(Change::Describes(_)))
     }
 
-    /// The same, which learns from a part of the answer.
+    /// The same, which takes in a part of the answer.
     pub(in crate::engine) fn front_change_mut(&mut self) -> Option<&mut Change> {
         self.entries.apart().front_mut()?.change.as_mut()
     }
