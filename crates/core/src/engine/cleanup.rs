@@ -281,7 +281,7 @@ impl<S: Socket> Engine<S> {
             backend.pool.notifiers().ended(backend.process());
         }
         if backend.known.at_stake().has_schema() {
-            backend.pool.schema_changed(); // its COMMIT may have come to the server
+            backend.pool.schema_changed(); // the server may have received its COMMIT
         }
         if backend.is_at_rest() {
             let _ = backend.socket.write(&build::TERMINATE);

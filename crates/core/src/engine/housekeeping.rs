@@ -368,7 +368,7 @@ impl<S: Socket> Engine<S> {
     pub(super) fn rearm(&mut self, slot: Slot, now: Time) {
         let Some(client) = self.clients.get(slot) else { return };
         if client.serving.state() == ClientState::Closing {
-            return; // it has its time to read its goodbye
+            return; // it has its time to read its last message
         }
         let at = self.next_overdue(slot, now).map(|(_, at)| at);
         self.set_deadline(slot, at);

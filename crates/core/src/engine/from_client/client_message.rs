@@ -381,7 +381,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if !self.client.joins_ahead(unusual, self.backend) {
             return Ok(());
         }
-        self.backend.prepared.forget_replay(); // it has the message already, which comes again
+        self.backend.prepared.forget_replay(); // it has the message already, which is processed again
         Err(Halt::Full)
     }
 
@@ -662,7 +662,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let with_values = self.effects_of_bound(effects);
         let effects = with_values.as_ref().unwrap_or(effects);
         if effects.notifies && self.client.must_wait_to_notify(self.backend) {
-            self.backend.prepared.forget_replay(); // it has the message already, which comes again
+            self.backend.prepared.forget_replay(); // it has the message already, which is processed again
             return Err(Halt::Full);
         }
         self.before_catalog(effects)?;
@@ -683,7 +683,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         if looks && !looked && !self.backend.is_classic() {
             self.client.session.pin(Part::SessionCatalog);
-            self.backend.mark_unverified(PartSet::of(&[Part::SessionCatalog])); // it ends by itself
+            self.backend.mark_unverified(PartSet::of(&[Part::SessionCatalog])); // it ends without a command
         }
         if looks {
             self.before_channels()?;

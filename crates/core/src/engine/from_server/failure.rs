@@ -168,7 +168,7 @@ impl<S: Socket> Relay<'_, S> {
             }
             Some(_) => {}
         }
-        self.backend.known.drawn_mut().discard_again(); // what was to do that may be ignored
+        self.backend.known.drawn_mut().discard_again(); // the command for that may be ignored
         if undone.touches_unnamed && self.backend.prepared.unnamed().since() <= erring {
             self.backend.prepared.unnamed_mut().forget();
         }

@@ -55,7 +55,7 @@ impl<S: Socket> Relay<'_, S> {
             if let Some(client) = &mut self.client
                 && !backend.is_handing_over()
             {
-                client.session.set_basis(backend.session.basis()); // it is told, and follows
+                client.session.set_basis(backend.session.basis()); // it gets the report, and follows
             }
         }
         self.take_value(name, value, fixed)?;

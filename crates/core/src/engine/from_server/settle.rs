@@ -151,7 +151,7 @@ impl<S: Socket> Relay<'_, S> {
                 backend.pool.expect_other_functions();
             }
             if changed.schema {
-                backend.pool.schema_changed(); // before any client can learn of it here
+                backend.pool.schema_changed(); // before any client here can learn of it
                 let more = backend.known.at_stake().has_schema();
                 backend.prepared.statements_mut().transaction_ended(more);
             }

@@ -113,7 +113,7 @@ impl<S: Socket> Engine<S> {
             let own = self.process_of(slot);
             let Some(client) = self.clients.get_mut(slot) else { continue };
             if client.serving.state() == ClientState::Closing {
-                continue; // it is told nothing more
+                continue; // it gets nothing more
             }
             let sends = client.stage() != Stage::Cleaning
                 && client.backend.as_ref().is_some_and(|b| b.process() == notification.process);

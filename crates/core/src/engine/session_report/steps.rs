@@ -426,7 +426,7 @@ impl<S: Socket> Client<S> {
         let prepared = self.session.pins().contains(Part::SqlStatement) || taken_away;
         self.session.set_pins(self.session.pins().minus(covered).union(pins).union(reported.stays));
         if pins.contains(Part::TemporaryObject) {
-            backend.prepared.statements_mut().client_sees_its_own(); // whatever has made it
+            backend.prepared.statements_mut().client_sees_its_own(); // whatever has created it
         }
         let left = doubt.as_ref().map_or(PartSet::EMPTY, |doubt| doubt.parts());
         let mut asked = left.intersection(exact.unowned.parts);

@@ -29,7 +29,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             None => self.client.pending_session().vacancy = Some(Vacancy::Wanted(database.clone())),
             under_way => self.client.pending_session().vacancy = under_way,
         }
-        self.backend.prepared.forget_replay(); // it has the message already, which comes again
+        self.backend.prepared.forget_replay(); // it has the message already, which is processed again
         self.wait()
     }
 

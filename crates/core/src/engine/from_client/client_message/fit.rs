@@ -100,7 +100,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                     break;
                 }
                 Lack::Description if self.asks_about(&named) => {
-                    self.backend.prepared.forget_replay(); // the message comes again
+                    self.backend.prepared.forget_replay(); // the message is processed again
                     self.client.serving.hold();
                     return Err(Halt::Full);
                 }
@@ -165,7 +165,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         });
         self.backend.request_with(Request::InjectedDescribe { statement }, change);
         self.passage.out.extend_from_slice(&FLUSH);
-        self.backend.prepared.forget_replay(); // the message comes again
+        self.backend.prepared.forget_replay(); // the message is processed again
         Ok(())
     }
 

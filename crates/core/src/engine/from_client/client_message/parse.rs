@@ -237,7 +237,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         let Some(statement) = statement else {
             let effects = self.effects_of(text);
             if effects.listens() {
-                self.client.session.pin(Part::Listen); // it is not looked at when it is executed
+                self.client.session.pin(Part::Listen); // it is not examined when it is executed
             }
             self.before_unshared(&effects)?;
             return self.parse_unshared("prepared_statements_memory is full", false);

@@ -69,7 +69,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     pub(super) fn before_sequences(&mut self) -> Result<(), Halt> {
         if self.client.is_session_mode() || self.client.session.pins().contains(Part::SequenceValue)
         {
-            return Ok(()); // it is its own
+            return Ok(()); // they are its own
         }
         if self.backend.asks_for_sequences() {
             return Ok(()); // others' values were discarded before its first message
@@ -327,7 +327,7 @@ impl<S: Socket> Client<S> {
         if (others_wait && kept > KEPT_TRANSACTIONS_MAX)
             || !backend.pool.asking.is_kept_for(self.session.asks(), text, others_wait)
         {
-            self.session.unpin(Part::SequenceValue); // nothing was kept in vain: it was busy
+            self.session.unpin(Part::SequenceValue); // not in vain: it was busy until now
         }
     }
 
