@@ -12,8 +12,8 @@
 //! A LISTEN is carried out twice: on the client's own backend, where it commits or is rolled back
 //! with the client's transaction, and, once it has committed there, on the listening connection,
 //! before the answer to the client's COMMIT. A marker notification, sent by the client's backend
-//! and heard by both, says from where on the listening connection has everything: what comes
-//! before it is taken from the one, what comes after it from the other.
+//! and received on both connections, separates the two: notifications before it are taken from the
+//! backend, notifications after it from the listening connection.
 //!
 //! # Invariants
 //! * a loop asks for a channel when its first client wants it, and lets go of it when none does
@@ -55,7 +55,7 @@ use crate::wire::{backend, build};
 /// Channels that one client may listen on here; one with more keeps its backend.
 pub const CHANNELS_A_CLIENT_MAX: usize = 10_000;
 
-/// Where the listening connection hears markers.
+/// The channel on which the listening connection receives markers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marker {
     /// Its channel, on which it alone listens, but for the backends that end listening at the moment.
@@ -75,15 +75,15 @@ pub enum FromHub {
     Failed {
         /// Who waited for it.
         claimant: Claimant,
-        /// It has been lost with all that it was to hear: `Lost` follows.
+        /// It has been lost, with the notifications it would have received: `Lost` follows.
         lost: bool,
     },
     /// The marker that the backend of a client has sent, and its process id.
     Marked(Ticket, u32),
-    /// The listening connection has been lost, and with it what was to be heard. With `again`, all
-    /// is listened on anew.
+    /// The listening connection has been lost, with the notifications it would have received. With
+    /// `again`, all channels are listened on again.
     Lost {
-        /// What clients are told.
+        /// The error that clients get.
         error: ClientError,
         /// Whether they stay.
         again: bool,

@@ -21,9 +21,9 @@
 //! keeps that fair.
 //!
 //! # Why one lock, and not messages between the loops' queues
-//! "No one waits while a backend is free on any loop" then needs an answer from every loop
-//! before a client may be told to wait. One short lock (a few dozen instructions, never held
-//! over a system call) gives it by construction; see docs/decisions/0001.
+//! "No one waits while a backend is free on any loop" then needs an answer from every loop before a
+//! client may wait. One short lock (a few dozen instructions, never held over a system call) gives
+//! it by construction; see docs/decisions/0001.
 
 mod asking;
 pub mod backend_statements;

@@ -20,7 +20,8 @@ impl Board {
         first
     }
 
-    /// A client does not listen any more. Whether it was the last here: the hub is to be told.
+    /// A client stops listening. True if it was the last one here: the caller must then notify the
+    /// hub.
     pub fn remove(&mut self, client: Slot, channel: &Channel) -> bool {
         let Some(clients) = self.channels.get_mut(channel) else { return false };
         let last = clients.remove(&client) && clients.is_empty();
@@ -40,7 +41,7 @@ impl Board {
         self.channels.values().flatten().copied().collect()
     }
 
-    /// Whether nobody listens.
+    /// Whether no client listens.
     pub fn is_empty(&self) -> bool {
         self.channels.is_empty()
     }

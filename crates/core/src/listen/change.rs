@@ -1,16 +1,16 @@
 //! What a transaction has changed of the channels that a client listens on.
 //!
 //! # Model
-//! The client's own backend listens on nothing when the transaction begins. LISTEN goes to it as it
-//! is. Behind an UNLISTEN stands a LISTEN of ours on a channel that stands for it (its *mark*), in the
-//! same transaction and savepoint. When the transaction has ended, the server itself says what
-//! has come of all that: the channels that it then listens on are those of LISTENs that have taken
-//! effect, with no UNLISTEN after them, and the marks of UNLISTENs that have. Rollbacks, savepoints,
-//! errors and exception blocks are the server's to reckon with.
+//! The client's own backend listens on nothing when the transaction begins. LISTEN goes to it
+//! unchanged. After an UNLISTEN, Hawser sends a LISTEN on a channel that stands for it (its
+//! *mark*), in the same transaction and savepoint. When the transaction has ended, the server
+//! itself reports the outcome: it then listens on the channels of LISTENs that took effect with no
+//! UNLISTEN after them, and on the marks of UNLISTENs that took effect. The server thus accounts
+//! for rollbacks, savepoints, errors and exception blocks.
 //!
 //! # Why not frames of our own
-//! Which savepoint a ROLLBACK TO goes back to is in texts that are not looked at otherwise, and the
-//! savepoints of a transaction count from its start, before anybody listens.
+//! The savepoint that a ROLLBACK TO names is in texts that are not read otherwise, and savepoints
+//! would have to be counted from the start of the transaction, before any client listens.
 
 use std::collections::BTreeSet;
 
@@ -72,7 +72,7 @@ impl Pending {
         self.listened.len() + self.unlistened.len()
     }
 
-    /// Whether it has ended listening anywhere, with a mark behind.
+    /// Whether it has stopped listening on any channel and left a mark.
     pub fn unlistens(&self) -> bool {
         !self.unlistened.is_empty()
     }

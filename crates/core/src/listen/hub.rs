@@ -151,8 +151,8 @@ impl Hub {
         std::mem::take(&mut self.flying)
     }
 
-    /// The connection has been lost. With `again`, all that is wanted stays so; otherwise nobody wants
-    /// anything any more. Who waited for it.
+    /// The connection has been lost. With `again`, all requests stay; otherwise they are dropped.
+    /// Returns those who waited for it.
     pub fn lost(&mut self, again: bool) -> Vec<(LoopId, Claimant)> {
         self.line = Line::Closed;
         self.marker = None;
@@ -171,7 +171,7 @@ impl Hub {
         claimants
     }
 
-    /// Whether anybody wants the connection.
+    /// Whether any client needs the connection.
     pub fn is_needed(&self) -> bool {
         !self.channels.is_empty() || !self.waiting.is_empty() || !self.flying.is_empty()
     }

@@ -325,7 +325,8 @@ impl World {
         self.losses += 1;
         self.server = Server::default();
         if self.again {
-            // What was committed meanwhile is lost, and clients are told: they count anew.
+            // Notifications committed meanwhile are lost, and clients get an error: they count from
+            // zero again.
             for client in self.loops.iter_mut().flat_map(|one| one.clients.values_mut()) {
                 client.since.clear();
             }

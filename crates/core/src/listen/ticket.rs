@@ -17,8 +17,8 @@ pub struct Ticket {
 pub enum Claimant {
     /// A client.
     Client(Ticket),
-    /// A backend of the loop, by its place, which no client gets until what its last client has notified
-    /// has been heard.
+    /// A backend of the loop, by its slot. No client gets it until the notifications of its last
+    /// client have arrived.
     Backend(Slot),
 }
 

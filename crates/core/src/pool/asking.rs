@@ -9,10 +9,10 @@
 //! client has, every client that has asked after the same text keeps its connection within the same bounds.
 //!
 //! # Cost
-//! An application asks after some of its texts. A text that has been drawn by [`UNASKED_MAX`] times in a
-//! row without a question keeps no connection while other clients wait. Texts share a counter by a hash
-//! of their first bytes; a question sets its text's counter back. Before any question, and where the
-//! server reports who draws, [`TRIES_MAX`] connections in all are kept in vain.
+//! An application asks after some of its texts. A text that has drawn values [`UNASKED_MAX`] times
+//! in a row without a question keeps no connection while other clients wait. Texts share a counter
+//! by a hash of their first bytes; a question resets its text's counter. Before the first question,
+//! if the server reports who draws, at most [`TRIES_MAX`] connections are kept without a question.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
@@ -26,10 +26,10 @@ pub const KEPT_WHILE_OTHERS_WAIT: Duration = Duration::from_millis(250);
 /// Transactions after the draw for which it is kept.
 pub const KEPT_TRANSACTIONS_MAX: u8 = 16;
 
-/// How often a text may be kept for in vain, in a row.
+/// How often in a row a connection may be kept after a text without a question.
 const UNASKED_MAX: u8 = 8;
 
-/// How often a pool that has never asked may keep in vain.
+/// How many connections a pool that has never asked may keep without a question.
 const TRIES_MAX: u8 = 32;
 
 /// Counters that texts share.
@@ -60,7 +60,8 @@ pub struct Asking {
     tries: AtomicU8,
     unasked: [AtomicU8; TEXTS],
     has_asked_again: AtomicBool,
-    /// How often a connection may still be kept for another question, in vain and while others wait.
+    /// How often a connection may still be kept for a second question that does not come, while
+    /// others wait.
     again: [AtomicU8; TEXTS],
 }
 

@@ -1,9 +1,10 @@
 //! The shared statements that one backend has.
 //!
 //! # Model
-//! What is prepared while the session may see objects that no other session sees, or does not see any more
-//! what others see, says nothing of other sessions: see [`Sight`]. A Parse is then always the server's to
-//! answer, what it prepares is not proven for other clients, and is prepared anew once that is over.
+//! A statement that is prepared while the session may see objects that no other session sees, or no
+//! longer sees what others see, proves nothing for other sessions: see [`Sight`]. The server then
+//! answers each Parse, and what it prepares is not proven for other clients, and is prepared again
+//! once that is over.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;

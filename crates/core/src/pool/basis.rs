@@ -3,16 +3,16 @@
 //! # Model
 //! A client's settings are kept as they differ from its server's own. Two servers of a pool may have
 //! other values of their own, and one server's change (ALTER DATABASE, ALTER ROLE, a failover): a
-//! [`Basis`] is the number of one such set of values. What differs from one basis is reckoned anew
-//! where the server connection has another ([`crate::engine`], `rebase`).
+//! [`Basis`] is the number of one such set of values. The differences are computed again when the
+//! server connection has another basis ([`crate::engine`], `rebase`).
 //!
 //! # Users
 //! Where users share a pool, each has numbers of its own, also where the values are the same. A
 //! shared statement is of one basis: so it is of one user.
 //!
 //! # Clients of another process
-//! What the settings of a client differ from that comes from a predecessor has a number that no server
-//! connection has: so its settings and statements are reckoned anew when it first gets one.
+//! The basis of a client that comes from a predecessor has a number that no server connection has:
+//! so its settings and statements are computed again when it first gets one.
 //!
 //! # Why numbers
 //! They are compared at each lending, and clients keep one each.
@@ -41,7 +41,7 @@ impl Basis {
         self.0
     }
 
-    /// Whether it is that of a client which has come from a predecessor, and has had no server connection
+    /// Whether it belongs to a client that came from a predecessor and has had no server connection
     /// since.
     pub(crate) fn is_of_predecessor(self) -> bool {
         self.0 >= OF_PREDECESSORS && self != Self::UNKNOWN
@@ -67,7 +67,7 @@ impl Bases {
         Self(Mutex::new(Known { values: Vec::new(), of_predecessors: Vec::new(), users }))
     }
 
-    /// The number of these values; of what nobody can set, none counts.
+    /// The number of these values. Parameters that no client can set are not compared.
     pub(super) fn of(&self, parameters: &Arc<ServerParameters>) -> Basis {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let at = known.values.iter().position(|known| is_same(known, parameters));
@@ -99,8 +99,8 @@ impl Bases {
         Basis(at)
     }
 
-    /// The number of what a client's settings differ from that comes from a predecessor. Unknown if there
-    /// are too many.
+    /// The basis of the settings of a client that comes from a predecessor. Unknown if there are
+    /// too many.
     pub(super) fn of_predecessor(&self, parameters: &Arc<ServerParameters>) -> Basis {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let all = &mut known.of_predecessors;

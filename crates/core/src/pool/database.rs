@@ -3,7 +3,7 @@
 use super::notifiers::Notifiers;
 use super::schema::Schema;
 
-/// A database, whoever its clients' users are.
+/// A database, for clients of all users.
 #[derive(Debug, Default)]
 pub struct Database {
     pub(super) schema: Schema,

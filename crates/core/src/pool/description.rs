@@ -1,4 +1,5 @@
-//! What a client or a server connection has been told of a statement's parameters and rows, as hashes.
+//! The description of a statement's parameters and rows that a client or a server connection has
+//! received, as hashes.
 
 use std::hash::Hasher;
 use std::sync::OnceLock;
@@ -8,8 +9,9 @@ use siphasher::sip::SipHasher13;
 
 use crate::wire::frame;
 
-/// What a server says of a statement when it describes it: hashes, 0 for what it has not said. (Of one
-/// Parse it never says anything else: it fixes both then, and refuses to run what would give others.)
+/// The server's description of a statement: hashes, 0 for what it has not described. (It never
+/// changes after a Parse: the Parse fixes both, and the server refuses to run what would give
+/// others.)
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Shape {
     pub(crate) parameters: u64,
@@ -17,13 +19,13 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Whether all is known of it that a client has been told.
+    /// Whether all parts that the client has received are known here.
     #[inline]
     pub(crate) fn is_known_for(self, told: Self) -> bool {
         (told.parameters == 0 || self.parameters != 0) && (told.rows == 0 || self.rows != 0)
     }
 
-    /// Whether it is what a client has been told, as far as it has.
+    /// Whether it equals what the client has received, in the parts that it has received.
     #[inline]
     pub(crate) fn fits(self, told: Self) -> bool {
         (told.parameters == 0 || told.parameters == self.parameters)
@@ -31,7 +33,7 @@ impl Shape {
     }
 }
 
-/// What a client has been told of a statement: hashes, 0 for nothing.
+/// The description of a statement that a client has received: hashes, 0 for none.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     rows: AtomicU64,
@@ -43,12 +45,12 @@ pub(crate) struct Seen {
     since: AtomicU64,
 }
 
-/// What a client has been told of a statement's parameters and rows, as it is known by its hashes.
+/// The description of a statement's parameters and rows that a client has received, by hashes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Told {
-    /// Hash of the ParameterDescription; 0: it has been told none.
+    /// Hash of the ParameterDescription; 0: it has received none.
     pub parameters: u64,
-    /// Hash of the RowDescription, or of NoData; 0: it has been told none.
+    /// Hash of the RowDescription, or of NoData; 0: it has received none.
     pub rows: u64,
     /// The types of the parameters, as in a Parse, if there are any.
     pub types: Option<Box<[u8]>>,
@@ -83,7 +85,8 @@ impl Seen {
     pub(crate) fn parameters(&self, body: &[u8]) {
         self.parameters.store(hash_of_parameters(body), Ordering::Relaxed);
         if body.len() > 2 {
-            // (Told again, they are the same: see [`super::from_client::client_message::fit`].)
+            // (A later description gives the same types: see
+            // [`super::from_client::client_message::fit`].)
             self.types.get_or_init(|| body.into());
         }
     }
@@ -106,7 +109,7 @@ impl Seen {
         }
     }
 
-    /// The types of its parameters, as a Parse has them, if it has been told of any.
+    /// The types of its parameters, as a Parse has them, if the client has received any.
     pub(crate) fn types(&self) -> Option<&[u8]> {
         self.types.get().map(|types| &**types)
     }

@@ -31,7 +31,7 @@ pub struct Limits {
     pub round_robin: bool,
 }
 
-/// A backend that nobody uses.
+/// An idle backend.
 #[derive(Debug)]
 struct Idle<B> {
     id: BackendId,
@@ -54,7 +54,7 @@ pub enum Acquired<B> {
     },
     /// A place in the queue. `open`: one more backend is to be opened.
     Wait {
-        /// Whether the caller shall have a backend opened.
+        /// Whether the caller must have a backend opened.
         open: bool,
     },
     /// Nothing: its server is down, and clients do not wait for it.
@@ -66,12 +66,12 @@ pub enum Acquired<B> {
         backend: B,
         /// The loop that has it in its epoll set.
         home: LoopId,
-        /// Whether the caller shall have a backend opened.
+        /// Whether the caller must have a backend opened.
         open: bool,
     },
 }
 
-/// Whether a backend is opened to learn what the server says.
+/// Whether a backend is opened to learn the server's parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpenOne {
     /// It is counted as opening.
@@ -107,14 +107,14 @@ pub struct Pool<B> {
     lent: Lent,
     opening: u32,
     parked: u32,
-    /// Statements under way for which nobody may be connected to its database.
+    /// Statements under way that allow no other connection to its database.
     vacated: u32,
     paused: bool,
     /// No backend is opened before this moment (back-off after a failure).
     open_not_before: Time,
     /// The last opening failed: one at a time tries whether the server is back.
     failing: bool,
-    /// The server is down: what clients are told that would wait for it.
+    /// The server is down: the error for clients that would wait for it.
     down: Option<ClientError>,
     /// The next backend released before this moment is closed, so that another pool can have one.
     give_up_until: Time,
@@ -150,7 +150,7 @@ impl<B> Pool<B> {
         self.openings_due(now)
     }
 
-    /// Backends that nobody uses.
+    /// Idle backends.
     pub fn idle_count(&self) -> u32 {
         u32::try_from(self.idle.len()).unwrap_or(u32::MAX)
     }
@@ -216,7 +216,7 @@ impl<B> Pool<B> {
         self.paused
     }
 
-    /// Whether nobody gets a backend, and none is opened.
+    /// Whether no client gets a backend, and none is opened.
     fn is_closed(&self) -> bool {
         self.paused || self.vacated > 0
     }
@@ -276,7 +276,7 @@ impl<B> Pool<B> {
         wanted
     }
 
-    /// One backend is to be opened although nobody waits, to learn what the server says.
+    /// One backend is to be opened although no client waits, to learn the server's parameters.
     pub fn open_one(&mut self, now: Time) -> OpenOne {
         if self.is_held_back(now) || self.opening > 0 {
             return OpenOne::NotNow;
@@ -452,8 +452,9 @@ impl<B> Pool<B> {
         self.down = None;
     }
 
-    /// Why nobody waits for a backend, if that is so: those who wait while the pool is paused are to be served
-    /// when it goes on, and a backend that is lent comes back.
+    /// The error for clients in place of a wait for a backend, if there is one. Clients still wait
+    /// while the pool is paused, to be served when it resumes, and while a backend is lent, because
+    /// it comes back.
     fn refusal(&self) -> Option<&ClientError> {
         self.down.as_ref().filter(|_| !self.is_closed() && self.lent.all() == 0)
     }
@@ -463,7 +464,7 @@ impl<B> Pool<B> {
         self.down.as_ref()
     }
 
-    /// The server is down, and clients are told this, or it is not, as far as is known.
+    /// Sets the error that clients get because the server is down, or none.
     pub fn set_down(&mut self, down: Option<ClientError>) {
         self.down = down;
     }
@@ -485,7 +486,7 @@ impl<B> Pool<B> {
     /// A backend that was lent on loop `home` is gone. Returns how many are to be opened for waiters.
     pub fn lost(&mut self, home: LoopId, now: Time) -> u32 {
         self.lent.remove(home);
-        // It may have been parked: where it went down with a panic, nothing says so.
+        // It may have been parked: after a panic nothing records that.
         self.parked = self.parked.min(self.lent.all());
         self.openings_due(now)
     }
@@ -553,7 +554,7 @@ impl<B> Pool<B> {
         self.idle.iter().map(|idle| (idle.home, &idle.backend))
     }
 
-    /// From now on nobody gets a backend.
+    /// From now on no client gets a backend.
     pub fn pause(&mut self) {
         self.paused = true;
     }
@@ -564,8 +565,8 @@ impl<B> Pool<B> {
         self.hand_out(now)
     }
 
-    /// Nobody is to be connected to its database: from now on nobody gets a backend, and none is opened,
-    /// up to as many calls of [`Pool::end_vacancy`].
+    /// Keeps its database free of connections: no client gets a backend, and none is opened, until
+    /// [`Pool::end_vacancy`] has been called as often.
     pub fn begin_vacancy(&mut self) {
         self.vacated += 1;
     }

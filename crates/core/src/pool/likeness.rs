@@ -12,13 +12,13 @@
 //! | is on the client's loop | 1 us, in Hawser |
 //!
 //! # Why so
-//! A pool in which all want the same finds that in the first that it looks at, and stops there.
-//! Otherwise few are looked at: whoever passes others uses up what they may be overtaken. 100
+//! In a pool whose clients all want the same, the search stops at the first waiter. Otherwise it
+//! looks at few, because each waiter that passes others uses up their bound on overtaking. 100
 //! clients with 10 statements each of their own on 10 backends that keep 200 found theirs in 20 of
 //! 100 transactions in the order of arrival, reckoned with the nearest of the next 6, 12, 16 and 32
-//! waiters in 70, 84, 81 and 72. The backend that a client had last in place of the one that has its
-//! statement does no better than none: the bound on overtaking sends every third client elsewhere,
-//! and all go astray.
+//! waiters in 70, 84, 81 and 72. The backend that a client had last in place of the one that has
+//! its statement does no better than none: the bound on overtaking sends every third client
+//! elsewhere, and all lose their backends.
 //!
 //! # Why marks
 //! Comparing settings follows pointers, under the pool's lock. Two sets of the same mark that differ
@@ -81,8 +81,8 @@ impl Likeness {
         beside: Option<Likeness>,
     ) -> Likeness {
         let settings = wanted == found;
-        // Whether the statement is there takes a look-up; where the rest is alike it is not worth one,
-        // unless something else is ahead by that alone.
+        // Finding the statement takes a look-up. If the rest is alike it is not worth one, unless
+        // the best so far has its statement.
         let worth = !(settings && home) || beside.is_some_and(Likeness::has_statement);
         let statement = worth && statement();
         Likeness(
@@ -114,8 +114,8 @@ impl Likeness {
     }
 }
 
-/// The place of the nearest. Among those with the settings that are wanted all are looked at, for
-/// one on the same loop; otherwise `few`. `likeness` is told the nearest so far: see [`Likeness::of`].
+/// The place of the nearest. Looks at all with the desired settings, to find one on the same loop;
+/// otherwise at `few`. `likeness` gets the nearest so far: see [`Likeness::of`].
 #[inline]
 pub(super) fn nearest<At, T>(
     candidates: impl Iterator<Item = (At, T)>,

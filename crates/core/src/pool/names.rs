@@ -3,7 +3,7 @@
 //! # The trap
 //! A custom name can never be removed from a server connection: after RESET and DISCARD ALL
 //! `current_setting('my.x', true)` gives an empty string there, and NULL where the name was never
-//! heard of; row policies decide by that.
+//! used; row policies depend on that.
 //!
 //! # Model
 //! The names that a pool has seen are numbered, and a set of them is one word. A backend goes only
@@ -27,7 +27,7 @@ impl CustomNames {
     /// No name.
     pub const NONE: CustomNames = CustomNames(0);
 
-    /// A name without a number of its own: nobody else has it.
+    /// A name without a number of its own: no other set counts as having it.
     const ONE_TOO_MANY: CustomNames = CustomNames(1 << NAMES_MAX);
 
     /// All that are in either.

@@ -1,21 +1,22 @@
-//! Which client has sent a notification: the server knows a process of its own, which serves many.
+//! Which client has sent a notification: the server knows only its own process, which serves many.
 //!
 //! # Model
-//! A client whose text has a NOTIFY, or `pg_notify()`, or reaches a function or trigger that has, as the census
-//! knows them, is noted for its server connection before the text
-//! is sent. What is heard of that process is its own until another client gets the connection, and for
-//! [`HEARD_WITHIN`] at most after it has given the connection back. No other client gets it before the
-//! pool's listening connection has heard all of that (`engine::listening::hearing_out`).
+//! A client whose text has a NOTIFY or `pg_notify()`, or reaches a function or trigger that has
+//! one, as the census knows them, is recorded for its server connection before the text is sent.
+//! Notifications of that process are the client's until another client gets the connection, and for
+//! at most [`HEARD_WITHIN`] after it has given the connection back. No other client gets it before
+//! the pool's listening connection has received all of them (`engine::listening::hearing_out`).
 //!
-//! What other clients have notified by that connection before may still be
-//! on its way then, by what the census does not know. So where clients of the pool listen, and another client
-//! has had the connection since something was last heard out on it, the text waits until their
-//! listening connection has
-//! heard all of that. For who else hears it, and where the text could not wait (it stands in a pipeline after
-//! other messages), what others have notified has come [`HEARD_WITHIN`] after they had the connection.
+//! Earlier notifications of other clients on that connection, from functions that the census does
+//! not know, may still be on their way then. So if clients of the pool listen, and another client
+//! has had the connection since the last such wait, the text waits until the listening connection
+//! has received all of these. For other listeners, and if the text cannot wait (it follows other
+//! messages in a pipeline), the notifications of others are taken to have arrived [`HEARD_WITHIN`]
+//! after they had the connection.
 //!
 //! # Invariant
-//! No client is named that may not be the sender: what may be another's has the server's process id.
+//! No client is named that may not be the sender: a notification that may be another's keeps the
+//! server's process id.
 //!
 //! # Limits
 //! A server, or another pool's listening connection, that is late by more than [`HEARD_WITHIN`]. What
@@ -29,11 +30,10 @@ use crate::hash::IdMap;
 use crate::ids::PoolId;
 use crate::time::Time;
 
-/// The longest time between the end of a client's transaction and the moment in which what it has notified
-/// is heard.
+/// The longest time between the end of a client's transaction and the arrival of its notifications.
 pub(crate) const HEARD_WITHIN: Duration = Duration::from_secs(1);
 
-/// So many are kept before those are looked for that are of no use any more.
+/// From this many entries on, useless ones are removed.
 const SWEPT_AT: usize = 256;
 
 /// Who has notified by a server connection.
@@ -43,14 +43,14 @@ struct OfProcess {
     client: u32,
     /// When another client has given the server connection back before.
     others_left: Time,
-    /// By then the listening connection of this pool had heard all that others had notified.
+    /// The listening connection of this pool had received all notifications of others by then.
     heard_by: Option<PoolId>,
     /// When it gave the server connection back.
     left: Option<Time>,
 }
 
 impl OfProcess {
-    /// Whether anything may still be heard of it.
+    /// Whether notifications of it may still arrive.
     fn is_of_use(&self, now: Time) -> bool {
         self.left.is_none_or(|left| now.since(left) < HEARD_WITHIN)
     }
@@ -65,9 +65,9 @@ impl Notifiers {
         unpoisoned(self.0.lock())
     }
 
-    /// A client sends something that may notify. `process`: that of its server connection. `heard_by`: the
-    /// listening connection of this pool has heard all that others have notified by it. `others_left`: when
-    /// they had it last.
+    /// A client sends something that may notify. `process`: that of its server connection.
+    /// `heard_by`: the listening connection of this pool has received all that others have notified
+    /// by it. `others_left`: when they had it last.
     pub fn notifies(
         &self,
         process: u32,
@@ -95,7 +95,7 @@ impl Notifiers {
         }
     }
 
-    /// A client gets that server connection. Whether it is the one that has notified by it.
+    /// A client gets that server connection. True if it is the one that has notified by it.
     pub fn lent(&self, process: u32, client: u32) -> bool {
         let mut known = self.known();
         let same = known.get(&process).is_some_and(|of| of.client == client);
@@ -110,8 +110,8 @@ impl Notifiers {
         self.known().remove(&process);
     }
 
-    /// The client that has sent what is heard now of this process, if it is known. `hears`: the pool whose
-    /// listening connection hears it, unless it is a client's own.
+    /// The client that has sent a notification that arrives now from this process, if it is known.
+    /// `hears`: the pool whose listening connection receives it, unless it is a client's own.
     pub fn of(&self, process: u32, hears: Option<PoolId>, now: Time) -> Option<u32> {
         let of = *self.known().get(&process)?;
         let heard_before = of.heard_by.is_some() && of.heard_by == hears;

@@ -3,15 +3,15 @@
 /// Name and value.
 pub type Parameter = (Box<[u8]>, Box<[u8]>);
 
-/// What a server of this pool says of itself at connect, in its order: the settings that it
-/// reports, with the values of a session for which nobody has set anything.
+/// What a server of this pool reports at connect, in its order: settings, with the values of a
+/// session in which no client has set anything.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ServerParameters {
     /// Name and value of each ParameterStatus.
     pub pairs: Vec<Parameter>,
 }
 
-/// Settings that a server reports and nobody can set.
+/// Settings that a server reports and no client can set.
 const FIXED: [&[u8]; 6] = [
     b"server_version",
     b"server_encoding",
@@ -22,7 +22,7 @@ const FIXED: [&[u8]; 6] = [
 ];
 
 impl ServerParameters {
-    /// Whether this one is reported, and nobody can set it.
+    /// Whether this one is reported, and no client can set it.
     pub fn is_fixed(name: &[u8]) -> bool {
         FIXED.contains(&name)
     }

@@ -35,8 +35,9 @@ use crate::time::Time;
 /// Who came within this time on different loops came at the same time.
 pub const SAME_MOMENT: Duration = Duration::from_millis(2);
 
-/// Who came so much later, on another loop, passes nobody beyond the bound of a loop with its share: server
-/// connections that a loop has beyond that may be in long transactions, of which others get nothing.
+/// A waiter that came so much later on another loop passes no one beyond the bound of a loop with
+/// its share: the server connections that a loop has beyond its share may be in long transactions,
+/// and so of no use to others.
 const MUCH_LATER: Duration = Duration::from_millis(20);
 
 /// How far after the head of a line a backend's next client is looked for.
@@ -295,8 +296,8 @@ impl Queue {
         firsts.min().map(|(_, at)| at)
     }
 
-    /// The first of a line, if it `is_nearest`, it may have the backend, and nobody else is due: the usual case.
-    /// [`Self::next`] comes to the same, with more comparisons.
+    /// The first of a line, if it `is_nearest`, it may have the backend, and no other is due: the
+    /// usual case. [`Self::next`] gives the same result with more comparisons.
     #[inline]
     fn take_first(
         &mut self,

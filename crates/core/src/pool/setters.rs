@@ -1,9 +1,9 @@
 //! The statements of ours that bring settings within a client's pipeline (`engine::within`).
 //!
 //! # Why one for each `search_path`
-//! A server analyses and plans a statement anew that it executes under another `search_path` than
-//! the last time (`RevalidateCachedQuery`, plancache.c): 8 us, where executing it takes 5. So each
-//! path has statements of its own, for a connection on which that path is in force.
+//! A server analyses and plans a statement again when it executes it under another `search_path`
+//! than the last time (`RevalidateCachedQuery`, plancache.c): 8 us, where executing it takes 5. So
+//! each path has statements of its own, for a connection on which that path is in force.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

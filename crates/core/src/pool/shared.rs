@@ -51,7 +51,7 @@ pub struct PoolSettings {
     pub limits: Limits,
     /// How long a client waits for a backend. Zero: for ever.
     pub query_wait_timeout: Duration,
-    /// After how long a client that waits for a backend is told so. Zero: never.
+    /// After how long a client that waits for a backend gets a notice. Zero: never.
     pub query_wait_notify: Duration,
     /// How long a query may run. Zero: for ever.
     pub query_timeout: Duration,
@@ -64,7 +64,7 @@ pub struct PoolSettings {
     pub max_pinned: u32,
     /// How long a transaction may take. Zero: for ever.
     pub transaction_timeout: Duration,
-    /// From which duration on, its wait included, a transaction is told of. Zero: none is.
+    /// From which duration on, wait included, a transaction is logged. Zero: none is.
     pub log_min_duration: Duration,
     /// How long a client may sit idle. Zero: for ever.
     pub client_idle_timeout: Duration,
@@ -306,7 +306,7 @@ impl<B> SharedPool<B> {
         PoolGuard { pool: unpoisoned(self.pool.lock()), waiting: &self.waiting }
     }
 
-    /// Whether anybody waits: a hint, exact when the lock was last given back.
+    /// Whether any client waits: a hint, exact when the lock was last released.
     pub fn anybody_waits(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }

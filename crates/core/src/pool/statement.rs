@@ -61,7 +61,7 @@ pub struct Unnamed {
     pub(crate) draws_nothing: bool,
     /// The epoch of the schema when its client parsed it.
     pub(crate) epoch: SchemaEpoch,
-    /// What its client has been told of it.
+    /// The description that its client has received.
     told: OnceLock<Arc<Seen>>,
 }
 
@@ -98,8 +98,8 @@ impl Unnamed {
         again
     }
 
-    /// The unnamed statement of a client that comes from another process, which has been told this of it.
-    /// What it does is found when the client first gets a server connection.
+    /// The unnamed statement of a client that comes from another process, with the description that
+    /// it has received. Its effects are found when the client first gets a server connection.
     pub(crate) fn to_be_read(
         body: &[u8],
         settings: Settings,
@@ -111,13 +111,13 @@ impl Unnamed {
         unnamed
     }
 
-    /// What its client has been told of it, if anything.
+    /// The description that its client has received, if any.
     #[inline]
     pub(crate) fn told(&self) -> Option<&Arc<Seen>> {
         self.told.get()
     }
 
-    /// Where what its client is told of it is noted.
+    /// Where the description that its client receives is recorded.
     pub(crate) fn noting(&self) -> Arc<Seen> {
         self.told.get_or_init(Arc::default).clone()
     }
@@ -178,21 +178,22 @@ pub struct Statement {
     is_private: bool,
     /// The epoch of the schema in which a server has prepared it last.
     proven: AtomicU64,
-    /// A server had something to say of it (a warning): each client that prepares it hears that.
+    /// A server sent a warning or notice for it: each client that prepares it gets that, too.
     noted: AtomicBool,
-    /// What it does, or by whom it may be shared, is not what was thought when it was made: whoever
-    /// has it makes it anew before the next use.
+    /// Its effects, or the clients that may share it, are not what was assumed when it was made:
+    /// its holders make it again before the next use.
     superseded: AtomicBool,
 }
 
 impl Statement {
-    /// Whether its rows are described anew for each portal: those of another statement, or of a cursor. Of
-    /// such statements the server never says that they have changed (`RevalidateCachedQuery`, plancache.c).
+    /// Whether its rows are described again for each portal: those of another statement, or of a
+    /// cursor. For such statements the server never reports a change (`RevalidateCachedQuery`,
+    /// plancache.c).
     pub(crate) fn describes_rows_anew(&self) -> bool {
         begins_with_any(self.text(), &[b"fetch", b"execute", b"explain", b"show", b"call"])
     }
 
-    /// Whether it is to be made anew.
+    /// Whether it must be made again.
     #[inline]
     pub(crate) fn is_superseded(&self) -> bool {
         self.superseded.load(Ordering::Relaxed)
@@ -347,7 +348,7 @@ type ByHash = HashMap<u64, Vec<CachedStatement>, BuildHasherDefault<IdHasher>>;
 
 #[derive(Debug)]
 struct Inner {
-    /// By hash of body and settings; equal hashes are told apart by comparing.
+    /// By hash of body and settings; entries with equal hashes are compared.
     by_hash: ByHash,
     /// Those of [`StatementTable::to_be_made`], which no Parse finds: likewise, but of settings in all.
     to_be_made: ByHash,
@@ -459,10 +460,11 @@ impl StatementTable {
         }
     }
 
-    /// What statements depend on from now on. Where that is more, what was shared before is made anew.
+    /// Sets what statements depend on from now on. If that is more than before, all shared
+    /// statements are made again.
     pub fn depend_on(&self, reads: PlanReads) {
         if self.reads.swap(reads as u8, Ordering::Relaxed) < reads as u8 {
-            self.supersede(|_| true); // nobody's plans are anybody else's from here on
+            self.supersede(|_| true); // plans are not shared between clients from here on
         }
     }
 
@@ -471,7 +473,8 @@ impl StatementTable {
         PlanReads::from_place(self.reads.load(Ordering::Relaxed))
     }
 
-    /// Those of which this is true are shared no more; who has one makes it anew before its next use.
+    /// Stops sharing those of which this is true; their holders make them again before the next
+    /// use.
     pub(crate) fn supersede(&self, is_another: impl Fn(&Statement) -> bool) {
         let all: Vec<Arc<Statement>> = {
             let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
@@ -615,8 +618,8 @@ impl StatementTable {
         self.new_statement(&mut inner, &key, Default::default())
     }
 
-    /// A statement of a client that comes from another process, until a server connection says what it does:
-    /// shared with other such clients alone, and made anew before its first use.
+    /// A statement of a client that comes from another process, until a server connection shows
+    /// what it does: shared only with other such clients, and made again before its first use.
     pub(crate) fn to_be_made(
         &self,
         body: &[u8],
@@ -711,8 +714,8 @@ impl StatementTable {
         }
     }
 
-    /// Forgets what no client names, no backend has, and nobody has asked for since the last
-    /// call. Returns the bytes of these. To be called at long intervals: it looks at all.
+    /// Forgets statements that no client names, no backend has, and no Parse has asked for since
+    /// the last call. Returns their bytes. To be called at long intervals: it looks at all.
     pub fn forget_idle(&self) -> usize {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let clock = inner.clock;
@@ -777,10 +780,10 @@ impl Inner {
             }));
             !bucket.is_empty()
         });
-        // All their clients have theirs made anew by now, or have left: of no use to others.
+        // Their clients have made theirs again by now, or have left: of no use to others.
         forgotten.extend(self.take_made());
         self.bytes -= forgotten.iter().map(|kept| kept.statement.bytes()).sum::<usize>();
-        // A table that was large once shall not stay so.
+        // A table that was large once must not stay so.
         if self.by_hash.capacity() > 4 * self.by_hash.len().max(SPARE_PLACES) {
             self.by_hash.shrink_to(2 * self.by_hash.len());
         }
@@ -1002,7 +1005,7 @@ mod tests {
         zone.set(b"timezone", b"UTC");
         let elsewhere = table.to_be_made(b"come\0\0\0", Basis::UNKNOWN, &zone.build());
         assert!(!Arc::ptr_eq(&one, &elsewhere), "other settings");
-        // A Parse does not find them, for nobody knows yet what they do.
+        // A Parse does not find them, because their effects are not known yet.
         let parsed =
             table.intern(b"come\0\0\0", Basis::UNKNOWN, &Settings::EMPTY, Effects::default);
         assert!(!Arc::ptr_eq(&one, &parsed) && !parsed.is_superseded());

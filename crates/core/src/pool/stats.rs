@@ -98,7 +98,7 @@ pub struct ListenStats {
     pub connections: AtomicU32,
     /// Channels on which it listens.
     pub channels: AtomicU32,
-    /// Notifications that it has heard.
+    /// Notifications that it has received.
     pub heard: Counter,
 }
 

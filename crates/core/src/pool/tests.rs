@@ -313,7 +313,7 @@ fn those_who_leave_the_queue_are_found_without_a_search_whatever_their_order() {
     let began = std::time::Instant::now();
     let mut pool = lent_out(1);
     let at = |n: u32| Time::from_micros(1_000 + u64::from(n) * 10);
-    // Each other loop's clock is behind.
+    // Every second loop's clock lags.
     let since = |n: u32| if n.is_multiple_of(2) { at(n) } else { at(n.saturating_sub(30)) };
     let waiter = |n: u32| client((n % 2) as u16, n);
     for n in 0..MANY {
@@ -389,7 +389,7 @@ fn a_backend_goes_to_the_waiter_that_is_nearest_to_it_and_nobody_is_passed_too_o
     let size = 3;
     let mut pool = lent_out(size);
     let none = CustomNames::NONE;
-    // The head wants what no backend has; whoever comes behind is nearer.
+    // The head wants what no backend has; all that come after it are nearer.
     for n in 0..40 {
         let wish = if n == 0 { wish(b"x", 5) } else { wish(b"y", n) };
         pool.acquire_with(client(0, 100 + n as u32), none, wish, |_| false, T0);

@@ -1,11 +1,11 @@
 //! Settings put aside for a moment within a client's transaction, and put back as they were.
 //!
-//! # Why     a client may have changed anything within its pipeline, and nothing is known of that before
-//!           the pipeline ends. What is put back is therefore what the server has, not what is believed.
-//! # Model   one SELECT keeps what is in force under names of its own, and sets what is wanted up to the
-//!           end of the transaction; a second one sets what the first has kept. What the client has set
-//!           for its session comes out again at COMMIT (`AtEOXact_GUC`, guc.c: SET LOCAL behind SET
-//!           masks it), what it has set with LOCAL ends where it would have.
+//! # Why a client may have changed any setting within its pipeline, and Hawser learns that only
+//!           when the pipeline ends. So it restores what the server has, not what the books say.
+//! # Model one SELECT saves the values in force under names of its own, and sets the desired values
+//!           up to the end of the transaction; a second one sets the saved values. What the client
+//!           has set for its session returns at COMMIT (`AtEOXact_GUC`, guc.c: SET LOCAL after SET
+//!           masks it); what it has set with LOCAL ends where it would have.
 //! # Why not SAVEPOINT and ROLLBACK TO: they need a transaction block, and whether there is one is not
 //!           known after other messages of a pipeline.
 //! # Limits  the columns of a row are computed from left to right (`ExecProject`). No value comes back as
@@ -75,7 +75,7 @@ impl<'a> Aside<'a> {
     /// The text that puts back what was in force.
     pub fn back(&self) -> Vec<u8> {
         let mut text = Vec::new();
-        // Whoever may set the others is who has logged in: see `Settings::diff`.
+        // Only the role that logged in may set the others: see `Settings::diff`.
         for name in [AUTHORIZATION, ROLE] {
             if self.names.contains(&name) {
                 column(&mut text, |out| {

@@ -160,7 +160,7 @@ enum Clause {
     No,
     List,
     From,
-    /// Behind these.
+    /// After these.
     Other,
 }
 

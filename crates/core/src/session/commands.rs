@@ -22,7 +22,7 @@ pub(crate) fn may_draw(text: &[u8]) -> bool {
     })
 }
 
-/// Commands that run no function of anybody's, by their first words.
+/// Commands that run no user-defined function, by their first words.
 const DRAW_NOTHING: [&[u8]; 10] = [
     b"abort",
     b"begin",

@@ -1,5 +1,5 @@
-//! Functions that keep something in variables of their language (SD and GD, %_SHARED): no text, no
-//! question and no report tells of that, so the configuration names them.
+//! Functions that keep something in variables of their language (SD and GD, %_SHARED): no text,
+//! question or report shows that, so the configuration names them.
 //!
 //! # Model
 //! A text that has one of their names as a word, wherever it stands, counts as a call: in a string it

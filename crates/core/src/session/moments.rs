@@ -38,9 +38,9 @@ fn is_in_string(text: &[u8], conforming: bool) -> bool {
 
 #[derive(Default)]
 struct Finder {
-    /// The letters at hand, as far as they may be a word.
+    /// The letters read so far, if they may be a word.
     word: [u8; LONGEST],
-    /// How many there are, be they too many.
+    /// How many letters there are, also beyond `LONGEST`.
     length: usize,
     /// What comes next stands after a backslash.
     escaped: bool,

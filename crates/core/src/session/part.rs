@@ -23,7 +23,7 @@ pub enum Part {
     StartSetting,
     /// Any other setting that the server knows by a name without a dot.
     Setting,
-    /// A setting with a dot in its name: the server makes it up on first use, for good.
+    /// A setting with a dot in its name: the server creates it on first use and never removes it.
     CustomSetting,
     /// A setting that only a connect can set.
     ConnectOnlySetting,
@@ -90,7 +90,7 @@ pub enum Apply {
     Prepare,
     /// By a `LISTEN` on the backend that listens for all clients of the database.
     Listener,
-    /// By nothing: the next use makes it anew.
+    /// By nothing: the next use creates it again.
     Anew,
     /// By a backend that was opened with it.
     Connect,
@@ -384,7 +384,7 @@ impl Part {
             b"role" => Part::Role,
             b"session_authorization" => Part::SessionAuthorization,
             b"seed" => Part::Seed,
-            // Each transaction starts them anew from their default_ settings.
+            // Each transaction resets them to their default_ settings.
             b"transaction_isolation" | b"transaction_read_only" | b"transaction_deferrable" => {
                 return None;
             }

@@ -1,13 +1,13 @@
 //! What a server is asked before a backend that may have a client's state is given to another.
 //!
 //! # Model   one query of one row: for each part in question whether any of it is there (of
-//!           statements of PREPARE, which), and for each setting in question its value. Whoever asks does so outside of a transaction, so
-//!           that rollbacks, ON COMMIT DROP and locks of the transaction have been accounted for by
-//!           the server itself.
+//!           statements of PREPARE, which), and for each setting in question its value. It is asked
+//!           outside of a transaction, after the server has dealt with rollbacks, ON COMMIT DROP
+//!           and the transaction's locks.
 //! # Invariants  every name is qualified: the query runs under its client's own role and
-//!           search_path. An answer that is not what was asked for is none.
-//! # Limits  names of settings are ASCII; a value beyond [`VALUE_CHARACTERS_MAX`] is not told, nor are
-//!           more statements than 64, or longer ones than 65,536 characters together.
+//!           search_path. An answer of another shape counts as no answer.
+//! # Limits names of settings are ASCII; values longer than [`VALUE_CHARACTERS_MAX`], more than 64
+//!           statements, and statements of more than 65,536 characters together are not returned.
 //! # Costs   5 to 20 us in the server for each part; `pg_locks` more where there are many locks.
 
 use super::part::{Part, PartSet};
@@ -18,7 +18,7 @@ use crate::wire::frame::{take_u16, take_u32};
 /// Settings that one question may be about.
 pub const NAMES_MAX: usize = 32;
 
-/// The longest value that is told, in characters.
+/// The longest value that is returned, in characters.
 pub const VALUE_CHARACTERS_MAX: usize = 4096;
 
 /// What each question begins with: it is seen in the server's log and in pg_stat_activity. Its transaction
@@ -29,8 +29,8 @@ pub const COMMENT: &str = "/* hawser: what is left of the session */ \
 
 /// The parts that can be asked for, with what is true while any of them is there. (`pg_my_temp_schema()`
 /// stays set when the last temporary object has been dropped: what depends on it counts. 2615 is
-/// pg_namespace, in every version.) Of statements of PREPARE it is an array of names, texts and types
-/// of parameters, NULL if there are none, and [`MORE`] if there are too many to be told.
+/// pg_namespace, in every version.) For statements of PREPARE it is an array of names, texts and
+/// types of parameters, NULL if there are none, and [`MORE`] if there are too many.
 pub const PARTS: [(Part, &str); 5] = [
     (
         Part::TemporaryObject,
@@ -51,7 +51,7 @@ pub const PARTS: [(Part, &str); 5] = [
     ),
 ];
 
-/// Told in place of the statements of PREPARE, where these are too many or too long.
+/// Returned in place of the statements of PREPARE if these are too many or too long.
 pub const MORE: &[u8] = b"more";
 
 /// What ends the part about statements of PREPARE, and what stands before that, around names, where
@@ -95,7 +95,7 @@ pub struct Question {
     /// Names of statements that the protocol has prepared, and of which it is asked as of those of
     /// PREPARE.
     parsed: Vec<Box<[u8]>>,
-    /// Values are told in digits ([`RAW_SETTING`]).
+    /// Values are returned as digits ([`RAW_SETTING`]).
     digits: bool,
 }
 
@@ -123,7 +123,7 @@ pub struct Answer {
     /// Of the parts in question, those that are there.
     pub present: PartSet,
     /// All statements of SQL's PREPARE, in the order in which they were prepared, if these are in
-    /// question and could be told.
+    /// question and not too many.
     pub statements: Option<Vec<Shown>>,
     /// The value of each setting in question; `None` where there is no such setting.
     pub values: Vec<Option<Box<[u8]>>>,

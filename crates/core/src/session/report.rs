@@ -18,15 +18,15 @@ use std::fmt;
 use super::aside::KEEPING;
 use super::part::{Part, PartSet};
 
-/// The parameter that it comes in. Nobody can set it, and clients never see it.
+/// The parameter that carries it. No client can set it or see it.
 pub const NAME: &[u8] = b"hawser.state";
 
-/// The parameter that grows whenever what statements mean may have changed (extension/schema.c), ahead of
-/// the ReadyForQuery of a transaction's end as well. Nobody can set it, and clients never see it.
+/// The parameter that grows whenever what statements mean may have changed (extension/schema.c). It
+/// also comes before the ReadyForQuery that ends a transaction. No client can set it or see it.
 pub const SCHEMA: &[u8] = b"hawser.schema";
 
-/// The parameter that tells what the server process keeps to its end (extension/kept.c), when that has
-/// changed. Nobody can set it, and clients never see it.
+/// The parameter that reports what the server process keeps until it exits (extension/kept.c), when
+/// that has changed. No client can set it or see it.
 pub const PROCESS: &[u8] = b"hawser.process";
 
 /// The startup parameter that asks a server for it.
@@ -68,8 +68,8 @@ pub const COVERED: PartSet = PartSet::of(&[
 pub struct SetTo {
     /// Its name, in lower case.
     pub name: Box<[u8]>,
-    /// Its value as SHOW gives it, in the server's encoding. `None`: it is too long to be told, or
-    /// only some roles may see it.
+    /// Its value as SHOW gives it, in the server's encoding. `None`: it is too long, or only some
+    /// roles may see it.
     pub value: Option<Box<[u8]>>,
 }
 
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn what_the_table_says_of_the_extension_is_covered() {
         for row in &TABLE {
-            // No report tells of variables: they are named in the configuration.
+            // No report lists variables: the configuration names them.
             let listed = row.sources.contains(&Source::Extension) && row.part != Part::PlVariable;
             let by_wire = row.sources == [Source::Wire];
             assert!(listed == COVERED.contains(row.part) || by_wire, "{}", row.name);

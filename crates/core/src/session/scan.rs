@@ -593,7 +593,7 @@ impl Finder {
         self.found.rereads = true;
     }
 
-    /// TEMP or TEMPORARY: is it the key word, or somebody's name?
+    /// TEMP or TEMPORARY: is it the key word, or a name?
     fn temporary(&mut self) {
         match self.previous {
             Word::Create | Word::Replace | Word::Global | Word::Local => {
@@ -617,7 +617,7 @@ impl Finder {
 
     fn begin_set_config(&mut self) {
         if self.set_config.is_some() {
-            // A call within a call: nobody writes that, so it need not be read well.
+            // A call within a call is too rare to be parsed: take it for any setting.
             self.any_setting();
         }
         if self.watch == Watch::Nothing {
@@ -723,7 +723,7 @@ impl Finder {
                 self.found.rereads = true;
                 self.found.sets_unnamed = true;
                 self.found.unseen_path |= local;
-                outlasts.remove(Part::Seed); // nobody has it set so
+                outlasts.remove(Part::Seed); // assumed not to be the seed
                 PartSet::ANY_SETTING
             }
         };

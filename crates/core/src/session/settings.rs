@@ -7,16 +7,17 @@
 //!           canonical, as the server would show them; equal contents are equal whether shared or
 //!           not.
 //! # Why not always SET for lists  the server keeps `search_path` as a list that is already quoted.
-//!           `SET search_path TO 'a, b'` makes it ONE name, and a list taken apart and quoted anew
-//!           may come out spelt differently (key words are quoted, spaces change), which the
-//!           client can see. `set_config()` takes the value as it is; but it is a query, which takes
-//!           a snapshot (a SET TRANSACTION ISOLATION LEVEL after it fails) and costs a plan: so
-//!           what certainly comes out as it was goes by SET ([`list::write_names`]).
-//! # Encodings  names and values are the server's own bytes, in the encoding of its database, whatever
-//!           `client_encoding` they were set or told under ([`is_raw`]). They are written in ASCII only:
-//!           what stands behind `\x` in a literal of E'' is taken as it is, where all else of a text is
-//!           converted from the `client_encoding` in force. In some of these a character ends with the
-//!           byte of a backslash, and whatever is quoted byte by byte is read as something else.
+//!           `SET search_path TO 'a, b'` makes it ONE name, and a list that is split and quoted
+//!           again may be spelt differently (key words are quoted, spaces change), which the client
+//!           can see. `set_config()` takes the value as it is; but it is a query, which takes a
+//!           snapshot (a SET TRANSACTION ISOLATION LEVEL after it fails) and costs a plan: so SET
+//!           is used where the spelling certainly stays the same ([`list::write_names`]).
+//! # Encodings names and values are the server's own bytes, in the encoding of its database,
+//!           whatever `client_encoding` they were set or reported under ([`is_raw`]). They are
+//!           written in ASCII only: the server takes the bytes of `\x` escapes in an E'' literal as
+//!           they are, and converts all else of a text from the `client_encoding` in force. In some
+//!           of these encodings a character ends with the byte of a backslash, so text quoted byte
+//!           by byte would be misread.
 
 mod list;
 pub(crate) mod quoting;
@@ -146,15 +147,15 @@ pub fn current_name(name: &[u8]) -> &[u8] {
     }
 }
 
-/// Is this the name of a setting that the server makes up on first use? It knows it for good then:
+/// Whether the server creates a setting of this name on first use. It then never forgets the name:
 /// `current_setting()` of it gives an empty string after a RESET, and no longer NULL.
 pub fn is_custom(name: &[u8]) -> bool {
     name.contains(&b'.')
 }
 
-/// Settings that stay with their connection. Nobody can ask for the first three without rights that a
-/// client may have had only for a while (GUC_SUPERUSER_ONLY); the last would end the server
-/// connection while it is idle.
+/// Settings that stay with their connection. Reading the first three needs rights that a client may
+/// have had only for a while (GUC_SUPERUSER_ONLY); the last would end the server connection while
+/// it is idle.
 const STAYING: [&[u8]; 4] = [
     b"dynamic_library_path",
     b"extension_control_path",
@@ -245,8 +246,8 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// What tells most sets of settings apart without a look at them. Equal sets have equal marks; the
-/// marks of others may be equal, by chance or by somebody's will.
+/// A hash that tells most sets of settings apart without comparing them. Equal sets have equal
+/// marks; different sets may have equal marks, by chance or by an attacker's choice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Mark {
     all: u32,
@@ -404,8 +405,8 @@ impl Settings {
         if self.is_shared_with(desired) {
             return Diff { applied: &[], wanted: &[], first: [None, None], last: [None, None] };
         }
-        // Whoever may set the others is who has logged in: other roles end first and begin last. SET
-        // SESSION AUTHORIZATION resets the role, which has to be set again.
+        // Only the role that logged in may set the others: other roles end first and begin last.
+        // SET SESSION AUTHORIZATION resets the role, which has to be set again.
         let (authorization, role) = (&b"session_authorization"[..], &b"role"[..]);
         let identity = change(self.get(authorization), desired.get(authorization), authorization);
         let resets = identity.is_some() && self.get(authorization).is_some();
@@ -725,8 +726,8 @@ impl<'a> FromIterator<(&'a [u8], &'a [u8])> for SettingsBuilder {
 
 /// Makes equal settings one object, so that comparing them is comparing pointers.
 ///
-/// It does not keep them alive: a set that nobody holds any more is forgotten. `S` is keyed by
-/// its owner, since names and values come from clients.
+/// It does not keep them alive: a set without holders is forgotten. `S` is keyed by its owner,
+/// since names and values come from clients.
 #[derive(Debug)]
 pub struct Interner<S> {
     hasher: S,
@@ -766,7 +767,7 @@ impl<S: BuildHasher + Clone> Interner<S> {
         settings
     }
 
-    /// Forgets what nobody holds. Twice as many may come before the next sweep, so the cost of
+    /// Forgets sets without holders. Twice as many may come before the next sweep, so the cost of
     /// sweeping is a constant for each set that was added.
     fn sweep(&mut self) {
         self.known.retain(|_, same| {

@@ -5,7 +5,7 @@
 //!           Contents of strings are passed on in pieces and never kept.
 //! # Invariants  tokens do not depend on where the chunks end; each byte is looked at a bounded
 //!           number of times, so the time is linear in the text; nothing here fails: what the
-//!           server would refuse, or what we give up on, is told as `unsure`.
+//!           server would refuse, and what the scanner gives up on, is reported as `unsure`.
 //! # Source  src/backend/parser/scan.l of PostgreSQL 14 to 18. Where the versions differ (`1INTO`
 //!           is two tokens up to 14 and an error since), the older and laxer reading is taken:
 //!           a text that the server refuses changes nothing.
@@ -14,8 +14,8 @@
 
 use memchr::{memchr, memchr2};
 
-/// Bytes of a name that are kept; one more than the server keeps, so that a name that it would
-/// cut is seen to be too long.
+/// Bytes of a name that are kept; one more than the server keeps, so that a name that it would cut
+/// is recognised as too long.
 pub(super) const NAME_BYTES_MAX: usize = 64;
 
 /// Who gets the tokens. Offsets are from the start of the text.
@@ -425,7 +425,7 @@ impl Lexer {
             State::DollarEnd(seen) => {
                 let expected = self.carry.bytes().get(seen - 1).copied().unwrap_or(b'$');
                 if byte != expected {
-                    // What looked like the end was content; this byte may begin the end anew.
+                    // What looked like the end was content; this byte may begin the real end.
                     sink.content(b"$");
                     sink.content(&self.carry.bytes()[..seen - 1]);
                     self.state = State::DollarBody;

@@ -142,7 +142,7 @@ impl StartupError {
         }
     }
 
-    /// What the client is told: PostgreSQL's own texts.
+    /// The error for the client, in PostgreSQL's own words.
     pub fn to_client_error(&self) -> ClientError {
         let violation = |message: &str| ClientError::fatal(SqlState::PROTOCOL_VIOLATION, message);
         match self {

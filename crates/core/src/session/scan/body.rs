@@ -1,10 +1,11 @@
 //! The sources of functions: what a call of one may do to the session.
 //!
-//! # Model   a source is read like a text, with what PL/pgSQL adds: statements stand behind BEGIN, THEN,
-//!           ELSE and LOOP as well, and EXECUTE runs what has been put together of strings. Where a
-//!           function has one, the words of all its strings count; those that begin statements
-//!           (SET, LISTEN ...) where they begin a string only, for messages have them, too.
-//! # Limits  [`Findings::dynamic`]: what a variable or a parameter gives to EXECUTE is not in the source.
+//! # Model a source is read like a text, with what PL/pgSQL adds: statements also follow BEGIN,
+//!           THEN, ELSE and LOOP, and EXECUTE runs concatenated strings. If a function has an
+//!           EXECUTE, the words of all its strings count; those that begin statements (SET, LISTEN
+//!           ...) count only at the start of a string, because messages contain them, too.
+//! # Limits [`Findings::dynamic`]: the source does not show what a variable or a parameter passes
+//! to EXECUTE.
 
 use super::{Body, Executed, Finder, Findings, ScanOptions, Scanner, Watch};
 use crate::session::scan::keyword::Word;
@@ -80,7 +81,7 @@ impl Body {
         }
     }
 
-    /// Takes the next token. Whether it shows that the text executed is not at hand.
+    /// Takes the next token. True if the token shows that the executed text is not in the source.
     fn execute(&mut self, kind: Kind, text: &[u8]) -> bool {
         let next = match (self.execute, kind) {
             (Executed::Nothing, _) | (Executed::Text | Executed::FormatText, Kind::String) => {

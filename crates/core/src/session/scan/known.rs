@@ -14,8 +14,8 @@ use super::plain::{Start, look};
 const PLACES: usize = 256;
 /// The longest that is kept of a text.
 const KEPT_BYTES_MAX: usize = 512;
-/// Ahead of its first number or string a text must have so many bytes, by which it is found: with
-/// fewer it is soon read.
+/// The fewest bytes before a text's first number or string by which the text is looked up: a
+/// shorter start is as quickly scanned.
 const START_BYTES: usize = 24;
 
 /// What is kept of a text.

@@ -64,7 +64,7 @@ fn goes_on(byte: u8) -> bool {
 pub(super) enum Start {
     /// At the start.
     Text,
-    /// Behind so many bytes, which are plain, end between two words, and leave a statement open.
+    /// After this many bytes, which are plain, end between two words, and leave a statement open.
     Within(usize),
 }
 
@@ -141,7 +141,7 @@ pub(super) fn look(text: &[u8], start: Start) -> Seen {
             },
             Class::Quote if commits => return other,
             Class::Quote => match memchr(b'\'', &text[i + 1..]) {
-                Some(length) => i += length + 2, // a doubled quote is a string right behind
+                Some(length) => i += length + 2, // a doubled quote is a string that follows at once
                 None => return other,
             },
             // No statement begins with a name.

@@ -185,8 +185,9 @@ pub enum Verb {
     Load,
     /// CREATE, ALTER, DROP of what new sessions start with.
     Shared(Shared),
-    /// The same of a database, by a statement for which nobody else may be connected to this one (DROP,
-    /// CREATE of a copy, ALTER ... RENAME, ALTER ... SET TABLESPACE: `CountOtherDBBackends`, dbcommands.c).
+    /// The same of a database, by a statement that allows no other connection to it (DROP, CREATE
+    /// of a copy, ALTER ... RENAME, ALTER ... SET TABLESPACE: `CountOtherDBBackends`,
+    /// dbcommands.c).
     Vacate(Name),
     /// Any other change of objects, permissions or comments.
     Ddl,
@@ -194,7 +195,7 @@ pub enum Verb {
     Other,
 }
 
-/// What a SET LOCAL leaves behind: that a custom name is defined, and how the random numbers go on.
+/// What outlasts a SET LOCAL: that a custom name is defined, and the state of the random numbers.
 pub(super) const OUTLASTS_LOCAL: PartSet = PartSet::of(&[Part::CustomSetting, Part::Seed]);
 
 impl Verb {
@@ -265,7 +266,7 @@ impl Verb {
         }
     }
 
-    /// The parts of the session of which nothing may be left behind the verb.
+    /// The parts of the session that the verb may remove entirely.
     pub fn ends(&self) -> PartSet {
         const MADE_BY_SQL: PartSet = PartSet::of(&[Part::SqlStatement]);
         match self {
@@ -498,7 +499,7 @@ fn read_ddl(head: &Head) -> Verb {
     }
 }
 
-/// The database to which nobody else may be connected for a statement on databases.
+/// The database that must have no other connection for a statement on databases.
 fn vacated(word: Word, head: &Head) -> Option<Name> {
     match word {
         Word::Drop if head.is(1, "if") && head.is(2, "exists") => head.name(3),

@@ -3,8 +3,8 @@
 use crate::session::settings::quoting::write_value;
 
 /// Words that `quote_identifier` (ruleutils.c) puts in quotes: all key words but the unreserved, of
-/// PostgreSQL 15 and 18 (kwlist.h). Which they are changes with the version: whoever has one as a name
-/// is left to `set_config()`.
+/// PostgreSQL 15 and 18 (kwlist.h). The set differs between versions, so a list that has one of
+/// these as a name is left to `set_config()`.
 #[rustfmt::skip]
 const KEY_WORDS: [&str; 164] = [
     "all", "analyse", "analyze", "and", "any", "array", "as", "asc", "asymmetric",
