@@ -24,7 +24,7 @@ struct Connection {
     enabled: bool,
     /// The reader waits for edges, and takes a short read for the end of what is there.
     by_edges: bool,
-    /// It has been told of something since its last short read.
+    /// It has got an event since its last short read.
     told: bool,
     largest: u64,
     most: usize,

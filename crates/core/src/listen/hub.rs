@@ -2,7 +2,7 @@
 //!
 //! # States
 //! ```text
-//!   Closed ── somebody wants something ──► Opening ── opened ──► Idle ── work ──► Busy
+//!   Closed ── a request comes ──────────► Opening ── opened ──► Idle ── work ──► Busy
 //!     ▲                                       │                   ▲                │
 //!     └──────────── failed, lost, closed ─────┴───────────────────┴── answered ────┘
 //! ```

@@ -444,7 +444,7 @@ impl<B> Pool<B> {
     /// A backend that was being opened is there, on loop `home`: it counts as lent, and goes through
     /// [`Pool::release`] next.
     pub fn opened(&mut self, home: LoopId) {
-        debug_assert!(self.opening > 0, "a backend was opened that nobody asked for");
+        debug_assert!(self.opening > 0, "a backend was opened that was not asked for");
         self.opening = self.opening.saturating_sub(1);
         self.lent.add(home);
         self.open_not_before = Time::ZERO;
@@ -477,7 +477,7 @@ impl<B> Pool<B> {
     /// A backend could not be opened. The next attempt waits for `retry_after`, and is one alone until
     /// one succeeds.
     pub fn open_failed(&mut self, now: Time, retry_after: Duration) {
-        debug_assert!(self.opening > 0, "an opening failed that nobody asked for");
+        debug_assert!(self.opening > 0, "an opening failed that was not asked for");
         self.opening = self.opening.saturating_sub(1);
         self.open_not_before = now.after(retry_after);
         self.failing = true;

@@ -140,10 +140,10 @@ mod tests {
         notifiers.leaves(1, at(5_000));
         assert_eq!(notifiers.of(1, POOL, at(5_999)), Some(7));
         assert!(notifiers.lent(1, 7));
-        assert_eq!(notifiers.of(1, POOL, at(5_999)), Some(7), "nobody else has had it");
+        assert_eq!(notifiers.of(1, POOL, at(5_999)), Some(7), "no other client has had it");
         assert_eq!(notifiers.of(1, POOL, at(6_000)), None, "it notified long ago");
         notifiers.notifies(1, 7, None, at(7_000), at(7_000));
-        assert_eq!(notifiers.of(1, POOL, at(7_000)), Some(7), "nobody else has had it");
+        assert_eq!(notifiers.of(1, POOL, at(7_000)), Some(7), "no other client has had it");
         assert_eq!(notifiers.of(2, POOL, at(5_000)), None);
         notifiers.ended(1);
         assert_eq!(notifiers.of(1, POOL, at(7_001)), None);
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(notifiers.of(1, POOL, at(6_000)), Some(7), "that has come long ago");
         notifiers.notifies(2, 7, POOL, at(5_000), at(5_000));
         for hears in [Some(PoolId(2)), None] {
-            assert_eq!(notifiers.of(2, hears, at(5_999)), None, "that one may not have heard all");
+            assert_eq!(notifiers.of(2, hears, at(5_999)), None, "that one may not have received all");
             assert_eq!(notifiers.of(2, hears, at(6_000)), Some(7));
         }
     }
@@ -174,7 +174,7 @@ mod tests {
             "a trigger's of the other, or the first one's"
         );
         notifiers.notifies(1, 8, POOL, at(3), at(3));
-        assert_eq!(notifiers.of(1, POOL, at(4)), Some(8), "all of the first one's has been heard");
+        assert_eq!(notifiers.of(1, POOL, at(4)), Some(8), "all of the first one's have arrived");
         notifiers.leaves(1, at(1_500));
         assert!(!notifiers.lent(1, 7));
         assert_eq!(

@@ -40,7 +40,7 @@ fn lent_out_on(homes: &[u16]) -> Pool<u64> {
         pool.opened(client.home);
         let id = u64::from(n);
         let Released::Next { waiter, .. } = pool.release(BackendId(id), id, client.home, T0) else {
-            panic!("somebody waits")
+            panic!("a client waits")
         };
         assert_eq!(waiter.client, client);
     }
@@ -73,7 +73,7 @@ fn nobody_is_overtaken_more_often_than_the_bound() {
         let mut before = 0;
         loop {
             let Released::Next { waiter, .. } = pool.release(BackendId(0), 0, LoopId(0), T0) else {
-                panic!("somebody waits")
+                panic!("a client waits")
             };
             if waiter.client == client(1, 1000) {
                 break;
@@ -146,7 +146,7 @@ fn what_a_loop_has_beyond_its_share_does_not_hold_its_waiters_up_for_long() {
         loop {
             let Released::Next { waiter, .. } = pool.release(BackendId(19), 19, LoopId(1), T0)
             else {
-                panic!("somebody waits")
+                panic!("a client waits")
             };
             if waiter.client == client(0, 1000) {
                 break;
@@ -163,11 +163,11 @@ fn a_loop_prefers_its_own_waiter_and_its_own_idle_backend() {
     pool.acquire(client(1, 7), T0);
     pool.acquire(client(0, 8), T0);
     let Released::Next { waiter, .. } = pool.release(BackendId(0), 0, LoopId(0), T0) else {
-        panic!("somebody waits")
+        panic!("a client waits")
     };
     assert_eq!(waiter.client, client(0, 8));
     let Released::Next { waiter, .. } = pool.release(BackendId(1), 1, LoopId(0), T0) else {
-        panic!("somebody waits")
+        panic!("a client waits")
     };
     assert_eq!(waiter.client, client(1, 7), "no waiter of its own: the head");
     assert!(matches!(pool.release(BackendId(1), 1, LoopId(1), T0), Released::Kept));
@@ -330,7 +330,7 @@ fn those_who_leave_the_queue_are_found_without_a_search_whatever_their_order() {
         assert_eq!(pool.oldest_waiter().map(|waiter| waiter.client), Some(waiter(n)));
         let Released::Next { waiter: next, .. } = pool.release(BackendId(0), 0, LoopId(0), T0)
         else {
-            panic!("somebody waits")
+            panic!("a client waits")
         };
         assert_eq!(next.client, waiter(n));
     }
@@ -400,13 +400,13 @@ fn a_backend_goes_to_the_waiter_that_is_nearest_to_it_and_nobody_is_passed_too_o
         let Released::Next { waiter, .. } =
             pool.release_with(BackendId(0), 0, has, knows, LoopId(0), T0)
         else {
-            panic!("somebody waits")
+            panic!("a client waits")
         };
         waiter.client.slot.index - 100
     };
     assert_eq!(release(b"z", 7), 7, "its statement");
     assert_eq!(release(b"y", 3), 1, "its settings");
-    assert_eq!(release(b"z", 30), 0, "too far behind: the head");
+    assert_eq!(release(b"z", 30), 0, "too far back: the head");
     assert_eq!(release(b"z", 9), 9);
     assert_eq!(release(b"z", 10), 10, "the next has been passed three times now");
     assert_eq!(release(b"z", 11), 2, "and no more");

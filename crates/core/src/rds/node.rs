@@ -1,7 +1,7 @@
 //! This host: its ports and its peers. Bytes and time in, bytes and requests out.
 //!
 //! # Model
-//! Whoever drives a node dials, accepts, reads and writes for it:
+//! The host of a node dials, accepts, reads and writes for it:
 //! ```text
 //!   poll() ─► Dial ─► connected(), failed(), slow() accept() ─► a connection, or wait, or refuse
 //!          ─► Write ─► to_write(), wrote()          received(), acknowledged(), closed()
@@ -17,7 +17,7 @@
 //!
 //! # Invariants
 //! * a connection is named once and never again: what comes late for it changes nothing
-//! * a message to a port that nobody has is dropped and counted, as the kernel does
+//! * a message to an unbound port is dropped and counted, as the kernel does
 //! * a full port gets no more than what was read at once when it was not full yet
 //!
 //! # Limits
@@ -185,7 +185,7 @@ pub enum Request {
 pub enum Notice {
     /// It sent a header that says more than a message may have.
     TooLong(IpAddr, u32),
-    /// It sends to a port that nobody has.
+    /// It sends to an unbound port.
     NoPort(IpAddr, u16),
     /// It sends pings and does not read the answers.
     Answers(IpAddr),
@@ -211,7 +211,7 @@ pub enum Notice {
     Displaced(IpAddr),
     /// It keeps the rest of a message to itself, and others need the memory.
     Partial(IpAddr),
-    /// It has started anew: messages that its last start may have got were dropped.
+    /// It has restarted: messages that may have reached its last start were dropped.
     Anew(IpAddr, u64),
     /// It has named two starts of its on one connection.
     TwoStarts(IpAddr),
@@ -425,7 +425,7 @@ const MESSAGE_COST: usize = HEADER_BYTES;
 /// What a node has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Messages to ports that nobody has.
+    /// Messages to unbound ports.
     pub no_port: u64,
     /// Pings that came.
     pub pings: u64,
@@ -479,9 +479,10 @@ pub struct Node {
     requests: VecDeque<Request>,
     freed: Freed,
     totals: Totals,
-    /// That there are too many peers was said, and none was taken since.
+    /// The notice of too many peers was given, and no peer was taken since.
     told_of_peers: bool,
-    /// That too many answers to pings wait was said, and they were not half as many since.
+    /// The notice of too many waiting answers to pings was given, and their number has not fallen
+    /// to half since.
     told_of_answers: bool,
 }
 
@@ -675,7 +676,7 @@ impl Node {
         self.ports.get(&port)?.queue.front().map(|datagram| datagram.body.len())
     }
 
-    /// Puts a message into a port's queue. Returns whether somebody has it.
+    /// Puts a message into a port's queue. Returns whether the port is bound.
     fn deliver(&mut self, to: u16, datagram: Datagram) -> bool {
         let Some(port) = self.ports.get_mut(&to) else { return false };
         port.queued_bytes += datagram.body.len() + MESSAGE_COST;
@@ -713,7 +714,7 @@ impl Node {
         self.peers.get(&at)?.lanes[lane].link.waits.map(|(_, since)| since)
     }
 
-    /// Marks a port of this host, and has all peers told.
+    /// Marks a port of this host as congested or not, and announces that to all peers.
     fn set_congested(&mut self, port: u16, congested: bool) {
         self.congested.set(port, congested);
         self.map_number += 1;

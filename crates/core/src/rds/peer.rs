@@ -1,13 +1,13 @@
 //! A host and the lanes to it.
 //!
 //! # Model
-//! Until the peer has said how many lanes it has, only lane 0 has a connection; what belongs to others
-//! waits on them. Then messages go to the lane of their port among those that there are, before any of
-//! them was sent. Another number counts only of a peer that has started anew, which it may have as
+//! Until the peer has said how many lanes it has, only lane 0 has a connection; messages of other
+//! lanes wait there. When the number is known, these move to the lane of their port, before any of
+//! them was sent. A different number is accepted only from a peer that has restarted, perhaps as
 //! another program:
 //! ```text
 //!   a Hawser       names its start in the map that is the first message of each connection: each lane
-//!                  starts anew with its own map, or when its connection of the last start ends
+//!                  restarts with its own map, or when its connection of the last start ends
 //!   a later kernel names it in probes, for all lanes
 //!   an old kernel  names none. That it is one in place of a Hawser is known by its map: what was known
 //!                  is forgotten, and only lane 0 is left. In place of another kernel it is known by
@@ -62,8 +62,8 @@ pub const HELD_MAX: Duration = Duration::from_secs(1);
 /// longer, up to [`HELD_MAX`], where it has taken long of late to say something, or to reset one.
 pub const HELD_BRIEFLY: Duration = Duration::from_millis(100);
 
-/// In this time it is said of a peer at most [`ANEW_MAX`] times, once for each lane, that it has started
-/// anew.
+/// The period in which at most [`ANEW_MAX`] notices of a peer's restart are given, one for each
+/// lane.
 pub(crate) const ANEW_EACH: Duration = Duration::from_secs(60);
 /// See [`ANEW_EACH`].
 pub(crate) const ANEW_MAX: u8 = LANES_MAX as u8;
@@ -138,9 +138,9 @@ pub(crate) struct Peer {
     /// When something was last done.
     pub(crate) used: Time,
     told: u16,
-    /// Since when it was said that it has started anew, and how often.
+    /// Start of the period of [`ANEW_EACH`], and the notices of restarts in it.
     said_anew: (Time, u8),
-    /// Since when it has started anew, and how often.
+    /// Start of the period of [`ANEW_EACH`], and the restarts in it.
     started: (Time, u8),
 }
 
@@ -176,7 +176,7 @@ pub(crate) struct Here<'a> {
 /// What became of an announcement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Learnt {
-    /// It has started anew.
+    /// It has restarted.
     pub(crate) anew: bool,
     /// The number of lanes is another one.
     pub(crate) paths: bool,
@@ -190,7 +190,7 @@ fn numbered_after(clock_ms: u64, now: Time) -> u64 {
     clock_ms.wrapping_add(now.as_micros() / 1000).wrapping_mul(NUMBERS_EACH_MS)
 }
 
-/// Counts what may be [`ANEW_MAX`] times in [`ANEW_EACH`], and says whether it may.
+/// Counts an event that may happen [`ANEW_MAX`] times in [`ANEW_EACH`]. False: too often.
 fn is_one_of_few((since, count): &mut (Time, u8), now: Time) -> bool {
     if *count == 0 || now.since(*since) >= ANEW_EACH {
         (*since, *count) = (now, 0);
@@ -401,8 +401,8 @@ impl Peer {
         !awaited.goes_on(came, paused, now)
     }
 
-    /// Whether a map says what is now. By two lanes an older one may come after a newer one; and for a port
-    /// that is congested by mistake its senders would wait for good.
+    /// Whether a map is the newest. An older one may come after a newer one by another lane, and if
+    /// a port were marked as congested by mistake, its senders would wait for ever.
     pub(crate) fn is_newest_map(&mut self, generation: u32, number: u64) -> bool {
         if generation != 0 && self.map_of.0 == generation && number < self.map_of.1 {
             return false;
@@ -458,8 +458,8 @@ impl Peer {
         is_one_of_few(&mut self.said_anew, now)
     }
 
-    /// It has started anew, once more. `false`: too often. Each time what is queued to it may have to go to
-    /// other lanes.
+    /// Counts a restart. `false`: too often. At each restart, what is queued to it may have to move
+    /// to other lanes.
     pub(crate) fn may_start_anew(&mut self, now: Time) -> bool {
         is_one_of_few(&mut self.started, now)
     }
@@ -525,7 +525,7 @@ impl Peer {
                 self.have_others_say_who_they_are(by.lane);
             }
         }
-        // Another number only of one that has started anew: ports would have to change lanes.
+        // A different number is accepted only after a restart: ports would have to change lanes.
         if self.paths == 0 || (paths != self.paths && learnt.anew) {
             learnt.paths = true;
             (self.paths, self.said_by) = (paths, self.said_by.max(by.connection));
@@ -620,8 +620,9 @@ impl Peer {
         (is_another && is_first && own < self.paths).then_some(own)
     }
 
-    /// The lanes whose connections are gone, or all, start anew. (A later kernel says it on one lane for
-    /// all: rds_conn_peer_gen_update, net/rds/recv.c. What came before by that one was this start's.)
+    /// The lanes whose connections are gone, or all, restart. (A later kernel announces it on one
+    /// lane for all: rds_conn_peer_gen_update, net/rds/recv.c. What came before by that one was of
+    /// this start.)
     fn start_lanes_anew(&mut self, all: bool, said_by: Option<usize>, freed: &mut Freed) {
         for at in 0..self.lanes.len() {
             let lane = &self.lanes[at];
@@ -636,7 +637,8 @@ impl Peer {
         }
     }
 
-    /// What a lane's last start may have got is not for this one, whose numbers begin anew.
+    /// Messages that may have reached a lane's last start are not for this one, whose numbers start
+    /// again.
     fn start_lane_anew(&mut self, at: usize, freed: &mut Freed) {
         let lane = &mut self.lanes[at];
         lane.drop_tried(freed);
@@ -661,7 +663,7 @@ impl Peer {
     /// What no connection has seen goes to the lane of its port, among those that there are.
     fn put_in_place(&mut self, here: &Here<'_>) {
         let paths = if self.paths == 0 { here.lanes } else { self.paths };
-        // What a port has left behind stays together.
+        // The remaining messages of a closed port stay together.
         let place = |at: usize, sent: Sent| among((here.lane_of)(sent).unwrap_or(at), paths);
         #[cfg(test)]
         let place =

@@ -203,7 +203,7 @@ pub struct Worker {
     began: Time,
     /// What sessions have counted that have ended.
     past: Totals,
-    /// When [`Control::report`] is due to be made anew, if it is read.
+    /// When [`Control::report`] is due to be made again, if it is read.
     publish_at: Option<Time>,
 }
 

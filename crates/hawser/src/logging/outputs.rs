@@ -155,7 +155,7 @@ impl Syslog {
             format!("<{priority}>{}[{}]: ", self.ident, std::process::id()).into_bytes();
         datagram.extend_from_slice(line.trim_ascii_end());
         datagram.truncate(SYSLOG_BYTES_MAX);
-        // It has been started anew since.
+        // It has been restarted since.
         if self.socket.send(&datagram).is_err() && self.socket.connect(&self.at).is_ok() {
             let _ = self.socket.send(&datagram);
         }

@@ -381,7 +381,7 @@ pub async fn wait(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
             return; // `refresh` looks again
         }
         let (service, entry) = (service.clone(), entry.clone());
-        // It goes on when this client waits no more: the next one would begin anew.
+        // It goes on when this client waits no more: the next one would start again.
         let looking = tokio::spawn(async move { look(&service, &entry).await });
         if timeout(WAIT, looking).await.is_err() {
             place.unanswered.store(true, Ordering::Relaxed);

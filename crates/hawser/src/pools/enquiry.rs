@@ -16,7 +16,7 @@
 //! database and role tell that its sessions would start with other values; what, the next backend
 //! reports itself. Everyone may change the settings of his own role: if that counted for others,
 //! anyone could have all server connections replaced, as often as he likes. The role itself belongs
-//! to it: one that was made anew, or may not log in any more.
+//! to it: one that was made again, or may not log in any more.
 //!
 //! # Limits
 //! A change made past Hawser is seen by clients that come [`SETTINGS_PERIOD`] later; over a link, where no login

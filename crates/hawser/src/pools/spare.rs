@@ -4,7 +4,7 @@
 //! The allocator keeps what is freed (see [`hawser_sys::memory`]), and does not say cheaply how much of
 //! it. So it is tried: every [`EVERY`] passes where the process has more than [`WORTH_BYTES`]. Each time
 //! that brings little, and while the memory stays the same, the pause before the next one doubles, up
-//! to [`PAUSE_MAX`]; a change begins anew.
+//! to [`PAUSE_MAX`]; a change starts again.
 //!
 //! # Why not after each burst
 //! An allocation of an arena that is being looked through waits for it: milliseconds where much is free,

@@ -66,7 +66,7 @@ impl Screen {
 
     /// Takes another answer.
     pub(super) fn show(&mut self, before: Option<(&Status, f64)>, now: &Status) {
-        // Of another process all counters begin anew.
+        // Of another process all counters start again.
         let before = before.filter(|(before, _)| before.pid == now.pid);
         let same = |pool: &PoolStatus| {
             let (before, seconds) = before?;

@@ -90,7 +90,7 @@ impl Node {
         }
         self.give_room(at);
         self.by_address.remove(&address);
-        // A port that waits for one of this peer's would wait for good.
+        // A port that waits for one of this peer's would wait for ever.
         self.tell_of_room();
         true
     }
@@ -185,7 +185,7 @@ impl Node {
         self.dial(at, lane, now);
     }
 
-    /// Dials all lanes that there shall be.
+    /// Dials all lanes of the peer.
     pub(super) fn dial_all(&mut self, at: u32, now: Time) {
         let Some(peer) = self.peers.get(&at) else { return };
         if peer.dials {
@@ -209,7 +209,7 @@ impl Node {
         }
         self.up(at, lane, None, now);
         let Some(peer) = self.peers.get(&at) else { return };
-        let is_of_no_lane = peer.paths > 0 && lane >= peer.paths; // it has started anew with fewer
+        let is_of_no_lane = peer.paths > 0 && lane >= peer.paths; // it has restarted with fewer
         if is_of_no_lane || (!peer.port_is_lane && !peer.are_up_before(lane)) {
             // (Or a lane before it broke meanwhile: the peer takes this one for that.)
             return self.drain(at, lane);

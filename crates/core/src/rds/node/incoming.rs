@@ -243,9 +243,9 @@ impl Node {
         }
     }
 
-    /// A kernel has answered a probe, and knows of lanes now. What it sent before that by this connection it
-    /// sends again until it knows that it came, and its numbers may be those of another lane: with the
-    /// acknowledgement of a second probe, it knows.
+    /// A kernel has answered a probe, and knows the number of lanes now. It resends what it sent
+    /// earlier on this connection until that is acknowledged, and the numbers may be those of
+    /// another lane. The acknowledgement of a second probe shows that it knows.
     fn answered(&mut self, connection: Connection, header: &Header) {
         let Some((at, lane)) = self.place_of(connection) else { return };
         if !self.peers.get(&at).is_some_and(|peer| peer.is_answer(lane, header)) {
@@ -325,8 +325,9 @@ impl Node {
         Self::ask_to_write(&mut self.requests, this);
     }
 
-    /// A kernel that asks how many lanes there are does not know, and sends by its first one: it may have
-    /// started anew, though nothing else says so. It is asked, and what comes by others waits for the answer.
+    /// A kernel that asks for the number of lanes does not know it, and sends by its first one: it
+    /// may have restarted, though nothing else shows that. It is probed, and what comes by other
+    /// lanes waits for the answer.
     fn probe_back(&mut self, connection: Connection, now: Time) {
         let Some((at, lane)) = self.place_of(connection) else { return };
         let Some(peer) = self.peers.get_mut(&at) else { return };

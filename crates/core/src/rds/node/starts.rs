@@ -1,18 +1,18 @@
-//! A peer says what it is, and that it has started anew.
+//! A peer's announcement of what it is, and of its restarts.
 
 use super::{
     Announcement, BTreeMap, Connection, LANES_MAX, Node, Notice, Place, Request, State, Time, Told,
 };
 use crate::rds::peer::{By, Here, Learnt, Peer};
 
-/// Messages that were dropped because a peer has started anew.
+/// Messages that were dropped because a peer has restarted.
 fn dropped(peer: &Peer) -> u64 {
     peer.lanes.iter().map(|lane| lane.counts.dropped).sum()
 }
 
 impl Node {
-    /// Does something with a peer that may drop what its last start may have got. Says so if it did, or
-    /// if the peer has started anew.
+    /// Applies a change to a peer that may drop messages for its last start. Gives notice if it
+    /// did, or if the peer has restarted.
     fn with_start<T>(
         &mut self,
         at: u32,

@@ -1,4 +1,4 @@
-//! A peer that starts anew: with another number of lanes, as another program, or saying nothing.
+//! A peer that restarts: with another number of lanes, as another program, or saying nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -257,7 +257,7 @@ fn what_a_connection_of_the_last_start_says_late_changes_nothing() {
     let report = large.report();
     let peer = &report.peers[0];
     assert_eq!((peer.paths, peer.generation, peer.congested_ports), (2, 2, 0));
-    // Its lane's numbers begin anew with the next connection.
+    // Its lane's numbers start again with the next connection.
     large.closed(late, now);
     let next = accept(&mut large, 40_009);
     large.received(next, &[hawser_map(2, 2), message(2, 5, 9, FLAG_AGAIN, b"next")].concat(), now);

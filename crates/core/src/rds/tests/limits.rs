@@ -366,7 +366,7 @@ fn a_connection_that_names_another_start_is_reset() {
     }
 }
 
-/// One that ignored congestion filled the port again each time, and the time began anew.
+/// One that ignored congestion filled the port again each time, and the time started again.
 #[test]
 fn a_connection_waits_for_a_full_port_since_its_message_came_though_others_are_taken_before_it() {
     let (mut node, first) = accepted(1000);
@@ -510,7 +510,7 @@ fn peers_are_bounded_and_the_idle_ones_forgotten() {
     assert_eq!(node.accept(one_more, 8, Time::ZERO), Err(NotTaken::Refuse));
     let another = at(PEERS_MAX as u32 + 1);
     assert_eq!(node.accept(another, 8, Time::ZERO), Err(NotTaken::Refuse));
-    assert_eq!(notices(&mut node), [Notice::Peers(one_more)], "once, whoever comes");
+    assert_eq!(notices(&mut node), [Notice::Peers(one_more)], "once for all peers");
     assert_eq!(node.report().totals.refused, 2);
 }
 

@@ -1,6 +1,6 @@
 //! A kernel up to 6.18 that knew the last start of this host, and drops what is flagged with a lower number
-//! than it expects of that. It learns of this one by the probe, which it
-//! answers with its old numbers, and numbers its messages from 1 after that.
+//! than it expects of that. It learns of this start by the probe, answers that with its old
+//! numbers, and then numbers its messages from 1.
 
 use std::time::Duration;
 
