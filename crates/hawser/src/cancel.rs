@@ -13,9 +13,9 @@
 //!   one turn of a loop; others wait in their logins, of which there may be so many and no more, and
 //!   which `client_login_timeout` ends
 //! * the connection is closed once the request is with the loop, as PostgreSQL does after it has
-//!   signalled; whoever waits for that knows that a later query is not hit: the loop sees to the
-//!   request before it reads that query, and sends no query to a server connection while a request
-//!   for it is under way
+//!   signalled. A client that waits for that knows that a later query is not hit: the loop handles
+//!   the request before it reads that query, and sends no query to a server connection while a
+//!   request for it is under way
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +29,7 @@ use crate::service::Service;
 
 /// Cancel requests to servers that are under way at a time.
 pub const IN_FLIGHT_MAX: usize = 256;
-/// Requests of clients that loops have not seen to yet.
+/// Requests of clients that loops have not handled yet.
 pub const FROM_CLIENTS_MAX: usize = 64;
 /// How long a cancel request may take if the configuration sets no bound.
 pub const WAIT_DEFAULT: std::time::Duration = std::time::Duration::from_secs(10);
@@ -88,7 +88,7 @@ pub async fn received(service: &Service, process: u32, key: &[u8]) {
     let own = config.start.process.peer_id;
     let request = Received::new(process, key);
     let astray = request.sent_on && (own == 0 || !request.may_be_for(own));
-    // Once: anybody can send such a request.
+    // Once: anyone can send such a request.
     if astray && !service.cancels.said_astray.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             "a peer sent a cancel request here that is for another (this is peer {own}): check `peers` and \
@@ -117,7 +117,7 @@ pub async fn in_this_service(service: &Service, request: &Received<'_>) {
     tokio::join!(in_predecessor, service.cancels.hand_over(&service.loops, request, own));
 }
 
-/// How far a cancel request for a server has come. The loop is told when this is dropped.
+/// How far a cancel request for a server has come. Dropping this notifies the loop.
 struct UnderWay<'a> {
     loops: &'a Loops,
     request: &'a CancelRequest,

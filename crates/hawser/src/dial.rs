@@ -64,7 +64,7 @@ use unencrypted::Unencrypted;
 /// The first pause after a server has failed; each further one doubles, up to the target's bound.
 const RETRY_AFTER_FIRST: Duration = Duration::from_millis(100);
 
-/// What a client is told to do about what concerns the pooler's host alone.
+/// The hint for clients on errors that concern only the pooler's host.
 const SEE_THE_LOG: &str = "Ask the pooler's administrator: its log has the reason.";
 
 /// Where a database is, and how to get there.
@@ -74,7 +74,7 @@ pub struct Target {
     pub servers: Vec<ServerAddress>,
     /// Which of them will do.
     pub session_attrs: TargetSessionAttrs,
-    /// How far a standby may be behind.
+    /// How much a standby may lag.
     pub max_replica_lag: Option<Duration>,
     /// Which is tried first.
     pub balance: Balance,
@@ -92,7 +92,7 @@ pub struct Target {
     pub tcp: TcpOptions,
     /// Whether servers are asked to report what their sessions hold.
     pub reports: bool,
-    /// Whether servers are asked for what it takes to hand sessions over.
+    /// Whether servers are asked for the data that a hand-over of sessions needs.
     pub hands_over: bool,
     /// What they are sent first.
     pub proxy: ProxyProtocol,
@@ -135,7 +135,7 @@ impl Balance {
     }
 }
 
-/// As whom to log in, to what.
+/// The user and the database to log in to.
 #[derive(Clone, Debug)]
 pub struct Login {
     /// The role.
@@ -167,7 +167,7 @@ pub struct Dialled {
     pub known: Known,
 }
 
-/// Whoever has this wants to find a [`Place`] by its id.
+/// As long as this exists, the [`Place`] can be found by its id.
 #[derive(Clone, Debug)]
 pub struct Known(Arc<()>);
 
@@ -260,7 +260,7 @@ pub enum DialError {
     Full(Full),
     /// The limit has room, but is shared by etcd, which does not answer.
     CutOff(Full),
-    /// A standby is too far behind.
+    /// A standby lags too much.
     Lagging {
         /// The server.
         server: String,
@@ -295,7 +295,7 @@ impl DialError {
         matches!(self, Self::Timeout { .. } | Self::Unready { trouble: Trouble::Silence, .. })
     }
 
-    /// Whether waiting does not mend it: clients that wait are told at once.
+    /// Whether waiting does not help: clients that wait get the error at once.
     pub fn is_fatal(&self) -> bool {
         match self {
             Self::Refused { error, .. } => {
@@ -339,8 +339,8 @@ impl DialError {
         }
     }
 
-    /// What a client is told: the server's own words where there are any, and nothing of files and settings
-    /// of this host.
+    /// The error for clients: the server's own words if there are any, and nothing about files and
+    /// settings of this host.
     pub fn to_client_error(&self) -> ClientError {
         match self {
             Self::Refused { error, .. } if self.is_fatal() => ClientError {
@@ -361,12 +361,12 @@ impl DialError {
         }
     }
 
-    /// What operators are shown where clients are told less.
+    /// The full error for operators, if clients get less.
     pub fn unsaid(&self) -> Option<String> {
         self.told_in_place().map(|_| self.to_string())
     }
 
-    /// What clients are told in place of what concerns this host alone.
+    /// The message for clients in place of one that concerns only this host.
     fn told_in_place(&self) -> Option<&'static str> {
         match self {
             Self::Password { .. } => Some("the pooler has no password for its server connections"),
@@ -551,7 +551,7 @@ pub struct Dialler {
     pub congestion: CongestionUsage,
     /// Ends of links that this process runs.
     pub links: Links,
-    /// Those whose servers are to be given up when nothing is heard of them: `server_lost_timeout`.
+    /// Connections to be given up when their servers' machines stay silent: `server_lost_timeout`.
     watch: Arc<Watch>,
     /// Those that are not in the configuration.
     passwords: Arc<Passwords>,
@@ -717,7 +717,7 @@ impl Dialler {
                     return Ok(reached);
                 }
                 Err(error) if error.is_fatal() => {
-                    self.note_reached(server); // it is there, and says no
+                    self.note_reached(server); // it is there, and refuses
                     return Err(error);
                 }
                 Err(error) => last = Some(error),
@@ -858,8 +858,8 @@ impl Dialler {
         (id, known)
     }
 
-    /// Ends connections to servers of which nothing has been heard for `timeout` since something was sent
-    /// to them. Never ends; asks for `timeout` again and again.
+    /// Ends connections to servers that have been silent for `timeout` since something was sent to
+    /// them. Never ends; asks for `timeout` again and again.
     pub async fn end_lost(&self, timeout: impl Fn() -> Option<Duration>) {
         loop {
             let timeout = timeout();

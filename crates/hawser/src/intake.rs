@@ -20,8 +20,8 @@
 //!   delivers before it knows: one turn's worth
 //! * an idle connection holds nothing but its [`table::Entry`]
 //! * whatever ends the receiving of a connection is an event for the engine, whose next read goes
-//!   on: a request is never made for a descriptor that nobody holds, and the kernel has it at once: its number
-//!   may be another connection's by the end of the turn
+//!   on: a request is never made for a closed descriptor, and the kernel gets it at once: the
+//!   number may be another connection's by the end of the turn
 //! * a completion names the generation of its place: one for a place that is used again only gives
 //!   its buffer back
 //!
@@ -102,7 +102,7 @@ pub fn begin(id: LoopId, mut ring: Ring, wake: &EventFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends it, behind all connections of the loop.
+/// Ends it, after all connections of the loop.
 pub fn end() {
     INTAKE.set(None);
 }
@@ -125,7 +125,7 @@ pub fn next() -> Option<Event> {
     with(Intake::next)?
 }
 
-/// The engine has seen to an event of this connection.
+/// The engine has handled an event of this connection.
 pub fn settle(token: Token) {
     with(|intake| intake.settle(token));
 }

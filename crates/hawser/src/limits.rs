@@ -4,8 +4,8 @@
 //! A client holds one place in all, and after its login one of its database and one of its user. A
 //! server connection holds one place in all, of its database, of its user and of its server's
 //! address. Bounds come from the configuration at each request: a reload needs no change here, and
-//! nobody who is in is thrown out by a lower bound. Who is not in yet, and lets others wait, is: see
-//! [`half_open`].
+//! a lower bound disconnects no client that is in. A client that is not in yet, and keeps others
+//! waiting, may be disconnected: see [`half_open`].
 //!
 //! Where limits on server connections are shared with other poolers, this one's part of each bounds them, too:
 //! [`shared`].
@@ -31,8 +31,8 @@ use tokio::sync::futures::Notified;
 
 use crate::config::{Limit, ServerAddress};
 
-/// Clients beyond `max_client_conn` that may be on their way in: half-open logins, cancel requests
-/// and those who are about to be told that there are too many.
+/// Clients beyond `max_client_conn` that may be on their way in: half-open logins, cancel requests,
+/// and those about to get the error that there are too many.
 pub const LOGINS_BEYOND: usize = 1_000;
 /// Of these, how many are for others than TLS handshakes, which are slow to make room.
 pub const LOGINS_BEYOND_PLAIN: usize = 500;
@@ -158,7 +158,8 @@ pub enum Full {
 }
 
 impl Full {
-    /// What a client that waits in vain is told where the limit is shared and its store does not answer.
+    /// The error for a client whose wait failed because the limit is shared and its store does not
+    /// answer.
     pub fn to_cut_off_error(&self) -> ClientError {
         let what = match self {
             Self::Total => "max_server_connections".to_owned(),
@@ -171,7 +172,7 @@ impl Full {
         ))
     }
 
-    /// What a client that waits in vain is told.
+    /// The error for a client whose wait failed.
     pub fn to_client_error(&self) -> ClientError {
         let what = match self {
             Self::Total => "max_server_connections is reached".to_owned(),
@@ -186,7 +187,7 @@ impl Full {
     }
 }
 
-/// What a client is told that needs a place of a shared limit while its store does not answer.
+/// The error for a client that needs a place of a shared limit while its store does not answer.
 pub fn cut_off_error() -> ClientError {
     ClientError::fatal(
         SqlState::TOO_MANY_CONNECTIONS,
@@ -249,7 +250,7 @@ impl Limits {
         work: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
         let mut work = pin!(work);
-        // Nobody waits for what is there already.
+        // Work that is ready at once is not listed.
         if let Poll::Ready(done) = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await
         {
             return done;
@@ -263,7 +264,7 @@ impl Limits {
         }
     }
 
-    /// Whether it should be told that a login has given way: seldom in a flood.
+    /// Whether to log that a login has given way: seldom in a flood.
     pub fn is_news(&self) -> bool {
         let now = Instant::now();
         let mut counts = self.lock();
@@ -398,7 +399,7 @@ impl Drop for Listed<'_> {
 pub struct ConnectionPermit(Arc<Account>);
 
 impl ConnectionPermit {
-    /// Whether the connection may begin TLS. To be called ahead of the handshake.
+    /// Whether the connection may begin TLS. To be called before the handshake.
     ///
     /// # Errors
     /// So many connections are on their way in that the rest is for those without TLS.
@@ -406,7 +407,7 @@ impl ConnectionPermit {
         let most = max_client_conn as usize + LOGINS_BEYOND - LOGINS_BEYOND_PLAIN;
         let mut counts = self.0.limits.lock();
         let half_open = &counts.half_open;
-        // Those who have said nothing make room for whoever comes.
+        // Clients that have sent nothing make room for newcomers.
         let expendable = half_open.going()
             + half_open.count(Awaited::FirstPacket)
             + half_open.count(Awaited::Leaving);
@@ -498,8 +499,8 @@ impl ConnectionPermit {
         self.change_to(&mut counts, account);
     }
 
-    /// Takes another account. The old one is forgotten if nobody else has it; the lock on the
-    /// counts is held, so that nobody gets it meanwhile.
+    /// Takes another account. The old one is forgotten if it has no other holder; the lock on the
+    /// counts is held, so that it cannot get one meanwhile.
     fn change_to(&mut self, counts: &mut Counts, account: Arc<Account>) {
         if let Some(last) = Arc::into_inner(std::mem::replace(&mut self.0, account))
             && let Stage::Entered { database, user } = last.stage
@@ -527,8 +528,8 @@ pub struct ServerPermit {
 }
 
 impl ServerPermit {
-    /// Gives a place back for which there was no server. Nobody is woken by it: one that waits for a server
-    /// would wake itself, again and again without a pause.
+    /// Gives a place back for which there was no server. This wakes no waiter: one that waits for a
+    /// server would wake itself, again and again without a pause.
     pub fn give_back_unused(mut self) {
         self.wakes = false;
     }

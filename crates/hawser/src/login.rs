@@ -11,8 +11,8 @@
 //!
 //! # Invariants
 //! * nothing that came unencrypted is used once TLS has been agreed on
-//! * a client reads AuthenticationOk only when its session can begin: what the server refuses, it is
-//!   told in place of it, in the server's own words
+//! * a client gets AuthenticationOk only when its session can begin: if the server refuses, the
+//!   client gets the server's own error instead
 //!
 //! # Memory
 //! What few logins do is in boxes of its own, made when it is done: a login's future is copied on its
@@ -107,7 +107,7 @@ impl Origin {
         }
     }
 
-    /// With whom it shares the places of those who are on their way in.
+    /// The network with which it shares the places for half-open logins.
     pub fn network(&self) -> Network {
         match self {
             Self::Tcp(address) => address.ip().into(),
@@ -197,8 +197,8 @@ pub async fn serve(service: Arc<Service>, link: Link, place: Place, permit: Conn
 
 /// Tells a client why it is sent away, and waits for it to go.
 ///
-/// A connection that is closed with input unread is reset, and the reset may overtake the error: the
-/// client would not learn why. So what it still sends is read, and thrown away.
+/// Closing a connection with unread input resets it, and the reset may overtake the error, which
+/// the client would not get. So its further input is read and dropped.
 async fn say(mut stream: Stream, error: &ClientError) {
     let mut out = Vec::new();
     error.write(&mut out);
@@ -229,7 +229,7 @@ impl Login {
         self.stream.as_mut().ok_or(Stop::Gone)
     }
 
-    /// What the client is told when `client_login_timeout` has passed.
+    /// The error for the client when `client_login_timeout` has passed.
     fn timed_out(&self) -> ClientError {
         match &self.waits_for {
             Some(entry) => open::waited_in_vain(&self.service, entry, "client_login_timeout"),
@@ -276,14 +276,14 @@ impl Login {
                     };
                     let limits = &self.service.limits;
                     let left = limits.wait(Awaited::Leaving, self.origin.network(), said);
-                    // A client that does not read, or does not leave, shall not hold this task.
+                    // A client that does not read, or does not leave, must not hold this task.
                     let _ = tokio::time::timeout(GOODBYE_MAX, left).await;
                 }
             }
         }
     }
 
-    /// Another has its place already: it is told if it can be told at once, and closed.
+    /// Another has its place already: it gets the error if it can be sent at once, and is closed.
     async fn give_way(&mut self) {
         self.service.tally.displaced.increment();
         if self.service.limits.is_news() {
@@ -307,7 +307,7 @@ impl Login {
         }
     }
 
-    /// Reads for whom a load balancer connects, if the connection is one's.
+    /// Reads the header of a load balancer that names its client, if the connection is one's.
     async fn proxy_header(&mut self) -> Result<(), Stop> {
         let address = match &self.origin {
             Origin::Tcp(address) => Some(address.ip()),
@@ -430,8 +430,8 @@ impl Login {
         }
     }
 
-    /// Nothing may have come behind a request for encryption: it would not be what its sender
-    /// meant to encrypt, or it would be somebody else's (CVE-2021-23214).
+    /// Nothing may have come after a request for encryption: it would be something that the sender
+    /// did not mean to encrypt, or an attacker's (CVE-2021-23214).
     fn refuse_unencrypted(&mut self, message: &str) -> Result<(), Stop> {
         if let Stream::Plain(link) = self.stream()?
             && link.has_input()
@@ -556,8 +556,8 @@ impl Login {
         let conn = prove::conn_info(&self.origin, is_tls, database, user, replication);
         let rule: Rule = prove::rule(&service, &config, &access, &conn, found).await?;
         let mut secret = access.secret(user).cloned();
-        // What a lookup has failed for is told after the exchange: before it, the answer would tell
-        // users and databases that there are from others.
+        // The reason of a failed lookup is sent after the exchange: before it, the answer would
+        // distinguish existing users and databases from others.
         let mut not_looked_up = None;
         if let Some((found, auth_user)) =
             found.and_then(|found| Some((found, found.auth_user.as_deref()?)))
@@ -600,7 +600,7 @@ impl Login {
             service.enquiries.forget_user(database, user);
         }
         match (result, not_looked_up) {
-            // A wrong proof, or one that nobody can check: the same words for both.
+            // A wrong proof, or one that cannot be checked: the same words for both.
             (Err(stop), None | Some(NotLookedUp::NoEntry)) => Err(stop),
             (Err(Stop::Refuse(_)) | Ok(_), Some(NotLookedUp::Failed(error))) => Err(error.into()),
             (Err(stop), Some(NotLookedUp::Failed(_))) => Err(stop),
@@ -695,7 +695,7 @@ impl Login {
                 self.waits_for = None;
                 return Ok(done?);
             }
-            // The runtime tells of bytes, not of an end that follows bytes which nobody has read yet.
+            // The runtime reports bytes, but not an end that follows unread bytes.
             if peer_has_left(self.stream()?) {
                 return Err(Stop::Gone);
             }
@@ -790,7 +790,8 @@ impl Login {
         database: String,
         user: String,
     ) -> Result<(), Stop> {
-        // As PgBouncer: whoever runs the process administers it, whatever the rules say.
+        // As in PgBouncer: the user that runs the process may administer it, whatever the rules
+        // say.
         let owns = user == CONSOLE
             && matches!(self.origin, Origin::Unix { uid: Some(uid) }
                 if uid == hawser_sys::process::effective_uid());

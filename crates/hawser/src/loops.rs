@@ -40,7 +40,7 @@ struct Place<S: Socket> {
     clients: Arc<AtomicUsize>,
 }
 
-/// The event loops, as everybody else sees them. Clones are handles to the same.
+/// The event loops, as other threads see them. Clones are handles to the same.
 pub struct Loops<S: Socket = Conn> {
     places: Arc<[Place<S>]>,
     host: Arc<IoHost>,
@@ -104,7 +104,7 @@ impl<S: Socket> Loops<S> {
     pub fn send(&self, to: LoopId, message: ToLoop<S>) {
         let Some(place) = self.places.get(usize::from(to.0)) else { return };
         match message {
-            // A place in a table that nothing happens at any more: no reason to wake anybody.
+            // A place in a table where nothing happens any more: no reason to wake the loop.
             ToLoop::Departed(_) => place.mailbox.leave(Letter::Engine(message)),
             _ => place.mailbox.send(Letter::Engine(message)),
         }
@@ -214,7 +214,7 @@ pub enum Order<S: Socket = Conn> {
         pool: PoolId,
         /// The database, as the server calls it.
         database: Box<[u8]>,
-        /// Who is told with [`ToLoop::Vacated`].
+        /// The client that gets [`ToLoop::Vacated`].
         client: ClientId,
     },
     /// A cancel request for a server.
@@ -255,7 +255,7 @@ impl<S: Socket> Control<S> {
         (Self { orders }, receiver)
     }
 
-    // Nobody takes orders any more only when the process ends.
+    // Sending fails only when the process ends.
 
     /// Has a backend opened. [`ToLoop::Opened`] or [`ToLoop::OpenFailed`] comes to `home`.
     pub fn open(&self, pool: PoolRef<S>, home: LoopId) {

@@ -14,7 +14,7 @@
 //! * no wake-up is lost: `resting` becomes true only under the lock and only while nothing is
 //!   there. A sender that locks later therefore sees it, and one that locked earlier has left
 //!   something there, so that the receiver does not rest
-//! * one rest costs at most one wake-up, whoever and how many the senders are
+//! * one rest costs at most one wake-up, however many the senders are
 //! * what is left for a receiver that rests ([`Mailbox::leave`]) wakes it not, and is there when
 //!   anything else does
 //! * messages of one sender come in its order

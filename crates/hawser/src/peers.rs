@@ -5,8 +5,8 @@
 //!   client ── load balancer ──► any peer ── by the process id ──► the client's own ──► its loop
 //! ```
 //! A cancel request comes by a connection of its own, and so, behind a load balancer, to any of the peers.
-//! The process id says whose it is ([`peer_of_process`]). Clients of session mode have the id of a server's
-//! process, which says nothing: all peers are asked.
+//! The process id shows whose it is ([`peer_of_process`]). Clients of session mode have the id of a
+//! server's process, which does not show it: all peers are asked.
 //!
 //! # Invariants
 //! * a request is sent on once: its key then ends with [`SENT_ON`], and who gets it keeps it
@@ -187,7 +187,7 @@ impl ToPeers {
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("it was not taken within {within:?}"),
         };
-        // Once for each time that it is away: anybody can send cancel requests.
+        // Once for each time that it is away: anyone can send cancel requests.
         if !to_peer.is_away.swap(true, Ordering::Relaxed) {
             tracing::warn!("a cancel request did not reach peer {id} at {address}: {why}");
         }

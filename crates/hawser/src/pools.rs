@@ -76,7 +76,8 @@ pub struct PoolKey {
     pub connect_only: Vec<Pair>,
     /// A replication connection's own number.
     pub replication: Option<u64>,
-    /// Whether its clients are of many users, to whom its server connections are handed over.
+    /// Whether its clients are of many users, and its server connections are handed over between
+    /// them.
     pub shared: bool,
 }
 
@@ -99,7 +100,7 @@ pub struct Route {
     pub memory_max: Option<u64>,
 }
 
-/// A pool with all that the control side knows of it.
+/// A pool with all that the control side knows about it.
 pub struct PoolEntry {
     /// The pool.
     pub pool: Pool,
@@ -111,7 +112,7 @@ pub struct PoolEntry {
     pub mode: Mutex<PoolMode>,
     /// Something has come of an opening.
     pub changed: Notify,
-    /// What clients are not told of the last opening that failed.
+    /// The details, kept from clients, of the last opening that failed.
     unsaid: Mutex<Option<String>>,
     /// Why waiting does not help, as long as that is so.
     refusal: Mutex<Option<ClientError>>,
@@ -198,13 +199,14 @@ impl PoolEntry {
         self.pool.lock().down().is_some()
     }
 
-    /// What a login is told that would wait for a server which is down. (While its database is paused it waits.)
+    /// The error for a login that would wait for a server which is down. (While its database is
+    /// paused it waits.)
     fn down(&self, service: &Service) -> Option<ClientError> {
         let down = self.pool.lock().down().cloned();
         down.filter(|_| !service.gates.is_paused(&self.key.database))
     }
 
-    /// What operators are shown of the last opening that failed, where clients are told less.
+    /// The full error of the last failed opening for operators, if clients get less.
     pub fn unsaid(&self) -> Option<String> {
         locked(&self.unsaid).clone()
     }
@@ -215,8 +217,8 @@ impl PoolEntry {
         last.as_ref().filter(|(at, _)| at.elapsed() < within).map(|(_, why)| why.clone())
     }
 
-    /// What a login is told that has waited since then, if its server has not answered an attempt within
-    /// `server_connect_timeout` that began after it: the login has waited as long as it may.
+    /// The error for a login that has waited since then, if its server has not answered a later
+    /// attempt within `server_connect_timeout`: the login has waited as long as it may.
     fn unanswered_since(&self, since: Instant) -> Option<ClientError> {
         let unanswered = locked(&self.unanswered);
         unanswered.as_ref().filter(|(begun, _)| *begun >= since).map(|(_, error)| error.clone())
@@ -340,8 +342,8 @@ impl Registry {
         }
     }
 
-    /// Sees to it that one more pool may be made: of those whose sessions have settings that only a
-    /// connect can set there are so many. Those that nobody needs go.
+    /// Makes room for one more pool among those with settings that only a connect can set, whose
+    /// number is limited. Unused ones go.
     fn make_room(&mut self, key: &PoolKey) -> Result<(), ClientError> {
         if key.connect_only.is_empty() || key.replication.is_some() {
             return Ok(());
@@ -634,7 +636,7 @@ impl Pools {
             *locked(&entry.mode) = mode;
             let due = entry.pool.lock().set_limits(settings.limits.clone(), now);
             entry.pool.set_settings(settings);
-            entry.pool.lock().set_down(None); // it is found out anew, by what holds now
+            entry.pool.lock().set_down(None); // the next attempt decides it under the new settings
             for _ in 0..due {
                 service.control.open(entry.pool.clone(), service.loops.least_loaded());
             }

@@ -14,10 +14,10 @@
 //! * a turn is bounded: the events of one wait, each with a bounded number of reads, the messages
 //!   that were there, those that the loop has sent to itself meanwhile, connections that had more
 //!   to say in the turn before; then the kernel is asked again, so that none of them starves the others
-//! * a message that was sent before something happened on a connection is seen to before that: a
-//!   cancel request never hits a query that its sender sends behind it
-//! * that a server's connection takes bytes is told only once it has not taken some: a unix socket
-//!   would tell of it at each query, and wake the loop for nothing
+//! * a message that was sent before something happened on a connection is handled before that: a
+//!   cancel request never hits a query that its sender sends after it
+//! * a server's connection is watched for room only after a write that did not fit: a unix socket
+//!   would report room at each query, and wake the loop for nothing
 //! * in the steady state a turn allocates nothing: events and messages come into memory that is
 //!   used again
 //!
@@ -76,7 +76,7 @@ pub struct Logged {
     /// Each end of a connection, with its reason (`log_disconnections`). Otherwise only at level
     /// debug.
     pub disconnections: AtomicBool,
-    /// What clients are told.
+    /// Errors that clients got.
     pub errors: Arc<ErrorCounts>,
     /// Slow transactions, for a collector.
     pub spans: Spans,
@@ -160,7 +160,7 @@ impl<S: Watchable + 'static> Reactors<S> {
 }
 
 impl<S: Socket> Reactors<S> {
-    /// The handle by which everybody else reaches the loops.
+    /// The handle by which other threads reach the loops.
     pub fn loops(&self) -> &Loops<S> {
         &self.shared.loops
     }
@@ -267,12 +267,12 @@ struct Reactor<S: Socket> {
     host: LoopHost<S>,
     mailbox: LoopMailbox<S>,
     poller: Poller,
-    /// Events seen to in this turn.
+    /// Events handled in this turn.
     seen: usize,
-    /// Messages to be seen to, the last one first: popped one by one, so that a panic at one does
-    /// not lose the others.
+    /// Messages to handle, the last one first: popped one by one, so that a panic at one does not
+    /// lose the others.
     inbox: Vec<Letter<S>>,
-    /// What is being seen to.
+    /// What is being handled.
     about: Option<Token>,
 }
 
@@ -327,7 +327,7 @@ impl<S: Watchable> Reactor<S> {
         Duration::ZERO
     }
 
-    /// Sees to all that has come, whatever panics on the way.
+    /// Handles all that has come, also after panics.
     fn turn(&mut self, now: Time) {
         self.seen = 0;
         loop {
@@ -340,10 +340,10 @@ impl<S: Watchable> Reactor<S> {
         }
     }
 
-    /// Sees to all that has come. Goes on where it was when called again after a panic.
+    /// Handles all that has come. Continues where it was when called again after a panic.
     fn work(&mut self, now: Time) {
-        // Those that have come while the loop asked for events go ahead of these: a client that
-        // knows its cancel request to be dealt with may send a query at once.
+        // Those that have come while the loop asked for events go before these: a client that knows
+        // its cancel request to be dealt with may send a query at once.
         if !self.inbox.is_empty() {
             self.see_to_messages(now);
         }
@@ -372,7 +372,7 @@ impl<S: Watchable> Reactor<S> {
                 self.engine.flush(&mut self.host, now);
             }
         }
-        // Once: what it sends to itself while it sees to these comes in the next turn.
+        // Once: messages that it sends to itself while it handles these come in the next turn.
         if !self.host.own.is_empty() {
             self.inbox.extend(self.host.own.drain(..).rev().map(Letter::Engine));
             self.see_to_messages(now);
@@ -386,8 +386,9 @@ impl<S: Watchable> Reactor<S> {
         }
     }
 
-    /// Accepts from a listening socket, if it is watched still, and sees to what comes of it: clients that have
-    /// logged in, most of them for this loop, and cancel requests, whose senders may send a query now.
+    /// Accepts from a listening socket, if it is still watched, and handles the results: clients
+    /// that have logged in, most of them for this loop, and cancel requests, whose senders may send
+    /// a query now.
     fn accept(&mut self, at: usize, now: Time) {
         self.about = None;
         let listeners = self.host.shared.listeners.read().unwrap_or_else(PoisonError::into_inner);
@@ -466,7 +467,7 @@ struct LoopHost<S: Socket> {
     shared: Arc<Shared<S>>,
     /// Messages to this loop itself: no lock, no wake-up.
     own: Vec<ToLoop<S>>,
-    /// When the control side was last told of a change of start values.
+    /// When the control side was last notified of a change of start values.
     changed: Option<Instant>,
 }
 

@@ -148,7 +148,7 @@ impl Resolver {
             return entry.clone();
         }
         if names.len() >= NAMES_MAX {
-            // Those in use are held by whoever asks.
+            // Those in use have other holders.
             names.retain(|_, entry| Arc::strong_count(entry) > 1);
         }
         names.entry(host.to_owned()).or_default().clone()

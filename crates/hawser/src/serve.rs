@@ -47,7 +47,7 @@ use watch::Watch;
 pub const BACKGROUND_VARIABLE: &str = "HAWSER_IN_BACKGROUND";
 /// How often the end of the last client is looked for.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
-/// How often the service manager is told what the process does, if that has changed.
+/// How often the service manager gets the state of the process, if that has changed.
 const STATUS_PERIOD: Duration = Duration::from_secs(2);
 /// How long the end of the process waits for the collector of `otlp_endpoint`.
 const LAST_SPANS: Duration = Duration::from_secs(1);
@@ -166,7 +166,7 @@ pub fn serve_as(
     let runtimes = Runtimes::start(login_threads).map_err(ServeError::Start)?;
     let entered = runtimes.control.enter();
 
-    // Before anything listens: whoever sees it answer may send a signal at once.
+    // Before anything listens: a program that sees it answer may send a signal at once.
     let signals = Signals::catch(manner).map_err(ServeError::Start)?;
     let (predecessor, succession) = find_predecessor(&config, begins, &runtimes)?;
 

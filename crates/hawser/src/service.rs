@@ -52,7 +52,7 @@ pub struct Service {
     pub enquiries: Enquiries,
     /// What functions do to sessions.
     pub censuses: Censuses,
-    /// Databases to which nobody may be connected for now.
+    /// Databases that must have no connections for now.
     pub vacancies: Vacancies,
     /// Opens server connections.
     pub dialler: Dialler,
@@ -98,7 +98,7 @@ impl Default for LastReload {
 pub enum Phase {
     /// It takes clients.
     Serving,
-    /// It takes none; open transactions end.
+    /// It accepts no clients; open transactions end.
     Draining,
     /// It ends now.
     Ending,
@@ -166,9 +166,8 @@ impl Service {
         }))
     }
 
-    /// Puts another configuration in force, or the same one with its files read again. Nobody is
-    /// thrown out; what only a restart changes stays as it is. Returns what changed, a line
-    /// each.
+    /// Puts another configuration in force, or the same one with its files read again. No client is
+    /// disconnected; what only a restart changes stays as it is. Returns what changed, a line each.
     ///
     /// # Errors
     /// All that is wrong with the files that it names: everything stays as it is.
@@ -233,7 +232,7 @@ impl Service {
         *self.phase.borrow()
     }
 
-    /// What clients are told when the process ends.
+    /// The error for clients when the process ends.
     pub fn shutdown_error() -> ClientError {
         ClientError::fatal(
             SqlState::ADMIN_SHUTDOWN,

@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //! * nothing read is lost on that way: what TLS has already decrypted comes out as `early` bytes,
-//!   because neither epoll nor io_uring knows of it
+//!   because neither epoll nor io_uring reports them
 //! * an idle TLS connection keeps no buffer of ours. rustls keeps one of 4 KiB for ciphertext and
 //!   about as much for keys and state
 //!
@@ -190,7 +190,7 @@ impl TlsConn {
             if taken < read {
                 self.untaken = scratch[taken..read].to_vec();
                 if *filled < buf.len() {
-                    return Ok(()); // close_notify: nothing behind it counts
+                    return Ok(()); // close_notify: nothing after it counts
                 }
             }
             if read < scratch.len() {

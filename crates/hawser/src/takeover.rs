@@ -19,7 +19,7 @@
 //!   unread, until the successor has said that it takes it
 //! * where the successor's process has ended, the predecessor accepts again, and goes on with the clients that
 //!   it has. Where only the conversation has, it accepts no more, and ends when these have left
-//! * there are two processes at most: one that still has a predecessor gives its place to nobody
+//! * there are two processes at most: one that still has a predecessor does not give up its place
 //!
 //! # Why two processes, and not exec
 //! The new one can fail its start while the old one serves. Sessions in TLS could not go over by exec either:
@@ -169,7 +169,7 @@ impl Succession {
         matches!(*self.standing.borrow(), Standing::Given(_))
     }
 
-    /// A loop gives a client away. `Err`: there is nobody to take it.
+    /// A loop gives a client away. `Err`: there is no successor to take it.
     pub fn give(&self, given: Given) -> Result<(), Box<Given>> {
         match &*locked(&self.gives) {
             Some(gives) => gives.send(given).map_err(|error| Box::new(error.0)),

@@ -8,8 +8,8 @@
 //!
 //! # Why two
 //! A handshake takes 1 to 4 ms of CPU and does not yield. In one runtime a pool that needs a server
-//! connection, a cancel request and `/healthz` would stand behind a storm of logins; and the higher
-//! priority alone would put the storm ahead of queries.
+//! connection, a cancel request and `/healthz` would wait for a storm of logins; and the higher
+//! priority alone would put the storm before queries.
 //!
 //! # Why not all of a login on the lower threads
 //! A plain login takes less than the hand-over to another thread and back would add in wake-ups:
@@ -37,7 +37,7 @@ pub struct Threads {
     pub login: Handle,
 }
 
-/// A task that ends when whoever waits for it does not any more.
+/// A task that ends when its waiter gives up.
 struct Errand<T>(JoinHandle<T>);
 
 impl<T> Drop for Errand<T> {

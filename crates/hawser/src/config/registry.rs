@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! Within a table a name is unique; every default and every example parses; the
-//! example is not the default, so that a setting that nobody reads fails a test.
+//! example is not the default, so that a setting that no code reads fails a test.
 //!
 //! # Why not
 //! A derive macro: one more crate for what a declarative macro does.

@@ -54,7 +54,8 @@ impl Credentials {
         Self { secret, stored: Some(stored.clone()), keys: Mutex::new(None) }
     }
 
-    /// Whether they are made from this secret, or know more than it: the password behind it.
+    /// Whether they are made from this secret, or from more than it: the password that it was made
+    /// from.
     pub fn cover(&self, secret: &Secret) -> bool {
         self.secret == *secret || self.stored.as_ref() == Some(secret)
     }

@@ -1,10 +1,11 @@
-//! Server connections that are handed over: what it takes to hand them over, found out once for each.
+//! Prepares server connections to be handed over: finds what that needs, once for each.
 //!
 //! # Model
 //! The server's challenge of the login and the secret give the session's key; the server says which
 //! number the function has in this database, and which role it lets hand sessions over. A first
-//! message, to nobody, shows whether both have the same secret: so what is missing is known, and said,
-//! before a client has the connection. The rest is [`hawser_core::engine::hand_over`]'s.
+//! message, that names no user, shows whether both have the same secret: so what is missing is
+//! known and logged before a client has the connection. The rest is
+//! [`hawser_core::engine::hand_over`]'s.
 
 use std::fmt;
 use std::fs::File;
@@ -114,8 +115,8 @@ fn parse_challenge(text: &[u8]) -> Option<[u8; CHALLENGE_BYTES]> {
     Some(challenge)
 }
 
-/// Finds out what it takes to hand this connection over, and that the server lets us. `user` has
-/// logged in, where it is to become other users'.
+/// Finds what is needed to hand this connection over, and checks that the server allows it. `user`
+/// has logged in, if the connection is to become other users'.
 ///
 /// # Errors
 /// What is missing; the connection is then of no use.

@@ -30,7 +30,7 @@ use crate::process::group::ProcessGroup;
 
 /// Tokens have some kilobytes at most.
 const PASSWORD_BYTES_MAX: u64 = 64 * 1024;
-/// How long a failure counts: where the password is from shall not be asked at each attempt.
+/// How long a failure counts: the source of the password must not be asked at each attempt.
 const FAILED_FOR: Duration = Duration::from_secs(1);
 /// What of a command's complaints is logged.
 const COMPLAINT_CHARS_MAX: usize = 300;
@@ -65,7 +65,7 @@ pub enum PasswordError {
     File(PathBuf, io::Error),
     /// The command cannot be run.
     Run(String, io::Error),
-    /// It has failed, and said this; only the log is told what.
+    /// It has failed with this output, which only the log gets.
     Status(String, std::process::ExitStatus, String),
     /// It took longer than `server_connect_timeout`.
     Timeout(String, Duration),

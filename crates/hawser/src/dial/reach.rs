@@ -121,7 +121,7 @@ pub async fn open(
             b'N' => {
                 return Err(failed("server does not support SSL, but SSL was required".to_owned()));
             }
-            // Its text is not trusted: nobody has proved to be the server yet.
+            // Its text is not trusted: the sender has not proved to be the server yet.
             b'E' => {
                 return Err(failed("server sent an error response during SSL exchange".to_owned()));
             }

@@ -90,13 +90,13 @@ pub enum ServerRole {
     Primary,
     /// It follows one that does.
     Standby {
-        /// How far it is behind; `None`: there is no primary among the servers to compare with.
+        /// How much it lags; `None`: there is no primary among the servers to compare with.
         lag: Option<Duration>,
     },
 }
 
 impl ServerRole {
-    /// How far a standby is behind.
+    /// How much a standby lags.
     pub fn lag(self) -> Option<Duration> {
         match self {
             Self::Primary => None,

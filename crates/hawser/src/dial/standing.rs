@@ -1,4 +1,4 @@
-//! How a server stands: what it is, how far behind, and whether a database can do with it.
+//! The standing of a server: what it is, how much it lags, and whether a database can use it.
 //!
 //! # Model
 //! ```text
@@ -58,7 +58,7 @@ pub struct State {
     pub read_only: bool,
     /// The end of what it has written, or replayed: bytes of WAL.
     pub wal: u64,
-    /// How far it is behind by itself, without a primary to compare with.
+    /// How much it lags by its own account, without a primary to compare with.
     pub own_lag: Duration,
 }
 
@@ -117,7 +117,7 @@ impl WalHistory {
         self.samples.push_back((now, wal));
     }
 
-    /// How far one is behind that has replayed up to `wal`; `None` if no primary has been seen.
+    /// The lag of a standby that has replayed up to `wal`; `None` if no primary has been seen.
     pub fn lag(&self, wal: u64, now: Instant) -> Option<Duration> {
         self.samples.back()?;
         let missing = self.samples.iter().find(|(_, written)| *written > wal);
@@ -134,7 +134,7 @@ pub enum Unfit {
     Kind,
     /// It is a primary that has become read-only.
     ReadOnly,
-    /// It is more than `max_replica_lag` behind.
+    /// It lags more than `max_replica_lag`.
     Lagging,
     /// It is a primary, and a standby is there again.
     StandbyIsThere,
@@ -171,7 +171,7 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// How far a server is behind.
+/// How much a server lags.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Lag {
     /// By the primary's WAL.
@@ -206,7 +206,7 @@ impl Lag {
 pub struct Look {
     /// How it stood when it last gave an answer.
     pub standing: Standing,
-    /// How far it is behind.
+    /// How much it lags.
     pub lag: Lag,
     /// The last look got no answer. A refusal is one.
     pub silent: bool,
@@ -224,7 +224,7 @@ pub struct Wants<'a> {
     pub servers: &'a [ServerAddress],
     /// Which of them will do.
     pub session_attrs: TargetSessionAttrs,
-    /// How far a standby may be behind.
+    /// How much a standby may lag.
     pub max_replica_lag: Option<Duration>,
 }
 
@@ -322,7 +322,7 @@ impl Dialler {
         *locked(&self.looks) = looks;
     }
 
-    /// Why a server is too far behind, if it is.
+    /// Why a server lags too much, if it does.
     pub(super) fn lags_too_much(
         &self,
         server: &ServerAddress,

@@ -231,7 +231,7 @@ impl Talk {
         self.run(sql).await?.into_answer()
     }
 
-    /// Runs a simple query that somebody else has written to its end, whatever it leaves.
+    /// Runs a foreign simple query to its end, whatever state it leaves.
     ///
     /// # Errors
     /// The conversation is over: the connection broke, or the server has ended the session.

@@ -560,7 +560,7 @@ async fn a_cancel_request_that_is_not_answered_in_time_was_sent_all_the_same() {
         let (place, _) = places.by_id.get_mut(&dialled.server).unwrap();
         place.endpoint = Endpoint::Tcp { host: String::new(), address };
     };
-    moved(silent); // its backlog takes the connection, and nobody reads it
+    moved(silent); // its backlog takes the connection, and nothing reads it
     let within = Duration::from_millis(200);
     let failed = dialler.cancel(dialled.server, 77, b"key", within).await.unwrap_err();
     assert!(failed.was_sent, "{}", failed.error);

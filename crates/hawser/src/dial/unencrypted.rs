@@ -1,4 +1,4 @@
-//! Servers that are spoken to without encryption because TLS with them has failed.
+//! Servers that are used without encryption because TLS with them has failed.
 //!
 //! # Model
 //! ```text

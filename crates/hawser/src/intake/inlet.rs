@@ -211,7 +211,7 @@ impl Wire {
         .inspect_err(|error| self.note_blocked(error))
     }
 
-    /// Sees to it that an event comes when there is room again.
+    /// Makes sure that an event comes when there is room again.
     #[cold]
     fn note_blocked(&self, error: &io::Error) {
         if error.kind() != io::ErrorKind::WouldBlock {

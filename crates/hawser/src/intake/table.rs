@@ -116,7 +116,7 @@ impl Received {
 enum Receiving {
     /// The place is free.
     Free,
-    /// Nobody but the engine.
+    /// Only the engine.
     Off,
     /// The ring.
     On,
@@ -153,7 +153,7 @@ pub(super) struct Entry {
     )]
     kept: Option<Box<Vec<u8>>>,
     ended: Option<Ended>,
-    /// Buffers that were received, in order; they come behind `kept`.
+    /// Received buffers, in order; they follow `kept`.
     first: u16,
     last: u16,
     /// Bytes of the first that the engine has.
@@ -617,8 +617,8 @@ impl<R: Requests> Intake<R> {
         }
     }
 
-    /// The engine has seen to an event of this connection: what it has left is copied, and if that
-    /// is much, receiving stops.
+    /// The engine has handled an event of this connection: the bytes that it has left are copied,
+    /// and if there are many, receiving stops.
     #[inline]
     pub(super) fn settle(&mut self, token: Token) {
         if self.entry(token, u32::MAX).is_some_and(|entry| entry.first != NONE) {
@@ -723,7 +723,7 @@ impl<R: Requests> Intake<R> {
         }
     }
 
-    /// The engine's own read has found the end, behind bytes.
+    /// The engine's own read has found the end, after bytes.
     pub(super) fn note_end(&mut self, place: Place, ended: Ended) {
         let Some(token) = self.token_at(place) else { return };
         if let Some(entry) = self.entry(token, u32::MAX) {

@@ -18,14 +18,14 @@
 //! longest. What is one network: [`Network`].
 //!
 //! # Invariants
-//! * what waits for us (a password hash, a server, its turn on the login threads ahead of its
-//!   handshake) is not listed, and gives way to nobody
+//! * a login that waits for us (a password hash, a server, its turn on the login threads before its
+//!   handshake) is not listed, and never gives way
 //! * finding the next one takes logarithmic time, however many wait
 //! * no more than [`GOING_MAX`] have given way and not gone yet: so far, and no farther, may the number
 //!   of connections exceed its bound
 //!
 //! # Why not the oldest of all
-//! A flood from one address would throw out everybody who is slower than the flood.
+//! A flood from one address would throw out every client that is slower than the flood.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -687,7 +687,7 @@ impl Worker {
         Report { fallbacks: self.congestion.0.fallbacks(), ..report }
     }
 
-    /// Makes the report anew that others read, if that is due.
+    /// Renews the report that others read, if that is due.
     fn publish(&mut self, moment: Time) {
         if self.publish_at.is_some_and(|at| at <= moment) {
             self.control.publish(self.report(moment));

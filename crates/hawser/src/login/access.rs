@@ -33,10 +33,11 @@ pub enum SecretOrigin {
     Database(String),
 }
 
-/// Users of whom is kept what they log in to servers with; beyond, of those alone that have pools.
+/// Users whose credentials for servers are kept; beyond this number, only for users that have
+/// pools.
 const CREDENTIALS_MAX: usize = 10_000;
 
-/// Plain passwords whose keys are made ahead; beyond, at the first login.
+/// Plain passwords whose keys are derived in advance; beyond this number, at the first login.
 const DERIVED_AHEAD_MAX: usize = 10_000;
 
 /// How many secrets were made in which way.
@@ -146,9 +147,9 @@ impl Access {
         self.looked_up.lock().unwrap_or_else(PoisonError::into_inner).count(secret);
     }
 
-    /// What method `md5` asks of users of whom no secret is known, unknown ones among them: the same as
-    /// of most others, so that a stranger learns nothing from it. Before any secret has been seen: md5, as
-    /// the method is called.
+    /// What method `md5` asks of users without a known secret, including unknown users: the same as
+    /// of most others, so that a stranger cannot distinguish them. Before any secret has been seen:
+    /// md5, as the method is called.
     pub fn password_encryption(&self) -> PasswordEncryption {
         let looked_up = *self.looked_up.lock().unwrap_or_else(PoisonError::into_inner);
         let md5 = self.stored.md5.saturating_add(looked_up.md5);
@@ -374,7 +375,7 @@ mod tests {
 
     const SCRAM: &str = "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2FsdA==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
 
-    /// Unknown users were asked by SCRAM, and so told from known ones by method md5.
+    /// Unknown users were asked by SCRAM, which distinguished them from known ones by method md5.
     #[test]
     fn nothing_stored_counts_as_most_secrets_are() {
         let md5 = format!("md5{}", "a".repeat(32));
@@ -395,7 +396,7 @@ mod tests {
         }
     }
 
-    /// Where all are looked up, one packet told unknown users from known ones.
+    /// If all are looked up, one packet distinguished unknown users from known ones.
     #[test]
     fn looked_up_secrets_count_and_are_remembered_by_a_reload() {
         let scram = Secret::parse(Some(SCRAM)).unwrap();

@@ -55,7 +55,7 @@ pub trait AdminConsole: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Does what a command of the console asks for, for a signal: nobody waits for its end.
+    /// Runs a command of the console for a signal: nothing waits for its end.
     fn command(&self, service: &Arc<Service>, command: Command) {
         let _ = (service, command);
     }

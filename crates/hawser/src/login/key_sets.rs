@@ -36,7 +36,7 @@ use crate::tls::connect::server_name;
 
 /// How long keys are used before they are read again.
 const KEPT: Duration = Duration::from_secs(300);
-/// Between two readings for a key that is not known: anybody can name one.
+/// Between two readings for an unknown key: anyone can name one.
 const AGAIN: Duration = Duration::from_secs(10);
 /// The same of a file.
 const FILE_AGAIN: Duration = Duration::from_secs(1);
@@ -95,7 +95,7 @@ impl KeySets {
         }
     }
 
-    /// The keys of a source; `anew`: the kept ones did not do.
+    /// The keys of a source; `anew`: the kept ones did not suffice.
     ///
     /// # Errors
     /// They cannot be read.
@@ -234,7 +234,7 @@ async fn get(
         let body = Limited::new(answer.into_body(), DOCUMENT_BYTES_MAX).collect().await;
         body.map(|body| body.to_bytes().to_vec()).map_err(|error| error.to_string())
     };
-    // Polled together: the connection moves only while somebody polls it.
+    // Polled together: the connection makes progress only while it is polled.
     tokio::pin!(asked);
     tokio::select! {
         result = &mut asked => result,
@@ -249,7 +249,8 @@ async fn get(
 mod tests {
     use super::*;
 
-    /// Each reload took five minutes off the hour: after a dozen, an issuer that did not answer let nobody in.
+    /// Each reload took five minutes off the hour: after a dozen, all logins failed while the
+    /// issuer did not answer.
     #[test]
     fn reloads_make_keys_due_and_no_older() {
         let source = KeySource::Url("https://issuer.example/keys".to_owned());

@@ -37,7 +37,7 @@ impl Drop for Session {
 /// both are for the log.
 ///
 /// # Errors
-/// Nobody could be asked.
+/// No LDAP server could be asked.
 pub(super) async fn check(
     rule: &LdapRule,
     tls: Arc<ClientConfig>,
@@ -132,7 +132,7 @@ impl Asking<'_> {
             match LdapConnAsync::with_settings(settings, url).await {
                 Ok((connection, ldap)) => {
                     let drive = tokio::spawn(async move {
-                        // What it ends by, whoever waits for an answer learns.
+                        // The waiter for an answer gets its error.
                         let _ = connection.drive().await;
                     });
                     return Ok(Session { ldap, drive });

@@ -69,8 +69,8 @@ const LOGINS_A_LOOPS_TURN: usize = 8;
 /// nothing any more.
 const LOOKS_AT_FIRST: [Duration; 3] =
     [Duration::from_millis(100), Duration::from_millis(400), Duration::from_millis(1500)];
-/// How long the kernel holds back a client that says nothing (`tcp_defer_accept`): the least there
-/// is, so that `client_login_timeout` soon sees to it.
+/// How long the kernel holds back a client that says nothing (`tcp_defer_accept`): the minimum, so
+/// that `client_login_timeout` soon applies to it.
 const DEFER_ACCEPT: Duration = Duration::from_secs(1);
 
 /// Why a socket cannot be listened on.
@@ -423,7 +423,7 @@ struct Acceptor<F> {
     mptcp: bool,
     options: Mutex<Inherited>,
     complained: AtomicBool,
-    /// Why a loop could not accept: none tries until that has been seen to.
+    /// Why a loop could not accept: none tries again until that has been dealt with.
     failed: Mutex<Option<io::Error>>,
     failure: Notify,
 }
@@ -598,7 +598,7 @@ impl<F: Future<Output = ()> + Send + 'static> Acceptor<F> {
             tracing::debug!(%error, "a connection ended before it began");
             return Ok(Next::Closed);
         }
-        // Beyond even those who are to be told so: it is closed.
+        // Beyond the number that gets an error: it is closed.
         let max_client_conn = config.reload.limits.max_client_conn;
         let permit = service.limits.connect(max_client_conn, origin.network());
         let Some(permit) = permit else { return Ok(Next::Closed) };

@@ -1,7 +1,8 @@
-//! Proofs that somebody else judges: an LDAP server, the system's PAM, the issuer of a token.
+//! Proofs that another program judges: an LDAP server, the system's PAM, the issuer of a token.
 //!
 //! # Invariants
-//! * the client waits at most `server_connect_timeout` for them, and learns no more than that it is refused
+//! * the client waits at most `server_connect_timeout` for them, and gets no more than that it is
+//!   refused
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -127,7 +128,7 @@ impl Proving<'_> {
         self.refuse(rule, reason)
     }
 
-    /// Whom a token is about.
+    /// The identity that a token states.
     async fn identity(&self, oauth: &OauthRule, token: &str) -> Result<String, String> {
         let fetching = self.fetching().map_err(|_| "no TLS towards the issuer".to_owned())?;
         let expected = Expected {

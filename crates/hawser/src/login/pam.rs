@@ -10,9 +10,9 @@
 //! it has started and what has not left its process group (pam_exec's programs have); a fault in a module ends one login. Costs some milliseconds.
 //!
 //! # Limits
-//! The user of the process must be one whom the modules let ask: pam_unix as another user than root needs
-//! its setuid helper, which NoNewPrivileges of a unit keeps from working. A program without libraries
-//! (musl) has no PAM, and says so at each login by it.
+//! The modules must allow the user of the process to ask: pam_unix as another user than root needs
+//! its setuid helper, which NoNewPrivileges of a unit keeps from working. A program without
+//! libraries (musl) has no PAM, and says so at each login by it.
 
 use std::ffi::CString;
 use std::io::Read;
@@ -32,9 +32,9 @@ use crate::process::group::ProcessGroup;
 pub const COMMAND: &str = "pam-check";
 /// Ourselves, also where the file has been replaced meanwhile.
 const OURSELVES: &str = "/proc/self/exe";
-/// Exit code: PAM has been asked, and says no.
+/// Exit code: PAM was asked, and refused.
 const REFUSED: u8 = 3;
-/// Not 0: a module that ends the process by exit(0) has let nobody in.
+/// Not 0: a module that ends the process by exit(0) must not let a user in.
 const ACCEPTED: u8 = 43;
 const QUESTION_BYTES_MAX: u64 = 256 * 1024;
 const REASON_BYTES_MAX: u64 = 4096;
@@ -55,7 +55,7 @@ pub struct Question {
     pub password: Box<[u8]>,
 }
 
-/// The outer error: PAM was not asked; the inner one: why it says no. Both are for the log.
+/// The outer error: PAM was not asked; the inner one: why it refused. Both are for the log.
 ///
 /// # Errors
 /// PAM was not asked, or has not answered within the bound.

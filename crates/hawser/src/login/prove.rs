@@ -37,7 +37,7 @@ use crate::socket::stream::Stream;
 const UNKNOWN_USER: &str =
     "no such user: neither in users_file, nor in [[user]], nor by auth_query";
 
-/// How a client is to prove who it is, and what it is told if it does not.
+/// How a client must prove who it is, and its error if it does not.
 #[derive(Debug, Clone)]
 pub struct Rule {
     /// The method.
@@ -56,7 +56,7 @@ fn refused(refused: Refused) -> ClientError {
 }
 
 impl Rule {
-    /// What a client is told that fails.
+    /// The error for a client that fails.
     pub fn refusal(&self) -> ClientError {
         refused(self.refusal.clone())
     }
@@ -186,8 +186,8 @@ fn looks_at_no_list(method: Method) -> bool {
     }
 }
 
-/// Whether others than the users that are known here say who there is: of the console its lists of
-/// users, of a database whose server is told of each client that server. A rule says how, not who.
+/// Whether there are users beyond those known here: for the console its lists of users, for a
+/// database whose server learns of each client that server's users. A rule says how, not who.
 fn has_other_users(conn: &ConnInfo<'_>, database: Option<&DatabaseConfig>) -> bool {
     ADMIN_DATABASES.contains(&conn.database)
         || database.is_some_and(|database| database.hand_over_secret_file.is_some())
@@ -257,7 +257,7 @@ pub struct Proving<'a> {
 }
 
 impl Proving<'_> {
-    /// The client is told the rule's words, whatever the reason is.
+    /// The client gets the rule's error, whatever the reason is.
     pub(super) fn refuse<T>(&mut self, rule: &Rule, reason: impl Into<String>) -> Result<T, Stop> {
         self.reason = Some(reason.into());
         Err(rule.refusal().into())
@@ -424,7 +424,7 @@ impl Proving<'_> {
     async fn scram(&mut self, rule: &Rule, secret: Secret) -> Result<Proved, Stop> {
         let account = self.account(secret).await?;
         let result = self.scram_exchange(rule, account).await;
-        // What else may be wrong is the client's program, of which it is told.
+        // Other errors are the fault of the client's program, which gets them.
         if matches!(&result, Err(Stop::Refuse(error)) if **error == rule.refusal()) {
             self.reason = Some(self.password_reason(Method::ScramSha256).to_owned());
         }

@@ -44,7 +44,7 @@ pub enum Passed {
     For(SocketAddr),
     /// The proxy's own, a health check: LOCAL.
     Own,
-    /// A client's of which it says no address: UNKNOWN, UNSPEC, a unix socket elsewhere.
+    /// For a client without an address: UNKNOWN, UNSPEC, a unix socket elsewhere.
     ForUnknown,
 }
 
@@ -56,7 +56,7 @@ pub fn begins(bytes: [u8; 4]) -> bool {
 /// Reads a header.
 ///
 /// # Errors
-/// The client has gone, or what it sends is no header: it is told so.
+/// The client has gone, or has sent no header: it gets an error.
 pub async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Passed, Stop> {
     let mut header = Vec::with_capacity(V1_BYTES_MAX);
     while !V2.starts_with(&header) || header.len() < V2.len() {

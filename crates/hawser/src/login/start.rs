@@ -98,7 +98,7 @@ pub fn add_host(asked: &mut Vec<Asked>, origin: &Origin) {
 /// The start values of a client that differ from the server's own.
 ///
 /// # Errors
-/// What the client is told: the server's own error.
+/// The error for the client: the server's own.
 pub async fn settings(
     service: &Arc<Service>,
     entry: &Arc<PoolEntry>,
@@ -204,7 +204,7 @@ fn has_ended(error: &TalkError) -> bool {
 /// Asks the server about a value, on `line` or on one that is opened for it.
 ///
 /// # Errors
-/// What the client is told where the server has given no answer.
+/// The error for the client if the server has given no answer.
 async fn ask(
     service: &Arc<Service>,
     entry: &Arc<PoolEntry>,

@@ -399,7 +399,7 @@ async fn a_start_value_that_the_server_refuses_is_fatal_and_asked_about_once() {
     assert_eq!(connects.load(std::sync::atomic::Ordering::SeqCst), asked);
 }
 
-/// The client was told 57P01, and so was each one after it that asked for the same value.
+/// The client got 57P01, and so did each one after it that asked for the same value.
 #[tokio::test]
 async fn a_start_value_is_asked_about_again_where_the_server_ends_the_process_that_is_asked() {
     use std::sync::atomic::Ordering;

@@ -17,7 +17,7 @@ pub const TLS_HANDSHAKE: u8 = 0x16;
 /// How a login ends before its time.
 #[derive(Debug)]
 pub enum Stop {
-    /// The client is told why.
+    /// The client gets the reason.
     Refuse(Box<ClientError>),
     /// The client has gone, or is no client: nothing is said, nothing is logged.
     Gone,

@@ -16,7 +16,7 @@ pub struct Mailbox<T, W> {
     /// There are messages. Changed under the lock alone, and read without it by the receiver, who
     /// asks once a turn and mostly finds none.
     filled: AtomicBool,
-    /// The receiver sleeps, or is about to. Set under the lock; cleared by anybody.
+    /// The receiver sleeps, or is about to. Set under the lock; cleared by any sender.
     resting: AtomicBool,
     wake: W,
 }
@@ -32,7 +32,8 @@ impl<T, W: Wake> Mailbox<T, W> {
         }
     }
 
-    /// Wakes the receiver whether it rests or not: for what is told by other means than a message.
+    /// Wakes the receiver whether it rests or not: for news that comes by other means than a
+    /// message.
     pub fn waker(&self) -> &W {
         &self.wake
     }
@@ -78,8 +79,8 @@ impl<T, W: Wake> Mailbox<T, W> {
         self.resting.store(false, Ordering::Relaxed);
     }
 
-    /// Moves all messages behind those in `into`. One that is being put in meanwhile may stay: it
-    /// keeps [`Mailbox::try_rest`] from resting.
+    /// Appends all messages to `into`. One that is being put in meanwhile may stay: it keeps
+    /// [`Mailbox::try_rest`] from resting.
     #[inline]
     pub fn take(&self, into: &mut Vec<T>) {
         if self.filled.load(Ordering::Acquire) {
@@ -104,7 +105,7 @@ impl<T, W: Wake> Mailbox<T, W> {
         let mut messages = self.lock();
         if messages.is_empty() {
             // Under the lock. Set after it is released, this would be the classic lost wake-up:
-            // a message put in between finds nobody resting.
+            // a message put in between finds no receiver at rest.
             self.resting.store(true, Ordering::Relaxed);
             return true;
         }

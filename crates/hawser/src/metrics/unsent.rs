@@ -6,8 +6,8 @@
 //!            ├─► one of less than SHARED_FOR is still on its way to somebody: the same one
 //!            └─► else a new one; of more than UNSENT_MAX the oldest is withdrawn, and its readers are closed
 //! ```
-//! So a page is of the moment at which it was asked for, or later, unless somebody reads slowly; and however
-//! many ask at once, two pages are made for them.
+//! So a page is of the moment at which it was asked for, or later, unless a client reads slowly;
+//! and however many ask at once, two pages are made for them.
 //!
 //! # Invariants
 //! * of a page there is one copy, however many read it
@@ -28,7 +28,7 @@ const SHARED_FOR: Duration = Duration::from_secs(1);
 /// Pages that may be on their way.
 const UNSENT_MAX: usize = 8;
 
-/// A page that somebody still reads.
+/// A page that is still being read.
 struct Page {
     text: String,
     begun: Instant,
@@ -96,8 +96,8 @@ impl Drop for Waiting<'_> {
 }
 
 impl Kind {
-    /// A page, one that others are reading or one that `make` makes. `closed` is notified if its reader
-    /// shall go.
+    /// A page, one that others are reading or one that `make` makes. `closed` is notified if its
+    /// reader must go.
     pub(super) async fn page(
         &self,
         unsent: &Unsent,

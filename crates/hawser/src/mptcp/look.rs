@@ -26,7 +26,7 @@ pub struct Look {
     pub sysctls: Sysctls,
     /// Endpoints and limits, or why they cannot be read.
     pub manager: Result<(Vec<Endpoint>, Limits), NetlinkError>,
-    /// Whether anybody hears events, where that can be told.
+    /// Whether any program listens to events, if that can be found.
     pub events_heard: Option<bool>,
     /// Other programs that manage here.
     pub others: Vec<Other>,

@@ -26,7 +26,7 @@ pub struct Facts<'a> {
     pub local: SocketAddr,
     /// The peer's first address.
     pub remote: SocketAddr,
-    /// Where further subflows are being opened and nobody answers.
+    /// Addresses to which further subflows are being opened without an answer.
     pub unanswered: &'a [SocketAddr],
     /// Endpoints of this end.
     pub endpoints: &'a [Endpoint],

@@ -91,7 +91,7 @@ pub struct ListenerReport {
 pub struct ConnectionReport {
     /// Its number, as the kernel's tools show it.
     pub token: String,
-    /// Who has it; nobody, if it is being closed.
+    /// The program that has it; none if it is being closed.
     pub program: Option<Program>,
     /// This end.
     pub local: SocketAddr,

@@ -2,11 +2,11 @@
 //! pools.
 //!
 //! # Model
-//! One census serves all pools of a database. It is taken for the first client, who waits for it,
-//! ahead of its pool's first server connection: that may have the only place that there is. It is taken again
-//! when a pool has seen a statement that may have changed a function; and every [`PERIOD`] while there
-//! are clients, if a fingerprint of the catalogs says that anything has changed. A line of the control
-//! side asks ([`super::enquiry`]).
+//! One census serves all pools of a database. It is taken for the first client, which waits for it,
+//! before its pool's first server connection: that one may take the only place. It is taken again
+//! when a pool has seen a statement that may have changed a function; and every [`PERIOD`] while
+//! there are clients, if a fingerprint of the catalogs shows a change. A line of the control side
+//! asks ([`super::enquiry`]).
 //!
 //! # Limits
 //! What is changed past Hawser is known after [`PERIOD`], what is changed through it after a second.
@@ -85,14 +85,15 @@ const FINGERPRINT: &str = "SELECT pg_catalog.concat(\
 
 /// Rows of five: a function (name, language, volatility, source), what any text may call (source), or what leads
 /// where (from, to). Objects
-/// below 16384 are the server's own (`FirstNormalObjectId`, transam.h). Of functions in C those count
-/// that the planner calls, unless an extension brings them. `=` stands for the operator of pg_catalog.
-/// A function of a user's own in the language internal is one of the server's by another name. A SET in
-/// a function's head leaves nothing behind but a custom name, a seed, and what is made where it lets
-/// `pg_temp` stand first. On functions of the server's own nothing
-/// depends, by pg_depend: the trees of views, rules and other expressions have them by their oid. Of a rule
-/// with a NOTIFY who writes to its table does as `pg_notify` does, as does tcn's trigger function, the one of
-/// the distribution's in C that notifies. A trigger of TRUNCATE is called for the tables to which its own refers, too (TRUNCATE ... CASCADE).
+/// below 16384 are the server's own (`FirstNormalObjectId`, transam.h). Functions in C count if the
+/// planner calls them, unless an extension brings them. `=` stands for the operator of pg_catalog.
+/// A user's function in the language internal is one of the server's by another name. A SET in a
+/// function's head leaves nothing but a custom name, a seed, and what is made while `pg_temp` comes
+/// first in its path. pg_depend has no dependencies on the server's own functions: the trees of
+/// views, rules and other expressions have them by their oid. A write to a table whose rule has a
+/// NOTIFY counts as a call of `pg_notify`, as does tcn's trigger function, the only one of the
+/// distribution in C that notifies. A trigger of TRUNCATE is called for the tables that its own
+/// refers to, too (TRUNCATE ... CASCADE).
 const CENSUS: &str = "\
 SELECT 'function', p.proname::pg_catalog.text,
     CASE WHEN l.lanname = 'internal' THEN 'sql' ELSE l.lanname::pg_catalog.text END,
@@ -309,7 +310,7 @@ enum Outcome {
 struct Known {
     /// When the last look ended, and how.
     looked: Option<(Instant, Outcome)>,
-    /// When a look has last told what there is.
+    /// When a look last succeeded.
     told: Option<Instant>,
     /// A statement that may have changed a function has been seen since.
     expected: bool,
@@ -329,7 +330,7 @@ pub struct Censuses(Mutex<HashMap<Key, Arc<Place>>>);
 #[derive(Default)]
 struct Place {
     known: AsyncMutex<Known>,
-    /// A client has waited for it in vain: none waits again before a look has come to its end.
+    /// A client has waited for it without success: none waits again before a look has ended.
     unanswered: AtomicBool,
 }
 
@@ -495,8 +496,8 @@ async fn take(
     parameters: Option<Arc<ServerParameters>>,
     known: &mut Known,
 ) -> Result<(), DialError> {
-    // Worth a place that an idle server connection has: the first, and one without which functions would
-    // do what nobody knows of. (Where limits are reached, they stay so.)
+    // Worth the place of an idle server connection: the first look, and one without which functions
+    // would have unknown effects. (Where limits are reached, they stay so.)
     let overdue = known.told.is_none_or(|at| at.elapsed() >= OVERDUE);
     let worth = known.census.is_none() || known.expected || overdue;
     let patience = if worth { PLACE_WAIT } else { Duration::ZERO };

@@ -153,7 +153,7 @@ pub struct Enquiries {
 pub enum NotLookedUp {
     /// The server does not let `auth_user` into the database, or there is none of that name.
     NoEntry,
-    /// Anything else: what the client is told.
+    /// Anything else: the error for the client.
     Failed(ClientError),
 }
 
@@ -391,7 +391,7 @@ pub async fn look_up(
                 let is_none = matches!(&error, DialError::Refused { error, .. }
                 if error.code == SqlState::INVALID_CATALOG_NAME);
                 if stranger.is_none() || !is_none {
-                    failed(&error); // for the operator: no client is told
+                    failed(&error); // for the operator: no client gets it
                 }
                 if let Some(stranger) = stranger {
                     stranger.missing();
@@ -459,8 +459,8 @@ fn read_secret(answer: &Answer, user: &str) -> Result<Option<Secret>, String> {
     Ok(Some(secret))
 }
 
-/// A statement has worked on this pool's servers behind which new sessions may start with other
-/// values: whoever comes next to one of their pools asks, however lately that was done.
+/// A statement on this pool's servers may have changed the values with which new sessions start:
+/// the next client of one of their pools asks, even if one asked just before.
 pub fn expect_change(service: &Service, pool: PoolId) {
     let Some(entry) = service.pools.by_id(pool) else { return };
     let route = entry.route.load();
@@ -474,7 +474,7 @@ pub fn expect_change(service: &Service, pool: PoolId) {
 /// Begins a new epoch of a pool if its sessions would start with other values now. To be called for
 /// each new client; asks the server at most once a [`SETTINGS_PERIOD`].
 pub async fn notice_changed_settings(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
-    // Most logins end here: a fleet that comes back asks once in a period, and nobody waits for
+    // Most logins end here: a fleet that comes back asks once in a period, and no login waits for
     // another's question.
     let is_over_link =
         entry.route.load().target.servers.iter().any(|server| server.link().is_some());
@@ -498,7 +498,7 @@ pub async fn notice_changed_settings(service: &Arc<Service>, entry: &Arc<PoolEnt
 async fn look(service: &Arc<Service>, entry: &PoolEntry) {
     let route = entry.route.load_full();
     let mut fingerprint = entry.seen.fingerprint.lock().await;
-    // It can wait for another time: nobody else gives up a place for it.
+    // It can wait for another time: no pool gives up a place for it.
     let none = Duration::ZERO;
     let role = route.login.user.as_bytes();
     let answer = ask(service, &route, none, FINGERPRINT, &[role]).await;

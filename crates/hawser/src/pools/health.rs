@@ -345,7 +345,7 @@ impl Health {
     }
 }
 
-/// Measures how far the standbys of a list are behind that have been looked at now.
+/// Measures the lag of the standbys of a list that have been looked at now.
 fn measure(
     wal: &mut WalHistory,
     list: &[ServerAddress],

@@ -64,7 +64,7 @@ impl Memberships {
     }
 }
 
-/// As whom a server is asked, and where.
+/// The user as which a server is asked, and where.
 pub struct Place<'a> {
     entry: &'a DatabaseConfig,
     dbname: &'a str,

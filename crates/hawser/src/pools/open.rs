@@ -122,7 +122,7 @@ pub async fn take_orders(service: Arc<Service>, mut orders: mpsc::UnboundedRecei
     }
 }
 
-/// A backend that the pool counts as opening: loop `home` is told what became of it, also by a panic.
+/// A backend that the pool counts as opening: loop `home` gets the outcome, also of a panic.
 /// (Logins that wait for the pool look again by themselves.)
 struct Opening<'a> {
     loops: &'a Loops,
@@ -200,8 +200,8 @@ fn note_success(service: &Service, entry: &PoolEntry) {
     service.tally.server_logins.increment();
 }
 
-/// An attempt of a pool has failed that began then. What clients are told, whether waiting does not mend
-/// it, and when the next attempt is due.
+/// An attempt of a pool has failed that began then. Takes the error for clients, whether waiting
+/// does not help, and when the next attempt is due.
 fn note_failure(
     service: &Service,
     entry: &PoolEntry,
@@ -216,7 +216,7 @@ fn note_failure(
     let is_full = matches!(error, DialError::Full(_) | DialError::CutOff(_));
     let without_server = error.is_without_server().then(|| (Instant::now(), error.to_string()));
     *locked(&entry.without_server) = without_server;
-    // Nobody waits for what is opened for `min_pool_size`: no room for it is no news.
+    // No client waits for what is opened for `min_pool_size`: no room for it is no news.
     let is_news = !is_full || pool.anybody_waits() || pool.parameters().is_none();
     let before = if is_news { entry.failures.add(begun) } else { None };
     let longest = route.target.retry_after_max;
@@ -248,7 +248,7 @@ fn note_failure(
     (error, fatal, retry_after)
 }
 
-/// What clients are told that do not wait for a server which has not answered for so long.
+/// The error for clients that do not wait for a server which has not answered for so long.
 fn down_error(database: &str, why: ClientError, lasts: Duration) -> ClientError {
     let detail = why.detail.as_deref().map_or_else(String::new, |detail| format!(" ({detail})"));
     ClientError {
@@ -481,7 +481,7 @@ fn after_connect_query(
     Ok(())
 }
 
-/// Finds out what it takes to hand a connection over.
+/// Finds what is needed to hand a connection over.
 async fn begin(
     session: &mut Session,
     route: &Route,
@@ -593,7 +593,7 @@ async fn learn_once(service: &Arc<Service>, entry: &Arc<PoolEntry>) -> Duration 
 /// has been yet.
 ///
 /// # Errors
-/// What the client is told: the server's own refusal, or that there is no server.
+/// The error for the client: the server's own refusal, or that there is no server.
 pub async fn parameters(
     service: &Arc<Service>,
     entry: &Arc<PoolEntry>,
@@ -640,7 +640,7 @@ pub async fn parameters(
     }
 }
 
-/// What a login is told that has waited for a server as long as this setting lets it.
+/// The error for a login that has waited for a server as long as this setting allows.
 pub fn waited_in_vain(service: &Service, entry: &PoolEntry, setting: &str) -> ClientError {
     let database = &entry.key.database;
     if service.gates.is_paused(database) {
@@ -664,7 +664,7 @@ pub fn waited_in_vain(service: &Service, entry: &PoolEntry, setting: &str) -> Cl
 /// A connection on which the pool's server is asked something; it does not become a backend.
 ///
 /// # Errors
-/// What the client is told for whom it is asked.
+/// The error for the client for which it is asked.
 pub async fn ask_line(
     service: &Arc<Service>,
     entry: &Arc<PoolEntry>,

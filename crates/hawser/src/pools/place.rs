@@ -18,7 +18,7 @@
 //! * of pools that are all busy none starves: if they are more than places, each place changes
 //!   hands once a [`TURN`] and goes to the pool that has waited longest
 //! * what is opened for `min_pool_size` takes nothing from a pool's `min_pool_size`: else two pools
-//!   would take turns with nobody there to be served
+//!   would take turns without any client to serve
 //!
 //! # Why turns and not a smaller share for each
 //! A server connection belongs to one role and database: two pools cannot share one. A new one costs
@@ -46,8 +46,8 @@ pub(super) const PLACE_WAIT: Duration = Duration::from_secs(2);
 const GIVE_UP_WAIT: Duration = Duration::from_millis(100);
 /// How often an opening looks for an idle backend to close in favour of its own.
 const EVICTION_PERIOD: Duration = Duration::from_millis(20);
-/// How often it is looked for server connections beyond this pooler's part of shared limits: a lease that ends
-/// wakes nobody.
+/// How often this looks for server connections beyond this pooler's part of shared limits: a lease
+/// that ends wakes no task.
 const LOOK_FOR_OVER: Duration = Duration::from_millis(200);
 /// How long a pool keeps its only backend from one that has none, if both are busy.
 const TURN: Duration = Duration::from_millis(250);
@@ -117,7 +117,7 @@ pub struct Place {
     _held: Option<Held>,
 }
 
-/// For whom a place is wanted.
+/// What a place is wanted for.
 pub(super) struct Asker<'a> {
     /// The pool; `None` for what the control side asks servers itself.
     pub(super) entry: Option<&'a PoolEntry>,
@@ -127,7 +127,7 @@ pub(super) struct Asker<'a> {
     pub(super) user: &'a str,
     /// Where to.
     pub(super) route: &'a Route,
-    /// As whom.
+    /// The user to log in as.
     pub(super) login: &'a Login,
     /// A login waits for it; if not, clients in the pool's queue may.
     pub(super) login_waits: bool,
@@ -142,7 +142,7 @@ enum Class {
     Starving,
     /// It has some, and clients wait for more.
     Wanting,
-    /// Nobody waits for it.
+    /// Nothing waits for it.
     Unwanted,
 }
 

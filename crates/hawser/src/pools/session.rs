@@ -2,9 +2,9 @@
 //! server is asked something.
 //!
 //! # Invariants
-//! * it holds its places under all limits until the server's process is gone, also where nobody waits
-//!   any more for the answer to a question: the question is cancelled then. Only a server that has not
-//!   ended it within `cancel_wait_timeout` may have a process that no limit counts
+//! * it holds its places under all limits until the server's process is gone, also if nothing waits
+//!   any more for the answer to a question: the question is cancelled then. Only a server that has
+//!   not ended it within `cancel_wait_timeout` may have a process that no limit counts
 
 use std::sync::{Arc, Weak};
 
@@ -21,7 +21,7 @@ use crate::service::Service;
 /// A server connection of the control side's.
 pub struct Session {
     service: Weak<Service>,
-    /// `None` at its end alone.
+    /// `None` only at its end.
     open: Option<(Dialled, Place)>,
     /// Which server it is, for messages.
     server: String,

@@ -1,5 +1,5 @@
-//! What happens to pools by time alone, once a second: too old, too idle, too large backends are
-//! closed, `min_pool_size` is opened, pools that nobody needs are removed.
+//! Upkeep of pools, once a second: closes backends that are too old, too idle or too large, opens
+//! `min_pool_size`, removes unused pools.
 //!
 //! # Limits  One pass looks at each idle backend once.
 
@@ -149,8 +149,9 @@ fn look_after(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
 }
 
 impl PoolEntry {
-    /// Forgets that a limit kept a server connection from being opened, once nobody waits for one: who had
-    /// waited was served by another, and a limit that is no longer reached is told by nothing else.
+    /// Forgets that a limit kept a server connection from being opened, once no client waits for
+    /// one: those that waited were served by another, and nothing else shows that the limit is no
+    /// longer reached.
     fn forget_limit(&self) {
         if !self.pool.anybody_waits() && self.waiting_at_login().0 == 0 {
             self.pool.forget_last_error_if(|error| {

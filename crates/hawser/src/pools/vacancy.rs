@@ -1,5 +1,5 @@
-//! Databases to which nobody may be connected for a while: DROP DATABASE, CREATE DATABASE of a copy and
-//! the like, which the server refuses (55006) as long as anybody else is.
+//! Databases that must have no connections for a while: for DROP DATABASE, CREATE DATABASE of a
+//! copy and the like, which the server refuses (55006) as long as there is another.
 //!
 //! # Model
 //! ```text
@@ -50,7 +50,7 @@ pub struct Vacancies {
     changed: Notify,
 }
 
-/// A database that somebody wants for himself.
+/// A database that a client wants for itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Wanted {
     servers: Vec<ServerAddress>,

@@ -202,7 +202,7 @@ impl Watches {
 pub(super) enum Poller {
     Epoll {
         events: Events,
-        /// The next to be seen to.
+        /// The next to handle.
         next: usize,
     },
     Intake,
@@ -247,7 +247,7 @@ impl Poller {
         }
     }
 
-    /// The engine has seen to an event of this connection.
+    /// The engine has handled an event of this connection.
     #[inline]
     pub(super) fn settle(&mut self, token: Token) {
         if matches!(self, Self::Intake) {

@@ -1,4 +1,4 @@
-//! `watch_files`: a reload where files have changed and nobody sends a signal.
+//! `watch_files`: a reload when files have changed, without a signal.
 //!
 //! # Model
 //! Every [`PERIOD`] each file that a reload reads is looked at, not read: which file it is, how long, when it

@@ -125,7 +125,7 @@ impl Link {
         }
     }
 
-    /// Waits until it has something to say, and is still there to hear the answer.
+    /// Waits until it has sent something, and is still there to get the answer.
     ///
     /// # Errors
     /// It has gone, or its connection is broken.
@@ -303,7 +303,7 @@ impl Kind {
     /// Makes the runtime watch it.
     fn register(&mut self) -> io::Result<()> {
         if let Self::Fresh(fd, family) = self {
-            // A failure must not cost the descriptor: the client is to be told.
+            // A failure must not close the descriptor: the client must get the error.
             let fd = fd.try_clone()?;
             *self = match family {
                 Family::Tcp => Self::Tcp(TcpStream::from_std(fd.into())?),
@@ -357,7 +357,7 @@ impl Stream {
         !matches!(self, Self::Plain(_))
     }
 
-    /// Whether it is MPTCP, of which [`Link::watch`] has been told: no question to the kernel.
+    /// Whether it is MPTCP, as [`Link::watch`] was given it: no question to the kernel.
     pub fn is_mptcp(&self) -> bool {
         let link = match self {
             Self::Plain(link) => link,

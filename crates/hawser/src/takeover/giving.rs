@@ -7,9 +7,9 @@
 //! answered.
 //!
 //! # Server connections
-//! Those that are more than the clients that are left, or that nobody has used for [`UNUSED_AFTER`], are
-//! closed, and the successor, which opens so many fewer of a pool, is told how many there are. Where clients
-//! stay for longer than [`SHARED_AFTER`], each process has half of a pool's size at least.
+//! Those beyond the number of remaining clients, or unused for [`UNUSED_AFTER`], are closed. The
+//! successor gets the number of the others, and opens so many fewer of a pool. Where clients stay
+//! for longer than [`SHARED_AFTER`], each process has half of a pool's size at least.
 //!
 //! # Invariants
 //! * who asks is this process's user, or root
@@ -50,7 +50,7 @@ const TEND_PERIOD: Duration = Duration::from_millis(20);
 const UNUSED_AFTER: Duration = Duration::from_secs(1);
 /// After how long the clients that are left are taken for ones that stay.
 pub(super) const SHARED_AFTER: Duration = Duration::from_secs(5);
-/// How often the successor is told how many clients are left.
+/// How often the successor gets the number of remaining clients.
 const REST_PERIOD: Duration = Duration::from_secs(1);
 /// How long one who asks has to say what it wants.
 const HELLO_WAIT: Duration = Duration::from_secs(5);
@@ -70,7 +70,7 @@ pub async fn answer(listener: UnixListener, service: Arc<Service>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                // By itself: the next one is to be told that this one is at it.
+                // As a task: the next one must get the answer that this one is at it.
                 tokio::spawn(converse(service.clone(), stream));
             }
             Err(error) => {
@@ -89,7 +89,7 @@ impl Candidacy {
         if service.phase() != Phase::Serving {
             return Err("it is shutting down".to_owned());
         }
-        // Who waits there would not learn of a RESUME that the successor is told.
+        // A client that waits there would not see a RESUME that goes to the successor.
         if service.gates.some_paused() {
             return Err(PAUSED.to_owned());
         }
@@ -190,7 +190,7 @@ async fn is_ready(
     }
 }
 
-/// What the successor is told, and the server connections of each pool that this names.
+/// The welcome for the successor, and the server connections of each pool in it.
 fn welcome(
     service: &Arc<Service>,
     listening: &[(Purpose, Arc<OwnedFd>)],
@@ -259,7 +259,7 @@ struct Giving {
 
 /// How a conversation ends.
 enum End {
-    /// Nobody is left here.
+    /// No client is left here.
     Done,
     /// It has broken off.
     Broken(io::Error),
@@ -503,7 +503,7 @@ impl Giving {
         }
     }
 
-    /// Closes server connections that nobody needs, and says what there is. Whether nobody is left.
+    /// Closes unneeded server connections, and reports the rest. True if no client is left.
     async fn tend(&mut self) -> io::Result<bool> {
         for (pool, count) in self.close_unneeded() {
             self.writer.send(&Message::Held { pool: pool.0, count }, &[]).await?;
@@ -520,7 +520,7 @@ impl Giving {
         Ok(false)
     }
 
-    /// Closes server connections that nobody needs. The pools of which there are no longer as many as the
+    /// Closes unneeded server connections. Returns the pools that no longer have as many as the
     /// successor knows.
     fn close_unneeded(&mut self) -> Vec<(PoolId, u32)> {
         let mut changed = Vec::new();

@@ -62,7 +62,7 @@ pub enum SocketPath {
     Kept,
     /// This process's: removed when this is dropped.
     Own(BoundPath),
-    /// The predecessor's, until that has given it, and what it shall be then.
+    /// The predecessor's, until that has given it, and what it will be then.
     Predecessors(PathBuf, SocketFile),
 }
 
@@ -77,7 +77,7 @@ impl SocketPath {
                     "the socket keeps the permissions and owners that the predecessor gave it"
                 );
             }
-            // One that is no longer there is removed by nobody.
+            // One that no longer exists need not be removed.
             *self = BoundPath::of(path).map_or(Self::Kept, Self::Own);
         }
     }
@@ -115,8 +115,8 @@ impl Inherited {
         passed
     }
 
-    /// Ends those that are left: this process does not listen there, and nobody shall wait to be accepted.
-    /// (As one socket of both processes it ends in both.)
+    /// Ends those that are left: this process does not listen there, and no client must wait to be
+    /// accepted. (As one socket of both processes it ends in both.)
     pub fn end(&mut self) {
         for (purpose, fd) in self.0.drain(..).filter(|(purpose, _)| *purpose != Purpose::Unknown) {
             tracing::info!(
@@ -137,8 +137,8 @@ impl Inherited {
     }
 }
 
-/// Does the work of a listening socket as long as this process is the one that serves it: `work` is begun
-/// anew whenever that begins.
+/// Does the work of a listening socket as long as this process is the one that serves it: `work`
+/// starts again whenever that begins.
 pub async fn while_serving<W: Future<Output = ()>>(
     mut standing: watch::Receiver<Standing>,
     mut work: impl FnMut() -> io::Result<W>,

@@ -1,8 +1,8 @@
 //! The process at the other end of a conversation, watched until it ends.
 //!
 //! # Why
-//! A conversation may break while both processes live (no descriptor left, a message that cannot be read). Only
-//! the end of a process says that it serves nobody any more.
+//! A conversation may break while both processes live (no descriptor left, a message that cannot be
+//! read). Only the end of a process shows that it serves no client any more.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -78,7 +78,7 @@ pub struct Statement {
     told: Description,
 }
 
-/// What a client has been told of a statement.
+/// The description of a statement that a client has received.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Description {

@@ -74,7 +74,7 @@ fn spawn(
     tokio::process::Command::from(command).spawn()
 }
 
-/// Nobody else does.
+/// Nothing else does.
 async fn wait(mut child: tokio::process::Child, service: Arc<Service>) {
     let pid = child.id();
     let ended = child.wait().await;

@@ -4,9 +4,9 @@
 //! ```text
 //!   find ─► Found ─► (the process starts, with its sockets) ─► ready ─► Taking ─► run
 //! ```
-//! The predecessor is found as `hawser status` finds it, by a socket beside the control socket. A client
-//! that it sends is made whole here, up to where nothing can fail any more; then the predecessor is told,
-//! and the client put into its loop, so that nobody serves it twice.
+//! The predecessor is found as `hawser status` finds it, by a socket beside the control socket. A
+//! client that it sends is built here until nothing can fail any more; then the predecessor gets
+//! the confirmation, and the client goes into its loop, so that it is never served twice.
 //!
 //! # Where a client comes to
 //! Its process id says, as it does for cancel requests: a process with other loops finds it all the same.
@@ -320,7 +320,7 @@ impl Predecessor {
     }
 }
 
-/// Nobody waits for this answer any more.
+/// Nothing waits for this answer any more.
 struct Forgets<'a> {
     predecessor: &'a Predecessor,
     number: u64,
@@ -351,7 +351,7 @@ pub struct Taking {
     begun: Instant,
     taken: u64,
     process: Option<Arc<OtherProcess>>,
-    /// Clients of which the predecessor could not be told that they are taken.
+    /// Clients whose taking could not be confirmed to the predecessor.
     unanswered: Vec<(LoopId, MovedClient<Conn>)>,
 }
 
@@ -484,8 +484,8 @@ impl Taking {
         }
     }
 
-    /// The conversation has broken off. Where the predecessor's process has ended, the clients that it had sent
-    /// by then are nobody else's; where it lives, it goes on with those that it has no answer for.
+    /// The conversation has broken off. If the predecessor's process has ended, the clients that it
+    /// had sent by then are this process's; if it lives, it goes on with those without an answer.
     async fn take_the_rest(&mut self, error: &io::Error) {
         let (pid, process) = (self.predecessor.pid, self.process.clone());
         let ended = match &process {
@@ -583,7 +583,7 @@ impl Taking {
 
     fn answered(&self, number: u64, error: Option<String>) {
         if let Some(done) = locked(&self.predecessor.asked).remove(&number) {
-            let _ = done.send(error); // nobody may wait for it any more
+            let _ = done.send(error); // the waiter may have gone
         }
     }
 
@@ -620,7 +620,7 @@ impl Taking {
         }
     }
 
-    /// The client that a record tells of, and its loop.
+    /// The client that a record describes, and its loop.
     fn make(
         &mut self,
         pool: u32,

@@ -84,7 +84,7 @@ pub enum Message {
     Ready,
     /// The predecessor accepts no more: the successor does.
     Given {
-        /// Databases that let nobody in (DISABLE).
+        /// Databases that let no client in (DISABLE).
         #[serde(default)]
         disabled: Vec<String>,
     },

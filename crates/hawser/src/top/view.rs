@@ -42,7 +42,7 @@ struct Shown {
 pub(super) struct Screen {
     status: Status,
     pools: Vec<Shown>,
-    /// Errors that clients were told, by class: all, and those since the last answer.
+    /// Errors that clients got, by class: all, and those since the last answer.
     errors: BTreeMap<String, (u64, u64)>,
     sort: Sort,
     first: usize,

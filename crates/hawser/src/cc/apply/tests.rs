@@ -61,7 +61,7 @@ fn a_destinations_unit_does_what_was_asked_and_undo_removes_it() {
     assert!(matches!(refused, Err(ApplyError::NotMachines)), "{refused:?}");
 }
 
-/// What this kernel gives everybody.
+/// An algorithm that this kernel allows to all users.
 fn here() -> Algorithm {
     let found = hawser_sys::congestion::algorithms().unwrap();
     Algorithm::new(&found.default).unwrap()
@@ -178,8 +178,8 @@ fn a_prefix_of_which_parts_go_elsewhere_is_refused_and_they_are_named() {
     made.join().unwrap();
 }
 
-/// In a network namespace the kernel refused the algorithm; `undo` then said that somebody else had
-/// set what was never changed.
+/// In a network namespace the kernel refused the algorithm; `undo` then reported a foreign change
+/// of what was never changed.
 #[test]
 fn a_setting_that_is_refused_leaves_nothing_to_undo() {
     let machine = Machine::new();

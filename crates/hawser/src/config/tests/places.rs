@@ -190,7 +190,7 @@ fn a_configuration_into_which_nobody_can_log_in_is_refused_with_three_ways() {
         errors(&format!("{frame}[auth]\nauth_type = \"trust\"\n"))
             .contains("hawser.toml:4:2: nobody")
     );
-    // A user without a password is somebody to trust, but nobody to ask for one.
+    // A user without a password can be trusted, but not asked for one.
     let user = "[[user]]\nname = \"u\"\n";
     assert!(errors(&format!("{frame}{user}")).contains("nobody could log in"));
     for enough in [

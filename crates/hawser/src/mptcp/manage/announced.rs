@@ -66,7 +66,7 @@ impl Announced {
     }
 }
 
-/// What the peer is to learn of an address of this machine.
+/// What to announce to the peer about an address of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It can be dialled.

@@ -158,7 +158,7 @@ fn what_was_not_acknowledged_comes_once_after_a_reset() {
             next += 1;
         }
         if next % 50 == 49 && resets < next / 50 {
-            // Both learn of it, in the middle of whatever is under way.
+            // Both notice it, in the middle of whatever is under way.
             resets += 1;
             for socket in one.sockets.values() {
                 let _ = shutdown_sending(&socket.fd);

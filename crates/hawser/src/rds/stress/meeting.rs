@@ -64,8 +64,8 @@ impl Meeting {
         Ok(Self { listener, epoll, events, guests: BTreeMap::new(), next: LISTENER + 1 })
     }
 
-    /// Waits for a connection that says what is to be done. Any other one is told why it is refused, and
-    /// standard error says so, too.
+    /// Waits for a connection that says what is to be done. Any other one gets the reason of its
+    /// refusal, which also goes to standard error.
     pub(super) fn next(&mut self) -> io::Result<Asked> {
         loop {
             if let Some(asked) = self.turn()? {
@@ -135,7 +135,7 @@ impl Meeting {
         Ok(None)
     }
 
-    /// One has begun: the others are told so.
+    /// One has begun: tells the others.
     pub(super) fn close(self) {
         for guest in self.guests.values() {
             let _ = say(&guest.control, "another end has begun, and one is served at a time");
@@ -218,7 +218,7 @@ mod tests {
         format!("{}\n", serde_json::to_string(plan).unwrap())
     }
 
-    /// What it was told until the connection has ended.
+    /// What it received until the connection ended.
     fn told(mut control: TcpStream) -> String {
         let mut told = Vec::new();
         // (What was not read yet may be followed by a reset.)
