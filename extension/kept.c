@@ -1,8 +1,9 @@
 /*
  * kept.c: what this process keeps to its end, and another session would stumble over.
  *
- * Model       hawser.process is a parameter like hawser.state, reported ahead of
- *             the ReadyForQuery of a transaction's end, if it has changed.
+ * Model       hawser.process is a parameter like hawser.state, reported
+ *             before the ReadyForQuery of a transaction's end, if it has
+ *             changed.
  * Text        README.md, "The text of hawser.process"
  * Invariants  The hook reads no catalog and raises no error: it runs outside
  *             transactions.

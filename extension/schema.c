@@ -5,8 +5,8 @@
  *             that it drops what it has cached. plancache.c listens, for plans;
  *             this listens to the same: relations, types, functions,
  *             operators, schemas, foreign servers. hawser.schema is the
- *             number of such messages, reported like hawser.state: ahead of
- *             the ReadyForQuery of a transaction's end, if it has grown.
+ *             number of such messages, reported like hawser.state: before the
+ *             ReadyForQuery of a transaction's end, if it has grown.
  * When        A session reads these messages when it begins a transaction or
  *             takes a lock. So a change made elsewhere, past the pooler, is
  *             reported by whichever of its connections is used next.

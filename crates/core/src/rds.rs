@@ -30,11 +30,12 @@
 //! The smaller address does, numbers compared as IPv6 has them. A larger one that has something to say
 //! *knocks*: it connects, is turned away, and the smaller one dials back.
 //!
-//! # What a peer announces How many lanes it has, its generation (another one after a restart), and
-//! whether its source ports name lanes: in the probe, a ping between port 1 and port 0, as kernels
-//! do. A Hawser says it in the header of each congestion map too. That is the first message on each
-//! connection and is outside the sequence, and kernels ignore extension headers there: so a Hawser
-//! knows before it sends anything again whether the other one has restarted.
+//! # What a peer announces
+//! How many lanes it has, its generation (another one after a restart), and whether its source
+//! ports name lanes: in the probe, a ping between port 1 and port 0, as kernels do. A Hawser says it
+//! in the header of each congestion map too. That is the first message on each connection and is
+//! outside the sequence, and kernels ignore extension headers there: so a Hawser knows before it
+//! sends anything again whether the other one has restarted.
 //!
 //! # Invariants
 //! * a lane's messages reach the peer's queues once and in order, however often its connection breaks,

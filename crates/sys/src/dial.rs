@@ -91,7 +91,7 @@ mod tests {
         dial_result(fd)
     }
 
-    /// A port that nobody has just now.
+    /// A port that is free just now.
     fn free_port() -> u16 {
         TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
     }

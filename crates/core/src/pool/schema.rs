@@ -13,7 +13,7 @@
 //! Parse takes no statement of an older epoch than the current one; its Bind, none of an older epoch than
 //! that of its own Parse.
 //!
-//! # Invariants the epoch only grows. It grows after a change has been committed and before Hawser
+//! # Invariants  the epoch only grows. It grows after a change has been committed and before Hawser
 //!               forwards the commit to any client, so a Parse that was sent before has an older
 //!               one.
 //! # Why periods  a change that does not pass through Hawser is not seen. A Parse is answered for the

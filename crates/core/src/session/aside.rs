@@ -1,11 +1,11 @@
 //! Settings put aside for a moment within a client's transaction, and put back as they were.
 //!
-//! # Why a client may have changed any setting within its pipeline, and Hawser learns that only
+//! # Why     a client may have changed any setting within its pipeline, and Hawser learns that only
 //!           when the pipeline ends. So it restores what the server has, not what the books say.
-//! # Model one SELECT saves the values in force under names of its own, and sets the desired values
-//!           up to the end of the transaction; a second one sets the saved values. What the client
-//!           has set for its session returns at COMMIT (`AtEOXact_GUC`, guc.c: SET LOCAL after SET
-//!           masks it); what it has set with LOCAL ends where it would have.
+//! # Model   one SELECT saves the values in force under names of its own, and sets the desired
+//!           values up to the end of the transaction; a second one sets the saved values. What the
+//!           client has set for its session returns at COMMIT (`AtEOXact_GUC`, guc.c: SET LOCAL
+//!           after SET masks it); what it has set with LOCAL ends where it would have.
 //! # Why not SAVEPOINT and ROLLBACK TO: they need a transaction block, and whether there is one is not
 //!           known after other messages of a pipeline.
 //! # Limits  the columns of a row are computed from left to right (`ExecProject`). No value comes back as

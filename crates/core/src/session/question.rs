@@ -6,7 +6,7 @@
 //!           and the transaction's locks.
 //! # Invariants  every name is qualified: the query runs under its client's own role and
 //!           search_path. An answer of another shape counts as no answer.
-//! # Limits names of settings are ASCII; values longer than [`VALUE_CHARACTERS_MAX`], more than 64
+//! # Limits  names of settings are ASCII; values longer than [`VALUE_CHARACTERS_MAX`], more than 64
 //!           statements, and statements of more than 65,536 characters together are not returned.
 //! # Costs   5 to 20 us in the server for each part; `pg_locks` more where there are many locks.
 

@@ -12,7 +12,7 @@
 //!           can see. `set_config()` takes the value as it is; but it is a query, which takes a
 //!           snapshot (a SET TRANSACTION ISOLATION LEVEL after it fails) and costs a plan: so SET
 //!           is used where the spelling certainly stays the same ([`list::write_names`]).
-//! # Encodings names and values are the server's own bytes, in the encoding of its database,
+//! # Encodings  names and values are the server's own bytes, in the encoding of its database,
 //!           whatever `client_encoding` they were set or reported under ([`is_raw`]). They are
 //!           written in ASCII only: the server takes the bytes of `\x` escapes in an E'' literal as
 //!           they are, and converts all else of a text from the `client_encoding` in force. In some

@@ -1,9 +1,9 @@
 //! What administration reads of the running pooler and asks of it.
 //!
-//! # Model `serve` gives access to everything by one object that implements [`Pooler`]; the
+//! # Model       `serve` gives access to everything by one object that implements [`Pooler`]; the
 //!               console, the metrics and `status` use nothing else. Tests put a small one in its
 //!               place.
-//! # Invariants no method waits: work that takes time is a future, or an order whose completion
+//! # Invariants  no method waits: work that takes time is a future, or an order whose completion
 //!               shows in the pools
 
 use std::collections::{BTreeMap, BTreeSet};

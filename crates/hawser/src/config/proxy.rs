@@ -2,7 +2,7 @@
 //!
 //! # Model       `NETWORK` or `NETWORK@PORT`: an address, a network as `10.0.0.0/8`, or `unix` for all
 //!               that come by unix sockets; with a port, only where Hawser listens on that port
-//! # Invariants an empty list trusts no address
+//! # Invariants  an empty list trusts no address
 
 use std::fmt;
 use std::net::IpAddr;

@@ -101,7 +101,7 @@ impl Cluster {
     /// Makes and starts a server for this many connections. Takes seconds.
     ///
     /// # Errors
-    /// See [`ClusterError`]; nothing is left behind.
+    /// See [`ClusterError`]; nothing remains.
     pub fn start(connections: u32) -> Result<Self, ClusterError> {
         let mut cluster = Self::new()?;
         cluster.launch(connections, &[])?;
@@ -111,7 +111,7 @@ impl Cluster {
     /// Makes one that does not run yet.
     ///
     /// # Errors
-    /// See [`ClusterError`]; nothing is left behind.
+    /// See [`ClusterError`]; nothing remains.
     pub fn new() -> Result<Self, ClusterError> {
         let binaries = find_binaries().ok_or(ClusterError::NoBinaries)?;
         let account = account()?;

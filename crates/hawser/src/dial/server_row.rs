@@ -6,7 +6,7 @@
 //!   left     it answers, and something keeps its database, or a user that asks for it, from it: it lags, or stops
 //!   spare    it answers, and is of a kind that none of them asks for now: the standby of a pair, say
 //!   up       it answers
-//!   unknown  nobody has asked for it yet
+//!   unknown  no client has needed it yet
 //! ```
 //! The first that holds. Looks are [`standing`](super::standing)'s; attempts are those for clients.
 

@@ -3,7 +3,7 @@
 //! # Model
 //! ```text
 //!   asked for ─► one whose making began later: that one (others asked, too)
-//!            ├─► one of less than SHARED_FOR is still on its way to somebody: the same one
+//!            ├─► one of less than SHARED_FOR is still on its way to a client: the same one
 //!            └─► else a new one; of more than UNSENT_MAX the oldest is withdrawn, and its readers are closed
 //! ```
 //! So a page is of the moment at which it was asked for, or later, unless a client reads slowly;

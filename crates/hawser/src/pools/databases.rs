@@ -1,6 +1,6 @@
 //! What all pools of a database know of it.
 //!
-//! # Limits a database is its list of servers and its name there. Pools that reach it by another
+//! # Limits  a database is its list of servers and its name there. Pools that reach it by another
 //!           list (a standby's, one address of several) see a change as if it did not pass through
 //!           Hawser.
 

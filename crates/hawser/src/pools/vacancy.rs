@@ -6,7 +6,7 @@
 //!   a client sends one ─► its clients have left? ─► its idle connections are closed, none is opened
 //!                            │ no, after LEAVING                        │ all have gone, or after CLOSING
 //!                            ▼                                          ▼
-//!                      the statement goes to the server, which waits 5 s for others to go; whoever leaves
+//!                      the statement goes to the server, which waits 5 s for others to go; one that leaves
 //!                      meanwhile is closed as above; all ends with the server's answer, or after VACANT_MAX
 //! ```
 //!

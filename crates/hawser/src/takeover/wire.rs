@@ -16,7 +16,7 @@
 //!   Command        ──────────────► (PAUSE, RELOAD ...: for the clients that stay)
 //!                  ◄────────────── Cancelled, Obeyed, Held, Rest
 //!   Ending         ──────────────► (the service is stopped: both end)
-//!                  ◄────────────── Done: nobody is left there
+//!                  ◄────────────── Done: no client is left there
 //! ```
 //! # Invariants
 //! * a message of a kind that the reader does not know is [`Message::Unknown`], and passed over

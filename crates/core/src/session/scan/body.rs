@@ -1,11 +1,11 @@
 //! The sources of functions: what a call of one may do to the session.
 //!
-//! # Model a source is read like a text, with what PL/pgSQL adds: statements also follow BEGIN,
+//! # Model   a source is read like a text, with what PL/pgSQL adds: statements also follow BEGIN,
 //!           THEN, ELSE and LOOP, and EXECUTE runs concatenated strings. If a function has an
 //!           EXECUTE, the words of all its strings count; those that begin statements (SET, LISTEN
 //!           ...) count only at the start of a string, because messages contain them, too.
-//! # Limits [`Findings::dynamic`]: the source does not show what a variable or a parameter passes
-//! to EXECUTE.
+//! # Limits  [`Findings::dynamic`]: the source does not show what a variable or a parameter passes
+//!           to EXECUTE.
 
 use super::{Body, Executed, Finder, Findings, ScanOptions, Scanner, Watch};
 use crate::session::scan::keyword::Word;
