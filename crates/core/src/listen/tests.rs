@@ -389,7 +389,10 @@ impl World {
         if self.open {
             assert_eq!(self.server.listens, wanted);
         } else {
-            assert!(wanted.is_empty() && !self.hub.is_needed(), "the listening connection is not opened");
+            assert!(
+                wanted.is_empty() && !self.hub.is_needed(),
+                "the listening connection is not opened"
+            );
         }
         for client in self.loops.iter().flat_map(|one| one.clients.values()) {
             assert!(client.waits.is_none(), "waits for ever");

@@ -157,7 +157,11 @@ mod tests {
         assert_eq!(notifiers.of(1, POOL, at(6_000)), Some(7), "that has come long ago");
         notifiers.notifies(2, 7, POOL, at(5_000), at(5_000));
         for hears in [Some(PoolId(2)), None] {
-            assert_eq!(notifiers.of(2, hears, at(5_999)), None, "that one may not have received all");
+            assert_eq!(
+                notifiers.of(2, hears, at(5_999)),
+                None,
+                "that one may not have received all"
+            );
             assert_eq!(notifiers.of(2, hears, at(6_000)), Some(7));
         }
     }
