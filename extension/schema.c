@@ -26,20 +26,20 @@
 #include "utils/inval.h"
 #include "utils/syscache.h"
 
-static uint64 heard = 0;		/* messages */
+static uint64 received = 0;		/* messages */
 static uint64 marked = 0;		/* of them, when the parameter was marked last */
 static char *schema_variable = NULL;	/* the parameter's own value: of no meaning */
 
 static void
 on_relation(Datum arg, Oid relation)
 {
-	heard++;
+	received++;
 }
 
 static void
 on_catalog(Datum arg, int cache, uint32 hash)
 {
-	heard++;
+	received++;
 }
 
 static const char *
@@ -49,17 +49,17 @@ show_schema(void)
 
 	if (!hawser_report || !is_regular_backend())
 		return "";
-	snprintf(text, sizeof(text), UINT64_FORMAT, heard);
+	snprintf(text, sizeof(text), UINT64_FORMAT, received);
 	return text;
 }
 
 static void
 at_transaction_end(XactEvent event, void *arg)
 {
-	if (!hawser_report || heard == marked ||
+	if (!hawser_report || received == marked ||
 		(event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE))
 		return;
-	marked = heard;
+	marked = received;
 	SetConfigOption(SCHEMA_NAME, "", PGC_INTERNAL, PGC_S_OVERRIDE);
 }
 

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_that_no_loop_has_seen_to_are_bounded_and_later_ones_wait() {
+    async fn requests_not_yet_handled_are_bounded_and_later_ones_wait() {
         let mailboxes = mailboxes(2);
         let loops = Loops::new(mailboxes.clone(), Instant::now());
         let gate = CancelGate::default();

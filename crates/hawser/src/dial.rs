@@ -352,7 +352,7 @@ impl DialError {
             Self::Authentication { .. } => {
                 ClientError::fatal(SqlState::INVALID_AUTHORIZATION, self.to_string())
             }
-            _ => match self.told_in_place() {
+            _ => match self.message_for_clients() {
                 Some(told) => {
                     ClientError::fatal(SqlState::CONNECTION_FAILURE, told).hint(SEE_THE_LOG)
                 }
@@ -363,11 +363,11 @@ impl DialError {
 
     /// The full error for operators, if clients get less.
     pub fn unsaid(&self) -> Option<String> {
-        self.told_in_place().map(|_| self.to_string())
+        self.message_for_clients().map(|_| self.to_string())
     }
 
     /// The message for clients in place of one that concerns only this host.
-    fn told_in_place(&self) -> Option<&'static str> {
+    fn message_for_clients(&self) -> Option<&'static str> {
         match self {
             Self::Password { .. } => Some("the pooler has no password for its server connections"),
             Self::NotHandedOver { .. } => {

@@ -580,7 +580,7 @@ mod tests {
     const ELSEWHERE: Network = Network::V4(1);
 
     #[test]
-    fn the_client_after_the_last_is_told_53300_and_a_free_place_is_used_again() {
+    fn the_client_after_the_last_gets_53300_and_a_free_place_is_used_again() {
         let limits = Arc::new(Limits::default());
         let mut first = limits.connect(1, HERE).unwrap();
         let mut second = limits.connect(1, HERE).unwrap();
@@ -643,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_connections_keep_nobody_from_tls() {
+    fn silent_connections_keep_no_client_from_tls() {
         let limits = Arc::new(Limits::default());
         let open: Vec<_> = (0..LOGINS_BEYOND + 2).filter_map(|_| limits.connect(2, HERE)).collect();
         let silent: Vec<_> =
@@ -709,7 +709,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_without_a_server_is_free_again_and_wakes_nobody() {
+    fn a_place_without_a_server_is_free_again_and_wakes_no_waiter() {
         let limits = Arc::new(Limits::default());
         let bounds =
             ServerBounds { total: Limit::new(1), database: Limit::NONE, user: Limit::NONE };

@@ -360,7 +360,7 @@ async fn run(
     signals: Signals,
     watch: Option<Watch>,
 ) {
-    derive_ahead(&service);
+    derive_in_advance(&service);
     for listener in listeners {
         tokio::spawn(listen::accept(service.clone(), listener, accepts.clone()));
     }
@@ -524,7 +524,7 @@ async fn reload(service: &Arc<Service>, logged: &Logged) {
             let log = &service.config.load().reload.log;
             crate::logging::set_level(log.level);
             logged.disconnections.store(log.log_disconnections, Ordering::Relaxed);
-            derive_ahead(service);
+            derive_in_advance(service);
             if let Err(error) = service.succession.pass_on(takeover::order::Order::Reload).await {
                 tracing::warn!(error, "the clients of the predecessor have the old configuration");
             }
@@ -543,10 +543,10 @@ pub fn reopen_log() {
     }
 }
 
-fn derive_ahead(service: &Arc<Service>) {
+fn derive_in_advance(service: &Arc<Service>) {
     let (access, mock) = (service.access.load_full(), service.mock.clone());
     // Hashes, for logins to come.
-    service.threads.login.spawn_blocking(move || access.derive_ahead(&mock));
+    service.threads.login.spawn_blocking(move || access.derive_in_advance(&mock));
 }
 
 /// No new clients; those who are here go when their transaction ends.

@@ -189,7 +189,7 @@ impl Service {
         self.access.store(Arc::new(access));
         self.config.store(Arc::new(config));
         self.enquiries.forget();
-        self.dialler.resolver.ask_anew();
+        self.dialler.resolver.ask_again();
         self.client_names.forget();
         self.pools.reconfigure(self, routes);
         Ok(changes)

@@ -600,7 +600,7 @@ impl World {
                 invariants::are_in_the_books(id, &endpoint.backend, books)?;
             }
         }
-        census.nobody_is_forgotten(&self.pools, &self.outside, &waiting)?;
+        census.check_no_waiter_is_forgotten(&self.pools, &self.outside, &waiting)?;
         Ok(())
     }
 

@@ -105,7 +105,7 @@ fn a_direct_connection_answers_as_its_private_twin() {
 }
 
 #[test]
-fn clients_that_vanish_leave_nothing_behind() {
+fn clients_that_vanish_leave_nothing() {
     for seed in seeds(12) {
         let mut world = World::new(seed, 4, |config| config.behaviour.vanish_permille = 60);
         world.run(|_| {}).unwrap_or_else(|mismatch| panic!("HAWSER_SEED={seed}\n{mismatch}"));

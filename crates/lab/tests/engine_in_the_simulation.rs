@@ -350,7 +350,7 @@ fn clients_that_go_to_another_process_lose_nothing_on_the_way() {
 
 /// The test of the test: without reports it is noticed.
 #[test]
-fn what_functions_do_is_lost_where_nobody_reports_it() {
+fn what_functions_do_is_lost_without_reports() {
     let hidden = Mix { hidden: 40, ..moving() };
     let lost = seeds(20).any(|seed| {
         Draw::new(seed, 10, &hidden).world(|config| config.reports = false).run().is_err()

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_is_told_once() {
+    fn each_change_is_reported_once() {
         let epoll = Epoll::new().unwrap();
         let (mut near, mut far) = UnixStream::pair().unwrap();
         epoll.add(&near, 7).unwrap();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn room_to_write_is_told_once_it_is_asked_for() {
+    fn room_to_write_is_reported_once_it_is_asked_for() {
         let epoll = Epoll::new().unwrap();
         let (mut near, mut far) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();

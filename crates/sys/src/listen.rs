@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_behind_by_a_failure() {
+    fn a_failure_leaves_no_file() {
         let directory = Directory::new("fails");
         let path = directory.0.join("socket");
         // Only root may give a file away: bind has succeeded, and chown fails.

@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_learns_nothing_of_the_service_manager() {
+    fn a_child_gets_no_variables_of_the_service_manager() {
         let removed: Vec<_> = command("true").get_envs().map(|(name, _)| name.to_owned()).collect();
         for name in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "NOTIFY_SOCKET"] {
             assert!(removed.iter().any(|one| one == name), "{name}");

@@ -465,7 +465,7 @@ fn more_channels_than_one_query_takes_hold_their_ticket_back() {
 }
 
 #[test]
-fn a_notification_is_read_and_can_be_told_as_ones_own() {
+fn a_notification_is_read_and_recognised_as_ones_own() {
     let body = b"\0\0\0\x07chan\0what\0";
     let one = Notification::read(body).unwrap();
     assert_eq!(

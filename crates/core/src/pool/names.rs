@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backend_fits_whoever_has_all_that_it_knows() {
+    fn a_backend_fits_a_client_that_has_all_its_names() {
         let known = KnownNames::default();
         let (a, b) = (known.of(b"my.a"), known.of(b"my.b"));
         assert_eq!(known.of(b"my.a"), a);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_number_fits_nobody() {
+    fn a_name_without_a_number_fits_no_client() {
         let known = KnownNames::default();
         for n in 0..NAMES_MAX {
             assert!(!known.of(format!("my.n{n}").as_bytes()).are_too_many());

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_heard_is_of_the_client_that_has_notified() {
+    fn a_notification_belongs_to_the_client_that_has_notified() {
         let notifiers = Notifiers::default();
         assert_eq!(notifiers.of(1, POOL, at(0)), None);
         notifiers.notifies(1, 7, POOL, at(0), at(0));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_notified_before_is_of_nobody() {
+    fn what_others_notified_before_has_no_sender() {
         let notifiers = Notifiers::default();
         notifiers.notifies(1, 7, None, at(5_000), at(5_000));
         assert_eq!(notifiers.of(1, POOL, at(5_999)), None, "it may be a trigger's of another");
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_while_another_has_the_connection_is_of_nobody() {
+    fn what_comes_while_another_has_the_connection_has_no_sender() {
         let notifiers = Notifiers::default();
         notifiers.notifies(1, 7, POOL, at(0), at(0));
         notifiers.leaves(1, at(1));

@@ -393,7 +393,7 @@ mod tests {
 
     /// Beside a queue that counts for each waiter who passes it.
     #[test]
-    fn nobody_is_overtaken_more_often_than_the_bound_in_whatever_order() {
+    fn no_waiter_is_overtaken_more_often_than_the_bound_in_any_order() {
         for seed in 0..200 {
             let mut rng = Rng(seed);
             let bound = u32::try_from(1 + rng.below(6)).expect("small");

@@ -950,7 +950,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asks_for_again_is_forgotten_with_time() {
+    fn what_is_not_asked_for_again_is_forgotten_with_time() {
         let table = table(usize::MAX);
         let named = prepare(&table, 0).unwrap();
         let on_backend = prepare(&table, 1).unwrap();

@@ -62,7 +62,7 @@ fn no_more_backends_are_opened_than_clients_wait_or_the_size_allows() {
 }
 
 #[test]
-fn nobody_is_overtaken_more_often_than_the_bound() {
+fn no_waiter_is_overtaken_more_often_than_the_bound() {
     for size in [1, 2, 5, 10] {
         let mut pool = lent_out(size);
         // The head is on loop 1; loop 0 always has later waiters of its own.
@@ -385,7 +385,7 @@ fn the_idle_backend_with_the_settings_that_are_wanted_is_lent_whichever_loop_has
 }
 
 #[test]
-fn a_backend_goes_to_the_waiter_that_is_nearest_to_it_and_nobody_is_passed_too_often() {
+fn a_backend_goes_to_its_nearest_waiter_and_no_waiter_is_passed_too_often() {
     let size = 3;
     let mut pool = lent_out(size);
     let none = CustomNames::NONE;
@@ -433,7 +433,7 @@ fn what_an_older_epoch_has_learnt_of_a_server_is_not_kept() {
 }
 
 #[test]
-fn nobody_waits_for_a_server_that_is_down_but_for_a_backend_that_comes_back_or_a_pause() {
+fn no_client_waits_for_a_server_that_is_down_but_for_a_lent_backend_or_a_pause() {
     use crate::wire::error::{ClientError, SqlState};
     let down = || Some(ClientError::fatal(SqlState::CONNECTION_FAILURE, "down"));
     let mut pool: Pool<u64> = Pool::new(limits(2));

@@ -37,7 +37,7 @@ use super::header::{
 };
 use super::lane::{ANSWERS_ALL_MAX, Binding, Counts, Freed, MapMessage, State, is_of_no_port};
 pub use super::lane::{Connection, Progress};
-use super::peer::{Busy, Peer, Told};
+use super::peer::{Busy, NoticeKind, Peer};
 use crate::time::Time;
 
 mod connections;
@@ -212,7 +212,7 @@ pub enum Notice {
     /// It keeps the rest of a message to itself, and others need the memory.
     Partial(IpAddr),
     /// It has restarted: messages that may have reached its last start were dropped.
-    Anew(IpAddr, u64),
+    Restarted(IpAddr, u64),
     /// It has named two starts of its on one connection.
     TwoStarts(IpAddr),
 }
@@ -283,8 +283,8 @@ impl fmt::Display for Notice {
                 f,
                 "{from} says on one connection that it has started anew: the connection is reset"
             ),
-            Self::Anew(from, 0) => write!(f, "{from} has started anew"),
-            Self::Anew(from, dropped) => write!(
+            Self::Restarted(from, 0) => write!(f, "{from} has started anew"),
+            Self::Restarted(from, dropped) => write!(
                 f,
                 "{from} has started anew: {dropped} messages that its last start may have got are not \
                  sent again"
@@ -480,10 +480,10 @@ pub struct Node {
     freed: Freed,
     totals: Totals,
     /// The notice of too many peers was given, and no peer was taken since.
-    told_of_peers: bool,
+    peers_reported: bool,
     /// The notice of too many waiting answers to pings was given, and their number has not fallen
     /// to half since.
-    told_of_answers: bool,
+    answers_reported: bool,
 }
 
 /// An address as the kernel compares it: as IPv6, IPv4 mapped into it.
@@ -528,8 +528,8 @@ impl Node {
             requests: VecDeque::new(),
             freed: Freed::new(),
             totals: Totals::default(),
-            told_of_peers: false,
-            told_of_answers: false,
+            peers_reported: false,
+            answers_reported: false,
         };
         node.key = node.draw() as u32;
         node
@@ -769,9 +769,9 @@ impl Node {
         Announcement { port_is_lane: said.port_is_lane && !self.config.says_no_start, ..said }
     }
 
-    fn notice(&mut self, peer: u32, what: Told, notice: impl FnOnce(IpAddr) -> Notice) {
+    fn notice(&mut self, peer: u32, what: NoticeKind, notice: impl FnOnce(IpAddr) -> Notice) {
         if let Some(peer) = self.peers.get_mut(&peer)
-            && peer.tell_once(what)
+            && peer.give_once(what)
         {
             self.requests.push_back(Request::Notice(notice(peer.address)));
         }
@@ -791,7 +791,7 @@ impl Node {
                 _ => self.leaving_bytes = self.leaving_bytes.saturating_sub(bytes),
             }
         }
-        self.told_of_answers &= self.answers > ANSWERS_ALL_MAX / 2;
+        self.answers_reported &= self.answers > ANSWERS_ALL_MAX / 2;
         if any {
             self.tell_of_room();
         }

@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_bound_anew_has_the_lane_by_which_it_came_last() {
+    fn a_port_that_is_bound_again_keeps_its_last_lane() {
         let mut received = Received::new(|_| Numbers::default());
         assert!(received.is_new(0, &header(50, 4001, 0)));
         assert!(received.is_new(1, &header(7, 4001, 0)));

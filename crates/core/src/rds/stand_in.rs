@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_was_taken_or_another_lane_s_refusal_begins_the_time_anew() {
+    fn a_taken_connection_or_another_lanes_refusal_restarts_the_time() {
         let mut stand_ins = StandIns::default();
         stand_ins.refused(6, at(0));
         stand_ins.taken(6);

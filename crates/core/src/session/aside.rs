@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_force_is_kept_ahead_of_all_changes() {
+    fn what_is_in_force_is_saved_before_all_changes() {
         assert_eq!(
             texts(vec![Change::Set(b"datestyle", b"it's"), Change::Reset(b"my.x")]),
             [

@@ -231,7 +231,7 @@ const GO_ON: [&str; 21] = [
 
 impl Clause {
     /// What follows a word within the same parentheses.
-    fn behind(self, token: &Token, previous: Option<&Token>) -> Self {
+    fn after(self, token: &Token, previous: Option<&Token>) -> Self {
         const OTHERS: [&str; 9] =
             ["fetch", "for", "group", "having", "limit", "offset", "order", "where", "window"];
         if token.is_word(&["select"]) {
@@ -282,7 +282,7 @@ pub(crate) fn of_channels(text: &[u8], options: ScanOptions) -> Option<Vec<Call>
             reads = token.is_word(&["select", "with"]) || token.is_symbol(b'(');
         }
         let clause = clauses.last_mut()?;
-        *clause = clause.behind(token, previous);
+        *clause = clause.after(token, previous);
         let clause = *clause;
         match token.kind {
             Kind::Symbol(b'(' | b'[') => clauses.push(Clause::No),
@@ -359,7 +359,7 @@ impl Tokens {
 
     /// What stands after the argument at `at`, of one token and, perhaps, a cast to text, if that is a
     /// comma.
-    fn behind_argument(&self, at: usize) -> Option<usize> {
+    fn after_argument(&self, at: usize) -> Option<usize> {
         let mut next = at + 1;
         let cast = self.all.get(next)?.is_symbol(b':') && self.all.get(next + 1)?.is_symbol(b':');
         if cast {
@@ -384,9 +384,9 @@ pub(crate) fn of_set_config(text: &[u8], options: ScanOptions) -> Vec<Given> {
             (Kind::String(name), _) => Setting::Named(name.to_ascii_lowercase().into()),
             (_, number) => Setting::Parameter(number?),
         };
-        let at = tokens.behind_argument(name)?;
+        let at = tokens.after_argument(name)?;
         let value = tokens.parameter(text, at)?;
-        tokens.behind_argument(at)?;
+        tokens.after_argument(at)?;
         let alone = parameters.iter().filter(|number| **number == value).count() == 1;
         alone.then_some(Given { setting, value })
     };

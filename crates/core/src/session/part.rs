@@ -91,7 +91,7 @@ pub enum Apply {
     /// By a `LISTEN` on the backend that listens for all clients of the database.
     Listener,
     /// By nothing: the next use creates it again.
-    Anew,
+    OnUse,
     /// By a backend that was opened with it.
     Connect,
     /// Not at all.
@@ -340,7 +340,7 @@ pub const TABLE: [Row; 23] = [
         Part::SessionCatalog,
         "session_catalog",
         &[Text],
-        Apply::Anew,
+        Apply::OnUse,
         Undo::Nothing,
         Rollback::Stays,
     ),

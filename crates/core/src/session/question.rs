@@ -403,9 +403,9 @@ mod tests {
         assert!(more.statements.is_none() && more.present.contains(Part::SqlStatement));
         let array =
             br#"{{p,"PREPARE p AS SELECT '\\\"{a},b'",""},{"a b",x,"integer,character varying"}}"#;
-        let told = read(Some(array));
-        assert!(told.present.contains(Part::SqlStatement));
-        let [one, other] = &told.statements.unwrap()[..] else { panic!() };
+        let answer = read(Some(array));
+        assert!(answer.present.contains(Part::SqlStatement));
+        let [one, other] = &answer.statements.unwrap()[..] else { panic!() };
         assert_eq!(*one.text, *br#"PREPARE p AS SELECT '\"{a},b'"#);
         assert!(*one.name == *b"p" && one.types.is_empty());
         assert!(*other.name == *b"a b" && *other.types == *b"integer,character varying");

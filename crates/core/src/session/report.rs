@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_told_with_their_values() {
+    fn settings_are_reported_with_their_values() {
         let report = read(
             "1 temp set=application_name:,My.B:%C3%A9%20x,work_mem:5MB,long.v names=My.B more",
         );
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_extension_has_been_seen_to_send_is_read() {
+    fn what_the_extension_was_observed_to_send_is_read() {
         for text in [
             "1 set=search_path:%22%24user%22%2C%20%22a%20b%22",
             "1 set=role:none,session_authorization:pg_monitor",

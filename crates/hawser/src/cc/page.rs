@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn all_algorithms_of_linux_are_told_apart() {
+    fn all_algorithms_of_linux_look_distinct() {
         let mut compared = comparison("bbr");
         let one = compared.outcomes[0].clone();
         compared.outcomes = (0..17)

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_an_error() {
+    fn an_absent_server_is_an_error() {
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         assert!(dial(&closed.to_string()).is_err());
     }

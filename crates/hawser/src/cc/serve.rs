@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn one_client_too_many_is_told_no() {
+    fn one_client_too_many_is_refused() {
         let address = server(Limits { clients: 0, ..LIMITS });
         let (_, answer) = ask(address, &Order::About).unwrap();
         assert!(matches!(answer, Answer::No(_)), "{answer:?}");

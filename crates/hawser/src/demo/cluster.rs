@@ -382,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_does_not_start_leaves_nothing_behind() {
+    fn a_server_that_does_not_start_leaves_nothing() {
         let directory = make_directory(None).unwrap();
         let cluster = Cluster {
             binaries: PathBuf::from("/bin"),

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_secret_is_the_file_without_its_ends_of_lines_and_for_nobody_else() {
+    fn the_secret_is_the_file_without_its_line_ends_and_must_be_private() {
         let path =
             std::env::temp_dir().join(format!("hawser-secret-{}", crate::process::random_u64()));
         let write = |bytes: &[u8], mode| {

@@ -38,7 +38,7 @@ pub enum SecretOrigin {
 const CREDENTIALS_MAX: usize = 10_000;
 
 /// Plain passwords whose keys are derived in advance; beyond this number, at the first login.
-const DERIVED_AHEAD_MAX: usize = 10_000;
+const DERIVED_IN_ADVANCE_MAX: usize = 10_000;
 
 /// How many secrets were made in which way.
 #[derive(Debug, Default, Clone, Copy)]
@@ -93,7 +93,7 @@ impl Access {
             match HbaRules::load(path) {
                 Ok(rules) => {
                     rules.notices().for_each(|notice| tracing::warn!("{notice}"));
-                    errors.extend(roles_that_nobody_knows(config, &rules));
+                    errors.extend(unknown_roles(config, &rules));
                     if rules.asks_others() {
                         match outward(auth.auth_ca_file.as_deref()) {
                             Ok(tls) => access.outward = Some(tls),
@@ -335,12 +335,12 @@ impl Access {
     }
 
     /// Derives the keys of plain passwords. Takes milliseconds for each.
-    pub fn derive_ahead(&self, mock: &MockNonce) {
+    pub fn derive_in_advance(&self, mock: &MockNonce) {
         let plain = |(name, secret): (&str, &Secret)| {
             matches!(secret, Secret::Plain(_)).then(|| name.to_owned())
         };
         let own = self.own.iter().map(|(name, secret)| (name.as_str(), secret));
-        let names = own.chain(self.list.iter()).filter_map(plain).take(DERIVED_AHEAD_MAX);
+        let names = own.chain(self.list.iter()).filter_map(plain).take(DERIVED_IN_ADVANCE_MAX);
         for name in names {
             if let Some(secret) = self.secret(&name) {
                 self.account(&name, secret, mock);
@@ -350,7 +350,7 @@ impl Access {
 }
 
 /// Databases whose server cannot be asked for the members of roles, where `rules` need them.
-fn roles_that_nobody_knows(config: &Config, rules: &HbaRules) -> Vec<String> {
+fn unknown_roles(config: &Config, rules: &HbaRules) -> Vec<String> {
     let Some(location) = rules.asks_for_roles() else { return Vec::new() };
     let unknown = |database: &&DatabaseConfig| membership::place(config, database).is_none();
     let error = |database: &DatabaseConfig| {

@@ -201,21 +201,22 @@ async fn fetch(url: &str, tls: &Arc<ClientConfig>) -> Result<Vec<u8>, String> {
     let host = uri.host().ok_or("it names no host")?.trim_matches(['[', ']']).to_owned();
     let encrypted = uri.scheme_str() == Some("https");
     let port = uri.port_u16().unwrap_or(if encrypted { 443 } else { 80 });
-    let told = |error: &dyn std::fmt::Display| error.to_string();
-    let stream = TcpStream::connect((host.as_str(), port)).await.map_err(|error| told(&error))?;
+    let text_of = |error: &dyn std::fmt::Display| error.to_string();
+    let stream =
+        TcpStream::connect((host.as_str(), port)).await.map_err(|error| text_of(&error))?;
     if !encrypted {
         return get(stream, &uri).await;
     }
     let connector = TlsConnector::from(tls.clone());
     let stream = connector.connect(server_name(&host)?, stream).await;
-    get(stream.map_err(|error| told(&error))?, &uri).await
+    get(stream.map_err(|error| text_of(&error))?, &uri).await
 }
 
 async fn get(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     uri: &Uri,
 ) -> Result<Vec<u8>, String> {
-    let told = |error: hyper::Error| error.to_string();
+    let text_of = |error: hyper::Error| error.to_string();
     let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let request = Request::get(path)
@@ -225,9 +226,9 @@ async fn get(
         .body(Empty::<Bytes>::new())
         .map_err(|error| error.to_string())?;
     let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(told)?;
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(text_of)?;
     let asked = async {
-        let answer = sender.send_request(request).await.map_err(told)?;
+        let answer = sender.send_request(request).await.map_err(text_of)?;
         if answer.status() != StatusCode::OK {
             return Err(format!("HTTP status {}", answer.status().as_u16()));
         }

@@ -75,7 +75,7 @@ impl Asking<'_> {
         // A connection of its own, as PostgreSQL's: what the first was bound as counts for nothing.
         let mut session = self.connect().await?;
         let bound =
-            session.ldap.simple_bind(&name, password).await.map_err(|error| told(&error))?;
+            session.ldap.simple_bind(&name, password).await.map_err(|error| text_of(&error))?;
         let _ = session.ldap.unbind().await;
         Ok(match bound.rc {
             0 => Ok(()),
@@ -97,7 +97,7 @@ impl Asking<'_> {
         let (dn, bind_password) = (&search.bind_dn, search.bind_password.as_ref());
         let bind_password = bind_password.map_or("", Password::expose);
         let bound =
-            session.ldap.simple_bind(dn, bind_password).await.map_err(|error| told(&error))?;
+            session.ldap.simple_bind(dn, bind_password).await.map_err(|error| text_of(&error))?;
         if bound.rc != 0 {
             return Err(format!(
                 "initial LDAP bind for ldapbinddn \"{dn}\" failed: result {}",
@@ -112,7 +112,7 @@ impl Asking<'_> {
         // 1.1: no attributes, by RFC 4511.
         let found = session.ldap.search(&search.base, scope, &filter, ["1.1"]).await;
         let (mut entries, _) =
-            found.and_then(SearchResult::success).map_err(|error| told(&error))?;
+            found.and_then(SearchResult::success).map_err(|error| text_of(&error))?;
         let _ = session.ldap.unbind().await;
         Ok(match (entries.len(), entries.pop()) {
             (1, Some(entry)) => Ok(SearchEntry::construct(entry).dn),
@@ -137,14 +137,14 @@ impl Asking<'_> {
                     });
                     return Ok(Session { ldap, drive });
                 }
-                Err(error) => last = format!("{url}: {}", told(&error)),
+                Err(error) => last = format!("{url}: {}", text_of(&error)),
             }
         }
         Err(last)
     }
 }
 
-fn told(error: &LdapError) -> String {
+fn text_of(error: &LdapError) -> String {
     match error {
         LdapError::Io { source } if source.kind() == io::ErrorKind::UnexpectedEof => {
             "the LDAP server closed the connection".to_owned()

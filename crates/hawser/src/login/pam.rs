@@ -65,7 +65,7 @@ pub async fn check(question: &Question, within: Duration) -> Result<Result<(), S
 }
 
 async fn ask(question: &Question) -> Result<Result<(), String>, String> {
-    let told = |error: std::io::Error| format!("{COMMAND}: {error}");
+    let failed = |error: std::io::Error| format!("{COMMAND}: {error}");
     // (It is never closed.)
     let _room = ROOM.acquire().await.map_err(|error| error.to_string())?;
     let mut command = Command::new(OURSELVES);
@@ -76,18 +76,18 @@ async fn ask(question: &Question) -> Result<Result<(), String>, String> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
-    let mut running = ProcessGroup::start(&mut command).map_err(told)?;
+    let mut running = ProcessGroup::start(&mut command).map_err(failed)?;
     let (stdin, stdout) = running.pipes();
     let (Some(mut stdin), Some(stdout)) = (stdin, stdout) else {
-        return Err(told(std::io::ErrorKind::BrokenPipe.into()));
+        return Err(failed(std::io::ErrorKind::BrokenPipe.into()));
     };
     let parts = [&question.service, &question.user, &question.host].map(String::as_bytes);
     let parts = [parts[0], b"\0", parts[1], b"\0", parts[2], b"\0", &question.password, b"\0"];
-    stdin.write_all(&parts.concat()).await.map_err(told)?;
+    stdin.write_all(&parts.concat()).await.map_err(failed)?;
     drop(stdin);
     let mut reason = Vec::new();
-    stdout.take(REASON_BYTES_MAX).read_to_end(&mut reason).await.map_err(told)?;
-    let status = running.wait().await.map_err(told)?;
+    stdout.take(REASON_BYTES_MAX).read_to_end(&mut reason).await.map_err(failed)?;
+    let status = running.wait().await.map_err(failed)?;
     let reason = String::from_utf8_lossy(&reason).trim().to_owned();
     match status.code() {
         Some(code) if code == i32::from(ACCEPTED) => Ok(Ok(())),

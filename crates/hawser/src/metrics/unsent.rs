@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_too_many_pages_that_nobody_takes_the_oldest_goes() {
+    async fn of_too_many_unread_pages_the_oldest_goes() {
         let unsent = Unsent::default();
         let mut held = Vec::new();
         for number in 0..=UNSENT_MAX {

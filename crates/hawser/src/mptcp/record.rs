@@ -212,7 +212,7 @@ mod tests {
     /// `setup` a second time recorded limits that the administrator had set as its own, and `undo` lowered
     /// them to what there was before the first `setup`.
     #[test]
-    fn limits_that_somebody_else_has_set_are_not_taken_for_those_of_setup() {
+    fn foreign_limits_are_not_taken_for_those_of_setup() {
         let limits = |subflows| Limits { add_addr_accepted: 0, subflows };
         let plan = |limits| Plan {
             enable: false,

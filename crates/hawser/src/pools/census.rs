@@ -298,7 +298,7 @@ type Key = (Vec<ServerAddress>, String);
 /// What a look has come to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    Told,
+    Answered,
     /// The server has answered otherwise than it should.
     Refused,
     /// No server has answered.
@@ -311,7 +311,7 @@ struct Known {
     /// When the last look ended, and how.
     looked: Option<(Instant, Outcome)>,
     /// When a look last succeeded.
-    told: Option<Instant>,
+    answered: Option<Instant>,
     /// A statement that may have changed a function has been seen since.
     expected: bool,
     fingerprint: Vec<u8>,
@@ -338,7 +338,7 @@ impl Known {
     /// Whether another look would tell nothing new to one who asks `since` then.
     fn is_fresh(&self, since: Instant) -> bool {
         self.looked.is_some_and(|(at, outcome)| match outcome {
-            Outcome::Told => at.elapsed() < PERIOD,
+            Outcome::Answered => at.elapsed() < PERIOD,
             Outcome::Unanswered if self.census.is_none() => at >= since,
             Outcome::Refused | Outcome::Unanswered => at.elapsed() < RETRY,
         })
@@ -439,15 +439,15 @@ async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     let parameters = entry.pool.parameters();
     let taken = take(service, &route, parameters, &mut known).await;
     let outcome = match &taken {
-        Ok(()) => Outcome::Told,
+        Ok(()) => Outcome::Answered,
         Err(DialError::Talk { source: TalkError::Server(_) | TalkError::Protocol(_), .. }) => {
             Outcome::Refused
         }
         Err(_) => Outcome::Unanswered,
     };
     known.looked = Some((Instant::now(), outcome));
-    if outcome == Outcome::Told {
-        (known.told, known.expected) = (Some(Instant::now()), false);
+    if outcome == Outcome::Answered {
+        (known.answered, known.expected) = (Some(Instant::now()), false);
     }
     if outcome != Outcome::Unanswered {
         place.unanswered.store(false, Ordering::Relaxed);
@@ -498,7 +498,7 @@ async fn take(
 ) -> Result<(), DialError> {
     // Worth the place of an idle server connection: the first look, and one without which functions
     // would have unknown effects. (Where limits are reached, they stay so.)
-    let overdue = known.told.is_none_or(|at| at.elapsed() >= OVERDUE);
+    let overdue = known.answered.is_none_or(|at| at.elapsed() >= OVERDUE);
     let worth = known.census.is_none() || known.expected || overdue;
     let patience = if worth { PLACE_WAIT } else { Duration::ZERO };
     let answer = ask(service, route, patience, FINGERPRINT, &[]).await?;

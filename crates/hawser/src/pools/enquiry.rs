@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_whose_time_has_passed_lets_nobody_in() {
+    fn an_expired_secret_lets_no_user_in() {
         let read = |until| read_secret(&answer(&[&[Some("ann"), Some("pw"), until]]), "ann");
         assert_eq!(read(Some("2001-01-01 00:00:00+00")), Ok(Some(Secret::None)));
         assert_eq!(read(Some("infinity")), Ok(Some(Secret::Plain("pw".into()))));

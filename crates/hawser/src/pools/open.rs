@@ -128,19 +128,19 @@ struct Opening<'a> {
     loops: &'a Loops,
     pool: Pool,
     home: LoopId,
-    is_told: bool,
+    is_answered: bool,
 }
 
 impl Opening<'_> {
     fn tell(mut self, what: ToLoop<Conn>) {
-        self.is_told = true;
+        self.is_answered = true;
         self.loops.send(self.home, what);
     }
 }
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
-        if !self.is_told {
+        if !self.is_answered {
             let error = ClientError::fatal(
                 SqlState::INTERNAL_ERROR,
                 "an internal error kept a server connection from being opened",
@@ -154,7 +154,7 @@ impl Drop for Opening<'_> {
 
 /// Opens a backend, which the pool counts as opening already, and tells loop `home` of it.
 async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
-    let opening = Opening { loops: &service.loops, pool: pool.clone(), home, is_told: false };
+    let opening = Opening { loops: &service.loops, pool: pool.clone(), home, is_answered: false };
     let Some(entry) = service.pools.by_id(pool.id) else {
         let error = ClientError::fatal(SqlState::CONNECTION_FAILURE, "the pool has been removed");
         let retry_after = Duration::ZERO;

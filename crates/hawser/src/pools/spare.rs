@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_begins_anew_and_a_small_process_is_left_alone() {
+    fn a_change_restarts_the_pause_and_a_small_process_is_left_alone() {
         let mut spare = Spare::default();
         for pass in (0..200).step_by(10) {
             if spare.is_due(pass, 40 * MB) {

@@ -448,7 +448,7 @@ impl Taking {
                     None => Err(io::ErrorKind::UnexpectedEof.into()),
                 },
                 Some(message) = self.asks.recv() => self.writer.send(&message, &[]).await,
-                () = is_told_to_end(&mut phase), if !ending => {
+                () = is_ordered_to_end(&mut phase), if !ending => {
                     ending = true;
                     self.writer.send(&Message::Ending, &[]).await
                 }
@@ -667,7 +667,7 @@ impl Taking {
     }
 }
 
-async fn is_told_to_end(phase: &mut watch::Receiver<Phase>) {
+async fn is_ordered_to_end(phase: &mut watch::Receiver<Phase>) {
     let _ = phase.wait_for(|phase| *phase != Phase::Serving).await;
 }
 

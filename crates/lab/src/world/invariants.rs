@@ -227,7 +227,7 @@ impl Census {
     ///
     /// # Errors
     /// Who is forgotten.
-    pub(super) fn nobody_is_forgotten(
+    pub(super) fn check_no_waiter_is_forgotten(
         &self,
         pools: &[PoolRef<Stream>],
         outside: &Outside,

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_takes_mptcp_and_plain_tcp_and_tells_them_apart() {
+    fn a_listener_accepts_and_distinguishes_mptcp_and_plain_tcp() {
         let Some(listener) = listener() else { return };
         listener.set_nonblocking(false).unwrap();
         let address = listener.local_addr().unwrap();

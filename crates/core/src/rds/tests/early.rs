@@ -94,7 +94,7 @@ fn others_wait_for_a_second_where_the_first_connection_has_ended_without_an_answ
 }
 
 #[test]
-fn a_kernel_that_asks_again_how_many_lanes_there_are_has_started_anew_and_is_asked_too() {
+fn a_kernel_that_asks_for_the_lanes_again_has_restarted_and_is_probed() {
     let now = at_ms(10);
     let (mut node, port, [first, second]) = overtaken(OLD);
     node.received(first, &probe(2, 0, PROBE_PORT, OLD), now);

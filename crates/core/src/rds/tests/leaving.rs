@@ -105,7 +105,7 @@ fn give_up(node: &mut Node, since: Time) {
 }
 
 #[test]
-fn what_ports_leave_behind_is_bounded() {
+fn what_closed_ports_leave_is_bounded() {
     let (mut node, gone) = alone();
     let stays = node.bind(4000).unwrap();
     node.send(stays, (gone, 9), b"first", Time::ZERO).unwrap();

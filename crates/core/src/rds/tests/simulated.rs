@@ -210,7 +210,7 @@ impl World {
                 Request::Notice(notice) => assert!(
                     matches!(
                         notice,
-                        Notice::Anew(..) | Notice::Unreachable(..) | Notice::Partial(..)
+                        Notice::Restarted(..) | Notice::Unreachable(..) | Notice::Partial(..)
                     ),
                     "{notice} without a reason"
                 ),
@@ -734,7 +734,7 @@ fn beginnings_of_messages_by_strangers_cost_others_nothing() {
 }
 
 #[test]
-fn hosts_that_start_anew_get_nothing_twice() {
+fn hosts_that_restart_get_nothing_twice() {
     play(1000..1040, |seed| {
         let mut world = World::new(seed);
         world.chaos(3000, Restarts::AsHawsers);

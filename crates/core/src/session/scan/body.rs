@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn statements_stand_behind_the_words_of_blocks() {
+    fn statements_follow_the_words_of_blocks() {
         for (source, part) in [
             ("BEGIN SET work_mem = 1; END", Part::Setting),
             ("DECLARE a int; BEGIN IF a THEN SET ROLE x; END IF; END", Part::Role),

@@ -135,8 +135,8 @@ pub(super) fn look(text: &[u8], start: Start) -> Seen {
             }
         }
         match class {
-            Class::Digit => match behind_number(text, i) {
-                Some(behind) => i = behind,
+            Class::Digit => match after_number(text, i) {
+                Some(after) => i = after,
                 None => return other,
             },
             Class::Quote if commits => return other,
@@ -146,8 +146,8 @@ pub(super) fn look(text: &[u8], start: Start) -> Seen {
             },
             // No statement begins with a name.
             Class::DoubleQuote if first || alone => return other,
-            Class::DoubleQuote => match behind_name(text, i) {
-                Some(behind) => i = behind,
+            Class::DoubleQuote => match after_name(text, i) {
+                Some(after) => i = after,
                 None => return other,
             },
             Class::Semicolon => (first, alone, i) = (true, false, i + 1),
@@ -155,8 +155,8 @@ pub(super) fn look(text: &[u8], start: Start) -> Seen {
             Class::Slash if text.get(i + 1) != Some(&b'*') => i += 1,
             // A parameter, which is no literal.
             Class::Dollar if text.get(i + 1).is_some_and(u8::is_ascii_digit) => {
-                match behind_number(text, i + 1) {
-                    Some(behind) => i = behind,
+                match after_number(text, i + 1) {
+                    Some(after) => i = after,
                     None => return other,
                 }
             }
@@ -169,7 +169,7 @@ pub(super) fn look(text: &[u8], start: Start) -> Seen {
 /// The index after the name in double quotes at `i`. `None` if it is not a word that means nothing to the
 /// scan: a function may be called by it.
 #[inline]
-fn behind_name(text: &[u8], i: usize) -> Option<usize> {
+fn after_name(text: &[u8], i: usize) -> Option<usize> {
     let length = text[i + 1..].iter().position(|byte| !goes_on(*byte))?;
     let end = i + 1 + length;
     let is_word = length > 0 && text[end] == b'"' && text.get(end + 1) != Some(&b'"');
@@ -180,7 +180,7 @@ fn behind_name(text: &[u8], i: usize) -> Option<usize> {
 /// The index after the number at `i`. `None` for `1e5`, `0x1F` and what older servers read as two
 /// tokens.
 #[inline]
-fn behind_number(text: &[u8], mut i: usize) -> Option<usize> {
+fn after_number(text: &[u8], mut i: usize) -> Option<usize> {
     while i < text.len() && text[i].is_ascii_digit() {
         i += 1;
     }
@@ -190,10 +190,10 @@ fn behind_number(text: &[u8], mut i: usize) -> Option<usize> {
 
 /// The bytes of what stands before a number or string, without its sign, if they are read in the
 /// same way whatever follows them: the last of them means nothing by itself or with others.
-fn end_between_words(ahead: &[u8]) -> Option<usize> {
-    let ahead = ahead.strip_suffix(b"-").unwrap_or(ahead);
-    let last = ahead.last()?;
-    (CLASS[usize::from(*last)] == Class::Nothing).then_some(ahead.len())
+fn end_between_words(before: &[u8]) -> Option<usize> {
+    let before = before.strip_suffix(b"-").unwrap_or(before);
+    let last = before.last()?;
+    (CLASS[usize::from(*last)] == Class::Nothing).then_some(before.len())
 }
 
 /// What the first word of a statement says.

@@ -477,7 +477,7 @@ fn long_lists_keep_their_flags() {
 }
 
 #[test]
-fn statements_of_note_are_listed_behind_many_others_up_to_a_bound() {
+fn notable_statements_are_listed_after_many_others_up_to_a_bound() {
     let mut text = "insert into t values (1);".repeat(5_000);
     text.push_str("reset timezone; select 1;");
     let number = |statement: &Statement| (statement.number, statement.verb.clone());

@@ -82,7 +82,7 @@ fn unquoted(name: &[u8]) -> Vec<u8> {
 pub(super) fn write_names(list: &[u8], out: &mut Vec<u8>) -> Option<()> {
     let mut rest = list;
     loop {
-        let (name, behind) = next(rest)?;
+        let (name, after) = next(rest)?;
         if name.is_ascii() {
             out.push(b'"');
             out.extend_from_slice(name);
@@ -91,10 +91,10 @@ pub(super) fn write_names(list: &[u8], out: &mut Vec<u8>) -> Option<()> {
             // As a literal it is one name just so, and quoted as any other.
             write_value(&unquoted(name), out);
         }
-        if behind.is_empty() {
+        if after.is_empty() {
             return Some(());
         }
-        rest = behind.strip_prefix(b", ")?;
+        rest = after.strip_prefix(b", ")?;
         out.extend_from_slice(b", ");
     }
 }

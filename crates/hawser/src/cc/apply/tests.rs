@@ -109,7 +109,7 @@ fn what_is_applied_is_undone_and_what_others_have_changed_since_stays() {
 
 /// `undo` put back what there was before the first call.
 #[test]
-fn what_somebody_else_has_set_between_two_calls_is_put_back() {
+fn a_foreign_setting_between_two_calls_is_restored() {
     let machine = Machine::new();
     let buffers = |bytes| System { buffer_bytes: Some(bytes), ..System::default() };
     system(&buffers(32 << 20), &machine.0, false).unwrap();
@@ -199,7 +199,7 @@ fn a_setting_that_is_refused_leaves_nothing_to_undo() {
 }
 
 #[test]
-fn a_file_of_somebody_else_is_left_alone() {
+fn a_foreign_file_is_left_alone() {
     let machine = Machine::new();
     let path = machine.0.at(SYSCTL_FILE);
     fs::create_dir_all(path.parent().unwrap()).unwrap();

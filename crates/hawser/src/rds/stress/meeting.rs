@@ -219,11 +219,11 @@ mod tests {
     }
 
     /// What it received until the connection ended.
-    fn told(mut control: TcpStream) -> String {
-        let mut told = Vec::new();
+    fn received(mut control: TcpStream) -> String {
+        let mut received = Vec::new();
         // (What was not read yet may be followed by a reset.)
-        let _ = control.read_to_end(&mut told);
-        String::from_utf8(told).unwrap()
+        let _ = control.read_to_end(&mut received);
+        String::from_utf8(received).unwrap()
     }
 
     /// It took the first connection, whatever that was, and ended with it.
@@ -248,8 +248,8 @@ mod tests {
         assert_eq!(&next, b"go\n");
         let why = ["not what `hawser rds stress -s`", "no text", "4096 bytes", "--lanes"];
         for (other, why) in others.into_iter().zip(why) {
-            let told = told(other);
-            assert!(told.contains(why), "{told} does not say {why}");
+            let received = received(other);
+            assert!(received.contains(why), "{received} does not say {why}");
         }
     }
 
@@ -273,7 +273,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(20));
         }
         assert!(began.elapsed() >= PLAN_AFTER);
-        assert!(silent.chain(slow).all(|other| told(other).contains("within 5 s")));
+        assert!(silent.chain(slow).all(|other| received(other).contains("within 5 s")));
     }
 
     #[test]
@@ -284,10 +284,10 @@ mod tests {
         let _wanted = say_it(there, text(&plan()).as_bytes());
         meeting.next().unwrap();
         for _ in 0..4 {
-            assert!(told(silent.remove(0)).contains("64 others"));
+            assert!(received(silent.remove(0)).contains("64 others"));
         }
         assert_eq!(meeting.guests.len(), GUESTS_MAX - 1);
         meeting.close();
-        assert!(silent.into_iter().all(|other| told(other).contains("another end has begun")));
+        assert!(silent.into_iter().all(|other| received(other).contains("another end has begun")));
     }
 }
