@@ -360,9 +360,10 @@ settings! {
     /// Where clients connect. Kept by a reload: the sockets are open.
     ListenSettings in Listen, Restart {
         /// Where clients connect: `host:port`, `[v6]:port`, `*:port`, or a directory for a unix socket
-        /// (`/run/postgresql`, `/run/postgresql:6433`), which bears the port of the first TCP address,
-        /// as libpq expects. `@name` in place of a directory is an abstract socket, which has no file: every
-        /// user in this network namespace can connect to it. One string or a list.
+        /// (`/run/postgresql`, `/run/postgresql:6433`), whose name has the port of the first TCP
+        /// address, as libpq expects. `@name` in place of a directory is an abstract socket, which
+        /// has no file: every user in this network namespace can connect to it. One string or a
+        /// list.
         address: Vec<ListenAddress> = "127.0.0.1:6432", example "[\"127.0.0.1:7000\", \"/run/hawser\"]",
             pgbouncer "listen_addr";
         /// Permission bits of the unix sockets. Everyone who can write to a socket can connect.
