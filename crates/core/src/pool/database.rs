@@ -1,4 +1,4 @@
-//! What all pools of one database know of it.
+//! What all pools of one database know about it.
 
 use super::notifiers::Notifiers;
 use super::schema::Schema;

@@ -57,7 +57,7 @@ pub struct Told {
 }
 
 impl Seen {
-    /// As a record has it.
+    /// From a record.
     pub(crate) fn of(told: Told) -> Self {
         let Told { parameters, rows, types } = told;
         let seen = Self::default();
@@ -91,7 +91,7 @@ impl Seen {
         }
     }
 
-    /// What a portal's description says, it says of this one.
+    /// A portal's description from now on describes this statement.
     pub(crate) fn binds(&self, statement: u64, since: u64) {
         self.bound.store(statement, Ordering::Relaxed);
         self.since.store(since, Ordering::Relaxed);
@@ -147,7 +147,7 @@ pub(crate) fn hash_of_rows(body: Option<&[u8]>) -> u64 {
     hash.clamp(2, u64::MAX - 1)
 }
 
-/// Any number will do that has no pattern: from pi.
+/// A number without a pattern: from pi.
 const ROWS_SEED: u64 = 0x243f_6a88_85a3_08d3;
 
 /// One word more in a hash: the two halves of a product, of which each bit depends on both factors.

@@ -1,4 +1,4 @@
-//! Servers that a pool leaves while others of its servers serve it.
+//! Servers that a pool is leaving for its other servers.
 //!
 //! # Model
 //! A server that no longer is what its database asks for (demoted, lagging too much, about to stop)

@@ -1,4 +1,4 @@
-//! How near a backend is to what a client wants: what binding one to the other will cost.
+//! How near a backend is to what a client wants: the cost of binding one to the other.
 //!
 //! # Model
 //! Of the backends that are free, or of the first waiters, the nearest is taken; of equally near
@@ -21,8 +21,8 @@
 //! elsewhere, and all lose their backends.
 //!
 //! # Why marks
-//! Comparing settings follows pointers, under the pool's lock. Two sets of the same mark that differ
-//! (it is no secret how to make such) only look near: the difference is sent all the same.
+//! Comparing settings follows pointers, under the pool's lock. Two different sets with the same
+//! mark (they can be constructed) only look near: the difference is still sent.
 
 use super::lasting::Lasting;
 use super::names::CustomNames;
@@ -35,13 +35,13 @@ pub struct Wish {
     pub settings: Mark,
     /// The shared statement that its first message names; 0: none, or not known.
     pub statement: u64,
-    /// Before all others the backend that it had, if that is idle: it has statements of PREPARE.
+    /// It prefers the backend that it had, if that is idle, because it has statements of PREPARE.
     pub own: bool,
     /// What its process must not keep.
     pub avoids: Lasting,
 }
 
-/// What a backend has that decides who may have it, and who would like to.
+/// What decides which clients may have a backend, and which prefer it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Has {
     /// Custom names that it knows.
@@ -93,7 +93,7 @@ impl Likeness {
         )
     }
 
-    /// Nothing is there that would be worth a further look.
+    /// No other backend can be worth a look.
     #[inline]
     pub(super) fn is_near(self) -> bool {
         self.0 & (Self::SETTINGS | Self::HOME) == Self::SETTINGS | Self::HOME
@@ -202,7 +202,7 @@ mod tests {
         assert!(likeness.is_near());
     }
 
-    /// What all of them have says nothing for the first that is looked at.
+    /// What all of them have is no reason to prefer the first.
     #[test]
     fn of_those_with_the_same_settings_and_statement_it_is_the_one_on_the_same_loop() {
         let (abroad, near) = ((true, false, true), (true, true, true));

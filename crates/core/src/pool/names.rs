@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::session::settings::{Settings, is_custom};
 
-/// Custom names that one pool tells apart.
+/// Custom names that one pool distinguishes.
 const NAMES_MAX: usize = 63;
 
 /// A set of custom names.
@@ -36,13 +36,13 @@ impl CustomNames {
         CustomNames(self.0 | other.0)
     }
 
-    /// May a client that has `had` get a backend that knows these?
+    /// Whether a client that has `had` may get a backend that knows these.
     #[inline]
     pub fn fit(self, had: CustomNames) -> bool {
         self.0 & !had.0 == 0
     }
 
-    /// Is a name among them that has no number?
+    /// Whether a name without a number is among them.
     pub fn are_too_many(self) -> bool {
         self.0 & Self::ONE_TOO_MANY.0 != 0
     }

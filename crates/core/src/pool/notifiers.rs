@@ -36,7 +36,7 @@ pub(crate) const HEARD_WITHIN: Duration = Duration::from_secs(1);
 /// From this many entries on, useless ones are removed.
 const SWEPT_AT: usize = 256;
 
-/// Who has notified by a server connection.
+/// The client that has notified by a server connection.
 #[derive(Clone, Copy, Debug)]
 struct OfProcess {
     /// The client that has it, or had it last.
@@ -56,7 +56,7 @@ impl OfProcess {
     }
 }
 
-/// Who has notified by each process of a database's server.
+/// The clients that have notified by the processes of a database's server.
 #[derive(Debug, Default)]
 pub struct Notifiers(Mutex<IdMap<u32, OfProcess>>);
 

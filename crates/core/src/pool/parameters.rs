@@ -1,4 +1,4 @@
-//! What a server reports of itself when a connection is opened.
+//! What a server reports when a connection is opened.
 
 /// Name and value.
 pub type Parameter = (Box<[u8]>, Box<[u8]>);
@@ -38,7 +38,7 @@ impl ServerParameters {
         self.pairs.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
     }
 
-    /// The first number of the server's version; 0 where it does not say one.
+    /// The first number of the server's version; 0 if it reports none.
     pub fn major_version(&self) -> u32 {
         let version = self.get(b"server_version").unwrap_or_default();
         let digits = version.split(|byte| !byte.is_ascii_digit()).next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! How new what is known of a database's schema is: by this, prepared statements grow old.
+//! The age of what is known about a database's schema, by which prepared statements grow old.
 //!
 //! # Model
 //! A server resolves the types of a statement's parameters and result once, at its Parse. Clients share
@@ -80,7 +80,7 @@ impl Schema {
     pub(super) fn epoch_at(&self, now: Time, period: Duration) -> SchemaEpoch {
         let since = self.since.load(Ordering::Acquire);
         let over = now.since(Time::from_micros(since)) >= period;
-        // Of several loops that find it over, one begins the next.
+        // If several loops find it over, one begins the next.
         if over
             && self
                 .since

@@ -1,4 +1,4 @@
-//! Settings put aside for a moment within a client's transaction, and put back as they were.
+//! Changes settings for a moment within a client's transaction, and restores them.
 //!
 //! # Why     a client may have changed any setting within its pipeline, and Hawser learns that only
 //!           when the pipeline ends. So it restores what the server has, not what the books say.
@@ -14,7 +14,7 @@
 use super::settings::Change;
 use super::settings::quoting::{write_string, write_value};
 
-/// Names that keep what was in force begin with this: they are Hawser's, and no state of a session.
+/// The prefix of the names that save values in force: they are Hawser's, and no state of a session.
 pub const KEEPING: &str = "hawser_before.";
 
 const AUTHORIZATION: &[u8] = b"session_authorization";
@@ -29,7 +29,7 @@ pub struct Aside<'a> {
 }
 
 impl<'a> Aside<'a> {
-    /// Of changes in an order in which they can be made.
+    /// From changes in an order in which they can be made.
     pub fn new(changes: Vec<Change<'a>>) -> Self {
         let mut names: Vec<&[u8]> = Vec::with_capacity(changes.len());
         for change in &changes {
@@ -45,7 +45,7 @@ impl<'a> Aside<'a> {
         Self { changes, names }
     }
 
-    /// The text that keeps what is in force and makes the changes.
+    /// The text that saves the values in force and makes the changes.
     pub fn apart(&self) -> Vec<u8> {
         let mut text = Vec::new();
         for (number, name) in self.names.iter().enumerate() {
@@ -72,7 +72,7 @@ impl<'a> Aside<'a> {
         text
     }
 
-    /// The text that puts back what was in force.
+    /// The text that restores the saved values.
     pub fn back(&self) -> Vec<u8> {
         let mut text = Vec::new();
         // Only the role that logged in may set the others: see `Settings::diff`.

@@ -35,7 +35,7 @@ pub(crate) enum Value {
     Parameter {
         /// Its place, from 0.
         at: usize,
-        /// It is text where its client has declared no type.
+        /// It is text if its client has declared no type.
         is_text: bool,
     },
 }
@@ -90,7 +90,7 @@ pub(crate) fn has_question(text: &[u8]) -> bool {
 }
 
 impl Tokens {
-    /// The sequence that the expression at `at` is of, and where that ends.
+    /// The sequence that the expression at `at` names, and where the expression ends.
     fn sequence(&self, text: &[u8], mut at: usize) -> Option<(Sequence, usize)> {
         const SERIAL: &[u8] = b"pg_get_serial_sequence";
         let is_qualified = self.all.get(at)?.is_name(b"pg_catalog")
@@ -149,7 +149,7 @@ impl Tokens {
 mod tests {
     use super::*;
 
-    /// What is asked for, in short.
+    /// The question, in short.
     fn asked(text: &str) -> String {
         let Some(question) = of_sequences(text.as_bytes(), ScanOptions::default()) else {
             return "-".to_owned();

@@ -12,9 +12,9 @@ use crate::session::scan::keyword::Word;
 use crate::session::scan::verb::Kind;
 use crate::session::token::Sink;
 
-/// Scans the source of a function: SQL, or PL/pgSQL if `procedural`. Statements stand after the words
-/// that begin a block or a branch, too, and strings count where the function executes what it puts
-/// together.
+/// Scans the source of a function: SQL, or PL/pgSQL if `procedural`. Statements also follow the
+/// words that begin a block or a branch, and strings count if the function executes concatenated
+/// ones.
 pub fn scan_body(source: &[u8], procedural: bool) -> Findings {
     let mut scanner = Scanner::new(ScanOptions::default());
     scanner.finder.body = Some(Body::new(source, procedural));
@@ -65,7 +65,7 @@ impl Body {
         self.before = 0;
     }
 
-    /// What stands after a word, in a string or in a language that is not read, where quotes of
+    /// Takes the byte after a word, in a string or in a language that is not read, where quotes of
     /// either kind begin a text.
     pub(super) fn ends_word(&mut self, byte: u8, word: &[u8]) {
         self.at_start |= matches!(byte, b';' | b'\'' | b'"' | b'`' | b'{');
@@ -130,7 +130,7 @@ impl Finder {
             body.execute = Executed::Text;
             return Some(Word::None); // not SQL's
         }
-        // What these begin is the language's own, or cannot stand there.
+        // These begin statements of the language itself, or cannot be there.
         let ours = matches!(
             word,
             Word::Abort
@@ -145,8 +145,9 @@ impl Finder {
         Some(if ours && !self.started { Word::None } else { word })
     }
 
-    /// A word of a string has been read, of a function that executes what it puts together: whether it
-    /// counts. What is a statement's first word counts there only, for messages have such words, too.
+    /// Whether a word of a string counts, in a function that executes concatenated strings. The
+    /// first words of statements count only at the start of a string, because messages contain
+    /// them, too.
     pub(super) fn is_executed(&mut self, word: Word) -> bool {
         let Some(body) = &mut self.body else { return true };
         body.anywhere |= word == Word::Do;
@@ -165,7 +166,7 @@ impl Finder {
             | Word::Load => first,
             Word::Temporary => first || creates,
             Word::Execute => {
-                // A language that is not read calls it like that; SQL's is a statement.
+                // A language that is not read calls it in this form; in SQL it is a statement.
                 self.found.dynamic = true;
                 false
             }

@@ -1,10 +1,10 @@
-//! Tells at a glance that a text does nothing to the session, for the texts that clients send most.
+//! A quick check that a text does nothing to the session, for the texts that clients send most.
 //!
 //! # Model   one pass over the bytes, with no state but the place in the text. Words are looked up
 //!           in the same table as the scan's, also those in double quotes, though there they are names
-//!           and mean less. Whatever is not plain (comments, names of other characters than those of
-//!           words, escapes, dollar quotes, bytes beyond ASCII, any word that means something to the
-//!           scan) ends it, and the scan decides.
+//!           and mean less. Anything that is not plain (comments, names with characters that words
+//!           do not have, escapes, dollar quotes, bytes beyond ASCII, any word that means something
+//!           to the scan) ends it, and the scan decides.
 //! # Invariant  what is plain here has no effects by the scan's findings; a test compares them.
 //! # Why    the scan costs some 1,800 instructions for a short statement, this a third; of what
 //!           applications send, all but a few in a thousand is plain.
@@ -53,7 +53,7 @@ const CLASS: [Class; 256] = {
     class
 };
 
-/// Whether a byte goes on a word. (One with a dollar sign in it is not plain.)
+/// Whether a byte continues a word. (One with a dollar sign in it is not plain.)
 #[inline]
 fn goes_on(byte: u8) -> bool {
     CLASS[usize::from(byte)] as u8 <= Class::Digit as u8
@@ -72,8 +72,8 @@ pub(super) enum Start {
 pub(super) struct Seen {
     /// See [`is_plain`].
     pub(super) plain: bool,
-    /// The bytes before its first number or string: whatever stands after them, they have been
-    /// read in the same way, and leave a statement open. `None`: there is no such place.
+    /// The bytes before its first number or string, if they read the same whatever follows, and
+    /// leave a statement open. `None`: there is no such place.
     pub(super) constant: Option<usize>,
 }
 
@@ -129,7 +129,7 @@ pub(super) fn look(text: &[u8], start: Start) -> Seen {
         }
         if !literal && matches!(class, Class::Digit | Class::Quote) {
             literal = true;
-            // Whether a COMMIT stands before it is not known to who begins to read there.
+            // A reader that begins there does not know whether a COMMIT precedes it.
             if !first && !alone && !commits {
                 constant = end_between_words(&text[..i]);
             }
@@ -188,8 +188,8 @@ fn after_number(text: &[u8], mut i: usize) -> Option<usize> {
     ends.then_some(i)
 }
 
-/// The bytes of what stands before a number or string, without its sign, if they are read in the
-/// same way whatever follows them: the last of them means nothing by itself or with others.
+/// The number of bytes before a number or string, without its sign, if they read the same whatever
+/// follows: the last of them means nothing by itself or with others.
 fn end_between_words(before: &[u8]) -> Option<usize> {
     let before = before.strip_suffix(b"-").unwrap_or(before);
     let last = before.last()?;
@@ -208,7 +208,7 @@ enum First {
 
 #[inline]
 fn first_word(word: &[u8]) -> First {
-    // What is sent most often, without a look at the table.
+    // The most frequent words, without a look at the table.
     if let (6, Some(start), Some(end)) =
         (word.len(), lower(word.first_chunk()), lower(word.last_chunk()))
         && matches!(
@@ -316,7 +316,7 @@ mod tests {
         }
     }
 
-    /// What texts are made of, beside keywords.
+    /// Elements of texts, beside keywords.
     #[rustfmt::skip]
     const PIECES: &[&[u8]] = &[
         b" ", b" ", b" ", b" ", b"\n", b"\t", b";", b"; ", b"(", b")", b",", b".", b"=", b"*", b"/",
@@ -328,7 +328,7 @@ mod tests {
         b"INSERT INTO t ",
     ];
 
-    /// Texts put together at random, of what means something and what joins it.
+    /// Random texts of meaningful words and separators.
     #[test]
     fn what_is_plain_has_no_effects() {
         let quoted = |word: &[u8]| &*[b"\"", word, b"\""].concat().leak();

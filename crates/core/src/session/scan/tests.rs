@@ -325,7 +325,7 @@ fn words_of_code_in_strings_count() {
     }
     let set = find("do $$ begin set local my.x = 1; end $$");
     assert_eq!(set.flags, PartSet::ANY_SETTING);
-    // What is put together at run time cannot be seen.
+    // Text that is built at run time is not visible.
     for text in [
         "do $$ begin execute 'SE' || 'T x = 1'; end $$",
         "do $$ begin perform query_to_xml($1, true, true, ''); end $$",

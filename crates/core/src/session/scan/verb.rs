@@ -1,8 +1,8 @@
-//! What one statement does, read off its first tokens.
+//! What one statement does, by its first tokens.
 //!
 //! # Model   most statements are known by their first word. Of those that need more, the scan keeps
 //!           up to [`HEAD_TOKENS_MAX`] tokens, and they are read when the statement ends.
-//! # Invariants  a statement whose head does not read as the grammar has it gives `None`: unsure.
+//! # Invariants  a statement whose head does not match the grammar gives `None`: unsure.
 //! # Source  src/backend/parser/gram.y of PostgreSQL 14 to 18.
 
 use std::fmt;
@@ -49,8 +49,8 @@ impl PartialEq<str> for Name {
 /// What a SET sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SetValue {
-    /// What stands in the text at this range of bytes: one or more literals or words, or for the
-    /// time zone also `INTERVAL '...' HOUR TO MINUTE`.
+    /// The text at this range of bytes: one or more literals or words, or for the time zone also
+    /// `INTERVAL '...' HOUR TO MINUTE`.
     Given(Range<usize>),
     /// The start value (`TO DEFAULT`, `SET TIME ZONE LOCAL`, `SET NAMES` alone).
     Default,
@@ -80,7 +80,7 @@ pub enum Discard {
     Temporary,
 }
 
-/// Whose creation, change or drop may change what a new session starts with.
+/// Objects whose creation, change or drop may change what a new session starts with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shared {
     /// ROLE, USER, GROUP.
@@ -222,8 +222,8 @@ impl Verb {
 }
 
 impl Verb {
-    /// Whether it matters which setting, statement or channel it names, or where in its text it
-    /// stands: of all others [`Verb::parts`] and [`Verb::ends`] say everything.
+    /// Whether the setting, statement or channel that it names, or its position in the text,
+    /// matters: for all others [`Verb::parts`] and [`Verb::ends`] say everything.
     pub fn is_of_note(&self) -> bool {
         match self {
             Verb::Set { .. }
@@ -349,10 +349,9 @@ impl Head {
         self.is(at, "function") || self.is(at, "procedure")
     }
 
-    /// The identifier at `i`. One that the server would cut is none: where it cuts depends on
-    /// the encoding.
-    /// (How the server folds letters beyond ASCII of a name without quotes depends on its encoding and
-    /// locale: `downcase_identifier`, scansup.c.)
+    /// The identifier at `i`. `None` for one that the server would cut: where it cuts depends on
+    /// the encoding. (How the server folds letters beyond ASCII of a name without quotes depends on
+    /// its encoding and locale: `downcase_identifier`, scansup.c.)
     fn name(&self, i: usize) -> Option<Name> {
         let kind = self.kind(i)?;
         let text = self.text(i);
@@ -396,7 +395,7 @@ impl Head {
     }
 }
 
-/// Must the tokens after this first word be kept?
+/// Whether the tokens after this first word must be kept.
 pub(super) fn needs_head(first: Word) -> bool {
     matches!(
         first,
@@ -423,7 +422,7 @@ pub(super) fn needs_head(first: Word) -> bool {
     )
 }
 
-/// The verb of a statement that ends at `end`, or `None` if its head does not read.
+/// The verb of a statement that ends at `end`, or `None` if its head does not match the grammar.
 pub(super) fn read(first: Word, head: &Head, hold: bool, end: usize) -> Option<Verb> {
     Some(match first {
         Word::Select | Word::Rows => Verb::Select,
@@ -517,7 +516,7 @@ fn vacated(word: Word, head: &Head) -> Option<Name> {
     }
 }
 
-/// What CREATE DATABASE copies if it does not say what.
+/// The database that CREATE DATABASE copies by default.
 const TEMPLATE: &str = "template1";
 
 fn named(name: &str) -> Name {
@@ -543,7 +542,7 @@ fn read_reset(head: &Head) -> Option<Verb> {
 }
 
 /// SET after its first word. `session` and the like are key words that may also be names of
-/// settings: the grammar tells by what follows.
+/// settings: the grammar decides by what follows.
 fn read_set(head: &Head, end: usize) -> Option<Verb> {
     let assigns =
         |i: usize| matches!(head.kind(i), Some(Kind::Symbol(b'=' | b'.'))) || head.is(i, "to");

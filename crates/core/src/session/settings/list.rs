@@ -75,10 +75,11 @@ fn unquoted(name: &[u8]) -> Vec<u8> {
     name.iter().copied().filter(once).collect()
 }
 
-/// Writes the names of a list, each in double quotes, or as a literal where it is not ASCII: so it does
-/// not matter which are key words of a later version, nor in which `client_encoding` it is read. `None`, and a part of them, if the list is not written exactly as the server would
-/// write them after a SET (`flatten_set_variable_args`, guc_funcs.c), or may not be: where the spaces
-/// differ, or quotes are missing.
+/// Writes the names of a list, each in double quotes, or as a literal where it is not ASCII: so it
+/// does not matter which names are key words of a later version, or in which `client_encoding` it
+/// is read. `None`, and a part of them, if the list is not written exactly as the server would
+/// write them after a SET (`flatten_set_variable_args`, guc_funcs.c), or may not be: where the
+/// spaces differ, or quotes are missing.
 pub(super) fn write_names(list: &[u8], out: &mut Vec<u8>) -> Option<()> {
     let mut rest = list;
     loop {
@@ -88,7 +89,7 @@ pub(super) fn write_names(list: &[u8], out: &mut Vec<u8>) -> Option<()> {
             out.extend_from_slice(name);
             out.push(b'"');
         } else {
-            // As a literal it is one name just so, and quoted as any other.
+            // As a literal it is one name as well, and quoted like any other.
             write_value(&unquoted(name), out);
         }
         if after.is_empty() {
