@@ -12,7 +12,8 @@ pub struct Board {
 }
 
 impl Board {
-    /// A client listens from now on. Whether it is the first here: the hub is to be asked.
+    /// A client starts listening. True if it is the first one here: the caller must then ask the
+    /// hub.
     pub fn add(&mut self, client: Slot, channel: &Channel) -> bool {
         let clients = self.channels.entry(channel.clone()).or_default();
         let first = clients.is_empty();
@@ -31,7 +32,7 @@ impl Board {
         last
     }
 
-    /// Who listens on a channel, in order.
+    /// The clients that listen on a channel, in order.
     pub fn clients(&self, channel: &Channel) -> impl Iterator<Item = Slot> {
         self.channels.get(channel).into_iter().flatten().copied()
     }

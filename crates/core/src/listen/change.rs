@@ -1,4 +1,4 @@
-//! What a transaction has changed of the channels that a client listens on.
+//! The changes of a transaction to the channels that a client listens on.
 //!
 //! # Model
 //! The client's own backend listens on nothing when the transaction begins. LISTEN goes to it
@@ -16,13 +16,13 @@ use std::collections::BTreeSet;
 
 use super::channel::Channel;
 
-/// Start of the names of channels that are ours.
+/// The prefix of Hawser's own channels.
 const MARK: &[u8] = b"hawser_unlisten_";
 
-/// Names of fewer bytes than this are not cut off (`NAMEDATALEN`, less the longest character).
+/// Names of fewer bytes than this are not truncated (`NAMEDATALEN`, less the longest character).
 const CUT_BYTES_MIN: usize = 60;
 
-/// What an UNLISTEN takes away.
+/// What an UNLISTEN removes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// One channel.
@@ -32,7 +32,7 @@ pub enum Taken {
 }
 
 impl Taken {
-    /// Whether it takes a channel.
+    /// Whether it removes a channel.
     pub fn takes(&self, channel: &[u8]) -> bool {
         match self {
             Self::All => true,
@@ -40,7 +40,7 @@ impl Taken {
         }
     }
 
-    /// Takes it from what is listened on.
+    /// Removes it from the channels that are listened on.
     pub fn take_from(&self, channels: &mut BTreeSet<Channel>) {
         match self {
             Self::All => channels.clear(),
@@ -54,7 +54,7 @@ impl Taken {
     }
 }
 
-/// What a transaction under way has done with LISTEN and UNLISTEN, as far as its texts say.
+/// The LISTENs and UNLISTENs of a transaction under way, by its texts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pending {
     listened: BTreeSet<Box<[u8]>>,
@@ -89,22 +89,22 @@ impl Pending {
         [b"LISTEN ", &*mark].concat()
     }
 
-    /// What it has left, whether or not that has taken effect.
+    /// The UNLISTENs, whether or not they have taken effect.
     pub fn into_taken(self) -> Vec<Taken> {
         self.unlistened
     }
 
-    /// Whether a channel that the server names is one that the texts have named: what else
-    /// the backend may listen on is not this client's. The server cuts off names between characters,
-    /// the reader of texts between bytes.
+    /// Whether a channel that the server names is one that the texts have named: other channels of
+    /// the backend are not this client's. The server truncates names between characters, the reader
+    /// of texts between bytes.
     fn named(&self, channel: &[u8]) -> bool {
         let is_cut = |name: &[u8]| is_cut_from(channel, name);
         self.listened.contains(channel)
             || (channel.len() >= CUT_BYTES_MIN && self.listened.iter().any(|name| is_cut(name)))
     }
 
-    /// The channels that the client listens on, once the transaction has ended. `before` it listened
-    /// on these, and its backend now does on `server`.
+    /// The channels that the client listens on after the transaction. It listened on `before` until
+    /// then, and its backend now listens on `server`.
     pub fn settle(&self, before: &BTreeSet<Channel>, server: &[Box<[u8]>]) -> BTreeSet<Channel> {
         let mut after = before.clone();
         let marks: BTreeSet<&[u8]> =
@@ -120,7 +120,8 @@ impl Pending {
     }
 }
 
-/// Whether a channel is what the server makes of a name, which the reader of texts cuts off elsewhere.
+/// Whether the server truncates this name to this channel; the reader of texts truncates it
+/// elsewhere.
 pub fn is_named(channel: &[u8], name: &[u8]) -> bool {
     *channel == *name || is_cut_from(channel, name)
 }
@@ -171,7 +172,8 @@ mod tests {
         assert_eq!(pending.settle(&before, &server(&["hawser_unlisten_2"])), set(&[]));
     }
 
-    /// A transaction may name as many channels as a client may have; this is done by an event loop.
+    /// A transaction may name as many channels as a client may have, and this runs on an event
+    /// loop.
     #[test]
     fn ten_thousand_channels_do_not_take_their_square() {
         let mut pending = Pending::default();

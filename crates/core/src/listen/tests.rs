@@ -24,7 +24,7 @@ fn channel(number: usize) -> Channel {
 const CHANNELS: usize = 4;
 const LOOPS: u16 = 3;
 
-/// What the listening connection's server process does, as async.c has it.
+/// The listening connection's server process, which works as async.c does.
 #[derive(Default)]
 struct Server {
     listens: BTreeSet<Vec<u8>>,
@@ -77,7 +77,7 @@ enum ToLoop {
 #[derive(Default)]
 struct Listener {
     channels: BTreeSet<usize>,
-    /// Since which notification each channel is known to be in force.
+    /// The notification since which each channel is known to be in force.
     since: BTreeMap<usize, usize>,
     /// What it waits for: the serial, the channel that it joins, and how much had been committed.
     waits: Option<(u32, Option<usize>, usize)>,
@@ -213,7 +213,7 @@ impl World {
                 }
             }
             Some(ToLoop::Failed(Claimant::Client(ticket))) => {
-                // What it joined it has on its own backend instead.
+                // It now listens on its own backend to what it joined.
                 let Some(client) = one.clients.get_mut(&ticket.slot) else { return };
                 let Some((serial, joined, _)) = client.waits else { return };
                 if serial != ticket.serial {
