@@ -6,11 +6,12 @@
 //!                      └─► not known: read again, at most once every AGAIN
 //! ```
 //! # Invariants
-//! * of one source there is one reading at a time: a login without keys waits for it and takes what it
-//!   brings, one that has some goes on with these
+//! * one reading at a time for each source: a login without keys waits for it and uses its result,
+//!   one with keys continues with these
 //! * after a failed reading no login waits for another within [`AFTER_FAILURE`], or [`AGAIN`] where there are
 //!   keys
-//! * keys that cannot be read again are used for [`STALE_MAX`] at most: what an issuer has withdrawn ends
+//! * keys that cannot be read again are used for [`STALE_MAX`] at most, so that withdrawn keys
+//!   expire
 //!
 //! # Limits  no redirects, no proxies; HTTP/1.1
 
@@ -53,7 +54,7 @@ pub struct KeySets(Mutex<HashMap<KeySource, Arc<Held>>>);
 #[derive(Debug, Default)]
 struct Held {
     kept: Mutex<Option<Kept>>,
-    /// Held by what reads them: when and why that has failed, if it has.
+    /// Held by the reader: when and why the last reading failed, if it did.
     reading: AsyncMutex<Option<(Instant, String)>>,
 }
 
@@ -62,7 +63,7 @@ struct Held {
 struct Kept {
     /// When.
     read: Instant,
-    /// They are to be read again however new they are: the configuration has been.
+    /// They must be read again however new they are, because the configuration was reloaded.
     is_due: bool,
     keys: Arc<KeySet>,
 }
@@ -187,7 +188,7 @@ async fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     read.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }
 
-/// `jwks_uri` of a discovery document, which must not lead to an address that can be listened in on.
+/// `jwks_uri` of a discovery document, which must not lead to an address that can be eavesdropped on.
 fn address_of_keys(document: &[u8]) -> Result<String, String> {
     let document: serde_json::Value =
         serde_json::from_slice(document).map_err(|error| error.to_string())?;
@@ -195,7 +196,7 @@ fn address_of_keys(document: &[u8]) -> Result<String, String> {
     crate::auth::oauth::url(url.ok_or("it names no jwks_uri")?)
 }
 
-/// The body of what GET gives.
+/// The body of the answer to a GET.
 async fn fetch(url: &str, tls: &Arc<ClientConfig>) -> Result<Vec<u8>, String> {
     let uri: Uri = url.parse().map_err(|_| "it is no address".to_owned())?;
     let host = uri.host().ok_or("it names no host")?.trim_matches(['[', ']']).to_owned();

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use crate::auth::ldap::{LdapRule, LdapScope, LdapSearch, LdapWay, bind_name};
 use crate::config::Password;
 
-/// A server that does not answer leaves time for so many in all.
+/// The time is divided among this many servers.
 const SERVERS_TRIED: u32 = 3;
 
 /// A connection and the task that drives it, which ends with it.
@@ -72,7 +72,7 @@ impl Asking<'_> {
                 Err(reason) => return Ok(Err(reason)),
             },
         };
-        // A connection of its own, as PostgreSQL's: what the first was bound as counts for nothing.
+        // A connection of its own, as in PostgreSQL: the first one's bind does not count.
         let mut session = self.connect().await?;
         let bound =
             session.ldap.simple_bind(&name, password).await.map_err(|error| text_of(&error))?;

@@ -6,8 +6,9 @@
 //!         ◄── exit code: ACCEPTED; REFUSED, with the reason on standard output; else it could not be asked
 //! ```
 //! # Why a process of its own
-//! A module blocks for as long as it likes and keeps what it likes in memory. The process is killed after the bound, with what
-//! it has started and what has not left its process group (pam_exec's programs have); a fault in a module ends one login. Costs some milliseconds.
+//! A module may block for any time and keep anything in memory. The process is killed after the
+//! bound, with its children that have not left its process group (pam_exec's programs have); a
+//! fault in a module ends one login. Costs some milliseconds.
 //!
 //! # Limits
 //! The modules must allow the user of the process to ask: pam_unix as another user than root needs
@@ -28,9 +29,9 @@ use tokio::time::timeout;
 use crate::process;
 use crate::process::group::ProcessGroup;
 
-/// What the command line calls the other end.
+/// The other end's name on the command line.
 pub const COMMAND: &str = "pam-check";
-/// Ourselves, also where the file has been replaced meanwhile.
+/// Our own program, even if the file has been replaced meanwhile.
 const OURSELVES: &str = "/proc/self/exe";
 /// Exit code: PAM was asked, and refused.
 const REFUSED: u8 = 3;
@@ -42,7 +43,7 @@ const REASON_BYTES_MAX: u64 = 4096;
 const AT_ONCE: usize = 16;
 static ROOM: Semaphore = Semaphore::const_new(AT_ONCE);
 
-/// What PAM is asked.
+/// A question to PAM.
 #[derive(Clone)]
 pub struct Question {
     /// The service, whose file in /etc/pam.d says how.

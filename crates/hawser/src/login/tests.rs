@@ -1,4 +1,4 @@
-//! Logins from the first byte to the loop, against servers that say what the test wants.
+//! Logins from the first byte to the loop, against servers that answer as the test wants.
 
 use std::sync::Mutex;
 
@@ -169,7 +169,7 @@ async fn a_client_that_may_is_handed_to_a_loop_with_its_greeting_and_start_value
     assert_eq!(world.service.limits.database_client_count("app"), 0);
 }
 
-/// Each login copies it; what is long and rare belongs into a box.
+/// Each login copies it; long and rare parts belong in a box.
 #[test]
 fn the_future_of_a_login_is_short() {
     const BYTES_MAX: usize = 4096;
@@ -183,7 +183,7 @@ fn the_future_of_a_login_is_short() {
 #[tokio::test]
 async fn malformed_first_packets_are_refused_in_postgresqls_words() {
     let world = trusting().await;
-    // As PostgreSQL: what has no startup packet's length is answered with nothing.
+    // As PostgreSQL: bytes without a startup packet's length get no answer.
     for bytes in [&[0, 0, 0, 3][..], &[0xff; 4], b"X\0\0\0\x04", b"GET / HTTP/1.1\r\n\r\n"] {
         assert!(world.answer(bytes).await.is_empty(), "{bytes:?}");
     }
@@ -247,7 +247,7 @@ async fn a_slow_login_ends_in_time() {
     assert_eq!(error(&received.split_off(request)).1, "canceling authentication due to timeout");
 }
 
-/// Logs in by SCRAM as far as it goes: the kinds of messages that came, and the error.
+/// Logs in by SCRAM as far as possible: returns the kinds of messages that came, and the error.
 async fn scram(world: &World, user: &str, password: &str) -> (String, (String, String)) {
     let mut client = world.connect();
     client.write_all(&startup_packet(&[("user", user)])).await.unwrap();
@@ -370,7 +370,7 @@ async fn who_says_nothing_gives_way_and_who_is_half_through_does_not() {
         assert_eq!(next.read_u8().await.unwrap(), b'N');
         nexts.push(next);
     }
-    // One that is half through has the only client's place, until others have waited long enough.
+    // A login under way keeps the only client's place until others have waited long enough.
     let received = error(&world.answer(&startup_packet(&[("user", "ann")])).await);
     assert_eq!(received.0, "53300");
     half.write_all(b"p\0\0\0\x04").await.unwrap();
@@ -438,7 +438,8 @@ async fn an_unknown_user_is_refused_by_a_rule_that_trusts_as_well() {
     let _adopted = world.adopted().await;
 }
 
-/// Clients that know md5 alone could not log in, and unknown users were asked otherwise than known ones.
+/// Clients that only know md5 could not log in, and unknown users were asked differently from known
+/// ones.
 #[tokio::test]
 async fn method_md5_asks_for_md5_where_the_password_is_plain_and_where_there_is_no_user() {
     let world = world(&Fake::new(Door::Trust).start().await, "md5", "");

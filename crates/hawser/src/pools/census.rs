@@ -5,12 +5,13 @@
 //! One census serves all pools of a database. It is taken for the first client, which waits for it,
 //! before its pool's first server connection: that one may take the only place. It is taken again
 //! when a pool has seen a statement that may have changed a function; and every [`PERIOD`] while
-//! there are clients, if a fingerprint of the catalogs shows a change. A line of the control side
-//! asks ([`super::enquiry`]).
+//! there are clients, if a fingerprint of the catalogs shows a change. A server connection of the
+//! control side asks ([`super::enquiry`]).
 //!
 //! # Limits
-//! What is changed past Hawser is known after [`PERIOD`], what is changed through it after a second.
-//! Databases with more than [`SOURCES_BYTES_MAX`] of source are not looked into: it is said once.
+//! Changes that bypass Hawser are known after [`PERIOD`], changes through it after a second.
+//! Databases with more than [`SOURCES_BYTES_MAX`] of source are not looked into, which is logged
+//! once.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,22 +32,23 @@ use crate::dial::talk::{Answer, TalkError};
 use crate::process::random_u64;
 use crate::service::{Phase, Service};
 
-/// How often it is looked whether anything has changed.
+/// How often this checks for changes.
 const PERIOD: Duration = Duration::from_secs(30);
-/// The same where the last look has failed.
+/// The same after a failed look.
 const RETRY: Duration = Duration::from_secs(5);
-/// A database that could not be looked into for so long is worth the place of an idle server connection.
+/// After this time without a successful look, a look is worth the place of an idle server
+/// connection.
 const OVERDUE: Duration = Duration::from_secs(120);
-/// How long a client waits for the first census of its database. Without it a function may do what nothing
-/// shows; a server that hangs costs the first client so much, and none after it.
+/// How long a client waits for the first census of its database. Without it a function may have
+/// unknown effects; a server that hangs delays only the first client by this time.
 const WAIT: Duration = Duration::from_secs(5);
 /// How long a place for its connection is waited for.
 const PLACE_WAIT: Duration = Duration::from_millis(500);
 /// Databases with more source are not looked into.
 const SOURCES_BYTES_MAX: usize = 16 << 20;
 
-/// Changes with the catalogs that a census is taken of, and with the names of relations that it has;
-/// says how much source there is.
+/// Changes with the catalogs that the census reads, and with the names of its relations; includes
+/// the amount of source.
 const FINGERPRINT: &str = "SELECT pg_catalog.concat(\
      (SELECT pg_catalog.concat(pg_catalog.sum(p.oid::pg_catalog.int8), ' ', \
          pg_catalog.sum(p.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_proc p), ' ', \
@@ -259,12 +261,12 @@ JOIN pg_catalog.pg_class h ON h.oid = k.conrelid
 WHERE k.contype = 'f' AND NOT ((k.confdeltype = 'a' OR k.confdeltype = 'r')
     AND (k.confupdtype = 'a' OR k.confupdtype = 'r'))";
 
-/// The source of a function, since PostgreSQL 14 and before.
+/// The source of a function, from PostgreSQL 14 on and before.
 const SOURCES: [&str; 2] =
     ["COALESCE(pg_catalog.pg_get_function_sqlbody(p.oid), p.prosrc)", "p.prosrc"];
 
-/// What the tree of an expression has that calls such a function of the server's own, or reads a view
-/// of what the session has.
+/// The text in an expression's tree that calls such a function of the server, or reads a view of
+/// the session's state.
 const OWN: &str = "(SELECT pg_catalog.concat(':(funcid (', \
     pg_catalog.string_agg(o.oid::pg_catalog.text, '|'), ')|relid (', \
     (SELECT pg_catalog.string_agg(w.oid::pg_catalog.text, '|') FROM pg_catalog.pg_class w \
@@ -276,7 +278,7 @@ const OWN: &str = "(SELECT pg_catalog.concat(':(funcid (', \
 pg_prepared_statement|pg_cursor|pg_listening_channels|\
 (query|cursor|table|schema|database)_to_xml.*|ts_stat|ts_rewrite)$')";
 
-/// What the tree of a rule has that notifies (NOTIFY before PostgreSQL 16, NOTIFYSTMT since).
+/// The text in the tree of a rule that notifies (NOTIFY before PostgreSQL 16, NOTIFYSTMT since).
 const NOTIFY: &str = "'[{]NOTIFY'";
 
 fn census_with(source: &str) -> String {
@@ -295,11 +297,11 @@ fn census_with(source: &str) -> String {
 /// A database, wherever it may be.
 type Key = (Vec<ServerAddress>, String);
 
-/// What a look has come to.
+/// The outcome of a look.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Answered,
-    /// The server has answered otherwise than it should.
+    /// The server has given an unexpected answer.
     Refused,
     /// No server has answered.
     Unanswered,
@@ -316,9 +318,9 @@ struct Known {
     expected: bool,
     fingerprint: Vec<u8>,
     census: Option<Arc<Census>>,
-    /// It has been said that there is too much source.
+    /// Too much source has been logged.
     said: bool,
-    /// It has been said that the server has not answered as it should.
+    /// An unexpected answer of the server has been logged.
     failure_said: bool,
 }
 
@@ -335,7 +337,7 @@ struct Place {
 }
 
 impl Known {
-    /// Whether another look would tell nothing new to one who asks `since` then.
+    /// Whether another look would show nothing new to a client that has asked since `since`.
     fn is_fresh(&self, since: Instant) -> bool {
         self.looked.is_some_and(|(at, outcome)| match outcome {
             Outcome::Answered => at.elapsed() < PERIOD,
@@ -354,7 +356,7 @@ impl Censuses {
         locked(&self.0).entry(key_of(route)).or_default().clone()
     }
 
-    /// Forgets those of databases that no pool is for.
+    /// Forgets those of databases without a pool.
     fn retain(&self, wanted: impl Fn(&Key) -> bool) {
         locked(&self.0).retain(|key, _| wanted(key));
     }
@@ -368,7 +370,7 @@ fn is_for(entry: &PoolEntry) -> bool {
     entry.key.replication.is_none() && is_wanted(&entry.pool)
 }
 
-/// Whether its servers may be asked: nothing goes to those of a database that is paused.
+/// Whether its servers may be asked: nothing is sent to those of a paused database.
 fn may_ask(service: &Service, entry: &PoolEntry) -> bool {
     is_for(entry) && !service.gates.is_paused(&entry.key.database)
 }
@@ -382,7 +384,7 @@ pub async fn wait(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
             return; // `refresh` looks again
         }
         let (service, entry) = (service.clone(), entry.clone());
-        // It goes on when this client waits no more: the next one would start again.
+        // It continues if this client stops waiting: the next one would start again.
         let looking = tokio::spawn(async move { look(&service, &entry).await });
         if timeout(WAIT, looking).await.is_err() {
             place.unanswered.store(true, Ordering::Relaxed);
@@ -390,7 +392,7 @@ pub async fn wait(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     }
 }
 
-/// Looks into those databases whose census may not be true any more; once a second.
+/// Renews outdated censuses; called once a second.
 pub fn refresh(service: &Arc<Service>) {
     if service.phase() != Phase::Serving {
         return;
@@ -409,7 +411,7 @@ pub fn refresh(service: &Arc<Service>) {
         let known = service.censuses.of(&entry.route.load());
         let expected = entry.pool.expects_other_functions();
         let lacks = entry.pool.census().is_none();
-        // One that is under way has it locked.
+        // A look under way holds the lock.
         let due = known.known.try_lock().is_ok_and(|known| {
             expected || !known.is_fresh(Instant::now()) || (lacks && known.census.is_some())
         });
@@ -429,7 +431,7 @@ async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     let mut known = place.known.lock().await;
     let expected = entry.pool.takes_census();
     if !expected && known.is_fresh(since) {
-        // It is one more pool of the database.
+        // The pool may be a new one of the database.
         if let Some(census) = &known.census {
             entry.pool.set_census(census);
         }
@@ -468,7 +470,7 @@ async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     let key = key_of(&route);
     let Some(census) = known.census.clone() else {
         if known.said {
-            // What was known before it was too much is not true any more.
+            // What was known before the source became too much is outdated.
             for other in service.pools.all() {
                 if is_for(&other) && key_of(&other.route.load()) == key {
                     other.pool.lose_census();
@@ -528,7 +530,7 @@ async fn take(
         }
         answer => answer?,
     };
-    // Reading takes a moment where there is much of it.
+    // Reading much source takes a moment.
     let read = tokio::task::spawn_blocking(move || read(&answer, parameters.as_deref())).await;
     if let Ok(census) = read {
         known.census = Some(Arc::new(census));

@@ -1,7 +1,8 @@
-//! Listening sockets, as they go from one process to its successor.
+//! Listening sockets, which go from one process to its successor.
 //!
 //! # Invariants
-//! * a socket is the same in both processes: what waits in its queue to be accepted is lost by neither's end
+//! * a socket is the same in both processes: the end of neither loses connections that wait in its
+//!   queue
 //! * the file of a unix socket is removed by the process that serves it, and by no other
 
 use std::future::Future;
@@ -50,7 +51,7 @@ pub enum Purpose {
         /// Its path.
         path: PathBuf,
     },
-    /// Something that this version does not know.
+    /// A purpose that this version does not know.
     #[serde(other)]
     Unknown,
 }
@@ -158,7 +159,7 @@ pub async fn while_serving<W: Future<Output = ()>>(
     }
 }
 
-/// Where a successor asks, given the control socket.
+/// The socket for a successor, given the control socket.
 pub fn socket_path(control_socket: &Path) -> PathBuf {
     let mut path = control_socket.as_os_str().to_owned();
     path.push(".takeover");

@@ -21,7 +21,7 @@ pub struct OtherProcess {
 }
 
 impl OtherProcess {
-    /// The one that has connected by `socket`, which calls itself `pid`. Within a runtime.
+    /// The process that has connected by `socket`, which says that it is `pid`. Within a runtime.
     ///
     /// # Errors
     /// It cannot be watched: see pidfd_open(2). Linux 5.3.
@@ -29,7 +29,7 @@ impl OtherProcess {
         Self::watched(pid, peer_process(socket)?)
     }
 
-    /// The one with this id, which has just answered. Within a runtime.
+    /// The process with this id, which has just answered. Within a runtime.
     ///
     /// # Errors
     /// As [`Self::connected`].
