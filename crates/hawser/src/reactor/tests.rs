@@ -1,4 +1,4 @@
-//! Loops that run, over real sockets, with a server of a few lines.
+//! Running loops over real sockets, with a server of a few lines.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -57,10 +57,10 @@ const SOON: Duration = Duration::from_secs(10);
 /// A loop that reads this panics.
 const POISON: &[u8] = b"poison";
 
-/// What the server answers with [`POISON`].
+/// The server answers this with [`POISON`].
 const CURSE: &str = "curse";
 
-/// A unix socket, as the loops have it.
+/// A unix socket for the loops.
 struct Plain(Wire);
 
 impl Plain {
@@ -311,7 +311,7 @@ fn a_message_ends_a_sleep(io: Io) {
         std::thread::sleep(Duration::from_millis(20));
         let before = Instant::now();
         world.snapshot(0);
-        // The loop would look of itself after a second.
+        // The loop would look by itself after a second.
         assert!(before.elapsed() < Duration::from_millis(500), "{:?}", before.elapsed());
     }
 }
@@ -383,7 +383,7 @@ fn a_killed_client_gets_the_reason(io: Io) {
     assert_eq!(client.0.read(&mut [0; 1]).unwrap(), 0);
 }
 
-/// A listening socket that says on which loop each connection was accepted; one at a time.
+/// A listening socket that records on which loop each connection was accepted; one at a time.
 struct Recorder {
     listener: UnixListener,
     homes: mpsc::Sender<u16>,
@@ -402,7 +402,7 @@ impl Accept for Recorder {
 }
 
 impl Recorder {
-    /// It, where connections come to, and where that is said.
+    /// The recorder, its address, and the channel with the loops.
     fn listen(test: &str) -> (Arc<Self>, SocketAddr, mpsc::Receiver<u16>) {
         let name = format!("hawser test {} {test}", std::process::id());
         let address = SocketAddr::from_abstract_name(name).unwrap();
