@@ -1,4 +1,4 @@
-//! How many connections there may be: permits that free their place when they are dropped.
+//! Limits on connections: permits that free their place when they are dropped.
 //!
 //! # Model
 //! A client holds one place in all, and after its login one of its database and one of its user. A
@@ -11,8 +11,8 @@
 //! [`shared`].
 //!
 //! # Invariant
-//! Every count is the number of permits that exist. Those that have been taken from a login that gave
-//! way, and that is not gone yet, are no permits any more.
+//! Every count is the number of permits that exist. Permits of logins that gave way and are not
+//! gone yet do not count.
 
 pub mod half_open;
 pub mod shared;
@@ -34,10 +34,11 @@ use crate::config::{Limit, ServerAddress};
 /// Clients beyond `max_client_conn` that may be on their way in: half-open logins, cancel requests,
 /// and those about to get the error that there are too many.
 pub const LOGINS_BEYOND: usize = 1_000;
-/// Of these, how many are for others than TLS handshakes, which are slow to make room.
+/// Of these, how many are reserved for connections without TLS handshakes, which are slow to make
+/// room.
 pub const LOGINS_BEYOND_PLAIN: usize = 500;
 
-/// Between two reports that logins give way.
+/// The time between two reports that logins give way.
 const NEWS_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A login has given its place to another.
@@ -52,16 +53,16 @@ struct Counts {
     news_at: Option<Instant>,
     clients_by_database: ByName,
     clients_by_user: ByName,
-    /// What all connections that have not logged in share.
+    /// The account of all connections that have not logged in.
     connected_account: Weak<Account>,
     admitted_account: Weak<Account>,
-    /// The same of those that have, by their database and user.
+    /// Accounts of those that have, by their database and user.
     entered_accounts: HashMap<(Arc<str>, Arc<str>), Weak<Account>>,
     servers: usize,
     servers_by_database: ByName,
     servers_by_user: ByName,
     servers_by_address: HashMap<ServerAddress, usize>,
-    /// Where limits hold for several poolers together.
+    /// The parts of shared limits, if limits are shared.
     shares: Option<shared::Shares>,
 }
 
@@ -91,7 +92,7 @@ impl Counts {
     }
 }
 
-/// How many there are of each name: one look-up for each change, under the lock that all logins take.
+/// Counts by name: one look-up for each change, under the lock that all logins take.
 #[derive(Debug, Default)]
 struct ByName(HashMap<Arc<str>, (Arc<str>, usize)>);
 
@@ -100,7 +101,7 @@ impl ByName {
         self.0.get(name).map_or(0, |(_, count)| *count)
     }
 
-    /// One more. Returns the name, which all share.
+    /// Counts one more. Returns the shared name.
     fn add(&mut self, name: &str) -> Arc<str> {
         if let Some((name, count)) = self.0.get_mut(name) {
             *count += 1;
@@ -129,7 +130,7 @@ pub struct Limits {
     server_freed: Notify,
     /// A place under a shared limit is wanted, or one has been taken.
     lacking: Notify,
-    /// Fewer server connections are this pooler's part.
+    /// This pooler's part has become smaller.
     lowered: Notify,
 }
 
@@ -144,7 +145,7 @@ pub struct ServerBounds {
     pub user: Limit,
 }
 
-/// Which bound leaves no room.
+/// The bound that leaves no room.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Full {
     /// `max_server_connections`.
@@ -219,7 +220,7 @@ impl Limits {
         Some(ConnectionPermit(self.account(&mut counts, Stage::Connected)))
     }
 
-    /// A place for a client that a predecessor had: whatever the bounds, it is in.
+    /// A place for a predecessor's client, whatever the bounds are.
     pub fn take_over(self: &Arc<Self>, database: &str, user: &str) -> ConnectionPermit {
         let mut counts = self.lock();
         counts.connected += 1;
@@ -229,17 +230,17 @@ impl Limits {
         ConnectionPermit(self.account(&mut counts, Stage::Entered { database, user }))
     }
 
-    /// Connections that hold a place: clients, those that are on their way in, and consoles.
+    /// Connections that hold a place: clients, logins under way, and consoles.
     pub fn connection_count(&self) -> usize {
         self.lock().connected
     }
 
-    /// Has a login that waits for its client give up its descriptor. `false`: there is none.
+    /// Makes a login that waits for its client give up its descriptor. `false`: there is none.
     pub fn free_descriptor(&self) -> bool {
         self.lock().half_open.make_room_of_any(None, Instant::now())
     }
 
-    /// Waits for the client of a login, as long as no other takes its place.
+    /// Waits for the client of a login until another takes its place.
     ///
     /// # Errors
     /// Those of `work`, and [`GaveWay`]: the connection is to be closed without delay.
@@ -275,7 +276,7 @@ impl Limits {
         is_news
     }
 
-    /// What all connections at this stage share.
+    /// The account that all connections at this stage share.
     fn account(self: &Arc<Self>, counts: &mut Counts, stage: Stage) -> Arc<Account> {
         let known = match &stage {
             Stage::Connected => &mut counts.connected_account,
@@ -314,7 +315,7 @@ impl Limits {
     /// A place for a server connection of this database and user.
     ///
     /// # Errors
-    /// Which bound leaves no room.
+    /// The bound that leaves no room.
     pub fn server(
         self: &Arc<Self>,
         database: &str,
@@ -351,7 +352,7 @@ impl Limits {
         Ok(AddressPermit { limits: self.clone(), server: server.clone() })
     }
 
-    /// Something is asked for under limits that may be shared.
+    /// A place is wanted under limits that may be shared.
     fn tell_sharing(&self, counts: &Counts) {
         if counts.shares.is_some() {
             self.lacking.notify_one();
@@ -364,7 +365,7 @@ impl Limits {
     }
 }
 
-/// How far a connection has come, and so which places it holds.
+/// The stage of a connection, which decides the places that it holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Stage {
     /// It counts as a connection only.
@@ -375,14 +376,14 @@ enum Stage {
     Entered { database: Arc<str>, user: Arc<str> },
 }
 
-/// What all connections at the same stage share, so that one costs a pointer.
+/// The state that all connections at the same stage share, so that each costs a pointer.
 #[derive(Debug)]
 struct Account {
     limits: Arc<Limits>,
     stage: Stage,
 }
 
-/// A login that waits for its client; struck off the list when it does no more.
+/// A login that waits for its client; dropping this removes it from the list.
 struct Listed<'a> {
     limits: &'a Limits,
     entry: half_open::Entry,
@@ -402,7 +403,7 @@ impl ConnectionPermit {
     /// Whether the connection may begin TLS. To be called before the handshake.
     ///
     /// # Errors
-    /// So many connections are on their way in that the rest is for those without TLS.
+    /// So many logins are under way that the rest is reserved for those without TLS.
     pub fn may_encrypt(&self, max_client_conn: u32, newcomer: Network) -> Result<(), ClientError> {
         let most = max_client_conn as usize + LOGINS_BEYOND - LOGINS_BEYOND_PLAIN;
         let mut counts = self.0.limits.lock();
@@ -482,7 +483,7 @@ impl ConnectionPermit {
         Ok(())
     }
 
-    /// Gives all places back but that of the connection itself: it is about to be closed.
+    /// Gives back all places except that of the connection itself, which is about to be closed.
     pub fn dismiss(&mut self) {
         let limits = self.0.limits.clone();
         let mut counts = limits.lock();

@@ -22,20 +22,20 @@ use super::enter::Entered;
 use super::talk::{LOGIN_MESSAGES_MAX, Talk, TalkError, server_error};
 use crate::process::pooler_number;
 
-/// As the server has it (secret.c).
+/// As in the server (secret.c).
 const SECRET_BYTES_MIN: usize = 32;
 /// See [`SECRET_BYTES_MIN`].
 const SECRET_BYTES_MAX: usize = 1024;
 const CHALLENGE_BYTES: usize = 16;
 
-/// Number, pooler's role, and what the messages may have (NULL of an earlier extension), in one row.
+/// Number, pooler's role, and flags of the messages (NULL from an earlier extension), in one row.
 const ASKED: &str = "SELECT 'hawser.hand_over(pg_catalog.bytea)'::pg_catalog.regprocedure::pg_catalog.oid, \
      pg_catalog.current_setting('hawser.pooler_role', true), \
      pg_catalog.current_setting('hawser.hand_over_flags', true)";
-/// The flag of what a client's transport is, of those that the extension takes.
+/// The flag of a client's transport, among those that the extension takes.
 const FLAG_TRANSPORT: u32 = 8;
 
-/// The secret that is the server's, too. Never printed.
+/// The secret shared with the server. Never printed.
 #[derive(PartialEq, Eq)]
 pub struct Secret(Box<[u8]>);
 
@@ -49,7 +49,7 @@ impl Secret {
     /// Reads it from its file.
     ///
     /// # Errors
-    /// What is wrong with the file.
+    /// The error in the file.
     pub fn load(path: &Path) -> Result<Self, String> {
         let shown = path.display();
         let mut bytes = Vec::new();
@@ -193,13 +193,13 @@ pub async fn begin(
     Err(TalkError::Protocol("no end of a hand-over".to_owned()).into())
 }
 
-/// What follows from the server's error to the first message. Only what the extension itself says (handover.c,
-/// identity.c) will be the same the next time.
+/// The meaning of the server's error to the first message. Only errors of the extension itself
+/// (handover.c, identity.c) will be the same the next time.
 fn refused(error: ClientError) -> NotHandedOver {
     let says =
         format!("the server does not take its sessions to be handed over ({})", error.message);
     match &error.code.0 {
-        // Also where the message is not from one with its secret.
+        // Also if the message is not from a holder of its secret.
         b"42501" => NotHandedOver::Because(format!(
             "{says}: hand_over_secret_file is to be the same as the server's hawser.secret_file"
         )),

@@ -1,4 +1,4 @@
-//! From an address to a byte stream: connect, and TLS as the mode asks.
+//! From an address to a byte stream: connect, and TLS by the mode.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ pub enum Endpoint {
     },
     /// A unix socket.
     Unix(PathBuf),
-    /// What the far end of a link reaches.
+    /// A target of the far end of a link.
     Link {
         /// The link's name.
         link: String,
@@ -92,7 +92,7 @@ pub fn attempts(mode: TlsMode, endpoint: &Endpoint) -> &'static [Encryption] {
     }
 }
 
-/// Encrypts a connection that was opened a moment ago, as far as is asked for.
+/// Encrypts a connection that was just opened, if that is asked for.
 ///
 /// # Errors
 /// See [`DialError`].

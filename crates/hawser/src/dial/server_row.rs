@@ -1,4 +1,4 @@
-//! How the servers of databases stand, for operators: SHOW HOSTS, `hawser status`, metrics.
+//! The state of databases' servers, for operators: SHOW HOSTS, `hawser status`, metrics.
 //!
 //! # Model
 //! ```text
@@ -17,24 +17,24 @@ use super::standing::{Look, Looks, Standing, Unfit, Wants, unfit};
 use super::{Dialler, Fare, locked};
 use crate::config::ServerAddress;
 
-/// How a server stands.
+/// The state of a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ServerState {
     /// It takes connections.
     Up,
-    /// It does, and is of a kind that its database could use, but for this.
+    /// It does, and its database could use it, but for this reason.
     Left {
         /// Why.
         reason: String,
     },
-    /// It does, and neither its database nor a user asks for its kind now.
+    /// It does, but neither its database nor a user asks for its kind now.
     Spare {
         /// What is asked for.
         reason: String,
     },
     /// It does not.
     Down {
-        /// What the last attempt said.
+        /// The error of the last attempt.
         reason: String,
         /// Attempts in a row that failed.
         failures: u32,
@@ -121,15 +121,15 @@ pub struct ServerRow {
     pub database: String,
     /// The server as it is configured.
     pub server: String,
-    /// How it stands.
+    /// Its state.
     pub state: ServerState,
-    /// What it is, where servers are looked at.
+    /// Its role, if servers are looked at.
     pub role: Option<ServerRole>,
 }
 
 impl Dialler {
-    /// How the servers of a database stand that asks for the first of `wants`, and of which users ask for the
-    /// others: one that is fit for any of them is.
+    /// The state of the servers of a database that asks for the first of `wants`, while its users
+    /// ask for the others: a server is fit if it is for any of them.
     pub fn server_rows(&self, database: &str, wants: &[Wants<'_>]) -> Vec<ServerRow> {
         let (fares, looks) = (locked(&self.fares), locked(&self.looks));
         let unfit: Vec<_> = wants.iter().map(|wants| unfit(wants, &looks)).collect();
@@ -149,7 +149,7 @@ impl Dialler {
     }
 }
 
-/// `unfit`: why it is not fit for any; empty: it is for one.
+/// `unfit`: why it is fit for none; empty if it is fit for one.
 fn state(fare: Option<&Fare>, look: Option<&Look>, unfit: &[Unfit]) -> ServerState {
     let fault = unfit.iter().find(|why| !why.is_of_kind());
     let serves = look.is_some_and(|look| matches!(look.standing, Standing::Serving(_)));

@@ -10,7 +10,7 @@
 //! That is libpq's order, too, which cannot say so.
 //!
 //! # Invariants
-//! * bounded by configured servers, of which alone it is shown
+//! * bounded by the configured servers, and shown only for these
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

@@ -5,11 +5,11 @@
 //! A *line* is one connection to the servers of one database as one role, kept while it is used. A
 //! line has one question at a time.
 //!
-//! # The search_path of lookups The role of `auth_query` often has many rights, and the owner of
-//! the database may have set another search_path there (ALTER DATABASE ... SET). Names that the
-//! query does not qualify would be that owner's functions and operators, run with these rights. So
-//! the start packet of that connection sets a search_path of ours. All other questions of Hawser's
-//! own qualify every name.
+//! # The search_path of lookups
+//! The role of `auth_query` often has many rights, and the owner of the database may have set
+//! another search_path there (ALTER DATABASE ... SET). Names that the query does not qualify would
+//! be that owner's functions and operators, run with these rights. So the start packet of that
+//! connection sets a search_path of ours. All other questions of Hawser's own qualify every name.
 //!
 //! # Why a fingerprint for each pool
 //! Of pg_db_role_setting, which is small and readable by all, the rows for a pool's database and

@@ -1,4 +1,4 @@
-//! Connections as the loops have them: what one end writes, the other reads, whatever the pieces.
+//! Connections of the loops: what one end writes, the other reads, in pieces of any size.
 
 use std::os::unix::net::UnixStream as StdUnixStream;
 
