@@ -34,11 +34,11 @@
 PG_FUNCTION_INFO_V1(hawser_clients);
 
 /* What poolers on this host have said. */
-typedef struct Told
+typedef struct Answers
 {
 	List	   *rows;
 	List	   *poolers;		/* uint64 * */
-} Told;
+} Answers;
 
 static void
 read_address(const char *text, const char *port, SockAddr *out)
@@ -62,9 +62,9 @@ read_address(const char *text, const char *port, SockAddr *out)
 }
 
 static void
-told(void *context, const char *socket, uint64 pooler, char **fields)
+add_answer(void *context, const char *socket, uint64 pooler, char **fields)
 {
-	Told	   *all = context;
+	Answers	   *all = context;
 	ClientRow  *row;
 
 	if (fields == NULL)
@@ -151,21 +151,21 @@ add_slot(List **rows, int slot, const Client *client)
 List *
 clients_known(uint32 id)
 {
-	Told		all = {NIL, NIL};
+	Answers		all = {NIL, NIL};
 	ListCell   *cell;
 	Client		client;
 
-	local_ask_all(id == 0 ? "clients\n" : psprintf("client %u\n", id), CLIENT_FIELDS, told, &all);
+	local_ask_all(id == 0 ? "clients\n" : psprintf("client %u\n", id), CLIENT_FIELDS, add_answer, &all);
 	for (int slot = 0; slots_get(slot, &client, NULL); slot++)
 	{
-		bool		is_told = false;
+		bool		is_answered = false;
 
 		if (client.pid == 0 || (id != 0 && client.id != id))
 			continue;
 		/* who has said which clients it has, or that it has not this one, has none besides */
 		foreach(cell, all.poolers)
-			is_told |= *(uint64 *) lfirst(cell) == client.pooler;
-		if (!is_told)
+			is_answered |= *(uint64 *) lfirst(cell) == client.pooler;
+		if (!is_answered)
 			add_slot(&all.rows, slot, &client);
 	}
 	return all.rows;
@@ -178,7 +178,7 @@ typedef struct Search
 } Search;
 
 static void
-told_of_one(void *context, const char *socket, uint64 pooler, char **fields)
+check_answer(void *context, const char *socket, uint64 pooler, char **fields)
 {
 	Search	   *search = context;
 
@@ -194,7 +194,7 @@ client_presence(const ClientRow *row)
 	Client		client;
 
 	if (row->socket != NULL &&
-		!local_ask(row->socket, psprintf("client %u\n", row->id), CLIENT_FIELDS, told_of_one, &search))
+		!local_ask(row->socket, psprintf("client %u\n", row->id), CLIENT_FIELDS, check_answer, &search))
 		return PRESENCE_UNKNOWN;
 	/* (Others of its backends have it in their slots until the next client.) */
 	if (row->socket == NULL && slots_get(row->slot, &client, NULL))

@@ -263,7 +263,7 @@ settings_reset_value(const Setting *setting)
  * the end of a transaction has released its own.
  *
  * A list without entries is read without its lock, as LockReleaseAll() does:
- * nobody else adds a user lock to it.
+ * no other process adds a user lock to it.
  */
 int
 user_locks_held(void)

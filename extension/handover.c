@@ -2,14 +2,14 @@
  * handover.c: this backend serves another client from now on.
  *
  * Model       The pooler sends hawser.hand_over() as a FunctionCall message
- *             ahead of a client's first one, in the same write: no statement,
+ *             before a client's first one, in the same write: no statement,
  *             nothing to parse or plan, and its argument is in no log. Format
  *             and rules: README.md, "The hand-over".
  * Invariants  A message that is not the pooler's, or is out of its order, ends
  *             the session. One that is, and cannot be followed, does so too,
- *             unless it is `alone`: else what was sent behind it would run as
- *             the client before. Nothing has been changed where it may go on.
- *             What the client then is, it is to all of the server: rights,
+ *             unless it is `alone`: else what was sent after it would run as
+ *             the client before. Nothing has been changed if it may go on.
+ *             The whole server then sees the client's identity: rights,
  *             views, log lines. No statement leads back to the pooler's role.
  */
 #include "postgres.h"
@@ -42,7 +42,7 @@
 #define FLAG_ALONE 4
 #define FLAG_TRANSPORT 8
 #define FLAGS_ALL HAND_OVER_FLAGS
-/* what stands behind FLAG_TRANSPORT */
+/* what follows FLAG_TRANSPORT */
 #define OVER_MPTCP 1
 #define FELL_BACK 2
 

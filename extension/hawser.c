@@ -21,7 +21,7 @@ static char *challenge_variable = NULL; /* the parameter's own value: of no mean
 static char *connection_name = NULL;
 static char *secret_file = NULL;
 
-/* Any session may ask: it learns of nobody but itself. */
+/* Any session may ask: it sees only itself. */
 static void
 report_assigned(bool value, void *extra)
 {

@@ -9,12 +9,12 @@
  *   pooler.c      the background worker that starts the hawser program
  *   supervisor.c  the process that watches and stops it
  *   mptcp.c       what the kernel knows of the MPTCP sockets of backends, and of clients of poolers
- *   handover.c    this backend serves another client: what the pooler says of it
- *   secret.c      that it is the pooler who says it
+ *   handover.c    this backend serves another client: the pooler's message
+ *   secret.c      the proof that the message is the pooler's
  *   identity.c    the session is another role's
  *   slots.c       which client each backend serves, in shared memory
  *   clients.c     clients of the poolers: hawser_sessions
- *   local.c       what a pooler on this host is asked
+ *   local.c       questions to a pooler on this host
  *   signals.c     pg_cancel_backend() and pg_terminate_backend() of a client
  *   settings.c    pg_settings of a pooler's client
  *   processes.c   pg_backend_pid(), and the views that show process ids
@@ -121,9 +121,9 @@ typedef struct Client
 	uint32		id;				/* the client's process id, in its BackendKeyData */
 	uint64		pooler;			/* which pooler's: a random number of each */
 	Oid			role;
-	SockAddr	address;		/* salen 0: not told */
+	SockAddr	address;		/* salen 0: unknown */
 	SockAddr	own_address;	/* of the pooler's connection */
-	bool		has_transport;	/* the rest was told, as it was at the hand-over */
+	bool		has_transport;	/* the rest is known, as it was at the hand-over */
 	bool		mptcp;
 	bool		fallback;
 	int			subflows;

@@ -1,8 +1,9 @@
 /*
  * kept.c: what this process keeps to its end, and another session would stumble over.
  *
- * Model       hawser.process is a parameter like hawser.state, reported ahead of
- *             the ReadyForQuery of a transaction's end, if it has changed.
+ * Model       hawser.process is a parameter like hawser.state, reported
+ *             before the ReadyForQuery of a transaction's end, if it has
+ *             changed.
  * Text        README.md, "The text of hawser.process"
  * Invariants  The hook reads no catalog and raises no error: it runs outside
  *             transactions.
@@ -24,7 +25,7 @@ static char *kept_variable = NULL;	/* the parameter's own value: of no meaning *
 static StringInfoData kept_text;
 static char **start_names = NULL;	/* of libraries' settings that the session began with */
 static int	start_name_count = -1;
-static int	buffers_told = 0;
+static int	buffers_reported = 0;
 
 static bool
 is_defined_by_library(const Setting *setting)
@@ -69,9 +70,9 @@ compute(void)
 		remember_start(all, count);
 	resetStringInfo(&kept_text);
 	appendStringInfoString(&kept_text, KEPT_VERSION);
-	buffers_told = NLocBuffer;
-	if (buffers_told > 0)
-		appendStringInfo(&kept_text, " buffers=%d", buffers_told * (BLCKSZ / 1024));
+	buffers_reported = NLocBuffer;
+	if (buffers_reported > 0)
+		appendStringInfo(&kept_text, " buffers=%d", buffers_reported * (BLCKSZ / 1024));
 #if PG_VERSION_NUM >= 150000
 	for (int i = 0; i < count && kept_text.len < KEPT_BYTES_MAX; i++)
 	{
@@ -99,7 +100,7 @@ at_transaction_end(XactEvent event, void *arg)
 {
 	if (!hawser_report || (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE))
 		return;
-	if (NLocBuffer != buffers_told || settings_names_changed())
+	if (NLocBuffer != buffers_reported || settings_names_changed())
 		SetConfigOption(KEPT_NAME, "", PGC_INTERNAL, PGC_S_OVERRIDE);
 }
 

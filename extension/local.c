@@ -2,7 +2,7 @@
  * local.c: what a pooler on this host is asked.
  *
  * A Hawser listens beside its control socket, on the same path with ".server"
- * behind it. One question a connection, one line; the answer:
+ * appended. One question a connection, one line; the answer:
  *
  *     hawser 1 POOLER            version, and the pooler's number in hexadecimal
  *     FIELD<TAB>FIELD...         any number of lines; \\, \t, \n within fields
@@ -17,8 +17,8 @@
  *     start NUMBER               name and value, in hexadecimal digits, of the settings that the
  *                                client began with that has this connection of the pooler's
  *
- * Whoever listens must be root, the user that this server runs as, or the one
- * that owns the directory of the socket: in /tmp anybody may make a socket.
+ * The listener must be root, the user that this server runs as, or the one
+ * that owns the directory of the socket: in /tmp any user may make a socket.
  */
 #include "postgres.h"
 
@@ -58,7 +58,7 @@ may_listen(int connection, const char *path)
 		(stat(parent, &directory) == 0 && directory.st_uid == peer.uid);
 }
 
-/* The whole answer; NULL if nobody is there, or after a warning, which is a failure. */
+/* The whole answer; NULL if there is no listener, or after a warning, which is a failure. */
 static char *
 ask(const char *path, const char *question, bool *failed)
 {

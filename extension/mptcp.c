@@ -9,9 +9,10 @@
  *             port, as in pg_stat_activity, and the server's port. So it is
  *             right for a backend in mid-COPY, which could not answer itself.
  *             A pooler on this host names its clients with both ends of their
- *             connections (clients.c); whether one is MPTCP is for it to say,
- *             for it may be in another network namespace. One elsewhere tells
- *             of the clients that backends serve at each hand-over (handover.c).
+ *             connections (clients.c); it also says whether one is MPTCP,
+ *             because it may be in another network namespace. One elsewhere
+ *             names the clients that backends serve at each hand-over
+ *             (handover.c).
  * Invariants  A role sees rows of sessions whose pg_stat_activity it sees in
  *             full: its own, or all with pg_read_all_stats (pg_monitor has it).
  * Sources     include/uapi/linux/inet_diag.h, mptcp.h; net/mptcp/mptcp_diag.c
@@ -378,7 +379,7 @@ connection_of(Dump *dump, const struct sockaddr_storage *client, uint16 own_port
 	return NULL;
 }
 
-/* Of the connection itself: pg_stat_activity has that of the client whom it was handed over to. */
+/* Of the connection itself: pg_stat_activity has that of the client that it was handed over to. */
 static const struct sockaddr_storage *
 address_of(const PgBackendStatus *backend)
 {
@@ -476,7 +477,7 @@ hawser_mptcp_backends(PG_FUNCTION_ARGS)
 		CHECK_FOR_INTERRUPTS();
 		if (!sees_all && !(OidIsValid(row->role) && has_privs_of_role(GetUserId(), row->role)))
 			continue;
-		/* of poolers elsewhere only those are known that a backend serves, with what was told with it */
+		/* of poolers elsewhere only those are known that a backend serves, with what came with the hand-over */
 		if (row->socket == NULL)
 		{
 			Connection	far = {0};

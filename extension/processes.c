@@ -4,12 +4,13 @@
  * Model       signals.c puts the functions of this file in the place of the
  *             server's that take or give process ids of backends. They call the
  *             server's, and put a client's id in the place of that of the
- *             backend that serves it at this moment. What serves nobody (other
- *             connections, workers, idle server connections) has its own.
+ *             backend that serves it at this moment. What serves no client
+ *             (other connections, workers, idle server connections) has its
+ *             own.
  * Known       Which client a backend serves: the pooler on this host is asked. It
  *             names its connections by the startup parameter hawser.connection,
- *             and what it says counts only with the process id that it knows.
- *             Of a pooler elsewhere, the last hand-over says it (slots.c).
+ *             and its answer counts only with the process id that it knows.
+ *             For a pooler elsewhere, the last hand-over counts (slots.c).
  * Invariants  A session's own id is the same throughout a transaction, in
  *             pg_backend_pid() and in each view: the client has the backend
  *             for all of it.
@@ -98,7 +99,7 @@ lent(void *argument, const char *socket, uint64 pooler, char **fields)
 		if (pair->pooler != pooler)
 			continue;
 		pair->answered = true;
-		/* the process id as well: a number alone could be anybody's claim */
+		/* the process id as well: a number alone could be any client's claim */
 		if (fields != NULL && pair->number == number && pair->backend == atoi(fields[1]))
 			pair->client = atoi(fields[2]);
 	}
@@ -131,7 +132,7 @@ own_id(void)
 			Pair		pair = pair_of(&client, &connection);
 			Pairs		pairs = {&pair, 1};
 
-			/* whom it was handed to has it as long as it runs something */
+			/* the client that it was handed to has it as long as it runs something */
 			if (pair.handed_to == 0 && pair.pooler != 0)
 				local_ask_all(psprintf("lent %llu\n", (unsigned long long) pair.number), LENT_FIELDS, lent, &pairs);
 			if (pair.handed_to != 0 || pair.client != 0)
@@ -141,7 +142,8 @@ own_id(void)
 	return own;
 }
 
-/* Of poolers elsewhere it is not known when a client has given its backend back: one that is idle may serve nobody. */
+/* Of poolers elsewhere it is not known when a client has given its backend
+ * back: one that is idle may serve no client. */
 static bool
 is_idle(int backend)
 {
@@ -205,7 +207,7 @@ look(void)
 	return &known;
 }
 
-/* The id of whom a backend serves, or its own. */
+/* The id of the client that a backend serves, or its own. */
 static int
 shown(const Pairs *pairs, int backend)
 {

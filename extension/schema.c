@@ -5,8 +5,8 @@
  *             that it drops what it has cached. plancache.c listens, for plans;
  *             this listens to the same: relations, types, functions,
  *             operators, schemas, foreign servers. hawser.schema is the
- *             number of such messages, reported like hawser.state: ahead of
- *             the ReadyForQuery of a transaction's end, if it has grown.
+ *             number of such messages, reported like hawser.state: before the
+ *             ReadyForQuery of a transaction's end, if it has grown.
  * When        A session reads these messages when it begins a transaction or
  *             takes a lock. So a change made elsewhere, past the pooler, is
  *             reported by whichever of its connections is used next.
@@ -26,20 +26,20 @@
 #include "utils/inval.h"
 #include "utils/syscache.h"
 
-static uint64 heard = 0;		/* messages */
+static uint64 received = 0;		/* messages */
 static uint64 marked = 0;		/* of them, when the parameter was marked last */
 static char *schema_variable = NULL;	/* the parameter's own value: of no meaning */
 
 static void
 on_relation(Datum arg, Oid relation)
 {
-	heard++;
+	received++;
 }
 
 static void
 on_catalog(Datum arg, int cache, uint32 hash)
 {
-	heard++;
+	received++;
 }
 
 static const char *
@@ -49,17 +49,17 @@ show_schema(void)
 
 	if (!hawser_report || !is_regular_backend())
 		return "";
-	snprintf(text, sizeof(text), UINT64_FORMAT, heard);
+	snprintf(text, sizeof(text), UINT64_FORMAT, received);
 	return text;
 }
 
 static void
 at_transaction_end(XactEvent event, void *arg)
 {
-	if (!hawser_report || heard == marked ||
+	if (!hawser_report || received == marked ||
 		(event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE))
 		return;
-	marked = heard;
+	marked = received;
 	SetConfigOption(SCHEMA_NAME, "", PGC_INTERNAL, PGC_S_OVERRIDE);
 }
 

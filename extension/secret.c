@@ -2,7 +2,7 @@
  * secret.c: how the server knows that a message comes from its pooler.
  *
  * Model       The server and the pooler have a secret (hawser.secret_file). A
- *             session that begins with hawser.hand_over = on is told a random
+ *             session that begins with hawser.hand_over = on gets a random
  *             challenge. Its key is made of both:
  *                 key = the first 16 bytes of HMAC-SHA256(secret, challenge)
  *             and a message of the pooler's ends with SipHash-2-4(key, message).
@@ -77,7 +77,7 @@ secret_is_known(void)
 	return secret_length > 0;
 }
 
-/* For this session; what the client is told, in ASCII. Empty if there is no secret. */
+/* For this session, in ASCII, as the client gets it. Empty if there is no secret. */
 const char *
 secret_challenge(void)
 {

@@ -5,9 +5,9 @@
  *             BackendKeyData, above any of the system's. Calls of the server's
  *             two functions are replaced, when a statement is planned, by those
  *             of this extension, which know such ids and give all others to the
- *             server's. A pooler on this host is told to cancel, or to cut off,
- *             its client; of others the backend is signalled that serves the
- *             client at this moment (slots.c).
+ *             server's. A pooler on this host gets the order to cancel, or to
+ *             cut off, its client; for others the backend is signalled that
+ *             serves the client at this moment (slots.c).
  * Invariants  The rights are the server's: the client's role, or those of
  *             pg_signal_backend, a superuser's only by superusers; and EXECUTE
  *             of the function that was called.
@@ -90,7 +90,8 @@ static Replacement replacements[] = {
 #endif
 };
 
-/* Changes of functions and schemas that the session knows of; those that the search has taken in. 0: there was none. */
+/* Changes of functions and schemas that the session has seen; those that the
+ * search has included. 0: there was none. */
 static uint64 changes = 1;
 static uint64 searched_at = 0;
 static bool any_replacement = false;
@@ -150,7 +151,7 @@ own_function(Oid schema, const Replacement *replacement)
 						  ObjectIdGetDatum(schema));
 	if (HeapTupleIsValid(row))
 	{
-		/* anybody may make a schema of this name in a database of his own; C functions are a superuser's */
+		/* any user may make a schema of this name in a database of his own; C functions are a superuser's */
 		if (((Form_pg_proc) GETSTRUCT(row))->prolang == ClanguageId &&
 			strcmp(text_attribute(row, Anum_pg_proc_prosrc), replacement->symbol) == 0 &&
 			is_this_library(text_attribute(row, Anum_pg_proc_probin)) &&
@@ -272,7 +273,7 @@ check_execute(Oid function)
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION, get_func_name(function));
 }
 
-/* Cancels or ends; the row of whom, or NULL if it did not come to that. */
+/* Cancels or ends; returns the client's row, or NULL if it did not come to that. */
 static ClientRow *
 signal_client(int32 id, bool terminate)
 {
@@ -293,7 +294,7 @@ signal_client(int32 id, bool terminate)
 	return NULL;
 }
 
-/* Whether a client that was told to end has ended by then. */
+/* Whether a client that was ordered to end has ended by then. */
 static bool
 wait_for_end(const ClientRow *row, int64 timeout, TimestampTz until)
 {

@@ -111,7 +111,7 @@ slots_connect(uint64 pooler, uint64 number)
 	LWLockRelease(&mine->lock->lock);
 }
 
-/* Whom this backend serves from now on; NULL: nobody. */
+/* The client that this backend serves from now on; NULL: none. */
 void
 slots_put(const Client *client)
 {
@@ -138,7 +138,7 @@ slots_put(const Client *client)
 bool
 slots_own(Client *client, ServerConnection *connection)
 {
-	/* nobody else writes to it */
+	/* no other process writes to it */
 	if (mine != NULL)
 	{
 		*client = mine->client;

@@ -1,11 +1,12 @@
 /*
  * state.c: the text of hawser.state, and when it is sent.
  *
- * Model       hawser.state is a parameter that nobody can set, with GUC_REPORT
- *             and a show hook that computes it. The end of a transaction marks
- *             it as changed if anything may have changed; the server then calls
- *             the hook just ahead of ReadyForQuery, and sends a ParameterStatus
- *             if the text differs from the one it sent last.
+ * Model       hawser.state is a parameter that no user can set, with
+ *             GUC_REPORT and a show hook that computes it. The end of a
+ *             transaction marks it as changed if anything may have changed;
+ *             the server then calls the hook just before ReadyForQuery, and
+ *             sends a ParameterStatus if the text differs from the one it
+ *             sent last.
  * Text        README.md, "The text of hawser.state"
  * Invariants  The hook reads no catalog and raises no error: it runs outside
  *             transactions.
@@ -178,8 +179,8 @@ setting_value(const Setting *setting)
  * " set=name:value,..." and " names=name,...".
  *
  * A value that only some roles may see is left out, as one that is too long:
- * whoever reads this knows then that there is a value, not which. Whether
- * names are left out, too: a part of one would be another's.
+ * the reader then knows that there is a value, not which. Whether names are
+ * left out, too: a part of one would be another's.
  */
 static bool
 append_settings(StringInfo out)
@@ -332,7 +333,7 @@ compute(void)
 	more = append_settings(&state_text);
 	if (state_text.len > STATE_BYTES_MAX)
 	{
-		/* what can be cut without half a name: everything behind the last comma or space */
+		/* what can be cut without half a name: everything after the last comma or space */
 		int			end = STATE_BYTES_MAX;
 
 		while (end > 0 && state_text.data[end] != ',' && state_text.data[end] != ' ')
@@ -349,7 +350,7 @@ compute(void)
 /*
  * The show hook.
  *
- * Within a transaction (SHOW, or ReadyForQuery behind "COMMIT; BEGIN") it
+ * Within a transaction (SHOW, or ReadyForQuery after "COMMIT; BEGIN") it
  * gives what was true at the last end: now there are locks and values that
  * are the transaction's own. The next end marks again. A transaction whose
  * savepoint has failed goes on, too, though its state is no longer one in

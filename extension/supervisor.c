@@ -324,7 +324,7 @@ supervise(char *arguments[], int postmaster_pipe)
 		watch(arguments, postmaster_pipe, first_start_seconds);
 		if (server_has_ended(postmaster_pipe))
 			_exit(0);
-		/* the program was told to end with its supervisor: give it that time */
+		/* the program was ordered to end with its supervisor: give it that time */
 		say("the supervisor has died; its spare goes on");
 		first_start_seconds = RESTART_SECONDS_MIN;
 	}

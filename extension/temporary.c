@@ -9,7 +9,7 @@
  * Why not     pg_my_temp_schema(): it stays after the last object is dropped.
  *             Counting what is created: at that time the namespace of the new
  *             object cannot be read yet.
- * Order       ON COMMIT DROP happens behind PRE_COMMIT, without a chance to
+ * Order       ON COMMIT DROP happens after PRE_COMMIT, without a chance to
  *             read catalogs after it. So the drops that follow are taken from
  *             the count one by one, while the rows of each are still there.
  *
@@ -37,7 +37,7 @@
 #include "utils/fmgroids.h"
 
 static bool objects_changed = false;	/* in this transaction */
-static bool counted = false;	/* this transaction is behind PRE_COMMIT */
+static bool counted = false;	/* this transaction is past PRE_COMMIT */
 static uint64 pending = 0;		/* as this transaction will leave it */
 static bool present = false;	/* as committed */
 static bool has_schema = false; /* as committed: the process knows its schema */

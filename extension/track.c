@@ -19,8 +19,8 @@
  *             a library may be loaded (`foreign`), the settings themselves are
  *             looked at, at each end of a transaction. That is not done always
  *             because there are 350 of them, each in a cache line of its own:
- *             0.3 us in a loop, and some behind a transaction that has used the
- *             cache for itself.
+ *             0.3 us in a loop, and more after a transaction that has used
+ *             the cache for itself.
  * Limits      C code of other extensions that calls nextval_internal(),
  *             StorePreparedStatement() or the like itself is not seen.
  */

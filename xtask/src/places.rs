@@ -1,6 +1,6 @@
-//! No file names a place on somebody's machine.
+//! No file names a place on one person's machine.
 //!
-//! Such a path works for its author and for nobody else. Paths that every Linux has are fine.
+//! Such a path works only for its author. Paths that every Linux has are fine.
 
 use crate::finding::Finding;
 use crate::tree::Tree;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::{fs, io};
 
-/// What is built, logged or installed: not part of the repository, whatever `git` is told.
+/// What is built, logged or installed: not part of the repository, whatever `.gitignore` says.
 const OUTPUT_DIRECTORIES: [&str; 12] = [
     ".git",
     ".run",

@@ -44,7 +44,7 @@ fn is_justified(lines: &[Line], index: usize) -> bool {
         let code = line.code.trim();
         if code.is_empty() {
             if line.comment.is_empty() {
-                return false; // a blank line: what is above speaks of something else
+                return false; // a blank line: the comment above belongs to something else
             }
             in_comment = true;
         } else {

@@ -30,11 +30,11 @@
 //!
 //! # Why no readers of edges
 //! A recv(2) that takes messages ends with the last of them, also where more bytes wait in the receive
-//! queue. To a reader that epoll tells of changes alone (EPOLLET), a short read means that nothing is
-//! left (epoll(7)), and it would wait for ever. Readers that epoll tells of what is there, or that read
-//! until recv(2) says EAGAIN, as Hawser itself does, take the rest. Who waits by poll or select has no
-//! epoll, as has a reader of edges that has only just got its descriptor: until a reader without one has
-//! read something, by TCP, it may become either.
+//! queue. To an edge-triggered reader (EPOLLET), a short read means that nothing is left
+//! (epoll(7)), and it would wait for ever. Level-triggered readers, and those that read until
+//! EAGAIN, as Hawser itself does, take the rest. A reader that waits by poll or select has no
+//! epoll, but neither has an edge-triggered one that has only just got its descriptor: until a
+//! reader without one has read something, by TCP, it may become either.
 //!
 //! # Limits
 //! The kernel's program is `hawser_sys::bypass`; its tests compare it with this.

@@ -12,21 +12,21 @@
 //! A LISTEN is carried out twice: on the client's own backend, where it commits or is rolled back
 //! with the client's transaction, and, once it has committed there, on the listening connection,
 //! before the answer to the client's COMMIT. A marker notification, sent by the client's backend
-//! and heard by both, says from where on the listening connection has everything: what comes
-//! before it is taken from the one, what comes after it from the other.
+//! and received on both connections, separates the two: notifications before it are taken from the
+//! backend, notifications after it from the listening connection.
 //!
 //! # Invariants
 //! * a loop asks for a channel when its first client wants it, and lets go of it when none does
 //! * a ticket passes only when all that its loop asked for before it is in force on the server, and
-//!   every notification that was committed before it was handed in has been given to that loop
+//!   that loop has received every notification that was committed before the ticket came in
 //! * at most one query is under way on the listening connection
 //!
 //! # Source
 //! src/backend/commands/async.c: `PreCommit_Notify` holds a lock from the queueing of notifications
 //! to the end of the transaction, so their order is that of the commits; `SignalBackends` comes
 //! before the sender's ReadyForQuery, and a listener reads the queue before its own
-//! (`ProcessNotifyInterrupt`, postgres.c): what answers a query that was sent after a commit stands
-//! after that commit's notifications.
+//! (`ProcessNotifyInterrupt`, postgres.c): so the answer to a query that was sent after a commit
+//! follows that commit's notifications.
 
 pub mod board;
 pub mod change;
@@ -55,12 +55,12 @@ use crate::wire::{backend, build};
 /// Channels that one client may listen on here; one with more keeps its backend.
 pub const CHANNELS_A_CLIENT_MAX: usize = 10_000;
 
-/// Where the listening connection hears markers.
+/// The channel on which the listening connection receives markers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marker {
-    /// Its channel, on which it alone listens, but for the backends that end listening at the moment.
+    /// Its channel, on which only it listens, and backends that are about to stop listening.
     pub channel: Channel,
-    /// Its server: what is notified on another never comes.
+    /// Its server: notifications on another never arrive.
     pub server: ServerAddressId,
 }
 
@@ -69,21 +69,21 @@ pub struct Marker {
 pub enum FromHub {
     /// A notification on a channel on which clients of the loop listen.
     Notified(Arc<Notification>),
-    /// What this one has waited for has come. With the channel of markers, and the server on which that is.
+    /// The claimant's wait is over. With the channel of markers and its server.
     Passed(Claimant, Marker),
     /// The listening connection could not be opened, or has been lost.
     Failed {
         /// Who waited for it.
         claimant: Claimant,
-        /// It has been lost with all that it was to hear: `Lost` follows.
+        /// It has been lost, with the notifications it would have received: `Lost` follows.
         lost: bool,
     },
     /// The marker that the backend of a client has sent, and its process id.
     Marked(Ticket, u32),
-    /// The listening connection has been lost, and with it what was to be heard. With `again`, all
-    /// is listened on anew.
+    /// The listening connection has been lost, with the notifications it would have received. With
+    /// `again`, all channels are listened on again.
     Lost {
-        /// What clients are told.
+        /// The error that clients get.
         error: ClientError,
         /// Whether they stay.
         again: bool,
@@ -111,13 +111,13 @@ impl Notification {
         Some(Self { channel: Channel::new(channel), process, message: message.into() })
     }
 
-    /// What it says.
+    /// The payload.
     pub fn payload(&self) -> &[u8] {
         let start = crate::wire::frame::HEADER_BYTES + 4 + self.channel.as_bytes().len() + 1;
         self.message.get(start..self.message.len() - 1).unwrap_or_default()
     }
 
-    /// The same, whose message has the process id by which the sender knows itself, if that is known.
+    /// The same with the process id that the sender itself has, if that is known.
     #[must_use]
     pub fn named(mut self, notifiers: &Notifiers, hears: Option<PoolId>, now: Time) -> Self {
         if let Some(client) = notifiers.of(self.process, hears, now) {

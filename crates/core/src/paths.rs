@@ -1,7 +1,7 @@
 //! Chooses the subflows of a connection that is carried over several: which to dial, keep and close.
 //!
 //! # Model
-//! Flows are hashed to limits that nobody knows: routers hash ports, and a dial is a draw. A flow is
+//! Flows are hashed to unknown limits: routers hash ports, and a dial is a random draw. A flow is
 //! worth keeping if the whole would carry less without it.
 //! ```text
 //!              bulky               enough dials for what was found        no candidates left

@@ -1,12 +1,13 @@
-//! Who gets which backend, and when: one queue for all event loops.
+//! Decides which client gets which backend, and when: one queue for all event loops.
 //!
 //! # Model
 //! A backend is *idle* (kept here), *lent* (with a client, or on its way to one) or *opening*.
-//! Clients that find none idle wait in one queue of a line for each loop, in order of arrival.
+//! Clients that find none idle wait in one queue, which has a line for each loop, in order of
+//! arrival.
 //!
 //! # Invariants
-//! * while a client waits and the pool is neither paused nor disabled, no backend is idle that it
-//!   may have ([`CustomNames`])
+//! * while a client waits and the pool is neither paused nor disabled, no backend that it may have
+//!   is idle ([`CustomNames`])
 //! * a backend is in one place: it is moved, never shared
 //! * a waiter is overtaken by at most `limits.size` later ones (`queue` says who is later), and by 32 more for
 //!   each backend that its loop would have beyond its share with the one that it waits for (`lent`), of those
@@ -21,9 +22,9 @@
 //! keeps that fair.
 //!
 //! # Why one lock, and not messages between the loops' queues
-//! "No one waits while a backend is free on any loop" then needs an answer from every loop
-//! before a client may be told to wait. One short lock (a few dozen instructions, never held
-//! over a system call) gives it by construction; see docs/decisions/0001.
+//! "No one waits while a backend is free on any loop" then needs an answer from every loop before a
+//! client may wait. One short lock (a few dozen instructions, never held over a system call) gives
+//! it by construction; see docs/decisions/0001.
 
 mod asking;
 pub mod backend_statements;

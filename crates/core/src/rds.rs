@@ -14,7 +14,7 @@
 //! ```
 //! * [`header`] the 48 bytes, extension headers, the handshake in them
 //! * [`assembly`] bytes of a connection to messages
-//! * `awaited` what a kernel sends by its first lane before it knows of others
+//! * `awaited` what a kernel sends by its first lane before it knows the number of lanes
 //! * [`congestion`] which ports of a host take no more
 //! * [`hash`] which lane a port's messages go by
 //! * [`lane`] one lane: its queue, its sequence numbers, its connection and when it is dialled again
@@ -30,16 +30,16 @@
 //! The smaller address does, numbers compared as IPv6 has them. A larger one that has something to say
 //! *knocks*: it connects, is turned away, and the smaller one dials back.
 //!
-//! # What a peer says of itself
-//! How many lanes it has, its generation (another one after a restart), and whether its source ports
-//! name lanes: in the probe, a ping between port 1 and port 0, as kernels do. A Hawser says it in the
-//! header of each congestion map too. That is the first message on each connection and is outside the
-//! sequence, and kernels ignore extension headers there: so a Hawser knows before it sends anything
-//! again whether the other one has started anew.
+//! # What a peer announces
+//! How many lanes it has, its generation (another one after a restart), and whether its source
+//! ports name lanes: in the probe, a ping between port 1 and port 0, as kernels do. A Hawser says it
+//! in the header of each congestion map too. That is the first message on each connection and is
+//! outside the sequence, and kernels ignore extension headers there: so a Hawser knows before it
+//! sends anything again whether the other one has restarted.
 //!
 //! # Invariants
 //! * a lane's messages reach the peer's queues once and in order, however often its connection breaks,
-//!   as long as neither end starts anew
+//!   as long as neither end restarts
 //! * what was sent to one start of a peer is never sent to the next one
 //! * no queue here grows beyond a named bound, whatever a peer sends
 //!

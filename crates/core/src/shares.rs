@@ -10,8 +10,8 @@
 //!                                                  │
 //!                                                  └── its node's lease ends ──► free
 //! ```
-//! A node that finds no place free says so by another key (a want). The others give up what is more than
-//! their share: [`allot`] says what that is, from what all of them see.
+//! A node that finds no free place writes another key (a want). The others give up what is more
+//! than their share: [`allot`] says what that is, from what all of them see.
 //!
 //! # Invariants
 //! * of a limit no more places are held than it has, whatever is delayed, lost or repeated: each has one key,

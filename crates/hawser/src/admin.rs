@@ -49,7 +49,7 @@ impl Console {
         &self.notes
     }
 
-    /// Notes the counters every `stats_period`, and logs their averages where `log_stats` says so.
+    /// Records the counters every `stats_period`, and logs their averages if `log_stats` is on.
     /// Never ends; to be run beside the pooler.
     pub async fn take_notes(&self, pooler: Arc<dyn Pooler>) {
         loop {

@@ -15,7 +15,7 @@
 //! - No socket, no clock and no randomness: messages, the time and nonces are arguments. Files are read by [`records::Disk`]
 //!   and [`userlist::Userlist::load`] only.
 //! - Input from the wire never panics and costs a bounded amount of work; the one expensive step, PBKDF2, is a value
-//!   ([`scram::Derivation`]) that the caller runs where nobody waits for it.
+//!   ([`scram::Derivation`]) that the caller runs where it delays no client.
 //! - A user who does not exist and a wrong password give the same messages by the same steps.
 //! - No `Debug` output holds a secret.
 

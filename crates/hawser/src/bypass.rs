@@ -4,7 +4,7 @@
 //! ```text
 //!   run -- COMMAND ──► cgroup hawser-bypass/run-PID ─┐
 //!   serve            ──► ports, own connections ─────┴─► hawser_sys::bypass, pinned in bpffs
-//!   status, off      ──► the pins, whoever made them
+//!   status, off      ──► the pins, whichever process made them
 //! ```
 //! * [`command`]: the command line
 //! * [`place`]: control groups, pins and the lock

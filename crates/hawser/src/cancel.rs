@@ -1,21 +1,21 @@
 //! Cancel requests: from clients to the loop that serves them, and from loops to servers.
 //!
 //! # Model
-//! A client's process id is made by its loop, above every process id that Linux gives out, and names
-//! it ([`OwnProcessIds::loop_of`]); whether the key fits, that loop decides. In session mode clients have
-//! the server's own process id, which is below: all loops are asked. What is for a client of another
-//! pooler goes there ([`crate::peers`]).
+//! A client's loop makes its process id, above every process id of Linux, and the id names the loop
+//! ([`OwnProcessIds::loop_of`]), which checks the key. In session mode clients have the server's
+//! own process id, which is below: all loops are asked. Requests for a client of another pooler go
+//! there ([`crate::peers`]).
 //!
 //! # Invariants
 //! * at most [`IN_FLIGHT_MAX`] cancel connections to servers at a time; others wait for theirs, for
 //!   `cancel_wait_timeout` at most
 //! * at most [`FROM_CLIENTS_MAX`] requests of clients are on their way to loops at a time, and so in
-//!   one turn of a loop; others wait in their logins, of which there may be so many and no more, and
-//!   which `client_login_timeout` ends
+//!   one turn of a loop; others wait in their logins, whose number is limited, and which
+//!   `client_login_timeout` ends
 //! * the connection is closed once the request is with the loop, as PostgreSQL does after it has
-//!   signalled; whoever waits for that knows that a later query is not hit: the loop sees to the
-//!   request before it reads that query, and sends no query to a server connection while a request
-//!   for it is under way
+//!   signalled. A client that waits for that knows that a later query is not hit: the loop handles
+//!   the request before it reads that query, and sends no query to a server connection while a
+//!   request for it is under way
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +29,7 @@ use crate::service::Service;
 
 /// Cancel requests to servers that are under way at a time.
 pub const IN_FLIGHT_MAX: usize = 256;
-/// Requests of clients that loops have not seen to yet.
+/// Requests of clients that loops have not handled yet.
 pub const FROM_CLIENTS_MAX: usize = 64;
 /// How long a cancel request may take if the configuration sets no bound.
 pub const WAIT_DEFAULT: std::time::Duration = std::time::Duration::from_secs(10);
@@ -39,9 +39,9 @@ pub const WAIT_DEFAULT: std::time::Duration = std::time::Duration::from_secs(10)
 pub struct CancelGate {
     to_servers: Arc<Semaphore>,
     from_clients: Arc<Semaphore>,
-    /// Those that are on their way to other poolers.
+    /// Requests on their way to other poolers.
     pub to_peers: ToPeers,
-    /// It was said that one came here that is for another pooler.
+    /// A misdirected request of another pooler has been logged.
     said_astray: AtomicBool,
 }
 
@@ -62,8 +62,8 @@ impl CancelGate {
         self.to_servers.clone().acquire_owned().await.ok()
     }
 
-    /// Hands a client's cancel request to the loop, or the loops, that it may be for, once there is
-    /// a place for it. `peer_id`: this pooler's own number, 0 if it has no peers.
+    /// Passes a client's cancel request to the loop, or the loops, that it may be for, once there
+    /// is a place for it. `peer_id`: this pooler's own number, 0 if it has no peers.
     pub async fn hand_over(&self, loops: &Loops, request: &Received<'_>, peer_id: u32) {
         if !request.may_be_for(peer_id) {
             return;
@@ -81,14 +81,14 @@ impl CancelGate {
     }
 }
 
-/// Deals with a cancel request that has come here: of a client, or sent on by a peer.
+/// Handles a cancel request from a client, or sent on by a peer.
 pub async fn received(service: &Service, process: u32, key: &[u8]) {
     service.tally.cancel_requests.increment();
     let config = service.config.load();
     let own = config.start.process.peer_id;
     let request = Received::new(process, key);
     let astray = request.sent_on && (own == 0 || !request.may_be_for(own));
-    // Once: anybody can send such a request.
+    // Once: anyone can send such a request.
     if astray && !service.cancels.said_astray.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             "a peer sent a cancel request here that is for another (this is peer {own}): check `peers` and \
@@ -104,7 +104,7 @@ pub async fn received(service: &Service, process: u32, key: &[u8]) {
     service.tally.cancel_requests_sent_on.add(sent_on as u64);
 }
 
-/// Deals with a cancel request for a client of this process, or of its predecessor's.
+/// Handles a cancel request for a client of this process, or of its predecessor.
 pub async fn in_this_service(service: &Service, request: &Received<'_>) {
     let config = service.config.load();
     let own = config.start.process.peer_id;
@@ -117,11 +117,11 @@ pub async fn in_this_service(service: &Service, request: &Received<'_>) {
     tokio::join!(in_predecessor, service.cancels.hand_over(&service.loops, request, own));
 }
 
-/// How far a cancel request for a server has come. The loop is told when this is dropped.
+/// A cancel request for a server, under way. Dropping this notifies the loop.
 struct UnderWay<'a> {
     loops: &'a Loops,
     request: &'a CancelRequest,
-    /// The server may still deal with it.
+    /// The server may still handle it.
     may_come: bool,
 }
 
@@ -137,9 +137,9 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// Sends a cancel request to a server, and tells the loop when the server has dealt with it, or will not.
-/// One that was sent, and whose connection the server has not closed within `cancel_wait_timeout`, may come
-/// later.
+/// Sends a cancel request to a server, and notifies the loop when the server has handled it, or
+/// will not. One that was sent, and whose connection the server has not closed within
+/// `cancel_wait_timeout`, may come later.
 pub async fn send(service: &Arc<Service>, request: CancelRequest) {
     let mut under_way = UnderWay { loops: &service.loops, request: &request, may_come: true };
     let wait = service.config.load().reload.timeouts.cancel_wait_timeout;
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_that_no_loop_has_seen_to_are_bounded_and_later_ones_wait() {
+    async fn requests_not_yet_handled_are_bounded_and_later_ones_wait() {
         let mailboxes = mailboxes(2);
         let loops = Loops::new(mailboxes.clone(), Instant::now());
         let gate = CancelGate::default();

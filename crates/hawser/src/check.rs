@@ -411,7 +411,8 @@ impl Report {
     }
 }
 
-/// Users of the console that cannot log in: nobody can look them up, and no rule lets in unknown ones.
+/// Users of the console that cannot log in: they cannot be looked up, and no rule lets in unknown
+/// ones.
 fn operators_unknown(config: &Config, access: &Access) -> Vec<String> {
     let methods = [AuthType::ScramSha256, AuthType::Md5, AuthType::Plain];
     if !methods.contains(&config.auth_type()) {

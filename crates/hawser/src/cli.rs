@@ -26,7 +26,7 @@ use crate::{
 
 /// Where `serve` looks for a configuration when it is given none.
 const FILES: [&str; 2] = ["hawser.toml", "/etc/hawser/hawser.toml"];
-/// The server's URL, where its password shall not be seen in the list of processes.
+/// The server's URL, if its password must not show in the list of processes.
 const SERVER_URL_VARIABLE: &str = "HAWSER_SERVER_URL";
 /// Where service managers put the control socket.
 const CONTROL_SOCKETS: [&str; 1] = ["/run/hawser/hawser.sock"];
@@ -162,7 +162,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Nobody reads a message that cannot be printed.
+            // A message that cannot be printed is lost.
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }

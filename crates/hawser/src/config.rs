@@ -14,8 +14,8 @@
 //! - No password is in `Debug`, in an error, or in SHOW CONFIG.
 //!
 //! # Limits
-//! Files that are named here (certificates, hba_file, users_file) are not opened here: whoever reads
-//! them says what is wrong in them.
+//! Files that are named here (certificates, hba_file, users_file) are not opened here: their
+//! readers report what is wrong in them.
 
 mod address;
 mod changes;
@@ -129,7 +129,7 @@ pub struct ShownSetting {
     pub name: &'static str,
     /// The value in force, in PgBouncer's format.
     pub value: String,
-    /// The value that it has when nobody sets it.
+    /// The value that it has by default.
     pub default: String,
     /// Whether a reload or SET changes it.
     pub changeable: bool,
@@ -247,8 +247,8 @@ impl Config {
     }
 
     /// What `serve --server URL` runs without a file: every database of that server; clients log in
-    /// as the URL's user with its password. Without a password there, whoever connects as that user
-    /// is trusted, which is refused unless every address in `listen` is local.
+    /// as the URL's user with its password. Without a password there, every client that connects as
+    /// that user is trusted, which is refused unless every address in `listen` is local.
     ///
     /// `listen` is as `address` of `[listen]`, with commas; `None` is its default, as for
     /// `pool_size`.
@@ -481,7 +481,7 @@ impl Config {
     }
 
     /// Whether any user is configured or can be looked up. Without one, only rules of an hba_file
-    /// that ask for no password can let anybody in: whoever reads that file knows.
+    /// that ask for no password can let a client in: the reader of that file checks it.
     #[must_use]
     pub fn knows_users(&self) -> bool {
         self.reload.auth.users_file.is_some()
@@ -566,7 +566,7 @@ impl Config {
         changes::between(self, new)
     }
 
-    /// `self`, loaded anew, for a process that was started with `running`: what needs a restart
+    /// `self`, just loaded, for a process that was started with `running`: what needs a restart
     /// stays as it is.
     #[must_use]
     pub fn reloaded_over(mut self, running: &Self) -> Self {

@@ -10,7 +10,7 @@
 //! * whatever ends it (time, Ctrl-C, SIGTERM, an error, a panic), the server is stopped and its
 //!   directory removed
 //!
-//! # Limits      SIGKILL leaves both behind: nothing of ours runs then
+//! # Limits      after SIGKILL both stay: no code of ours runs then
 
 pub mod cluster;
 pub mod load;

@@ -1,4 +1,5 @@
-//! Opens server connections: which server, connect, encrypt, log in, and whether it will do.
+//! Opens server connections: selects the server, connects, encrypts, logs in, and checks that it is
+//! suitable.
 //!
 //! # Model
 //! ```text
@@ -6,8 +7,8 @@
 //!        ▲ next on failure, those that failed lately last                          │ will not do: next
 //!        └──────────────────────────────────────────────────────────────────────────┘
 //! ```
-//! What waiting does not mend (wrong password, no such database) ends the search at once; see
-//! [`DialError::is_fatal`].
+//! An error that waiting does not help (wrong password, no such database) ends the search at once;
+//! see [`DialError::is_fatal`].
 //!
 //! # Invariants
 //! * each attempt takes at most `server_connect_timeout`
@@ -64,39 +65,39 @@ use unencrypted::Unencrypted;
 /// The first pause after a server has failed; each further one doubles, up to the target's bound.
 const RETRY_AFTER_FIRST: Duration = Duration::from_millis(100);
 
-/// What a client is told to do about what concerns the pooler's host alone.
+/// The hint for clients on errors that concern only the pooler's host.
 const SEE_THE_LOG: &str = "Ask the pooler's administrator: its log has the reason.";
 
-/// Where a database is, and how to get there.
+/// The servers of a database, and how to reach them.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// At least one.
     pub servers: Vec<ServerAddress>,
-    /// Which of them will do.
+    /// Which of them are suitable.
     pub session_attrs: TargetSessionAttrs,
-    /// How far a standby may be behind.
+    /// How much a standby may lag.
     pub max_replica_lag: Option<Duration>,
     /// Which is tried first.
     pub balance: Balance,
     /// How connections are encrypted.
     pub tls: Arc<Connecting>,
-    /// Bound of one attempt.
+    /// The time limit of one attempt.
     pub connect_timeout: Duration,
-    /// How long addresses of names are believed.
+    /// How long addresses of names are used.
     pub dns_max_ttl: Duration,
     /// The longest pause before a failed server is tried before others again.
     pub retry_after_max: Duration,
-    /// How long no server may have answered before clients do not wait any more; `None`: they wait.
+    /// After how long without an answer of any server clients no longer wait; `None`: they wait.
     pub down_after: Option<Duration>,
     /// For TCP.
     pub tcp: TcpOptions,
     /// Whether servers are asked to report what their sessions hold.
     pub reports: bool,
-    /// Whether servers are asked for what it takes to hand sessions over.
+    /// Whether servers are asked for the data that a hand-over of sessions needs.
     pub hands_over: bool,
-    /// What they are sent first.
+    /// The header that they get first.
     pub proxy: ProxyProtocol,
-    /// Where the password of their user is, if it is not in the configuration.
+    /// The source of their user's password, if it is not in the configuration.
     pub password: Option<PasswordSource>,
 }
 
@@ -105,19 +106,19 @@ pub struct Target {
 pub enum Balance {
     /// The first one.
     InOrder,
-    /// Each in turn. The count is one pool's: of one that pools share, those that open connections in turns
-    /// would get one server each.
+    /// Each in turn. Each pool has its own count: with a common one, pools that open connections
+    /// alternately would get one server each.
     InTurn(Arc<AtomicUsize>),
 }
 
 impl Balance {
-    /// What the setting asks for, of one pool. It begins anywhere: else the first connections of all pools
-    /// went to the first server.
+    /// The setting, for one pool. It starts at a random server: otherwise the first connections of
+    /// all pools would go to the first server.
     pub fn new(setting: LoadBalanceHosts) -> Self {
         match setting {
             LoadBalanceHosts::Disable => Self::InOrder,
             LoadBalanceHosts::RoundRobin => {
-                let begin = random_u64() >> 32; // so that it does not wrap
+                let begin = random_u64() >> 32; // so that it does not overflow
                 Self::InTurn(Arc::new(AtomicUsize::new(usize::try_from(begin).unwrap_or(0))))
             }
         }
@@ -135,7 +136,7 @@ impl Balance {
     }
 }
 
-/// As whom to log in, to what.
+/// The user and the database to log in to.
 #[derive(Clone, Debug)]
 pub struct Login {
     /// The role.
@@ -146,7 +147,7 @@ pub struct Login {
     pub replication: Replication,
     /// Settings that only a connect can set.
     pub parameters: Vec<Asked>,
-    /// Names and values with which sessions begin, as the configuration says.
+    /// Names and values with which sessions begin, from the configuration.
     pub start: Vec<Pair>,
     /// The proof.
     pub credentials: Arc<Credentials>,
@@ -163,23 +164,23 @@ pub struct Dialled {
     pub server: ServerAddressId,
     /// Its place under the limit of that server.
     pub place: AddressPermit,
-    /// Keeps what `server` stands for from being forgotten.
+    /// Keeps the place that `server` names.
     pub known: Known,
 }
 
-/// Whoever has this wants to find a [`Place`] by its id.
+/// As long as this exists, the [`Place`] can be found by its id.
 #[derive(Clone, Debug)]
 pub struct Known(Arc<()>);
 
 /// Gives a connection to a server its place under that server's limit.
 pub type Gate<'a> = &'a (dyn Fn(&ServerAddress) -> Result<AddressPermit, Full> + Sync);
 
-/// Why a server has not dealt with a cancel request.
+/// Why a server has not handled a cancel request.
 #[derive(Debug)]
 pub struct CancelError {
-    /// What has failed.
+    /// The error.
     pub error: DialError,
-    /// The server may still deal with it.
+    /// The server may still handle it.
     pub was_sent: bool,
 }
 
@@ -218,7 +219,7 @@ pub enum DialError {
     Refused {
         /// The server.
         server: String,
-        /// What it said.
+        /// Its error.
         error: Box<ClientError>,
     },
     /// The server asks for a secret that is not known, or did not accept or give a proof.
@@ -230,7 +231,7 @@ pub enum DialError {
         /// Why.
         reason: String,
     },
-    /// The password is not to be had now.
+    /// The password is not available now.
     Password {
         /// Whose.
         user: String,
@@ -244,14 +245,14 @@ pub enum DialError {
         /// Why.
         source: TalkError,
     },
-    /// A server let us in, and `connect_query` or a hand-over has left no session for clients.
+    /// The login succeeded, but `connect_query` or a hand-over has left no usable session.
     Unready {
-        /// Whether another attempt is of use.
+        /// Whether another attempt can help.
         trouble: Trouble,
         /// What went wrong, with which server, and what to do.
         reason: String,
     },
-    /// Users are to share it, and it cannot be handed over to them.
+    /// Users must share it, and it cannot be handed over to them.
     NotHandedOver {
         /// Why.
         reason: String,
@@ -260,13 +261,13 @@ pub enum DialError {
     Full(Full),
     /// The limit has room, but is shared by etcd, which does not answer.
     CutOff(Full),
-    /// A standby is too far behind.
+    /// A standby lags too much.
     Lagging {
         /// The server.
         server: String,
-        /// How far it is.
+        /// Its lag.
         lag: Duration,
-        /// How far it may be.
+        /// The allowed lag.
         most: Duration,
     },
     /// Servers were reached, and none is what `target_session_attrs` asks for.
@@ -285,7 +286,7 @@ pub enum Trouble {
     Passing,
     /// This one took longer than `server_connect_timeout`.
     Silence,
-    /// It comes to the same.
+    /// The result would be the same.
     Lasting,
 }
 
@@ -295,7 +296,7 @@ impl DialError {
         matches!(self, Self::Timeout { .. } | Self::Unready { trouble: Trouble::Silence, .. })
     }
 
-    /// Whether waiting does not mend it: clients that wait are told at once.
+    /// Whether waiting does not help: clients that wait get the error at once.
     pub fn is_fatal(&self) -> bool {
         match self {
             Self::Refused { error, .. } => {
@@ -339,8 +340,8 @@ impl DialError {
         }
     }
 
-    /// What a client is told: the server's own words where there are any, and nothing of files and settings
-    /// of this host.
+    /// The error for clients: the server's own words if there are any, and nothing about files and
+    /// settings of this host.
     pub fn to_client_error(&self) -> ClientError {
         match self {
             Self::Refused { error, .. } if self.is_fatal() => ClientError {
@@ -352,7 +353,7 @@ impl DialError {
             Self::Authentication { .. } => {
                 ClientError::fatal(SqlState::INVALID_AUTHORIZATION, self.to_string())
             }
-            _ => match self.told_in_place() {
+            _ => match self.message_for_clients() {
                 Some(told) => {
                     ClientError::fatal(SqlState::CONNECTION_FAILURE, told).hint(SEE_THE_LOG)
                 }
@@ -361,13 +362,13 @@ impl DialError {
         }
     }
 
-    /// What operators are shown where clients are told less.
+    /// The full error for operators, if clients get less.
     pub fn unsaid(&self) -> Option<String> {
-        self.told_in_place().map(|_| self.to_string())
+        self.message_for_clients().map(|_| self.to_string())
     }
 
-    /// What clients are told in place of what concerns this host alone.
-    fn told_in_place(&self) -> Option<&'static str> {
+    /// The message for clients in place of one that concerns only this host.
+    fn message_for_clients(&self) -> Option<&'static str> {
         match self {
             Self::Password { .. } => Some("the pooler has no password for its server connections"),
             Self::NotHandedOver { .. } => {
@@ -483,13 +484,13 @@ impl std::error::Error for DialError {
 pub struct Place {
     /// As it was configured.
     pub configured: ServerAddress,
-    /// Where exactly.
+    /// The exact address.
     pub endpoint: Endpoint,
-    /// What it was sent first, at the last connect.
+    /// The header that it got first, at the last connect.
     proxy: ProxyProtocol,
     /// Whether the connection was encrypted.
     pub encrypted: bool,
-    /// What it goes over.
+    /// Its transport.
     pub transport: Transport,
     /// How, at the last connect.
     tls: Arc<Connecting>,
@@ -497,8 +498,8 @@ pub struct Place {
     tcp: TcpOptions,
 }
 
-/// Places that are kept although no connection is there any more: above it those are forgotten. A
-/// name may have another address each time that it is looked up.
+/// The most places that are kept without a connection: above it those are forgotten. A name may
+/// have another address at each lookup.
 const PLACES_UNUSED_MAX: usize = 64;
 
 /// All places, by their ids. Ids are never used again.
@@ -507,7 +508,7 @@ struct Places {
     by_id: HashMap<ServerAddressId, (Place, Known)>,
     ids: HashMap<(ServerAddress, Endpoint, bool, Transport), ServerAddressId>,
     next: u32,
-    /// Places at which those without a connection are looked for next.
+    /// The number of places at which the next search for unused ones starts.
     look_at: usize,
 }
 
@@ -541,27 +542,27 @@ enum Fare {
 pub struct Dialler {
     /// Names of servers.
     pub resolver: Resolver,
-    /// What connections go over, and where they fell back.
+    /// The transports of connections, and fallbacks.
     pub mptcp: MptcpUsage,
-    /// Those of this host that go past TCP.
+    /// Connections of this host that bypass TCP.
     pub bypass: BypassUsage,
-    /// Those of servers with which TLS has failed.
+    /// Servers with which TLS has failed.
     pub unencrypted: Unencrypted,
     /// Congestion control of connections, on both sides.
     pub congestion: CongestionUsage,
     /// Ends of links that this process runs.
     pub links: Links,
-    /// Those whose servers are to be given up when nothing is heard of them: `server_lost_timeout`.
+    /// Connections to be given up when their servers' machines stay silent: `server_lost_timeout`.
     watch: Arc<Watch>,
-    /// Those that are not in the configuration.
+    /// Passwords that are not in the configuration.
     passwords: Arc<Passwords>,
     places: Mutex<Places>,
     fares: Mutex<HashMap<ServerAddress, Fare>>,
     /// Servers that are looked at.
     looks: Mutex<standing::Looks>,
-    /// Servers that refuse to be asked for reports: other poolers do.
+    /// Servers that refuse a request for reports, as other poolers do.
     reportless: Mutex<HashSet<ServerAddress>>,
-    /// Number of the next attempt to connect, from 1 on: what its server connection is called.
+    /// Number of the next attempt to connect, from 1 on: the number of its server connection.
     attempts: AtomicU64,
 }
 
@@ -572,10 +573,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Dialler {
-    /// Opens a connection to a server of `target` that will do.
+    /// Opens a connection to a suitable server of `target`.
     ///
     /// # Errors
-    /// Why the last server that was tried would not.
+    /// The error of the last server that was tried.
     pub async fn dial(
         &self,
         target: &Target,
@@ -592,7 +593,7 @@ impl Dialler {
         let login_with = |credentials| Login { credentials, ..login.clone() };
         match self.dial_as(target, &login_with(first.clone()), gate).await {
             Err(error) if error.is_about_the_password() => {
-                // It may have run out: another is asked for, once.
+                // The password may have expired: another is asked for, once.
                 let second = self.passwords.get(source, Some(&first), within).await;
                 let second = second.map_err(failed)?;
                 if Arc::ptr_eq(&first, &second) {
@@ -646,8 +647,8 @@ impl Dialler {
         }))
     }
 
-    /// The servers in the order in which they are to be tried: those last that do not answer, or did not
-    /// lately, and before these those that the last look found unfit.
+    /// The servers in the order of attempts: last those that do not answer, or did not lately, and
+    /// before these the ones that the last look found unfit.
     ///
     /// None is left out: a look ends sooner than an attempt may, and its finding may be old.
     fn in_order(&self, target: &Target) -> Vec<ServerAddress> {
@@ -717,7 +718,7 @@ impl Dialler {
                     return Ok(reached);
                 }
                 Err(error) if error.is_fatal() => {
-                    self.note_reached(server); // it is there, and says no
+                    self.note_reached(server); // it is there, and refuses
                     return Err(error);
                 }
                 Err(error) => last = Some(error),
@@ -727,7 +728,7 @@ impl Dialler {
             host: server.to_string(),
             source: io::ErrorKind::NotFound.into(),
         });
-        // A server that is well but of the wrong kind may change at any time.
+        // A healthy server of the wrong kind may change at any time.
         match error {
             DialError::Unsuitable { .. } => self.note_reached(server),
             _ => self.note_failed(server, target, &error),
@@ -807,7 +808,7 @@ impl Dialler {
                 }
                 Err(error) => {
                     let go_on = error.may_depend_on_encryption();
-                    // What was wanted first says more about what is wrong.
+                    // The error of the preferred attempt explains more.
                     let error = first_error.take().unwrap_or(error);
                     if !go_on {
                         return Err(error);
@@ -858,8 +859,8 @@ impl Dialler {
         (id, known)
     }
 
-    /// Ends connections to servers of which nothing has been heard for `timeout` since something was sent
-    /// to them. Never ends; asks for `timeout` again and again.
+    /// Ends connections to servers that have been silent for `timeout` since something was sent to
+    /// them. Never ends; asks for `timeout` again and again.
     pub async fn end_lost(&self, timeout: impl Fn() -> Option<Duration>) {
         loop {
             let timeout = timeout();
@@ -890,7 +891,7 @@ impl Dialler {
         }
     }
 
-    /// What an id stands for.
+    /// The place of an id.
     pub fn place(&self, id: ServerAddressId) -> Option<Place> {
         locked(&self.places).by_id.get(&id).map(|(place, _)| place.clone())
     }
@@ -912,7 +913,7 @@ impl Dialler {
         let was_sent = AtomicBool::new(false);
         let send = async {
             let encryption = if place.encrypted { Encryption::Must } else { Encryption::No };
-            // Plain TCP, whatever the connection that it is for goes over: it lives for one round trip.
+            // Plain TCP, whatever the other connection uses: it lives for one round trip.
             let broken = |source| DialError::Connect { server: server.clone(), source };
             let link = reach::connect(&place.endpoint, &place.tcp, &self.links).await;
             let mut link = link.map_err(broken)?;
@@ -920,11 +921,11 @@ impl Dialler {
             let mut stream = reach::open(link, &place.endpoint, &place.tls, encryption).await?;
             let mut request = Vec::with_capacity(16 + key.len());
             startup::write_cancel(&mut request, process, key);
-            // What comes in part the server does not take for a request.
+            // The server does not accept a partial request.
             stream.write_all(&request).await.map_err(broken)?;
             was_sent.store(true, Ordering::Relaxed);
             stream.flush().await.map_err(broken)?;
-            // The server says nothing; an error here is the end as well.
+            // The server sends nothing; an error here is the end as well.
             let _ = stream.read(&mut [0; 16]).await;
             Ok(())
         };

@@ -16,17 +16,17 @@
 //! start NUMBER           lines of name and value of the settings that the client began with that
 //!                        has this server connection now; bytes in hexadecimal digits
 //! ```
-//! A server connection's number is what the server was told at its start (`hawser.connection`).
+//! A server connection's number was sent to the server at its start (`hawser.connection`).
 //! `extension/local.c` is the other side. POOLER is a random number of this process: ids of clients
 //! are unique within it.
 //!
 //! # Invariants
-//! * whether somebody may, the server decides, by the user that it was told of; so an order names
-//!   the user too, and is not followed where another client has the id by now
+//! * the server decides who may do it, by the user that it knows; so an order names the user too,
+//!   and is refused if another client has the id by now
 //! * `user` is the role that the client works as on the server
 //!
 //! # Why not the control socket
-//! Whoever connects there reads at once and says nothing: there is no place for a question.
+//! A client that connects there reads at once and sends nothing: there is no place for a question.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -45,7 +45,7 @@ use crate::admin::pooler::Pooler;
 use crate::admin::show::snapshots;
 use crate::process::pooler_number;
 
-/// What is behind the control socket's path.
+/// What follows the control socket's path.
 const SUFFIX: &str = ".server";
 /// The longest question: an order and a name of 63 bytes.
 const QUESTION_BYTES_MAX: u64 = 256;
@@ -63,14 +63,14 @@ pub fn socket_path(control_socket: &Path) -> PathBuf {
     path.into()
 }
 
-/// Answers whoever connects, one at a time. Never ends.
+/// Answers connections, one at a time. Never ends.
 pub async fn answer(listener: UnixListener, pooler: Arc<dyn Pooler>) {
     let number = pooler_number();
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 let conversation = converse(stream, number, pooler.as_ref());
-                // Whoever breaks off has his reasons.
+                // A client may break off: no error.
                 let _ = tokio::time::timeout(CONVERSATION_WAIT, conversation).await;
             }
             Err(error) => {

@@ -459,7 +459,7 @@ impl Import {
             }
         }
         if let Some(entry) = self.settings.get("auth_query") {
-            // PgBouncer sends it, and nobody gets in by it; Hawser's default would let users in.
+            // PgBouncer sends it, and it lets no user in; Hawser's default would let users in.
             if entry.value.is_empty() {
                 let message = "it is empty: leave it out for the default query".to_owned();
                 return Err(entry.place.error(Reason::Value { key: entry.key.clone(), message }));

@@ -16,14 +16,14 @@
 //!
 //! # Invariants
 //! * after an event no connection holds a buffer: what the engine leaves unread is copied
-//! * of a connection that is not read at most [`KEPT_BYTES_MAX`] are kept, and what the kernel
-//!   delivers before it knows: one turn's worth
+//! * a connection that is not read keeps at most [`KEPT_BYTES_MAX`], and what the kernel delivers
+//!   before receiving stops: one turn's worth
 //! * an idle connection holds nothing but its [`table::Entry`]
-//! * whatever ends the receiving of a connection is an event for the engine, whose next read goes
-//!   on: a request is never made for a descriptor that nobody holds, and the kernel has it at once: its number
-//!   may be another connection's by the end of the turn
-//! * a completion names the generation of its place: one for a place that is used again only gives
-//!   its buffer back
+//! * the end of receiving of a connection is always an event for the engine, whose next read
+//!   continues: a request is never made for a closed descriptor, and the kernel gets it at once:
+//!   the number may be another connection's by the end of the turn
+//! * a completion names the generation of its place: one for a reused place only gives its buffer
+//!   back
 //!
 //! # How a server connection changes its loop
 //! ```text
@@ -32,9 +32,9 @@
 //!                             watch: Arriving ◄─ Arrived, with what its home had received ◄─┘
 //! ```
 //! It may be written to meanwhile: what the server answers comes to its home's ring, and from there
-//! with [`Crossing::Arrived`], or to the new one. A third loop may take it from a place that it has not
-//! arrived at, if it was given back unused there: then that place sends `Arrived` on. A loop that gives
-//! one away in that state breaks it, for no message says where it goes.
+//! with [`Crossing::Arrived`], or to the new one. A third loop may take it from a place where it
+//! has not arrived, if it was given back unused there: then that place sends `Arrived` on. A loop
+//! that gives one away in that state breaks it, because no message says where it goes.
 //!
 //! # Why sends are direct
 //! See docs/decisions/0010-two-hosts.md.
@@ -69,16 +69,16 @@ pub trait Watchable: Socket + AsFd {
     fn wire(&self) -> &Wire;
 }
 
-/// Between loops, about connections that change from one's ring to the other's.
+/// Messages between loops about connections that change rings.
 #[derive(Debug)]
 pub enum Crossing {
     /// To a connection's home: let go of it, and send what was received.
     Release {
-        /// Where it is there.
+        /// Its place there.
         place: Place,
         /// Where [`Crossing::Arrived`] goes.
         to: LoopId,
-        /// What that names.
+        /// The passage to name there.
         passage: u32,
     },
     /// Its home has let go of it.
@@ -90,7 +90,7 @@ pub enum Crossing {
     },
 }
 
-/// Begins the intake of this thread's loop.
+/// Starts the intake of this thread's loop.
 ///
 /// # Errors
 /// The ring cannot be enabled.
@@ -102,7 +102,7 @@ pub fn begin(id: LoopId, mut ring: Ring, wake: &EventFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends it, behind all connections of the loop.
+/// Ends it, after all connections of the loop.
 pub fn end() {
     INTAKE.set(None);
 }
@@ -125,7 +125,7 @@ pub fn next() -> Option<Event> {
     with(Intake::next)?
 }
 
-/// The engine has seen to an event of this connection.
+/// The engine has handled an event of this connection.
 pub fn settle(token: Token) {
     with(|intake| intake.settle(token));
 }
@@ -143,13 +143,13 @@ pub fn watch(wire: &Wire, token: Token) -> io::Result<()> {
     wire.inlet().watch(wire.as_fd(), token)
 }
 
-/// Stops receiving from a connection, whose home this loop is or another. Returns what the home is to
-/// be sent.
+/// Stops receiving from a connection, whose home is this loop or another. Returns the message for
+/// the home.
 pub fn unwatch(wire: &Wire) -> Option<(LoopId, Crossing)> {
     wire.inlet().unwatch()
 }
 
-/// Deals with a message of another loop. Returns what that is to be sent.
+/// Handles a message of another loop. Returns the message for that one.
 pub fn cross(crossing: Crossing) -> Option<(LoopId, Crossing)> {
     match crossing {
         Crossing::Release { place, to, passage } => {

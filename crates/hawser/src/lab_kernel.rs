@@ -66,7 +66,7 @@ pub struct Network {
 /// How it ended inside.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
-    /// The exit code that the command shall have.
+    /// The exit code for the command.
     pub code: u8,
     /// Why it is not 0.
     pub message: String,

@@ -505,7 +505,7 @@ impl<'a> Work<'a> {
         let port = PORT.to_string();
         network.serve(&Network::own(&["lab", "send", &port, &bytes])?)?;
         let from = format!("{}:{PORT}", network.far());
-        // The listener is there a moment later; nothing says so from outside.
+        // The listener is there a moment later; nothing shows that from outside.
         std::thread::sleep(std::time::Duration::from_millis(500));
         let done = timed(network, &Network::own(&["lab", "take", &from])?, None, None)?;
         let came = done.points.0.last().map_or(0, |(_, bytes)| *bytes);

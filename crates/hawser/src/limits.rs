@@ -1,18 +1,18 @@
-//! How many connections there may be: permits that free their place when they are dropped.
+//! Limits on connections: permits that free their place when they are dropped.
 //!
 //! # Model
 //! A client holds one place in all, and after its login one of its database and one of its user. A
 //! server connection holds one place in all, of its database, of its user and of its server's
 //! address. Bounds come from the configuration at each request: a reload needs no change here, and
-//! nobody who is in is thrown out by a lower bound. Who is not in yet, and lets others wait, is: see
-//! [`half_open`].
+//! a lower bound disconnects no client that is in. A client that is not in yet, and keeps others
+//! waiting, may be disconnected: see [`half_open`].
 //!
 //! Where limits on server connections are shared with other poolers, this one's part of each bounds them, too:
 //! [`shared`].
 //!
 //! # Invariant
-//! Every count is the number of permits that exist. Those that have been taken from a login that gave
-//! way, and that is not gone yet, are no permits any more.
+//! Every count is the number of permits that exist. Permits of logins that gave way and are not
+//! gone yet do not count.
 
 pub mod half_open;
 pub mod shared;
@@ -31,13 +31,14 @@ use tokio::sync::futures::Notified;
 
 use crate::config::{Limit, ServerAddress};
 
-/// Clients beyond `max_client_conn` that may be on their way in: half-open logins, cancel requests
-/// and those who are about to be told that there are too many.
+/// Clients beyond `max_client_conn` that may be on their way in: half-open logins, cancel requests,
+/// and those about to get the error that there are too many.
 pub const LOGINS_BEYOND: usize = 1_000;
-/// Of these, how many are for others than TLS handshakes, which are slow to make room.
+/// Of these, how many are reserved for connections without TLS handshakes, which are slow to make
+/// room.
 pub const LOGINS_BEYOND_PLAIN: usize = 500;
 
-/// Between two reports that logins give way.
+/// The time between two reports that logins give way.
 const NEWS_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A login has given its place to another.
@@ -52,16 +53,16 @@ struct Counts {
     news_at: Option<Instant>,
     clients_by_database: ByName,
     clients_by_user: ByName,
-    /// What all connections that have not logged in share.
+    /// The account of all connections that have not logged in.
     connected_account: Weak<Account>,
     admitted_account: Weak<Account>,
-    /// The same of those that have, by their database and user.
+    /// Accounts of those that have, by their database and user.
     entered_accounts: HashMap<(Arc<str>, Arc<str>), Weak<Account>>,
     servers: usize,
     servers_by_database: ByName,
     servers_by_user: ByName,
     servers_by_address: HashMap<ServerAddress, usize>,
-    /// Where limits hold for several poolers together.
+    /// The parts of shared limits, if limits are shared.
     shares: Option<shared::Shares>,
 }
 
@@ -91,7 +92,7 @@ impl Counts {
     }
 }
 
-/// How many there are of each name: one look-up for each change, under the lock that all logins take.
+/// Counts by name: one look-up for each change, under the lock that all logins take.
 #[derive(Debug, Default)]
 struct ByName(HashMap<Arc<str>, (Arc<str>, usize)>);
 
@@ -100,7 +101,7 @@ impl ByName {
         self.0.get(name).map_or(0, |(_, count)| *count)
     }
 
-    /// One more. Returns the name, which all share.
+    /// Counts one more. Returns the shared name.
     fn add(&mut self, name: &str) -> Arc<str> {
         if let Some((name, count)) = self.0.get_mut(name) {
             *count += 1;
@@ -129,7 +130,7 @@ pub struct Limits {
     server_freed: Notify,
     /// A place under a shared limit is wanted, or one has been taken.
     lacking: Notify,
-    /// Fewer server connections are this pooler's part.
+    /// This pooler's part has become smaller.
     lowered: Notify,
 }
 
@@ -144,7 +145,7 @@ pub struct ServerBounds {
     pub user: Limit,
 }
 
-/// Which bound leaves no room.
+/// The bound that leaves no room.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Full {
     /// `max_server_connections`.
@@ -158,7 +159,8 @@ pub enum Full {
 }
 
 impl Full {
-    /// What a client that waits in vain is told where the limit is shared and its store does not answer.
+    /// The error for a client whose wait failed because the limit is shared and its store does not
+    /// answer.
     pub fn to_cut_off_error(&self) -> ClientError {
         let what = match self {
             Self::Total => "max_server_connections".to_owned(),
@@ -171,7 +173,7 @@ impl Full {
         ))
     }
 
-    /// What a client that waits in vain is told.
+    /// The error for a client whose wait failed.
     pub fn to_client_error(&self) -> ClientError {
         let what = match self {
             Self::Total => "max_server_connections is reached".to_owned(),
@@ -186,7 +188,7 @@ impl Full {
     }
 }
 
-/// What a client is told that needs a place of a shared limit while its store does not answer.
+/// The error for a client that needs a place of a shared limit while its store does not answer.
 pub fn cut_off_error() -> ClientError {
     ClientError::fatal(
         SqlState::TOO_MANY_CONNECTIONS,
@@ -218,7 +220,7 @@ impl Limits {
         Some(ConnectionPermit(self.account(&mut counts, Stage::Connected)))
     }
 
-    /// A place for a client that a predecessor had: whatever the bounds, it is in.
+    /// A place for a predecessor's client, whatever the bounds are.
     pub fn take_over(self: &Arc<Self>, database: &str, user: &str) -> ConnectionPermit {
         let mut counts = self.lock();
         counts.connected += 1;
@@ -228,17 +230,17 @@ impl Limits {
         ConnectionPermit(self.account(&mut counts, Stage::Entered { database, user }))
     }
 
-    /// Connections that hold a place: clients, those that are on their way in, and consoles.
+    /// Connections that hold a place: clients, logins under way, and consoles.
     pub fn connection_count(&self) -> usize {
         self.lock().connected
     }
 
-    /// Has a login that waits for its client give up its descriptor. `false`: there is none.
+    /// Makes a login that waits for its client give up its descriptor. `false`: there is none.
     pub fn free_descriptor(&self) -> bool {
         self.lock().half_open.make_room_of_any(None, Instant::now())
     }
 
-    /// Waits for the client of a login, as long as no other takes its place.
+    /// Waits for the client of a login until another takes its place.
     ///
     /// # Errors
     /// Those of `work`, and [`GaveWay`]: the connection is to be closed without delay.
@@ -249,7 +251,7 @@ impl Limits {
         work: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
         let mut work = pin!(work);
-        // Nobody waits for what is there already.
+        // Work that is ready at once is not listed.
         if let Poll::Ready(done) = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await
         {
             return done;
@@ -263,7 +265,7 @@ impl Limits {
         }
     }
 
-    /// Whether it should be told that a login has given way: seldom in a flood.
+    /// Whether to log that a login has given way: seldom in a flood.
     pub fn is_news(&self) -> bool {
         let now = Instant::now();
         let mut counts = self.lock();
@@ -274,7 +276,7 @@ impl Limits {
         is_news
     }
 
-    /// What all connections at this stage share.
+    /// The account that all connections at this stage share.
     fn account(self: &Arc<Self>, counts: &mut Counts, stage: Stage) -> Arc<Account> {
         let known = match &stage {
             Stage::Connected => &mut counts.connected_account,
@@ -313,7 +315,7 @@ impl Limits {
     /// A place for a server connection of this database and user.
     ///
     /// # Errors
-    /// Which bound leaves no room.
+    /// The bound that leaves no room.
     pub fn server(
         self: &Arc<Self>,
         database: &str,
@@ -350,7 +352,7 @@ impl Limits {
         Ok(AddressPermit { limits: self.clone(), server: server.clone() })
     }
 
-    /// Something is asked for under limits that may be shared.
+    /// A place is wanted under limits that may be shared.
     fn tell_sharing(&self, counts: &Counts) {
         if counts.shares.is_some() {
             self.lacking.notify_one();
@@ -363,7 +365,7 @@ impl Limits {
     }
 }
 
-/// How far a connection has come, and so which places it holds.
+/// The stage of a connection, which decides the places that it holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Stage {
     /// It counts as a connection only.
@@ -374,14 +376,14 @@ enum Stage {
     Entered { database: Arc<str>, user: Arc<str> },
 }
 
-/// What all connections at the same stage share, so that one costs a pointer.
+/// The state that all connections at the same stage share, so that each costs a pointer.
 #[derive(Debug)]
 struct Account {
     limits: Arc<Limits>,
     stage: Stage,
 }
 
-/// A login that waits for its client; struck off the list when it does no more.
+/// A login that waits for its client; dropping this removes it from the list.
 struct Listed<'a> {
     limits: &'a Limits,
     entry: half_open::Entry,
@@ -398,15 +400,15 @@ impl Drop for Listed<'_> {
 pub struct ConnectionPermit(Arc<Account>);
 
 impl ConnectionPermit {
-    /// Whether the connection may begin TLS. To be called ahead of the handshake.
+    /// Whether the connection may begin TLS. To be called before the handshake.
     ///
     /// # Errors
-    /// So many connections are on their way in that the rest is for those without TLS.
+    /// So many logins are under way that the rest is reserved for those without TLS.
     pub fn may_encrypt(&self, max_client_conn: u32, newcomer: Network) -> Result<(), ClientError> {
         let most = max_client_conn as usize + LOGINS_BEYOND - LOGINS_BEYOND_PLAIN;
         let mut counts = self.0.limits.lock();
         let half_open = &counts.half_open;
-        // Those who have said nothing make room for whoever comes.
+        // Clients that have sent nothing make room for newcomers.
         let expendable = half_open.going()
             + half_open.count(Awaited::FirstPacket)
             + half_open.count(Awaited::Leaving);
@@ -481,7 +483,7 @@ impl ConnectionPermit {
         Ok(())
     }
 
-    /// Gives all places back but that of the connection itself: it is about to be closed.
+    /// Gives back all places except that of the connection itself, which is about to be closed.
     pub fn dismiss(&mut self) {
         let limits = self.0.limits.clone();
         let mut counts = limits.lock();
@@ -498,8 +500,8 @@ impl ConnectionPermit {
         self.change_to(&mut counts, account);
     }
 
-    /// Takes another account. The old one is forgotten if nobody else has it; the lock on the
-    /// counts is held, so that nobody gets it meanwhile.
+    /// Takes another account. The old one is forgotten if it has no other holder; the lock on the
+    /// counts is held, so that it cannot get one meanwhile.
     fn change_to(&mut self, counts: &mut Counts, account: Arc<Account>) {
         if let Some(last) = Arc::into_inner(std::mem::replace(&mut self.0, account))
             && let Stage::Entered { database, user } = last.stage
@@ -527,8 +529,8 @@ pub struct ServerPermit {
 }
 
 impl ServerPermit {
-    /// Gives a place back for which there was no server. Nobody is woken by it: one that waits for a server
-    /// would wake itself, again and again without a pause.
+    /// Gives a place back for which there was no server. This wakes no waiter: one that waits for a
+    /// server would wake itself, again and again without a pause.
     pub fn give_back_unused(mut self) {
         self.wakes = false;
     }
@@ -579,7 +581,7 @@ mod tests {
     const ELSEWHERE: Network = Network::V4(1);
 
     #[test]
-    fn the_client_after_the_last_is_told_53300_and_a_free_place_is_used_again() {
+    fn the_client_after_the_last_gets_53300_and_a_free_place_is_used_again() {
         let limits = Arc::new(Limits::default());
         let mut first = limits.connect(1, HERE).unwrap();
         let mut second = limits.connect(1, HERE).unwrap();
@@ -642,7 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_connections_keep_nobody_from_tls() {
+    fn silent_connections_keep_no_client_from_tls() {
         let limits = Arc::new(Limits::default());
         let open: Vec<_> = (0..LOGINS_BEYOND + 2).filter_map(|_| limits.connect(2, HERE)).collect();
         let silent: Vec<_> =
@@ -708,7 +710,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_without_a_server_is_free_again_and_wakes_nobody() {
+    fn a_place_without_a_server_is_free_again_and_wakes_no_waiter() {
         let limits = Arc::new(Limits::default());
         let bounds =
             ServerBounds { total: Limit::new(1), database: Limit::NONE, user: Limit::NONE };

@@ -4,7 +4,7 @@
 //! * no secret and no statement text is an argument of an event, at any level
 //! * an event is a line of text without control characters, whatever a client or server has sent: what
 //!   comes from them can neither begin a line nor move a terminal's cursor
-//! * libraries are heard from warnings on: below, they speak of bytes
+//! * libraries log from warnings on: below, they log bytes
 //!
 //! # Limits      one log a process: what begins it second changes the level only
 
@@ -85,7 +85,7 @@ pub fn begin_to(outputs: Outputs, format: LogFormat, level: LogLevel) {
             .event_format(AsPgBouncer)
             .boxed(),
     };
-    // Somebody else's log (a test's) stays.
+    // A log that is already set up (by a test) stays.
     if Registry::default().with(lines.with_filter(filter)).try_init().is_ok() {
         let _ = LEVEL.set(handle);
     }

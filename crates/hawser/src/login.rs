@@ -10,20 +10,21 @@
 //! One task for each connection; the whole takes at most `client_login_timeout`.
 //!
 //! # Invariants
-//! * nothing that came unencrypted is used once TLS has been agreed on
-//! * a client reads AuthenticationOk only when its session can begin: what the server refuses, it is
-//!   told in place of it, in the server's own words
+//! * bytes that came unencrypted are not used after the switch to TLS
+//! * a client gets AuthenticationOk only when its session can begin: if the server refuses, the
+//!   client gets the server's own error instead
 //!
 //! # Memory
-//! What few logins do is in boxes of its own, made when it is done: a login's future is copied on its
-//! way into a task, and that was 83,000 of the 155,000 instructions of a login by trust. A login that
-//! need not wait is no task at all: see [`listen`].
+//! Rare steps of a login are boxed when they begin: a login's future is copied on its way into a
+//! task, and that took 83,000 of the 155,000 instructions of a login by trust. A login that need
+//! not wait is no task at all: see [`listen`].
 //!
 //! # Which thread
-//! An event loop accepts, and polls a login once. What has to wait (for a packet, a proof, a server) goes
-//! on as a task of the control side. A TLS handshake takes 1 to 4 ms of CPU and PBKDF2 as much: a storm of
-//! them would delay every query, so these two run on threads of a lower priority: see [`crate::threads`].
-//! Until its first wait a login therefore does nothing that blocks or takes long.
+//! An event loop accepts, and polls a login once. A login that has to wait (for a packet, a proof,
+//! a server) continues as a task of the control side. A TLS handshake takes 1 to 4 ms of CPU and
+//! PBKDF2 as much: a storm of them would delay every query, so these two run on threads of a lower
+//! priority: see [`crate::threads`]. Until its first wait a login therefore does nothing that
+//! blocks or takes long.
 
 pub mod access;
 pub mod admin;
@@ -79,11 +80,11 @@ use wire::{First, Stop, first_packet, send};
 /// The longest name that PostgreSQL keeps (NAMEDATALEN - 1); longer ones are cut, as it does.
 const NAME_BYTES_MAX: usize = 63;
 
-/// How long a client that is sent away has to take the reason and to leave.
+/// How long a refused client has to read the reason and to leave.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
 /// How often a login that waits for a server looks whether its client is still there.
 const GONE_PERIOD: Duration = Duration::from_millis(250);
-/// What is read of such a client.
+/// How much is read from such a client.
 const UNREAD_BYTES_MAX: usize = 64 * 1024;
 
 /// Where a client is.
@@ -93,8 +94,8 @@ pub enum Origin {
     Tcp(SocketAddr),
     /// A unix socket.
     Unix {
-        /// The user of its process, where the kernel says and the process is the client's own: not of one
-        /// for which a load balancer connects.
+        /// The user of its process, if the kernel gives it and the process is the client's own, not
+        /// a load balancer.
         uid: Option<u32>,
     },
 }
@@ -107,7 +108,7 @@ impl Origin {
         }
     }
 
-    /// With whom it shares the places of those who are on their way in.
+    /// The network with which it shares the places for half-open logins.
     pub fn network(&self) -> Network {
         match self {
             Self::Tcp(address) => address.ip().into(),
@@ -130,14 +131,14 @@ impl Places {
     }
 }
 
-/// Where a connection has been accepted, and from whom.
+/// Where a connection has been accepted, and its client.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// Where its client is.
     pub origin: Origin,
     /// The port on which Hawser listens, if it is known.
     pub port: Option<u16>,
-    /// The loop on whose thread it was, if on one's.
+    /// The loop on whose thread it was accepted, if any.
     pub near: Option<LoopId>,
 }
 
@@ -148,14 +149,14 @@ struct Login {
     origin: Origin,
     port: Option<u16>,
     near: Option<LoopId>,
-    /// `None` while TLS is being agreed on.
+    /// `None` during the TLS handshake.
     stream: Option<Stream>,
     permit: Option<ConnectionPermit>,
     end_point: Option<Vec<u8>>,
     began: Instant,
     /// The pool whose server it waits for.
     waits_for: Option<Arc<PoolEntry>>,
-    /// Why a proof was refused, for the log alone.
+    /// Why a proof was refused, only for the log.
     reason: Option<String>,
 }
 
@@ -185,7 +186,7 @@ pub async fn serve(service: Arc<Service>, link: Link, place: Place, permit: Conn
     };
     let tally = &login.service.tally;
     match result {
-        // Its place has gone with it.
+        // Its place went with the client.
         Ok(()) if login.permit.is_none() => tally.logins.increment(),
         Ok(()) => tally.abandoned.increment(),
         Err(stop) => {
@@ -195,10 +196,10 @@ pub async fn serve(service: Arc<Service>, link: Link, place: Place, permit: Conn
     }
 }
 
-/// Tells a client why it is sent away, and waits for it to go.
+/// Sends a refused client the reason, and waits for it to leave.
 ///
-/// A connection that is closed with input unread is reset, and the reset may overtake the error: the
-/// client would not learn why. So what it still sends is read, and thrown away.
+/// Closing a connection with unread input resets it, and the reset may overtake the error, which
+/// the client would not get. So its further input is read and dropped.
 async fn say(mut stream: Stream, error: &ClientError) {
     let mut out = Vec::new();
     error.write(&mut out);
@@ -229,7 +230,7 @@ impl Login {
         self.stream.as_mut().ok_or(Stop::Gone)
     }
 
-    /// What the client is told when `client_login_timeout` has passed.
+    /// The error for the client when `client_login_timeout` has passed.
     fn timed_out(&self) -> ClientError {
         match &self.waits_for {
             Some(entry) => open::waited_in_vain(&self.service, entry, "client_login_timeout"),
@@ -276,14 +277,14 @@ impl Login {
                     };
                     let limits = &self.service.limits;
                     let left = limits.wait(Awaited::Leaving, self.origin.network(), said);
-                    // A client that does not read, or does not leave, shall not hold this task.
+                    // A client that does not read, or does not leave, must not hold this task.
                     let _ = tokio::time::timeout(GOODBYE_MAX, left).await;
                 }
             }
         }
     }
 
-    /// Another has its place already: it is told if it can be told at once, and closed.
+    /// Another has its place already: it gets the error if it can be sent at once, and is closed.
     async fn give_way(&mut self) {
         self.service.tally.displaced.increment();
         if self.service.limits.is_news() {
@@ -307,7 +308,7 @@ impl Login {
         }
     }
 
-    /// Reads for whom a load balancer connects, if the connection is one's.
+    /// Reads the header of a load balancer that names its client, if the connection is one's.
     async fn proxy_header(&mut self) -> Result<(), Stop> {
         let address = match &self.origin {
             Origin::Tcp(address) => Some(address.ip()),
@@ -321,7 +322,7 @@ impl Login {
         match Box::pin(limits.wait(Awaited::FirstPacket, network, header)).await? {
             Passed::For(client) => self.origin = Origin::Tcp(client),
             Passed::Own => {}
-            // The process that connects is not the one that logs in.
+            // The connecting process is not the one that logs in.
             Passed::ForUnknown => {
                 if let Origin::Unix { uid } = &mut self.origin {
                     *uid = None;
@@ -361,7 +362,7 @@ impl Login {
         let config = self.config.clone();
         let found = entry_of(&config, &database, options.replication);
         let database = match found {
-            // One for which no entry of its own, nor `*`, stands.
+            // A database without an entry of its own or `*`.
             Some(only) if only.name != database && config.database(&database).is_none() => {
                 only.name.clone()
             }
@@ -379,7 +380,8 @@ impl Login {
         };
         tokio::select! {
             result = login => result,
-            // One that proves nothing, or waits for a server, would hold the end of the process up.
+            // A login that sends no proof, or waits for a server, would delay the end of the
+            // process.
             _ = phase.wait_for(|phase| *phase >= Phase::Draining) => {
                 let message = "the pooler is shutting down";
                 Err(ClientError::fatal(SqlState::CANNOT_CONNECT_NOW, message).into())
@@ -420,7 +422,7 @@ impl Login {
                     )?;
                     send(self.stream()?, b"N").await?;
                 }
-                // As PostgreSQL, which takes a second request for an odd version.
+                // As PostgreSQL, which takes a second request for an unknown version.
                 First::Packet(Packet::SslRequest | Packet::GssEncRequest) => {
                     return Err(
                         StartupError::Version(ProtocolVersion::from_code(SSL_REQUEST)).into()
@@ -430,8 +432,8 @@ impl Login {
         }
     }
 
-    /// Nothing may have come behind a request for encryption: it would not be what its sender
-    /// meant to encrypt, or it would be somebody else's (CVE-2021-23214).
+    /// Nothing may have come after a request for encryption: it would be something that the sender
+    /// did not mean to encrypt, or an attacker's (CVE-2021-23214).
     fn refuse_unencrypted(&mut self, message: &str) -> Result<(), Stop> {
         if let Stream::Plain(link) = self.stream()?
             && link.has_input()
@@ -480,7 +482,7 @@ impl Login {
         Ok(())
     }
 
-    /// A storm of handshakes leaves places for those who log in without TLS.
+    /// A storm of handshakes leaves places for clients without TLS.
     fn may_encrypt(&self) -> Result<(), Stop> {
         let max_client_conn = self.config.reload.limits.max_client_conn;
         let permit = self.permit.as_ref().ok_or(Stop::Gone)?;
@@ -534,7 +536,7 @@ impl Login {
         Ok(())
     }
 
-    /// Has the client prove who it is. Returns what that brought, and the user's secret.
+    /// Makes the client prove who it is. Returns the proof's results, and the user's secret.
     async fn authenticate(
         &mut self,
         database: &str,
@@ -556,8 +558,8 @@ impl Login {
         let conn = prove::conn_info(&self.origin, is_tls, database, user, replication);
         let rule: Rule = prove::rule(&service, &config, &access, &conn, found).await?;
         let mut secret = access.secret(user).cloned();
-        // What a lookup has failed for is told after the exchange: before it, the answer would tell
-        // users and databases that there are from others.
+        // The reason of a failed lookup is sent after the exchange: before it, the answer would
+        // distinguish existing users and databases from others.
         let mut not_looked_up = None;
         if let Some((found, auth_user)) =
             found.and_then(|found| Some((found, found.auth_user.as_deref()?)))
@@ -565,7 +567,7 @@ impl Login {
             if !matches!(secret, None | Some(Secret::None)) {
                 Box::pin(enquiry::look_up_unused(&service, &config, found, database, user)).await;
             } else if auth_user == user {
-                // It looks others up, and is looked up nowhere.
+                // It looks others up, and is itself not looked up.
                 secret = secret.or(Some(Secret::None));
             } else {
                 match Box::pin(enquiry::look_up(&service, &config, found, database, user)).await {
@@ -600,7 +602,7 @@ impl Login {
             service.enquiries.forget_user(database, user);
         }
         match (result, not_looked_up) {
-            // A wrong proof, or one that nobody can check: the same words for both.
+            // A wrong proof, or one that cannot be checked: the same words for both.
             (Err(stop), None | Some(NotLookedUp::NoEntry)) => Err(stop),
             (Err(Stop::Refuse(_)) | Ok(_), Some(NotLookedUp::Failed(error))) => Err(error.into()),
             (Err(stop), Some(NotLookedUp::Failed(_))) => Err(stop),
@@ -618,7 +620,7 @@ impl Login {
         (proved, secret): (Proved, Secret),
     ) -> Result<(), Stop> {
         let service = self.service.clone();
-        // The proof may have taken a while, and the configuration may be another one since.
+        // The configuration may have changed during the proof.
         let config = service.config.load_full();
         let found = entry_of(&config, database, options.replication)
             .ok_or_else(|| no_database(database))?;
@@ -664,7 +666,8 @@ impl Login {
         let ignored = &config.reload.pool.ignore_startup_parameters;
         start::write_notices(&options.settings, ignored, &mut greeting);
         start::write_welcome(&config.reload.names.login_notify_message, &mut greeting);
-        // What a user's session begins with is known when it has one (the engine says it).
+        // The first values of a user's session are known only once it has one (the engine reports
+        // them).
         if !entry.key.shared {
             write_parameters(&parameters, &start, &mut greeting);
         }
@@ -677,8 +680,8 @@ impl Login {
         self.hand_to_loop(&entry, place, startup, about, start, greeting)
     }
 
-    /// Waits for what its server is needed for, as long as the client does. Only those that do wait count
-    /// as waiting.
+    /// Waits for the server as long as the client stays. Only logins that really wait count as
+    /// waiting.
     async fn while_it_stays<T>(
         &mut self,
         entry: &Arc<PoolEntry>,
@@ -695,7 +698,7 @@ impl Login {
                 self.waits_for = None;
                 return Ok(done?);
             }
-            // The runtime tells of bytes, not of an end that follows bytes which nobody has read yet.
+            // The runtime reports bytes, but not an end that follows unread bytes.
             if peer_has_left(self.stream()?) {
                 return Err(Stop::Gone);
             }
@@ -736,7 +739,7 @@ impl Login {
         Ok(())
     }
 
-    /// What there is to log in to the server with.
+    /// The credentials for the login to the server.
     fn credentials(
         &self,
         found: &DatabaseConfig,
@@ -751,11 +754,11 @@ impl Login {
         let sent = proved.password.as_deref().and_then(|sent| std::str::from_utf8(sent).ok());
         let of = (user, access.origin(user, secret, &found.name));
         let credentials = match (secret, sent) {
-            // The client has sent what the stored form does not give.
+            // The client has sent more than the stored form contains.
             (Secret::Md5(_) | Secret::Scram(_), Some(sent)) if proved.fits_stored => {
                 access.credentials_shown(of, sent, secret)
             }
-            // Of one whom an LDAP server or PAM knows nothing is stored here.
+            // Nothing is stored here of a user that an LDAP server or PAM knows.
             (Secret::None, Some(sent)) => access.credentials_shown(of, sent, secret),
             _ => access.credentials_from(of, secret),
         };
@@ -790,7 +793,8 @@ impl Login {
         database: String,
         user: String,
     ) -> Result<(), Stop> {
-        // As PgBouncer: whoever runs the process administers it, whatever the rules say.
+        // As in PgBouncer: the user that runs the process may administer it, whatever the rules
+        // say.
         let owns = user == CONSOLE
             && matches!(self.origin, Origin::Unix { uid: Some(uid) }
                 if uid == hawser_sys::process::effective_uid());
@@ -824,7 +828,7 @@ impl Login {
         let stream = self.stream.take().ok_or(Stop::Gone)?;
         let permit = Box::new(self.permit.take());
         let client = AdminClient { stream, user, role, database, about, application_name, permit };
-        // Its own task: the login's time bound does not hold for the console.
+        // A task of its own: the login's time limit does not apply to the console.
         tokio::spawn(self.service.admin.serve(self.service.clone(), client));
         Ok(())
     }
@@ -838,7 +842,7 @@ fn entry_of<'config>(
 ) -> Option<&'config DatabaseConfig> {
     let named = config.database(database);
     match (replication, config.databases()) {
-        // The protocol has no database: a name that fits none may stand for the only servers that there are.
+        // The protocol has no database: an unknown name may mean the only configured servers.
         (Replication::Physical, [only]) => named.or(Some(only)),
         _ => named,
     }
@@ -849,11 +853,11 @@ fn no_database(name: &str) -> ClientError {
     ClientError::fatal(SqlState::INVALID_CATALOG_NAME, message)
 }
 
-/// About what a server of today reports at connect.
+/// About the size of a present server's reports at connect.
 const GREETING_BYTES: usize = 512;
 
-/// What a pool's server reported at connect, once its functions and changed settings are known as far as
-/// they can be: the server is asked where it has not been.
+/// What a pool's server reported at connect, after its functions and changed settings are known as
+/// far as possible: the server is asked if it has not been.
 pub(crate) async fn server_parameters(
     service: &Arc<Service>,
     entry: &Arc<PoolEntry>,
@@ -874,12 +878,12 @@ pub(crate) async fn server_parameters(
         return Ok(parameters);
     }
     let parameters = Box::pin(open::parameters(service, entry)).await?;
-    // It may not have been reachable before.
+    // The server may not have been reachable before.
     census::wait(service, entry).await;
     Ok(parameters)
 }
 
-/// Whether this user may have a session on a server connection that users share.
+/// Whether this user may have a session on a shared server connection.
 fn may_share(
     database: &DatabaseConfig,
     user: &str,
@@ -898,7 +902,7 @@ fn may_share(
             format!("user \"{user}\" is the pooler's own, and not for clients"),
         ));
     }
-    // The server would judge them by the rights of the role that logs in.
+    // The server would check them by the rights of the role that logs in.
     if let Some(asked) = options.connect_only.first() {
         let name = String::from_utf8_lossy(&asked.name);
         return Err(ClientError::fatal(
@@ -909,7 +913,7 @@ fn may_share(
     Ok(())
 }
 
-/// Each setting that the server reports, as this client's session has it.
+/// Writes each setting that the server reports, with the value of this client's session.
 fn write_parameters(parameters: &ServerParameters, start: &Settings, out: &mut Vec<u8>) {
     let is_plain = start.is_empty();
     for (name, value) in &parameters.pairs {

@@ -1,13 +1,13 @@
-//! Between the control side and the event loops: messages to loops, and what loops ask for.
+//! Between the control side and the event loops: messages to loops, and orders of loops.
 //!
 //! # Model
 //! The control side sends [`ToLoop`] messages into the loops' mailboxes. What a loop asks of it
 //! (open a backend, send a cancel request) goes through [`Control`].
 //!
-//! # Why an unbounded channel for what loops ask
-//! A loop may not wait. The channel is bounded in effect: openings by the pools' sizes (each one is
-//! counted as opening until it is answered), cancels and databases to empty by one for each backend in use, changes of start
-//! values by one a loop and [`crate::reactor::CHANGES_PERIOD`].
+//! # Why an unbounded channel for orders A loop may not wait. The channel is bounded in effect:
+//! openings by the pools' sizes (each one is counted as opening until it is answered), cancels and
+//! databases to empty by one for each backend in use, changes of start values by one a loop and
+//! [`crate::reactor::CHANGES_PERIOD`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,8 +31,8 @@ pub type ClientSocket = Conn;
 /// A pool as this program has it.
 pub type Pool = PoolRef<Conn>;
 
-/// So many clients of the loop that has the fewest allow one more on another: one in 16 is a difference
-/// that the loops' work shows no sign of.
+/// Another loop may have one more client for each 16 of the loop with the fewest: that difference
+/// does not show in the loops' work.
 const UNEVEN_SHARE: usize = 16;
 
 struct Place<S: Socket> {
@@ -40,7 +40,7 @@ struct Place<S: Socket> {
     clients: Arc<AtomicUsize>,
 }
 
-/// The event loops, as everybody else sees them. Clones are handles to the same.
+/// The event loops, as other threads see them. Clones are handles to the same.
 pub struct Loops<S: Socket = Conn> {
     places: Arc<[Place<S>]>,
     host: Arc<IoHost>,
@@ -85,7 +85,7 @@ impl<S: Socket> Loops<S> {
         self
     }
 
-    /// What the loops wait with, and why.
+    /// The host of the loops, and why.
     pub fn host(&self) -> &IoHost {
         &self.host
     }
@@ -104,13 +104,13 @@ impl<S: Socket> Loops<S> {
     pub fn send(&self, to: LoopId, message: ToLoop<S>) {
         let Some(place) = self.places.get(usize::from(to.0)) else { return };
         match message {
-            // A place in a table that nothing happens at any more: no reason to wake anybody.
+            // A place in a table where nothing happens any more: no reason to wake the loop.
             ToLoop::Departed(_) => place.mailbox.leave(Letter::Engine(message)),
             _ => place.mailbox.send(Letter::Engine(message)),
         }
     }
 
-    /// Puts a message into a loop's mailbox that it finds when it wakes: see [`Loops::wake`].
+    /// Puts a message into a loop's mailbox, for when it wakes: see [`Loops::wake`].
     pub fn leave(&self, to: LoopId, message: ToLoop<S>) {
         if let Some(place) = self.places.get(usize::from(to.0)) {
             place.mailbox.leave(Letter::Engine(message));
@@ -131,7 +131,7 @@ impl<S: Socket> Loops<S> {
         }
     }
 
-    /// Sends to each loop what `message` makes.
+    /// Sends each loop the result of `message`.
     pub fn send_all(&self, mut message: impl FnMut() -> ToLoop<S>) {
         for place in &*self.places {
             place.mailbox.send(Letter::Engine(message()));
@@ -144,13 +144,14 @@ impl<S: Socket> Loops<S> {
         self.ids().min_by_key(load).unwrap_or(LoopId(0))
     }
 
-    /// How many clients sit with a loop.
+    /// How many clients a loop has.
     pub fn clients(&self, id: LoopId) -> usize {
         self.places.get(usize::from(id.0)).map_or(0, |place| place.clients.load(Ordering::Relaxed))
     }
 
-    /// Chooses the loop for a new client, and counts the client there until the seat is dropped: the one on
-    /// whose thread it has logged in, if that has hardly more clients than the one with the fewest.
+    /// Chooses the loop for a new client, and counts the client there until the seat is dropped:
+    /// the one on whose thread it has logged in, unless that has clearly more clients than the one
+    /// with the fewest.
     pub fn seat(&self, near: Option<LoopId>) -> (LoopId, Seat) {
         let fewest = self.least_loaded();
         let most = self.clients(fewest) + 1 + self.clients(fewest) / UNEVEN_SHARE;
@@ -177,7 +178,7 @@ impl<S: Socket> Loops<S> {
     }
 }
 
-/// In 64 bits (`as_micros` counts in 128): they last for half a million years.
+/// In 64 bits (`as_micros` has 128), which suffice for half a million years.
 fn micros(passed: Duration) -> u64 {
     passed.as_secs() * 1_000_000 + u64::from(passed.subsec_micros())
 }
@@ -192,7 +193,7 @@ impl Drop for Seat {
     }
 }
 
-/// What a loop asks for.
+/// An order of a loop.
 pub enum Order<S: Socket = Conn> {
     /// A backend for this pool; it is counted as opening already.
     Open {
@@ -214,7 +215,7 @@ pub enum Order<S: Socket = Conn> {
         pool: PoolId,
         /// The database, as the server calls it.
         database: Box<[u8]>,
-        /// Who is told with [`ToLoop::Vacated`].
+        /// The client that gets [`ToLoop::Vacated`].
         client: ClientId,
     },
     /// A cancel request for a server.
@@ -227,11 +228,11 @@ pub enum Order<S: Socket = Conn> {
         client: Box<MovedClient<S>>,
     },
     /// New sessions of this pool's servers may start with other values from now on (ALTER ROLE and
-    /// the like): the next client to come is to ask whether they do.
+    /// the like): the next client must ask for that.
     ExpectChange(PoolId),
 }
 
-/// What the loops have to ask the control side. Never waits; any thread may call it.
+/// The loops' handle to the control side. Never waits; any thread may call it.
 pub struct Control<S: Socket = Conn> {
     orders: mpsc::UnboundedSender<Order<S>>,
 }
@@ -249,13 +250,13 @@ impl<S: Socket> std::fmt::Debug for Control<S> {
 }
 
 impl<S: Socket> Control<S> {
-    /// The handle, and where its orders come out.
+    /// The handle, and the receiver of its orders.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<Order<S>>) {
         let (orders, receiver) = mpsc::unbounded_channel();
         (Self { orders }, receiver)
     }
 
-    // Nobody takes orders any more only when the process ends.
+    // Sending fails only when the process ends.
 
     /// Has a backend opened. [`ToLoop::Opened`] or [`ToLoop::OpenFailed`] comes to `home`.
     pub fn open(&self, pool: PoolRef<S>, home: LoopId) {

@@ -5,14 +5,14 @@
 //!   client ── load balancer ──► any peer ── by the process id ──► the client's own ──► its loop
 //! ```
 //! A cancel request comes by a connection of its own, and so, behind a load balancer, to any of the peers.
-//! The process id says whose it is ([`peer_of_process`]). Clients of session mode have the id of a server's
-//! process, which says nothing: all peers are asked.
+//! The process id shows whose it is ([`peer_of_process`]). Clients of session mode have the id of a
+//! server's process, which does not show it: all peers are asked.
 //!
 //! # Invariants
-//! * a request is sent on once: its key then ends with [`SENT_ON`], and who gets it keeps it
+//! * a request is sent on only once: its key then ends with [`SENT_ON`], and its receiver keeps it
 //! * at most [`IN_FLIGHT_MAX`] are under way to each peer at a time, each for `cancel_wait_timeout` at most;
-//!   those that all peers are asked for, for [`OF_ALL_MAX`]: their sender waits, though its own pooler may
-//!   have dealt with it
+//!   those that go to all peers, for [`OF_ALL_MAX`]: their sender waits, though its own pooler may
+//!   have handled it
 //!
 //! # Limits
 //! It goes in the clear, as clients send cancel requests: key and process id can be read on the network
@@ -33,8 +33,8 @@ use tokio::task::JoinSet;
 use crate::config::{Peer, ServerAddress};
 use crate::socket::stream::connect_unix;
 
-/// What the key of a request ends with that a peer has sent on. No key of a client's has it but by chance,
-/// of which there is one in 2^96.
+/// The end of the key of a request that a peer has sent on. A client's own key has it by chance
+/// with a probability of 2^-96.
 const SENT_ON: &[u8] = b"\0hawser peer";
 
 /// Requests to a peer that are under way at a time.
@@ -62,7 +62,7 @@ pub struct Received<'a> {
 }
 
 impl<'a> Received<'a> {
-    /// From what stands in the packet.
+    /// From the packet.
     pub fn new(process: u32, key: &'a [u8]) -> Self {
         match key.strip_suffix(SENT_ON) {
             Some(key) => Self { process, key, sent_on: true },
@@ -91,7 +91,7 @@ impl<'a> Received<'a> {
 struct ToPeer {
     places: Semaphore,
     in_flight: AtomicU32,
-    /// The last one did not reach it, which was said.
+    /// The last one did not reach it, which has been logged.
     is_away: AtomicBool,
 }
 
@@ -132,8 +132,8 @@ impl ToPeers {
         self.0[usize::from(id)].in_flight.load(Ordering::Relaxed)
     }
 
-    /// Sends a request on to the peers that it may be for, and returns once they have dealt with it, or
-    /// `within` has passed. To how many it has gone.
+    /// Sends a request on to the peers that it may be for, and returns once they have handled it,
+    /// or `within` has passed. Returns the number of peers.
     pub async fn send_on(
         &self,
         request: &Received<'_>,
@@ -162,7 +162,7 @@ impl ToPeers {
         let to_peer = &self.0[usize::from(*id)];
         let _counted = Counted::new(&to_peer.in_flight);
         let sent = async {
-            // To wait for a peer that is away would keep connections that others need.
+            // Waiting for an unreachable peer would keep connections that others need.
             let place = to_peer.places.try_acquire();
             let _place = match place {
                 Ok(place) => place,
@@ -187,7 +187,7 @@ impl ToPeers {
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("it was not taken within {within:?}"),
         };
-        // Once for each time that it is away: anybody can send cancel requests.
+        // Once for each time that it is away: anyone can send cancel requests.
         if !to_peer.is_away.swap(true, Ordering::Relaxed) {
             tracing::warn!("a cancel request did not reach peer {id} at {address}: {why}");
         }
@@ -195,7 +195,7 @@ impl ToPeers {
     }
 }
 
-/// Sends the request and waits until the peer, which says nothing, closes the connection.
+/// Sends the request and waits until the peer, which sends no answer, closes the connection.
 async fn say<S: AsyncRead + AsyncWrite + Unpin>(mut peer: S, packet: &[u8]) -> io::Result<()> {
     peer.write_all(packet).await?;
     peer.flush().await?;

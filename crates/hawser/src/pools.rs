@@ -1,10 +1,10 @@
-//! All pools: which there are, where their backends come from, and their upkeep.
+//! All pools, the source of their backends, and their upkeep.
 //!
 //! # Model
 //! A pool is made when the first client asks for its (database, role, connect-only settings), from
-//! what the configuration says then. A reload gives each pool its new settings, and begins a new
-//! epoch where the way to its servers has changed: backends of older epochs are closed once they
-//! are released.
+//! the configuration of that moment. A reload gives each pool its new settings, and begins a new
+//! epoch if the route to its servers has changed: backends of older epochs are closed once they are
+//! released.
 //!
 //! # Invariants
 //! * a pool that a client holds a place in is never removed
@@ -59,13 +59,14 @@ use checked::CheckedValues;
 /// Pools of one database and role for sessions with different settings that only a connect can set:
 /// each has server connections of its own.
 const CONNECT_ONLY_POOLS_MAX: usize = 64;
-/// A login that has found its pool counts as its client within this: nothing that waits is in between.
+/// A login that has found its pool counts as its client within this time: there is no wait in
+/// between.
 const ENTERS_WITHIN: Duration = Duration::from_millis(500);
 /// How long such a pool has neither had a client nor a server connection before another may take its
 /// place.
 const UNUSED_AFTER: Duration = Duration::from_secs(1);
 
-/// What tells pools apart.
+/// What distinguishes pools.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct PoolKey {
     /// The database that clients ask for.
@@ -76,7 +77,8 @@ pub struct PoolKey {
     pub connect_only: Vec<Pair>,
     /// A replication connection's own number.
     pub replication: Option<u64>,
-    /// Whether its clients are of many users, to whom its server connections are handed over.
+    /// Whether its clients are of many users, and its server connections are handed over between
+    /// them.
     pub shared: bool,
 }
 
@@ -85,7 +87,7 @@ pub struct PoolKey {
 pub struct Route {
     /// The servers.
     pub target: Target,
-    /// As whom.
+    /// The login to them.
     pub login: Login,
     /// Bounds on server connections.
     pub bounds: ServerBounds,
@@ -93,13 +95,13 @@ pub struct Route {
     pub per_server: config::Limit,
     /// Sent on each new connection.
     pub connect_query: Option<String>,
-    /// What server connections are handed over with.
+    /// The secret for handing over server connections.
     pub secret: Option<Arc<Secret>>,
     /// Private memory at which a free backend is replaced.
     pub memory_max: Option<u64>,
 }
 
-/// A pool with all that the control side knows of it.
+/// A pool with all that the control side knows about it.
 pub struct PoolEntry {
     /// The pool.
     pub pool: Pool,
@@ -109,18 +111,17 @@ pub struct PoolEntry {
     pub route: ArcSwap<Route>,
     /// When its clients give their backends back.
     pub mode: Mutex<PoolMode>,
-    /// Something has come of an opening.
+    /// An opening has ended.
     pub changed: Notify,
-    /// What clients are not told of the last opening that failed.
+    /// The details, kept from clients, of the last opening that failed.
     unsaid: Mutex<Option<String>>,
-    /// Why waiting does not help, as long as that is so.
+    /// Why waiting does not help, while it does not.
     refusal: Mutex<Option<ClientError>>,
-    /// When the last attempt began if it took longer than `server_connect_timeout`, and what that is
-    /// called.
+    /// When the last attempt began if it took longer than `server_connect_timeout`, and its error.
     unanswered: Mutex<Option<(Instant, ClientError)>>,
-    /// The server is being asked what it says at connect, or will be after a pause.
+    /// The server is being asked for its parameters, or will be after a pause.
     learning: AtomicBool,
-    /// When an opening last found no server that takes sessions, and what that is called.
+    /// When an opening last found no server that takes sessions, and its error.
     without_server: Mutex<Option<(Instant, String)>>,
     failures: open::Failures,
     clients: AtomicUsize,
@@ -173,7 +174,7 @@ impl PoolEntry {
         (u32::try_from(at_login.since.len()).unwrap_or(u32::MAX), oldest)
     }
 
-    /// A client's login has come to its end.
+    /// A client's login has ended.
     pub fn count_login(&self) {
         self.logins.fetch_add(1, Ordering::Relaxed);
     }
@@ -198,13 +199,14 @@ impl PoolEntry {
         self.pool.lock().down().is_some()
     }
 
-    /// What a login is told that would wait for a server which is down. (While its database is paused it waits.)
+    /// The error for a login that would wait for a server which is down. (While its database is
+    /// paused it waits.)
     fn down(&self, service: &Service) -> Option<ClientError> {
         let down = self.pool.lock().down().cloned();
         down.filter(|_| !service.gates.is_paused(&self.key.database))
     }
 
-    /// What operators are shown of the last opening that failed, where clients are told less.
+    /// The full error of the last failed opening for operators, if clients get less.
     pub fn unsaid(&self) -> Option<String> {
         locked(&self.unsaid).clone()
     }
@@ -215,24 +217,24 @@ impl PoolEntry {
         last.as_ref().filter(|(at, _)| at.elapsed() < within).map(|(_, why)| why.clone())
     }
 
-    /// What a login is told that has waited since then, if its server has not answered an attempt within
-    /// `server_connect_timeout` that began after it: the login has waited as long as it may.
+    /// The error for a login that has waited since then, if its server has not answered a later
+    /// attempt within `server_connect_timeout`: the login has waited as long as it may.
     fn unanswered_since(&self, since: Instant) -> Option<ClientError> {
         let unanswered = locked(&self.unanswered);
         unanswered.as_ref().filter(|(begun, _)| *begun >= since).map(|(_, error)| error.clone())
     }
 
-    /// What the server said of a start value.
+    /// The server's answer about a start value.
     pub fn checked(&self, name: &[u8], value: &[u8]) -> Option<CheckedValue> {
         locked(&self.checked).get(name, value)
     }
 
-    /// Keeps what the server said of a start value.
+    /// Keeps the server's answer about a start value.
     pub fn keep_checked(&self, name: &[u8], value: &[u8], answer: CheckedValue) {
         locked(&self.checked).keep(name, value, answer);
     }
 
-    /// Begins a new epoch: what was learnt from the server is learnt again.
+    /// Begins a new epoch: what is known from the server is asked again.
     pub fn begin_epoch(&self) {
         self.pool.begin_epoch();
         self.pool.lock().set_down(None);
@@ -247,7 +249,7 @@ impl PoolEntry {
     }
 }
 
-/// Those that wait at their login: since when, by the order in which they came.
+/// The waiting logins: since when, in the order in which they came.
 #[derive(Default)]
 struct AtLogin {
     last: u64,
@@ -276,8 +278,8 @@ impl Drop for PoolPlace {
     }
 }
 
-/// What the files say of the way to the servers of each `[[database]]`, by its name: TLS, and the
-/// secret with which server connections are handed over.
+/// What the files contain for the servers of each `[[database]]`, by its name: TLS, and the secret
+/// for handing over server connections.
 #[derive(Clone, Debug, Default)]
 pub struct Connectings {
     tls: HashMap<String, Arc<Connecting>>,
@@ -318,7 +320,7 @@ impl Connectings {
         self.tls.get(&database.name).cloned().unwrap_or_else(|| Arc::new(Connecting::never()))
     }
 
-    /// What the database's server connections are handed over with.
+    /// The secret for handing over the database's server connections.
     pub(crate) fn secret_of(&self, database: &DatabaseConfig) -> Option<Arc<Secret>> {
         self.secrets.get(&database.name).cloned()
     }
@@ -340,8 +342,8 @@ impl Registry {
         }
     }
 
-    /// Sees to it that one more pool may be made: of those whose sessions have settings that only a
-    /// connect can set there are so many. Those that nobody needs go.
+    /// Makes room for one more pool among those with settings that only a connect can set, whose
+    /// number is limited. Unused ones go.
     fn make_room(&mut self, key: &PoolKey) -> Result<(), ClientError> {
         if key.connect_only.is_empty() || key.replication.is_some() {
             return Ok(());
@@ -383,7 +385,7 @@ impl Registry {
 pub struct Pools {
     loops: usize,
     hash_key: u64,
-    /// What the texts of prepared statements take, in all pools.
+    /// The memory of the texts of prepared statements, in all pools.
     pub statement_memory: Arc<StatementMemory>,
     registry: Mutex<Registry>,
     databases: databases::Databases,
@@ -409,7 +411,7 @@ pub struct Wanted<'a> {
 }
 
 impl Pools {
-    /// None yet, in a process of `loops` event loops.
+    /// No pools yet, in a process of `loops` event loops.
     pub fn new(loops: usize) -> Self {
         Self {
             loops,
@@ -424,7 +426,7 @@ impl Pools {
         }
     }
 
-    /// Puts TLS towards servers in force.
+    /// Sets TLS towards servers.
     pub fn set_connectings(&self, connectings: Connectings) {
         *locked(&self.connectings) = connectings;
     }
@@ -459,7 +461,7 @@ impl Pools {
             add(Full::Total, route.bounds.total, idle);
             add(Full::Database(entry.key.database.as_str().into()), route.bounds.database, idle);
             add(Full::User(entry.key.user.as_str().into()), route.bounds.user, idle);
-            // Of several it is not known here which have the idle ones.
+            // With several servers it is not known here which have the idle ones.
             let idle = if route.target.servers.len() == 1 { idle } else { 0 };
             for server in &route.target.servers {
                 add(Full::Server(server.clone()), route.per_server, idle);
@@ -468,7 +470,7 @@ impl Pools {
         limits
     }
 
-    /// What pools have counted that are forgotten.
+    /// The counts of forgotten pools.
     pub fn forgotten(&self) -> Forgotten {
         locked(&self.registry).forgotten.clone()
     }
@@ -489,8 +491,8 @@ impl Pools {
     /// The pool for a client, made if there is none yet.
     ///
     /// # Errors
-    /// There are [`CONNECT_ONLY_POOLS_MAX`] of this database and role already; or `config` is in force no more,
-    /// which it must be while the pool is made: a reload gives those that there are what it says.
+    /// There are [`CONNECT_ONLY_POOLS_MAX`] of this database and role already; or `config` is no
+    /// longer in force, as it must be while the pool is made: a reload updates only existing pools.
     pub fn get_or_create(
         &self,
         in_force: &ArcSwap<Config>,
@@ -550,7 +552,7 @@ impl Pools {
             database: database.dbname_for(wanted.database).to_owned(),
             replication: wanted.replication,
             parameters: wanted.connect_only.to_vec(),
-            start: Vec::new(), // the route says it
+            start: Vec::new(), // the route has it
             credentials: wanted.credentials.clone(),
         };
         let route = route(config, database, user, login, &locked(&self.connectings));
@@ -588,9 +590,9 @@ impl Pools {
         }
     }
 
-    /// Removes a pool that has had neither a client nor a server connection for so long. Under the lock under
-    /// which a login finds the pool, which makes it wanted again: one that comes now keeps it. Whether it
-    /// has gone.
+    /// Removes a pool that has had neither a client nor a server connection for so long. This holds
+    /// the lock under which a login finds the pool and makes it wanted again: a login that comes
+    /// now keeps it. True if it was removed.
     fn forget(&self, entry: &PoolEntry, after: Duration) -> bool {
         let mut registry = locked(&self.registry);
         let is_forgotten = entry.is_forgotten(after.max(ENTERS_WITHIN));
@@ -600,7 +602,7 @@ impl Pools {
         is_forgotten
     }
 
-    /// Gives each pool what the configuration now says. Begins a new epoch where the way to the
+    /// Updates each pool to the present configuration. Begins a new epoch if the route to the
     /// servers has changed.
     pub fn reconfigure(&self, service: &Service, connectings: Connectings) {
         let (config, access) = (service.config.load(), service.access.load());
@@ -627,14 +629,14 @@ impl Pools {
                 || old.login.start != new.login.start;
             let (settings, mode) =
                 settings(&config, database, &entry.key.user, entry.route.load().login.replication);
-            // What a reset query of the operator's own has left is for session mode alone.
+            // What the operator's own reset query leaves is only for session mode.
             let leaves_session_mode = mode != PoolMode::Session
                 && *entry.pool.settings().server_reset_query != *DISCARD_ALL.as_bytes();
             entry.route.store(Arc::new(new));
             *locked(&entry.mode) = mode;
             let due = entry.pool.lock().set_limits(settings.limits.clone(), now);
             entry.pool.set_settings(settings);
-            entry.pool.lock().set_down(None); // it is found out anew, by what holds now
+            entry.pool.lock().set_down(None); // the next attempt decides it under the new settings
             for _ in 0..due {
                 service.control.open(entry.pool.clone(), service.loops.least_loaded());
             }
@@ -653,7 +655,8 @@ impl Pools {
     }
 }
 
-/// What there is by now to log in to servers as this user; `None` if that is looked up at each login.
+/// The present credentials for logins to servers as this user; `None` if they are looked up at each
+/// login.
 fn known_credentials(
     access: &Access,
     database: &DatabaseConfig,
@@ -693,7 +696,8 @@ fn route(
     }
 }
 
-/// Where a database is for a user, and how to get there. `user` is the forced user where the database has one.
+/// The servers of a database for a user, and the route to them. `user` is the forced user if the
+/// database has one.
 pub(crate) fn target(
     config: &Config,
     database: &DatabaseConfig,
@@ -722,7 +726,7 @@ pub(crate) fn target(
     }
 }
 
-/// Where the password of a database's user is, if it is not in the configuration.
+/// The source of the password of a database's user, if it is not in the configuration.
 fn password_source(database: &DatabaseConfig) -> Option<PasswordSource> {
     let place = match (&database.password_file, database.password_command.as_slice()) {
         (Some(path), _) => password::Place::File(path.clone()),
@@ -735,7 +739,7 @@ fn password_source(database: &DatabaseConfig) -> Option<PasswordSource> {
     Some(PasswordSource { user, place })
 }
 
-/// What server connections are reset with that a client of transaction mode has pinned.
+/// The query that resets server connections that a client of transaction mode has pinned.
 const DISCARD_ALL: &str = "DISCARD ALL";
 
 /// The pool's settings, and when its clients give their backends back.
@@ -774,7 +778,7 @@ fn settings(
             round_robin: config.reload.pool.server_round_robin,
         }
     };
-    // Replication streams for as long as it likes.
+    // Replication may stream for any time.
     let unless_exclusive =
         |timeout: Timeout| if exclusive { Duration::ZERO } else { or_never(timeout) };
     let settings = PoolSettings {
@@ -875,7 +879,7 @@ mod tests {
         let get = || pools.get_or_create(&in_force, &config, database, &wanted).unwrap();
         let entry = get();
         std::thread::sleep(ENTERS_WITHIN + Duration::from_millis(10));
-        get(); // a login, which has not counted itself yet
+        get(); // a login that has not counted itself yet
         assert!(!pools.forget(&entry, Duration::ZERO));
         std::thread::sleep(ENTERS_WITHIN + Duration::from_millis(10));
         let place = entry.enter();

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use hawser_sys::process as sys;
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// Fills `bytes` with what nobody can predict.
+/// Fills `bytes` with unpredictable ones.
 ///
 /// # Panics
 /// If the kernel has no randomness to give, which it has on every system that has booted

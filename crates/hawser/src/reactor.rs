@@ -9,31 +9,31 @@
 //! The host is epoll or io_uring, the same for all loops of a process.
 //!
 //! # Invariants
-//! * a loop that has nothing to do sleeps; whatever gives it something to do wakes it
+//! * a loop without work sleeps; any new work wakes it
 //! * a loop sleeps only after it has found its mailbox empty ([`crate::mailbox`])
 //! * a turn is bounded: the events of one wait, each with a bounded number of reads, the messages
-//!   that were there, those that the loop has sent to itself meanwhile, connections that had more
-//!   to say in the turn before; then the kernel is asked again, so that none of them starves the others
-//! * a message that was sent before something happened on a connection is seen to before that: a
-//!   cancel request never hits a query that its sender sends behind it
-//! * that a server's connection takes bytes is told only once it has not taken some: a unix socket
-//!   would tell of it at each query, and wake the loop for nothing
-//! * in the steady state a turn allocates nothing: events and messages come into memory that is
-//!   used again
+//!   that were there, those that the loop has sent to itself meanwhile, and connections with more
+//!   input from the turn before; then the kernel is asked again, so that no source starves the
+//!   others
+//! * a message that was sent before something happened on a connection is handled before that: a
+//!   cancel request never hits a query that its sender sends after it
+//! * a server's connection is watched for room only after a write that did not fit: a unix socket
+//!   would report room at each query, and wake the loop for nothing
+//! * in the steady state a turn allocates nothing: events and messages go into reused memory
 //!
 //! # Time
-//! The clock is read once a turn, right after the wait. What happens in a turn happens at that
-//! moment: at 7 us an event, at most some 2 ms late, which is below every limit in seconds and
-//! saves 256 clock reads.
+//! The clock is read once a turn, right after the wait. All events of a turn have that time: at 7
+//! us an event it is at most some 2 ms old, which is negligible for limits in seconds and saves 256
+//! clock reads.
 //!
 //! # Why messages to other loops are sent at once
-//! Collected until the end of the turn they would save a lock (20 ns) here and there, and cost a
-//! client that waits for a lent backend up to the rest of the turn. No wake-up would be saved: the
-//! mailbox pays one for each sleep of the receiver, however many messages come.
+//! Collecting them until the end of the turn would save a lock (20 ns) now and then, and delay a
+//! client that waits for a lent backend by up to the rest of the turn. It would save no wake-up:
+//! the mailbox needs one for each sleep of the receiver, however many messages come.
 //!
 //! # Panics
 //! A panic is a defect. It ends the connection on which it came ([`Engine::recover`]), is logged
-//! with what it said, and the loop goes on: thousands of others hang on it.
+//! with its message, and the loop continues: thousands of other connections depend on it.
 
 pub mod host;
 
@@ -66,8 +66,8 @@ use crate::spans::{Slow, Spans};
 
 use host::{Begin, Poller, Watches};
 
-/// How often a loop tells the control side, at most, that start values may have changed: any client
-/// may change its own role's.
+/// How often, at most, a loop notifies the control side that start values may have changed: any
+/// client may change its own role's.
 pub const CHANGES_PERIOD: Duration = Duration::from_millis(50);
 
 /// What the loops write to the log; a reload may change it.
@@ -76,7 +76,7 @@ pub struct Logged {
     /// Each end of a connection, with its reason (`log_disconnections`). Otherwise only at level
     /// debug.
     pub disconnections: AtomicBool,
-    /// What clients are told.
+    /// Errors that clients got.
     pub errors: Arc<ErrorCounts>,
     /// Slow transactions, for a collector.
     pub spans: Spans,
@@ -144,13 +144,13 @@ impl<S: Watchable + 'static> Reactors<S> {
             logged,
             stop: AtomicBool::new(false),
         });
-        // Those that have started already end with it if a later one cannot.
+        // Loops that have started already end with it if a later one cannot start.
         let mut reactors = Self { shared: shared.clone(), threads: Vec::new() };
         for (id, begin) in (0..count).map(LoopId).zip(begin) {
             let shared = shared.clone();
             let thread =
                 std::thread::Builder::new().name(format!("loop-{id}")).spawn(move || {
-                    // Made here, so that its memory lies near the processor that the thread runs on.
+                    // Made here, so that its memory is near the processor that the thread runs on.
                     Reactor::new(id, shared, hash_key, processes).run(begin);
                 })?;
             reactors.threads.push(thread);
@@ -160,12 +160,12 @@ impl<S: Watchable + 'static> Reactors<S> {
 }
 
 impl<S: Socket> Reactors<S> {
-    /// The handle by which everybody else reaches the loops.
+    /// The handle by which other threads reach the loops.
     pub fn loops(&self) -> &Loops<S> {
         &self.shared.loops
     }
 
-    /// Where connections begin on the loops, if they can: with epoll.
+    /// The listeners of the loops, if these can accept: with epoll.
     pub fn listeners(&self) -> Option<Listeners<S>> {
         matches!(self.shared.watches, Watches::Epoll(_)).then(|| Listeners(self.shared.clone()))
     }
@@ -175,7 +175,7 @@ impl<S: Socket> Reactors<S> {
         self.shared.turns.get(usize::from(id.0)).map_or(0, |turns| turns.load(Ordering::Relaxed))
     }
 
-    /// Whether all loops run. One ends of itself only if the kernel refuses to wait.
+    /// Whether all loops run. A loop ends by itself only if the kernel refuses to wait.
     pub fn all_run(&self) -> bool {
         self.threads.iter().all(|thread| !thread.is_finished())
     }
@@ -185,7 +185,7 @@ impl<S: Socket> Drop for Reactors<S> {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         for mailbox in &self.shared.mailboxes {
-            // Whether it rests or not: it may be about to.
+            // Also if it does not rest: it may be about to.
             mailbox.waker().signal().unwrap_or_else(|error| {
                 tracing::error!(%error, "an event loop could not be woken to end");
             });
@@ -203,8 +203,8 @@ impl<S: Socket> std::fmt::Debug for Reactors<S> {
     }
 }
 
-/// Listening sockets that all loops watch, so that a connection begins on the loop that is the first to
-/// have time for it.
+/// Listening sockets that all loops watch, so that a connection begins on the first loop that has
+/// time for it.
 pub struct Listeners<S: Socket = Conn>(Arc<Shared<S>>);
 
 impl<S: Socket> Clone for Listeners<S> {
@@ -220,8 +220,8 @@ impl<S: Socket> std::fmt::Debug for Listeners<S> {
 }
 
 impl<S: Socket> Listeners<S> {
-    /// All loops accept from this socket, until what is returned is dropped. A loop that is at it then ends
-    /// its turn of it.
+    /// All loops accept from this socket, until what is returned is dropped. A loop that is
+    /// accepting then finishes that step.
     ///
     /// # Errors
     /// As epoll_ctl(2), and if there are too many.
@@ -231,7 +231,7 @@ impl<S: Socket> Listeners<S> {
         if at >= host::LISTENERS_MAX {
             return Err(io::Error::other("too many listening sockets"));
         }
-        // There before the first event of it.
+        // Stored before its first event.
         match listeners.get_mut(at) {
             Some(place) => *place = Some(listener.clone()),
             None => listeners.push(Some(listener.clone())),
@@ -247,7 +247,7 @@ impl<S: Socket> Listeners<S> {
     }
 }
 
-/// A listening socket that the loops watch as long as this is there.
+/// A listening socket that the loops watch until this is dropped.
 pub struct WatchedListener<S: Socket = Conn> {
     all: Listeners<S>,
     at: usize,
@@ -267,12 +267,12 @@ struct Reactor<S: Socket> {
     host: LoopHost<S>,
     mailbox: LoopMailbox<S>,
     poller: Poller,
-    /// Events seen to in this turn.
+    /// Events handled in this turn.
     seen: usize,
-    /// Messages to be seen to, the last one first: popped one by one, so that a panic at one does
-    /// not lose the others.
+    /// Messages to handle, the last one first: popped one by one, so that a panic at one does not
+    /// lose the others.
     inbox: Vec<Letter<S>>,
-    /// What is being seen to.
+    /// What is being handled.
     about: Option<Token>,
 }
 
@@ -302,8 +302,8 @@ impl<S: Watchable> Reactor<S> {
             let waited =
                 self.poller.wait(&shared.watches, self.host.id, timeout, self.mailbox.waker());
             if let Err(error) = waited {
-                // EBADF, EFAULT, EINVAL (epoll_wait(2), io_uring_enter(2)): none can be, and none
-                // would pass.
+                // EBADF, EFAULT, EINVAL (epoll_wait(2), io_uring_enter(2)): none is expected, and
+                // none would go away.
                 tracing::error!(event_loop = at, %error, "the event loop ends: it cannot wait");
                 return;
             }
@@ -315,7 +315,7 @@ impl<S: Watchable> Reactor<S> {
         }
     }
 
-    /// How long to wait for events. Announces the rest if it is more than nothing.
+    /// How long to wait for events. Announces the rest if that is more than 0.
     fn timeout(&mut self) -> Duration {
         if !self.host.own.is_empty() {
             return Duration::ZERO;
@@ -327,23 +327,23 @@ impl<S: Watchable> Reactor<S> {
         Duration::ZERO
     }
 
-    /// Sees to all that has come, whatever panics on the way.
+    /// Handles all that has come, also after panics.
     fn turn(&mut self, now: Time) {
         self.seen = 0;
         loop {
-            // Unwind safety: what a panic leaves half done is in the engine, and `recover` makes
-            // that whole; what this loop itself holds (events, `inbox`) is moved on before the
-            // engine is called. Locks that other threads share are not held over anything that
-            // leaves their content half changed.
+            // Unwind safety: a panic leaves only the engine half changed, and `recover` repairs
+            // that; this loop's own state (events, `inbox`) is advanced before the engine is
+            // called. Locks that other threads share are never held while their content is half
+            // changed.
             let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work(now))) else { return };
             self.after_panic(&*panic, now);
         }
     }
 
-    /// Sees to all that has come. Goes on where it was when called again after a panic.
+    /// Handles all that has come. Continues where it was when called again after a panic.
     fn work(&mut self, now: Time) {
-        // Those that have come while the loop asked for events go ahead of these: a client that
-        // knows its cancel request to be dealt with may send a query at once.
+        // Those that have come while the loop asked for events go before these: a client that knows
+        // that its cancel request has been handled may send a query at once.
         if !self.inbox.is_empty() {
             self.see_to_messages(now);
         }
@@ -372,13 +372,13 @@ impl<S: Watchable> Reactor<S> {
                 self.engine.flush(&mut self.host, now);
             }
         }
-        // Once: what it sends to itself while it sees to these comes in the next turn.
+        // Once: messages that it sends to itself while it handles these come in the next turn.
         if !self.host.own.is_empty() {
             self.inbox.extend(self.host.own.drain(..).rev().map(Letter::Engine));
             self.see_to_messages(now);
         }
         self.about = None;
-        // What becomes due may lead to answers.
+        // Due work may lead to answers.
         self.engine.tick(&mut self.host, now);
         self.engine.flush(&mut self.host, now);
         if socket::take_blocked() {
@@ -386,13 +386,14 @@ impl<S: Watchable> Reactor<S> {
         }
     }
 
-    /// Accepts from a listening socket, if it is watched still, and sees to what comes of it: clients that have
-    /// logged in, most of them for this loop, and cancel requests, whose senders may send a query now.
+    /// Accepts from a listening socket, if it is still watched, and handles the results: clients
+    /// that have logged in, most of them for this loop, and cancel requests, whose senders may send
+    /// a query now.
     fn accept(&mut self, at: usize, now: Time) {
         self.about = None;
         let listeners = self.host.shared.listeners.read().unwrap_or_else(PoisonError::into_inner);
         let listener = listeners.get(at).cloned().flatten();
-        drop(listeners); // who stops the watch need not wait for a login
+        drop(listeners); // stopping the watch need not wait for a login
         if let Some(listener) = listener {
             listener.accept(self.host.id);
         }
@@ -401,13 +402,13 @@ impl<S: Watchable> Reactor<S> {
         self.see_to_messages(now);
     }
 
-    /// A socket has not taken all: of servers' connections that is known from now on.
+    /// A socket has not taken all: servers' connections are watched for room from now on.
     #[cold]
     fn watch_for_room(&mut self) {
         let (watches, id) = (&self.host.shared.watches, self.host.id);
         self.engine.watch_for_room(|socket, token| {
             if let Err(error) = watches.tell_of_room(socket, token, id) {
-                // ENOMEM at most. Its client runs into a limit, or goes.
+                // At most ENOMEM. Its client runs into a limit, or leaves.
                 let event_loop = self.host.id.0;
                 tracing::error!(event_loop, %error, "a server's connection cannot be watched");
             }
@@ -454,19 +455,19 @@ impl<S: Watchable> Reactor<S> {
         );
         let recover = || self.engine.recover(&mut self.host, about, now);
         if catch_unwind(AssertUnwindSafe(recover)).is_err() {
-            // Its generation tells late events of that connection from others: it is left alone.
+            // Its generation distinguishes late events of that connection: it is left alone.
             tracing::error!(event_loop, ?about, "internal error while closing");
         }
     }
 }
 
-/// The world, as one loop's engine sees it.
+/// The host of one loop's engine.
 struct LoopHost<S: Socket> {
     id: LoopId,
     shared: Arc<Shared<S>>,
     /// Messages to this loop itself: no lock, no wake-up.
     own: Vec<ToLoop<S>>,
-    /// When the control side was last told of a change of start values.
+    /// When the control side was last notified of a change of start values.
     changed: Option<Instant>,
 }
 
@@ -567,8 +568,8 @@ impl<S: Watchable> Host<S> for LoopHost<S> {
             }
             Event::ErrorSent { error } => self.shared.logged.errors.count(error),
             Event::StartValuesChanged { pool } => {
-                // Who asks for too many is no worse off than with a change made elsewhere: the
-                // servers are asked now and then anyway.
+                // A dropped notification is no worse than a change made elsewhere: the servers are
+                // asked now and then anyway.
                 let now = Instant::now();
                 if self.changed.is_none_or(|before| now - before >= CHANGES_PERIOD) {
                     self.changed = Some(now);

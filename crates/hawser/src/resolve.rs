@@ -148,7 +148,7 @@ impl Resolver {
             return entry.clone();
         }
         if names.len() >= NAMES_MAX {
-            // Those in use are held by whoever asks.
+            // Those in use have other holders.
             names.retain(|_, entry| Arc::strong_count(entry) > 1);
         }
         names.entry(host.to_owned()).or_default().clone()
@@ -171,7 +171,7 @@ impl Resolver {
 
     /// All names are asked for again when they are next needed (SIGHUP, RECONNECT). What they meant last is used on
     /// where name service fails.
-    pub fn ask_anew(&self) {
+    pub fn ask_again(&self) {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         for entry in names.values() {
             // One that is being asked for at the moment gets an answer of now.
@@ -219,7 +219,7 @@ mod tests {
         let found = resolver.lookup("localhost", 7, Duration::from_secs(9), SOON).await.unwrap();
         assert!(found.iter().all(|address| address.ip().is_loopback() && address.port() == 7));
         assert_eq!(resolver.hosts().len(), 1);
-        resolver.ask_anew();
+        resolver.ask_again();
         assert!(resolver.hosts().is_empty());
         let away = async { Err(io::Error::other("away")) };
         let ttl = Duration::from_secs(9);

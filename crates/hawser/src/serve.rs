@@ -2,7 +2,7 @@
 //!
 //! # Order of the start
 //! configuration and its files, descriptors, sockets, another user, event loops, listeners, READY.
-//! Whatever is wrong is found before the first client can connect. A process that takes another's place
+//! All errors are found before the first client can connect. A process that takes another's place
 //! ([`crate::takeover`]) asks it for its sockets first, and for its place last.
 //!
 //! # Signals
@@ -45,9 +45,9 @@ use watch::Watch;
 
 /// Set where `pgbouncer -d` waits until this process serves.
 pub const BACKGROUND_VARIABLE: &str = "HAWSER_IN_BACKGROUND";
-/// How often the end of the last client is looked for.
+/// How often this checks whether the last client has left.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
-/// How often the service manager is told what the process does, if that has changed.
+/// How often the service manager gets the state of the process, if that has changed.
 const STATUS_PERIOD: Duration = Duration::from_secs(2);
 /// How long the end of the process waits for the collector of `otlp_endpoint`.
 const LAST_SPANS: Duration = Duration::from_secs(1);
@@ -57,9 +57,9 @@ const GOODBYE: Duration = Duration::from_millis(200);
 /// Why the process does not serve.
 #[derive(Debug)]
 pub enum ServeError {
-    /// A file that the configuration names, or the process itself, is not right.
+    /// A file that the configuration names, or the process itself, has an error.
     NotInForce(NotInForce),
-    /// The process cannot be what the configuration asks for.
+    /// The process cannot do what the configuration asks for.
     Process(ProcessError),
     /// A socket cannot be listened on.
     Listen(ListenError),
@@ -67,7 +67,7 @@ pub enum ServeError {
     Admin(String),
     /// The runtime or the event loops could not be started.
     Start(std::io::Error),
-    /// `[bypass] enable = "on"`, and it cannot be.
+    /// `[bypass] enable = "on"`, and that is impossible.
     Bypass(crate::bypass::place::Error),
     /// The place of the running process cannot be taken.
     Takeover(NotTakenOver),
@@ -166,7 +166,7 @@ pub fn serve_as(
     let runtimes = Runtimes::start(login_threads).map_err(ServeError::Start)?;
     let entered = runtimes.control.enter();
 
-    // Before anything listens: whoever sees it answer may send a signal at once.
+    // Before anything listens: a program that sees it answer may send a signal at once.
     let signals = Signals::catch(manner).map_err(ServeError::Start)?;
     let (predecessor, succession) = find_predecessor(&config, begins, &runtimes)?;
 
@@ -248,7 +248,7 @@ pub fn serve_as(
     Ok(())
 }
 
-/// The process whose place this one is to take, and its sockets.
+/// The process that this one replaces, and its sockets.
 fn find_predecessor(
     config: &Config,
     begins: Begins,
@@ -281,7 +281,7 @@ fn open_listeners(
     Ok(listeners)
 }
 
-/// What a process has that clients connect to.
+/// The sockets of a process that clients connect to.
 struct Own<'a> {
     listeners: Vec<listen::Listener>,
     /// Files of unix sockets of the administration.
@@ -290,7 +290,7 @@ struct Own<'a> {
 }
 
 impl Own<'_> {
-    /// Asks the predecessor for its place. It has given it when this returns.
+    /// Asks the predecessor for its place, and returns when it has given it.
     fn take_place_of(
         &mut self,
         predecessor: Found,
@@ -304,7 +304,7 @@ impl Own<'_> {
         self.paths.iter_mut().for_each(SocketPath::is_given);
         match pidfile.map(PidFile::take).transpose() {
             Ok(taken) => self.pidfile = taken,
-            // It was to be had a moment ago; clients matter more.
+            // It could be written a moment ago; clients matter more.
             Err(error) => tracing::error!(%error, "the pid file names the predecessor"),
         }
         service.succession.end_unused();
@@ -322,7 +322,7 @@ fn end_of_paths(paths: Vec<SocketPath>, succession: &Succession) {
 }
 
 /// Descriptors that the configured clients and server connections can need, one pool for each entry:
-/// how many users come is not known. `max_server_connections` is the way to say it.
+/// the number of users is not known; `max_server_connections` bounds it.
 pub(crate) fn descriptors(config: &Config) -> u64 {
     let limits = &config.reload.limits;
     let clients = u64::from(limits.max_client_conn);
@@ -336,7 +336,7 @@ pub(crate) fn descriptors(config: &Config) -> u64 {
     needed.max(u64::from(config.start.process.max_open_files))
 }
 
-/// What runs beside the service from its start to its end.
+/// Starts the tasks that run beside the service from its start to its end.
 fn spawn_upkeep(service: &Arc<Service>, orders: mpsc::UnboundedReceiver<Order>) {
     tokio::spawn(open::take_orders(service.clone(), orders));
     tokio::spawn(upkeep::run(service.clone()));
@@ -360,14 +360,14 @@ async fn run(
     signals: Signals,
     watch: Option<Watch>,
 ) {
-    derive_ahead(&service);
+    derive_in_advance(&service);
     for listener in listeners {
         tokio::spawn(listen::accept(service.clone(), listener, accepts.clone()));
     }
     notify(&[sd_notify::NotifyState::Ready]);
     tracing::info!("ready");
     if let Some(word) = std::env::var_os(BACKGROUND_VARIABLE) {
-        // What has started it in the background waits for a word, and reads no other.
+        // The program that started it in the background waits for one line, and reads no more.
         let _ = writeln!(std::io::stdout().lock(), "ready {}", word.display());
     }
     if std::env::var_os("NOTIFY_SOCKET").is_some() {
@@ -420,7 +420,7 @@ async fn run(
         // SHUTDOWN of the admin console.
         _ = phase.wait_for(|phase| *phase != Phase::Serving) => {}
     }
-    // Not in the arms: there the value is still locked for reading, and this writes it.
+    // Not within the arms: there the value is still locked for reading, and this writes it.
     drain(&service);
     tokio::select! {
         () = drained(&service) => tracing::info!("all clients have left"),
@@ -447,7 +447,7 @@ struct Signals {
 }
 
 impl Signals {
-    /// From now on they do not end the process by themselves.
+    /// Catches them: from now on they do not end the process by themselves.
     fn catch(manner: Manner) -> std::io::Result<Self> {
         let (terminate, interrupt) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -492,7 +492,7 @@ pub(crate) fn notify(state: &[sd_notify::NotifyState<'_>]) {
     }
 }
 
-/// Tells the service manager how many connections there are, for `systemctl status`.
+/// Sends the number of connections to the service manager, for `systemctl status`.
 async fn tell_status(service: Arc<Service>) {
     let mut told = String::new();
     while service.phase() != Phase::Ending {
@@ -524,7 +524,7 @@ async fn reload(service: &Arc<Service>, logged: &Logged) {
             let log = &service.config.load().reload.log;
             crate::logging::set_level(log.level);
             logged.disconnections.store(log.log_disconnections, Ordering::Relaxed);
-            derive_ahead(service);
+            derive_in_advance(service);
             if let Err(error) = service.succession.pass_on(takeover::order::Order::Reload).await {
                 tracing::warn!(error, "the clients of the predecessor have the old configuration");
             }
@@ -543,13 +543,13 @@ pub fn reopen_log() {
     }
 }
 
-fn derive_ahead(service: &Arc<Service>) {
+fn derive_in_advance(service: &Arc<Service>) {
     let (access, mock) = (service.access.load_full(), service.mock.clone());
     // Hashes, for logins to come.
-    service.threads.login.spawn_blocking(move || access.derive_ahead(&mock));
+    service.threads.login.spawn_blocking(move || access.derive_in_advance(&mock));
 }
 
-/// No new clients; those who are here go when their transaction ends.
+/// Accepts no new clients; present ones leave when their transaction ends.
 fn drain(service: &Service) {
     tracing::info!(clients = service.limits.client_count(), "shutting down");
     if !service.succession.is_given() {

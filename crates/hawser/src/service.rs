@@ -34,7 +34,7 @@ use crate::tls::accept::{Accepting, Acceptor};
 pub struct Service {
     /// The configuration in force.
     pub config: ArcSwap<Config>,
-    /// Who may log in, as it is in force.
+    /// The rules and users in force.
     pub access: ArcSwap<Access>,
     /// TLS towards clients.
     pub acceptor: Acceptor,
@@ -52,7 +52,7 @@ pub struct Service {
     pub enquiries: Enquiries,
     /// What functions do to sessions.
     pub censuses: Censuses,
-    /// Databases to which nobody may be connected for now.
+    /// Databases that must have no connections for now.
     pub vacancies: Vacancies,
     /// Opens server connections.
     pub dialler: Dialler,
@@ -64,26 +64,26 @@ pub struct Service {
     pub admin: Arc<dyn AdminConsole>,
     /// Which databases are paused or disabled.
     pub gates: Gates,
-    /// What is counted outside of pools.
+    /// Counters outside of pools.
     pub tally: Tally,
-    /// Where work of the control side runs.
+    /// The threads of the control side.
     pub threads: Threads,
-    /// How far the process is on its way out.
+    /// The phase of the process.
     pub phase: watch::Sender<Phase>,
     /// The processes before and after this one.
     pub succession: Succession,
-    /// What has come of the last reload.
+    /// The result of the last reload.
     pub last_reload: ArcSwap<LastReload>,
     /// One reload at a time.
     reloading: Mutex<()>,
 }
 
-/// What has come of the last reload, or of the start.
+/// The result of the last reload, or of the start.
 #[derive(Clone, Debug)]
 pub struct LastReload {
     /// When.
     pub at: SystemTime,
-    /// Why the configuration of before is still in force, if it is.
+    /// Why the previous configuration is still in force, if it is.
     pub refused: Option<String>,
 }
 
@@ -93,12 +93,12 @@ impl Default for LastReload {
     }
 }
 
-/// How far the process is on its way out.
+/// The phase of the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Phase {
     /// It takes clients.
     Serving,
-    /// It takes none; open transactions end.
+    /// It accepts no clients; open transactions end.
     Draining,
     /// It ends now.
     Ending,
@@ -120,7 +120,7 @@ impl Service {
     /// With this configuration in force: reads all files that it names.
     ///
     /// # Errors
-    /// All that is wrong with those files.
+    /// All errors in those files.
     pub fn new(
         config: Config,
         loops: Loops,
@@ -166,12 +166,11 @@ impl Service {
         }))
     }
 
-    /// Puts another configuration in force, or the same one with its files read again. Nobody is
-    /// thrown out; what only a restart changes stays as it is. Returns what changed, a line
-    /// each.
+    /// Puts another configuration in force, or the same one with its files read again. No client is
+    /// disconnected; what only a restart changes stays as it is. Returns what changed, a line each.
     ///
     /// # Errors
-    /// All that is wrong with the files that it names: everything stays as it is.
+    /// All errors in the files that it names: everything stays as it is.
     pub fn put_in_force(&self, config: Config) -> Result<Vec<String>, NotInForce> {
         let _one_at_a_time = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.config.load_full();
@@ -190,7 +189,7 @@ impl Service {
         self.access.store(Arc::new(access));
         self.config.store(Arc::new(config));
         self.enquiries.forget();
-        self.dialler.resolver.ask_anew();
+        self.dialler.resolver.ask_again();
         self.client_names.forget();
         self.pools.reconfigure(self, routes);
         Ok(changes)
@@ -199,7 +198,7 @@ impl Service {
     /// Reads the configuration file again and puts it in force, and logs what changed.
     ///
     /// # Errors
-    /// All that is wrong: everything stays as it is.
+    /// All errors: everything stays as it is.
     pub fn reload(&self) -> Result<(), NotInForce> {
         let done = self.read_again();
         let refused = done.as_ref().err().map(ToString::to_string);
@@ -210,7 +209,7 @@ impl Service {
     fn read_again(&self) -> Result<(), NotInForce> {
         let old = self.config.load_full();
         let config = old.read_again().map_err(|errors| NotInForce(vec![errors.to_string()]))?;
-        // Those of before have been logged; places may have moved.
+        // Earlier warnings have been logged; their positions may have moved.
         let said: HashSet<&str> = old.warnings().iter().map(|old| old.message.as_str()).collect();
         let new = |warning: &&ConfigError| !said.contains(warning.message.as_str());
         let warnings: Vec<_> =
@@ -228,12 +227,12 @@ impl Service {
         Ok(())
     }
 
-    /// How far the process is on its way out.
+    /// The phase of the process.
     pub fn phase(&self) -> Phase {
         *self.phase.borrow()
     }
 
-    /// What clients are told when the process ends.
+    /// The error for clients when the process ends.
     pub fn shutdown_error() -> ClientError {
         ClientError::fatal(
             SqlState::ADMIN_SHUTDOWN,
@@ -260,15 +259,16 @@ fn load_files(config: &Config) -> Result<Files, NotInForce> {
     }
 }
 
-/// TCP options of connections to servers: where the configuration leaves keepalive to the system, it
-/// finds a server that is lost within `lost_timeout`.
+/// TCP options of connections to servers: where the configuration leaves keepalive to the system,
+/// it detects a lost server within `lost_timeout`.
 pub fn server_tcp_options(network: &NetworkSettings, lost_timeout: Timeout) -> TcpOptions {
     let mut options = tcp_options(network);
     let asked = !options.keepalive_idle.is_zero()
         || !options.keepalive_interval.is_zero()
         || options.keepalive_count > 0;
     if let Some(timeout) = lost_timeout.get().filter(|_| !asked) {
-        // The first probe after `idle`; one interval after the last the connection is given up.
+        // The first probe comes after `idle`; one interval after the last the connection is given
+        // up.
         options.keepalive_count = LOST_PROBES;
         options.keepalive_interval = Duration::from_secs((timeout.as_secs() / 5).max(1));
         let probing = options.keepalive_interval * LOST_PROBES;
@@ -280,7 +280,7 @@ pub fn server_tcp_options(network: &NetworkSettings, lost_timeout: Timeout) -> T
 /// Keepalive probes that a server must have left unanswered.
 const LOST_PROBES: u32 = 3;
 
-/// TCP options as the configuration has them.
+/// TCP options from the configuration.
 pub fn tcp_options(network: &NetworkSettings) -> TcpOptions {
     let or_zero = |timeout: Timeout| timeout.get().unwrap_or_default();
     TcpOptions {

@@ -1,13 +1,12 @@
-//! Connections: as the event loops have them ([`Conn`]), and as logins and dialling do
-//! ([`stream::Stream`]).
+//! Connections: of the event loops ([`Conn`]), and of logins and dialling ([`stream::Stream`]).
 //!
 //! # Model
 //! A connection begins on the control side as an asynchronous stream. Once logged in it becomes a
 //! plain descriptor, with its TLS session if it has one, and moves to an event loop.
 //!
 //! # Invariants
-//! * nothing read is lost on that way: what TLS has already decrypted comes out as `early` bytes,
-//!   because neither epoll nor io_uring knows of it
+//! * no read bytes are lost in that move: what TLS has already decrypted is returned as `early`
+//!   bytes, because neither epoll nor io_uring reports them
 //! * an idle TLS connection keeps no buffer of ours. rustls keeps one of 4 KiB for ciphertext and
 //!   about as much for keys and state
 //!
@@ -37,22 +36,22 @@ const TLS_BUFFER_BYTES: usize = 64 * 1024;
 
 thread_local! {
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_BYTES].into());
-    /// A socket of this thread's has not taken all that it was given.
+    /// A socket of this thread has not taken all bytes.
     static BLOCKED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a socket has not taken all that this thread has given it since it was last asked.
+/// Whether a socket has not taken all bytes of this thread since the last call.
 #[inline]
 pub fn take_blocked() -> bool {
     BLOCKED.take()
 }
 
-/// Notes that a socket takes no more for now.
+/// Records that a socket takes no more for now.
 pub(crate) fn note_blocked() {
     BLOCKED.set(true);
 }
 
-/// A connection as the event loops have it.
+/// A connection of an event loop.
 #[derive(Debug)]
 pub enum Conn {
     /// TCP or unix socket.
@@ -89,13 +88,13 @@ impl Write for Sender<'_> {
 }
 
 impl TlsConn {
-    /// From a session whose handshake is done. The second value is what it has decrypted already.
+    /// From a session after its handshake. The second value is what it has already decrypted.
     fn new(fd: Wire, session: rustls::Connection) -> (Self, Vec<u8>) {
         let mut conn = Self { fd, session, untaken: Vec::new() };
         conn.session.set_buffer_limit(Some(TLS_BUFFER_BYTES));
         let mut early = Vec::new();
-        // An error (nothing there, or the end) leaves in `early` what came before it, and comes
-        // again at the next read.
+        // An error (empty, or the end) leaves earlier bytes in `early`, and is repeated at the next
+        // read.
         let _ = conn.session.reader().read_to_end(&mut early);
         early.shrink_to_fit();
         (conn, early)
@@ -121,7 +120,7 @@ impl TlsConn {
         while !rest.is_empty() && *filled < buf.len() {
             self.session.read_tls(&mut rest)?;
             if let Err(error) = self.session.process_new_packets() {
-                // The alert says to the peer what was wrong; whether it arrives is all one.
+                // The alert shows the peer the error; it need not arrive.
                 let _ = self.push();
                 return Err(io::Error::new(io::ErrorKind::InvalidData, error));
             }
@@ -139,7 +138,7 @@ impl TlsConn {
                 Ok(0) => return Ok(true),
                 Ok(read) => *filled += read,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                // The peer has closed without saying so in TLS, as many do.
+                // The peer has closed without a close_notify, as many do.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(true),
                 Err(error) => return Err(error),
             }
@@ -166,7 +165,7 @@ impl TlsConn {
         }
         match result {
             Ok(()) => Ok(filled),
-            // What came before the failure is still good; the failure comes again.
+            // Bytes before the failure are valid; the failure is repeated.
             Err(_) if filled > 0 => Ok(filled),
             Err(error) => Err(error),
         }
@@ -182,7 +181,7 @@ impl TlsConn {
         while *filled < buf.len() {
             let read = self.fd.recv(scratch)?;
             if read == 0 {
-                // Tells rustls of the end, so that later reads see it too.
+                // Passes the end to rustls, so that later reads see it too.
                 let _ = self.session.read_tls(&mut io::empty());
                 return Ok(());
             }
@@ -190,7 +189,7 @@ impl TlsConn {
             if taken < read {
                 self.untaken = scratch[taken..read].to_vec();
                 if *filled < buf.len() {
-                    return Ok(()); // close_notify: nothing behind it counts
+                    return Ok(()); // close_notify: nothing after it counts
                 }
             }
             if read < scratch.len() {
@@ -204,7 +203,7 @@ impl TlsConn {
         Ok(())
     }
 
-    /// Whether the peer has said in TLS that nothing more comes.
+    /// Whether the peer has sent a close_notify.
     fn at_end(&mut self) -> bool {
         matches!(self.session.reader().read(&mut [0; 1]), Ok(0))
     }
@@ -286,7 +285,7 @@ impl Socket for Conn {
     }
 
     fn can_move(&self) -> bool {
-        // One that may be past TCP belongs to a program of this process's.
+        // One that may bypass TCP belongs to a local program of this process.
         matches!(self, Self::Plain(wire) if !wire.comes_back())
     }
 
@@ -302,7 +301,7 @@ impl Socket for Conn {
             Self::Plain(fd) => fd,
             Self::Tls(tls) => &tls.fd,
         };
-        // Of others nothing is asked.
+        // The kernel is not asked about others.
         if !fd.is_watched_mptcp() {
             return None;
         }
@@ -315,7 +314,7 @@ impl Socket for Conn {
                     .map_or(info.subflows_further.saturating_add(1), |all| all.subflows_total),
                 token: info.token.0,
             },
-            // After a fallback the kernel has nothing more to say of it.
+            // After a fallback the kernel has no MPTCP data for it.
             Err(_) => Mptcp { fell_back: true, subflows: 1, token: 0 },
         })
     }

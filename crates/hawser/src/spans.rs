@@ -100,7 +100,7 @@ impl Spans {
         Ok(Self(Some(queue)))
     }
 
-    /// Whether anybody wants them.
+    /// Whether a collector is configured.
     pub fn are_wanted(&self) -> bool {
         self.0.is_some()
     }
@@ -114,7 +114,7 @@ impl Spans {
         }
     }
 
-    /// How many were lost since the start; `None`: nobody wants them.
+    /// How many were lost since the start; `None`: no collector is configured.
     pub fn lost(&self) -> Option<u64> {
         self.0.as_ref().map(|queue| queue.lost.load(Ordering::Relaxed))
     }

@@ -1,8 +1,9 @@
 //! `hawser status`: what a running process does, over its control socket.
 //!
 //! # Model
-//! Whoever connects to the socket reads one JSON object and the end of the stream. There is nothing
-//! to send, so nothing to parse and nothing to abuse; the socket's permissions (0600) say who may.
+//! A client that connects to the socket reads one JSON object and the end of the stream. It sends
+//! nothing, so there is nothing to parse and nothing to abuse; the socket's permissions (0600)
+//! restrict it.
 //!
 //! # Why not the admin database
 //! It needs a user, a password and TLS settings; the socket needs a path, and works while logins do
@@ -73,7 +74,7 @@ pub struct Status {
     /// The servers of its databases.
     #[serde(default)]
     pub servers: Vec<ServerStatus>,
-    /// Errors of Hawser's own that clients were told, by the first two letters of their SQLSTATE.
+    /// Hawser's own errors that clients got, by the first two letters of their SQLSTATE.
     #[serde(default)]
     pub errors: BTreeMap<String, u64>,
     /// What `mptcp_manage` has come to.
@@ -123,7 +124,7 @@ pub struct ServerStatus {
     pub state: String,
     /// `primary` or `standby`, where servers are looked at.
     pub role: Option<String>,
-    /// How far a standby is behind.
+    /// How much a standby lags.
     pub lag_ms: Option<u64>,
     /// Why it is not up.
     pub reason: Option<String>,
@@ -379,7 +380,7 @@ fn pools(pooler: &dyn Pooler) -> Vec<PoolStatus> {
     pooler.pools().into_iter().map(status).collect()
 }
 
-/// Answers whoever connects to the control socket, one at a time. Never ends.
+/// Answers connections to the control socket, one at a time. Never ends.
 pub async fn answer(listener: UnixListener, pooler: Arc<dyn Pooler>) {
     loop {
         match listener.accept().await {
@@ -390,7 +391,7 @@ pub async fn answer(listener: UnixListener, pooler: Arc<dyn Pooler>) {
                     stream.write_all(&status).await?;
                     stream.shutdown().await
                 };
-                // Whoever breaks off has his reasons.
+                // A client may break off: no error.
                 let _ = tokio::time::timeout(READ_WAIT, write).await;
             }
             Err(error) => {
@@ -404,7 +405,7 @@ pub async fn answer(listener: UnixListener, pooler: Arc<dyn Pooler>) {
 /// Asks the process behind a control socket.
 ///
 /// # Errors
-/// Nobody listens there, or what answers is not Hawser.
+/// There is no listener, or what answers is not Hawser.
 pub fn ask(path: &Path) -> io::Result<Status> {
     let stream = std::os::unix::net::UnixStream::connect(path)?;
     stream.set_read_timeout(Some(READ_WAIT))?;

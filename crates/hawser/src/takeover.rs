@@ -9,21 +9,21 @@
 //!   serves those that stay, until they leave   passes cancel requests for them on
 //!   ends                                       serves
 //! ```
-//! Nothing is changed at the predecessor before the successor can serve: one that fails its start leaves
-//! all as it was. What each of them does is in [`giving`] and [`taking`], what they say in [`wire`], what a
-//! client takes along in [`record`]; [`hawser_core::engine::succession`] decides which clients may go.
+//! Nothing changes at the predecessor before the successor can serve: a failed start changes
+//! nothing. [`giving`] and [`taking`] have the work of each, [`wire`] their messages, [`record`]
+//! the state of a client; [`hawser_core::engine::succession`] decides which clients may go.
 //!
 //! # Invariants
-//! * one process accepts at a time; the sockets are the same, so that nothing that waits for that is lost
-//! * a client is served by one process at a time: the predecessor keeps its copy of a client's socket,
-//!   unread, until the successor has said that it takes it
-//! * where the successor's process has ended, the predecessor accepts again, and goes on with the clients that
-//!   it has. Where only the conversation has, it accepts no more, and ends when these have left
-//! * there are two processes at most: one that still has a predecessor gives its place to nobody
+//! * one process accepts at a time; the sockets are the same, so that no waiting connection is lost
+//! * a client is served by one process at a time: the predecessor keeps its copy of a client's
+//!   socket, unread, until the successor has confirmed that it takes the client
+//! * if the successor's process has ended, the predecessor accepts again, and goes on with its
+//!   clients. If only the conversation has ended, it accepts no more, and ends when these have left
+//! * there are two processes at most: one that still has a predecessor does not give up its place
 //!
 //! # Why two processes, and not exec
-//! The new one can fail its start while the old one serves. Sessions in TLS could not go over by exec either:
-//! rustls keeps their keys in its memory.
+//! The new one may fail to start while the old one serves. An exec could not carry over TLS
+//! sessions either: rustls keeps their keys in its memory.
 
 pub mod giving;
 pub mod listeners;
@@ -64,7 +64,7 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// Whether this process is the one.
+    /// Whether clients connect to this process.
     pub fn serves(&self) -> bool {
         *self == Self::Serving
     }
@@ -82,9 +82,9 @@ pub struct Succession {
     listening: Mutex<Vec<(Purpose, Arc<OwnedFd>)>>,
     predecessor: Mutex<Option<Arc<Predecessor>>>,
     gives: Mutex<Option<mpsc::UnboundedSender<Given>>>,
-    /// The process before this one, until it has said that it ends, or has ended.
+    /// The process before this one, until it has announced its end, or has ended.
     before: Mutex<Option<Arc<OtherProcess>>>,
-    /// Who is about to be the successor.
+    /// The process that is about to be the successor.
     candidate: Mutex<Option<u32>>,
 }
 
@@ -125,7 +125,7 @@ fn set_pool_limits(service: &Service, entry: &PoolEntry, limits: Limits) {
 }
 
 impl Succession {
-    /// Of a process that takes the place of another, whose sockets these are.
+    /// For a process that takes the place of another, with that one's sockets.
     pub fn of_successor(inherited: Inherited) -> Self {
         Self {
             standing: watch::Sender::new(Standing::Starting),
@@ -144,7 +144,7 @@ impl Succession {
         locked(&self.inherited).take_passed()
     }
 
-    /// The predecessor has given its place: what it listened on and this process does not is closed.
+    /// The predecessor has given up its place: closes the sockets on which only it listened.
     pub fn end_unused(&self) {
         locked(&self.inherited).end();
     }
@@ -169,7 +169,7 @@ impl Succession {
         matches!(*self.standing.borrow(), Standing::Given(_))
     }
 
-    /// A loop gives a client away. `Err`: there is nobody to take it.
+    /// A loop gives a client away. `Err`: there is no successor to take it.
     pub fn give(&self, given: Given) -> Result<(), Box<Given>> {
         match &*locked(&self.gives) {
             Some(gives) => gives.send(given).map_err(|error| Box::new(error.0)),
@@ -183,10 +183,10 @@ impl Succession {
         before.as_ref().filter(|before| !before.has_ended()).map(|before| before.pid)
     }
 
-    /// Has a command hold for the clients of the process before this one, too, if it still has some.
+    /// Passes a command on to the process before this one, if that still has clients.
     ///
     /// # Errors
-    /// It does not: why.
+    /// The reason why it was not carried out.
     pub async fn pass_on(&self, order: Order) -> Result<(), String> {
         let Some(predecessor) = self.predecessor() else { return Ok(()) };
         let has_gone = || self.process_before().is_none();

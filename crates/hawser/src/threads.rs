@@ -1,23 +1,23 @@
 //! The threads of the control side: two runtimes, of two priorities.
 //!
 //! # Model
-//! *Control* runs at the event loops' priority: it logs clients in that have to wait for something
-//! (others are logged in where they are accepted, on the loops), opens server connections, sends cancel
-//! requests, serves HTTP and the admin console, and looks after the pools. *Login* has a thread for
-//! each core, below that priority: for what of a login takes long, TLS handshakes and password hashes.
+//! *Control* runs at the event loops' priority: it logs in clients that have to wait for something
+//! (others log in on the loops that accept them), opens server connections, sends cancel requests,
+//! serves HTTP and the admin console, and maintains the pools. *Login* has a thread for each core,
+//! below that priority: for the long parts of a login, TLS handshakes and password hashes.
 //!
 //! # Why two
 //! A handshake takes 1 to 4 ms of CPU and does not yield. In one runtime a pool that needs a server
-//! connection, a cancel request and `/healthz` would stand behind a storm of logins; and the higher
-//! priority alone would put the storm ahead of queries.
+//! connection, a cancel request and `/healthz` would wait for a storm of logins; and the higher
+//! priority alone would put the storm before queries.
 //!
 //! # Why not all of a login on the lower threads
-//! A plain login takes less than the hand-over to another thread and back would add in wake-ups:
-//! measured a sixth more CPU for each.
+//! A plain login takes less CPU than the wake-ups of a move to another thread and back: measured a
+//! sixth more CPU for each.
 //!
 //! # Invariant
-//! A connection belongs to the runtime that serves it: one that moves is taken out of the one first,
-//! see [`crate::socket::stream::Stream::leave_runtime`].
+//! A connection belongs to the runtime that serves it: one that moves is first removed from its
+//! runtime, see [`crate::socket::stream::Stream::leave_runtime`].
 
 use std::future::Future;
 use std::io;
@@ -30,14 +30,14 @@ const LOGIN_NICE: i32 = 10;
 /// Threads of each runtime that may block: name lookups, files, and hashes that take long.
 const BLOCKING_THREADS_MAX: usize = 16;
 
-/// Where work of the control side is to run, that does not run where it is.
+/// The threads for work of the control side that must not run on the caller's thread.
 #[derive(Clone, Debug)]
 pub struct Threads {
-    /// For what takes long.
+    /// For long work.
     pub login: Handle,
 }
 
-/// A task that ends when whoever waits for it does not any more.
+/// A task that ends when its waiter gives up.
 struct Errand<T>(JoinHandle<T>);
 
 impl<T> Drop for Errand<T> {
@@ -55,7 +55,7 @@ impl Threads {
         Self { login: Handle::current() }
     }
 
-    /// Does something that takes long. `None` if it panicked, or the process ends.
+    /// Runs long work. `None` if it panicked, or the process ends.
     pub async fn heavy<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -68,7 +68,7 @@ impl Threads {
 /// The two runtimes.
 #[derive(Debug)]
 pub struct Runtimes {
-    /// For all else that the loops do not do: at their priority.
+    /// For all other work outside of the loops: at their priority.
     pub control: Runtime,
     /// See [`Threads::login`].
     pub login: Runtime,
@@ -78,7 +78,7 @@ impl Runtimes {
     /// Starts them.
     ///
     /// # Errors
-    /// No thread or descriptor to be had.
+    /// There is no thread or descriptor left.
     pub fn start(login_threads: usize) -> io::Result<Self> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let control = builder("control", (cores / 2).max(1)).build()?;
@@ -92,12 +92,12 @@ impl Runtimes {
         Ok(Self { control, login })
     }
 
-    /// For whom it concerns.
+    /// Handles to the threads.
     pub fn threads(&self) -> Threads {
         Threads { login: self.login.handle().clone() }
     }
 
-    /// Ends them; what hashes, or waits for a server, is not waited for.
+    /// Ends them without waiting for hashes, or for servers.
     pub fn end(self) {
         self.login.shutdown_background();
         self.control.shutdown_background();

@@ -28,10 +28,10 @@ struct Sample {
     status: status::Status,
 }
 
-/// Shows the process behind `socket` until a key ends it.
+/// Shows the process that answers at `socket` until a key ends it.
 ///
 /// # Errors
-/// Nobody answers at the start, or standard output is no terminal.
+/// There is no answer at the start, or standard output is no terminal.
 pub fn run(socket: &Path, interval: Duration) -> io::Result<()> {
     if !io::stdout().is_terminal() {
         return Err(io::Error::other(

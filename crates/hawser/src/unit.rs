@@ -99,7 +99,7 @@ pub fn is_machines_network() -> bool {
     }
 }
 
-/// Whether a file bears our mark, or is not there.
+/// Whether a file has our mark, or is not there.
 ///
 /// # Errors
 /// It cannot be read.

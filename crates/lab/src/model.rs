@@ -2,8 +2,8 @@
 //!
 //! # Model
 //! [`ModelServer`] is a cluster, [`ModelBackend`] one connection to it. Both speak protocol 3 in
-//! the server's own order of messages and with its own words. [`client`] holds clients that
-//! compare whatever they are told with a private server of their own.
+//! the server's own order of messages and with its own words. [`client`] holds clients that compare
+//! all that they receive with a private server of their own.
 //!
 //! # Invariants
 //! Same bytes in, same bytes out: nothing depends on how the bytes are cut, on the wall clock or

@@ -36,7 +36,7 @@ pub struct Owner(pub usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
-/// What a loop is told of a socket; edges that were not yet taken are merged, as epoll does.
+/// An event of a socket for a loop; edges that were not yet taken are merged, as epoll does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     /// Which socket.

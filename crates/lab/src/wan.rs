@@ -17,8 +17,8 @@
 //! - the n-th packet that enters a direction of a path is lost, or late, by the seed and n alone
 //!
 //! # Why not
-//! A simulator of its own beside an emulator of its own: they would agree where somebody had
-//! looked. Here both call the same functions, and only the times of packets can differ.
+//! A simulator of its own beside an emulator of its own: they would agree only where this was
+//! checked. Here both call the same functions, and only the times of packets can differ.
 
 pub mod description;
 pub mod direction;

@@ -8,7 +8,7 @@
 //! at random among those that have something to do; a loop may lag.
 //!
 //! # Invariants
-//! - each client hears what a server of its own would have said, byte for byte
+//! - each client receives what a server of its own would have sent, byte for byte
 //! - those of [`invariants`], at each step
 //! - every client comes to its end, and then nothing is left of any of them on any server
 //!
@@ -166,7 +166,7 @@ pub struct Report {
 
 /// One loop.
 struct EventLoop {
-    /// Edges that it has been told of and not looked at yet.
+    /// Edges that it has received and not looked at yet.
     events: VecDeque<net::Event>,
     inbox: VecDeque<ToLoop<Stream>>,
     busy_until: Duration,
@@ -458,7 +458,7 @@ impl World {
         }
     }
 
-    /// Lets clients act that have heard something or mean to. Whether any did.
+    /// Lets clients act that have received something or want to. True if any did.
     fn run_clients(&mut self) -> Result<bool, Failure> {
         let now = self.outside.now;
         let mut due: Vec<usize> = Vec::new();
@@ -600,7 +600,7 @@ impl World {
                 invariants::are_in_the_books(id, &endpoint.backend, books)?;
             }
         }
-        census.nobody_is_forgotten(&self.pools, &self.outside, &waiting)?;
+        census.check_no_waiter_is_forgotten(&self.pools, &self.outside, &waiting)?;
         Ok(())
     }
 

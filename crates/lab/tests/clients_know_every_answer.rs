@@ -1,6 +1,6 @@
-//! Simulated clients directly on simulated servers: what they must hear is what they hear,
-//! however the bytes are cut and delayed. This is the zero line of every later simulation: a
-//! mismatch here is the laboratory's own.
+//! Simulated clients directly on simulated servers: they receive what they must, however the bytes
+//! are cut and delayed. This is the zero line of every later simulation: a mismatch here is the
+//! laboratory's own.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -66,7 +66,7 @@ impl World {
             let wakes = self.clients.iter().filter_map(|client| client.wakes_at(now));
             let sleeps = self.endpoints.iter().filter_map(|end| end.backend.wakes_at());
             let next = self.net.next_arrival().into_iter().chain(wakes).chain(sleeps).min();
-            // Nothing is on its way and nobody means to wake: some steps may still be due, but
+            // Nothing is on its way and no client wants to wake: some steps may still be due, but
             // not many.
             idle = if next.is_none() { idle + 1 } else { 0 };
             let tick = now + Duration::from_micros(1);
@@ -105,7 +105,7 @@ fn a_direct_connection_answers_as_its_private_twin() {
 }
 
 #[test]
-fn clients_that_vanish_leave_nothing_behind() {
+fn clients_that_vanish_leave_nothing() {
     for seed in seeds(12) {
         let mut world = World::new(seed, 4, |config| config.behaviour.vanish_permille = 60);
         world.run(|_| {}).unwrap_or_else(|mismatch| panic!("HAWSER_SEED={seed}\n{mismatch}"));

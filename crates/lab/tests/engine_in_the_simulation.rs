@@ -204,7 +204,8 @@ fn clients_cannot_tell_what_moves_from_a_direct_connection() {
     assert!(reports.iter().map(|report| report.sessions_settled).sum::<u64>() > 0);
 }
 
-/// Each client hears what a server would say to its own user, whoever has had the backend before.
+/// Each client gets what a server would send to its own user, whichever user had the backend
+/// before.
 #[test]
 fn users_who_share_backends_cannot_tell() {
     let reports = all("users_who_share_backends_cannot_tell", 18, |seed| {
@@ -224,7 +225,7 @@ fn sharing_what_dies(seed: u64) -> Draw {
     )
 }
 
-/// The same where servers die and hang: nobody hears another user's answer.
+/// The same if servers die and hang: no client gets another user's answer.
 #[test]
 fn users_who_share_backends_that_die_hear_nothing_of_others() {
     all("users_who_share_backends_that_die", 8, sharing_what_dies);
@@ -251,9 +252,9 @@ fn clients_with_names_of_their_own_keep_them() {
     assert!(reports.iter().all(|report| report.sessions_lost == 0));
 }
 
-/// Sessions under the same names, which fail in pipelines, go at any byte and come again at once: what
-/// goes to a server ahead of a pipeline, be it settings or what takes others' statements away, leaves
-/// each its own.
+/// Sessions under the same names, which fail in pipelines, go at any byte and come again at once:
+/// what goes to a server before a pipeline, be it settings or the removal of others' statements,
+/// leaves each its own.
 fn apart(seed: u64) -> Draw {
     let mix = Mix {
         tokens: 10,
@@ -349,7 +350,7 @@ fn clients_that_go_to_another_process_lose_nothing_on_the_way() {
 
 /// The test of the test: without reports it is noticed.
 #[test]
-fn what_functions_do_is_lost_where_nobody_reports_it() {
+fn what_functions_do_is_lost_without_reports() {
     let hidden = Mix { hidden: 40, ..moving() };
     let lost = seeds(20).any(|seed| {
         Draw::new(seed, 10, &hidden).world(|config| config.reports = false).run().is_err()
@@ -368,7 +369,7 @@ fn clients_that_listen_hear_their_own_in_their_place() {
     assert!(reports.iter().all(|report| report.sessions_lost == 0));
 }
 
-/// Behind what may pin the server is asked, while notifications come.
+/// After what may pin the server is asked, while notifications come.
 #[test]
 fn clients_that_listen_hear_beside_state_of_every_kind() {
     let mix = Mix { notifications: 80, ..mix() };
@@ -387,13 +388,14 @@ fn a_listening_connection_that_dies_or_cannot_be_opened_changes_no_answer() {
     all("a_listening_connection_that_dies", 8, with_listeners_that_die);
 }
 
-/// 36: a copy that a client knows to have failed, with another one behind it. 75: a client that hung up while it was not read, in the middle of a pipeline. 51, 180: notifications
-/// behind a COMMIT in mid-pipeline. 174, 274: an UNLISTEN, rolled back or with a LISTEN behind it, by a
-/// client whose own backend listens, too. 48, 237: the listening connection is lost with a setting
-/// changed in the same transaction. 544: a client that begins to listen by its own backend notifies a
-/// channel that it had before. 300, 567: a client listens on some channels by its own backend, on others
-/// by the listening connection. 745: a LISTEN behind a DISCARD ALL of its own pipeline. 500109: notifications
-/// amid a pipeline, and a client that waits for what would go out with them.
+/// 36: a copy that a client knows to have failed, with another one after it. 75: a client that hung
+/// up while it was not read, in the middle of a pipeline. 51, 180: notifications after a COMMIT in
+/// mid-pipeline. 174, 274: an UNLISTEN, rolled back or with a LISTEN after it, by a client whose
+/// own backend listens, too. 48, 237: the listening connection is lost with a setting changed in
+/// the same transaction. 544: a client that begins to listen by its own backend notifies a channel
+/// that it had before. 300, 567: a client listens on some channels by its own backend, on others by
+/// the listening connection. 745: a LISTEN after a DISCARD ALL of its own pipeline. 500109:
+/// notifications amid a pipeline, and a client that waits for what would go out with them.
 #[test]
 fn seeds_of_listening_that_once_failed() {
     for seed in [36, 75, 174, 180, 274, 300, 544, 567, 745] {

@@ -1,8 +1,8 @@
 //! The model against a real PostgreSQL: the same generated sessions, message by message.
 //!
-//! A simulated client is connected to a real server over a unix socket; what it hears must be
-//! what its model says. Skipped, loudly, where there is no PostgreSQL: set `HAWSER_PG_BIN` to a
-//! directory with `initdb` and `postgres`, or install one under /usr/lib/postgresql.
+//! A simulated client is connected to a real server over a unix socket; it must receive what its
+//! model says. Skipped, loudly, where there is no PostgreSQL: set `HAWSER_PG_BIN` to a directory
+//! with `initdb` and `postgres`, or install one under /usr/lib/postgresql.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -76,7 +76,7 @@ impl Postgres {
         postgres.run("postgres", &cluster);
         postgres.run(catalog::DATABASE, &database);
         // A session's first temporary table creates its schema, once for each backend number, and
-        // that makes every plan in the cluster be analysed anew. Have it behind us.
+        // that makes every plan in the cluster be analysed again. Do that first.
         postgres.run(catalog::DATABASE, &["CREATE TEMP TABLE warm (v int)".to_owned()]);
         postgres
     }

@@ -136,7 +136,7 @@ fn a_setting_that_the_kernel_refuses_is_named() {
 }
 
 #[test]
-fn a_device_that_is_deleted_inside_ends_the_emulation_and_is_told() {
+fn a_device_that_is_deleted_inside_ends_the_emulation_and_is_reported() {
     let Some(laboratory) = up("[[link]]\nrtt = \"10ms\"", 1) else { return };
     let cut = namespace::within(laboratory.host(0), || {
         Command::new("ip").args(["link", "delete", "link0"]).status()
@@ -207,7 +207,7 @@ fn the_kernels_own_queue_has_the_rate_and_is_cut_by_the_time_table() {
 }
 
 #[test]
-fn a_device_of_the_kernels_way_that_is_deleted_inside_is_told() {
+fn a_device_of_the_kernels_carrier_that_is_deleted_inside_is_reported() {
     let Some(laboratory) = up("by = \"kernel\"\n[[link]]\nname = \"wan\"\nrate = \"10Mbit/s\"", 3)
     else {
         return;

@@ -198,6 +198,6 @@ fn a_cancelled_wait_refuses_the_whole_query() {
 }
 
 #[test]
-fn a_cancel_that_nobody_asked_for_is_noticed() {
+fn an_unrequested_cancel_is_noticed() {
     assert!(sleeping(false).receive(&refusal(b'I')).is_err());
 }

@@ -95,7 +95,7 @@ unsafe fn bpf<T>(command: libc::c_long, attributes: &mut T) -> io::Result<RawFd>
 unsafe fn bpf_descriptor<T>(command: libc::c_long, attributes: &mut T) -> io::Result<OwnedFd> {
     // SAFETY: as promised by the caller.
     let fd = unsafe { bpf(command, attributes)? };
-    // SAFETY: the result of these commands is a new descriptor, which nobody else has.
+    // SAFETY: the result of these commands is a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -482,7 +482,7 @@ pub(crate) fn lockdown() -> Option<String> {
 /// What a program of a control group does ([`Program::of_cgroup`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CgroupHook {
-    /// It hears of connections: that they are made, and what state they have.
+    /// It runs for connections: when they are made, and when their state changes.
     SocketOperations,
     /// It is asked before an option of a socket is set.
     SetSocketOption,
@@ -582,13 +582,13 @@ impl Program {
                 attach_btf: 0,
                 padding: 0,
             };
-            // SAFETY: instructions, license and log live through the call and have the sizes that
-            // it is told.
+            // SAFETY: instructions, license and log live through the call and have the sizes given
+            // to it.
             unsafe { bpf_descriptor(PROG_LOAD, &mut attributes).map(Self) }
         };
         match load(false) {
             Ok(program) => Ok(program),
-            // Once more, to hear why.
+            // Once more, to get the reason.
             Err(_) => load(true).map_err(|source| {
                 let length = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
                 LoadError { source, log: String::from_utf8_lossy(&log[..length]).trim().to_owned() }

@@ -163,7 +163,7 @@ fn loading(step: &'static str) -> impl FnOnce(LoadError) -> BypassError {
     }
 }
 
-/// For whom connections are taken in.
+/// What connections are taken in for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// For the programs of a control group: all local ones.
@@ -271,7 +271,7 @@ impl Bypass {
         }
     }
 
-    /// What is pinned in `directory`, or a new one, switched on, that takes nobody in yet.
+    /// What is pinned in `directory`, or a new one, switched on, that takes no connection in yet.
     ///
     /// # Errors
     /// See [`BypassError`]; then nothing has been made.
@@ -501,7 +501,7 @@ impl Bypass {
         look().map_err(failed("reading the BPF maps"))
     }
 
-    /// Forgets sockets that were closed while no program heard of it: those of a place that was
+    /// Forgets sockets that were closed without a program's notice: those of a place that was
     /// detached before.
     ///
     /// # Errors

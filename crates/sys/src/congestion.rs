@@ -37,7 +37,7 @@ pub enum SetError {
     /// The kernel has none of this name: not built in, not loaded, and it cannot be loaded by this
     /// process.
     Unknown(String),
-    /// It is not among those that everybody may use, and this process has no CAP_NET_ADMIN.
+    /// It is not among those that all users may use, and this process has no CAP_NET_ADMIN.
     Denied(String),
     /// Anything else.
     System {
@@ -123,7 +123,7 @@ pub fn probe(name: &str) -> Result<(), SetError> {
 /// Unloads the module of an algorithm (delete_module(2)), if no socket uses it.
 ///
 /// # Errors
-/// As delete_module(2): somebody uses it, it is not a module, or this is not root.
+/// As delete_module(2): it is in use, it is not a module, or this is not root.
 pub fn unload(name: &str) -> io::Result<()> {
     let module = std::ffi::CString::new(format!("tcp_{name}"))?;
     Ok(rustix::system::delete_module(&module, libc::O_NONBLOCK)?)
@@ -136,7 +136,7 @@ pub struct Algorithms {
     pub default: String,
     /// Built in or loaded.
     pub available: Vec<String>,
-    /// Of these, what everybody may use.
+    /// Of these, those that all users may use.
     pub allowed: Vec<String>,
     /// Modules of this kernel that are not loaded, by the algorithm's name.
     pub loadable: Vec<String>,

@@ -91,7 +91,7 @@ mod tests {
         dial_result(fd)
     }
 
-    /// A port that nobody has just now.
+    /// A port that is free just now.
     fn free_port() -> u16 {
         TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
     }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_said_by_its_result() {
+    fn an_absent_server_shows_in_the_result() {
         let here = "127.0.0.1".parse().unwrap();
         let to = SocketAddr::new(here, free_port());
         let refused = dial_from(here, 0, to).and_then(|fd| established(&fd)).unwrap_err();

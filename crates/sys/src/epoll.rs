@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! Each descriptor is added once, edge-triggered, for everything, or at first for what concerns
-//! reading. An event says what has become possible since the last one, so whoever gets it must read
+//! reading. An event says what has become possible since the last one, so its receiver must read
 //! and write until [`std::io::ErrorKind::WouldBlock`].
 //!
 //! # Threads
@@ -66,8 +66,8 @@ impl Epoll {
         Ok(epoll::add(&self.0, fd, EventData::new_u64(data), flags)?)
     }
 
-    /// As [`Epoll::add`], but without that there is room to write: a unix socket tells of that each
-    /// time that its peer has read something. [`Epoll::tell_of_room`] has that told, too.
+    /// As [`Epoll::add`], but without room to write: a unix socket reports that each time that its
+    /// peer has read something. [`Epoll::tell_of_room`] adds it.
     ///
     /// # Errors
     /// As epoll_ctl(2) with EPOLL_CTL_ADD.
@@ -76,7 +76,7 @@ impl Epoll {
         Ok(epoll::add(&self.0, fd, EventData::new_u64(data), flags)?)
     }
 
-    /// From now on everything is told of a descriptor that was added with [`Epoll::add_to_read`].
+    /// Reports all events from now on of a descriptor that was added with [`Epoll::add_to_read`].
     /// What is possible already is reported.
     ///
     /// # Errors
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_is_told_once() {
+    fn each_change_is_reported_once() {
         let epoll = Epoll::new().unwrap();
         let (mut near, mut far) = UnixStream::pair().unwrap();
         epoll.add(&near, 7).unwrap();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn room_to_write_is_told_once_it_is_asked_for() {
+    fn room_to_write_is_reported_once_it_is_asked_for() {
         let epoll = Epoll::new().unwrap();
         let (mut near, mut far) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
@@ -248,7 +248,7 @@ mod tests {
         far.read_exact(&mut vec![0; sent]).unwrap();
         let seen = next(&epoll, SOON);
         assert!(seen.len() == 1 && seen[0].writable, "{seen:?}");
-        // What is possible already is told as well.
+        // What is possible already is reported as well.
         epoll.delete(&near).unwrap();
         epoll.add_to_read(&near, 7).unwrap();
         epoll.tell_of_room(&near, 7).unwrap();

@@ -23,7 +23,7 @@ impl EventFd {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// Wakes whoever waits.
+    /// Wakes the waiter.
     ///
     /// # Errors
     /// As write(2), but for what this mends itself.
@@ -32,7 +32,7 @@ impl EventFd {
             match rustix::io::write(&self.0, &1u64.to_ne_bytes()) {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
-                // The counter is full, after 2^64 - 2 signals that nobody has drained.
+                // The counter is full, after 2^64 - 2 undrained signals.
                 Err(Errno::AGAIN) => {
                     self.drain()?;
                 }

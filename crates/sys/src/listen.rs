@@ -22,7 +22,7 @@ use crate::stream::set_option;
 /// `[::]` can be listened on side by side. `backlog` is cut by `/proc/sys/net/core/somaxconn`.
 ///
 /// # Errors
-/// As socket(2), bind(2) and listen(2); [`io::ErrorKind::AddrInUse`] if somebody listens there.
+/// As socket(2), bind(2) and listen(2); [`io::ErrorKind::AddrInUse`] if there is a listener.
 pub fn listen_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
@@ -167,11 +167,11 @@ pub fn set_backlog(listener: impl AsFd, backlog: i32) -> io::Result<()> {
 }
 
 /// Listens on a unix socket, not blocking. A file that a dead process has left is replaced; one
-/// that somebody listens on is not. `file` is applied before anybody can connect.
+/// with a listener is not. `file` is applied before any client can connect.
 ///
 /// # Errors
-/// As bind(2), chmod(2), chown(2), listen(2); [`io::ErrorKind::AddrInUse`] if somebody listens
-/// there, or if the path is a file of another kind.
+/// As bind(2), chmod(2), chown(2), listen(2); [`io::ErrorKind::AddrInUse`] if there is a listener,
+/// or if the path is a file of another kind.
 pub fn listen_unix(
     path: &Path,
     file: SocketFile,
@@ -191,7 +191,7 @@ pub fn abstract_name(path: &Path) -> Option<&[u8]> {
 /// connect to it.
 ///
 /// # Errors
-/// As bind(2), listen(2); [`io::ErrorKind::AddrInUse`] if somebody listens there.
+/// As bind(2), listen(2); [`io::ErrorKind::AddrInUse`] if there is a listener.
 pub fn listen_abstract(name: &[u8], backlog: i32) -> io::Result<UnixListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -211,15 +211,15 @@ pub(crate) fn listen_unix_with(
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
     rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(path)?)?;
-    // From here on a failure leaves nothing behind.
+    // From here on a failure leaves no file.
     let bound = BoundPath::of(path)?;
-    // Until listen(2) a connect is refused: nobody slips in before the permissions are set.
+    // Until listen(2) a connect is refused: no client gets in before the permissions are set.
     file.apply(path)?;
     rustix::net::listen(&socket, backlog)?;
     Ok((socket, bound))
 }
 
-/// Removes a unix socket's file if nobody listens on it.
+/// Removes a unix socket's file if it has no listener.
 fn remove_stale(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -232,7 +232,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         }
         Ok(_) => {}
     }
-    // Of one of another type connect(2) says EPROTOTYPE, whoever listens.
+    // For one of another type connect(2) gives EPROTOTYPE, with or without a listener.
     let connected = UnixStream::connect(path).map(drop).or_else(|error| {
         let other_type = error.raw_os_error() == Some(libc::EPROTOTYPE);
         if other_type { crate::packets::connect(path).map(drop) } else { Err(error) }
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_behind_by_a_failure() {
+    fn a_failure_leaves_no_file() {
         let directory = Directory::new("fails");
         let path = directory.0.join("socket");
         // Only root may give a file away: bind has succeeded, and chown fails.

@@ -1,4 +1,4 @@
-//! Memory that the allocator holds and nobody uses.
+//! Unused memory that the allocator holds.
 //!
 //! # Why      glibc keeps what has been freed: each of its arenas (up to eight a core) returns the end
 //!            of its heap alone, and one block that lives there keeps all below it. Measured: 5,000

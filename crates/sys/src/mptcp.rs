@@ -6,7 +6,7 @@
 //!                                       ├─ subflow (TCP) ── address pair 2
 //!   path manager: opens subflows ◄── endpoints, limits (of the network namespace)
 //! ```
-//! * [`endpoint`]: what the in-kernel path manager is told, over netlink
+//! * [`endpoint`]: the in-kernel path manager's configuration, over netlink
 //! * [`event`]: what it tells
 //! * [`subflow`]: what one in userspace tells the kernel
 //! * [`diagnosis`]: every MPTCP connection and its subflows, over sock_diag

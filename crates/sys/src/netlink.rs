@@ -162,7 +162,7 @@ pub struct Answer {
     pub payload: Vec<u8>,
 }
 
-/// A socket for questions, one at a time; or for what the kernel tells of its own accord.
+/// A socket for questions, one at a time; or for the kernel's own notifications.
 #[derive(Debug)]
 pub struct Netlink {
     fd: OwnedFd,
@@ -186,8 +186,8 @@ impl Netlink {
             }
             OwnedFd::from_raw_fd(fd)
         };
-        // Bound to a port of the kernel's choice: one that is not bound hears no groups.
-        // SAFETY: an all-zero sockaddr_nl is a valid value, and lives through the call.
+        // Bound to a port of the kernel's choice: one that is not bound gets no groups. SAFETY: an
+        // all-zero sockaddr_nl is a valid value, and lives through the call.
         let bound = unsafe {
             let mut address: libc::sockaddr_nl = std::mem::zeroed();
             address.nl_family = libc::AF_NETLINK as libc::sa_family_t;

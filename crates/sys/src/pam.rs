@@ -155,7 +155,7 @@ extern "C" fn converse(
             _ => null(),
         };
         if text.is_null() {
-            // SAFETY: what was made here, and nobody else has.
+            // SAFETY: it was made here, and has no other owner.
             unsafe { discard(answers, at) };
             return PAM_CONV_ERR;
         }

@@ -51,7 +51,7 @@ const SCHED_OTHER: u32 = 0;
 const SCHED_FIFO: u32 = 1;
 const SCHED_DEADLINE: u32 = 6;
 const FLAG_RESET_ON_FORK: u64 = 1;
-const FLAG_RECLAIM: u64 = 2; // more than its share where nobody else wants it
+const FLAG_RECLAIM: u64 = 2; // more than its share if no other thread wants it
 
 /// What a deadline thread may use: this much of each [`DEADLINE_PERIOD_NS`].
 const DEADLINE_RUNTIME_NS: u64 = 600_000;
@@ -97,7 +97,7 @@ pub fn come_before_ordinary() -> Priority {
 
 /// Asks for processor time in short slices for the calling thread, which stays an ordinary one: it gets no more
 /// of it, but sooner after it wakes up, for the thread of the earliest deadline runs first. A thread of ordinary
-/// priority gets `nice`, where it may have it; what somebody has given another one stays.
+/// priority gets `nice`, where it may have it; another priority that it was given stays.
 ///
 /// # Errors
 /// As sched_setattr(2). A negative `nice` needs CAP_SYS_NICE or RLIMIT_NICE; that there is neither is no error.

@@ -22,8 +22,8 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     Ok(limit.maximum.unwrap_or(u64::MAX))
 }
 
-/// Sets the priority of the calling thread alone (Linux gives every thread its own, although
-/// POSIX speaks of processes: sched(7), "The nice value").
+/// Sets the priority of the calling thread alone (Linux has one for each thread, although POSIX has
+/// one for each process: sched(7), "The nice value").
 ///
 /// # Errors
 /// As setpriority(2).
@@ -108,8 +108,8 @@ pub fn withdraw() -> io::Result<()> {
 }
 
 /// Signals that are passed on, as a descriptor that is readable when one has come; they do not act on
-/// this process any more. Children that
-/// [`std::process::Command`] starts behind this have them blocked, too.
+/// this process any more. Children that [`std::process::Command`] starts after this have them
+/// blocked, too.
 ///
 /// # Errors
 /// As sigprocmask(2) and signalfd(2).
@@ -129,7 +129,7 @@ pub fn catch_signals(signals: &[i32]) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: signalfd has made it, and nobody else has it.
+    // SAFETY: signalfd has made it, and it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -403,7 +403,7 @@ pub fn group_by_name(name: &str) -> io::Result<Option<u32>> {
     Ok(Some(unsafe { entry.assume_init_ref() }.gr_gid))
 }
 
-/// Becomes another user for good: groups, group, then user, in all threads.
+/// Becomes another user irrevocably: groups, group, then user, in all threads.
 ///
 /// # Errors
 /// As initgroups(3), setgid(2), setuid(2). After an error the identity is half changed: exit.
@@ -435,7 +435,8 @@ const OF_SERVICE_MANAGER: [&str; 6] = [
     "WATCHDOG_PID",
 ];
 
-/// A command that learns nothing of the service manager of this process: it could pass for this process.
+/// A command without the service manager's variables of this process: with them it could pass for
+/// this process.
 pub fn command(program: impl AsRef<std::ffi::OsStr>) -> std::process::Command {
     let mut command = std::process::Command::new(program);
     for name in OF_SERVICE_MANAGER {
@@ -550,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_learns_nothing_of_the_service_manager() {
+    fn a_child_gets_no_variables_of_the_service_manager() {
         let removed: Vec<_> = command("true").get_envs().map(|(name, _)| name.to_owned()).collect();
         for name in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "NOTIFY_SOCKET"] {
             assert!(removed.iter().any(|one| one == name), "{name}");

@@ -41,7 +41,7 @@ const REQUESTS: u32 = 512;
 const COMPLETIONS: u32 = 4096;
 /// The group of all buffers of a ring.
 const GROUP: u16 = 0;
-/// What completions of requests have that nobody asks for.
+/// The data of completions that no one waits for.
 const UNASKED: u64 = u64::MAX;
 
 /// One io_uring with its buffers.

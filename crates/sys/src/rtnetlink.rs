@@ -97,9 +97,9 @@ impl Routing {
         self.ask(libc::RTM_NEWLINK, 0, &link(interface.0, 0), &sizes)
     }
 
-    /// Makes an Ethernet interface of the calling thread's namespace the end of a line with nobody
-    /// else on it: both ends have the same hardware address, so that none is asked for (ARP,
-    /// neighbour discovery), and TCP's segments leave it as packets, not to be cut later.
+    /// Makes an Ethernet interface of the calling thread's namespace the end of a line between two
+    /// hosts: both ends have the same hardware address, so that none is asked for (ARP, neighbour
+    /// discovery), and TCP's segments leave it as packets, not to be cut later.
     ///
     /// Packets are cut on the way out, and not made small by TCP (`IFLA_GSO_MAX_SEGS`): for a buffer
     /// full of small ones its accounting leaves two thirds to what is sent.
@@ -116,7 +116,7 @@ impl Routing {
     }
 
     /// Gives an interface an address, and by it a route to `prefix_bits` of its neighbours. An IPv6
-    /// address is usable at once: nobody is asked whether it is taken.
+    /// address is usable at once, without duplicate address detection.
     ///
     /// # Errors
     /// EEXIST where it has it, EPERM.

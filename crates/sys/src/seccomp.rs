@@ -210,7 +210,7 @@ fn install(program: &[libc::sock_filter]) -> io::Result<OwnedFd> {
         let fd =
             unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, flags, &raw const filter) };
         if fd >= 0 {
-            // SAFETY: with NEW_LISTENER the result is a new descriptor, which nobody else has.
+            // SAFETY: with NEW_LISTENER the result is a new descriptor without another owner.
             return Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) });
         }
         let error = io::Error::last_os_error();

@@ -130,7 +130,7 @@ pub fn peer_has_left(fd: impl AsFd) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut polled = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::RDHUP)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    // (HUP and ERR are told unasked.)
+    // (HUP and ERR are always reported.)
     poll(&mut polled, Some(&now)).is_ok_and(|events| events > 0)
 }
 

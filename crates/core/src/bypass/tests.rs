@@ -24,8 +24,8 @@ struct Connection {
     enabled: bool,
     /// The reader waits for edges, and takes a short read for the end of what is there.
     by_edges: bool,
-    /// It has been told of something since its last short read.
-    told: bool,
+    /// It has got an event since its last short read.
+    has_event: bool,
     largest: u64,
     most: usize,
     redirected: u64,
@@ -60,7 +60,7 @@ impl Connection {
             },
             enabled: true,
             by_edges: false,
-            told: false,
+            has_event: false,
             largest: 0,
             most: 0,
             redirected: 0,
@@ -79,7 +79,7 @@ impl Connection {
                 self.messages.push_back(range);
                 self.reader.queued_bytes += size;
                 self.redirected += 1;
-                self.told = true;
+                self.has_event = true;
             }
             // TCP does not take more than it has room for; it takes it later.
             Verdict::Pass(_) if self.in_tcp() + size > 4 * BUFFER_BYTES => return,
@@ -105,7 +105,7 @@ impl Connection {
             self.arrived.push_back((begin, end));
             self.reader.queued_bytes += end - begin;
             self.reader.rcv_nxt = self.reader.rcv_nxt.wrapping_add((end - begin) as u32);
-            self.told = true;
+            self.has_event = true;
         }
         if self.random.one_in(2) {
             self.sender.snd_una = self.reader.rcv_nxt;
@@ -115,7 +115,7 @@ impl Connection {
     /// As the kernel does: messages first, and not beyond the last of them. Says whether what is read is
     /// next in order.
     fn receive(&mut self) -> bool {
-        if self.by_edges && !self.told {
+        if self.by_edges && !self.has_event {
             return true;
         }
         let by_tcp = self.messages.is_empty();
@@ -139,7 +139,7 @@ impl Connection {
                 self.reader.copied_seq = self.reader.copied_seq.wrapping_add(taken as u32);
             }
         }
-        self.told = room == 0;
+        self.has_event = room == 0;
         true
     }
 
@@ -162,7 +162,7 @@ impl Connection {
         while !self.flight.is_empty() || self.read != self.sent {
             self.arrive();
             let before = (self.flight.len(), self.read);
-            if !self.receive() || self.by_edges && !self.told && before == (0, self.read) {
+            if !self.receive() || self.by_edges && !self.has_event && before == (0, self.read) {
                 return false;
             }
         }

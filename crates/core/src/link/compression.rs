@@ -65,7 +65,7 @@ pub enum Compression {
 /// Whether a stream's frames are compressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Shrinking {
-    /// Not before this offset; and where it is tried in vain, not for so many bytes more.
+    /// Not before this offset; after a try without success, not for `wait` more bytes.
     Rests { until: u64, wait: u64 },
     /// They are, to so many parts of [`ONE`] of late.
     Shrinks { part: u64 },

@@ -75,7 +75,7 @@ const COMPRESSED: u8 = 14;
 pub enum Refusal {
     /// No version is common to both.
     Version,
-    /// The session is not known: it has ended, or the far end has started anew.
+    /// The session is not known: it has ended, or the far end has restarted.
     Session,
     /// The far end has as many sessions, or this session as many paths, as there may be.
     Full,
@@ -96,7 +96,7 @@ pub enum Reason {
     Protocol,
     /// No path has worked for as long as `grace`.
     Grace,
-    /// The other process has started anew, or has forgotten the session.
+    /// The other process has restarted, or has forgotten the session.
     Restarted,
     /// The other process ends.
     Ending,
@@ -184,7 +184,7 @@ pub enum Frame<'a> {
         stream: StreamId,
         /// Up to which offset the far end may send.
         limit: u64,
-        /// Where the far end shall connect: host and port.
+        /// Where the far end must connect: host and port.
         target: &'a str,
     },
     /// Bytes of a stream.

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! * nothing is kept but the bytes of one Hello, and nothing is answered before it is whole
-//! * a peer learns whether a session exists only by its token, which is 128 random bits, and the host
-//!   gives a session's paths to the key that began it only
+//! * a peer can find out whether a session exists only by its token, which is 128 random bits, and
+//!   the host gives a session's paths only to the key that began it
 
 use super::Token;
 use super::frame::{Frame, Refusal, VERSION_MAX, VERSION_MIN};

@@ -50,9 +50,9 @@ struct Piece {
 pub(super) enum Ending {
     /// More may come.
     No,
-    /// No more will come; the peer is to be told its length.
+    /// No more will come; its length must be sent to the peer.
     Due,
-    /// The peer was told.
+    /// Its length was sent to the peer.
     Said,
     /// The peer's local socket has all of it and its end.
     Done,

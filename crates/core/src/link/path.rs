@@ -80,7 +80,7 @@ impl std::fmt::Display for Origin {
 pub enum PathEnd {
     /// It could not be established.
     NotDialled,
-    /// TCP says so.
+    /// TCP has closed it.
     Closed,
     /// Nothing has come back for too long.
     Silent,

@@ -1,9 +1,10 @@
 //! One end of a session: its streams, its paths, and what is asked of the world around.
 //!
 //! # Model
-//! The host owns sockets and TLS. It tells of paths ([`Session::dialled`], [`Session::received`],
-//! [`Session::sampled`], [`Session::lost`]) and of local sockets ([`Session::put`], [`Session::wrote`],
-//! [`Session::ended`]); it does what [`Session::poll`] gives, and sends what [`Session::fill`] gives.
+//! The host owns sockets and TLS. It reports events of paths ([`Session::dialled`],
+//! [`Session::received`], [`Session::sampled`], [`Session::lost`]) and of local sockets
+//! ([`Session::put`], [`Session::wrote`], [`Session::ended`]); it carries out the requests of
+//! [`Session::poll`], and sends the bytes of [`Session::fill`].
 //! ```text
 //!   near   open() ─ Open ─► far: Connect(stream) ─► put(), wrote() ... at both ends
 //!          Unconfirmed ── first Ack ──► Confirmed         Open until both directions are done ─► Close(None)
@@ -11,8 +12,8 @@
 //! ```
 //! Until the far end has confirmed a stream, its frames go by one path, copies of late ones too, so that
 //! none overtakes its Open.
-//! What confirms something, or asks for something, may be lost with a path: each end says all of it again
-//! for all streams when any of its paths dies. All frames may come twice.
+//! Confirmations and requests may be lost with a path: when any of its paths dies, each end sends
+//! all of them again for all streams. All frames may come twice.
 //!
 //! * [`schedule`](self) (`session/schedule.rs`) which path carries which frame
 //! * `session/arrivals.rs` what frames do
@@ -159,7 +160,7 @@ pub struct Config {
     pub compression: Compression,
 }
 
-/// Whether the far end knows of a stream.
+/// Whether the far end knows a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Confirmation {
     /// Open is to be sent. Whether it was sent before, on a path that has died: then the far end may know
@@ -240,7 +241,7 @@ pub struct Session {
     streams: BTreeMap<StreamId, Stream>,
     paths: BTreeMap<PathId, Path>,
     next_path: u64,
-    /// Streams that were reset here, why, and whether the peer was told.
+    /// Streams that were reset here, why, and whether the reset was sent to the peer.
     resets: BTreeMap<StreamId, (Reason, bool)>,
     resets_due: BTreeSet<StreamId>,
     /// Streams of which the peer is to know that nothing is kept.

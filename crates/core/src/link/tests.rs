@@ -400,7 +400,7 @@ fn streams_wait_for_the_grace_time_and_no_longer() {
 }
 
 #[test]
-fn an_idle_session_without_paths_is_begun_anew() {
+fn an_idle_session_without_paths_begins_again() {
     let (mut near, path) = near();
     near.lost(path, PathEnd::Closed, at(1));
     // Not at once: the far end may wait for the last word of a stream.

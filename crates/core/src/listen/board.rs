@@ -12,7 +12,8 @@ pub struct Board {
 }
 
 impl Board {
-    /// A client listens from now on. Whether it is the first here: the hub is to be asked.
+    /// A client starts listening. True if it is the first one here: the caller must then ask the
+    /// hub.
     pub fn add(&mut self, client: Slot, channel: &Channel) -> bool {
         let clients = self.channels.entry(channel.clone()).or_default();
         let first = clients.is_empty();
@@ -20,7 +21,8 @@ impl Board {
         first
     }
 
-    /// A client does not listen any more. Whether it was the last here: the hub is to be told.
+    /// A client stops listening. True if it was the last one here: the caller must then notify the
+    /// hub.
     pub fn remove(&mut self, client: Slot, channel: &Channel) -> bool {
         let Some(clients) = self.channels.get_mut(channel) else { return false };
         let last = clients.remove(&client) && clients.is_empty();
@@ -30,7 +32,7 @@ impl Board {
         last
     }
 
-    /// Who listens on a channel, in order.
+    /// The clients that listen on a channel, in order.
     pub fn clients(&self, channel: &Channel) -> impl Iterator<Item = Slot> {
         self.channels.get(channel).into_iter().flatten().copied()
     }
@@ -40,7 +42,7 @@ impl Board {
         self.channels.values().flatten().copied().collect()
     }
 
-    /// Whether nobody listens.
+    /// Whether no client listens.
     pub fn is_empty(&self) -> bool {
         self.channels.is_empty()
     }

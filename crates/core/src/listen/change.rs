@@ -1,28 +1,28 @@
-//! What a transaction has changed of the channels that a client listens on.
+//! The changes of a transaction to the channels that a client listens on.
 //!
 //! # Model
-//! The client's own backend listens on nothing when the transaction begins. LISTEN goes to it as it
-//! is. Behind an UNLISTEN stands a LISTEN of ours on a channel that stands for it (its *mark*), in the
-//! same transaction and savepoint. When the transaction has ended, the server itself says what
-//! has come of all that: the channels that it then listens on are those of LISTENs that have taken
-//! effect, with no UNLISTEN after them, and the marks of UNLISTENs that have. Rollbacks, savepoints,
-//! errors and exception blocks are the server's to reckon with.
+//! The client's own backend listens on nothing when the transaction begins. LISTEN goes to it
+//! unchanged. After an UNLISTEN, Hawser sends a LISTEN on a channel that stands for it (its
+//! *mark*), in the same transaction and savepoint. When the transaction has ended, the server
+//! itself reports the outcome: it then listens on the channels of LISTENs that took effect with no
+//! UNLISTEN after them, and on the marks of UNLISTENs that took effect. The server thus accounts
+//! for rollbacks, savepoints, errors and exception blocks.
 //!
 //! # Why not frames of our own
-//! Which savepoint a ROLLBACK TO goes back to is in texts that are not looked at otherwise, and the
-//! savepoints of a transaction count from its start, before anybody listens.
+//! The savepoint that a ROLLBACK TO names is in texts that are not read otherwise, and savepoints
+//! would have to be counted from the start of the transaction, before any client listens.
 
 use std::collections::BTreeSet;
 
 use super::channel::Channel;
 
-/// Start of the names of channels that are ours.
+/// The prefix of Hawser's own channels.
 const MARK: &[u8] = b"hawser_unlisten_";
 
-/// Names of fewer bytes than this are not cut off (`NAMEDATALEN`, less the longest character).
+/// Names of fewer bytes than this are not truncated (`NAMEDATALEN`, less the longest character).
 const CUT_BYTES_MIN: usize = 60;
 
-/// What an UNLISTEN takes away.
+/// What an UNLISTEN removes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// One channel.
@@ -32,7 +32,7 @@ pub enum Taken {
 }
 
 impl Taken {
-    /// Whether it takes a channel.
+    /// Whether it removes a channel.
     pub fn takes(&self, channel: &[u8]) -> bool {
         match self {
             Self::All => true,
@@ -40,7 +40,7 @@ impl Taken {
         }
     }
 
-    /// Takes it from what is listened on.
+    /// Removes it from the channels that are listened on.
     pub fn take_from(&self, channels: &mut BTreeSet<Channel>) {
         match self {
             Self::All => channels.clear(),
@@ -54,7 +54,7 @@ impl Taken {
     }
 }
 
-/// What a transaction under way has done with LISTEN and UNLISTEN, as far as its texts say.
+/// The LISTENs and UNLISTENs of a transaction under way, by its texts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pending {
     listened: BTreeSet<Box<[u8]>>,
@@ -72,7 +72,7 @@ impl Pending {
         self.listened.len() + self.unlistened.len()
     }
 
-    /// Whether it has ended listening anywhere, with a mark behind.
+    /// Whether it has stopped listening on any channel and left a mark.
     pub fn unlistens(&self) -> bool {
         !self.unlistened.is_empty()
     }
@@ -89,22 +89,22 @@ impl Pending {
         [b"LISTEN ", &*mark].concat()
     }
 
-    /// What it has left, whether or not that has taken effect.
+    /// The UNLISTENs, whether or not they have taken effect.
     pub fn into_taken(self) -> Vec<Taken> {
         self.unlistened
     }
 
-    /// Whether a channel that the server names is one that the texts have named: what else
-    /// the backend may listen on is not this client's. The server cuts off names between characters,
-    /// the reader of texts between bytes.
+    /// Whether a channel that the server names is one that the texts have named: other channels of
+    /// the backend are not this client's. The server truncates names between characters, the reader
+    /// of texts between bytes.
     fn named(&self, channel: &[u8]) -> bool {
         let is_cut = |name: &[u8]| is_cut_from(channel, name);
         self.listened.contains(channel)
             || (channel.len() >= CUT_BYTES_MIN && self.listened.iter().any(|name| is_cut(name)))
     }
 
-    /// The channels that the client listens on, once the transaction has ended. `before` it listened
-    /// on these, and its backend now does on `server`.
+    /// The channels that the client listens on after the transaction. It listened on `before` until
+    /// then, and its backend now listens on `server`.
     pub fn settle(&self, before: &BTreeSet<Channel>, server: &[Box<[u8]>]) -> BTreeSet<Channel> {
         let mut after = before.clone();
         let marks: BTreeSet<&[u8]> =
@@ -120,7 +120,8 @@ impl Pending {
     }
 }
 
-/// Whether a channel is what the server makes of a name, which the reader of texts cuts off elsewhere.
+/// Whether the server truncates this name to this channel; the reader of texts truncates it
+/// elsewhere.
 pub fn is_named(channel: &[u8], name: &[u8]) -> bool {
     *channel == *name || is_cut_from(channel, name)
 }
@@ -171,7 +172,8 @@ mod tests {
         assert_eq!(pending.settle(&before, &server(&["hawser_unlisten_2"])), set(&[]));
     }
 
-    /// A transaction may name as many channels as a client may have; this is done by an event loop.
+    /// A transaction may name as many channels as a client may have, and this runs on an event
+    /// loop.
     #[test]
     fn ten_thousand_channels_do_not_take_their_square() {
         let mut pending = Pending::default();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub struct Channel(Arc<[u8]>);
 
 impl Channel {
-    /// Of this name.
+    /// The channel of this name.
     pub fn new(name: &[u8]) -> Self {
         Self(name.into())
     }

@@ -2,7 +2,7 @@
 //!
 //! # States
 //! ```text
-//!   Closed ── somebody wants something ──► Opening ── opened ──► Idle ── work ──► Busy
+//!   Closed ── a request comes ──────────► Opening ── opened ──► Idle ── work ──► Busy
 //!     ▲                                       │                   ▲                │
 //!     └──────────── failed, lost, closed ─────┴───────────────────┴── answered ────┘
 //! ```
@@ -29,11 +29,11 @@ enum Line {
 #[derive(Debug, Default)]
 struct Wanted {
     by: BTreeSet<LoopId>,
-    /// The server listens on it, or will have done so when all that was sent is answered.
+    /// The server listens on it, or will do so when all sent queries are answered.
     applied: bool,
 }
 
-/// What is to be done next.
+/// The next thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The connection is to be opened.
@@ -47,7 +47,7 @@ pub enum Step {
 pub struct Hub {
     line: Line,
     channels: BTreeMap<Channel, Wanted>,
-    /// Where the server does not do as is wanted.
+    /// Channels on which the server's state differs from the wanted one.
     differing: BTreeSet<Channel>,
     waiting: Vec<(LoopId, Claimant)>,
     flying: Vec<(LoopId, Claimant)>,
@@ -69,7 +69,7 @@ impl Default for Hub {
 }
 
 impl Hub {
-    /// A loop asks for something.
+    /// A request from a loop.
     pub fn ask(&mut self, from: LoopId, ask: Ask) {
         for channel in ask.listen {
             let wanted = self.channels.entry(channel.clone()).or_default();
@@ -85,7 +85,7 @@ impl Hub {
         self.waiting.extend(ask.claimant.map(|claimant| (from, claimant)));
     }
 
-    /// Notes whether the server does as is wanted of it.
+    /// Records whether the server's state of a channel is the wanted one.
     fn compare(&mut self, channel: Channel) {
         let Some(wanted) = self.channels.get(&channel) else { return };
         let is_wanted = !wanted.by.is_empty();
@@ -99,7 +99,7 @@ impl Hub {
         }
     }
 
-    /// What is to be done now, if anything is. It counts as begun.
+    /// The next step, if any. It counts as begun.
     pub fn next_step(&mut self) -> Option<Step> {
         match self.line {
             Line::Closed if self.is_needed() => {
@@ -139,20 +139,20 @@ impl Hub {
         self.marker = Some(marker);
     }
 
-    /// The connection could not be opened. Who waited for it.
+    /// The connection could not be opened. Returns those who waited for it.
     pub fn open_failed(&mut self) -> Vec<(LoopId, Claimant)> {
         self.line = Line::Closed;
         std::mem::take(&mut self.waiting)
     }
 
-    /// The query under way has been answered. Who waits no more.
+    /// The query under way has been answered. Returns those whose wait is over.
     pub fn answered(&mut self) -> Vec<(LoopId, Claimant)> {
         self.line = Line::Idle;
         std::mem::take(&mut self.flying)
     }
 
-    /// The connection has been lost. With `again`, all that is wanted stays so; otherwise nobody wants
-    /// anything any more. Who waited for it.
+    /// The connection has been lost. With `again`, all requests stay; otherwise they are dropped.
+    /// Returns those who waited for it.
     pub fn lost(&mut self, again: bool) -> Vec<(LoopId, Claimant)> {
         self.line = Line::Closed;
         self.marker = None;
@@ -171,7 +171,7 @@ impl Hub {
         claimants
     }
 
-    /// Whether anybody wants the connection.
+    /// Whether any client needs the connection.
     pub fn is_needed(&self) -> bool {
         !self.channels.is_empty() || !self.waiting.is_empty() || !self.flying.is_empty()
     }

@@ -24,7 +24,7 @@ fn channel(number: usize) -> Channel {
 const CHANNELS: usize = 4;
 const LOOPS: u16 = 3;
 
-/// What the listening connection's server process does, as async.c has it.
+/// The listening connection's server process, which works as async.c does.
 #[derive(Default)]
 struct Server {
     listens: BTreeSet<Vec<u8>>,
@@ -77,7 +77,7 @@ enum ToLoop {
 #[derive(Default)]
 struct Listener {
     channels: BTreeSet<usize>,
-    /// Since which notification each channel is known to be in force.
+    /// The notification since which each channel is known to be in force.
     since: BTreeMap<usize, usize>,
     /// What it waits for: the serial, the channel that it joins, and how much had been committed.
     waits: Option<(u32, Option<usize>, usize)>,
@@ -213,7 +213,7 @@ impl World {
                 }
             }
             Some(ToLoop::Failed(Claimant::Client(ticket))) => {
-                // What it joined it has on its own backend instead.
+                // It now listens on its own backend to what it joined.
                 let Some(client) = one.clients.get_mut(&ticket.slot) else { return };
                 let Some((serial, joined, _)) = client.waits else { return };
                 if serial != ticket.serial {
@@ -325,7 +325,8 @@ impl World {
         self.losses += 1;
         self.server = Server::default();
         if self.again {
-            // What was committed meanwhile is lost, and clients are told: they count anew.
+            // Notifications committed meanwhile are lost, and clients get an error: they count from
+            // zero again.
             for client in self.loops.iter_mut().flat_map(|one| one.clients.values_mut()) {
                 client.since.clear();
             }
@@ -388,7 +389,10 @@ impl World {
         if self.open {
             assert_eq!(self.server.listens, wanted);
         } else {
-            assert!(wanted.is_empty() && !self.hub.is_needed(), "nobody opens what is needed");
+            assert!(
+                wanted.is_empty() && !self.hub.is_needed(),
+                "the listening connection is not opened"
+            );
         }
         for client in self.loops.iter().flat_map(|one| one.clients.values()) {
             assert!(client.waits.is_none(), "waits for ever");
@@ -461,7 +465,7 @@ fn more_channels_than_one_query_takes_hold_their_ticket_back() {
 }
 
 #[test]
-fn a_notification_is_read_and_can_be_told_as_ones_own() {
+fn a_notification_is_read_and_recognised_as_ones_own() {
     let body = b"\0\0\0\x07chan\0what\0";
     let one = Notification::read(body).unwrap();
     assert_eq!(

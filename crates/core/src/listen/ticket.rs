@@ -1,4 +1,4 @@
-//! What a loop asks of a hub, and by which a client that waits for it is found again.
+//! What a loop asks of a hub, and the ticket by which a waiting client is found again.
 
 use super::channel::Channel;
 use crate::ids::{LoopId, Slot};
@@ -12,13 +12,13 @@ pub struct Ticket {
     pub serial: u32,
 }
 
-/// Who waits for something of a pool's hub.
+/// The one that waits for a pool's hub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Claimant {
     /// A client.
     Client(Ticket),
-    /// A backend of the loop, by its place, which no client gets until what its last client has notified
-    /// has been heard.
+    /// A backend of the loop, by its slot. No client gets it until the notifications of its last
+    /// client have arrived.
     Backend(Slot),
 }
 
@@ -29,18 +29,19 @@ pub struct Ask {
     pub listen: Vec<Channel>,
     /// Channels that none of its clients wants any more.
     pub unlisten: Vec<Channel>,
-    /// Who waits until that is in force, and until what was committed before has been delivered.
+    /// The one that waits until that is in force, and until notifications committed before are
+    /// delivered.
     pub claimant: Option<Claimant>,
 }
 
 impl Ticket {
-    /// What a marker says.
+    /// The payload of a marker.
     pub fn write(self, home: LoopId) -> String {
         let Self { slot: Slot { index, generation }, serial } = self;
         format!("{home}.{index}.{generation}.{serial}")
     }
 
-    /// From what a marker says.
+    /// From the payload of a marker.
     pub fn read(payload: &[u8]) -> Option<(LoopId, Self)> {
         let mut numbers = std::str::from_utf8(payload).ok()?.split('.');
         let home = LoopId(numbers.next()?.parse().ok()?);

@@ -1,4 +1,4 @@
-//! What the chooser is told, what it asks for, and what it says of it.
+//! The chooser's input, its actions, and its report.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::time::Time;
 
-/// A subflow; whoever looks names it, and never gives a name twice.
+/// A subflow, named by the observer, which never uses a name twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FlowId(pub u64);
 
@@ -38,8 +38,8 @@ pub struct Flow {
     pub acked: u64,
     /// Whether bytes are under way that the peer has not acknowledged.
     pub unacked: bool,
-    /// How often in a row the kernel has sent again what it was not answered to (RFC 6298, section
-    /// 5.5), a handshake's first segment too. It counts on while a busy host lets nobody look.
+    /// How often in a row the kernel has retransmitted after a timeout (RFC 6298, section 5.5), a
+    /// handshake's first segment too. The kernel counts on while the host is too busy to look.
     pub timeouts: u32,
     /// Bytes that it was given and the peer has not acknowledged, sent or not.
     pub held: u64,
@@ -106,7 +106,7 @@ pub enum Reason {
     Shares,
     /// Nothing gets through, while others carry data.
     Dead,
-    /// Nobody answers its handshake.
+    /// Its handshake gets no answer.
     Unanswered,
     /// The whole waits, and it is the one that has waited longest.
     HoldsGap,
@@ -165,7 +165,7 @@ pub struct Event {
     pub rate: f64,
     /// What it carried over one flow, before any was dialled.
     pub rate_alone: f64,
-    /// Limits that are known, as far as can be told.
+    /// Limits that are known, as far as can be measured.
     pub limits: u32,
     /// Subflows that carry data.
     pub flows: u32,

@@ -117,7 +117,7 @@ const RECOVERY: Duration = Duration::from_secs(5);
 const UNEASY: std::ops::Range<Duration> = Duration::from_millis(400)..Duration::from_secs(3);
 /// Between two looks whether it is.
 const UNEASY_PAUSE: Duration = Duration::from_millis(200);
-/// A pair on which nobody answers is left alone for so long.
+/// A pair that does not answer is left alone for so long.
 const UNANSWERED: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
@@ -283,7 +283,7 @@ impl Chooser {
         }
     }
 
-    /// Limits that are known, as far as can be told.
+    /// Limits that are known, as far as can be measured.
     #[must_use]
     pub fn limits(&self) -> u32 {
         self.limits

@@ -18,7 +18,8 @@ use crate::time::Time;
 
 /// So long a sender waits for an acknowledgement.
 pub const DEAD_AFTER: Duration = Duration::from_secs(1);
-/// So long over a line on which the kernel has sent again in vain, and nothing else has come.
+/// So long on a line on which the kernel has retransmitted without an answer, and nothing else has
+/// come.
 pub const CUT_AFTER: Duration = Duration::from_millis(400);
 /// So long nothing comes before a flow is doubted.
 pub const SILENT_AFTER: Duration = Duration::from_millis(1500);

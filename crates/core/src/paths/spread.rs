@@ -1,7 +1,7 @@
 //! Which lanes share a limit with another one, and are dialled again.
 //!
 //! # Model
-//! Routers hash ports to limits that nobody knows: a connection from another source port is another
+//! Routers hash ports to unknown limits: a connection from another source port is another random
 //! draw. A lane that always has more to send than the network takes, and carries much less than the
 //! fastest one, shares its limit.
 //! ```text
@@ -29,16 +29,17 @@
 //! are longer in proportion ([`SETTLE_RTTS`]).
 //!
 //! # Why not
-//! * [`super::chooser`], which has more flows than it needs and pauses some to learn who shares with whom:
-//!   lanes are eight at most, and what waits for one can go by no other (docs/decisions/0013)
+//! * [`super::chooser`], which has more flows than it needs and pauses some to find which of them
+//!   share: there are at most eight lanes, and what waits for one can go by no other
+//!   (docs/decisions/0013)
 //! * rates by the clock: four networks on two processors carried 46 to 50 of 75 Mbit/s, for the same three
 //!   lanes were dialled again each second
 //! * one judgement after 1 s to settle and 1.5 s, half of the slow ones: each round of dials took some
 //!   3 s, as looks came on whole seconds
 //!
 //! # Limits
-//! By what this end sends. Only where the peer's lanes are told by source ports:
-//! elsewhere all of them would have to be dialled again for one.
+//! It judges by what this end sends. It needs a peer whose source ports name lanes: otherwise all
+//! lanes would have to be dialled again for one.
 
 use std::time::Duration;
 

@@ -251,7 +251,7 @@ fn two_lines_are_both_used_and_one_that_returns_is_dialled_again() {
         network.until_settled();
         let rate = network.rate(5);
         assert!(rate > 53.0, "seed {seed}: {rate}");
-        // The fibre is cut: the sender has ended its flows, nobody answers there for 5 s.
+        // The fibre is cut: the sender has ended its flows, and no dial is answered there for 5 s.
         let cut = network.now;
         network.flows.retain(|_, strand| strand.pair == dsl);
         while network.now.since(cut) < Duration::from_secs(5) {
@@ -401,7 +401,7 @@ fn a_search_waits_while_what_a_cut_line_had_is_sent_again() {
         let mut died = None;
         while died.is_none_or(|at| network.now.since(at) < Duration::from_secs(4)) {
             network.tick();
-            // Nobody answers there.
+            // No dial is answered there.
             network.flows.values_mut().filter(|s| s.pair == fibre && s.began > cut).for_each(|s| {
                 s.opens = Time::from_micros(u64::MAX);
             });
@@ -473,8 +473,8 @@ fn an_idle_connection_dials_a_line_that_does_not_answer_ever_less() {
     }
 }
 
-/// A pair of addresses that had a flow and has none any more (the peer has lost that address for good) ended all
-/// further searches among those that are left.
+/// A pair of addresses that had a flow and has none any more (the peer has lost that address) ended
+/// all further searches among those that are left.
 #[test]
 fn a_line_that_stays_away_does_not_end_all_searches() {
     for seed in 0..10 {
@@ -601,7 +601,7 @@ fn a_flow_that_holds_the_gap_is_ended() {
     assert_eq!(ended, [Action::Close(FlowId(1), Reason::HoldsGap)]);
 }
 
-/// A connection over flows of which each has 5 kB behind it, the first of them resting.
+/// A connection over flows that have carried 5 kB each, the first of them resting.
 fn crawling(chooser: &mut Chooser, ticks: u64, unacked: impl Fn(u64) -> Unacked) -> Vec<Action> {
     let mut actions = Vec::new();
     let mut flows: BTreeSet<u64> = (1..=12).collect();

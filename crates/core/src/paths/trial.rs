@@ -5,18 +5,18 @@
 //!   loss      = total before - total while they are paused
 //!   relieved  = flows that carry 12 % more meanwhile; known ones have limits of their own
 //!   needless  if loss < max(4 % of the total, 0.6 x the slowest of them)
-//!             or one is paused and anybody relieved, or as many known ones are as were paused, where
+//!             or one is paused and any is relieved, or as many known ones are as were paused, where
 //!                those carry 0.6 of what was paused more, or 0.3 while the whole loses less than 0.72
 //!   unclear   if the loss is more than 1.3 x what they carried, and 4 % of the total: measured again
 //!   needed    otherwise: half of them are tried next, until it is one
 //! ```
-//! Of flows with limits of their own the loss is the sum of their rates, and nobody is relieved. Flows
-//! of one limit take up what the paused ones leave, all of it where nobody else uses the limit. Where
-//! m foreign flows do, n of ours have n / (n + m) of it, so pausing one costs the whole m / (n - 1 + m)
-//! of that one's rate: the loss alone would tell nothing. What tells is that somebody is relieved. A
-//! paused flow relieves one limit at most, so where as many are relieved as were paused, each of them
-//! shared. Beside four foreign flows and more, one of ours more is not told from one that a program
-//! needs which sends a little more than one flow carries: it is kept.
+//! For flows with limits of their own the loss is the sum of their rates, and no flow is relieved.
+//! Flows of one limit take up what the paused ones leave, all of it if no one else uses the limit.
+//! If m foreign flows do, n of ours have n / (n + m) of it, so pausing one costs the whole m / (n -
+//! 1 + m) of that one's rate: the loss alone would show nothing. The sign is that a flow is
+//! relieved. A paused flow relieves one limit at most, so where as many are relieved as were
+//! paused, each of them shared. Beside four or more foreign flows, a surplus flow of ours looks
+//! like one that is needed by a program that sends a little more than one flow carries: it is kept.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ pub const CROWDING: f64 = 0.6;
 pub const RELIEVED: f64 = 0.12;
 /// Of what paused flows carried, so much is taken up by others where they shared.
 const TAKEN_UP: f64 = 0.3;
-/// A flow that loses less of its rate is one that somebody else has relieved.
+/// A flow that loses less of its rate was relieved by another one.
 pub const DEPRESSED: f64 = 0.12;
 /// Where so much is, they shared, whatever the whole has lost: it stutters where rates are real.
 const TAKEN_UP_SURE: f64 = 0.6;
@@ -41,7 +41,7 @@ const LOST_MAX: f64 = 1.3;
 const LOST_ALONE: f64 = 0.72;
 /// A flow with less than this share of the fastest one's rate may share.
 pub const CANDIDATE: f64 = 0.75;
-/// Less of the whole than this, and nobody sends.
+/// Below this share of the whole, the program is idle.
 pub const IDLE: f64 = 0.2;
 
 /// What is paused, and what was before.
@@ -64,7 +64,7 @@ pub enum Verdict {
     Needed,
     /// More was lost than they carried: the whole stuttered, then or before.
     Unclear,
-    /// Nobody sends any more.
+    /// The program sends no more.
     Idle,
 }
 
@@ -83,7 +83,7 @@ impl Trial {
         let relieved: Vec<FlowId> = self.relieved(after).collect();
         let mut rises: Vec<f64> = relieved.iter().map(|flow| self.rise(*flow, after)).collect();
         rises.sort_by(|a, b| b.total_cmp(a));
-        // A paused flow relieves the limit that it shared, and nobody else's.
+        // A paused flow relieves the limit that it shared, and no other.
         let taken_up: f64 = rises.iter().take(self.paused.len()).sum();
         let of_known = relieved.iter().filter(|flow| known.contains(flow)).count();
         let shared = (self.paused.len() == 1 || of_known >= self.paused.len())
@@ -164,7 +164,8 @@ mod tests {
         // The third takes up what the fourth leaves; the others stutter.
         let shared = [(1, 8.0), (2, 8.4), (3, 9.3), (5, 8.2), (6, 8.8), (7, 8.0), (8, 9.4)];
         assert_eq!(trial.verdict(&rates(&shared), &known), Verdict::Needless);
-        // More is lost than the fourth carried, and nobody is relieved: that says nothing of it.
+        // More is lost than the fourth carried, and no flow is relieved: that shows nothing about
+        // it.
         let stutters = [(1, 8.0), (2, 8.4), (3, 5.5), (5, 8.2), (6, 8.0), (7, 8.0), (8, 9.0)];
         assert_eq!(trial.verdict(&rates(&stutters), &known), Verdict::Unclear);
         let needed = [(1, 9.4), (2, 9.4), (3, 6.5), (5, 9.4), (6, 9.4), (7, 9.4), (8, 9.4)];

@@ -1,18 +1,22 @@
-//! Whether the clients of a pool ask for what they draw from sequences, and after which texts.
+//! Whether the clients of a pool ask for the values that they draw from sequences, and after which
+//! texts.
 //!
 //! # Model
-//! A client asks for the value in a transaction after the one that draws it (`lastval()`), and gets it
-//! on the same server connection only. Once one client of a pool has asked, every client that draws
-//! keeps its connection until it asks, for [`KEPT_MAX`] at most, or [`KEPT_WHILE_OTHERS_WAIT`].
+//! A client may ask for the value (`lastval()`) in a later transaction than the one that draws it;
+//! only the same server connection can answer. Once one client of a pool has asked, every client
+//! that draws keeps its connection until it asks, for [`KEPT_MAX`] at most, or
+//! [`KEPT_WHILE_OTHERS_WAIT`].
 //!
-//! Few ask again for what they have asked for, or for the value of another sequence (`currval()` of two). Once one
-//! client has, every client that has asked after the same text keeps its connection within the same bounds.
+//! Few clients ask twice for the same value, or for that of another sequence (`currval()` of two).
+//! Once one has, every client that has asked after the same text keeps its connection within the
+//! same bounds.
 //!
 //! # Cost
-//! An application asks after some of its texts. A text that has been drawn by [`UNASKED_MAX`] times in a
-//! row without a question keeps no connection while other clients wait. Texts share a counter by a hash
-//! of their first bytes; a question sets its text's counter back. Before any question, and where the
-//! server reports who draws, [`TRIES_MAX`] connections in all are kept in vain.
+//! An application asks only after some of its texts. A text that has drawn values [`UNASKED_MAX`]
+//! times in a row without a question keeps no connection while other clients wait. Texts share a
+//! counter by a hash of their first bytes; a question resets its text's counter. Before the first
+//! question, if the server reports who draws, at most [`TRIES_MAX`] connections are kept without a
+//! question.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
@@ -26,16 +30,16 @@ pub const KEPT_WHILE_OTHERS_WAIT: Duration = Duration::from_millis(250);
 /// Transactions after the draw for which it is kept.
 pub const KEPT_TRANSACTIONS_MAX: u8 = 16;
 
-/// How often a text may be kept for in vain, in a row.
+/// How often in a row a connection may be kept after a text without a question.
 const UNASKED_MAX: u8 = 8;
 
-/// How often a pool that has never asked may keep in vain.
+/// How many connections a pool that has never asked may keep without a question.
 const TRIES_MAX: u8 = 32;
 
 /// Counters that texts share.
 const TEXTS: usize = 128;
 
-/// Bytes of a text that tell it from others: up to the table's name in an INSERT.
+/// Bytes by which texts are distinguished: up to the table's name in an INSERT.
 const HEAD_BYTES: usize = 40;
 
 /// Which counter a text has.
@@ -43,7 +47,7 @@ const HEAD_BYTES: usize = 40;
 pub struct TextClass(u8);
 
 impl TextClass {
-    /// Of the text that draws.
+    /// The class of the text that draws.
     pub fn of(text: &[u8]) -> Self {
         let head = text.iter().take(HEAD_BYTES).take_while(|byte| **byte != b'(');
         let hash = head.fold(0u32, |hash, byte| {
@@ -60,11 +64,12 @@ pub struct Asking {
     tries: AtomicU8,
     unasked: [AtomicU8; TEXTS],
     has_asked_again: AtomicBool,
-    /// How often a connection may still be kept for another question, in vain and while others wait.
+    /// How often a connection may still be kept for a second question that does not come, while
+    /// others wait.
     again: [AtomicU8; TEXTS],
 }
 
-/// What is known of a client's questions.
+/// What is known about a client's questions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Asks {
     /// It has never asked.
@@ -72,12 +77,13 @@ pub enum Asks {
     Never,
     /// It has asked, and drawn since.
     Before,
-    /// It has not drawn since it has asked, or by the text that asked; what drew, if that is known.
+    /// It has not drawn since it asked, except by the text that asked; the text that drew, if
+    /// known.
     Last(Option<TextClass>),
 }
 
 impl Asks {
-    /// It draws.
+    /// The client draws a value.
     pub fn draws(&mut self) {
         if let Self::Last(_) = self {
             *self = Self::Before;

@@ -1,9 +1,10 @@
 //! The shared statements that one backend has.
 //!
 //! # Model
-//! What is prepared while the session may see objects that no other session sees, or does not see any more
-//! what others see, says nothing of other sessions: see [`Sight`]. A Parse is then always the server's to
-//! answer, what it prepares is not proven for other clients, and is prepared anew once that is over.
+//! A statement that is prepared while the session may see objects that no other session sees, or no
+//! longer sees what others see, proves nothing for other sessions: see [`Sight`]. The server then
+//! answers each Parse, and what it prepares is not proven for other clients, and is prepared again
+//! once that is over.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
@@ -21,10 +22,10 @@ pub(crate) struct Prepared {
     used: u64,
     /// The backend's pipeline that prepared it: ignored if something failed before it.
     pub(crate) pipeline: u64,
-    /// It is there, and of no use: to be closed before it is prepared again.
+    /// It exists but is useless: it must be closed before it is prepared again.
     stale: bool,
-    /// In that transaction of its connection it was parsed or planned under settings that are not all known:
-    /// it is for that transaction alone. `None`: for all.
+    /// It was parsed or planned in this transaction, under settings that are not all known, and
+    /// serves only this one. `None`: it serves all.
     pub(crate) only_in: Option<NonZeroU64>,
     /// Its pipeline, which has not ended, may have changed settings before it: it may have been prepared
     /// under others than are known.
@@ -33,11 +34,12 @@ pub(crate) struct Prepared {
     pub(crate) epoch: SchemaEpoch,
     /// When that was, by the clock of [`BackendStatements`].
     pub(crate) since: u64,
-    /// How many of its Parses are not answered yet: what is described meanwhile is another's.
+    /// How many of its Parses are not answered yet: descriptions until then belong to an earlier
+    /// one.
     unanswered: u32,
-    /// As the server has described it.
+    /// The server's description of it.
     pub(crate) shape: Shape,
-    /// The pipeline in which it was asked for that.
+    /// The pipeline in which the description was requested.
     pub(crate) asked_in: Option<u64>,
 }
 
@@ -50,9 +52,9 @@ pub struct BackendStatements {
     any_after_setter: bool,
     sight: Sight,
     keep: usize,
-    /// Names of those that may be there all the same: what took them away may not have worked.
+    /// Names of those that may still exist: their removal may have failed.
     left: BTreeSet<Box<[u8]>>,
-    /// There may be more of these than are named in `left`.
+    /// More of these may exist than `left` names.
     more_left: bool,
 }
 
@@ -62,9 +64,9 @@ enum Sight {
     /// Those that all sessions see.
     #[default]
     Common,
-    /// From this time on also what its transaction has changed.
+    /// Since this time also what its transaction has changed.
     Transactions { since: u64 },
-    /// From this time on also its client's temporary objects.
+    /// Since this time also its client's temporary objects.
     Clients { since: u64 },
 }
 
@@ -77,11 +79,11 @@ impl Sight {
     }
 }
 
-/// Names that are kept of statements that may be there all the same.
+/// Names kept of statements that may still exist.
 const LEFT_MAX: usize = 4 * 1024;
 
 impl BackendStatements {
-    /// None; at most `keep` later.
+    /// An empty set, of at most `keep` statements.
     pub fn new(keep: usize) -> Self {
         Self {
             by_id: IdMap::default(),
@@ -94,7 +96,7 @@ impl BackendStatements {
         }
     }
 
-    /// Whether none is to be kept.
+    /// Whether statements are not kept.
     pub fn keeps_none(&self) -> bool {
         self.keep == 0
     }
@@ -109,7 +111,7 @@ impl BackendStatements {
         self.by_id.is_empty()
     }
 
-    /// Whether the backend has it; if so it is the most recently used from now on.
+    /// Whether the backend has it; if so, marks it as the most recently used.
     #[inline]
     pub fn touch(&mut self, id: u64) -> bool {
         self.clock += 1;
@@ -122,7 +124,8 @@ impl BackendStatements {
         }
     }
 
-    /// Notes that one is used now, if the backend has it, and has it so. The time since which it is there.
+    /// Marks one as used now, if the backend has it, not stale, and `so` holds. Returns since when
+    /// it exists.
     #[inline]
     pub(crate) fn use_if(&mut self, id: u64, so: impl FnOnce(&Prepared) -> bool) -> Option<u64> {
         let prepared = self.by_id.get_mut(&id)?;
@@ -150,7 +153,7 @@ impl BackendStatements {
         self.get(id).map(|prepared| prepared.statement.text())
     }
 
-    /// Whether a client's Parse in this epoch may be answered with the one that is there.
+    /// Whether a client's Parse in this epoch may be answered with the existing one.
     pub(crate) fn is_new_enough(&self, id: u64, epoch: SchemaEpoch) -> bool {
         self.sight == Sight::Common && self.get(id).is_some_and(|one| one.epoch >= epoch)
     }
@@ -167,8 +170,8 @@ impl BackendStatements {
         self.sight = Sight::Clients { since: self.sight.since().unwrap_or(self.clock) };
     }
 
-    /// A transaction has ended that has changed what statements mean. `more`: another one of these may
-    /// follow in what is outstanding.
+    /// A transaction that has changed what statements mean has ended. `more`: outstanding requests
+    /// may contain another.
     pub(crate) fn transaction_ended(&mut self, more: bool) {
         if let Sight::Transactions { since } = self.sight {
             self.mark_stale_after(since);
@@ -178,7 +181,7 @@ impl BackendStatements {
         }
     }
 
-    /// Its client, with all that only that client sees, leaves.
+    /// Its client leaves, with all that only that client sees.
     pub(crate) fn leave_client(&mut self) {
         if let Some(since) = std::mem::take(&mut self.sight).since() {
             self.mark_stale_after(since);
@@ -191,14 +194,14 @@ impl BackendStatements {
         }
     }
 
-    /// The server is asked in this pipeline what it is like.
+    /// This pipeline asks the server for its description.
     pub(crate) fn ask(&mut self, id: u64, pipeline: u64) {
         if let Some(prepared) = self.by_id.get_mut(&id) {
             prepared.asked_in = Some(pipeline);
         }
     }
 
-    /// The server has described it; what is 0 it has not said.
+    /// The server has described it; 0 stands for a part that it has not described.
     pub(crate) fn described(&mut self, id: u64, shape: Shape) {
         if let Some(prepared) = self.by_id.get_mut(&id).filter(|one| one.unanswered == 0) {
             if shape.parameters != 0 {
@@ -227,29 +230,29 @@ impl BackendStatements {
         self.by_id.get(&id).map(|prepared| prepared.pipeline)
     }
 
-    /// Notes that the backend has it, but will not run it.
+    /// Marks it as existing, but not runnable.
     pub fn mark_stale(&mut self, id: u64) {
         if let Some(prepared) = self.by_id.get_mut(&id) {
             prepared.stale = true;
         }
     }
 
-    /// Notes that those of which this is true are of no use.
+    /// Marks those of which this is true as stale.
     pub(crate) fn mark_stale_if(&mut self, is_one: impl Fn(&Statement) -> bool) {
         for prepared in self.by_id.values_mut().filter(|prepared| is_one(&prepared.statement)) {
             prepared.stale = true;
         }
     }
 
-    /// Notes that one that has just been prepared is for this transaction alone, if there is such a one.
+    /// Restricts one that has just been prepared to this transaction, if there is one.
     pub(crate) fn keep_for(&mut self, id: u64, transaction: Option<NonZeroU64>) {
         if let Some(prepared) = self.by_id.get_mut(&id) {
             prepared.only_in = transaction;
         }
     }
 
-    /// Whether one that is there is of no use now: it is for another transaction; or for all, and `transaction`,
-    /// in which settings are not all known, would make it useless for others.
+    /// Whether an existing one cannot be used now: it serves another transaction; or it serves all,
+    /// and `transaction`, in which settings are not all known, would make it useless for others.
     pub(crate) fn is_for_others(&self, id: u64, transaction: Option<NonZeroU64>) -> bool {
         self.get(id).is_some_and(|prepared| prepared.only_in != transaction)
     }
@@ -262,8 +265,8 @@ impl BackendStatements {
         }
     }
 
-    /// Pipelines up to `pipeline` have ended. `takes_back`: settings may have been taken back, and what was
-    /// prepared under them is still there.
+    /// Pipelines up to `pipeline` have ended. `takes_back`: settings may have been rolled back,
+    /// while statements prepared under them still exist.
     #[inline]
     pub(crate) fn pipeline_ended(&mut self, pipeline: u64, takes_back: bool) {
         if !self.any_after_setter {
@@ -280,8 +283,8 @@ impl BackendStatements {
         }
     }
 
-    /// Notes that what `pipeline` prepared was not prepared under the settings that were thought to
-    /// be in force.
+    /// Marks as stale what `pipeline` prepared: the settings in force were not those that were
+    /// assumed.
     pub fn mark_stale_of(&mut self, pipeline: u64) {
         for prepared in self.by_id.values_mut().filter(|prepared| prepared.pipeline == pipeline) {
             prepared.stale = true;
@@ -300,8 +303,8 @@ impl BackendStatements {
         self.by_id.get(&id).is_some_and(|prepared| prepared.stale)
     }
 
-    /// Notes that the backend has it, once what `pipeline` sends is carried out. Returns the name
-    /// of one that is to be closed.
+    /// Records that the backend has it, once the messages of `pipeline` are carried out. Returns
+    /// the name of one to close.
     pub fn insert(
         &mut self,
         statement: &Arc<Statement>,
@@ -314,7 +317,7 @@ impl BackendStatements {
             && let Some(oldest) = self.by_id.iter().min_by_key(|(_, p)| p.used).map(|(id, _)| *id)
         {
             evicted = self.by_id.remove(&oldest).map(|prepared| prepared.statement.name.clone());
-            // Its Close may be ignored.
+            // The server may ignore its Close.
             self.leave(evicted.clone());
         }
         self.clock += 1;
@@ -335,7 +338,7 @@ impl BackendStatements {
         evicted
     }
 
-    /// Notes that `pipeline` did not prepare it; a later one may.
+    /// Records that `pipeline` did not prepare it; a later one may.
     pub fn remove(&mut self, id: u64, pipeline: u64) {
         if self.prepared_in(id).is_some_and(|prepared| prepared <= pipeline) {
             self.by_id.remove(&id);
@@ -344,15 +347,15 @@ impl BackendStatements {
         }
     }
 
-    /// The server has something to say of it while it prepares it.
+    /// The server has sent a notice while it prepares it.
     pub fn note(&mut self, id: u64) {
         if let Some(prepared) = self.by_id.get(&id) {
             prepared.statement.note();
         }
     }
 
-    /// The server has prepared it: other clients need not ask a server whether it can be, where they see
-    /// what this session saw.
+    /// The server has prepared it: clients that see what this session saw need not ask a server
+    /// whether it can be prepared.
     pub fn prove(&mut self, id: u64) {
         let sees_its_own = self.sight.since();
         if let Some(prepared) = self.by_id.get_mut(&id) {
@@ -363,27 +366,27 @@ impl BackendStatements {
         }
     }
 
-    /// The names of all, also of those that may be there, sorted. `None` if not all are known.
+    /// All names, including those that may still exist, sorted. `None` if not all are known.
     pub fn names(&self) -> Option<BTreeSet<Box<[u8]>>> {
         let mut names = self.left.clone();
         names.extend(self.by_id.values().map(|prepared| prepared.statement.name.clone()));
         (!self.more_left).then_some(names)
     }
 
-    /// Notes that the backend has none any more.
+    /// Records that the backend has none any more.
     pub fn clear(&mut self) {
         self.by_id.clear();
         self.settle();
     }
 
-    /// Notes that the backend may have none any more, or those that it has.
+    /// Records that the backend either has none any more, or still has all.
     pub fn clear_in_doubt(&mut self) {
         let names: Vec<_> = self.by_id.values().map(|p| p.statement.name.clone()).collect();
         self.by_id.clear();
         self.leave(names);
     }
 
-    /// Nothing is there but what is noted.
+    /// The recorded ones are all that exist.
     #[inline]
     pub fn settle(&mut self) {
         if !self.left.is_empty() {

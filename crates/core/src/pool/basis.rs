@@ -1,18 +1,18 @@
-//! What the values of sessions are differences from.
+//! The values from which the settings of sessions differ.
 //!
 //! # Model
-//! A client's settings are kept as they differ from its server's own. Two servers of a pool may have
-//! other values of their own, and one server's change (ALTER DATABASE, ALTER ROLE, a failover): a
-//! [`Basis`] is the number of one such set of values. What differs from one basis is reckoned anew
-//! where the server connection has another ([`crate::engine`], `rebase`).
+//! A client's settings are kept as differences from its server's own values. These may differ
+//! between servers of a pool, and change on one server (ALTER DATABASE, ALTER ROLE, a failover): a
+//! [`Basis`] is the number of one such set of values. The differences are computed again when the
+//! server connection has another basis ([`crate::engine`], `rebase`).
 //!
 //! # Users
-//! Where users share a pool, each has numbers of its own, also where the values are the same. A
-//! shared statement is of one basis: so it is of one user.
+//! If users share a pool, each has numbers of its own, even for equal values. A shared statement
+//! has one basis, and so belongs to one user.
 //!
 //! # Clients of another process
-//! What the settings of a client differ from that comes from a predecessor has a number that no server
-//! connection has: so its settings and statements are reckoned anew when it first gets one.
+//! The basis of a client that comes from a predecessor has a number that no server connection has:
+//! so its settings and statements are computed again when it first gets one.
 //!
 //! # Why numbers
 //! They are compared at each lending, and clients keep one each.
@@ -23,10 +23,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::parameters::ServerParameters;
 use crate::hash::Keyed;
 
-/// Sets of values that one pool, or one user of a shared one, tells apart; any further are taken for
+/// Sets of values that one pool, or one user of a shared one, distinguishes; further ones count as
 /// unknown.
 pub const BASES_MAX: usize = 256;
-/// The first number of what clients of a predecessor come with.
+/// The first number for clients of a predecessor.
 const OF_PREDECESSORS: u16 = u16::MAX - BASES_MAX as u16;
 
 /// One set of a server's own values, by its number within the pool.
@@ -34,14 +34,14 @@ const OF_PREDECESSORS: u16 = u16::MAX - BASES_MAX as u16;
 pub struct Basis(u16);
 
 impl Basis {
-    /// No server has said yet.
+    /// No server has reported yet.
     pub const UNKNOWN: Basis = Basis(u16::MAX);
 
     pub(crate) fn number(self) -> u16 {
         self.0
     }
 
-    /// Whether it is that of a client which has come from a predecessor, and has had no server connection
+    /// Whether it belongs to a client that came from a predecessor and has had no server connection
     /// since.
     pub(crate) fn is_of_predecessor(self) -> bool {
         self.0 >= OF_PREDECESSORS && self != Self::UNKNOWN
@@ -61,13 +61,13 @@ struct Known {
 }
 
 impl Bases {
-    /// None yet; `hash_key` keys the table of users.
+    /// An empty table; `hash_key` keys the users.
     pub(super) fn new(hash_key: u64) -> Self {
         let users = HashMap::with_hasher(Keyed(hash_key));
         Self(Mutex::new(Known { values: Vec::new(), of_predecessors: Vec::new(), users }))
     }
 
-    /// The number of these values; of what nobody can set, none counts.
+    /// The number of these values. Parameters that no client can set are not compared.
     pub(super) fn of(&self, parameters: &Arc<ServerParameters>) -> Basis {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let at = known.values.iter().position(|known| is_same(known, parameters));
@@ -82,7 +82,7 @@ impl Bases {
         u16::try_from(at).map_or(Basis::UNKNOWN, Basis)
     }
 
-    /// The number of these values of a user's.
+    /// The number of these values of one user.
     pub(super) fn of_user(&self, user: &str, parameters: &Arc<ServerParameters>) -> Basis {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Known { values, users, .. } = &mut *known;
@@ -99,8 +99,8 @@ impl Bases {
         Basis(at)
     }
 
-    /// The number of what a client's settings differ from that comes from a predecessor. Unknown if there
-    /// are too many.
+    /// The basis of the settings of a client that comes from a predecessor. Unknown if there are
+    /// too many.
     pub(super) fn of_predecessor(&self, parameters: &Arc<ServerParameters>) -> Basis {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let all = &mut known.of_predecessors;
@@ -117,7 +117,7 @@ impl Bases {
         u16::try_from(at).map_or(Basis::UNKNOWN, |at| Basis(OF_PREDECESSORS + at))
     }
 
-    /// The values that a user's sessions were last found to begin with, of those that were new.
+    /// The newest set of values with which a user's session was found to begin.
     pub(super) fn last_of_user(&self, user: &str) -> Option<Arc<ServerParameters>> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let last = *known.users.get(user)?.last()?;

@@ -1,9 +1,9 @@
-//! What all pools of one database know of it.
+//! What all pools of one database know about it.
 
 use super::notifiers::Notifiers;
 use super::schema::Schema;
 
-/// A database, whoever its clients' users are.
+/// A database, for clients of all users.
 #[derive(Debug, Default)]
 pub struct Database {
     pub(super) schema: Schema,

@@ -9,8 +9,9 @@ use siphasher::sip::SipHasher13;
 
 use crate::wire::frame;
 
-/// What a server says of a statement when it describes it: hashes, 0 for what it has not said. (Of one
-/// Parse it never says anything else: it fixes both then, and refuses to run what would give others.)
+/// The server's description of a statement: hashes, 0 for what it has not described. (It never
+/// changes after a Parse: the Parse fixes both, and the server refuses to run what would give
+/// others.)
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Shape {
     pub(crate) parameters: u64,
@@ -90,7 +91,7 @@ impl Seen {
         }
     }
 
-    /// What a portal's description says, it says of this one.
+    /// A portal's description from now on describes this statement.
     pub(crate) fn binds(&self, statement: u64, since: u64) {
         self.bound.store(statement, Ordering::Relaxed);
         self.since.store(since, Ordering::Relaxed);
@@ -146,7 +147,7 @@ pub(crate) fn hash_of_rows(body: Option<&[u8]>) -> u64 {
     hash.clamp(2, u64::MAX - 1)
 }
 
-/// Any number will do that has no pattern: from pi.
+/// A number without a pattern: from pi.
 const ROWS_SEED: u64 = 0x243f_6a88_85a3_08d3;
 
 /// One word more in a hash: the two halves of a product, of which each bit depends on both factors.

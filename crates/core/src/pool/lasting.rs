@@ -1,4 +1,4 @@
-//! What server processes keep to their end, and some clients must not meet.
+//! What server processes keep until they exit, and some clients must avoid.
 //!
 //! # The traps
 //! * A process that has used a temporary table takes no other `temp_buffers`.
@@ -11,19 +11,19 @@
 //! whose first message may do so.
 //!
 //! # Limits
-//! What has no number of its own shares one with others of its kind: it is avoided more often than it
-//! need be. A client that has a backend already (in a transaction block, in session mode) keeps it, and gets
-//! the server's error.
+//! An item without a number of its own shares one with others of its kind: it is avoided more often
+//! than necessary. A client that has a backend already (in a transaction block, in session mode)
+//! keeps it, and gets the server's error.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::session::settings::{Settings, is_custom};
 
-/// Things of one kind that a pool tells apart.
+/// Items of one kind that a pool distinguishes.
 const KIND_MAX: usize = 16;
 
-/// How far into a message it is looked for what it may set.
+/// How much of a message is searched for what it may set.
 const TEXT_BYTES_MAX: usize = 16 * 1024;
 
 const TEMP_BUFFERS: &[u8] = b"temp_buffers";
@@ -119,7 +119,7 @@ impl Seen {
         }
     }
 
-    /// All buffers but those of this size.
+    /// All buffers except those of this size.
     fn other_buffers(&self, size: Option<u64>) -> Lasting {
         let own = self.sizes.iter().take(KIND_MAX - 1).position(|known| *known == size);
         Lasting::BUFFERS.without(own.map_or(Lasting::NONE, Lasting::of_size))
@@ -174,7 +174,7 @@ impl KnownLasting {
         })
     }
 
-    /// What a client with these settings must not meet.
+    /// What a client with these settings must avoid.
     pub(super) fn avoided_by(&self, settings: &Settings) -> Lasting {
         if !self.any.load(Ordering::Relaxed) {
             return Lasting::NONE;
@@ -193,7 +193,7 @@ impl KnownLasting {
         })
     }
 
-    /// What a message must not meet that may set what its text names.
+    /// What a message must avoid that may set what its text names.
     pub(super) fn avoided_by_text(&self, text: &[u8]) -> Lasting {
         if !self.any.load(Ordering::Relaxed) {
             return Lasting::NONE;

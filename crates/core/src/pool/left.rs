@@ -1,8 +1,9 @@
-//! Servers that a pool leaves while others of its servers serve it.
+//! Servers that a pool is leaving for its other servers.
 //!
 //! # Model
-//! A server that no longer is what its database asks for (demoted, too far behind, about to stop) is
-//! named here. A backend of it serves its client up to the end of the transaction and is then closed.
+//! A server that no longer is what its database asks for (demoted, lagging too much, about to stop)
+//! is named here. A backend of it serves its client up to the end of the transaction and is then
+//! closed.
 //!
 //! # Why not of those opened since
 //! What a server is was asked for at their own opening, after the look that has it named here: a standby

@@ -1,4 +1,4 @@
-//! Which client gets which server connection, and when.
+//! Decides which client gets which server connection, and when.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::ids::{BackendId, ClientId, LoopId};
 use crate::time::Time;
 use crate::wire::error::ClientError;
 
-/// How many of the next waiters, or of the most recently used backends, are looked at where not all
+/// How many of the next waiters, or of the most recently used backends, are compared if not all
 /// want the same. See [`super::likeness`].
 const UNLIKE_WINDOW: usize = 12;
 
@@ -31,7 +31,7 @@ pub struct Limits {
     pub round_robin: bool,
 }
 
-/// A backend that nobody uses.
+/// An idle backend.
 #[derive(Debug)]
 struct Idle<B> {
     id: BackendId,
@@ -42,7 +42,7 @@ struct Idle<B> {
     backend: B,
 }
 
-/// What a client gets that asks for a backend.
+/// The answer to a client that asks for a backend.
 #[derive(Debug)]
 pub enum Acquired<B> {
     /// This one, taken from the loop `home`.
@@ -54,29 +54,29 @@ pub enum Acquired<B> {
     },
     /// A place in the queue. `open`: one more backend is to be opened.
     Wait {
-        /// Whether the caller shall have a backend opened.
+        /// Whether the caller must have a backend opened.
         open: bool,
     },
     /// Nothing: its server is down, and clients do not wait for it.
     Down(ClientError),
-    /// A place in the queue, and the pool is full of backends that the client must not have: this one is closed
-    /// in favour of another.
+    /// A place in the queue of a pool that is full of backends that the client must not have: the
+    /// caller closes this one in favour of another.
     Replace {
-        /// The backend, which counts no more.
+        /// The backend, which no longer counts.
         backend: B,
         /// The loop that has it in its epoll set.
         home: LoopId,
-        /// Whether the caller shall have a backend opened.
+        /// Whether the caller must have a backend opened.
         open: bool,
     },
 }
 
-/// Whether a backend is opened to learn what the server says.
+/// Whether a backend is opened to learn the server's parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpenOne {
     /// It is counted as opening.
     Begun,
-    /// All places are taken by backends that are there.
+    /// Existing backends take all places.
     Full,
     /// One is being opened, or none may be: PAUSE, or the pause after a failure.
     NotNow,
@@ -85,7 +85,7 @@ pub enum OpenOne {
 /// What becomes of a backend that its client no longer needs.
 #[derive(Debug)]
 pub enum Released<B> {
-    /// The next client in turn gets it.
+    /// The next client gets it.
     Next {
         /// Who.
         waiter: Waiter,
@@ -107,14 +107,14 @@ pub struct Pool<B> {
     lent: Lent,
     opening: u32,
     parked: u32,
-    /// Statements under way for which nobody may be connected to its database.
+    /// Statements under way that allow no other connection to its database.
     vacated: u32,
     paused: bool,
     /// No backend is opened before this moment (back-off after a failure).
     open_not_before: Time,
-    /// The last opening failed: one at a time tries whether the server is back.
+    /// The last opening failed: only one at a time tries the server again.
     failing: bool,
-    /// The server is down: what clients are told that would wait for it.
+    /// The server is down: the error for clients that would wait for it.
     down: Option<ClientError>,
     /// The next backend released before this moment is closed, so that another pool can have one.
     give_up_until: Time,
@@ -150,7 +150,7 @@ impl<B> Pool<B> {
         self.openings_due(now)
     }
 
-    /// Backends that nobody uses.
+    /// Idle backends.
     pub fn idle_count(&self) -> u32 {
         u32::try_from(self.idle.len()).unwrap_or(u32::MAX)
     }
@@ -185,8 +185,8 @@ impl<B> Pool<B> {
         u32::try_from(self.waiting.len()).unwrap_or(u32::MAX)
     }
 
-    /// How many backends would have to be released for all to be served who wait; none as long as
-    /// the first of them has waited for less than `after`.
+    /// How many backends would have to be released to serve all waiters; 0 as long as the first has
+    /// waited for less than `after`.
     pub fn releases_lacking(&self, after: Duration, now: Time) -> u32 {
         match self.waiting.first() {
             Some(first) if now.since(first.since) >= after => {
@@ -206,7 +206,7 @@ impl<B> Pool<B> {
         self.waiting.first()
     }
 
-    /// Those who wait, in the order in which they came.
+    /// The waiters, in the order in which they came.
     pub fn waiters(&self) -> impl Iterator<Item = &Waiter> {
         self.waiting.iter()
     }
@@ -216,7 +216,7 @@ impl<B> Pool<B> {
         self.paused
     }
 
-    /// Whether nobody gets a backend, and none is opened.
+    /// Whether no client gets a backend, and none is opened.
     fn is_closed(&self) -> bool {
         self.paused || self.vacated > 0
     }
@@ -226,8 +226,8 @@ impl<B> Pool<B> {
         self.total().saturating_sub(self.parked.min(self.limits.idle_transaction_reserve))
     }
 
-    /// Whether nothing is opened now: PAUSE, or its database is wanted, or an opening has failed and it is not time to try again,
-    /// or one tries.
+    /// Whether nothing is opened now: PAUSE, a vacancy of its database, the back-off after a failed
+    /// opening, or a trial opening under way.
     fn is_held_back(&self, now: Time) -> bool {
         self.is_closed() || now < self.open_not_before || (self.failing && self.opening > 0)
     }
@@ -251,7 +251,7 @@ impl<B> Pool<B> {
         self.counted() < self.limits.size + reserve
     }
 
-    /// How many backends are to be opened now for those who wait; they are counted as opening.
+    /// How many backends are to be opened now for waiters; they are counted as opening.
     ///
     /// To be asked now and then while clients wait: the reserve and the end of a back-off come
     /// with time alone.
@@ -276,7 +276,7 @@ impl<B> Pool<B> {
         wanted
     }
 
-    /// One backend is to be opened although nobody waits, to learn what the server says.
+    /// One backend is to be opened although no client waits, to learn the server's parameters.
     pub fn open_one(&mut self, now: Time) -> OpenOne {
         if self.is_held_back(now) || self.opening > 0 {
             return OpenOne::NotNow;
@@ -293,8 +293,8 @@ impl<B> Pool<B> {
         self.acquire_with(client, CustomNames::NONE, Wish::default(), |_| false, now)
     }
 
-    /// The same for a client that has these custom names, and would like to find this; `knows`
-    /// says which backends know its statement, or are its own.
+    /// The same for a client that has these custom names and this wish; `knows` says which backends
+    /// know its statement, or are its own.
     pub fn acquire_with(
         &mut self,
         client: ClientId,
@@ -338,7 +338,7 @@ impl<B> Pool<B> {
         if self.limits.round_robin {
             return all.find(|(_, idle)| idle.has.fits(names, &wish)).map(|(at, _)| at);
         }
-        // The most recently used: its caches are warm, and the others may age out.
+        // The most recently used first: its caches are warm, and the others may expire.
         let fit = all.rev().filter(|(_, idle)| idle.has.fits(names, &wish));
         if wish.own
             && let Some((at, _)) = fit.clone().find(|(_, idle)| knows(&idle.backend))
@@ -367,7 +367,7 @@ impl<B> Pool<B> {
         Some((idle.home, idle.backend))
     }
 
-    /// Whether a client waits while a backend is idle that it could have.
+    /// Whether a client waits while a backend that it may have is idle.
     pub fn neglects_a_waiter(&self) -> bool {
         let mut waiters = self.waiters();
         !self.is_closed()
@@ -430,8 +430,8 @@ impl<B> Pool<B> {
         Released::Kept
     }
 
-    /// Another pool has clients that wait, and what bounds both leaves it no room: the next backend
-    /// that is released before `until` is closed, although clients of this pool may wait.
+    /// Another pool has waiters, and a bound on both pools leaves it no room: the next backend that
+    /// is released before `until` is closed, even if clients of this pool wait.
     pub fn give_up_one(&mut self, until: Time) {
         self.give_up_until = until;
     }
@@ -441,10 +441,10 @@ impl<B> Pool<B> {
         now < self.give_up_until
     }
 
-    /// A backend that was being opened is there, on loop `home`: it counts as lent, and goes through
+    /// A backend has been opened on loop `home`: it counts as lent, and goes through
     /// [`Pool::release`] next.
     pub fn opened(&mut self, home: LoopId) {
-        debug_assert!(self.opening > 0, "a backend was opened that nobody asked for");
+        debug_assert!(self.opening > 0, "a backend was opened that was not asked for");
         self.opening = self.opening.saturating_sub(1);
         self.lent.add(home);
         self.open_not_before = Time::ZERO;
@@ -452,8 +452,9 @@ impl<B> Pool<B> {
         self.down = None;
     }
 
-    /// Why nobody waits for a backend, if that is so: those who wait while the pool is paused are to be served
-    /// when it goes on, and a backend that is lent comes back.
+    /// The error for clients in place of a wait for a backend, if there is one. Clients still wait
+    /// while the pool is paused, to be served when it resumes, and while a backend is lent, because
+    /// it comes back.
     fn refusal(&self) -> Option<&ClientError> {
         self.down.as_ref().filter(|_| !self.is_closed() && self.lent.all() == 0)
     }
@@ -463,7 +464,7 @@ impl<B> Pool<B> {
         self.down.as_ref()
     }
 
-    /// The server is down, and clients are told this, or it is not, as far as is known.
+    /// Sets the error that clients get because the server is down, or none.
     pub fn set_down(&mut self, down: Option<ClientError>) {
         self.down = down;
     }
@@ -473,10 +474,10 @@ impl<B> Pool<B> {
         self.open_not_before = Time::ZERO;
     }
 
-    /// A backend could not be opened. The next attempt waits for `retry_after`, and is one alone until
-    /// one succeeds.
+    /// A backend could not be opened. The next attempt waits for `retry_after`, and only one at a
+    /// time is made until one succeeds.
     pub fn open_failed(&mut self, now: Time, retry_after: Duration) {
-        debug_assert!(self.opening > 0, "an opening failed that nobody asked for");
+        debug_assert!(self.opening > 0, "an opening failed that was not asked for");
         self.opening = self.opening.saturating_sub(1);
         self.open_not_before = now.after(retry_after);
         self.failing = true;
@@ -485,7 +486,7 @@ impl<B> Pool<B> {
     /// A backend that was lent on loop `home` is gone. Returns how many are to be opened for waiters.
     pub fn lost(&mut self, home: LoopId, now: Time) -> u32 {
         self.lent.remove(home);
-        // It may have been parked: where it went down with a panic, nothing says so.
+        // It may have been parked: after a panic nothing records that.
         self.parked = self.parked.min(self.lent.all());
         self.openings_due(now)
     }
@@ -502,8 +503,8 @@ impl<B> Pool<B> {
         self.parked = self.parked.saturating_sub(1);
     }
 
-    /// Takes a client out of the queue that has waited since this moment: it left, or gave up.
-    /// Whether it was there; if not, a backend may be on its way to it.
+    /// Takes a client that has waited since this moment out of the queue: it left, or gave up.
+    /// False if it was not there: then a backend may be on its way to it.
     pub fn forget_waiter(&mut self, client: ClientId, since: Time) -> bool {
         self.waiting.forget(client, since)
     }
@@ -514,8 +515,8 @@ impl<B> Pool<B> {
         Some(self.idle.remove(at).backend)
     }
 
-    /// The same if `home` watches it, and it counts as lent: to be looked at, and released or given
-    /// up. (An event of before another loop took it, and gave it back, is no reason to.)
+    /// The same if `home` watches it; it then counts as lent, to be checked and then released or
+    /// given up. (An event from before another loop had it is no reason for that.)
     pub fn take_idle_as_lent(&mut self, id: BackendId, home: LoopId) -> Option<B> {
         self.idle.iter().find(|idle| idle.id == id && idle.home == home)?;
         let backend = self.take_idle(id)?;
@@ -553,7 +554,7 @@ impl<B> Pool<B> {
         self.idle.iter().map(|idle| (idle.home, &idle.backend))
     }
 
-    /// From now on nobody gets a backend.
+    /// From now on no client gets a backend.
     pub fn pause(&mut self) {
         self.paused = true;
     }
@@ -564,8 +565,8 @@ impl<B> Pool<B> {
         self.hand_out(now)
     }
 
-    /// Nobody is to be connected to its database: from now on nobody gets a backend, and none is opened,
-    /// up to as many calls of [`Pool::end_vacancy`].
+    /// Keeps its database free of connections: no client gets a backend, and none is opened, until
+    /// [`Pool::end_vacancy`] has been called as often.
     pub fn begin_vacancy(&mut self) {
         self.vacated += 1;
     }

@@ -1,17 +1,18 @@
-//! How many of a pool's backends are lent to clients of each event loop.
+//! Counts a pool's backends that are lent to clients of each event loop.
 //!
 //! # Why it is counted by loop
-//! A loop whose clients wait longer than another's gets backends of that one ([`super::queue`]). What
-//! makes clients of one loop wait longer is chance as often as load: its thread was not run for a few
-//! milliseconds. Without a look at what it has already, it then gets one backend after the other, up
-//! to all of them, until the other loop's clients are those that have waited longer: all backends
-//! moved to and fro every 40 ms, and one loop was idle at any time (two loops, 1,000 clients, 10
-//! backends). So the more of them a loop has, beyond its share, the longer its clients wait
-//! before it gets another.
+//! A loop whose clients wait longer than another's gets backends of that one ([`super::queue`]).
+//! Clients of one loop wait longer by chance as often as by load: its thread did not run for a few
+//! milliseconds. If its present number did not count, it would then get one backend after the
+//! other, up to all of them, until the other loop's clients are those that have waited longer: all
+//! backends moved to and fro every 40 ms, and one loop was idle at any time (two loops, 1,000
+//! clients, 10 backends). So the more of them a loop has, beyond its share, the longer its clients
+//! wait before it gets another.
 
 use crate::ids::LoopId;
 
-/// So many more may overtake the first of a line for each backend that its loop has beyond its share.
+/// How many more may overtake the first of a line for each backend that its loop has beyond its
+/// share.
 pub const UNEVEN: u32 = 32;
 
 /// Lent backends, by the loop of the client.
@@ -58,9 +59,9 @@ impl Lent {
         }
     }
 
-    /// How often the first of the line of loop `home` may be overtaken before it is its turn, where `size`
-    /// is the bound of a loop with no more than its share. `here` and `all` clients wait, of that
-    /// loop and of all.
+    /// How often the first waiter of loop `home` may be overtaken before its turn; `size` is the
+    /// bound for a loop with no more than its share. `here` and `all` clients wait, of that loop
+    /// and of all.
     pub(super) fn bound(&self, size: u32, home: usize, here: usize, all: usize) -> u32 {
         let has = self.by_loop.get(home).copied().unwrap_or(0);
         let wanted = |waiting: usize, lent: u32| waiting as u64 + u64::from(lent);

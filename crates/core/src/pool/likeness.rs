@@ -1,4 +1,4 @@
-//! How near a backend is to what a client wants: what binding one to the other will cost.
+//! How near a backend is to what a client wants: the cost of binding one to the other.
 //!
 //! # Model
 //! Of the backends that are free, or of the first waiters, the nearest is taken; of equally near
@@ -12,17 +12,17 @@
 //! | is on the client's loop | 1 us, in Hawser |
 //!
 //! # Why so
-//! A pool in which all want the same finds that in the first that it looks at, and stops there.
-//! Otherwise few are looked at: whoever passes others uses up what they may be overtaken. 100
+//! In a pool whose clients all want the same, the search stops at the first waiter. Otherwise it
+//! looks at few, because each waiter that passes others uses up their bound on overtaking. 100
 //! clients with 10 statements each of their own on 10 backends that keep 200 found theirs in 20 of
 //! 100 transactions in the order of arrival, reckoned with the nearest of the next 6, 12, 16 and 32
-//! waiters in 70, 84, 81 and 72. The backend that a client had last in place of the one that has its
-//! statement does no better than none: the bound on overtaking sends every third client elsewhere,
-//! and all go astray.
+//! waiters in 70, 84, 81 and 72. The backend that a client had last in place of the one that has
+//! its statement does no better than none: the bound on overtaking sends every third client
+//! elsewhere, and all lose their backends.
 //!
 //! # Why marks
-//! Comparing settings follows pointers, under the pool's lock. Two sets of the same mark that differ
-//! (it is no secret how to make such) only look near: the difference is sent all the same.
+//! Comparing settings follows pointers, under the pool's lock. Two different sets with the same
+//! mark (they can be constructed) only look near: the difference is still sent.
 
 use super::lasting::Lasting;
 use super::names::CustomNames;
@@ -35,13 +35,13 @@ pub struct Wish {
     pub settings: Mark,
     /// The shared statement that its first message names; 0: none, or not known.
     pub statement: u64,
-    /// Before all others the backend that it had, if that is idle: it has statements of PREPARE.
+    /// It prefers the backend that it had, if that is idle, because it has statements of PREPARE.
     pub own: bool,
     /// What its process must not keep.
     pub avoids: Lasting,
 }
 
-/// What a backend has that decides who may have it, and who would like to.
+/// What decides which clients may have a backend, and which prefer it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Has {
     /// Custom names that it knows.
@@ -81,8 +81,8 @@ impl Likeness {
         beside: Option<Likeness>,
     ) -> Likeness {
         let settings = wanted == found;
-        // Whether the statement is there takes a look-up; where the rest is alike it is not worth one,
-        // unless something else is ahead by that alone.
+        // Finding the statement takes a look-up. If the rest is alike it is not worth one, unless
+        // the best so far has its statement.
         let worth = !(settings && home) || beside.is_some_and(Likeness::has_statement);
         let statement = worth && statement();
         Likeness(
@@ -93,7 +93,7 @@ impl Likeness {
         )
     }
 
-    /// Nothing is there that would be worth a further look.
+    /// No other backend can be worth a look.
     #[inline]
     pub(super) fn is_near(self) -> bool {
         self.0 & (Self::SETTINGS | Self::HOME) == Self::SETTINGS | Self::HOME
@@ -114,8 +114,8 @@ impl Likeness {
     }
 }
 
-/// The place of the nearest. Among those with the settings that are wanted all are looked at, for
-/// one on the same loop; otherwise `few`. `likeness` is told the nearest so far: see [`Likeness::of`].
+/// The place of the nearest. Looks at all with the desired settings, to find one on the same loop;
+/// otherwise at `few`. `likeness` gets the nearest so far: see [`Likeness::of`].
 #[inline]
 pub(super) fn nearest<At, T>(
     candidates: impl Iterator<Item = (At, T)>,
@@ -202,7 +202,7 @@ mod tests {
         assert!(likeness.is_near());
     }
 
-    /// What all of them have says nothing for the first that is looked at.
+    /// What all of them have is no reason to prefer the first.
     #[test]
     fn of_those_with_the_same_settings_and_statement_it_is_the_one_on_the_same_loop() {
         let (abroad, near) = ((true, false, true), (true, true, true));

@@ -3,7 +3,7 @@
 //! # The trap
 //! A custom name can never be removed from a server connection: after RESET and DISCARD ALL
 //! `current_setting('my.x', true)` gives an empty string there, and NULL where the name was never
-//! heard of; row policies decide by that.
+//! used; row policies depend on that.
 //!
 //! # Model
 //! The names that a pool has seen are numbered, and a set of them is one word. A backend goes only
@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::session::settings::{Settings, is_custom};
 
-/// Custom names that one pool tells apart.
+/// Custom names that one pool distinguishes.
 const NAMES_MAX: usize = 63;
 
 /// A set of custom names.
@@ -27,7 +27,7 @@ impl CustomNames {
     /// No name.
     pub const NONE: CustomNames = CustomNames(0);
 
-    /// A name without a number of its own: nobody else has it.
+    /// A name without a number of its own: no other set counts as having it.
     const ONE_TOO_MANY: CustomNames = CustomNames(1 << NAMES_MAX);
 
     /// All that are in either.
@@ -36,13 +36,13 @@ impl CustomNames {
         CustomNames(self.0 | other.0)
     }
 
-    /// May a client that has `had` get a backend that knows these?
+    /// Whether a client that has `had` may get a backend that knows these.
     #[inline]
     pub fn fit(self, had: CustomNames) -> bool {
         self.0 & !had.0 == 0
     }
 
-    /// Is a name among them that has no number?
+    /// Whether a name without a number is among them.
     pub fn are_too_many(self) -> bool {
         self.0 & Self::ONE_TOO_MANY.0 != 0
     }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backend_fits_whoever_has_all_that_it_knows() {
+    fn a_backend_fits_a_client_that_has_all_its_names() {
         let known = KnownNames::default();
         let (a, b) = (known.of(b"my.a"), known.of(b"my.b"));
         assert_eq!(known.of(b"my.a"), a);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_number_fits_nobody() {
+    fn a_name_without_a_number_fits_no_client() {
         let known = KnownNames::default();
         for n in 0..NAMES_MAX {
             assert!(!known.of(format!("my.n{n}").as_bytes()).are_too_many());

@@ -1,4 +1,4 @@
-//! Which client has sent a notification: the server knows a process of its own, which serves many.
+//! Which client has sent a notification: the server knows only its own process, which serves many.
 //!
 //! # Model
 //! A client whose text has a NOTIFY, or `pg_notify()`, or reaches a function or trigger that has, as the census
@@ -15,7 +15,8 @@
 //! other messages), what others have notified has come [`RECEIVED_WITHIN`] after they had the connection.
 //!
 //! # Invariant
-//! No client is named that may not be the sender: what may be another's has the server's process id.
+//! No client is named that may not be the sender: a notification that may be another's keeps the
+//! server's process id.
 //!
 //! # Limits
 //! A server, or another pool's listening connection, that is late by more than [`RECEIVED_WITHIN`]. What
@@ -33,30 +34,30 @@ use crate::time::Time;
 /// is heard.
 pub(crate) const RECEIVED_WITHIN: Duration = Duration::from_secs(1);
 
-/// So many are kept before those are looked for that are of no use any more.
+/// From this many entries on, useless ones are removed.
 const SWEPT_AT: usize = 256;
 
-/// Who has notified by a server connection.
+/// The client that has notified by a server connection.
 #[derive(Clone, Copy, Debug)]
 struct OfProcess {
     /// The client that has it, or had it last.
     client: u32,
     /// When another client has given the server connection back before.
     others_left: Time,
-    /// By then the listening connection of this pool had heard all that others had notified.
+    /// The listening connection of this pool had received all notifications of others by then.
     heard_by: Option<PoolId>,
     /// When it gave the server connection back.
     left: Option<Time>,
 }
 
 impl OfProcess {
-    /// Whether anything may still be heard of it.
+    /// Whether notifications of it may still arrive.
     fn is_of_use(&self, now: Time) -> bool {
         self.left.is_none_or(|left| now.since(left) < RECEIVED_WITHIN)
     }
 }
 
-/// Who has notified by each process of a database's server.
+/// The clients that have notified by the processes of a database's server.
 #[derive(Debug, Default)]
 pub struct Notifiers(Mutex<IdMap<u32, OfProcess>>);
 
@@ -65,9 +66,9 @@ impl Notifiers {
         unpoisoned(self.0.lock())
     }
 
-    /// A client sends something that may notify. `process`: that of its server connection. `heard_by`: the
-    /// listening connection of this pool has heard all that others have notified by it. `others_left`: when
-    /// they had it last.
+    /// A client sends something that may notify. `process`: that of its server connection.
+    /// `heard_by`: the listening connection of this pool has received all that others have notified
+    /// by it. `others_left`: when they had it last.
     pub fn notifies(
         &self,
         process: u32,
@@ -95,7 +96,7 @@ impl Notifiers {
         }
     }
 
-    /// A client gets that server connection. Whether it is the one that has notified by it.
+    /// A client gets that server connection. True if it is the one that has notified by it.
     pub fn lent(&self, process: u32, client: u32) -> bool {
         let mut known = self.known();
         let same = known.get(&process).is_some_and(|of| of.client == client);
@@ -110,8 +111,8 @@ impl Notifiers {
         self.known().remove(&process);
     }
 
-    /// The client that has sent what is heard now of this process, if it is known. `hears`: the pool whose
-    /// listening connection hears it, unless it is a client's own.
+    /// The client that has sent a notification that arrives now from this process, if it is known.
+    /// `hears`: the pool whose listening connection receives it, unless it is a client's own.
     pub fn of(&self, process: u32, hears: Option<PoolId>, now: Time) -> Option<u32> {
         let of = *self.known().get(&process)?;
         let heard_before = of.heard_by.is_some() && of.heard_by == hears;
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_heard_is_of_the_client_that_has_notified() {
+    fn a_notification_belongs_to_the_client_that_has_notified() {
         let notifiers = Notifiers::default();
         assert_eq!(notifiers.of(1, POOL, at(0)), None);
         notifiers.notifies(1, 7, POOL, at(0), at(0));
@@ -140,30 +141,34 @@ mod tests {
         notifiers.leaves(1, at(5_000));
         assert_eq!(notifiers.of(1, POOL, at(5_999)), Some(7));
         assert!(notifiers.lent(1, 7));
-        assert_eq!(notifiers.of(1, POOL, at(5_999)), Some(7), "nobody else has had it");
+        assert_eq!(notifiers.of(1, POOL, at(5_999)), Some(7), "no other client has had it");
         assert_eq!(notifiers.of(1, POOL, at(6_000)), None, "it notified long ago");
         notifiers.notifies(1, 7, None, at(7_000), at(7_000));
-        assert_eq!(notifiers.of(1, POOL, at(7_000)), Some(7), "nobody else has had it");
+        assert_eq!(notifiers.of(1, POOL, at(7_000)), Some(7), "no other client has had it");
         assert_eq!(notifiers.of(2, POOL, at(5_000)), None);
         notifiers.ended(1);
         assert_eq!(notifiers.of(1, POOL, at(7_001)), None);
     }
 
     #[test]
-    fn what_others_notified_before_is_of_nobody() {
+    fn what_others_notified_before_has_no_sender() {
         let notifiers = Notifiers::default();
         notifiers.notifies(1, 7, None, at(5_000), at(5_000));
         assert_eq!(notifiers.of(1, POOL, at(5_999)), None, "it may be a trigger's of another");
         assert_eq!(notifiers.of(1, POOL, at(6_000)), Some(7), "that has come long ago");
         notifiers.notifies(2, 7, POOL, at(5_000), at(5_000));
         for hears in [Some(PoolId(2)), None] {
-            assert_eq!(notifiers.of(2, hears, at(5_999)), None, "that one may not have heard all");
+            assert_eq!(
+                notifiers.of(2, hears, at(5_999)),
+                None,
+                "that one may not have received all"
+            );
             assert_eq!(notifiers.of(2, hears, at(6_000)), Some(7));
         }
     }
 
     #[test]
-    fn what_comes_while_another_has_the_connection_is_of_nobody() {
+    fn what_comes_while_another_has_the_connection_has_no_sender() {
         let notifiers = Notifiers::default();
         notifiers.notifies(1, 7, POOL, at(0), at(0));
         notifiers.leaves(1, at(1));
@@ -174,7 +179,7 @@ mod tests {
             "a trigger's of the other, or the first one's"
         );
         notifiers.notifies(1, 8, POOL, at(3), at(3));
-        assert_eq!(notifiers.of(1, POOL, at(4)), Some(8), "all of the first one's has been heard");
+        assert_eq!(notifiers.of(1, POOL, at(4)), Some(8), "all of the first one's have arrived");
         notifiers.leaves(1, at(1_500));
         assert!(!notifiers.lent(1, 7));
         assert_eq!(

@@ -1,17 +1,17 @@
-//! What a server reports of itself when a connection is opened.
+//! What a server reports when a connection is opened.
 
 /// Name and value.
 pub type Parameter = (Box<[u8]>, Box<[u8]>);
 
-/// What a server of this pool says of itself at connect, in its order: the settings that it
-/// reports, with the values of a session for which nobody has set anything.
+/// What a server of this pool reports at connect, in its order: settings, with the values of a
+/// session in which no client has set anything.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ServerParameters {
     /// Name and value of each ParameterStatus.
     pub pairs: Vec<Parameter>,
 }
 
-/// Settings that a server reports and nobody can set.
+/// Settings that a server reports and no client can set.
 const FIXED: [&[u8]; 6] = [
     b"server_version",
     b"server_encoding",
@@ -22,7 +22,7 @@ const FIXED: [&[u8]; 6] = [
 ];
 
 impl ServerParameters {
-    /// Whether this one is reported, and nobody can set it.
+    /// Whether this one is reported, and no client can set it.
     pub fn is_fixed(name: &[u8]) -> bool {
         FIXED.contains(&name)
     }
@@ -38,7 +38,7 @@ impl ServerParameters {
         self.pairs.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
     }
 
-    /// The first number of the server's version; 0 where it does not say one.
+    /// The first number of the server's version; 0 if it reports none.
     pub fn major_version(&self) -> u32 {
         let version = self.get(b"server_version").unwrap_or_default();
         let digits = version.split(|byte| !byte.is_ascii_digit()).next().unwrap_or_default();

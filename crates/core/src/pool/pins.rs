@@ -1,4 +1,4 @@
-//! How many backends of a pool their clients keep between transactions.
+//! Counts the backends of a pool that clients keep between transactions.
 //!
 //! # Why counted here
 //! The clients of a pool are on all loops, and the bound is the pool's. It is touched when a client
@@ -39,7 +39,7 @@ impl PinCount {
         u32::try_from(self.all().len()).unwrap_or(u32::MAX)
     }
 
-    /// Since when the one is kept that has been for longest.
+    /// Since when the oldest one is kept.
     pub fn oldest(&self) -> Option<Time> {
         self.all().iter().map(|kept| kept.since).min()
     }

@@ -1,22 +1,21 @@
-//! Those who wait for a backend: a line for each event loop, each in the order of arrival.
+//! The waiters for a backend: a line for each event loop, each in the order of arrival.
 //!
 //! # Model
 //! A backend that is released on a loop goes to a client of that loop's line, to the nearest of the first
 //! few ([`super::likeness`]). It goes to another loop
 //! * if no client of its own loop waits
 //! * if one of another loop is nearer
-//! * if it is the turn of one of another loop: of those that came later too many have been served, more than
-//!   [`Bound`] says
+//! * if a waiter of another loop is due: more later ones than [`Bound`] allows have been served
+//!   before it
 //!
 //! A waiter is *overtaken* by one that came after it, on the same loop, and by one that came more than
 //! [`SAME_MOMENT`] after it, on another.
 //!
 //! # Why lines
 //! Moving a backend to another loop's epoll set costs 2.5 us and a wake-up of that loop, a quarter of
-//! a small transaction. With one line for all, a loop that was held up for a moment found its clients
-//! overtaken as often as may be, and got a backend for each: 0.13 moves a transaction with 100 clients
-//! on two loops. Those that came within two milliseconds came at the same time for all that they
-//! can tell: 0.01 moves.
+//! a small transaction. With one line for all, a loop that was held up for a moment found its
+//! clients overtaken up to the bound, and got a backend for each: 0.13 moves a transaction with 100
+//! clients on two loops. With arrivals within two milliseconds counted as simultaneous: 0.01 moves.
 //!
 //! # How often each has been overtaken
 //! A waiter has been overtaken at least as often as all after it in its line. So each has a number of
@@ -32,27 +31,28 @@ use super::names::CustomNames;
 use crate::ids::ClientId;
 use crate::time::Time;
 
-/// Who came within this time on different loops came at the same time.
+/// Arrivals within this time on different loops count as simultaneous.
 pub const SAME_MOMENT: Duration = Duration::from_millis(2);
 
-/// Who came so much later, on another loop, passes nobody beyond the bound of a loop with its share: server
-/// connections that a loop has beyond that may be in long transactions, of which others get nothing.
+/// A waiter that came so much later on another loop passes no one beyond the bound of a loop with
+/// its share: the server connections that a loop has beyond its share may be in long transactions,
+/// and so of no use to others.
 const MUCH_LATER: Duration = Duration::from_millis(20);
 
-/// How far after the head of a line a backend's next client is looked for.
+/// How many waiters from the head of a line are compared for a backend.
 const WINDOW: usize = 32;
 
-/// A line is cleared of those who have left when they are so many, and more than the others.
+/// A line is cleared of waiters that have left when there are this many, and more than others.
 const GONE_MAX: usize = 64;
 
 /// A client in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
-    /// Who waits.
+    /// The waiting client.
     pub client: ClientId,
     /// Since when.
     pub since: Time,
-    /// What it would like to find.
+    /// The backend that it prefers.
     pub(super) wish: Wish,
     /// Custom names that it has: see [`CustomNames`].
     pub(super) names: CustomNames,
@@ -92,7 +92,7 @@ impl Line {
         }
     }
 
-    /// How many of it one overtakes that came at this time, to another loop.
+    /// How many waiters of this line one of another loop overtakes that came at this time.
     fn overtaken_by(&self, since: Time) -> usize {
         let passed = |waiter: &Waiter| waiter.since.after(SAME_MOMENT) < since;
         match self.waiters.front() {
@@ -101,7 +101,7 @@ impl Line {
         }
     }
 
-    /// Those who wait in it.
+    /// How many wait in it.
     fn len(&self) -> usize {
         self.waiters.len() - self.gone
     }
@@ -120,7 +120,7 @@ impl Line {
         })
     }
 
-    /// One that has left is not the first, and those that have left are not most.
+    /// Restores that the first has not left, and that most have not left.
     fn forget_gone(&mut self) {
         while self.waiters.front().is_some_and(|first| first.gone) {
             self.remove(0);
@@ -139,7 +139,7 @@ impl Line {
     }
 }
 
-/// How often those who wait may be overtaken.
+/// How often waiters may be overtaken.
 #[derive(Clone, Copy)]
 pub(super) struct Bound<'a> {
     /// On a loop that would have no more than its share of the backends with another one: the pool's size.
@@ -150,7 +150,7 @@ pub(super) struct Bound<'a> {
     pub(super) lent: &'a Lent,
 }
 
-/// All that wait for a backend of one pool.
+/// All waiters for a backend of one pool.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     /// By the loop's number.
@@ -171,7 +171,7 @@ impl Queue {
         self.count == 0
     }
 
-    /// The one that came first.
+    /// The waiter that came first.
     pub(super) fn first(&self) -> Option<&Waiter> {
         let firsts = self.lines.iter().filter_map(|line| line.waiters.front());
         firsts.min_by_key(|first| first.number)
@@ -199,10 +199,10 @@ impl Queue {
         self.count += 1;
     }
 
-    /// Takes out a client that has waited since this moment. Whether it was there.
+    /// Takes out a client that has waited since this moment. True if it was there.
     ///
-    /// Thousands may leave at once, in any order: it is not searched among all, and its place is
-    /// only marked.
+    /// Thousands may leave at once, in any order: so this searches only by time, and only marks the
+    /// place.
     pub(super) fn forget(&mut self, client: ClientId, since: Time) -> bool {
         let Some(line) = self.lines.get_mut(usize::from(client.home.0)) else { return false };
         let first = line.waiters.partition_point(|waiter| waiter.since < since);
@@ -246,7 +246,7 @@ impl Queue {
         let own = bound.own;
         let usual = match self.lines.get(own).is_some_and(|line| !line.waiters.is_empty()) {
             true => self.take_first(own, bound, &fits, |first| likeness(first, None).is_near()),
-            // Of another line none is nearer than one for which nothing has to be brought.
+            // No waiter of another line is nearer than one that needs nothing before its message.
             false => self.first_line().and_then(|line| {
                 let brings_nothing =
                     |first: &Waiter| likeness(first, None).brings_nothing(first.wish.statement);
@@ -295,8 +295,8 @@ impl Queue {
         firsts.min().map(|(_, at)| at)
     }
 
-    /// The first of a line, if it `is_nearest`, it may have the backend, and nobody else is due: the usual case.
-    /// [`Self::next`] comes to the same, with more comparisons.
+    /// The first of a line, if it `is_nearest`, it may have the backend, and no other is due: the
+    /// usual case. [`Self::next`] gives the same result with more comparisons.
     #[inline]
     fn take_first(
         &mut self,
@@ -335,7 +335,7 @@ mod tests {
     use super::*;
     use crate::ids::{LoopId, Slot};
 
-    /// Numbers by chance: <https://prng.di.unimi.it/splitmix64.c>.
+    /// Random numbers: <https://prng.di.unimi.it/splitmix64.c>.
     struct Rng(u64);
 
     impl Rng {
@@ -390,9 +390,9 @@ mod tests {
         }
     }
 
-    /// Beside a queue that counts for each waiter who passes it.
+    /// Compared with a queue that counts for each waiter which ones pass it.
     #[test]
-    fn nobody_is_overtaken_more_often_than_the_bound_in_whatever_order() {
+    fn no_waiter_is_overtaken_more_often_than_the_bound_in_any_order() {
         for seed in 0..200 {
             let mut rng = Rng(seed);
             let bound = u32::try_from(1 + rng.below(6)).expect("small");
@@ -455,7 +455,7 @@ mod tests {
                 let order: Vec<ClientId> = queue.iter().map(|waiter| waiter.client).collect();
                 let expected: Vec<ClientId> = waiting.values().map(|(id, ..)| *id).collect();
                 assert_eq!(order, expected, "seed {seed}");
-                // What the lines say of their first is what was counted.
+                // The lines' counts of their first equal the counted ones.
                 for line in &queue.lines {
                     let Some(first) = line.waiters.front() else { continue };
                     let counted = waiting[&first.number].2;

@@ -1,5 +1,5 @@
-//! How many backends of a pool tell exactly what their sessions hold: those whose server has the
-//! extension, and whose reports are believed.
+//! Counts the backends of a pool that report exactly what their sessions hold: those whose server
+//! has the extension, and whose reports are trusted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

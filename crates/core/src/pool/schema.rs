@@ -1,4 +1,4 @@
-//! How new what is known of a database's schema is: by this, prepared statements grow old.
+//! The age of what is known about a database's schema, by which prepared statements grow old.
 //!
 //! # Model
 //! A server resolves the types of a statement's parameters and result once, at its Parse. Clients share
@@ -13,8 +13,9 @@
 //! Parse takes no statement of an older epoch than the current one; its Bind, none of an older epoch than
 //! that of its own Parse.
 //!
-//! # Invariants  the epoch only grows. It grows after a change has been committed and before any client
-//!               learns of that through Hawser, so a Parse that was sent before has an older one.
+//! # Invariants  the epoch only grows. It grows after a change has been committed and before Hawser
+//!               forwards the commit to any client, so a Parse that was sent before has an older
+//!               one.
 //! # Why periods  a change that does not pass through Hawser is not seen. A Parse is answered for the
 //!               length of a period, `parse_max_age`, without asking the server again.
 
@@ -79,7 +80,7 @@ impl Schema {
     pub(super) fn epoch_at(&self, now: Time, period: Duration) -> SchemaEpoch {
         let since = self.since.load(Ordering::Acquire);
         let over = now.since(Time::from_micros(since)) >= period;
-        // Of several loops that find it over, one begins the next.
+        // If several loops find it over, one begins the next.
         if over
             && self
                 .since

@@ -1,9 +1,9 @@
-//! The statements of ours that bring settings within a client's pipeline (`engine::within`).
+//! Hawser's own statements that set settings within a client's pipeline (`engine::within`).
 //!
 //! # Why one for each `search_path`
-//! A server analyses and plans a statement anew that it executes under another `search_path` than
-//! the last time (`RevalidateCachedQuery`, plancache.c): 8 us, where executing it takes 5. So each
-//! path has statements of its own, for a connection on which that path is in force.
+//! A server analyses and plans a statement again when it executes it under another `search_path`
+//! than the last time (`RevalidateCachedQuery`, plancache.c): 8 us, where executing it takes 5. So
+//! each path has statements of its own, for a connection on which that path is in force.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use super::statement::{Statement, StatementTable};
 use crate::engine::limits::{WITHIN_PATHS_MAX, WITHIN_SETTINGS_MAX};
 use crate::hash::Keyed;
 
-/// Statements that bring one setting, two and so on.
+/// Statements for one setting, two and so on.
 type BySettings = [Option<Arc<Statement>>; WITHIN_SETTINGS_MAX];
 
 #[derive(Debug)]
@@ -34,8 +34,8 @@ impl Setters {
         Self(Mutex::new(Inner { by_path, others: BySettings::default(), asked: 0 }))
     }
 
-    /// The one for so many settings where this `search_path` is in force; `None` if they are none, or
-    /// too many.
+    /// The one for so many settings under this `search_path`; `None` if there are none, or too
+    /// many.
     pub(super) fn get(
         &self,
         statements: &StatementTable,
@@ -57,7 +57,7 @@ impl Inner {
             if self.asked <= WITHIN_PATHS_MAX * WITHIN_PATHS_MAX {
                 return &mut self.others;
             }
-            // Those that were first may be long unused.
+            // The first ones may be long unused.
             self.by_path.clear();
         }
         if !self.by_path.contains_key(path) {
@@ -68,7 +68,7 @@ impl Inner {
     }
 }
 
-/// Its parameters are names and values in turns.
+/// Its parameters are names and values, alternating.
 fn make(statements: &StatementTable, settings: usize) -> Arc<Statement> {
     const TEXT_TYPE: u32 = 25;
     let calls: Vec<String> = (0..settings)

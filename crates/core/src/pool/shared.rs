@@ -1,4 +1,4 @@
-//! A pool as the threads share it: the [`Pool`] under its lock, and what goes with it.
+//! A pool as the threads share it: the [`Pool`] under its lock, and what belongs to it.
 //!
 //! # Invariants
 //! The lock is held for queue operations only, never over a system call (but the one of SHOW that
@@ -39,8 +39,8 @@ pub enum Fidelity {
     /// Nothing is lost: the client keeps its backend as long as it has such state.
     #[default]
     Full,
-    /// As other poolers do: it is lost when the transaction ends. It is discarded before the
-    /// backend serves another client.
+    /// As in other poolers: it is lost when the transaction ends, and discarded before the backend
+    /// serves another client.
     Classic,
 }
 
@@ -51,7 +51,7 @@ pub struct PoolSettings {
     pub limits: Limits,
     /// How long a client waits for a backend. Zero: for ever.
     pub query_wait_timeout: Duration,
-    /// After how long a client that waits for a backend is told so. Zero: never.
+    /// After how long a client that waits for a backend gets a notice. Zero: never.
     pub query_wait_notify: Duration,
     /// How long a query may run. Zero: for ever.
     pub query_timeout: Duration,
@@ -64,7 +64,7 @@ pub struct PoolSettings {
     pub max_pinned: u32,
     /// How long a transaction may take. Zero: for ever.
     pub transaction_timeout: Duration,
-    /// From which duration on, its wait included, a transaction is told of. Zero: none is.
+    /// From which duration on, wait included, a transaction is logged. Zero: none is.
     pub log_min_duration: Duration,
     /// How long a client may sit idle. Zero: for ever.
     pub client_idle_timeout: Duration,
@@ -97,8 +97,8 @@ pub struct PoolSettings {
     pub listen_lost: ListenLost,
     /// What becomes of session state that does not move.
     pub fidelity: Fidelity,
-    /// What a prepared statement does may depend on custom settings beyond what it reads while it runs;
-    /// `None`: where the census says so, and as long as there is none.
+    /// Whether a prepared statement may depend on custom settings beyond what it reads while it
+    /// runs; `None`: the census decides, and it may as long as there is none.
     pub custom_settings_in_plans: Option<bool>,
     /// The functions of the database are looked into: see [`Census`].
     pub function_census: bool,
@@ -277,7 +277,7 @@ impl<B> SharedPool<B> {
         &self.database_known.notifiers
     }
 
-    /// What is known of its database's schema is of this epoch.
+    /// The current epoch of its database's schema.
     #[inline]
     pub fn schema_epoch(&self) -> SchemaEpoch {
         self.database_known.schema.epoch()
@@ -306,7 +306,7 @@ impl<B> SharedPool<B> {
         PoolGuard { pool: unpoisoned(self.pool.lock()), waiting: &self.waiting }
     }
 
-    /// Whether anybody waits: a hint, exact when the lock was last given back.
+    /// Whether any client waits: a hint, exact when the lock was last released.
     pub fn anybody_waits(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
@@ -328,12 +328,12 @@ impl<B> SharedPool<B> {
         self.keep_statements_apart();
     }
 
-    /// What is known of the functions of its database.
+    /// What is known about the functions of its database.
     pub fn census(&self) -> Option<Arc<Census>> {
         unpoisoned(self.census.read()).clone()
     }
 
-    /// The census has been taken (again). Whether it says something new.
+    /// The census has been taken (again). True if it differs.
     pub fn set_census(&self, census: &Arc<Census>) -> bool {
         let before = {
             let mut known = unpoisoned(self.census.write());
@@ -355,7 +355,7 @@ impl<B> SharedPool<B> {
         true
     }
 
-    /// Nothing is known any more of the functions of its database.
+    /// Nothing is known any more about the functions of its database.
     pub fn lose_census(&self) {
         if unpoisoned(self.census.write()).take().is_some() {
             self.functions_serial.fetch_add(1, Ordering::Release);
@@ -363,7 +363,7 @@ impl<B> SharedPool<B> {
         }
     }
 
-    /// A statement has worked after which functions may do something else.
+    /// A statement has succeeded after which functions may do something else.
     pub fn expect_other_functions(&self) {
         self.census_is_due.store(true, Ordering::Relaxed);
     }
@@ -398,19 +398,19 @@ impl<B> SharedPool<B> {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Whether what its servers report of their sessions is believed.
+    /// Whether its servers' reports of their sessions are trusted.
     pub fn trusts_reports(&self) -> bool {
         self.distrusted_in.load(Ordering::Relaxed) != self.epoch().wrapping_add(1)
     }
 
-    /// A server's report cannot be relied on: none is believed in this epoch. Whether that is news.
+    /// A server's report cannot be relied on: none is trusted in this epoch. True the first time.
     pub fn distrust_reports(&self) -> bool {
         let epoch = self.epoch().wrapping_add(1);
         self.distrusted_in.swap(epoch, Ordering::Relaxed) != epoch
     }
 
-    /// The statement of ours that brings so many settings where this `search_path` is in force;
-    /// `None` if they are none, or too many. Its parameters are names and values in turns.
+    /// Hawser's statement that sets so many settings under this `search_path`; `None` if there are
+    /// none, or too many. Its parameters are names and values, alternating.
     pub fn setter(&self, settings: usize, path: &[u8]) -> Option<Arc<Statement>> {
         self.setters.get(&self.statements, settings, path)
     }
@@ -425,8 +425,8 @@ impl<B> SharedPool<B> {
         self.opened_last.store(u64::from(epoch) << 32 | u64::from(server.0), Ordering::Relaxed);
     }
 
-    /// Whether a connection to this server, opened in that epoch, is of an older one, and the backends of
-    /// this one are of another server.
+    /// Whether a connection to this server was opened in an older epoch, and the backends of the
+    /// current one are of another server.
     pub fn has_moved_from(&self, server: ServerAddressId, epoch: u32) -> bool {
         let now = self.epoch();
         let last = self.opened_last.load(Ordering::Relaxed);
@@ -435,20 +435,20 @@ impl<B> SharedPool<B> {
 
     /// Begins a new epoch (RECONNECT, a reload that changed the server, a changed role).
     pub fn begin_epoch(&self) {
-        // Under the lock: what an older epoch learnt is not put in after it.
+        // Under the lock, so that no parameters of an older epoch are stored afterwards.
         let mut parameters = unpoisoned(self.parameters.write());
         self.epoch.fetch_add(1, Ordering::Relaxed);
         *parameters = None;
     }
 
-    /// What servers say at connect; `None` before the first connect of this epoch.
+    /// What servers report at connect; `None` before the first connect of this epoch.
     pub fn parameters(&self) -> Option<Arc<ServerParameters>> {
         unpoisoned(self.parameters.read()).clone()
     }
 
-    /// Keeps what a server said at a connect that began in this epoch. Returns the values, as the object
-    /// that all backends share which have them. What an older epoch has learnt says nothing of new
-    /// sessions, and is not kept.
+    /// Keeps what a server reported at a connect that began in this epoch. Returns the values as
+    /// the object that all backends with these values share. Reports of an older epoch say nothing
+    /// about new sessions, and are not kept.
     pub fn keep_parameters(
         &self,
         epoch: u32,
@@ -464,8 +464,8 @@ impl<B> SharedPool<B> {
         said
     }
 
-    /// The number of the values that servers say at connect. (Of a session that users share it is not
-    /// known before it is handed over.)
+    /// The number of the values that servers report at connect. (For a session that users share it
+    /// is unknown until the hand-over.)
     pub fn basis(&self) -> Basis {
         if self.shared_by_users {
             return Basis::UNKNOWN;
@@ -473,29 +473,30 @@ impl<B> SharedPool<B> {
         self.parameters().map_or(Basis::UNKNOWN, |own| self.basis_of(&own))
     }
 
-    /// The number of these values of a server's own.
+    /// The number of these values of a server.
     pub fn basis_of(&self, parameters: &Arc<ServerParameters>) -> Basis {
         self.bases.of(parameters)
     }
 
-    /// The number of these values of a user's own: no two users have the same. Unknown if there are
-    /// too many.
+    /// The number of these values of one user: no two users have the same. Unknown if there are too
+    /// many.
     pub fn basis_of_user(&self, user: &str, parameters: &Arc<ServerParameters>) -> Basis {
         self.bases.of_user(user, parameters)
     }
 
-    /// The number of what the settings of a client differ from that comes from another process.
+    /// The basis of the settings of a client that comes from another process.
     pub(crate) fn basis_of_predecessor(&self, parameters: &Arc<ServerParameters>) -> Basis {
         self.bases.of_predecessor(parameters)
     }
 
-    /// What a session of this user's probably begins with: as an earlier one did, else as the pooler's own.
+    /// The probable first values of a session of this user: those of an earlier one, else those of
+    /// the pooler's own.
     pub fn probable_values_of_user(&self, user: &str) -> Option<Arc<ServerParameters>> {
         self.bases.last_of_user(user).or_else(|| self.parameters())
     }
 
-    /// By what clients and backends with these settings are compared: where users share the pool, also
-    /// by the session's own values.
+    /// The mark by which clients and backends with these settings are compared; if users share the
+    /// pool, the session's own values are part of it.
     #[inline]
     pub fn mark_of(&self, settings: Mark, basis: Basis) -> Mark {
         if self.shared_by_users { settings.of_basis(basis.number()) } else { settings }
@@ -516,7 +517,8 @@ impl<B> SharedPool<B> {
         if settings.has_custom() { self.names.among(settings) } else { CustomNames::NONE }
     }
 
-    /// What a process keeps into which the library has been loaded that defines this setting, in lower case.
+    /// What a process keeps after it has loaded the library that defines this setting, in lower
+    /// case.
     pub fn loaded_library(&self, name: &[u8]) -> Lasting {
         self.lasting.loaded_library(name)
     }
@@ -526,22 +528,22 @@ impl<B> SharedPool<B> {
         self.lasting.buffers(size)
     }
 
-    /// What a client with these settings must not meet.
+    /// What a client with these settings must avoid.
     pub fn avoided_by(&self, settings: &Settings) -> Lasting {
         self.lasting.avoided_by(settings)
     }
 
-    /// What a message with this text must not meet.
+    /// What a message with this text must avoid.
     pub fn avoided_by_text(&self, text: &[u8]) -> Lasting {
         self.lasting.avoided_by_text(text)
     }
 
-    /// The table in which equal settings are the same.
+    /// The table that makes equal settings one object.
     pub fn interner(&self) -> MutexGuard<'_, Interner<Keyed>> {
         unpoisoned(self.interner.lock())
     }
 
-    /// Why no backend could be opened lately; `None` once one could.
+    /// Why no backend could be opened lately; `None` after a success.
     pub fn last_error(&self) -> Option<ClientError> {
         unpoisoned(self.last_error.lock()).clone()
     }

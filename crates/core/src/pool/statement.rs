@@ -4,16 +4,16 @@
 //! A client's name stands for a [`Statement`]: text, parameter types, and the settings in force
 //! when the client prepared it, as far as parse analysis reads them. Clients for which all of
 //! that is equal share one statement on each backend; the pool is the role's, so the role is
-//! equal too. (Where users share a pool, the number of a session's own values tells them apart.) A
+//! equal too. (If users share a pool, the number of a session's own values distinguishes them.) A
 //! backend that lacks it gets it before the Bind that needs it.
 //!
 //! # Bounds
 //! On a backend by [`super::backend_statements::BackendStatements`] (least recently used goes first), in all by the
 //! [`StatementMemory`] that the tables of all pools share: once the texts take more than it
-//! allows, those that no client names any more are forgotten. Where all are named, a new one is
-//! not shared: its client keeps the backend that has it. One that no client names and no backend has is
-//! forgotten in any case by [`StatementTable::forget_idle`], unless it is asked for again in time: a
-//! text that was sent once (with values in it) would otherwise stay until the bound is reached.
+//! allows, those that no client names any more are forgotten. If all are named, a new one is not
+//! shared: its client keeps the backend that has it. One that no client names and no backend has is
+//! forgotten in any case by [`StatementTable::forget_idle`], unless it is asked for again in time:
+//! a text that was sent once (with values in it) would otherwise stay until the bound is reached.
 //!
 //! # Why the settings are part of it
 //! Parse folds constants and resolves names: `'01/02/2024'::date` keeps the DateStyle of its
@@ -27,11 +27,12 @@
 //! # Why the settings under which it is run are, too
 //! The server plans a statement when it is executed, and keeps the plan; and it analyses the text again when
 //! something that it depends on may have changed (ANALYZE, any schema that is made or dropped, another
-//! `search_path`). Both read the settings in force then. Clients that prepared it alike, and have set another
-//! DateStyle since, would leave it to each other with their constants: who has set something has a copy that
-//! is shared only with others that have set the same ([`Statement::run_under`]). Where something may be in
-//! force that is not known (after SET LOCAL), the copy of that server connection is for its client alone, up to
-//! the end of the transaction (`only_in` of [`super::backend_statements`]).
+//! `search_path`). Both read the settings in force then. Clients that prepared it alike, and have
+//! set another DateStyle since, would pass each other their constants: a client that has set
+//! something has a copy that is shared only with others that have set the same
+//! ([`Statement::run_under`]). If an unknown setting may be in force (after SET LOCAL), the copy of
+//! that server connection is for its client alone, up to the end of the transaction (`only_in` of
+//! [`super::backend_statements`]).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
@@ -78,7 +79,7 @@ impl Unnamed {
         Arc::new(Self { body: body.into(), settings, effects, draws_nothing, epoch, described })
     }
 
-    /// Stands for a statement of which nothing is known: it is no client's.
+    /// Stands for an unknown statement, which belongs to no client.
     pub(crate) fn unknown() -> Arc<Self> {
         Self::new(&[], Settings::EMPTY, None, SchemaEpoch::NEVER)
     }
@@ -128,7 +129,7 @@ impl Unnamed {
         self.effects.as_deref().unwrap_or(&NO_EFFECTS)
     }
 
-    /// Whether that is nothing at all.
+    /// Whether it does nothing to the session.
     #[inline]
     pub(crate) fn has_no_effects(&self) -> bool {
         self.effects.is_none()
@@ -163,16 +164,16 @@ pub struct Statement {
     pub body: Box<[u8]>,
     /// Settings in force at the Parse.
     pub settings: Settings,
-    /// Settings in force where it is run, as far as it is planned, or analysed again, by these. Of most clients
-    /// those of the Parse.
+    /// Settings in force when it is run, as far as planning or a later analysis reads them. For
+    /// most clients those of the Parse.
     pub run_under: Settings,
-    /// What all of these differ from.
+    /// The basis of all these settings.
     pub basis: Basis,
     /// What executing it may do to the session.
     pub effects: effects::Effects,
     /// Executing it does nothing to the session: looked for once, and not at each Bind.
     pub(crate) is_plain: bool,
-    /// It draws nothing from sequences: likewise.
+    /// It draws nothing from sequences: also looked for once.
     pub(crate) draws_nothing: bool,
     /// Its rows are described anew for each portal: those of another statement, or of a cursor. Of such
     /// statements the server never says that they have changed (`RevalidateCachedQuery`, plancache.c).
@@ -181,10 +182,10 @@ pub struct Statement {
     is_private: bool,
     /// The epoch of the schema in which a server has prepared it last.
     proven: AtomicU64,
-    /// A server had something to say of it (a warning): each client that prepares it hears that.
+    /// A server sent a warning or notice for it: each client that prepares it gets that, too.
     noted: AtomicBool,
-    /// What it does, or by whom it may be shared, is not what was thought when it was made: whoever
-    /// has it makes it anew before the next use.
+    /// Its effects, or the clients that may share it, are not what was assumed when it was made:
+    /// its holders make it again before the next use.
     superseded: AtomicBool,
 }
 
@@ -214,12 +215,12 @@ impl Statement {
         !self.is_superseded() && self.is_plain && changes_no_setting(self.text())
     }
 
-    /// What it takes, as far as it is known: see [`StatementMemory`].
+    /// Its memory, as far as it is known: see [`StatementMemory`].
     fn bytes(&self) -> usize {
         self.body.len() + STATEMENT_OVERHEAD_BYTES
     }
 
-    /// A server has something to say of it while it prepares it.
+    /// A server has sent a notice while it prepares it.
     pub(super) fn note(&self) {
         self.noted.store(true, Ordering::Relaxed);
     }
@@ -229,7 +230,7 @@ impl Statement {
         self.proven.fetch_max(epoch.to_bits(), Ordering::Relaxed);
     }
 
-    /// Whether a server had something to say when it prepared it.
+    /// Whether a server sent a notice when it prepared it.
     pub(crate) fn is_noted(&self) -> bool {
         self.noted.load(Ordering::Relaxed)
     }
@@ -294,8 +295,8 @@ fn reads_no_settings(body: &[u8]) -> bool {
     plain && begins_with_any(text, &COMMANDS)
 }
 
-/// Whether two clients' Parses of it may give two things. The columns of its rows may be those of another
-/// statement or cursor, of this name in the session: the server notes them at its Parse
+/// Whether Parses of two clients may give different results. The columns of its rows may be those
+/// of another statement or cursor, of this name in the session: the server notes them at its Parse
 /// (`UtilityTupleDescriptor`, utility.c). 'now' is the moment of its Parse.
 fn is_private(body: &[u8], effects: &effects::Effects) -> bool {
     const FETCH: &[u8] = b"fetch";
@@ -313,12 +314,12 @@ pub(crate) fn same_parse_settings(one: &Settings, other: &Settings) -> bool {
     one.plan_alike(other, PlanReads::Custom)
 }
 
-/// What of this a Parse may depend on: the planner alone calls functions.
+/// The part of this that a Parse may depend on: only the planner calls functions.
 fn of_a_parse(reads: PlanReads) -> PlanReads {
     reads.min(PlanReads::Custom)
 }
 
-/// What tells statements apart.
+/// What distinguishes statements.
 #[derive(Clone, Copy)]
 struct Key<'a> {
     body: &'a [u8],
@@ -344,21 +345,22 @@ type ByHash = HashMap<u64, Vec<CachedStatement>, BuildHasherDefault<IdHasher>>;
 
 #[derive(Debug)]
 struct Inner {
-    /// By hash of body and settings; equal hashes are told apart by comparing.
+    /// By hash of body and settings; entries with equal hashes are compared.
     by_hash: ByHash,
     /// Those of [`StatementTable::to_be_made`], which no Parse finds: likewise, but of settings in all.
     to_be_made: ByHash,
     next_id: u64,
     clock: u64,
     bytes: usize,
-    /// A sweep has just found too little to forget: the next is left to `make_room`, for sweeping
-    /// at every Parse would cost more than it brings.
+    /// A sweep has just found too little to forget: the next is left to `make_room`, because
+    /// sweeping at every Parse would cost more than it gains.
     nothing_to_spare: bool,
     /// The clock at the last call of `forget_idle`.
     mark: u64,
 }
 
-/// What the texts of all tables, and clients' names for them, take together, and may take.
+/// The memory that the texts of all tables, and clients' names for them, take together and may
+/// take.
 #[derive(Debug)]
 pub struct StatementMemory {
     texts: AtomicUsize,
@@ -381,7 +383,7 @@ impl StatementMemory {
         self.texts.load(Ordering::Relaxed) + self.names.load(Ordering::Relaxed)
     }
 
-    /// Whether names alone leave room for more.
+    /// Whether there is room for more names.
     pub(crate) fn has_room_for_names(&self) -> bool {
         self.names.load(Ordering::Relaxed) < self.bytes_max.load(Ordering::Relaxed)
     }
@@ -394,7 +396,7 @@ impl StatementMemory {
         self.names.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Puts another bound in force.
+    /// Sets another bound.
     pub fn set_max(&self, bytes_max: usize) {
         self.bytes_max.store(bytes_max, Ordering::Relaxed);
     }
@@ -430,8 +432,9 @@ impl Drop for StatementTable {
     }
 }
 
-/// What a statement costs beside its text: itself with the two counts of its [`Arc`], its name, the
-/// smallest list that its place in the table has, that place, and what the allocator adds to four blocks.
+/// The memory of a statement beside its text: itself with the two counts of its [`Arc`], its name,
+/// the smallest list that its place in the table has, that place, and what the allocator adds to
+/// four blocks.
 const STATEMENT_OVERHEAD_BYTES: usize =
     size_of::<Statement>() + 16 + 32 + 4 * size_of::<CachedStatement>() + 64 + 4 * 16;
 /// A table with room for fewer is never made smaller.
@@ -456,10 +459,11 @@ impl StatementTable {
         }
     }
 
-    /// What statements depend on from now on. Where that is more, what was shared before is made anew.
+    /// Sets what statements depend on from now on. If that is more than before, all shared
+    /// statements are made again.
     pub fn depend_on(&self, reads: PlanReads) {
         if self.reads.swap(reads as u8, Ordering::Relaxed) < reads as u8 {
-            self.supersede(|_| true); // nobody's plans are anybody else's from here on
+            self.supersede(|_| true); // plans are not shared between clients from here on
         }
     }
 
@@ -468,7 +472,8 @@ impl StatementTable {
         PlanReads::from_place(self.reads.load(Ordering::Relaxed))
     }
 
-    /// Those of which this is true are shared no more; who has one makes it anew before its next use.
+    /// Stops sharing those of which this is true; their holders make them again before the next
+    /// use.
     pub(crate) fn supersede(&self, is_another: impl Fn(&Statement) -> bool) {
         let all: Vec<Arc<Statement>> = {
             let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
@@ -505,7 +510,7 @@ impl StatementTable {
             let reads = self.reads();
             let hash = self.hash(key, reads);
             let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-            // What is entered after a change must not be as before it.
+            // An entry made after a change must not be computed with the old value.
             if self.reads() == reads {
                 return (inner, hash, reads);
             }
@@ -605,15 +610,15 @@ impl StatementTable {
         Some(self.insert(&mut inner, hash, &key, effects()))
     }
 
-    /// One of ours, by itself: no client's Parse finds it, and it means the same under all settings.
+    /// One of Hawser's own: no client's Parse finds it, and it means the same under all settings.
     pub(crate) fn apart(&self, body: &[u8]) -> Arc<Statement> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let key = Key::of_parse(body, Basis::UNKNOWN, &Settings::EMPTY);
         self.new_statement(&mut inner, &key, Default::default())
     }
 
-    /// A statement of a client that comes from another process, until a server connection says what it does:
-    /// shared with other such clients alone, and made anew before its first use.
+    /// A statement of a client that comes from another process, until a server connection shows
+    /// what it does: shared only with other such clients, and made again before its first use.
     pub(crate) fn to_be_made(
         &self,
         body: &[u8],
@@ -627,7 +632,7 @@ impl StatementTable {
         let used = inner.clock;
         let known = inner.to_be_made.entry(hash).or_default().iter_mut().find(|kept| {
             let one = &kept.statement;
-            // What it depends on is not known yet: on any setting.
+            // It is not known yet what it depends on: assume all settings.
             *one.body == *body && one.basis == basis && one.settings == *settings
         });
         if let Some(kept) = known {
@@ -702,8 +707,8 @@ impl StatementTable {
         inner.nothing_to_spare = self.memory.excess() > 0;
     }
 
-    /// Forgets statements that no client names any more if all tables together take too much. To
-    /// be done now and then: those of a pool that prepares nothing new would stay otherwise.
+    /// Forgets statements that no client names any more if all tables together take too much. To be
+    /// called now and then: those of a pool that prepares nothing new would stay otherwise.
     pub fn make_room(&self) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.nothing_to_spare = false;
@@ -712,8 +717,8 @@ impl StatementTable {
         }
     }
 
-    /// Forgets what no client names, no backend has, and nobody has asked for since the last
-    /// call. Returns the bytes of these. To be called at long intervals: it looks at all.
+    /// Forgets statements that no client names, no backend has, and no Parse has asked for since
+    /// the last call. Returns their bytes. To be called at long intervals: it looks at all.
     pub fn forget_idle(&self) -> usize {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let clock = inner.clock;
@@ -731,7 +736,7 @@ impl StatementTable {
         freed
     }
 
-    /// What all tables together take and may take.
+    /// The memory that all tables together take and may take.
     pub fn memory(&self) -> &Arc<StatementMemory> {
         &self.memory
     }
@@ -778,10 +783,10 @@ impl Inner {
             }));
             !bucket.is_empty()
         });
-        // All their clients have theirs made anew by now, or have left: of no use to others.
+        // Their clients have made theirs again by now, or have left: of no use to others.
         forgotten.extend(self.take_made());
         self.bytes -= forgotten.iter().map(|kept| kept.statement.bytes()).sum::<usize>();
-        // A table that was large once shall not stay so.
+        // A table that was large once must not stay so.
         if self.by_hash.capacity() > 4 * self.by_hash.len().max(SPARE_PLACES) {
             self.by_hash.shrink_to(2 * self.by_hash.len());
         }
@@ -867,7 +872,8 @@ mod tests {
         assert_ne!(one.name, other.name);
     }
 
-    /// What one client's server connection analysed again, under that client's settings, another ran.
+    /// A client ran what another client's server connection had analysed again under that client's
+    /// settings.
     #[test]
     fn clients_that_have_set_something_since_share_with_others_that_have_set_the_same() {
         let table = table(usize::MAX);
@@ -892,7 +898,8 @@ mod tests {
         assert_eq!(other.settings, parsed, "it is prepared as it was parsed");
         let elsewhere = set(&[("datestyle", "DMY"), ("search_path", "b"), ("timezone", "UTC")]);
         assert!(Arc::ptr_eq(&other, &under(&one, &elsewhere)));
-        // Back, it is the one of all; and no Parse under these settings finds the other.
+        // With the settings restored, it is the common one; and no Parse under these settings finds
+        // the other.
         assert!(Arc::ptr_eq(&one, &under(&other, &parsed)));
         let new = table.intern(body, Basis::UNKNOWN, &dmy, Effects::default);
         assert_ne!(new.id, other.id);
@@ -948,7 +955,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asks_for_again_is_forgotten_with_time() {
+    fn what_is_not_asked_for_again_is_forgotten_with_time() {
         let table = table(usize::MAX);
         let named = prepare(&table, 0).unwrap();
         let on_backend = prepare(&table, 1).unwrap();
@@ -1003,7 +1010,7 @@ mod tests {
         zone.set(b"timezone", b"UTC");
         let elsewhere = table.to_be_made(b"come\0\0\0", Basis::UNKNOWN, &zone.build());
         assert!(!Arc::ptr_eq(&one, &elsewhere), "other settings");
-        // A Parse does not find them, for nobody knows yet what they do.
+        // A Parse does not find them, because their effects are not known yet.
         let parsed =
             table.intern(b"come\0\0\0", Basis::UNKNOWN, &Settings::EMPTY, Effects::default);
         assert!(!Arc::ptr_eq(&one, &parsed) && !parsed.is_superseded());

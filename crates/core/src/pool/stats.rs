@@ -12,7 +12,7 @@ pub const HISTOGRAM_BOUNDS_US: [u64; 20] = [
     819_200, 1_638_400, 3_276_800, 6_553_600, 13_107_200, 26_214_400,
 ];
 
-/// One number with one writer.
+/// A number with one writer.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -91,14 +91,14 @@ pub struct LoopStats {
     pub transaction: Histogram,
 }
 
-/// What the connection does that listens for a pool's clients. One loop writes it.
+/// Counters of the connection that listens for a pool's clients. One loop writes them.
 #[derive(Debug, Default)]
 pub struct ListenStats {
     /// 1 while there is one.
     pub connections: AtomicU32,
     /// Channels on which it listens.
     pub channels: AtomicU32,
-    /// Notifications that it has heard.
+    /// Notifications that it has received.
     pub heard: Counter,
 }
 
@@ -106,7 +106,7 @@ pub struct ListenStats {
 #[derive(Debug)]
 pub struct PoolStats {
     loops: Box<[LoopStats]>,
-    /// Of what listens for its clients.
+    /// Counters of its listening connection.
     pub listen: ListenStats,
 }
 

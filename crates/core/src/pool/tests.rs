@@ -40,7 +40,7 @@ fn lent_out_on(homes: &[u16]) -> Pool<u64> {
         pool.opened(client.home);
         let id = u64::from(n);
         let Released::Next { waiter, .. } = pool.release(BackendId(id), id, client.home, T0) else {
-            panic!("somebody waits")
+            panic!("a client waits")
         };
         assert_eq!(waiter.client, client);
     }
@@ -62,7 +62,7 @@ fn no_more_backends_are_opened_than_clients_wait_or_the_size_allows() {
 }
 
 #[test]
-fn nobody_is_overtaken_more_often_than_the_bound() {
+fn no_waiter_is_overtaken_more_often_than_the_bound() {
     for size in [1, 2, 5, 10] {
         let mut pool = lent_out(size);
         // The head is on loop 1; loop 0 always has later waiters of its own.
@@ -73,7 +73,7 @@ fn nobody_is_overtaken_more_often_than_the_bound() {
         let mut before = 0;
         loop {
             let Released::Next { waiter, .. } = pool.release(BackendId(0), 0, LoopId(0), T0) else {
-                panic!("somebody waits")
+                panic!("a client waits")
             };
             if waiter.client == client(1, 1000) {
                 break;
@@ -146,7 +146,7 @@ fn what_a_loop_has_beyond_its_share_does_not_hold_its_waiters_up_for_long() {
         loop {
             let Released::Next { waiter, .. } = pool.release(BackendId(19), 19, LoopId(1), T0)
             else {
-                panic!("somebody waits")
+                panic!("a client waits")
             };
             if waiter.client == client(0, 1000) {
                 break;
@@ -163,11 +163,11 @@ fn a_loop_prefers_its_own_waiter_and_its_own_idle_backend() {
     pool.acquire(client(1, 7), T0);
     pool.acquire(client(0, 8), T0);
     let Released::Next { waiter, .. } = pool.release(BackendId(0), 0, LoopId(0), T0) else {
-        panic!("somebody waits")
+        panic!("a client waits")
     };
     assert_eq!(waiter.client, client(0, 8));
     let Released::Next { waiter, .. } = pool.release(BackendId(1), 1, LoopId(0), T0) else {
-        panic!("somebody waits")
+        panic!("a client waits")
     };
     assert_eq!(waiter.client, client(1, 7), "no waiter of its own: the head");
     assert!(matches!(pool.release(BackendId(1), 1, LoopId(1), T0), Released::Kept));
@@ -313,7 +313,7 @@ fn those_who_leave_the_queue_are_found_without_a_search_whatever_their_order() {
     let began = std::time::Instant::now();
     let mut pool = lent_out(1);
     let at = |n: u32| Time::from_micros(1_000 + u64::from(n) * 10);
-    // Each other loop's clock is behind.
+    // Every second loop's clock lags.
     let since = |n: u32| if n.is_multiple_of(2) { at(n) } else { at(n.saturating_sub(30)) };
     let waiter = |n: u32| client((n % 2) as u16, n);
     for n in 0..MANY {
@@ -330,7 +330,7 @@ fn those_who_leave_the_queue_are_found_without_a_search_whatever_their_order() {
         assert_eq!(pool.oldest_waiter().map(|waiter| waiter.client), Some(waiter(n)));
         let Released::Next { waiter: next, .. } = pool.release(BackendId(0), 0, LoopId(0), T0)
         else {
-            panic!("somebody waits")
+            panic!("a client waits")
         };
         assert_eq!(next.client, waiter(n));
     }
@@ -385,11 +385,11 @@ fn the_idle_backend_with_the_settings_that_are_wanted_is_lent_whichever_loop_has
 }
 
 #[test]
-fn a_backend_goes_to_the_waiter_that_is_nearest_to_it_and_nobody_is_passed_too_often() {
+fn a_backend_goes_to_its_nearest_waiter_and_no_waiter_is_passed_too_often() {
     let size = 3;
     let mut pool = lent_out(size);
     let none = CustomNames::NONE;
-    // The head wants what no backend has; whoever comes behind is nearer.
+    // The head wants what no backend has; all that come after it are nearer.
     for n in 0..40 {
         let wish = if n == 0 { wish(b"x", 5) } else { wish(b"y", n) };
         pool.acquire_with(client(0, 100 + n as u32), none, wish, |_| false, T0);
@@ -400,13 +400,13 @@ fn a_backend_goes_to_the_waiter_that_is_nearest_to_it_and_nobody_is_passed_too_o
         let Released::Next { waiter, .. } =
             pool.release_with(BackendId(0), 0, has, knows, LoopId(0), T0)
         else {
-            panic!("somebody waits")
+            panic!("a client waits")
         };
         waiter.client.slot.index - 100
     };
     assert_eq!(release(b"z", 7), 7, "its statement");
     assert_eq!(release(b"y", 3), 1, "its settings");
-    assert_eq!(release(b"z", 30), 0, "too far behind: the head");
+    assert_eq!(release(b"z", 30), 0, "too far back: the head");
     assert_eq!(release(b"z", 9), 9);
     assert_eq!(release(b"z", 10), 10, "the next has been passed three times now");
     assert_eq!(release(b"z", 11), 2, "and no more");
@@ -433,7 +433,7 @@ fn what_an_older_epoch_has_learnt_of_a_server_is_not_kept() {
 }
 
 #[test]
-fn nobody_waits_for_a_server_that_is_down_but_for_a_backend_that_comes_back_or_a_pause() {
+fn no_client_waits_for_a_server_that_is_down_but_for_a_lent_backend_or_a_pause() {
     use crate::wire::error::{ClientError, SqlState};
     let down = || Some(ClientError::fatal(SqlState::CONNECTION_FAILURE, "down"));
     let mut pool: Pool<u64> = Pool::new(limits(2));

@@ -1,4 +1,4 @@
-//! What a kernel sends by its first lane before it knows of others.
+//! What a kernel sends by its first lane before it knows the number of lanes.
 //!
 //! # Model
 //! A kernel that does not know how many lanes a host has puts all messages on its first lane
@@ -9,8 +9,8 @@
 //!   first lane   map, early messages of any port, answer to the probe, messages of its own ports
 //!   others                                                             messages of their ports
 //! ```
-//! So until the answer has come by a connection that was probed, no port's message is taken from a
-//! connection that is younger. Maps, pings and probes are.
+//! So until the answer has come by a probed connection, messages of ports are not taken from
+//! younger connections; maps, pings and probes are.
 //!
 //! # Limits
 //! A kernel with `net.rds.ping_enable` = 0 answers nothing: after [`ANSWERS_WITHIN`] in which nothing

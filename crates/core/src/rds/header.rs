@@ -5,7 +5,7 @@
 //!   0 sequence(8)  8 ack(8)  16 length(4)  20 from(2)  22 to(2)  24 flags(1)  25 credit(1)
 //!   26 0(4)  30 checksum(2)  32 extensions(16): type(1) data(length by type) ..., type 0 ends
 //! ```
-//! Over TCP ack, credit and checksum are 0 and nobody reads them: TCP acknowledges.
+//! Over TCP ack, credit and checksum are 0 and never read: TCP acknowledges.
 //!
 //! # Limits
 //! What follows an extension of a type whose length is not known here cannot be read, and is not.
@@ -16,7 +16,7 @@ pub const HEADER_BYTES: usize = 48;
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// Lanes between two hosts at most (RDS_MPATH_WORKERS).
 pub const LANES_MAX: usize = 8;
-/// The port that probes come from (RDS_FLAG_PROBE_PORT). Nobody may bind it.
+/// The port that probes come from (RDS_FLAG_PROBE_PORT). No program may bind it.
 pub const PROBE_PORT: u16 = 1;
 /// Bytes for extension headers (RDS_HEADER_EXT_SPACE).
 pub const EXTENSION_BYTES: usize = 16;

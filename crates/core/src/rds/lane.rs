@@ -6,10 +6,10 @@
 //!     │ given to the connection │ not yet                             │
 //!     └─ goes when TCP has acknowledged a message's last byte         └─ push()
 //! ```
-//! A message keeps its number for good, but for probes ([`Lane::rewind`]). When the connection breaks, `sent` goes back to `begin`: what
-//! was given to it, if only in part, gets the flag of what may have come before. Congestion maps are no
-//! part of the sequence: they go between two messages, and a map under way is forgotten when the
-//! connection breaks.
+//! A message never changes its number, except probes ([`Lane::rewind`]). When the connection
+//! breaks, `sent` goes back to `begin`: what was given to it, if only in part, is flagged as
+//! possibly received before. Congestion maps are no part of the sequence: they go between two
+//! messages, and a map under way is forgotten when the connection breaks.
 //! ```text
 //!   Down ──► Dialling ──► Up ──► Draining ──► Down       an accepted connection is Up at once;
 //!    ▲          │ failed   │ broken               │       Draining: nothing more is sent, what the
@@ -184,7 +184,7 @@ pub struct Counts {
     pub again: u64,
     /// Messages that had come before, and were dropped.
     pub duplicates: u64,
-    /// Messages that were dropped because the peer has started anew.
+    /// Messages that were dropped because the peer has restarted.
     pub dropped: u64,
     /// Connections.
     pub connections: u64,
@@ -516,9 +516,10 @@ impl Lane {
         self.next = 0;
     }
 
-    /// A probe is sent anew where it is still wanted, and never again. A kernel that knew the last start
-    /// of this host compares flagged numbers with that one's, and it is by the probe that it learns of
-    /// this start. Not flagged, a low number would have it take again what follows.
+    /// A probe that is still wanted is sent as a new message, never resent with the flag. A kernel
+    /// that knew the last start of this host compares flagged numbers with that one's, and learns
+    /// of this start by the probe. Without the flag, a low number would make it take again what
+    /// follows.
     fn drop_tried_probes(&mut self) {
         let is_one = |sent: Sent| sent.tried && sent.from == PROBE_PORT;
         if self.outgoing().queue.iter().any(|queued| is_one(queued.sent)) {
@@ -540,7 +541,7 @@ impl Lane {
         self.has_untried(|sent| sent.from == PROBE_PORT)
     }
 
-    /// The peer has started anew: what its last start may have got is not for this one.
+    /// The peer has restarted: messages that may have reached its last start are not for this one.
     pub(crate) fn drop_tried(&mut self, freed: &mut Freed) {
         let before = freed.len();
         let mut is_tried = true;
@@ -682,7 +683,7 @@ impl Lane {
         self.back_off_us = 0;
     }
 
-    /// Whether it was dialled in vain many times.
+    /// Whether it was dialled without success many times.
     pub(crate) fn fails_again_and_again(&self) -> bool {
         self.back_off_us >= (BACK_OFF_MAX / 4).as_micros() as u32
     }

@@ -1,7 +1,7 @@
 //! This host: its ports and its peers. Bytes and time in, bytes and requests out.
 //!
 //! # Model
-//! Whoever drives a node dials, accepts, reads and writes for it:
+//! The host of a node dials, accepts, reads and writes for it:
 //! ```text
 //!   poll() ─► Dial ─► connected(), failed(), slow() accept() ─► a connection, or wait, or refuse
 //!          ─► Write ─► to_write(), wrote()          received(), acknowledged(), closed()
@@ -17,7 +17,7 @@
 //!
 //! # Invariants
 //! * a connection is named once and never again: what comes late for it changes nothing
-//! * a message to a port that nobody has is dropped and counted, as the kernel does
+//! * a message to an unbound port is dropped and counted, as the kernel does
 //! * a full port gets no more than what was read at once when it was not full yet
 //!
 //! # Limits
@@ -37,7 +37,7 @@ use super::header::{
 };
 use super::lane::{ANSWERS_ALL_MAX, Binding, Counts, Freed, MapMessage, State, is_of_no_port};
 pub use super::lane::{Connection, Progress};
-use super::peer::{Busy, Peer, Told};
+use super::peer::{Busy, NoticeKind, Peer};
 use crate::time::Time;
 
 mod connections;
@@ -185,7 +185,7 @@ pub enum Request {
 pub enum Notice {
     /// It sent a header that says more than a message may have.
     TooLong(IpAddr, u32),
-    /// It sends to a port that nobody has.
+    /// It sends to an unbound port.
     NoPort(IpAddr, u16),
     /// It sends pings and does not read the answers.
     Answers(IpAddr),
@@ -211,8 +211,8 @@ pub enum Notice {
     Displaced(IpAddr),
     /// It keeps the rest of a message to itself, and others need the memory.
     Partial(IpAddr),
-    /// It has started anew: messages that its last start may have got were dropped.
-    Anew(IpAddr, u64),
+    /// It has restarted: messages that may have reached its last start were dropped.
+    Restarted(IpAddr, u64),
     /// It has named two starts of its on one connection.
     TwoStarts(IpAddr),
 }
@@ -283,8 +283,8 @@ impl fmt::Display for Notice {
                 f,
                 "{from} says on one connection that it has started anew: the connection is reset"
             ),
-            Self::Anew(from, 0) => write!(f, "{from} has started anew"),
-            Self::Anew(from, dropped) => write!(
+            Self::Restarted(from, 0) => write!(f, "{from} has started anew"),
+            Self::Restarted(from, dropped) => write!(
                 f,
                 "{from} has started anew: {dropped} messages that its last start may have got are not \
                  sent again"
@@ -425,7 +425,7 @@ const MESSAGE_COST: usize = HEADER_BYTES;
 /// What a node has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Messages to ports that nobody has.
+    /// Messages to unbound ports.
     pub no_port: u64,
     /// Pings that came.
     pub pings: u64,
@@ -479,10 +479,11 @@ pub struct Node {
     requests: VecDeque<Request>,
     freed: Freed,
     totals: Totals,
-    /// That there are too many peers was said, and none was taken since.
-    told_of_peers: bool,
-    /// That too many answers to pings wait was said, and they were not half as many since.
-    told_of_answers: bool,
+    /// The notice of too many peers was given, and no peer was taken since.
+    peers_reported: bool,
+    /// The notice of too many waiting answers to pings was given, and their number has not fallen
+    /// to half since.
+    answers_reported: bool,
 }
 
 /// An address as the kernel compares it: as IPv6, IPv4 mapped into it.
@@ -527,8 +528,8 @@ impl Node {
             requests: VecDeque::new(),
             freed: Freed::new(),
             totals: Totals::default(),
-            told_of_peers: false,
-            told_of_answers: false,
+            peers_reported: false,
+            answers_reported: false,
         };
         node.key = node.draw() as u32;
         node
@@ -675,7 +676,7 @@ impl Node {
         self.ports.get(&port)?.queue.front().map(|datagram| datagram.body.len())
     }
 
-    /// Puts a message into a port's queue. Returns whether somebody has it.
+    /// Puts a message into a port's queue. Returns whether the port is bound.
     fn deliver(&mut self, to: u16, datagram: Datagram) -> bool {
         let Some(port) = self.ports.get_mut(&to) else { return false };
         port.queued_bytes += datagram.body.len() + MESSAGE_COST;
@@ -713,7 +714,7 @@ impl Node {
         self.peers.get(&at)?.lanes[lane].link.waits.map(|(_, since)| since)
     }
 
-    /// Marks a port of this host, and has all peers told.
+    /// Marks a port of this host as congested or not, and announces that to all peers.
     fn set_congested(&mut self, port: u16, congested: bool) {
         self.congested.set(port, congested);
         self.map_number += 1;
@@ -768,9 +769,9 @@ impl Node {
         Announcement { port_is_lane: said.port_is_lane && !self.config.says_no_start, ..said }
     }
 
-    fn notice(&mut self, peer: u32, what: Told, notice: impl FnOnce(IpAddr) -> Notice) {
+    fn notice(&mut self, peer: u32, what: NoticeKind, notice: impl FnOnce(IpAddr) -> Notice) {
         if let Some(peer) = self.peers.get_mut(&peer)
-            && peer.tell_once(what)
+            && peer.give_once(what)
         {
             self.requests.push_back(Request::Notice(notice(peer.address)));
         }
@@ -790,7 +791,7 @@ impl Node {
                 _ => self.leaving_bytes = self.leaving_bytes.saturating_sub(bytes),
             }
         }
-        self.told_of_answers &= self.answers > ANSWERS_ALL_MAX / 2;
+        self.answers_reported &= self.answers > ANSWERS_ALL_MAX / 2;
         if any {
             self.tell_of_room();
         }

@@ -8,9 +8,9 @@
 //!         came before            new
 //! ```
 //! A number below `first` is of another numbering, which begins there: Linux up to 6.18 numbers its
-//! messages from 1 again once it learns of another start of this host (rds_conn_peer_gen_update,
-//! net/rds/recv.c), and what it has sent until then has higher numbers. It learns of it by the probe, so
-//! the answer to that is the last message with an old number, and is not counted.
+//! messages from 1 again once it learns of a restart of this host (rds_conn_peer_gen_update,
+//! net/rds/recv.c), and what it has sent until then has higher numbers. It learns of it by the
+//! probe, so the answer to that is the last message with an old number, and is not counted.
 //!
 //! # Limits
 //! Where the messages before that had low numbers themselves, those that come with the same ones, flagged,

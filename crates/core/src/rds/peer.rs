@@ -1,13 +1,13 @@
 //! A host and the lanes to it.
 //!
 //! # Model
-//! Until the peer has said how many lanes it has, only lane 0 has a connection; what belongs to others
-//! waits on them. Then messages go to the lane of their port among those that there are, before any of
-//! them was sent. Another number counts only of a peer that has started anew, which it may have as
+//! Until the peer has said how many lanes it has, only lane 0 has a connection; messages of other
+//! lanes wait there. When the number is known, these move to the lane of their port, before any of
+//! them was sent. A different number is accepted only from a peer that has restarted, perhaps as
 //! another program:
 //! ```text
 //!   a Hawser       names its start in the map that is the first message of each connection: each lane
-//!                  starts anew with its own map, or when its connection of the last start ends
+//!                  restarts with its own map, or when its connection of the last start ends
 //!   a later kernel names it in probes, for all lanes
 //!   an old kernel  names none. That it is one in place of a Hawser is known by its map: what was known
 //!                  is forgotten, and only lane 0 is left. In place of another kernel it is known by
@@ -62,11 +62,11 @@ pub const HELD_MAX: Duration = Duration::from_secs(1);
 /// longer, up to [`HELD_MAX`], where it has taken long of late to say something, or to reset one.
 pub const HELD_BRIEFLY: Duration = Duration::from_millis(100);
 
-/// In this time it is said of a peer at most [`ANEW_MAX`] times, once for each lane, that it has started
-/// anew.
-pub(crate) const ANEW_EACH: Duration = Duration::from_secs(60);
-/// See [`ANEW_EACH`].
-pub(crate) const ANEW_MAX: u8 = LANES_MAX as u8;
+/// The period in which at most [`RESTARTS_MAX`] notices of a peer's restart are given, one for each
+/// lane.
+pub(crate) const RESTARTS_PERIOD: Duration = Duration::from_secs(60);
+/// See [`RESTARTS_PERIOD`].
+pub(crate) const RESTARTS_MAX: u8 = LANES_MAX as u8;
 
 /// See [`numbered_after`].
 const NUMBERS_EACH_MS: u64 = 1024;
@@ -77,7 +77,7 @@ const PAST_MAX: usize = 4;
 /// Things that are said once of each peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(crate) enum Told {
+pub(crate) enum NoticeKind {
     TooLong,
     NoPort,
     Answers,
@@ -137,10 +137,10 @@ pub(crate) struct Peer {
     pub(crate) shut_out_until: Time,
     /// When something was last done.
     pub(crate) used: Time,
-    told: u16,
-    /// Since when it was said that it has started anew, and how often.
-    said_anew: (Time, u8),
-    /// Since when it has started anew, and how often.
+    given: u16,
+    /// Start of the period of [`RESTARTS_PERIOD`], and the notices of restarts in it.
+    restarts_reported: (Time, u8),
+    /// Start of the period of [`RESTARTS_PERIOD`], and the restarts in it.
     started: (Time, u8),
 }
 
@@ -176,8 +176,8 @@ pub(crate) struct Here<'a> {
 /// What became of an announcement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Learnt {
-    /// It has started anew.
-    pub(crate) anew: bool,
+    /// It has restarted.
+    pub(crate) restarted: bool,
     /// The number of lanes is another one.
     pub(crate) paths: bool,
 }
@@ -190,14 +190,14 @@ fn numbered_after(clock_ms: u64, now: Time) -> u64 {
     clock_ms.wrapping_add(now.as_micros() / 1000).wrapping_mul(NUMBERS_EACH_MS)
 }
 
-/// Counts what may be [`ANEW_MAX`] times in [`ANEW_EACH`], and says whether it may.
+/// Counts an event that may happen [`RESTARTS_MAX`] times in [`RESTARTS_PERIOD`]. False: too often.
 fn is_one_of_few((since, count): &mut (Time, u8), now: Time) -> bool {
-    if *count == 0 || now.since(*since) >= ANEW_EACH {
+    if *count == 0 || now.since(*since) >= RESTARTS_PERIOD {
         (*since, *count) = (now, 0);
     }
     // It stays at one more than the most until the time is over.
-    *count = (*count + 1).min(ANEW_MAX + 1);
-    *count <= ANEW_MAX
+    *count = (*count + 1).min(RESTARTS_MAX + 1);
+    *count <= RESTARTS_MAX
 }
 
 impl Peer {
@@ -233,8 +233,8 @@ impl Peer {
             rtt: Duration::ZERO,
             shut_out_until: Time::ZERO,
             used: now,
-            told: 0,
-            said_anew: (Time::ZERO, 0),
+            given: 0,
+            restarts_reported: (Time::ZERO, 0),
             started: (Time::ZERO, 0),
         }
     }
@@ -401,8 +401,8 @@ impl Peer {
         !awaited.goes_on(came, paused, now)
     }
 
-    /// Whether a map says what is now. By two lanes an older one may come after a newer one; and for a port
-    /// that is congested by mistake its senders would wait for good.
+    /// Whether a map is the newest. An older one may come after a newer one by another lane, and if
+    /// a port were marked as congested by mistake, its senders would wait for ever.
     pub(crate) fn is_newest_map(&mut self, generation: u32, number: u64) -> bool {
         if generation != 0 && self.map_of.0 == generation && number < self.map_of.1 {
             return false;
@@ -440,27 +440,27 @@ impl Peer {
     }
 
     /// Whether this was not said before.
-    pub(crate) fn tell_once(&mut self, what: Told) -> bool {
+    pub(crate) fn give_once(&mut self, what: NoticeKind) -> bool {
         let bit = 1 << what as u8;
-        let first = self.told & bit == 0;
-        self.told |= bit;
+        let first = self.given & bit == 0;
+        self.given |= bit;
         first
     }
 
     /// A lane's connection was no failure, though it has ended.
     pub(crate) fn forget_failures(&mut self, lane: usize) {
         self.lanes[lane].forget_failures();
-        self.told &= !(1 << Told::Unreachable as u8);
+        self.given &= !(1 << NoticeKind::Unreachable as u8);
     }
 
     /// Whether one more start of it is to be said: a peer could name another generation in each probe.
-    pub(crate) fn may_say_anew(&mut self, now: Time) -> bool {
-        is_one_of_few(&mut self.said_anew, now)
+    pub(crate) fn may_report_restart(&mut self, now: Time) -> bool {
+        is_one_of_few(&mut self.restarts_reported, now)
     }
 
-    /// It has started anew, once more. `false`: too often. Each time what is queued to it may have to go to
-    /// other lanes.
-    pub(crate) fn may_start_anew(&mut self, now: Time) -> bool {
+    /// Counts a restart. `false`: too often. At each restart, what is queued to it may have to move
+    /// to other lanes.
+    pub(crate) fn may_restart(&mut self, now: Time) -> bool {
         is_one_of_few(&mut self.started, now)
     }
 
@@ -508,10 +508,10 @@ impl Peer {
         if by.in_map && said.lanes.is_none() {
             return learnt;
         }
-        learnt.anew = was_known && is_another;
+        learnt.restarted = was_known && is_another;
         let may_be_any = self.may_be_any();
         self.port_is_lane = said.port_is_lane;
-        if learnt.anew {
+        if learnt.restarted {
             self.stand_ins = StandIns::default();
             let before = std::mem::take(&mut self.came);
             if is_another_kernel {
@@ -520,13 +520,13 @@ impl Peer {
                 self.came_before = Some(Box::new(before));
                 self.forget_kernel_before();
             }
-            self.start_lanes_anew(!by.in_map && !self.announces_in_maps, Some(by.lane), freed);
+            self.restart_lanes(!by.in_map && !self.announces_in_maps, Some(by.lane), freed);
             if begins_to_announce {
                 self.have_others_say_who_they_are(by.lane);
             }
         }
-        // Another number only of one that has started anew: ports would have to change lanes.
-        if self.paths == 0 || (paths != self.paths && learnt.anew) {
+        // A different number is accepted only after a restart: ports would have to change lanes.
+        if self.paths == 0 || (paths != self.paths && learnt.restarted) {
             learnt.paths = true;
             (self.paths, self.said_by) = (paths, self.said_by.max(by.connection));
             self.put_in_place(here);
@@ -580,8 +580,8 @@ impl Peer {
         (self.came, self.came_before) = (Came::default(), None);
         self.stand_ins = StandIns::default();
         self.spread = Spread::default();
-        self.start_lane_anew(by.lane, freed);
-        self.start_lanes_anew(false, None, freed);
+        self.restart_lane(by.lane, freed);
+        self.restart_lanes(false, None, freed);
         if by.lane > 0 && self.lanes[by.lane].carries_nothing() {
             self.change_places(by.lane, 0, freed);
         }
@@ -598,7 +598,7 @@ impl Peer {
         lane.rewind();
         lane.dial_at = None;
         if last.generation != self.generation {
-            self.start_lane_anew(own, freed);
+            self.restart_lane(own, freed);
         }
         if let Some(before) = &mut self.came_before {
             before.change_places(at, own);
@@ -620,15 +620,16 @@ impl Peer {
         (is_another && is_first && own < self.paths).then_some(own)
     }
 
-    /// The lanes whose connections are gone, or all, start anew. (A later kernel says it on one lane for
-    /// all: rds_conn_peer_gen_update, net/rds/recv.c. What came before by that one was this start's.)
-    fn start_lanes_anew(&mut self, all: bool, said_by: Option<usize>, freed: &mut Freed) {
+    /// The lanes whose connections are gone, or all, restart. (A later kernel announces it on one
+    /// lane for all: rds_conn_peer_gen_update, net/rds/recv.c. What came before by that one was of
+    /// this start.)
+    fn restart_lanes(&mut self, all: bool, said_by: Option<usize>, freed: &mut Freed) {
         for at in 0..self.lanes.len() {
             let lane = &self.lanes[at];
             let is_gone = matches!(lane.link.state, State::Down | State::Dialling);
             let numbers = lane.numbers;
             if all || is_gone {
-                self.start_lane_anew(at, freed);
+                self.restart_lane(at, freed);
             }
             if said_by == Some(at) {
                 self.lanes[at].numbers = numbers;
@@ -636,8 +637,9 @@ impl Peer {
         }
     }
 
-    /// What a lane's last start may have got is not for this one, whose numbers begin anew.
-    fn start_lane_anew(&mut self, at: usize, freed: &mut Freed) {
+    /// Messages that may have reached a lane's last start are not for this one, whose numbers start
+    /// again.
+    fn restart_lane(&mut self, at: usize, freed: &mut Freed) {
         let lane = &mut self.lanes[at];
         lane.drop_tried(freed);
         lane.numbers = Numbers::default();
@@ -651,7 +653,7 @@ impl Peer {
         let is_another = of != self.generation && (self.announces_in_maps || of != 0);
         let is_beyond = self.paths > 0 && at >= self.paths;
         if is_another || is_beyond {
-            self.start_lane_anew(at, freed);
+            self.restart_lane(at, freed);
         }
         if is_beyond && !self.lanes[at].is_empty() {
             self.put_in_place(here);
@@ -661,7 +663,7 @@ impl Peer {
     /// What no connection has seen goes to the lane of its port, among those that there are.
     fn put_in_place(&mut self, here: &Here<'_>) {
         let paths = if self.paths == 0 { here.lanes } else { self.paths };
-        // What a port has left behind stays together.
+        // The remaining messages of a closed port stay together.
         let place = |at: usize, sent: Sent| among((here.lane_of)(sent).unwrap_or(at), paths);
         #[cfg(test)]
         let place =

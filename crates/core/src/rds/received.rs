@@ -28,10 +28,10 @@
 //!
 //! A connection may bring a port of another one that is there still: the peer has given that one up and
 //! dials its lane again, and something that came by it is not read yet. What it brings waits until the
-//! older one has been read to its end. (Or the port was bound anew. Then the older one is ended for
-//! nothing, so a connection is taken for such a one for [`SETTLED_AFTER`] only.) What is unread may be the
-//! first of its port: older connections are read first, and one that a full port keeps from being read is
-//! waited for.
+//! older one has been read to its end. (If the port was only bound again, ending the older one is a
+//! waste. So this is assumed of a connection for [`SETTLED_AFTER`] only.) What is unread may be the
+//! first of its port: older connections are read first, and one that a full port keeps from being
+//! read is waited for.
 //!
 //! # Limits
 //! Of a connection by which more than [`PORTS_MAX`] ports have sent, those that did so last are
@@ -146,8 +146,8 @@ impl Came {
         }
     }
 
-    /// TCP has acknowledged so many bytes of a connection. (Until the peer knows of lanes there is nothing
-    /// that could be taken for what came early.)
+    /// TCP has acknowledged so many bytes of a connection. (Until the peer knows the number of
+    /// lanes, nothing can be confused with what came early.)
     pub(crate) fn acknowledged(&mut self, by: Connection, bytes: u64) {
         if self.answered {
             self.early.acknowledged(by, bytes);
@@ -234,7 +234,7 @@ impl Early {
         if self.by.replace(mark.by) != Some(mark.by) {
             self.last = Numbers::default();
         }
-        // Of one connection they ascend, until the peer numbers anew.
+        // Of one connection they ascend, until the peer renumbers.
         if self.last.take(header) {
             self.ports.clear();
         }
@@ -357,7 +357,7 @@ impl Received {
         }
         memory.numbers.take(header);
         if is_of_port && !memory.remember(header.from) {
-            // It may have had another lane before: it was bound anew.
+            // It may have had another lane before: it was bound again.
             let others = self.now.iter_mut().enumerate().filter(|(at, _)| *at != lane);
             for other in others.map(|(_, other)| other).chain(&mut self.before) {
                 other.ports.retain(|port| *port != header.from);
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_bound_anew_has_the_lane_by_which_it_came_last() {
+    fn a_port_that_is_bound_again_keeps_its_last_lane() {
         let mut received = Received::new(|_| Numbers::default());
         assert!(received.is_new(0, &header(50, 4001, 0)));
         assert!(received.is_new(1, &header(7, 4001, 0)));

@@ -1,14 +1,14 @@
 //! Lanes that the peer takes no connection for, and which others stand in for them.
 //!
 //! # Why
-//! Linux up to 6.18 may hold a lane of its own for up whose connection has ended: one that was reset
-//! before the kernel had taken it in (`rds_tcp_accept_one`, net/rds/tcp_listen.c, learns of no reset that
-//! came before `rds_tcp_set_callbacks`). It finds out when it sends something by that lane, which may be
-//! never. Until then it has one lane less than it has said, and resets what is dialled for the last one:
-//! what waits there would wait for good.
+//! Linux up to 6.18 may take one of its lanes for up although its connection has ended: one that
+//! was reset before the kernel had taken it in (`rds_tcp_accept_one`, net/rds/tcp_listen.c, does
+//! not see a reset that came before `rds_tcp_set_callbacks`). It notices when it sends by that
+//! lane, which may be never. Until then it has one lane less than it has said, and resets what is
+//! dialled for the last one: what waits there would wait for ever.
 //!
 //! # Model
-//! A lane that was refused for [`REFUSED_MAX`] has its messages moved to another, numbered anew. Those
+//! A lane that was refused for [`REFUSED_MAX`] has its messages moved to another, renumbered. Those
 //! that a connection has seen go too, so they may come twice. It is dialled again every [`DIALLED_AGAIN`],
 //! and used again once it is up and the other has nothing queued.
 //!
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_was_taken_or_another_lane_s_refusal_begins_the_time_anew() {
+    fn a_taken_connection_or_another_lanes_refusal_restarts_the_time() {
         let mut stand_ins = StandIns::default();
         stand_ins.refused(6, at(0));
         stand_ins.taken(6);

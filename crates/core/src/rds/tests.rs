@@ -1,6 +1,5 @@
 //! Nodes against scripted peers, and against each other in virtual time.
 
-mod anew;
 mod back_off;
 mod early;
 mod handshakes;
@@ -9,6 +8,7 @@ mod limits;
 mod mixed_up;
 mod refused;
 mod renumbered;
+mod restarts;
 mod simulated;
 
 use core::net::IpAddr;

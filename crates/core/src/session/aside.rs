@@ -1,11 +1,11 @@
-//! Settings put aside for a moment within a client's transaction, and put back as they were.
+//! Changes settings for a moment within a client's transaction, and restores them.
 //!
-//! # Why     a client may have changed anything within its pipeline, and nothing is known of that before
-//!           the pipeline ends. What is put back is therefore what the server has, not what is believed.
-//! # Model   one SELECT keeps what is in force under names of its own, and sets what is wanted up to the
-//!           end of the transaction; a second one sets what the first has kept. What the client has set
-//!           for its session comes out again at COMMIT (`AtEOXact_GUC`, guc.c: SET LOCAL behind SET
-//!           masks it), what it has set with LOCAL ends where it would have.
+//! # Why     a client may have changed any setting within its pipeline, and Hawser learns that only
+//!           when the pipeline ends. So it restores what the server has, not what the books say.
+//! # Model   one SELECT saves the values in force under names of its own, and sets the desired
+//!           values up to the end of the transaction; a second one sets the saved values. What the
+//!           client has set for its session returns at COMMIT (`AtEOXact_GUC`, guc.c: SET LOCAL
+//!           after SET masks it); what it has set with LOCAL ends where it would have.
 //! # Why not SAVEPOINT and ROLLBACK TO: they need a transaction block, and whether there is one is not
 //!           known after other messages of a pipeline.
 //! # Limits  the columns of a row are computed from left to right (`ExecProject`). No value comes back as
@@ -14,7 +14,7 @@
 use super::settings::Change;
 use super::settings::quoting::{write_string, write_value};
 
-/// Names that keep what was in force begin with this: they are Hawser's, and no state of a session.
+/// The prefix of the names that save values in force: they are Hawser's, and no state of a session.
 pub const KEEPING: &str = "hawser_before.";
 
 const AUTHORIZATION: &[u8] = b"session_authorization";
@@ -29,7 +29,7 @@ pub struct Aside<'a> {
 }
 
 impl<'a> Aside<'a> {
-    /// Of changes in an order in which they can be made.
+    /// From changes in an order in which they can be made.
     pub fn new(changes: Vec<Change<'a>>) -> Self {
         let mut names: Vec<&[u8]> = Vec::with_capacity(changes.len());
         for change in &changes {
@@ -45,7 +45,7 @@ impl<'a> Aside<'a> {
         Self { changes, names }
     }
 
-    /// The text that keeps what is in force and makes the changes.
+    /// The text that saves the values in force and makes the changes.
     pub fn apart(&self) -> Vec<u8> {
         let mut text = Vec::new();
         for (number, name) in self.names.iter().enumerate() {
@@ -72,10 +72,10 @@ impl<'a> Aside<'a> {
         text
     }
 
-    /// The text that puts back what was in force.
+    /// The text that restores the saved values.
     pub fn back(&self) -> Vec<u8> {
         let mut text = Vec::new();
-        // Whoever may set the others is who has logged in: see `Settings::diff`.
+        // Only the role that logged in may set the others: see `Settings::diff`.
         for name in [AUTHORIZATION, ROLE] {
             if self.names.contains(&name) {
                 column(&mut text, |out| {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_force_is_kept_ahead_of_all_changes() {
+    fn what_is_in_force_is_saved_before_all_changes() {
         assert_eq!(
             texts(vec![Change::Set(b"datestyle", b"it's"), Change::Reset(b"my.x")]),
             [

@@ -1,12 +1,11 @@
-//! Finds calls of functions in a text in whose place, or for whose arguments, something else can be
-//! written.
+//! Finds calls of functions in a text that can be replaced, or whose arguments can.
 //!
 //! # Model   the text's tokens, all at once, and for each parenthesis that is open whether it has a
-//!           SELECT's list, a FROM's, or neither. A call is an item of such a list by itself, and what
-//!           follows it tells whether it has a name there already; without one, that of the function
-//!           must be given to what stands in for it.
-//! # Invariants  nothing is written where it is not certain that it means the same; nor in one place,
-//!           where another call of the same text is not certain.
+//!           SELECT's list, a FROM's, or neither. A call is an item of such a list by itself, and
+//!           what follows it shows whether it already has a name there; without one, its
+//!           replacement must get the function's name.
+//! # Invariants  a call is replaced only if the result certainly means the same, and only if that
+//!           holds for all calls of the text.
 //! # Limits  for texts that are known to have such a call: it allocates for each token.
 
 pub(crate) mod sequences;
@@ -22,7 +21,7 @@ pub(crate) const CHANNELS: &[u8] = b"pg_listening_channels";
 /// The function that sets what it is given the name of.
 const SET_CONFIG: &[u8] = b"set_config";
 
-/// No call is longer that has not much between its words.
+/// The longest call, with little white space between its words.
 const CALL_BYTES_MAX: usize = 64;
 
 /// A call that can be replaced.
@@ -39,7 +38,7 @@ enum Kind {
     /// In lower case.
     Word(Box<[u8]>),
     Quoted(Box<[u8]>),
-    /// What stands in it.
+    /// Its content.
     String(Vec<u8>),
     Symbol(u8),
     Semicolon,
@@ -70,12 +69,12 @@ impl Token {
 struct Tokens {
     all: Vec<Token>,
     unsure: bool,
-    /// A string is spelt so that what stands in it does not show.
+    /// A string is written so that its content does not show.
     disguised: bool,
 }
 
 impl Tokens {
-    /// Of a text that can be read for certain.
+    /// From a text that can be read with certainty.
     fn of(text: &[u8], options: ScanOptions) -> Option<Self> {
         if text.contains(&0) || (options.unsafe_encoding && !text.is_ascii()) {
             return None;
@@ -91,7 +90,7 @@ impl Tokens {
         self.all.push(Token { kind, start });
     }
 
-    /// The one that is this far after that at `at`.
+    /// The token `by` places after the one at `at`.
     fn ahead(&self, at: usize, by: usize) -> Option<&Token> {
         self.all.get(at.checked_sub(by)?)
     }
@@ -156,11 +155,11 @@ impl Sink for Tokens {
 /// Which part of a SELECT is being read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Clause {
-    /// None of one.
+    /// Outside of a SELECT.
     No,
     List,
     From,
-    /// Behind these.
+    /// After these.
     Other,
 }
 
@@ -204,7 +203,7 @@ const END_FROM: [&str; 20] = [
     "using",
     "where",
 ];
-/// Words that make another expression, or another function scan, of what stands before them.
+/// Words that make another expression, or another function scan, of what precedes them.
 const GO_ON: [&str; 21] = [
     "and",
     "at",
@@ -231,7 +230,7 @@ const GO_ON: [&str; 21] = [
 
 impl Clause {
     /// What follows a word within the same parentheses.
-    fn behind(self, token: &Token, previous: Option<&Token>) -> Self {
+    fn after(self, token: &Token, previous: Option<&Token>) -> Self {
         const OTHERS: [&str; 9] =
             ["fetch", "for", "group", "having", "limit", "offset", "order", "where", "window"];
         if token.is_word(&["select"]) {
@@ -259,7 +258,7 @@ fn needs_name(clause: Clause, next: Option<&Token>) -> Option<bool> {
     match &next.kind {
         Kind::Semicolon | Kind::Symbol(b')' | b',') => Some(true),
         Kind::Symbol(symbol) => {
-            // An operator's result has no name; what is cast has that of the call.
+            // An operator's result has no name; a cast keeps that of the call.
             (clause == Clause::List && b"+-*/<>=~!@#%^&|?".contains(symbol)).then_some(false)
         }
         Kind::Word(_) if next.is_word(ends) => Some(true),
@@ -282,7 +281,7 @@ pub(crate) fn of_channels(text: &[u8], options: ScanOptions) -> Option<Vec<Call>
             reads = token.is_word(&["select", "with"]) || token.is_symbol(b'(');
         }
         let clause = clauses.last_mut()?;
-        *clause = clause.behind(token, previous);
+        *clause = clause.after(token, previous);
         let clause = *clause;
         match token.kind {
             Kind::Symbol(b'(' | b'[') => clauses.push(Clause::No),
@@ -316,9 +315,9 @@ pub(crate) fn of_channels(text: &[u8], options: ScanOptions) -> Option<Vec<Call>
     Some(calls)
 }
 
-/// How many parameters a statement has that a server analyses at its Parse, and so looks through for them
-/// (`parse_variable_parameters`, parse_param.c), beside those that are declared. `None` if that is not
-/// certain.
+/// How many parameters a statement has beyond the declared ones, if the server analyses it at its
+/// Parse and so searches it for them (`parse_variable_parameters`, parse_param.c). `None` if that
+/// is not certain.
 pub(crate) fn parameters(text: &[u8], options: ScanOptions) -> Option<usize> {
     const ANALYSED: [&str; 6] = ["delete", "insert", "select", "update", "values", "with"];
     let tokens = Tokens::of(text, options)?;
@@ -359,7 +358,7 @@ impl Tokens {
 
     /// What stands after the argument at `at`, of one token and, perhaps, a cast to text, if that is a
     /// comma.
-    fn behind_argument(&self, at: usize) -> Option<usize> {
+    fn after_argument(&self, at: usize) -> Option<usize> {
         let mut next = at + 1;
         let cast = self.all.get(next)?.is_symbol(b':') && self.all.get(next + 1)?.is_symbol(b':');
         if cast {
@@ -370,7 +369,7 @@ impl Tokens {
     }
 }
 
-/// The parameters that a text gives to set_config() for values, of those that stand nowhere else in it.
+/// The parameters that a text passes to set_config() as values and uses nowhere else.
 pub(crate) fn of_set_config(text: &[u8], options: ScanOptions) -> Vec<Given> {
     let Some(tokens) = Tokens::of(text, options).filter(|tokens| !tokens.disguised) else {
         return Vec::new();
@@ -384,9 +383,9 @@ pub(crate) fn of_set_config(text: &[u8], options: ScanOptions) -> Vec<Given> {
             (Kind::String(name), _) => Setting::Named(name.to_ascii_lowercase().into()),
             (_, number) => Setting::Parameter(number?),
         };
-        let at = tokens.behind_argument(name)?;
+        let at = tokens.after_argument(name)?;
         let value = tokens.parameter(text, at)?;
-        tokens.behind_argument(at)?;
+        tokens.after_argument(at)?;
         let alone = parameters.iter().filter(|number| **number == value).count() == 1;
         alone.then_some(Given { setting, value })
     };

@@ -1,14 +1,14 @@
-//! In which form a server would show a value that a client gives.
+//! The form in which a server would show a value that a client gives.
 //!
 //! # Model   a server reports a setting only when it changes, and in a form of its own: `utf-8` is
 //!           `UTF8`, `german` is `German, DMY`. Whether a backend already has what a client wants
 //!           is therefore a question about canonical values.
 //! # Invariants  `Known` is exactly what the server shows if it takes the value at all (it may
-//!           still refuse, say for want of a conversion); in doubt the answer is `Ask`.
+//!           still refuse, for example for lack of a conversion); in doubt the answer is `Ask`.
 //! # Source  check functions in src/backend/commands/variable.c, parse_bool (utils/adt/bool.c),
 //!           src/common/encnames.c; compared with PostgreSQL 15.
 
-/// What is known of a value's canonical form.
+/// What is known about a value's canonical form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Canonical {
     /// The server shows this.
@@ -24,7 +24,8 @@ pub enum Canonical {
 pub struct Context<'a> {
     /// The server's major version: 15.
     pub version: u32,
-    /// The value that the setting has before, canonical: what is left unsaid is kept from it.
+    /// The value that the setting had before, canonical: parts that the new value leaves out are
+    /// kept from it.
     pub base: Option<&'a [u8]>,
 }
 
@@ -134,7 +135,7 @@ fn date_style(value: &[u8], base: Option<&[u8]>) -> Canonical {
         *slot = Some(found);
     };
     if value.contains(&b'"') {
-        return Canonical::Ask; // a quoted word is a word, but who writes that
+        return Canonical::Ask; // a quoted word is a word, but too rare
     }
     let blank = value.iter().all(u8::is_ascii_whitespace);
     for word in value.split(|&byte| byte == b',').filter(|_| !blank) {
@@ -171,8 +172,8 @@ fn date_style(value: &[u8], base: Option<&[u8]>) -> Canonical {
     }
 }
 
-/// Is it a list of names that the server surely takes: plain or quoted names between commas? (Whether
-/// what is not ASCII is valid in its encoding, it knows.)
+/// Whether it is a list of names that the server certainly takes: plain or quoted names between
+/// commas. (Only the server knows whether non-ASCII bytes are valid in its encoding.)
 fn is_plain_list(value: &[u8]) -> bool {
     if !value.is_ascii() {
         return false;
@@ -213,8 +214,8 @@ pub fn encoding(value: &[u8]) -> Option<&'static str> {
     found.map(|(name, _)| *name)
 }
 
-/// Do characters of this encoding (the server's name) contain bytes that look like ASCII? Then a
-/// scan of statement texts needs [`super::scan::ScanOptions::unsafe_encoding`].
+/// Whether characters of this encoding (the server's name) contain bytes that look like ASCII. Then
+/// a scan of statement texts needs [`super::scan::ScanOptions::unsafe_encoding`].
 pub fn is_unsafe_encoding(name: &[u8]) -> bool {
     const UNSAFE: [&[u8]; 7] =
         [b"BIG5", b"GB18030", b"GBK", b"JOHAB", b"SHIFT_JIS_2004", b"SJIS", b"UHC"];

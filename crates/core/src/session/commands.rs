@@ -1,4 +1,4 @@
-//! What the words that commands begin with say of them.
+//! What the first words of commands say about them.
 
 /// Whether the first word of a text is one of these.
 pub(crate) fn begins_with_any(text: &[u8], words: &[&[u8]]) -> bool {
@@ -10,8 +10,8 @@ pub(crate) fn begins_with_any(text: &[u8], words: &[&[u8]]) -> bool {
     })
 }
 
-/// Words of statements that draw, whatever functions they call. (currval tells what setval has set, too; a column
-/// may be set to a DEFAULT that draws.)
+/// Words of statements that draw, whatever functions they call. (currval shows what setval has set,
+/// too; a column may be set to a DEFAULT that draws.)
 const DRAW: [&[u8]; 7] =
     [b"copy", b"default", b"execute", b"insert", b"merge", b"nextval", b"setval"];
 
@@ -22,7 +22,7 @@ pub(crate) fn may_draw(text: &[u8]) -> bool {
     })
 }
 
-/// Commands that run no function of anybody's, by their first words.
+/// Commands that run no user-defined function, by their first words.
 const DRAW_NOTHING: [&[u8]; 10] = [
     b"abort",
     b"begin",
@@ -36,13 +36,13 @@ const DRAW_NOTHING: [&[u8]; 10] = [
     b"unlisten",
 ];
 
-/// Whether a text is commands that certainly draw from no sequence. What stands after a semicolon
-/// of a quoted text is taken for one more.
+/// Whether a text is commands that certainly draw from no sequence. What follows a semicolon within
+/// a quoted text counts as one more.
 pub(crate) fn draws_nothing(text: &[u8]) -> bool {
     if let Some(word) = text.first_chunk::<6>()
         && let b"select" | b"insert" | b"update" | b"delete" = &word.map(|b| b.to_ascii_lowercase())
     {
-        return false; // what is asked most often, without a look at the list
+        return false; // the most frequent case, without a look at the list
     }
     let mut rest = text;
     loop {

@@ -1,10 +1,10 @@
-//! Functions that keep something in variables of their language (SD and GD, %_SHARED): no text, no
-//! question and no report tells of that, so the configuration names them.
+//! Functions that keep something in variables of their language (SD and GD, %_SHARED): no text,
+//! question or report shows that, so the configuration names them.
 //!
 //! # Model
-//! A text that has one of their names as a word, wherever it stands, counts as a call: in a string it
-//! may be put together with others and executed, and a word of a comment does no harm. The schema is
-//! left out, for a `search_path` may stand in for it.
+//! A text that has one of their names as a word, wherever it stands, counts as a call: a string may
+//! be concatenated with others and executed, and a word of a comment does no harm. The schema is
+//! left out, because a `search_path` may replace it.
 
 /// Names of functions, in lower case.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(crate) fn is_of_a_word(byte: u8) -> bool {
 }
 
 impl FunctionNames {
-    /// From names with or without a schema. `Err` is the one that is none.
+    /// From names with or without a schema. `Err` is the one that is no name.
     pub fn read<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, &'a str> {
         let read = |name: &'a str| {
             let last = name.rsplit('.').next().unwrap_or(name).trim_matches('"');

@@ -1,11 +1,12 @@
-//! Words in a text's strings that stand for the moment at which the server reads them.
+//! Words in a text's strings that mean the moment at which the server reads them.
 //!
 //! The input functions of dates and times take `now`, `today`, `tomorrow` and `yesterday`
 //! (`datetktbl`, datetime.c), also within arrays and ranges. Parse analysis makes a constant of such a string:
 //! a statement has the moment of its Parse.
 //!
-//! # Limits  strings count whatever their types are: 'Buy now' does. Where an escape may stand for a letter
-//!           (`E'\x6eow'`), that may be such a word. One that goes on in the next line's string is not found.
+//! # Limits  strings count whatever their types are, even 'Buy now'. An escape that may stand for a
+//!           letter (`E'\x6eow'`) counts as such a word. A word that continues in the next line's
+//!           string is not found.
 
 use super::token::{Lexer, Sink};
 
@@ -23,7 +24,7 @@ pub(crate) fn names_moment(text: &[u8]) -> bool {
     }
     let escapes = memchr::memchr(b'\\', text).is_some();
     let mut words = text.split(|byte| !byte.is_ascii_alphabetic());
-    // How a backslash is read depends on a setting: each way counts.
+    // A setting decides how a backslash is read: both ways count.
     (escapes || words.any(is_one))
         && (is_in_string(text, true) || (escapes && is_in_string(text, false)))
 }
@@ -38,9 +39,9 @@ fn is_in_string(text: &[u8], conforming: bool) -> bool {
 
 #[derive(Default)]
 struct Finder {
-    /// The letters at hand, as far as they may be a word.
+    /// The letters read so far, if they may be a word.
     word: [u8; LONGEST],
-    /// How many there are, be they too many.
+    /// How many letters there are, also beyond `LONGEST`.
     length: usize,
     /// What comes next stands after a backslash.
     escaped: bool,

@@ -12,7 +12,7 @@ use std::fmt;
 
 use super::settings::current_name;
 
-/// Settings that one startup message can ask for.
+/// The most settings that one startup message can ask for.
 pub const SETTINGS_MAX: usize = 256;
 
 /// Settings that a server takes only while a connection starts (contexts `backend` and
@@ -28,15 +28,17 @@ pub const CONNECT_ONLY: [&str; 8] = [
     "session_preload_libraries",
 ];
 
-/// Does the setting (its name in any case) need a backend that is opened with it?
+/// Whether the setting (its name in any case) needs a backend that is opened with it.
 pub fn is_connect_only(name: &[u8]) -> bool {
     CONNECT_ONLY.iter().any(|only| only.as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// How much of an argument an error has: the whole may be as long as a startup packet, and goes to the log.
+/// How much of an argument an error quotes: the whole may be as long as a startup packet, and goes
+/// to the log.
 const SHOWN_CHARS_MAX: usize = 100;
 
-/// What a client may ask the server's extension for on a connection of its own: it has none here.
+/// What a client may ask of the server's extension on a connection of its own, which it does not
+/// have here.
 const IGNORED: [&str; 3] = ["hawser.report", "hawser.hand_over", "hawser.connection"];
 
 /// What kind of connection it is.
@@ -70,10 +72,10 @@ impl fmt::Debug for Asked {
 /// A startup message's parameters, sorted out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Startup {
-    /// Who logs in.
+    /// The user that logs in.
     pub user: Box<[u8]>,
-    /// To which database; the user's name if none was given. The physical replication protocol has none, and a
-    /// pooler finds the server by it.
+    /// The database; the user's name if none was given. The physical replication protocol has none,
+    /// and a pooler finds the server by it.
     pub database: Box<[u8]>,
     /// The kind of connection.
     pub replication: Replication,
@@ -95,7 +97,7 @@ pub enum StartupError {
         /// What it is.
         value: Box<[u8]>,
     },
-    /// `options` has a switch or an argument that a client may not give, or that is none.
+    /// `options` has a switch or an argument that is invalid, or that a client may not give.
     Switch {
         /// The argument, as the server's message names it.
         argument: Box<[u8]>,
@@ -144,7 +146,7 @@ fn shown(text: &[u8]) -> String {
     String::from_utf8_lossy(text).chars().take(SHOWN_CHARS_MAX).collect()
 }
 
-/// The server's own wording, with the beginning of what it is about.
+/// The server's own wording, with the beginning of the argument.
 impl fmt::Display for StartupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -249,14 +251,14 @@ pub fn parse_options(options: &[u8]) -> Result<Vec<Asked>, StartupError> {
             return Err(StartupError::Switch { argument: argument.as_slice().into() });
         };
         if switches == b"-" {
-            // It ends the switches, and arguments of other kinds are not taken.
+            // It ends the switches; arguments of other kinds are refused.
             return match arguments.next() {
                 Some(next) => Err(StartupError::Switch { argument: next.as_slice().into() }),
                 None => Ok(settings),
             };
         }
-        // As getopt() has it: several letters may stand together; one that takes a value takes
-        // the rest of the argument, or else the next one. `--name=value` is `-` with a value.
+        // As in getopt(): several letters may be combined; one that takes a value takes the rest of
+        // the argument, or else the next one. `--name=value` is `-` with a value.
         while let Some((&letter, rest)) = switches.split_first() {
             if !takes_value(letter) {
                 flag(letter, argument, &mut settings)?;
@@ -288,7 +290,7 @@ fn split(options: &[u8]) -> Vec<Vec<u8>> {
             continue;
         }
         let argument = current.get_or_insert_default();
-        // A backslash at the very end stands for nothing.
+        // A backslash at the very end has no effect.
         argument.extend(if byte == b'\\' { bytes.next() } else { Some(&byte) });
     }
     arguments.extend(current);
@@ -306,7 +308,7 @@ fn flag(letter: u8, argument: &[u8], settings: &mut Vec<Asked>) -> Result<(), St
         b'O' => (b"allow_system_table_mods", b"true"),
         b'P' => (b"ignore_system_indexes", b"true"),
         b's' => (b"log_statement_stats", b"true"),
-        // Taken and without effect: for the server's own use, or of past versions.
+        // Accepted without effect: for the server's own use, or from past versions.
         b'b' | b'E' | b'j' | b'n' | b'T' => return Ok(()),
         b'F' => return Err(StartupError::Fixed { name: "fsync", restart: false }),
         b'i' => return Err(StartupError::Fixed { name: "listen_addresses", restart: true }),
@@ -317,7 +319,7 @@ fn flag(letter: u8, argument: &[u8], settings: &mut Vec<Asked>) -> Result<(), St
     Ok(())
 }
 
-/// A switch with a value; `argument` is the one that a complaint names.
+/// A switch with a value; `argument` is the one that an error names.
 fn valued(
     letter: u8,
     value: &[u8],
@@ -490,7 +492,7 @@ mod tests {
         assert_eq!(found.replication, Replication::None);
     }
 
-    /// Such an error goes to the log, of a client that has proved nothing.
+    /// Such an error goes to the log, from an unauthenticated client.
     #[test]
     fn a_refusal_has_the_beginning_of_what_it_is_about() {
         let long = "\u{e4}".repeat(5_000);

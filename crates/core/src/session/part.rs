@@ -1,4 +1,4 @@
-//! The parts that a session's state consists of, and what may be done with each.
+//! The parts of a session's state, and what may be done with each.
 //!
 //! # Model   [`TABLE`] is the one list: part x (source, apply, undo, rollback). A [`Policy`] adds
 //!           the decision: which parts move with the client to another backend, and which pin it
@@ -23,7 +23,7 @@ pub enum Part {
     StartSetting,
     /// Any other setting that the server knows by a name without a dot.
     Setting,
-    /// A setting with a dot in its name: the server makes it up on first use, for good.
+    /// A setting with a dot in its name: the server creates it on first use and never removes it.
     CustomSetting,
     /// A setting that only a connect can set.
     ConnectOnlySetting,
@@ -66,7 +66,7 @@ pub enum Part {
     SessionCatalog,
 }
 
-/// By what a part becomes known, cheapest first.
+/// How a part becomes known, cheapest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// By messages that pass anyway (ParameterStatus, Parse, the startup message).
@@ -90,15 +90,15 @@ pub enum Apply {
     Prepare,
     /// By a `LISTEN` on the backend that listens for all clients of the database.
     Listener,
-    /// By nothing: the next use makes it anew.
-    Anew,
+    /// By nothing: the next use creates it again.
+    OnUse,
     /// By a backend that was opened with it.
     Connect,
     /// Not at all.
     Never,
 }
 
-/// What takes a part off a backend, so that another client may have it.
+/// What removes a part from a backend, so that another client may have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Undo {
     /// `SET` or `RESET` of that name to what the next client wants.
@@ -149,7 +149,7 @@ pub struct Row {
     pub sources: &'static [Source],
     /// How it is brought to another backend.
     pub apply: Apply,
-    /// How it is taken off a backend.
+    /// How it is removed from a backend.
     pub undo: Undo,
     /// What a rollback does to it.
     pub rollback: Rollback,
@@ -170,9 +170,9 @@ use Source::{Extension, Question, Text, Wire};
 
 /// What a session is made of. `docs/session-state-details.md` is the same table for readers.
 ///
-/// Sources in the order in which they are tried. Facts after it were tried on PostgreSQL 15 and
-/// 18: a custom name stays defined after RESET and DISCARD ALL; `random()` goes on after DISCARD
-/// ALL; PREPARE and advisory locks survive a rollback.
+/// Sources in the order in which they are tried. Tested on PostgreSQL 15 and 18: a custom name
+/// stays defined after RESET and DISCARD ALL; `random()` goes on after DISCARD ALL; PREPARE and
+/// advisory locks survive a rollback.
 pub const TABLE: [Row; 23] = [
     row(
         Part::ReportedSetting,
@@ -340,7 +340,7 @@ pub const TABLE: [Row; 23] = [
         Part::SessionCatalog,
         "session_catalog",
         &[Text],
-        Apply::Anew,
+        Apply::OnUse,
         Undo::Nothing,
         Rollback::Stays,
     ),
@@ -348,7 +348,7 @@ pub const TABLE: [Row; 23] = [
 
 /// Settings that every supported server (14 to 18) reports and a client can change, in lower case.
 /// PostgreSQL 18 reports `search_path` as well, and extensions may report their own: a server's
-/// first ParameterStatus messages are the truth.
+/// first ParameterStatus messages decide.
 pub const REPORTED: [&str; 6] = [
     "application_name",
     "client_encoding",
@@ -384,7 +384,7 @@ impl Part {
             b"role" => Part::Role,
             b"session_authorization" => Part::SessionAuthorization,
             b"seed" => Part::Seed,
-            // Each transaction starts them anew from their default_ settings.
+            // Each transaction resets them to their default_ settings.
             b"transaction_isolation" | b"transaction_read_only" | b"transaction_deferrable" => {
                 return None;
             }
@@ -408,7 +408,7 @@ impl PartSet {
     /// No part.
     pub const EMPTY: PartSet = PartSet(0);
 
-    /// What a `SET` or `set_config()` of a name that is not known may touch.
+    /// What a `SET` or `set_config()` of an unknown name may touch.
     pub const ANY_SETTING: PartSet = PartSet::of(&[
         Part::ReportedSetting,
         Part::Setting,
@@ -439,12 +439,12 @@ impl PartSet {
         self.0 &= !(1 << part as u32);
     }
 
-    /// Is it in?
+    /// Whether it contains this part.
     pub const fn contains(self, part: Part) -> bool {
         self.0 & (1 << part as u32) != 0
     }
 
-    /// Is there none?
+    /// Whether it is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -459,7 +459,7 @@ impl PartSet {
         PartSet(self.0 & other.0)
     }
 
-    /// Is any in both?
+    /// Whether any part is in both.
     pub const fn intersects(self, other: PartSet) -> bool {
         self.0 & other.0 != 0
     }
@@ -517,15 +517,15 @@ pub enum Treatment {
     OwnBackend,
 }
 
-/// The decision which parts move; all others pin.
+/// Decides which parts move; all others pin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     moves: PartSet,
 }
 
 impl Policy {
-    /// What is done today: settings, roles and prepared statements move, and what is listened to;
-    /// everything else pins.
+    /// The present policy: settings, roles, prepared statements and channels move; everything else
+    /// pins.
     pub const fn pooler() -> Policy {
         Policy {
             moves: PartSet::of(&[
@@ -543,7 +543,7 @@ impl Policy {
         }
     }
 
-    /// Everything moves that can be applied to another backend. It asks for more than a bit in a
+    /// Everything moves that can be applied to another backend. That needs more than a bit in a
     /// set: values of settings, frames of savepoints, texts of prepared statements, a listener.
     pub const fn moves() -> Policy {
         Policy {
@@ -573,12 +573,12 @@ impl Policy {
         parts.minus(self.moves)
     }
 
-    /// Must a backend that had these parts be closed, because no command takes them off?
+    /// Whether a backend that had these parts must be closed, because no command removes them.
     pub fn must_close(self, parts: PartSet) -> bool {
         self.pinning(parts).iter().any(|part| part.row().undo == Undo::CloseBackend)
     }
 
-    /// Must a backend be closed whose client leaves while it has these parts?
+    /// Whether a backend must be closed if its client leaves while it has these parts.
     pub fn must_close_with(self, parts: PartSet) -> bool {
         let there = |part: Part| part.row().undo == Undo::CloseWhileThere;
         self.must_close(parts) || self.pinning(parts).iter().any(there)

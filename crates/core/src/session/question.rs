@@ -1,13 +1,13 @@
-//! What a server is asked before a backend that may have a client's state is given to another.
+//! The question to a server before a backend that may have a client's state goes to another client.
 //!
 //! # Model   one query of one row: for each part in question whether any of it is there (of
-//!           statements of PREPARE, which), and for each setting in question its value. Whoever asks does so outside of a transaction, so
-//!           that rollbacks, ON COMMIT DROP and locks of the transaction have been accounted for by
-//!           the server itself.
+//!           statements of PREPARE, which), and for each setting in question its value. It is asked
+//!           outside of a transaction, after the server has dealt with rollbacks, ON COMMIT DROP
+//!           and the transaction's locks.
 //! # Invariants  every name is qualified: the query runs under its client's own role and
-//!           search_path. An answer that is not what was asked for is none.
-//! # Limits  names of settings are ASCII; a value beyond [`VALUE_CHARACTERS_MAX`] is not told, nor are
-//!           more statements than 64, or longer ones than 65,536 characters together.
+//!           search_path. An answer of another shape counts as no answer.
+//! # Limits  names of settings are ASCII; values longer than [`VALUE_CHARACTERS_MAX`], more than 64
+//!           statements, and statements of more than 65,536 characters together are not returned.
 //! # Costs   5 to 20 us in the server for each part; `pg_locks` more where there are many locks.
 
 use super::part::{Part, PartSet};
@@ -15,22 +15,23 @@ use super::settings::quoting::write_string;
 use super::settings::{is_custom, read_hex};
 use crate::wire::frame::{take_u16, take_u32};
 
-/// Settings that one question may be about.
+/// The most settings in one question.
 pub const NAMES_MAX: usize = 32;
 
-/// The longest value that is told, in characters.
+/// The longest value that is returned, in characters.
 pub const VALUE_CHARACTERS_MAX: usize = 4096;
 
-/// What each question begins with: it is seen in the server's log and in pg_stat_activity. Its transaction
-/// is not of the kind that the session's defaults ask for: a deferrable one of level serializable would wait
-/// for all others that write, and the next client with it.
+/// The beginning of each question, which shows in the server's log and in pg_stat_activity. Its
+/// transaction does not follow the session's defaults: a deferrable serializable one would wait for
+/// all others that write, and the next client with it.
 pub const COMMENT: &str = "/* hawser: what is left of the session */ \
      SET TRANSACTION ISOLATION LEVEL READ COMMITTED, NOT DEFERRABLE; SELECT ";
 
-/// The parts that can be asked for, with what is true while any of them is there. (`pg_my_temp_schema()`
-/// stays set when the last temporary object has been dropped: what depends on it counts. 2615 is
-/// pg_namespace, in every version.) Of statements of PREPARE it is an array of names, texts and types
-/// of parameters, NULL if there are none, and [`MORE`] if there are too many to be told.
+/// The parts that can be asked for, with an expression that is true while any of them exists.
+/// (`pg_my_temp_schema()` stays set when the last temporary object has been dropped: so the objects
+/// that depend on it count. 2615 is pg_namespace, in every version.) For statements of PREPARE it
+/// is an array of names, texts and types of parameters, NULL if there are none, and [`MORE`] if
+/// there are too many.
 pub const PARTS: [(Part, &str); 5] = [
     (
         Part::TemporaryObject,
@@ -51,10 +52,10 @@ pub const PARTS: [(Part, &str); 5] = [
     ),
 ];
 
-/// Told in place of the statements of PREPARE, where these are too many or too long.
+/// Returned in place of the statements of PREPARE if these are too many or too long.
 pub const MORE: &[u8] = b"more";
 
-/// What ends the part about statements of PREPARE, and what stands before that, around names, where
+/// The end of the part about statements of PREPARE, and what precedes it, around names, if
 /// statements of the protocol are asked for as well.
 pub const PARSED: (&str, &str, &str) = (
     " WHERE from_sql)",
@@ -69,15 +70,14 @@ pub const ASKED: PartSet =
 /// Around a setting's name: its value.
 pub const SETTING: (&str, &str) = ("pg_catalog.left(pg_catalog.current_setting(", ",true),4097)");
 
-/// The same where the client's encoding is not the server's: what the server has, byte by byte, in
-/// hexadecimal digits.
+/// The same if the client's encoding is not the server's: the server's bytes in hexadecimal digits.
 pub const RAW_SETTING: (&str, &str) = (
     "pg_catalog.encode(pg_catalog.convert_to(pg_catalog.left(pg_catalog.current_setting(",
     ",true),4097),pg_catalog.getdatabaseencoding()),'hex')",
 );
 
-/// The same, unless the value is the one that a RESET would give. All settings are looked at for it:
-/// about 0.7 ms.
+/// The same, unless the value is the one that a RESET would give. That scans all settings: about
+/// 0.7 ms.
 pub const SET_IN_SESSION: (&str, &str) = (
     "CASE WHEN EXISTS(SELECT 1 FROM pg_catalog.pg_settings WHERE source OPERATOR(pg_catalog.=) 'session' AND pg_catalog.lower(name) OPERATOR(pg_catalog.=) ",
     ") THEN ",
@@ -86,16 +86,16 @@ pub const SET_IN_SESSION: (&str, &str) = (
 /// Names that pg_settings does not show.
 const NOT_SHOWN: [&[u8]; 2] = [b"role", b"session_authorization"];
 
-/// What is to be found out.
+/// A question about a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
     parts: PartSet,
     names: Vec<Box<[u8]>>,
     exact: bool,
-    /// Names of statements that the protocol has prepared, and of which it is asked as of those of
+    /// Names of statements that the protocol has prepared, and that are asked for like those of
     /// PREPARE.
     parsed: Vec<Box<[u8]>>,
-    /// Values are told in digits ([`RAW_SETTING`]).
+    /// Values are returned as digits ([`RAW_SETTING`]).
     digits: bool,
 }
 
@@ -106,7 +106,7 @@ pub struct Shown {
     pub name: Box<[u8]>,
     /// The text in which the PREPARE stands.
     pub text: Box<[u8]>,
-    /// The types of its parameters, as they stand in a PREPARE.
+    /// The types of its parameters, as written in a PREPARE.
     pub types: Box<[u8]>,
 }
 
@@ -117,21 +117,21 @@ impl std::fmt::Debug for Shown {
     }
 }
 
-/// What the server has said.
+/// The server's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// Of the parts in question, those that are there.
+    /// The parts in question that exist.
     pub present: PartSet,
     /// All statements of SQL's PREPARE, in the order in which they were prepared, if these are in
-    /// question and could be told.
+    /// question and not too many.
     pub statements: Option<Vec<Shown>>,
     /// The value of each setting in question; `None` where there is no such setting.
     pub values: Vec<Option<Box<[u8]>>>,
 }
 
 impl Question {
-    /// About those of `parts` that can be asked for, and the settings of these names. `exact`: a
-    /// setting that has been reset, or whose SET was rolled back, has no value then.
+    /// Asks about those of `parts` that can be asked for, and the settings of these names. `exact`:
+    /// a setting that has been reset, or whose SET was rolled back, then has no value.
     pub fn new(parts: PartSet, names: Vec<Box<[u8]>>, exact: bool) -> Question {
         debug_assert!(names.len() <= NAMES_MAX);
         Question {
@@ -165,7 +165,7 @@ impl Question {
         &self.names
     }
 
-    /// Is it about nothing?
+    /// Whether it asks nothing.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty() && self.names.is_empty()
     }
@@ -262,7 +262,7 @@ impl Question {
                 Some(digits) if self.digits => Some(read_hex(digits)?.into()),
                 value => value.map(Into::into),
             };
-            // In bytes: a longer one may be cut, or be just as long in characters of several.
+            // In bytes: a longer value may be cut, or just have multi-byte characters.
             if value.as_ref().is_some_and(|value| value.len() > VALUE_CHARACTERS_MAX) {
                 return None;
             }
@@ -403,9 +403,9 @@ mod tests {
         assert!(more.statements.is_none() && more.present.contains(Part::SqlStatement));
         let array =
             br#"{{p,"PREPARE p AS SELECT '\\\"{a},b'",""},{"a b",x,"integer,character varying"}}"#;
-        let told = read(Some(array));
-        assert!(told.present.contains(Part::SqlStatement));
-        let [one, other] = &told.statements.unwrap()[..] else { panic!() };
+        let answer = read(Some(array));
+        assert!(answer.present.contains(Part::SqlStatement));
+        let [one, other] = &answer.statements.unwrap()[..] else { panic!() };
         assert_eq!(*one.text, *br#"PREPARE p AS SELECT '\"{a},b'"#);
         assert!(*one.name == *b"p" && one.types.is_empty());
         assert!(*other.name == *b"a b" && *other.types == *b"integer,character varying");

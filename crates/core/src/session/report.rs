@@ -6,11 +6,11 @@
 //! item  = word [ "=" value *( "," value ) ]
 //! ```
 //! It comes as a ParameterStatus before the ReadyForQuery of a transaction's end, if it is another
-//! than the one before. It is exact there (extension/README.md, "The text of hawser.state"): what is
-//! not in it, the session does not hold.
+//! than the one before. It is exact there (extension/README.md, "The text of hawser.state"): the
+//! session does not hold what is not in it.
 //!
-//! # Invariants  what is not understood, to the last byte, is no report: who reads it falls back to
-//!               what is known without. Values never reach a log.
+//! # Invariants  a text that is not understood to the last byte is no report: the reader falls back
+//!               to what is known without it. Values never reach a log.
 //! # Limits      variables of procedural languages and named connections are in no report.
 
 use std::fmt;
@@ -18,22 +18,23 @@ use std::fmt;
 use super::aside::KEEPING;
 use super::part::{Part, PartSet};
 
-/// The parameter that it comes in. Nobody can set it, and clients never see it.
+/// The parameter that carries it. No client can set it or see it.
 pub const NAME: &[u8] = b"hawser.state";
 
-/// The parameter that grows whenever what statements mean may have changed (extension/schema.c), ahead of
-/// the ReadyForQuery of a transaction's end as well. Nobody can set it, and clients never see it.
+/// The parameter that grows whenever what statements mean may have changed (extension/schema.c). It
+/// also comes before the ReadyForQuery that ends a transaction. No client can set it or see it.
 pub const SCHEMA: &[u8] = b"hawser.schema";
 
-/// The parameter that tells what the server process keeps to its end (extension/kept.c), when that has
-/// changed. Nobody can set it, and clients never see it.
+/// The parameter that reports what the server process keeps until it exits (extension/kept.c), when
+/// that has changed. No client can set it or see it.
 pub const PROCESS: &[u8] = b"hawser.process";
 
 /// The startup parameter that asks a server for it.
 pub const ASKING: &[u8] = b"hawser.report";
 
-/// The startup parameter that tells the extension what we call the connection: our number as a pooler
-/// in hexadecimal, `/`, the number of the connection. By it the extension asks which client has it.
+/// The startup parameter that gives the extension our name of the connection: our number as a
+/// pooler in hexadecimal, `/`, the number of the connection. The extension asks by it which client
+/// has the connection.
 pub const CONNECTION: &[u8] = b"hawser.connection";
 
 /// The version of the text that is understood.
@@ -42,7 +43,7 @@ pub const VERSION: &[u8] = b"1";
 /// The longest text: more than a server sends (16 KiB, STATE_BYTES_MAX in state.c).
 pub const BYTES_MAX: usize = 64 * 1024;
 
-/// Parts of which a report tells all that there is.
+/// Parts that a report covers completely.
 pub const COVERED: PartSet = PartSet::of(&[
     Part::ReportedSetting,
     Part::StartSetting,
@@ -63,13 +64,13 @@ pub const COVERED: PartSet = PartSet::of(&[
     Part::ReplicationOrigin,
 ]);
 
-/// What a report says of one setting that the session has set.
+/// What a report says about one setting that the session has set.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SetTo {
     /// Its name, in lower case.
     pub name: Box<[u8]>,
-    /// Its value as SHOW gives it, in the server's encoding. `None`: it is too long to be told, or
-    /// only some roles may see it.
+    /// Its value as SHOW gives it, in the server's encoding. `None`: it is too long, or only some
+    /// roles may see it.
     pub value: Option<Box<[u8]>>,
 }
 
@@ -83,15 +84,15 @@ impl fmt::Debug for SetTo {
 /// What a session holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Of the parts that are no settings, those that are there.
+    /// The parts other than settings that exist.
     pub parts: PartSet,
     /// Settings whose value is the session's own, in the order of their names.
     pub settings: Vec<SetTo>,
-    /// Custom names, in lower case, that the session has made and that will never go.
+    /// Custom names, in lower case, that the session has created for its whole life.
     pub names: Vec<Box<[u8]>>,
     /// Names of the statements of SQL's PREPARE, sorted, in the server's encoding.
     pub statements: Vec<Box<[u8]>>,
-    /// There is more than the text could hold: what is missing in it may be there all the same.
+    /// The text could not hold everything: what is missing in it may exist.
     pub is_cut: bool,
 }
 
@@ -100,7 +101,7 @@ pub struct Report {
 pub enum ReportError {
     /// It is of another version.
     Version,
-    /// The server's library came in mid-session: what was before is not known.
+    /// The server's library was loaded in mid-session: what happened before is not known.
     Late,
     /// It is not in the form of a report, or has an item that is not known.
     Unreadable,
@@ -205,7 +206,7 @@ impl Report {
                         self.settings.push(SetTo { name, value });
                     }
                 }
-                // A custom name is one whatever the case of its letters.
+                // Custom names are compared without case.
                 self.settings.sort_by(|one, other| one.name.cmp(&other.name));
                 if self.settings.windows(2).any(|pair| pair[0].name == pair[1].name) {
                     return Err(ReportError::Unreadable);
@@ -229,7 +230,7 @@ impl Report {
         Ok(())
     }
 
-    /// What it says of a setting, by its name in lower case.
+    /// What it says about a setting, by its name in lower case.
     pub fn setting(&self, name: &[u8]) -> Option<&SetTo> {
         let at = self.settings.binary_search_by(|set| (*set.name).cmp(name)).ok()?;
         Some(&self.settings[at])
@@ -241,7 +242,7 @@ impl Report {
     }
 }
 
-/// What a server process keeps to its end.
+/// What a server process keeps until it exits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// Buffers for temporary tables, in kB.
@@ -335,7 +336,7 @@ mod tests {
     #[test]
     fn what_the_table_says_of_the_extension_is_covered() {
         for row in &TABLE {
-            // No report tells of variables: they are named in the configuration.
+            // No report lists variables: the configuration names them.
             let listed = row.sources.contains(&Source::Extension) && row.part != Part::PlVariable;
             let by_wire = row.sources == [Source::Wire];
             assert!(listed == COVERED.contains(row.part) || by_wire, "{}", row.name);
@@ -392,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_told_with_their_values() {
+    fn settings_are_reported_with_their_values() {
         let report = read(
             "1 temp set=application_name:,My.B:%C3%A9%20x,work_mem:5MB,long.v names=My.B more",
         );
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_extension_has_been_seen_to_send_is_read() {
+    fn what_the_extension_was_observed_to_send_is_read() {
         for text in [
             "1 set=search_path:%22%24user%22%2C%20%22a%20b%22",
             "1 set=role:none,session_authorization:pg_monitor",

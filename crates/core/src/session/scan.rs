@@ -1,17 +1,17 @@
-//! Finds in the text of a query which statements it has and what of the session it may touch.
+//! Finds which statements a query's text has and which parts of the session it may touch.
 //!
 //! # Model   one pass over the tokens, in chunks of any size. A statement's first words give its
 //!           [`Verb`]; words anywhere in it give [`Findings::flags`]: functions that take advisory
-//!           locks, `set_config`, TEMPORARY where an object is created, `pg_temp` and so on. Where
-//!           a string is run as code (DO, CALL) its words count as well, wherever they stand.
+//!           locks, `set_config`, TEMPORARY where an object is created, `pg_temp` and so on. If a
+//!           string is run as code (DO, CALL), all its words count as well.
 //! # Invariants  never a false negative for what the text itself says: what cannot be read is
 //!           `unsure`. That holds for the [`ScanOptions`] under which the server reads it, which
-//!           are the caller's to know. A false positive costs a pin; a column that is called `temp` is none.
-//!           The findings do not depend on where the chunks end.
+//!           the caller must know. A false positive costs a pin; a column that is called `temp`
+//!           causes none. The findings do not depend on where the chunks end.
 //! # Limits  [`STATEMENTS_MAX`] statements are listed, and after them up to [`OF_NOTE_MAX`] that
 //!           count by themselves; the flags are of all. What functions,
 //!           triggers and procedures do inside is not in the text. A text that the server would
-//!           refuse (it then runs nothing of it) may give anything.
+//!           refuse (and so not run at all) may give anything.
 //! # Why not a parser  PostgreSQL's own needs the whole text at once, allocates for each node and
 //!           knows one version's grammar; this pass is paid by each query.
 
@@ -35,8 +35,8 @@ use super::token::{Lexer, NAME_BYTES_MAX, PARAMETER, Sink};
 
 /// Statements of one text that are listed, whatever they do.
 pub const STATEMENTS_MAX: usize = 64;
-/// Statements that are listed in all: after the first ones only those of which something depends on
-/// where they stand, or on what they name ([`Verb::is_of_note`]).
+/// The most statements that are listed in all: after the first ones only those whose position or
+/// names matter ([`Verb::is_of_note`]).
 pub const OF_NOTE_MAX: usize = 256;
 
 /// How the server will read the text.
@@ -56,7 +56,7 @@ impl Default for ScanOptions {
 }
 
 impl ScanOptions {
-    /// Of a session in which `value` gives some settings; the others are as in `self`.
+    /// The options of a session for which `value` gives some settings; the others are as in `self`.
     pub fn with<'a>(self, value: impl Fn(&[u8]) -> Option<&'a [u8]>) -> ScanOptions {
         let strings = value(STRINGS);
         let encoding = value(ENCODING);
@@ -75,12 +75,13 @@ const ENCODING: &[u8] = b"client_encoding";
 /// The setting by which names are found.
 const SEARCH_PATH: &str = "search_path";
 
-/// Whether texts are read in another way where this setting has another value.
+/// Whether this setting changes how texts are read.
 fn decides_reading(name: &[u8]) -> bool {
     name == STRINGS || name == ENCODING
 }
 
-/// Whose statements may mean something else after a text: see [`crate::pool::SchemaEpoch`].
+/// The sessions whose statements may change their meaning by a text: see
+/// [`crate::pool::SchemaEpoch`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum SchemaChange {
     /// It changes no object that a statement may name.
@@ -95,7 +96,7 @@ pub enum SchemaChange {
 /// One statement of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statement {
-    /// Which one of the text, from 1.
+    /// Its number in the text, from 1.
     pub number: u32,
     /// Bytes of the text from its first to its last token, without the semicolon.
     pub range: Range<usize>,
@@ -115,25 +116,25 @@ pub struct Findings {
     pub defined: Vec<Name>,
     /// Other settings that it sets so.
     pub local: Vec<Name>,
-    /// It may set, if only for the transaction, what does not show.
+    /// It may set a setting that the text does not name, at least for the transaction.
     pub sets_unnamed: bool,
     /// Settings that set_config() sets, in lower case.
     pub configured: Vec<Name>,
-    /// Where set_config() is given NULL for the value of one of these: it goes back to its start
+    /// Where set_config() gets NULL as the value of one of these, which resets it to its start
     /// value.
     pub nulls: Vec<(Name, Range<usize>)>,
-    /// The value that set_config() is given may be a parameter, and so NULL.
+    /// The value for set_config() may be a parameter, and so NULL.
     pub given: bool,
     /// Parts that functions in it may end; what its listed statements' own verbs may end is not among
     /// them.
     pub ends: PartSet,
-    /// The text cannot be read, or runs what cannot be seen: anything may happen.
+    /// The text cannot be read, or runs code that is not in it: anything may happen.
     pub unsure: bool,
-    /// It may set what decides how the texts after it are read, be it up to the end of the
-    /// transaction only: its [`ScanOptions`] may not be theirs.
+    /// It may set what decides how later texts are read, if only up to the end of the transaction:
+    /// their [`ScanOptions`] may differ from its own.
     pub rereads: bool,
-    /// It sets a `search_path` by `set_config()`, or up to the end of the transaction: what follows in the
-    /// transaction may find another than is known.
+    /// It sets a `search_path` by `set_config()`, or up to the end of the transaction: later
+    /// statements of the transaction may run under an unknown one.
     pub unseen_path: bool,
     /// There are statements of note that are not listed. `flags` has the parts of their verbs.
     pub truncated: bool,
@@ -143,7 +144,7 @@ pub struct Findings {
     pub notifies: bool,
     /// It may change what statements mean.
     pub schema: SchemaChange,
-    /// Of a function's source: it executes a text of which not even the beginning stands in it.
+    /// Of a function's source: it executes a text whose beginning is not in the source.
     pub dynamic: bool,
     /// Of a function's source: a text that it executes may reset settings.
     pub executes_reset: bool,
@@ -181,19 +182,19 @@ pub fn scan(text: &[u8], options: ScanOptions) -> Findings {
     scanner.finish()
 }
 
-/// Does this value of `search_path` let a plain CREATE TABLE make a temporary one?
+/// Whether a plain CREATE TABLE makes a temporary one under this `search_path`.
 pub fn names_temporary_schema(search_path: &[u8]) -> bool {
     search_path
         .split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_')
         .any(|word| keyword::lookup(word).is_some_and(|keyword| keyword.word == Word::PgTemp))
 }
 
-/// What is to be known of a function's source while it is read.
+/// The state of reading a function's source.
 #[derive(Debug, Clone)]
 struct Body {
     /// It is PL/pgSQL's.
     procedural: bool,
-    /// It executes what it puts together: strings count.
+    /// It executes concatenated strings: strings count.
     watches: bool,
     /// What follows an EXECUTE.
     execute: Executed,
@@ -203,7 +204,7 @@ struct Body {
     quotes: bool,
     /// The last word of the string begins what may be a temporary object.
     creates: bool,
-    /// A string has had a comment, or a block of code: which words of its stand first is not known.
+    /// A string has had a comment, or a block of code: its first words are not known.
     anywhere: bool,
     /// The last byte of the string, if no word has followed it.
     before: u8,
@@ -255,7 +256,7 @@ impl Scanner {
         self.finder.found.changes_catalog || (self.finder.started && begun)
     }
 
-    /// It is not known how the server will read the text.
+    /// Marks that it is not known how the server will read the text.
     pub fn doubt(&mut self) {
         self.finder.found.unsure = true;
     }
@@ -310,7 +311,7 @@ struct Atomic {
 #[derive(Debug, Clone)]
 struct Finder {
     found: Findings,
-    /// What is read is a function's source.
+    /// The state for a function's source, if one is read.
     body: Option<Body>,
     // The current statement.
     started: bool,
@@ -324,7 +325,7 @@ struct Finder {
     head: Head,
     for_seen: bool,
     hold: bool,
-    /// UPDATE has been read: what follows may be what it updates.
+    /// UPDATE has been read: its table may follow.
     update_seen: bool,
     /// It makes a temporary object.
     makes_temporary: bool,
@@ -334,7 +335,7 @@ struct Finder {
     inner_creates: bool,
     watch: Watch,
     disguised: bool,
-    // What the next tokens decide; `careful` if any is under way.
+    // Questions that the next tokens decide; `careful` if any is open.
     careful: bool,
     temporary_pending: bool,
     language_pending: bool,
@@ -385,7 +386,7 @@ impl Finder {
         self.found.flags.insert(part);
     }
 
-    /// A token has come, with its row if it is a word of the table.
+    /// Takes a token, with its row if it is a word of the table.
     #[inline]
     fn token(&mut self, keyword: Option<&'static Keyword>, kind: Kind, text: &[u8], start: usize) {
         let mut word = keyword.map_or(Word::None, |keyword| keyword.word);
@@ -448,7 +449,7 @@ impl Finder {
                 self.found.unsure = true;
             }
             if let Some(atomic) = self.atomic.take() {
-                // With one END and no CASE the END is the body's own. All else is for a parser:
+                // With one END and no CASE the END is the body's own. All else would need a parser:
                 // END and CASE may be names of columns.
                 end = atomic.closed.unwrap_or(end);
                 if atomic.ends != 1 {
@@ -507,8 +508,8 @@ impl Finder {
         self.watch = Watch::Nothing;
     }
 
-    /// What the statement that ends does to what statements mean. (GRANT and REVOKE decide who may run
-    /// them, COMMENT, REINDEX and the like nothing.)
+    /// How the ending statement changes what statements mean. (GRANT and REVOKE decide who may run
+    /// them; COMMENT, REINDEX and the like change nothing.)
     fn schema_change(&self, verb: &Verb) -> SchemaChange {
         let makes = match verb {
             Verb::FinishPrepared => return SchemaChange::All, // of whatever it has committed
@@ -593,7 +594,7 @@ impl Finder {
         self.found.rereads = true;
     }
 
-    /// TEMP or TEMPORARY: is it the key word, or somebody's name?
+    /// TEMP or TEMPORARY: is it the key word, or a name?
     fn temporary(&mut self) {
         match self.previous {
             Word::Create | Word::Replace | Word::Global | Word::Local => {
@@ -617,7 +618,7 @@ impl Finder {
 
     fn begin_set_config(&mut self) {
         if self.set_config.is_some() {
-            // A call within a call: nobody writes that, so it need not be read well.
+            // A call within a call is too rare to be parsed: take it for any setting.
             self.any_setting();
         }
         if self.watch == Watch::Nothing {
@@ -634,7 +635,7 @@ impl Finder {
         self.careful = true;
     }
 
-    /// The token after one that left a question open.
+    /// Decides open questions by the next token.
     fn decide(&mut self, word: Word, kind: Kind) {
         if std::mem::take(&mut self.temporary_pending) {
             // These follow a table's name in INSERT and MERGE; none can be a temporary table's
@@ -647,7 +648,7 @@ impl Finder {
             }
         }
         if std::mem::take(&mut self.language_pending) && word != Word::PlPgSql {
-            // Other languages build and run statements in ways of their own, and keep variables.
+            // Other languages build and run statements in their own ways, and keep variables.
             self.found.unsure = true;
             self.flag(Part::PlVariable);
         }
@@ -723,7 +724,7 @@ impl Finder {
                 self.found.rereads = true;
                 self.found.sets_unnamed = true;
                 self.found.unseen_path |= local;
-                outlasts.remove(Part::Seed); // nobody has it set so
+                outlasts.remove(Part::Seed); // assumed not to be the seed
                 PartSet::ANY_SETTING
             }
         };
@@ -765,7 +766,7 @@ impl Finder {
         self.found.schema = self.found.schema.max(change);
     }
 
-    /// A watched string is spelt so that its words do not show.
+    /// A watched string is written so that its words do not show.
     fn disguise(&mut self) {
         match self.watch {
             Watch::Nothing => {}
@@ -809,7 +810,7 @@ impl Finder {
                 Word::Notify | Word::PgNotify => self.found.notifies = true,
                 Word::Temporary => self.flag(Part::TemporaryObject),
                 Word::Listen => self.flag(Part::Listen),
-                // DEALLOCATE ALL takes the shared statements of others away as well.
+                // DEALLOCATE ALL also removes the shared statements of others.
                 Word::Prepare | Word::Deallocate => self.flag(Part::SqlStatement),
                 Word::Hold => self.flag(Part::HeldCursor),
                 Word::Load => self.flag(Part::LoadedLibrary),
@@ -817,7 +818,7 @@ impl Finder {
                 Word::Touches => self.found.flags = self.found.flags.union(keyword.parts),
                 Word::Create => self.inner_creates = true,
                 Word::Alter | Word::Drop | Word::Import => self.changes_schema(SchemaChange::All),
-                // It may run a text that is put together from parts.
+                // It may run a text that is concatenated from parts.
                 Word::Execute | Word::Runs => self.found.unsure = true,
                 _ => {}
             },
@@ -833,7 +834,7 @@ impl Sink for Finder {
     }
 
     fn quoted(&mut self, text: &[u8], start: usize) {
-        // In quotes key words are plain names, but functions and views are still what they are.
+        // In quotes key words are plain names, but functions and views keep their meaning.
         let keyword = keyword::lookup(text).filter(|keyword| {
             use Word::{Ends, PgTemp, Runs, SetConfig, Settings, Touches};
             matches!(keyword.word, SetConfig | Settings | PgTemp | Touches | Ends | Runs)
@@ -891,7 +892,7 @@ impl Sink for Finder {
             self.end_inner();
         }
         if std::mem::take(&mut self.inner_creates) {
-            self.changes_schema(SchemaChange::All); // what it creates stands elsewhere
+            self.changes_schema(SchemaChange::All); // the text does not show what it creates
         }
     }
 

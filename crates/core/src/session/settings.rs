@@ -1,22 +1,23 @@
 //! Settings that differ from a server's base, and the statements that change one set into another.
 //!
 //! # Model   [`Settings`] is an immutable, sorted map that is shared: sessions with equal settings
-//!           hold the same one where an [`Interner`] made it. What a client wants and what its
-//!           backend has are two of them; [`Settings::diff`] gives the changes between.
+//!           hold the same one if an [`Interner`] made it. What a client wants and what its backend
+//!           has are two of them; [`Settings::diff`] gives the changes between.
 //! # Invariants  names are in lower case (the server compares them without case); values are
 //!           canonical, as the server would show them; equal contents are equal whether shared or
 //!           not.
 //! # Why not always SET for lists  the server keeps `search_path` as a list that is already quoted.
-//!           `SET search_path TO 'a, b'` makes it ONE name, and a list taken apart and quoted anew
-//!           may come out spelt differently (key words are quoted, spaces change), which the
-//!           client can see. `set_config()` takes the value as it is; but it is a query, which takes
-//!           a snapshot (a SET TRANSACTION ISOLATION LEVEL after it fails) and costs a plan: so
-//!           what certainly comes out as it was goes by SET ([`list::write_names`]).
-//! # Encodings  names and values are the server's own bytes, in the encoding of its database, whatever
-//!           `client_encoding` they were set or told under ([`is_raw`]). They are written in ASCII only:
-//!           what stands behind `\x` in a literal of E'' is taken as it is, where all else of a text is
-//!           converted from the `client_encoding` in force. In some of these a character ends with the
-//!           byte of a backslash, and whatever is quoted byte by byte is read as something else.
+//!           `SET search_path TO 'a, b'` makes it ONE name, and a list that is split and quoted
+//!           again may be spelt differently (key words are quoted, spaces change), which the client
+//!           can see. `set_config()` takes the value as it is; but it is a query, which takes a
+//!           snapshot (a SET TRANSACTION ISOLATION LEVEL after it fails) and costs a plan: so SET
+//!           is used where the spelling certainly stays the same ([`list::write_names`]).
+//! # Encodings  names and values are the server's own bytes, in the encoding of its database,
+//!           whatever `client_encoding` they were set or reported under ([`is_raw`]). They are
+//!           written in ASCII only: the server takes the bytes of `\x` escapes in an E'' literal as
+//!           they are, and converts all else of a text from the `client_encoding` in force. In some
+//!           of these encodings a character ends with the byte of a backslash, so text quoted byte
+//!           by byte would be misread.
 
 mod list;
 pub(crate) mod quoting;
@@ -62,27 +63,28 @@ const NOT_PARSED: [&[u8]; 14] = [
     b"server_version",
 ];
 
-/// Does the meaning of a statement depend on the setting (its name in lower case)? All do that
-/// are not known not to: custom names may be read by policies and functions.
+/// Whether the meaning of a statement may depend on the setting (its name in lower case). True
+/// unless it is known not to: policies and functions may read custom names.
 pub fn is_parsed(name: &[u8]) -> bool {
     let logging = name.starts_with(b"log_") && !name.contains(&b'.');
     let network = name.starts_with(b"tcp_") && !name.contains(&b'.');
     !logging && !network && !NOT_PARSED.contains(&name)
 }
 
-/// Which settings plans depend on: the further, the more of them.
+/// Which settings plans depend on; each value includes those before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum PlanReads {
     /// What parse analysis and the planner read by themselves.
     Own,
-    /// And custom settings: functions may read these that the planner calls.
+    /// Also custom settings: functions that the planner calls may read them.
     Custom,
-    /// And all others (`application_name`, `statement_timeout`): such functions are known.
+    /// Also all others (`application_name`, `statement_timeout`): functions that read them are
+    /// known to exist.
     All,
 }
 
 impl PlanReads {
-    /// From where on this setting counts (its name in lower case).
+    /// The first value that includes this setting (its name in lower case).
     pub fn of(name: &[u8]) -> Self {
         if !is_parsed(name) {
             Self::All
@@ -93,8 +95,9 @@ impl PlanReads {
         }
     }
 
-    /// The same as far as what a plan gives is concerned, and not what it costs. Of names and roles the server's
-    /// plan cache itself takes care (`RevalidateCachedQuery`, plancache.c), unless a function reads them.
+    /// The same for the results of plans, without their costs. The server's plan cache itself
+    /// handles names and roles (`RevalidateCachedQuery`, plancache.c), unless a function reads
+    /// them.
     pub(crate) fn of_results(name: &[u8]) -> Self {
         match name {
             b"role" | b"session_authorization" => Self::Custom,
@@ -110,7 +113,7 @@ impl PlanReads {
     }
 }
 
-/// Does the setting (its name in lower case) decide which plan is taken, and nothing of what that gives?
+/// Whether the setting (its name in lower case) decides only which plan is chosen, not its results.
 fn is_of_costs(name: &[u8]) -> bool {
     const BEGINNINGS: [&[u8]; 6] =
         [b"enable_", b"geqo", b"jit", b"max_parallel_", b"min_parallel_", b"parallel_"];
@@ -136,7 +139,7 @@ fn is_of_costs(name: &[u8]) -> bool {
             || NAMES.contains(&name))
 }
 
-/// The name that the server has for a setting now, of one in lower case: it takes two old ones as well
+/// The server's present name of a setting, given in lower case: it accepts two old ones as well
 /// (`map_old_guc_names`, guc.c).
 pub fn current_name(name: &[u8]) -> &[u8] {
     match name {
@@ -146,15 +149,15 @@ pub fn current_name(name: &[u8]) -> &[u8] {
     }
 }
 
-/// Is this the name of a setting that the server makes up on first use? It knows it for good then:
+/// Whether the server creates a setting of this name on first use. It then never forgets the name:
 /// `current_setting()` of it gives an empty string after a RESET, and no longer NULL.
 pub fn is_custom(name: &[u8]) -> bool {
     name.contains(&b'.')
 }
 
-/// Settings that stay with their connection. Nobody can ask for the first three without rights that a
-/// client may have had only for a while (GUC_SUPERUSER_ONLY); the last would end the server
-/// connection while it is idle.
+/// Settings that stay with their connection. Reading the first three needs rights that a client may
+/// have had only for a while (GUC_SUPERUSER_ONLY); the last would end the server connection while
+/// it is idle.
 const STAYING: [&[u8]; 4] = [
     b"dynamic_library_path",
     b"extension_control_path",
@@ -162,13 +165,13 @@ const STAYING: [&[u8]; 4] = [
     b"idle_session_timeout",
 ];
 
-/// Can this setting (its name in lower case) be asked for, and set on another connection?
+/// Whether this setting (its name in lower case) can be read, and set on another connection.
 pub fn can_move(name: &[u8]) -> bool {
     name.is_ascii() && !STAYING.contains(&name)
 }
 
-/// Settings that only superusers may set, or who has been granted it (PGC_SUSET in guc_tables.c of
-/// PostgreSQL 14 to 18), but for those that begin with `log_`.
+/// Settings that only superusers, and roles with a grant, may set (PGC_SUSET in guc_tables.c of
+/// PostgreSQL 14 to 18), except those that begin with `log_`.
 const FOR_SUPERUSERS: [&[u8]; 40] = [
     b"allow_in_place_tablespaces",
     b"allow_system_table_mods",
@@ -212,8 +215,8 @@ const FOR_SUPERUSERS: [&[u8]; 40] = [
     b"wal_recycle",
 ];
 
-/// May only superusers set this setting (its name in lower case, without a dot)? A SECURITY DEFINER
-/// function can have set it all the same.
+/// Whether only superusers may set this setting (its name in lower case, without a dot). A SECURITY
+/// DEFINER function may still have set it.
 pub fn is_for_superusers(name: &[u8]) -> bool {
     (name.starts_with(b"log_") && name != b"log_parameter_max_length_on_error")
         || name == b"zero_damaged_pages"
@@ -225,9 +228,10 @@ pub fn is_for_superusers(name: &[u8]) -> bool {
 struct Entry {
     name: Box<[u8]>,
     value: Box<[u8]>,
-    /// From where on plans depend on it. It follows from the name, which is not to be looked at for each Bind.
+    /// The first value with which plans depend on it. Kept, so that a Bind need not look at the
+    /// name.
     read: PlanReads,
-    /// From where on what they give does.
+    /// The first value with which their results do.
     decides: PlanReads,
 }
 
@@ -245,12 +249,12 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// What tells most sets of settings apart without a look at them. Equal sets have equal marks; the
-/// marks of others may be equal, by chance or by somebody's will.
+/// A hash that tells most sets of settings apart without comparing them. Equal sets have equal
+/// marks; different sets may have equal marks, by chance or by an attacker's choice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Mark {
     all: u32,
-    /// Of the `search_path`: the costliest to change.
+    /// The hash of the `search_path`, the costliest setting to change.
     path: u32,
 }
 
@@ -267,8 +271,8 @@ impl Mark {
         self.path == other.path
     }
 
-    /// The same, of a session with the own values of this number. (An odd factor:
-    /// others get other marks.)
+    /// The mark for a session with the own values of this number. (An odd factor: other numbers
+    /// give other marks.)
     #[must_use]
     pub fn of_basis(self, basis: u16) -> Mark {
         let own = (u32::from(basis) + 1).wrapping_mul(0x9e37_79b1);
@@ -276,7 +280,7 @@ impl Mark {
     }
 }
 
-/// FNV-1a, 32 bits. The lengths keep names and values apart.
+/// FNV-1a, 32 bits. The lengths separate names and values.
 fn fnv_1a(entries: &[Entry]) -> u32 {
     let mut hash = 0x811c_9dc5_u32;
     let mut take = |byte: u8| hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
@@ -338,7 +342,7 @@ impl Settings {
         self.entries().len()
     }
 
-    /// Does none?
+    /// Whether none does.
     pub fn is_empty(&self) -> bool {
         self.entries().is_empty()
     }
@@ -349,12 +353,12 @@ impl Settings {
         self.0.as_ref().is_some_and(|set| set.custom)
     }
 
-    /// Whether they are equal, though not the same in memory.
+    /// Whether they are equal, compared by content.
     fn are_like(&self, other: &Settings) -> bool {
         self.mark() == other.mark() && self.entries() == other.entries()
     }
 
-    /// Are they one object? (If not they may still be equal.)
+    /// Whether they are one object. (If not, they may still be equal.)
     #[inline]
     pub fn is_shared_with(&self, other: &Settings) -> bool {
         match (&self.0, &other.0) {
@@ -364,20 +368,19 @@ impl Settings {
         }
     }
 
-    /// Has any name or value bytes beyond ASCII? As a parameter of a Bind it would be read in the
-    /// `client_encoding` in force.
+    /// Whether any name or value has bytes beyond ASCII. As a parameter of a Bind it would be read
+    /// in the `client_encoding` in force.
     pub fn needs_encoding(&self) -> bool {
         self.entries().iter().any(|entry| !entry.name.is_ascii() || !entry.value.is_ascii())
     }
 
-    /// What a prepared statement's identity needs of them: two clients may share one only if
-    /// their keys are equal.
-    /// `reads`: what plans depend on.
+    /// The part of them that identifies a prepared statement: two clients may share one only if
+    /// their keys are equal. `reads`: what plans depend on.
     pub fn parse_key(&self, reads: PlanReads) -> ParseKey {
         ParseKey { settings: self.clone(), reads }
     }
 
-    /// Whether plans that depend on this are the same under both.
+    /// Whether plans that depend on `reads` are the same under both.
     #[inline]
     pub fn plan_alike(&self, other: &Settings, reads: PlanReads) -> bool {
         let read = |entry: &&Entry| entry.read <= reads;
@@ -385,7 +388,7 @@ impl Settings {
             || self.entries().iter().filter(read).eq(other.entries().iter().filter(read))
     }
 
-    /// Whether plans that depend on this give the same under both.
+    /// Whether plans that depend on `reads` give the same results under both.
     #[inline]
     pub fn give_alike(&self, other: &Settings, reads: PlanReads) -> bool {
         let decides = |entry: &&Entry| entry.decides <= reads;
@@ -393,7 +396,7 @@ impl Settings {
             || self.entries().iter().filter(decides).eq(other.entries().iter().filter(decides))
     }
 
-    /// Hashes what decides what plans give that depend on this.
+    /// Hashes what decides the results of plans that depend on `reads`.
     pub(crate) fn hash_deciding(&self, reads: PlanReads, state: &mut impl Hasher) {
         self.entries().iter().filter(|entry| entry.decides <= reads).for_each(|e| e.hash(state));
     }
@@ -404,8 +407,8 @@ impl Settings {
         if self.is_shared_with(desired) {
             return Diff { applied: &[], wanted: &[], first: [None, None], last: [None, None] };
         }
-        // Whoever may set the others is who has logged in: other roles end first and begin last. SET
-        // SESSION AUTHORIZATION resets the role, which has to be set again.
+        // Only the role that logged in may set the others: other roles end first and begin last.
+        // SET SESSION AUTHORIZATION resets the role, which has to be set again.
         let (authorization, role) = (&b"session_authorization"[..], &b"role"[..]);
         let identity = change(self.get(authorization), desired.get(authorization), authorization);
         let resets = identity.is_some() && self.get(authorization).is_some();
@@ -453,7 +456,7 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// Settings as parse analysis sees them: equal if all settings are that it may read.
+/// Settings as parse analysis sees them: equal if all settings that it may read are equal.
 #[derive(Debug, Clone)]
 pub struct ParseKey {
     settings: Settings,
@@ -576,8 +579,8 @@ pub fn write_set_query<'a>(
 }
 
 /// Writes the text of one statement that makes the change up to the end of the transaction, and
-/// leaves alone what is in force after that: whatever was set in the transaction before, with
-/// LOCAL or without, lasts as long as it would have.
+/// does not change what is in force after that: earlier settings of the transaction, with LOCAL or
+/// without, last as long as they would have.
 pub fn write_set_local(change: Change<'_>, out: &mut Vec<u8>) {
     match change {
         Change::Set(name, value) => write_set(name, value, true, out),
@@ -591,7 +594,7 @@ pub fn write_set_local(change: Change<'_>, out: &mut Vec<u8>) {
 }
 
 /// One statement that gives a setting a value, for the session or up to the end of the
-/// transaction. Lists are quoted by the server already: set_config() takes any of them as it is.
+/// transaction. The server has already quoted lists: set_config() takes any of them unchanged.
 fn write_set(name: &[u8], value: &[u8], local: bool, out: &mut Vec<u8>) {
     if !name.is_ascii() {
         return write_set_config(name, Some(value), local, out);
@@ -608,7 +611,7 @@ fn write_set(name: &[u8], value: &[u8], local: bool, out: &mut Vec<u8>) {
     }
 }
 
-/// The same by a query; a RESET where there is no value.
+/// The same by a query; a RESET if there is no value.
 fn write_set_config(name: &[u8], value: Option<&[u8]>, local: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(b"SELECT pg_catalog.set_config(");
     write_value(name, out);
@@ -680,13 +683,13 @@ impl SettingsBuilder {
         self.entries.iter().find(found).map(|entry| &*entry.value)
     }
 
-    /// Takes those out that have their base value by `is_base`, which is given names and values.
+    /// Removes settings that have their base value by `is_base`, which gets name and value.
     pub fn remove_all(&mut self, is_base: impl Fn(&[u8], &[u8]) -> bool) -> &mut SettingsBuilder {
         self.entries.retain(|entry| !is_base(&entry.name, &entry.value));
         self
     }
 
-    /// Takes a setting out: it has its base value.
+    /// Removes a setting: it has its base value.
     pub fn remove(&mut self, name: &[u8]) -> &mut SettingsBuilder {
         if let Ok(at) = self.find(&name.to_ascii_lowercase()) {
             self.entries.remove(at);
@@ -725,8 +728,8 @@ impl<'a> FromIterator<(&'a [u8], &'a [u8])> for SettingsBuilder {
 
 /// Makes equal settings one object, so that comparing them is comparing pointers.
 ///
-/// It does not keep them alive: a set that nobody holds any more is forgotten. `S` is keyed by
-/// its owner, since names and values come from clients.
+/// It does not keep them alive: a set without holders is forgotten. `S` is keyed by its owner,
+/// since names and values come from clients.
 #[derive(Debug)]
 pub struct Interner<S> {
     hasher: S,
@@ -736,7 +739,7 @@ pub struct Interner<S> {
 }
 
 impl<S: BuildHasher + Clone> Interner<S> {
-    /// Sets below which no sweep for forgotten ones is worth while.
+    /// Below this number of sets a sweep is not worth while.
     const SWEEP_MIN: usize = 64;
 
     /// An empty one.
@@ -766,7 +769,7 @@ impl<S: BuildHasher + Clone> Interner<S> {
         settings
     }
 
-    /// Forgets what nobody holds. Twice as many may come before the next sweep, so the cost of
+    /// Forgets sets without holders. Twice as many may come before the next sweep, so the cost of
     /// sweeping is a constant for each set that was added.
     fn sweep(&mut self) {
         self.known.retain(|_, same| {
@@ -777,12 +780,12 @@ impl<S: BuildHasher + Clone> Interner<S> {
         self.sweep_at = (self.count * 2).max(Self::SWEEP_MIN);
     }
 
-    /// How many it knows, with some that are forgotten already.
+    /// How many it knows, including some already forgotten.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Does it know none?
+    /// Whether it knows none.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }

@@ -5,7 +5,7 @@
 //!           Contents of strings are passed on in pieces and never kept.
 //! # Invariants  tokens do not depend on where the chunks end; each byte is looked at a bounded
 //!           number of times, so the time is linear in the text; nothing here fails: what the
-//!           server would refuse, or what we give up on, is told as `unsure`.
+//!           server would refuse, and what the scanner gives up on, is reported as `unsure`.
 //! # Source  src/backend/parser/scan.l of PostgreSQL 14 to 18. Where the versions differ (`1INTO`
 //!           is two tokens up to 14 and an error since), the older and laxer reading is taken:
 //!           a text that the server refuses changes nothing.
@@ -14,11 +14,11 @@
 
 use memchr::{memchr, memchr2};
 
-/// Bytes of a name that are kept; one more than the server keeps, so that a name that it would
-/// cut is seen to be too long.
+/// Bytes of a name that are kept; one more than the server keeps, so that a name that it would cut
+/// is recognised as too long.
 pub(super) const NAME_BYTES_MAX: usize = 64;
 
-/// Who gets the tokens. Offsets are from the start of the text.
+/// The receiver of the tokens. Offsets are from the start of the text.
 pub(super) trait Sink {
     /// A word: an identifier or key word without quotes, as written, cut at [`NAME_BYTES_MAX`].
     fn word(&mut self, text: &[u8], start: usize);
@@ -37,7 +37,7 @@ pub(super) trait Sink {
     fn symbol(&mut self, byte: u8, start: usize);
     /// A semicolon; the last token before it ended at `token_end`.
     fn semicolon(&mut self, token_end: usize);
-    /// The text is not what the server would take, or cannot be followed.
+    /// The server would not take the text, or the scanner cannot follow it.
     fn unsure(&mut self);
 }
 
@@ -83,7 +83,7 @@ const CLASS: [Class; 256] = {
     class
 };
 
-/// Can the byte go on a word? (A dollar sign can, in a word but not in a tag.)
+/// Whether the byte can continue a word. (A dollar sign can, in a word but not in a tag.)
 const fn continues_word(byte: u8) -> bool {
     CONTINUES[byte as usize]
 }
@@ -255,7 +255,8 @@ impl Lexer {
             let byte = chunk[i];
             let position = self.fed + i;
             let class = CLASS[byte as usize];
-            // Words and spaces are most of a text: a processor foresees two branches, and no jump by class.
+            // Words and spaces are most of a text: a processor predicts two branches, but not a
+            // jump by class.
             if class == Class::Space {
                 i += 1;
                 continue;
@@ -342,8 +343,8 @@ impl Lexer {
         end
     }
 
-    /// A name in double quotes, which begins here. Where it ends, or where the byte is from which it is read
-    /// on: what is not all here, or has a double quote in it, is read byte by byte.
+    /// A name in double quotes, which begins here. Returns where it ends, or from which byte it is
+    /// read on: a name that is not complete, or has a double quote in it, is read byte by byte.
     #[inline]
     fn quoted_name<S: Sink>(&mut self, chunk: &[u8], from: usize, sink: &mut S) -> usize {
         let rest = &chunk[from..];
@@ -425,7 +426,7 @@ impl Lexer {
             State::DollarEnd(seen) => {
                 let expected = self.carry.bytes().get(seen - 1).copied().unwrap_or(b'$');
                 if byte != expected {
-                    // What looked like the end was content; this byte may begin the end anew.
+                    // What looked like the end was content; this byte may begin the real end.
                     sink.content(b"$");
                     sink.content(&self.carry.bytes()[..seen - 1]);
                     self.state = State::DollarBody;
@@ -633,7 +634,7 @@ impl Lexer {
         }
     }
 
-    /// A token that is no quoted string has ended here.
+    /// A token other than a quoted string has ended here.
     #[inline]
     fn token(&mut self, end: usize) {
         self.token_end = end;

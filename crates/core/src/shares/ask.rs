@@ -11,7 +11,7 @@ pub struct Need {
     pub limit: u32,
     /// Connections that count under it.
     pub used: u32,
-    /// Of these, those that nobody uses: they go to others that lack places.
+    /// Of these, the idle ones: they go to others that lack places.
     pub idle: u32,
     /// Openings that wait for a place.
     pub waiting: u32,

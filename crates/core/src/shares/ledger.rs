@@ -6,9 +6,10 @@
 //!   kept: connections without a place, since the lease has ended, until it is known what is free
 //!   bound = allowed + kept        allowed <= held
 //! ```
-//! Nobody lacks places: a node holds what it needs and a spare, so that an opening seldom waits for the store,
-//! and gives back what it has not needed for [`UNNEEDED`]. Somebody does: it holds what it uses or waits for, at
-//! most its share, and keeps idle connections as far as the others leave places.
+//! While no node lacks places, each holds what it needs and a spare, so that an opening seldom
+//! waits for the store, and gives back what it has not needed for [`UNNEEDED`]. While a node lacks
+//! places, each holds what it uses or waits for, at most its share, and keeps idle connections as
+//! far as the others leave places.
 //!
 //! Limits of nodes differ while a new configuration comes to one after the other: a place beyond a node's limit is of
 //! no use to it. So low numbers are given up first, and while others lack places, low ones are exchanged for free
@@ -369,7 +370,8 @@ impl Ledger {
                 (*held, *oldest) = (*held + 1, *since.min(oldest));
             }
         }
-        // What an operator has removed is nobody's. What came of a request without an answer is its own.
+        // A place that an operator has removed is no longer held. A place that a request without an
+        // answer took is held.
         self.held.retain(|number, since| mine.get(number) == Some(since));
         self.leaving.retain(|number, since| mine.get(number) == Some(since));
         let known =

@@ -79,7 +79,7 @@ pub struct Bound {
     pub is_spent: bool,
     /// Places held.
     pub held: u32,
-    /// Places lacking, of which others have been told.
+    /// Missing places, as announced to the others.
     pub wanted: u32,
     /// Connections without a place, which others may have taken.
     pub unsure: u32,

@@ -87,9 +87,9 @@ impl Chooser {
         !self.candidates.is_empty()
     }
 
-    /// A connection was opened, which `has` this algorithm. False if it is none to be sampled: its
-    /// peer is local, there are too many, or somebody has chosen for it already, by a route's
-    /// `congctl` or on its socket, and it has not the default.
+    /// A connection was opened, which `has` this algorithm. False if it must not be sampled: its
+    /// peer is local, there are too many, or it does not have the default because a route's
+    /// `congctl` or its socket already chose another.
     pub fn open(&mut self, flow: FlowId, peer: IpAddr, has: Algorithm, now: Time) -> bool {
         let Some(to) = Prefix::of(peer).filter(|_| self.has_choice()) else { return false };
         if has != self.default {
@@ -331,7 +331,7 @@ impl Chooser {
         }
     }
 
-    /// Has a flow changed, and watched anew: what it did was another algorithm's doing.
+    /// Has a flow changed, and watched again: what it did was another algorithm's doing.
     fn set(&mut self, id: FlowId, algorithm: Algorithm) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         if flow.algorithm == algorithm {

@@ -99,7 +99,7 @@ impl World {
         self.open_as(peer, true)
     }
 
-    /// A flow that nobody watches: somebody else's.
+    /// A flow of another program, which the tuner does not watch.
     pub(super) fn open_neighbour(&mut self) -> usize {
         self.open_as("198.51.100.1", false)
     }

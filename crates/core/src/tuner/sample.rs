@@ -21,7 +21,7 @@ pub struct Sample {
     pub rtt_min_us: u32,
     /// The congestion window in segments.
     pub window: u32,
-    /// Where slow start ends, in segments (`tcpi_snd_ssthresh`): set anew at each cut of the window.
+    /// Where slow start ends, in segments (`tcpi_snd_ssthresh`): set again at each cut of the window.
     pub threshold: u32,
     /// Bytes that the peer has acknowledged.
     pub bytes_acked: u64,

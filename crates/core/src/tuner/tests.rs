@@ -188,7 +188,7 @@ fn a_candidate_that_gains_nothing_goes_and_the_next_is_tried() {
 }
 
 #[test]
-fn a_flow_that_ends_in_its_trial_leaves_no_choice_behind() {
+fn a_flow_that_ends_in_its_trial_leaves_no_choice() {
     let mut world = World::new(3, LONG_FAT, auto());
     let flow = world.open(FAR);
     while world.events.is_empty() {

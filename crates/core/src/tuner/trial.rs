@@ -223,7 +223,7 @@ impl Trial {
     pub fn verdict(&self, now: Time) -> Verdict {
         let enough = MEASURE_MIN.max(self.rtt * MEASURE_ROUND_TRIPS);
         let lasted = now.since(self.began);
-        // After a minute, or when nobody is left to try it, there is no more to come.
+        // After a minute, or when no flow is left to try it, the trial ends.
         let is_over = lasted >= TRIAL_MAX || self.flows(Side::Candidate).next().is_none();
         // What was before the trial cannot grow; it has two cuts in it, whatever time that took.
         let incumbent_done = self.is_before_and_after || self.incumbent.time >= enough;

@@ -116,7 +116,7 @@ pub fn command_complete(out: &mut Vec<u8>, tag: &[u8]) {
 
 /// ParameterStatus.
 pub fn parameter_status(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    // (A login writes a dozen of them: its length is known ahead.)
+    // (A login writes a dozen of them, so the length is computed first.)
     let length = name.len() + value.len() + 6;
     out.reserve(1 + length);
     let [a, b, c, d] = u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes();

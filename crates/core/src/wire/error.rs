@@ -1,4 +1,4 @@
-//! ErrorResponse and NoticeResponse: what a client reads when something went wrong.
+//! ErrorResponse and NoticeResponse.
 //!
 //! Texts follow PostgreSQL's style: the message says what happened and to which object, the
 //! detail why, the hint what to do.
@@ -10,7 +10,7 @@ use super::{backend, build};
 pub struct SqlState(pub [u8; 5]);
 
 impl SqlState {
-    /// What a notice has that says nothing of a failure.
+    /// The code of a notice that is no failure.
     pub const SUCCESSFUL_COMPLETION: SqlState = SqlState(*b"00000");
     /// `08000` connection_exception.
     pub const CONNECTION_EXCEPTION: SqlState = SqlState(*b"08000");
@@ -82,7 +82,7 @@ pub enum Severity {
     Fatal,
     /// For information.
     Warning,
-    /// For information that most do without.
+    /// For information of lower importance.
     Notice,
 }
 
@@ -110,7 +110,7 @@ pub struct ClientError {
     pub detail: Option<String>,
     /// What to do.
     pub hint: Option<String>,
-    /// A server has said it.
+    /// It comes from a server.
     pub of_server: bool,
 }
 
@@ -161,7 +161,8 @@ impl ClientError {
         build::message(out, kind, |out| {
             let mut field = |tag: u8, text: &str| {
                 out.push(tag);
-                // A NUL would end the field early; no text of ours has one, a client's name may.
+                // A NUL would end the field early; Hawser's own texts have none, but a client's
+                // name may.
                 out.extend(text.bytes().filter(|byte| *byte != 0));
                 out.push(0);
             };

@@ -63,15 +63,15 @@ pub fn take_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&bytes[..end], &bytes[end + 1..]))
 }
 
-/// Where the first NUL is. Most strings are short names, and end within a word: a call of memchr costs
-/// five times as much as a look at that.
+/// The index of the first NUL. Most strings are short names that end within one word: a call of
+/// memchr costs five times as much as a test of that word.
 #[inline]
 fn end_of_string(bytes: &[u8]) -> Option<usize> {
     const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
     const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
     if let Some(word) = bytes.first_chunk::<8>() {
         let word = u64::from_le_bytes(*word);
-        // The high bit of the first byte that is 0 is the lowest that is set.
+        // The lowest set bit is the high bit of the first byte that is 0.
         let zeros = word.wrapping_sub(ONES) & !word & HIGHS;
         if zeros != 0 {
             return Some(zeros.trailing_zeros() as usize / 8);

@@ -4,8 +4,8 @@
 //! The first packet has no kind: `length: u32 (counts itself), code: u32, rest`. The code is a
 //! protocol version (StartupMessage) or one of three magic numbers (SSLRequest, GSSENCRequest,
 //! CancelRequest). Source: PostgreSQL documentation, "Message Formats";
-//! `ProcessStartupPacket` in src/backend/tcop/backend_startup.c, whose limits, order of checks
-//! and texts are kept here.
+//! `ProcessStartupPacket` in src/backend/tcop/backend_startup.c, whose limits, order of checks and
+//! texts this follows.
 //!
 //! # Invariants
 //! Nothing is answered here and nothing panics: bytes in, a [`Packet`] or a [`StartupError`] out.
@@ -62,7 +62,7 @@ impl ProtocolVersion {
 /// A name and its value, as they were sent.
 pub type Pair = (Box<[u8]>, Box<[u8]>);
 
-/// A StartupMessage. What its parameters mean is for [`crate::session::options`] to say.
+/// A StartupMessage. [`crate::session::options`] interprets its parameters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Startup {
     /// The version that the client asks for.
@@ -133,8 +133,8 @@ pub enum StartupError {
 }
 
 impl StartupError {
-    /// Whether PostgreSQL closes the connection without a word to the client, and says it in the log
-    /// alone (`COMMERROR`): what has sent it may be no client at all.
+    /// Whether PostgreSQL closes the connection without an answer, and only logs the error
+    /// (`COMMERROR`): the sender may be no client at all.
     pub fn is_for_the_log(&self) -> bool {
         match self {
             Self::Length | Self::CancelLength | Self::CancelKeyLength => true,
@@ -142,7 +142,7 @@ impl StartupError {
         }
     }
 
-    /// What the client is told: PostgreSQL's own texts.
+    /// The error for the client, in PostgreSQL's own words.
     pub fn to_client_error(&self) -> ClientError {
         let violation = |message: &str| ClientError::fatal(SqlState::PROTOCOL_VIOLATION, message);
         match self {

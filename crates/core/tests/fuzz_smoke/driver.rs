@@ -362,8 +362,8 @@ impl Play {
             return; // not so often
         }
         if self.world.undone().messages > 0 {
-            // It may be on its way to a loop, and to whichever client waits there: nobody could say
-            // then whom it has lied to.
+            // It may be on its way to a loop, and to any client that waits there: which one got the
+            // false answer is then unknown.
             return;
         }
         let lie = match how % 16 {
@@ -528,7 +528,7 @@ impl Play {
             }
             server.inbox.extend_from_slice(&self.world.servers[number].received());
             let (undone, half) = split(&server.inbox);
-            // A Flush, and copy data that nobody asked for, have no answer.
+            // A Flush, and copy data that was not asked for, have no answer.
             if !half.is_empty() || undone.iter().any(|(kind, _)| !b"Hdcf".contains(kind)) {
                 return Err(format!("server {number} is idle and has something to do"));
             }

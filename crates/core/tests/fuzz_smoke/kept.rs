@@ -18,18 +18,18 @@ fn nothing_at_all() {
 
 /// [Execute that fails, Sync, Parse, Flush]: the error forgot that the Parse had no Sync yet.
 #[test]
-fn a_backend_was_given_back_with_a_pipeline_open_behind_a_failed_one() {
+fn a_backend_was_given_back_with_a_pipeline_open_after_a_failed_one() {
     kept("000000 000000 0c0000 0015d7 0b0000 000044");
 }
 
-/// The marker of CopyData that came behind the last Sync stayed, and the backend was never free.
+/// The marker of CopyData that came after the last Sync stayed, and the backend was never free.
 #[test]
-fn stray_copy_data_behind_a_sync_kept_the_backend_for_ever() {
+fn stray_copy_data_after_a_sync_kept_the_backend_for_ever() {
     kept("000000 000000 0c0000 001500 000008 0000ac");
     kept("000000 00001c 000000 0c0000 000f00 00004d");
 }
 
-/// The first ReadyForQuery closed the books of a RESET that was queued behind.
+/// The first ReadyForQuery closed the books of a RESET that was queued after it.
 #[test]
 fn a_pipelined_reset_lost_the_clients_start_values() {
     kept("000000 000012 000000 000091");
@@ -84,7 +84,7 @@ fn a_held_backend_was_full_for_its_next_client() {
 
 /// Two clients with different settings gave a backend to and fro without end.
 #[test]
-fn settings_sent_ahead_held_the_statement_that_they_are_for() {
+fn settings_sent_first_held_the_statement_that_they_are_for() {
     kept("000000 00001a 0000cf 0c0000 001b1c");
 }
 
@@ -97,7 +97,7 @@ fn a_parse_answered_here_succeeded_in_a_failed_transaction() {
 
 /// [.. COPY, Sync, CopyDone, Parse, Sync] sent at once: the first Sync is ignored, the last not.
 #[test]
-fn a_pipeline_behind_a_copy_was_thought_to_be_open() {
+fn a_pipeline_after_a_copy_was_thought_to_be_open() {
     kept("000000 000000 000016 00004e 00003f 0000dc");
 }
 
@@ -116,15 +116,15 @@ fn an_unnamed_statement_of_another_client_was_bound() {
 
 /// [Query SET TimeZone, Parse] at once: another client got a statement parsed under that zone.
 #[test]
-fn a_statement_parsed_behind_a_pipelined_set_was_shared_under_the_settings_before_it() {
+fn a_statement_parsed_after_a_pipelined_set_was_shared_under_the_settings_before_it() {
     kept("000000 000000 0c0000 0013c7 0b0000 0c0000 00192f 0000b3 001fde 000f00");
     kept("001c00 000000 000019 000000 0000a3 0000ca 0000a4 000000");
 }
 
-/// The settings that a RESET restores were sent ahead of a DEALLOCATE, and hid that it could be
+/// The settings that a RESET restores were sent before a DEALLOCATE, and hid that it could be
 /// answered here.
 #[test]
-fn a_deallocate_behind_restored_settings_did_not_find_its_statement() {
+fn a_deallocate_after_restored_settings_did_not_find_its_statement() {
     kept("000000 00001c 000022 000005 000056 000068");
 }
 
@@ -142,7 +142,7 @@ fn a_server_that_said_something_and_closed_stayed_in_the_pool() {
     kept("00000f 000000 160000 000000 1b0000 14000a 1c1600");
 }
 
-/// The same, behind a message that was held: its client was not told either.
+/// The same, after a message that was held: its client got no error either.
 #[test]
 fn a_server_that_said_farewell_and_closed_held_its_client_for_ever() {
     kept("000000 000000 000050 0afd5b 0000c2 000000 000027");
@@ -156,9 +156,9 @@ fn a_statement_that_a_failed_discard_left_was_not_closed_before_it_was_prepared(
     );
 }
 
-/// An error ahead of later Parses of it was thought to have kept the server from them.
+/// The engine assumed that an error before later Parses of it had kept the server from them.
 #[test]
-fn an_unnamed_statement_behind_a_failed_pipeline_was_noted_under_old_settings() {
+fn an_unnamed_statement_after_a_failed_pipeline_was_noted_under_old_settings() {
     kept("000000 000000 000065 0000c6 0000f1 0000ab");
 }
 
@@ -170,20 +170,20 @@ fn a_name_that_was_skipped_came_back_with_a_deallocate_that_was_skipped() {
 
 /// [.. COPY, Sync, CopyDone, Terminate] at once: the Sync is ignored, and no answer came to wait for.
 #[test]
-fn a_client_that_said_goodbye_behind_a_copy_kept_its_backend_for_ever() {
+fn a_client_that_said_goodbye_after_a_copy_kept_its_backend_for_ever() {
     kept("000000 000000 000050 000088 0000ad");
     kept("000000 000000 000050 0a0039 0a0000");
     kept("000000 000000 00004c 0acbad");
 }
 
-/// A Bind behind a DEALLOCATE ALL that fails.
+/// A Bind after a DEALLOCATE ALL that fails.
 #[test]
 fn a_name_was_thought_to_be_gone_before_the_deallocate_was_answered() {
     kept("000000 000000 00003f 00003b 000083 00001f 0000b4");
 }
 
 #[test]
-fn the_unnamed_statement_is_gone_behind_a_query_that_was_skipped() {
+fn the_unnamed_statement_is_gone_after_a_query_that_was_skipped() {
     kept("000000 000000 000001 000043 0000ef 0000a3 000000 000064 000037");
 }
 
@@ -201,9 +201,9 @@ fn a_backend_with_half_a_message_was_given_back_after_a_cancel() {
     );
 }
 
-/// An unnamed Parse behind a pipelined SET was noted under the settings before it.
+/// An unnamed Parse after a pipelined SET was recorded under the settings before it.
 #[test]
-fn the_unnamed_statement_behind_a_pipelined_set_was_prepared_again_under_old_settings() {
+fn the_unnamed_statement_after_a_pipelined_set_was_prepared_again_under_old_settings() {
     kept("000000 000000 0000e4 000004 00002f 0000e5 0c0000 001100");
     kept("000000 000000 0c0000 000136 0c0000 005000 000a62 00e80c 004971");
 }
@@ -215,25 +215,26 @@ fn a_set_local_ends_with_its_transaction_when_a_statement_is_prepared_again_in_i
 
 /// DISCARD SEQUENCES as a query of ours took away what only the server knew.
 #[test]
-fn the_unnamed_statement_that_is_not_shared_was_gone_behind_a_function_call() {
+fn the_unnamed_statement_that_is_not_shared_was_gone_after_a_function_call() {
     kept("000b00 000000 000034 000097 0000e5");
 }
 
 #[test]
-fn a_taken_name_in_a_failed_transaction_is_judged_behind_the_text() {
+fn a_taken_name_in_a_failed_transaction_is_judged_after_the_text() {
     kept("000000 000000 0000ed 000001 0000cc 0000f8");
 }
 
-/// Two simple queries, or one behind a COPY, took away what the server still had, for it ignored them.
+/// Two simple queries, or one after a COPY, removed what the server still had, because it ignored
+/// them.
 #[test]
-fn the_unnamed_statement_was_gone_behind_queries_that_the_server_ignored() {
+fn the_unnamed_statement_was_gone_after_queries_that_the_server_ignored() {
     kept("000000 000000 00007e 000030 000000 000000 0000d9 000037");
     kept("000000 000000 000016 0000fd 000000 000011 0000ab");
 }
 
-/// A Flush stood ahead of its Parse: nothing that sets anything.
+/// A Flush preceded its Parse: nothing that sets anything.
 #[test]
-fn a_statement_was_prepared_again_under_what_was_set_behind_it() {
+fn a_statement_was_prepared_again_under_what_was_set_after_it() {
     kept("000000 000000 00007e 0000a3 000018 000030 000000");
 }
 
@@ -242,14 +243,14 @@ fn a_deallocate_left_the_unnamed_portal_that_a_simple_query_takes_away() {
     kept("000000 000000 0000e1 000059 00007f");
 }
 
-/// Its Parse had failed, and a Query behind that was ignored: that gave it back.
+/// Its Parse had failed, and the Query after it was ignored: that brought it back.
 #[test]
 fn an_unnamed_statement_that_was_never_prepared_was_prepared_again() {
     kept("000000 000000 0000e9 000049 00007e 000000 000040 0000e5");
 }
 
-/// Parsed behind a SET that was not answered yet, and taken away by a Query that was ignored.
+/// Parsed after a SET that was not answered yet, and removed by a Query that was ignored.
 #[test]
-fn an_unnamed_statement_that_came_back_had_the_settings_ahead_of_a_pipelined_set() {
+fn an_unnamed_statement_that_came_back_had_the_settings_before_a_pipelined_set() {
     kept("000000 000000 000052 000062 000032 000000 0000ef 000071");
 }

@@ -5,7 +5,7 @@
 //! server behind the engine and, fed with a client's own bytes, the *reference*: what the client
 //! would read if there were no pooler. The statements that it knows are those of
 //! [`super::clients`] and those that Hawser makes itself; any other text is a syntax error.
-//! A row tells which text ran, with which parameter, and all session state that could leak.
+//! A row shows which text ran, with which parameter, and all session state that could leak.
 //!
 //! # Limits
 //! Written after PostgreSQL 15's `src/backend/tcop/postgres.c`; one notice or detail more or less
@@ -18,7 +18,7 @@ use hawser_core::session::question;
 use hawser_core::wire::build;
 use hawser_core::wire::frame::{take_string, take_u16};
 
-/// Settings that the model has, with the values of a session for which nobody has set anything.
+/// Settings that the model has, with the values of a session in which no client has set anything.
 /// The first [`REPORTED`] of them are reported to the client.
 pub(crate) const SETTINGS: [(&str, &str); 3] =
     [("TimeZone", "UTC"), ("application_name", ""), ("statement_timeout", "0")];
@@ -833,7 +833,7 @@ fn is_known(text: &str) -> bool {
     }
 }
 
-/// Pairs of parameters behind the names in a Bind.
+/// Pairs of parameters after the names in a Bind.
 fn bound_pairs(body: &[u8]) -> Vec<(String, Option<String>)> {
     let Some((formats, rest)) = take_u16(body) else { return Vec::new() };
     let Some((count, mut rest)) = rest.get(2 * usize::from(formats)..).and_then(take_u16) else {

@@ -1,9 +1,9 @@
 //! Engines, and all that is around them: sockets, epoll, the dialler, messages on their way.
 //!
 //! # Model
-//! Nothing happens by itself: bytes lie in pipes, readiness and messages lie about until
-//! [`World::raise`] and [`World::deliver`] are told to bring them, in any order but two: messages
-//! of one sender to one loop keep theirs, and readiness is edge-triggered as epoll has it.
+//! Nothing happens by itself: bytes lie in pipes, readiness and messages wait until
+//! [`World::raise`] and [`World::deliver`] bring them, in any order with two limits: messages of
+//! one sender to one loop keep theirs, and readiness is edge-triggered as in epoll.
 //!
 //! # Invariants
 //! [`World::check`] compares the pool's books with what can be seen from outside.
@@ -42,7 +42,7 @@ pub(crate) struct State {
     pub(crate) room: usize,
     /// The loop that watches it, and under which token.
     watch: Option<(LoopId, Token)>,
-    /// Something has changed since the loop was last told.
+    /// Something has changed since the loop's last event.
     edge: bool,
 }
 

@@ -186,7 +186,7 @@ pub enum Command {
 /// Why a text is no command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CommandError {
-    /// Longer than [`TEXT_BYTES_MAX`], or more statements than anybody types.
+    /// Longer than [`TEXT_BYTES_MAX`], or more statements than a person types.
     TooLong,
     /// A quote or comment that does not end.
     Unterminated(&'static str),
@@ -194,7 +194,7 @@ pub enum CommandError {
     Unknown(String),
     /// SHOW, or SELECT, of something that there is not. The start of the statement.
     UnknownTopic(String),
-    /// A command with too many, too few or wrong words behind it: how it is written.
+    /// A command with too many, too few or wrong words after it: how it is written.
     Form(&'static str),
 }
 
@@ -249,7 +249,7 @@ enum Token {
 /// Reads all statements of a text; empty ones are left out.
 ///
 /// # Errors
-/// The first that is none. The statements before it are not returned: a typing error shall not
+/// The first invalid statement. The statements before it are not returned: a typing error must not
 /// leave half a script done.
 pub fn parse(text: &str) -> Result<Vec<Command>, CommandError> {
     if text.len() > TEXT_BYTES_MAX {

@@ -196,7 +196,7 @@ async fn pause(pooler: &dyn Pooler, database: Option<&str>, by: By) -> Result<Ta
     pooler.gates().pause(database, by)?;
     tracing::info!(database, "paused by an administrator");
     loop {
-        // Asked anew each time: a pool may be made meanwhile.
+        // Asked again each time: a pool may be made meanwhile.
         let mut left = 0;
         for pool in pools_of(pooler, database, "pause")? {
             pooler.gates().pause_pool(&pool.database, || pool.lock().pause());

@@ -1,9 +1,10 @@
 //! What administration reads of the running pooler and asks of it.
 //!
-//! # Model       `serve` has everything behind one object that implements [`Pooler`]; the console, the
-//!               metrics and `status` know nothing else. Tests put a small one in its place.
-//! # Invariants  no method waits: what takes time is a future or an order whose end can be seen in
-//!               the pools
+//! # Model       `serve` gives access to everything by one object that implements [`Pooler`]; the
+//!               console, the metrics and `status` use nothing else. Tests put a small one in its
+//!               place.
+//! # Invariants  no method waits: work that takes time is a future, or an order whose completion
+//!               shows in the pools
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -44,7 +45,7 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub enum Shutdown {
     /// At once.
     Immediate,
-    /// When no client has a backend any more; clients that wait are told goodbye. SIGTERM does this
+    /// When no client has a backend any more; clients that wait are disconnected. SIGTERM does this
     /// too, for at most `shutdown_timeout`.
     WaitForServers,
     /// When all clients have left.
@@ -66,7 +67,7 @@ pub struct PoolEntry {
     pub logins: u64,
     /// What it replicates.
     pub replication: Replication,
-    /// What clients are not told of the last server connection that could not be opened.
+    /// The details, kept from clients, of the last server connection that could not be opened.
     pub unsaid: Option<String>,
 }
 
@@ -263,7 +264,7 @@ pub enum By {
 
 #[derive(Debug, Default)]
 struct Closed {
-    /// Nobody gets in any more, because the process ends when all have left.
+    /// No client gets in any more, because the process ends when all have left.
     door: bool,
     all_paused: bool,
     paused: BTreeSet<String>,
@@ -326,8 +327,9 @@ impl Gates {
         self.lock().is_some_paused()
     }
 
-    /// Clients connect to process `pid` from here on: whatever would keep them waiting, or out, is refused here.
-    /// The databases that let nobody in; `None`: something is paused, and nothing has been changed.
+    /// Clients connect to process `pid` from here on: from here on this process refuses all that
+    /// would keep them waiting, or out. Returns the databases that let no client in; `None`:
+    /// something is paused, and nothing has been changed.
     pub fn give_to(&self, pid: u32) -> Option<Vec<String>> {
         let mut closed = self.lock();
         if closed.is_some_paused() {
@@ -350,7 +352,7 @@ impl Gates {
         self.lock().serve_here()
     }
 
-    /// Whether `database` lets nobody in. Never an admin database.
+    /// Whether `database` lets no client in. Never true for an admin database.
     pub fn is_disabled(&self, database: &str) -> bool {
         !ADMIN_DATABASES.contains(&database) && self.lock().disabled.contains(database)
     }
@@ -381,12 +383,12 @@ impl Gates {
         }
     }
 
-    /// Lets nobody in any more, into no database.
+    /// Lets no client into any database from now on.
     pub fn close_door(&self) {
         self.lock().door = true;
     }
 
-    /// What a client that wants into `database` is told, if it may not.
+    /// The error for a client that may not use `database`.
     ///
     /// # Errors
     /// The database is disabled, or the process waits for its last client.
@@ -407,7 +409,7 @@ impl Gates {
         Ok(())
     }
 
-    /// Lets nobody into a database any more.
+    /// Lets no client into a database from now on.
     ///
     /// # Errors
     /// Another process serves.
@@ -462,7 +464,7 @@ impl Default for ErrorCounts {
 }
 
 impl ErrorCounts {
-    /// A client is told this.
+    /// Counts an error that a client gets.
     pub fn count(&self, error: &ClientError) {
         if !error.of_server {
             let [first, second, ..] = error.code.0;

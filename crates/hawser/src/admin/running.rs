@@ -290,8 +290,8 @@ fn pages_socket(
 /// Connections to the control socket that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// A unix socket for the process's own user, which may be `owner` by and by: the predecessor's, or a new one
-/// in place of one that nobody listens on any more.
+/// A unix socket for the process's own user, which later may be `owner`: the predecessor's, or a
+/// new one in place of one without a listener.
 fn local_socket(
     service: &Service,
     purpose: Purpose,
@@ -334,10 +334,10 @@ impl Running {
 const NOT_READY: Duration = Duration::from_secs(15);
 
 impl Running {
-    /// Not ready: an opening has found no server lately, and no pool has a server connection. (Where no client
-    /// comes, for this says so, nothing is opened that would show the server again.)
-    /// Neither is it where limits are shared, there is no lease, and no pool has a server connection: none can be
-    /// opened.
+    /// Not ready: an opening has found no server lately, and no pool has a server connection. (If
+    /// no client comes because of this answer, no opening shows that the server is back.) Also not
+    /// ready if limits are shared, there is no lease, and no pool has a server connection: none can
+    /// be opened.
     fn some_server_answers(&self) -> Result<(), String> {
         let pools = self.service.pools.all();
         let connected = |pool: &Pool| {

@@ -35,7 +35,7 @@ pub use sockets::client_number;
 /// How long a loop may take to tell what it holds.
 const SNAPSHOT_WAIT: Duration = Duration::from_secs(5);
 
-/// The columns of a topic for whom it is shown; HELP has none, it is a notice.
+/// The columns of a topic in a dialect; HELP has none, it is a notice.
 pub fn columns(topic: Topic, dialect: Dialect) -> Cow<'static, [Column]> {
     dialect.columns(topic, all_columns(topic))
 }
@@ -143,7 +143,7 @@ pub async fn snapshots(pooler: &dyn Pooler, scope: Scope) -> Result<Vec<Snapshot
     for home in pooler.loops().ids() {
         let (sender, receiver) = oneshot::channel();
         let reply = move |snapshot| {
-            // Whoever asked may have left.
+            // The client that asked may have left.
             let _ = sender.send(snapshot);
         };
         pooler.loops().send(home, ToLoop::Snapshot(scope, Box::new(reply)));

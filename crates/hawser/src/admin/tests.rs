@@ -39,7 +39,7 @@ struct Loop {
 }
 
 impl Loop {
-    /// Takes what comes for as long as anybody else holds the loop.
+    /// Takes what comes as long as another handle to the loop exists.
     fn start(self: &Arc<Self>) -> LoopMailbox<Conn> {
         let mailbox = mailboxes(1).remove(0);
         let (taken_from, this) = (mailbox.clone(), Arc::downgrade(self));

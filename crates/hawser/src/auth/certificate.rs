@@ -3,8 +3,9 @@
 //! # Model
 //! - Common name: the bytes of the subject's first CN (`be-secure-openssl.c`, `X509_NAME_get_text_by_NID`).
 //! - Distinguished name: OpenSSL's `XN_FLAG_RFC2253`: the last component first, parted by `,` (or `+` inside of one), names
-//!   of attributes as OpenSSL abbreviates them, special characters behind a backslash, everything that is not
-//!   printable ASCII as `\XX` for each byte of UTF-8, and attributes without a name as `OID=#HEX` of their DER.
+//!   of attributes as OpenSSL abbreviates them, special characters after a backslash, everything
+//!   that is not printable ASCII as `\XX` for each byte of UTF-8, and attributes without a name as
+//!   `OID=#HEX` of their DER.
 //! - tls-server-end-point (RFC 5929, section 4.1): the hash of the whole certificate by the hash of its signature
 //!   algorithm, with SHA-256 in place of MD5 and SHA-1.
 //!

@@ -75,7 +75,7 @@ pub enum ConnectionType {
 pub enum Method {
     /// Nothing is asked.
     Trust,
-    /// Nobody may log in.
+    /// No login is allowed.
     Reject,
     /// The password in clear text.
     Password,
@@ -392,7 +392,7 @@ impl Rule {
     }
 }
 
-/// What a refused client is told: an ErrorResponse of severity FATAL.
+/// The error for a refused client: an ErrorResponse of severity FATAL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     /// Five characters.

@@ -26,8 +26,8 @@ use serde_json::Value;
 
 /// Keys of one issuer.
 const KEYS_MAX: usize = 100;
-/// How much is said of what a token has. Its header is anybody's: up to 64 KiB of a stranger's would get into the
-/// log.
+/// How much of a token's content is shown. Anyone can send a header: without a bound, a stranger
+/// could write 64 KiB into the log.
 const SHOWN_CHARS_MAX: usize = 100;
 /// What clocks may differ.
 const LEEWAY: Duration = Duration::from_secs(30);
@@ -212,7 +212,7 @@ impl fmt::Display for TokenError {
 
 impl std::error::Error for TokenError {}
 
-/// Verifies a token; `now` is since 1970. Returns whom it is about.
+/// Verifies a token; `now` is since 1970. Returns the identity that it states.
 ///
 /// # Errors
 /// See [`TokenError`].

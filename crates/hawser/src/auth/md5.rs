@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! stored = hex(md5(password ‖ user)); answer = "md5" ‖ hex(md5(stored ‖ salt)).
-//! The stored hash is as good as the password: whoever has it can log in.
+//! The stored hash is as good as the password: it suffices to log in.
 //!
 //! # Why not
 //! SCRAM is better in every way; this exists for servers and secrets that have nothing else.

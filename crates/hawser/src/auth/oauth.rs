@@ -7,8 +7,8 @@
 //!                               ──► it is not, or there is none: {"status":"invalid_token", where to get one}
 //!   ^A                          ──► the login is refused
 //! ```
-//! A client without a token sends an empty `auth` first, learns the issuer and the scope, and comes again.
-//! The reference is PostgreSQL 18's src/backend/libpq/auth-oauth.c.
+//! A client without a token sends an empty `auth` first, gets the issuer and the scope, and comes
+//! again. The reference is PostgreSQL 18's src/backend/libpq/auth-oauth.c.
 //!
 //! # Limits
 //! The validator is built in ([`super::jwt`]): tokens that are not JWTs take an introspection endpoint, which
@@ -38,7 +38,7 @@ pub struct OauthRule {
     issuer: String,
     /// What tokens must be for: words between spaces.
     pub scope: String,
-    /// For whom tokens must be.
+    /// The audience that tokens must have.
     pub audience: String,
     /// The claim that names the user.
     pub identity: String,
@@ -63,7 +63,7 @@ impl OauthRule {
         self.issuer.split_once(WELL_KNOWN).map_or(&self.issuer, |(issuer, _)| issuer)
     }
 
-    /// What a client is told that shows no good token: where to get one.
+    /// The answer to a client without a valid token: where to get one.
     pub fn error_status(&self) -> Vec<u8> {
         json!({
             "status": "invalid_token",
@@ -151,7 +151,7 @@ impl OauthOptions {
     }
 }
 
-/// An address from which keys may be fetched: nobody on the way may change them.
+/// An address from which keys may be fetched: they must not be changed on the way.
 pub(crate) fn url(text: &str) -> Result<String, String> {
     let local = ["http://127.0.0.1", "http://[::1]", "http://localhost"];
     let is_local = local.iter().any(|local| {

@@ -14,8 +14,8 @@
 //!   PROOF = ClientKey XOR HMAC(StoredKey, AuthMessage)      SIGNATURE = HMAC(ServerKey, AuthMessage)
 //! ```
 //! A verifier is what PostgreSQL stores: SALT, ITERATIONS, StoredKey, ServerKey. It checks a client but cannot log in.
-//! A client that logs in shows its ClientKey to whoever has the verifier; with it, that user can be logged in to every
-//! server that stores the same verifier ([`ScramKeys`]).
+//! A client that logs in reveals its ClientKey to the holder of the verifier, who can then log that
+//! user in to every server that stores the same verifier ([`ScramKeys`]).
 //!
 //! # Invariants
 //! - Only [`Derivation::run`] and [`verify_password`] are expensive; the caller runs them off the event loops.
@@ -309,7 +309,7 @@ impl fmt::Debug for MockNonce {
     }
 }
 
-/// A user as SCRAM sees one: with a verifier, real or made up. From the outside the two cannot be told apart.
+/// A user as SCRAM sees one: with a verifier, real or made up. A client cannot distinguish the two.
 #[derive(Clone)]
 pub struct Account {
     verifier: ScramVerifier,

@@ -18,7 +18,7 @@ pub enum Secret {
     Md5(Md5Hash),
     /// A SCRAM verifier: checks clients, and logs in by pass-through only.
     Scram(ScramVerifier),
-    /// No password: nobody logs in with one.
+    /// No password: a login with one fails.
     None,
 }
 
@@ -59,7 +59,8 @@ impl fmt::Debug for Password {
     }
 }
 
-/// A text that begins as a SCRAM verifier but is none. As a plain password it would be a typing error that nobody sees.
+/// A text that begins as a SCRAM verifier but is none. Taken as a plain password, it would hide a
+/// typing error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BrokenVerifier;
 

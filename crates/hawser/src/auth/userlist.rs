@@ -126,7 +126,7 @@ fn skip_blanks(line: &[u8], from: usize) -> usize {
     from + blanks.count()
 }
 
-/// Reads a field in quotes at `at`, which moves behind it.
+/// Reads a field in quotes at `at`, which moves past it.
 fn quoted(line: &[u8], at: &mut usize, what: &str) -> Result<String, LineError> {
     let start = *at;
     if line.get(start) != Some(&b'"') {

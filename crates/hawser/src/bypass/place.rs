@@ -13,7 +13,7 @@ use hawser_sys::interfaces::namespace_cookie;
 use crate::mptcp::cgroup::Hierarchy;
 use crate::process::exclusive;
 
-/// bpffs is mounted there by systemd, and nowhere else by anybody.
+/// systemd mounts bpffs there, and nothing mounts it elsewhere.
 pub(super) const BPF_FILE_SYSTEM: &str = "/sys/fs/bpf";
 /// The pins of all `run` and `serve`.
 const PINS: &str = "/sys/fs/bpf/hawser-bypass";
@@ -21,7 +21,7 @@ const PINS: &str = "/sys/fs/bpf/hawser-bypass";
 const GROUP: &str = "hawser-bypass";
 /// The pins, and the control group, of a self-test; its process's number follows.
 pub(super) const SELFTEST: &str = "hawser-selftest-";
-/// While somebody changes something.
+/// Held during a change.
 const LOCK_DIRECTORY: &str = "/run/hawser-bypass";
 const LOCK: &str = "lock";
 
@@ -229,8 +229,8 @@ fn clear() -> Result<(), Error> {
     }
 }
 
-/// Removes control groups in which no program is left, and the pins if nobody needs them: no
-/// program, no pooler. Under the lock.
+/// Removes control groups in which no program is left, and the pins if no program and no pooler
+/// needs them. Under the lock.
 pub(super) fn tidy(root: &Path) {
     remove_selftests(root);
     let programs = remove_empty(root);
@@ -297,7 +297,7 @@ fn remove_empty(root: &Path) -> bool {
 /// Takes it all away. Gives how many connections go on over TCP.
 pub(super) fn off() -> Result<Option<u64>, Error> {
     let found = find()?;
-    // At once, whoever holds the lock.
+    // At once, also while another process holds the lock.
     found.as_ref().map_or(Ok(()), |bypass| bypass.switch(false))?;
     if let Ok(root) = root() {
         remove_selftests(&root);

@@ -15,8 +15,8 @@
 //! * what was wanted by this process is forgotten when it ends, and the programs go with the last
 //!
 //! # Limits
-//! A process that gives up root (`user`) cannot take the programs away at its end: they stay, take
-//! nobody in, and go with `hawser bypass off` or the next start.
+//! A process that gives up root (`user`) cannot remove the programs at its end: they stay, take no
+//! connection in, and go with `hawser bypass off` or the next start.
 
 use std::fs::File;
 use std::io;
@@ -149,7 +149,7 @@ impl BypassUsage {
         }
     }
 
-    /// Ends it: nobody is taken in for this process any more.
+    /// Ends it: no connection is taken in for this process any more.
     pub fn end(&self) {
         let Some(wanted) = self.past() else { return };
         wanted.forget_ports();

@@ -68,7 +68,7 @@ pub enum ApplyError {
     NoWay(Prefix, NoCopy),
     /// Parts of it go elsewhere, by these routes.
     Parts(Prefix, Vec<String>),
-    /// There is a route to this very prefix, which is somebody else's.
+    /// There is a route to this very prefix that Hawser has not made.
     Taken(Prefix),
     /// The kernel refuses.
     Netlink {
@@ -193,7 +193,7 @@ struct Record {
 }
 
 impl Record {
-    /// With a change. What is to be put back is what somebody else has set last.
+    /// With a change. The value to restore is the last one that Hawser did not set.
     fn with(mut self, change: Changed) -> Self {
         match self.settings.iter_mut().find(|one| one.name == change.name) {
             Some(earlier) if earlier.set == change.before => earlier.set = change.set,

@@ -44,7 +44,7 @@ const SLOWEST: Duration = Duration::from_millis(250);
 /// Between two [`Chooser::tick`]s.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Starts the thread. It ends when nobody else has `flows`.
+/// Starts the thread. It ends when `flows` has no other holder.
 ///
 /// # Errors
 /// There can be no thread.

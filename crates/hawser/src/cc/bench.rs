@@ -63,7 +63,7 @@ pub struct Plan {
 pub enum BenchError {
     /// The host's name has no address.
     Resolve(String, io::Error),
-    /// Nobody is there.
+    /// The connection cannot be made.
     Connect(SocketAddr, io::Error),
     /// The ends do not understand each other.
     Wire(WireError),
@@ -170,7 +170,7 @@ impl Far {
     /// Finds it; `host` is a name or an address, with a port.
     ///
     /// # Errors
-    /// It has no address, or nobody is there.
+    /// It has no address, or the connection cannot be made.
     pub fn find(host: &str, token: Token) -> Result<Self, BenchError> {
         let resolve = |error| BenchError::Resolve(host.to_owned(), error);
         let mut last = resolve(io::ErrorKind::NotFound.into());
@@ -456,7 +456,7 @@ fn order_of(places: usize, round: u32) -> impl Iterator<Item = usize> {
 
 /// To standard error, that standard output is the result alone.
 fn progress_line(line: &str) {
-    // Nobody looks.
+    // Standard error may be closed.
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
@@ -570,7 +570,7 @@ mod tests {
         }
     }
 
-    /// Before a server: passes `connections` on, and ends those that come behind them at once.
+    /// Before a server: passes `connections` on, and ends later ones at once.
     fn dies_after(connections: usize, server: SocketAddr) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -601,7 +601,7 @@ mod tests {
         let algorithms = vec![congestion::algorithms().unwrap().default];
         let directions = vec![Direction::Down];
         let plan = Plan { algorithms, directions, rounds: 3, ..plan() };
-        // The first two are to see whether somebody is there, and which algorithms it has.
+        // The first two find whether the server is there, and which algorithms it has.
         let far = |transfers: usize| far(dies_after(2 + transfers, server(LIMITS)), TOKEN);
         let compared = compare("here", &far(2), &plan).unwrap();
         let why = compared.incomplete.unwrap();

@@ -29,7 +29,7 @@ use crate::cli::print;
 use crate::mptcp::run::run_with_congestion;
 use crate::process::random_bytes;
 
-/// The token, where it shall not be seen in the list of processes.
+/// The token, if it must not show in the list of processes.
 const TOKEN_VARIABLE: &str = "HAWSER_CC_TOKEN";
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 68 no way to there, 69 nobody answers \
@@ -207,7 +207,7 @@ fn direction(text: &str) -> Result<Direction, String> {
     }
 }
 
-/// What a user is told, and the exit code.
+/// The message for the user, and the exit code.
 struct Failure(u8, String);
 
 fn failed(error: impl std::fmt::Display) -> Failure {

@@ -16,8 +16,8 @@
 //! half of the ceiling, where no queue fills; the *round trip* the least of some echoes on the idle path.
 //!
 //! # Invariants
-//! * the server sends to the address of the TCP connection alone, and only after a datagram from there
-//!   has brought the cookie: nobody can point it at somebody else
+//! * the server sends to the address of the TCP connection alone, and only after a datagram from
+//!   there has brought the cookie: so it cannot be aimed at a third party
 //! * a train is bounded in time, rate and bytes; there is one conversation at a time
 //!
 //! # Limits
@@ -41,7 +41,7 @@ use crate::process::random_bytes;
 /// Payload of a datagram: with IPv6 and some tunnels it is still one packet.
 const DATAGRAM_BYTES: usize = 1_400;
 const COOKIE_BYTES: usize = 16;
-/// Behind the cookie: which train.
+/// After the cookie: which train.
 const HEADER_BYTES: usize = COOKIE_BYTES + 4;
 /// In the number of a train: it is over. Sent some times, for one that meets a full queue is lost.
 const OVER: u32 = 1 << 31;
@@ -281,7 +281,7 @@ impl End<'_> {
     }
 }
 
-/// What passes by itself: no datagram yet, a queue that is full, a port at which nobody listens yet.
+/// Errors that pass by themselves: no datagram yet, a full queue, a port without a listener yet.
 fn is_passing(error: &io::Error) -> bool {
     matches!(
         error.kind(),

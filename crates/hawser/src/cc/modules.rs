@@ -23,8 +23,8 @@ const EXIT_INTERRUPTED: i32 = 130;
 pub struct Loaded(Arc<Mutex<Vec<String>>>);
 
 impl Loaded {
-    /// Loads every algorithm that this kernel has as a module. `say` is told of each, and of why one is
-    /// not to be had.
+    /// Loads every algorithm that this kernel has as a module. `say` gets a line for each, and the
+    /// reason if one cannot be loaded.
     ///
     /// # Errors
     /// Signals cannot be waited for, or /proc cannot be read.

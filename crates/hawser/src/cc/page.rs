@@ -19,10 +19,10 @@ pub(crate) const LEFT: f64 = 48.0;
 const TOP: f64 = 32.0;
 pub(crate) const RIGHT: f64 = 848.0;
 const BOTTOM: f64 = 24.0;
-/// Told apart by those who see no red or green, too (Okabe and Ito, 2008).
+/// Distinct also for the colour-blind (Okabe and Ito, 2008).
 pub(crate) const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933"];
-/// Of lines whose colour another has already: up to 24 are told apart.
+/// For lines whose colour is already taken: up to 24 lines are distinct.
 const DASHES: [&str; 3] = ["", " stroke-dasharray=\"7 3\"", " stroke-dasharray=\"2 3\""];
 /// Names side by side below a plot.
 const NAMES: usize = 6;
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn all_algorithms_of_linux_are_told_apart() {
+    fn all_algorithms_of_linux_look_distinct() {
         let mut compared = comparison("bbr");
         let one = compared.outcomes[0].clone();
         compared.outcomes = (0..17)

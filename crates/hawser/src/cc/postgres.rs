@@ -39,7 +39,7 @@ const COPY_IN: [&str; 2] =
     ["CREATE TEMPORARY TABLE hawser_cc (line text)", "COPY hawser_cc FROM STDIN"];
 const QUERY: &str = "SELECT 1";
 const QUERIES: usize = 20;
-/// Pieces behind the last answer: Terminate, and TLS's own end.
+/// Pieces after the last answer: Terminate, and TLS's own end.
 const GOODBYE_PIECES_MAX: usize = 4;
 /// A piece of this size is data: logins and queries come in smaller ones.
 const DATA_BYTES: usize = 4 << 10;
@@ -180,8 +180,8 @@ impl Seen {
         Some(self.last_back? - self.connected)
     }
 
-    /// From the question that was the first of the last [`QUERIES`] to the last answer. What is sent
-    /// behind that answer is a goodbye.
+    /// From the question that was the first of the last [`QUERIES`] to the last answer. What
+    /// follows that answer is a goodbye.
     fn queries(&self) -> Option<Duration> {
         let last = self.last_back?;
         let asked = self.asked.iter().rev().filter(|at| **at <= last);
@@ -334,7 +334,7 @@ fn feed(mut stdin: impl Write, lasts: Duration) {
 }
 
 /// Everything with each algorithm, in rounds, until an error, which is given with what there is then;
-/// `say` is told of each figure and of what is refused.
+/// `say` gets each figure and each refusal.
 pub fn compare(
     bench: &Bench<'_>,
     algorithms: &[String],

@@ -9,8 +9,9 @@
 //! machine being changed.
 //!
 //! # Limits
-//! Behind the token, what is relayed is as the programs send it: encrypted if they encrypt it. A relay
-//! reaches the one server that `hawser cc serve --postgres` names, which asks for its own passwords.
+//! After the token, bytes are relayed as the programs send them: encrypted if they encrypt them. A
+//! relay reaches the one server that `hawser cc serve --postgres` names, which asks for its own
+//! passwords.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
@@ -55,7 +56,7 @@ pub fn dial(to: &str) -> io::Result<TcpStream> {
 
 /// Carries bytes both ways until one of the connections ends, or the time of a transfer is over; gives
 /// how many went there and came back. PostgreSQL has no use for half a connection: a program that is gone
-/// looks the same, and its query would go on. `count` is told of each piece as it arrives.
+/// looks the same, and its query would go on. `count` gets each piece as it arrives.
 ///
 /// # Errors
 /// The sockets cannot be used at all; a connection that breaks is an end.
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_an_error() {
+    fn an_absent_server_is_an_error() {
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         assert!(dial(&closed.to_string()).is_err());
     }

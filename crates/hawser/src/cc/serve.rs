@@ -22,11 +22,11 @@ use super::relay;
 use super::transfer::{Answer, Direction, Order, SECONDS_MAX, Transfer, receive, send};
 use super::wire::{Token, WireError, greet, read_message, write_message};
 
-/// The port where it listens unless told otherwise.
+/// The port where it listens by default.
 pub const PORT_DEFAULT: u16 = 6480;
 /// How long the other end may neither send nor take anything.
 pub const SILENCE_MAX: Duration = Duration::from_secs(20);
-/// How long somebody has to show the token and to say what is wanted, all of it.
+/// How long a client has to show the token and send its whole request.
 const GREETING_MAX: Duration = Duration::from_secs(10);
 /// Connections that have not shown the token; of more, the oldest gives way.
 const NEWCOMERS_MAX: usize = 64;
@@ -53,13 +53,13 @@ pub struct Limits {
 pub fn listen(address: Option<SocketAddr>) -> io::Result<TcpListener> {
     match address {
         Some(address) => TcpListener::bind(address),
-        // `[::]` takes IPv4 too, where the host has IPv6 and has not been told otherwise.
+        // `[::]` takes IPv4 too, if the host has IPv6 and `bindv6only` is off.
         None => TcpListener::bind(("::", PORT_DEFAULT))
             .or_else(|_| TcpListener::bind(("0.0.0.0", PORT_DEFAULT))),
     }
 }
 
-/// Serves until the process ends. `say` is told of each client and what it did.
+/// Serves until the process ends. `say` gets a line for each client and what it did.
 ///
 /// # Errors
 /// The listener is broken.
@@ -260,7 +260,8 @@ fn refuse(stream: &mut TcpStream, reason: &dyn fmt::Display) -> Result<String, W
     Err(WireError::Refused(reason))
 }
 
-/// What this process may use: of what is not for everybody, what the kernel gives it all the same.
+/// The algorithms that this process may use: those for all users, and those that the kernel grants
+/// to it.
 pub fn usable(allowed: &[String], available: &[String]) -> Vec<String> {
     let may = |name: &&String| allowed.contains(name) || congestion::probe(name).is_ok();
     available.iter().filter(may).cloned().collect()
@@ -363,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn one_client_too_many_is_told_no() {
+    fn one_client_too_many_is_refused() {
         let address = server(Limits { clients: 0, ..LIMITS });
         let (_, answer) = ask(address, &Order::About).unwrap();
         assert!(matches!(answer, Answer::No(_)), "{answer:?}");

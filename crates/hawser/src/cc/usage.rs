@@ -172,7 +172,7 @@ pub fn choice() -> Result<Choice, String> {
     let known =
         |names: &[String]| names.iter().filter_map(|n| Algorithm::new(n)).collect::<Vec<_>>();
     let mut candidates = Algorithm::candidates(default, &known(&found.allowed));
-    // With CAP_NET_ADMIN more than what everybody may use.
+    // With CAP_NET_ADMIN more than other users may use.
     for better in Algorithm::candidates(default, &known(&found.available)) {
         if !candidates.contains(&better) && congestion::probe(better.as_str()).is_ok() {
             candidates = Algorithm::candidates(default, &known(&found.available));

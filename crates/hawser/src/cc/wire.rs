@@ -72,7 +72,7 @@ pub enum WireError {
     Stranger,
     /// It has another token.
     Token,
-    /// It says no, and why.
+    /// It refuses, with this reason.
     Refused(String),
     /// What it sends makes no sense.
     Malformed(&'static str),
@@ -124,7 +124,7 @@ fn nonce() -> [u8; NONCE_BYTES] {
 /// The server's half of the beginning.
 ///
 /// # Errors
-/// See [`WireError`]; the client has been told if it was the token.
+/// See [`WireError`]; if it was the token, the client got that answer.
 pub fn greet(stream: &mut (impl Read + Write), token: &Token) -> Result<(), WireError> {
     let nonce = nonce();
     stream.write_all(&[&MAGIC[..], &nonce].concat())?;

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use crate::config::Config;
 
-/// Permissions that nobody needs: of others all, of the group those to write and to execute.
+/// Permissions that are never needed: all for others, and write and execute for the group.
 const TOO_MANY: u32 = 0o037;
 
 /// PgBouncer does not start so.

@@ -181,7 +181,7 @@ struct Show {
     name: String,
 }
 
-/// What a user is told, and the exit code.
+/// The message for the user, and the exit code.
 #[derive(Debug)]
 struct Failure(u8, String);
 
@@ -339,7 +339,7 @@ fn up_here(arguments: &Up) -> Result<(), Failure> {
     let about = claim.about(&laboratory, &source, in_user_namespace).map_err(failed)?;
     if arguments.tell {
         let line = serde_json::to_string(&about).map_err(failed)? + "\n";
-        // Nobody who waits for it: nobody will look for it.
+        // No program waits for it: none will look for it.
         std::io::stdout().write_all(line.as_bytes()).map_err(failed)?;
     } else {
         print(&text_of(&about));

@@ -80,7 +80,7 @@ pub(super) fn run(arguments: &[OsString]) -> ExitCode {
     let parsed = match Arguments::try_parse_from(with_name) {
         Ok(parsed) => parsed,
         Err(error) => {
-            // Nobody reads a message that cannot be printed.
+            // A message that cannot be printed is lost.
             let _ = error.print();
             return ExitCode::from(u8::from(error.use_stderr()));
         }
@@ -103,7 +103,7 @@ pub(super) fn run(arguments: &[OsString]) -> ExitCode {
         let admin = Arc::new(Administration::default());
         serve::serve_as(config, admin, Manner::PgBouncer, begins).map_err(|error| {
             let error = error.to_string();
-            tracing::error!("{error}"); // where nobody sees standard error
+            tracing::error!("{error}"); // standard error may not be visible
             error
         })
     });

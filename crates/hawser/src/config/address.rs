@@ -27,8 +27,8 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// One place where clients connect.
 ///
-/// `*` becomes `0.0.0.0` and `[::]`: whoever opens the second sets IPV6_V6ONLY, and goes on without
-/// it where the host has no IPv6.
+/// `*` becomes `0.0.0.0` and `[::]`: the second is opened with IPV6_V6ONLY, and left out if the
+/// host has no IPv6.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ListenAddress {
     /// An address and port.

@@ -357,7 +357,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// A pooler into which nobody can log in is a mistake of the configuration, not of its clients.
+    /// A pooler without any way to log in is a mistake of the configuration, not of its clients.
     fn login(&mut self) {
         let config = self.config;
         let auth = &config.reload.auth;

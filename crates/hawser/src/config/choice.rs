@@ -287,9 +287,9 @@ choices! {
 
     /// The least important event that is logged.
     LogLevel: "error, warn, info, debug, trace" {
-        /// What failed and needs somebody.
+        /// Failures that need an operator.
         Error = "error",
-        /// What may need somebody.
+        /// Events that may need an operator.
         Warn = "warn",
         /// Changes of state.
         Info = "info",

@@ -18,7 +18,7 @@ pub const ANY_DATABASE: &str = "*";
 /// The admin database under our name and under the one that tools for PgBouncer ask for.
 pub const ADMIN_DATABASES: [&str; 2] = ["hawser", "pgbouncer"];
 
-/// The one user as whom Hawser logs in to a database's servers, whoever the client is.
+/// The one user as which Hawser logs in to a database's servers for all clients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ForcedUser {
     /// The name.
@@ -60,7 +60,7 @@ pub struct DatabaseConfig {
     pub servers: Vec<ServerAddress>,
     /// Which of them will do.
     pub target_session_attrs: TargetSessionAttrs,
-    /// How far a standby may be behind.
+    /// How much a standby may lag.
     pub max_replica_lag: Timeout,
     /// Which of them is tried first.
     pub load_balance_hosts: LoadBalanceHosts,

@@ -1,7 +1,7 @@
 //! What is wrong with a configuration, and where.
 //!
-//! All errors of a file are collected before any is reported: whoever mends a file wants one list,
-//! not one error a run. A message never holds the value of a password.
+//! All errors of a file are collected before any is reported, so that a user gets one list, not one
+//! error a run. A message never holds the value of a password.
 
 use std::fmt;
 use std::ops::Range;

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! * an end dials or accepts, never both: it has `far`, or `listen` and `allow`
-//! * without a key of the other end there is none: nobody could be let in
+//! * a link needs a key of the other end: without one, no peer could be let in
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;

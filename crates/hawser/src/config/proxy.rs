@@ -2,7 +2,7 @@
 //!
 //! # Model       `NETWORK` or `NETWORK@PORT`: an address, a network as `10.0.0.0/8`, or `unix` for all
 //!               that come by unix sockets; with a port, only where Hawser listens on that port
-//! # Invariants  an empty list trusts nobody
+//! # Invariants  an empty list trusts no address
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::error::Rejected;
 use super::registry::{Form, Setting};
 use super::value::{Context, Raw, SettingType, items};
 
-/// Addresses that may say for whom they connect.
+/// Addresses that may announce the client for which they connect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProxySources(Vec<ProxySource>);
 

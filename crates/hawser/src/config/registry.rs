@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! Within a table a name is unique; every default and every example parses; the
-//! example is not the default, so that a setting that nobody reads fails a test.
+//! example is not the default, so that a setting that no code reads fails a test.
 //!
 //! # Why not
 //! A derive macro: one more crate for what a declarative macro does.
@@ -360,19 +360,20 @@ settings! {
     /// Where clients connect. Kept by a reload: the sockets are open.
     ListenSettings in Listen, Restart {
         /// Where clients connect: `host:port`, `[v6]:port`, `*:port`, or a directory for a unix socket
-        /// (`/run/postgresql`, `/run/postgresql:6433`), which bears the port of the first TCP address,
-        /// as libpq expects. `@name` in place of a directory is an abstract socket, which has no file: every
-        /// user in this network namespace can connect to it. One string or a list.
+        /// (`/run/postgresql`, `/run/postgresql:6433`), whose name has the port of the first TCP
+        /// address, as libpq expects. `@name` in place of a directory is an abstract socket, which
+        /// has no file: every user in this network namespace can connect to it. One string or a
+        /// list.
         address: Vec<ListenAddress> = "127.0.0.1:6432", example "[\"127.0.0.1:7000\", \"/run/hawser\"]",
             pgbouncer "listen_addr";
-        /// Permission bits of the unix sockets. Whoever can write to a socket can connect.
+        /// Permission bits of the unix sockets. Everyone who can write to a socket can connect.
         unix_socket_mode: FileMode = "0777", example "\"0770\"", pgbouncer "unix_socket_mode";
         /// The user that the unix sockets are given to. Only root can give them away.
         unix_socket_owner: Option<String> = "not set", example "\"postgres\"";
         /// The group that the unix sockets are given to.
         unix_socket_group: Option<String> = "not set", example "\"postgres\"",
             pgbouncer "unix_socket_group";
-        /// How many connections the kernel holds that nobody has accepted yet. The kernel caps it at
+        /// How many connections the kernel holds before they are accepted. The kernel caps it at
         /// `net.core.somaxconn`, which is 4096 on today's systems: a storm of thousands of clients
         /// overflows PgBouncer's 128.
         backlog: u32 = "4096", example "128", range 1..=65535, pgbouncer "listen_backlog";
@@ -434,9 +435,9 @@ settings! {
 
     /// TLS with clients.
     ClientTlsSettings in Tls, Reload {
-        /// `disable`: TLS is not offered. `allow` and `prefer`: the client chooses. `require`: without
-        /// TLS nobody gets in. `verify-ca` and `verify-full`: the client must also show a certificate
-        /// of an authority in `client_tls_ca_file`.
+        /// `disable`: TLS is not offered. `allow` and `prefer`: the client chooses. `require`: no
+        /// client gets in without TLS. `verify-ca` and `verify-full`: the client must also show a
+        /// certificate of an authority in `client_tls_ca_file`.
         client_tls_sslmode: TlsMode = "disable", example "\"require\"", pgbouncer "client_tls_sslmode";
         /// The certificate chain that clients are shown (PEM). Read again by a reload.
         client_tls_cert_file: Option<PathBuf> = "not set", example "\"server.crt\"",
@@ -466,9 +467,9 @@ settings! {
     /// TLS with servers, where `[[database]]` says nothing else.
     ServerTlsSettings in Tls, Reload {
         /// libpq's `sslmode` towards servers. `verify-ca` and `verify-full` need
-        /// `server_tls_ca_file`. With `prefer`, a server with which TLS fails is spoken to without: a
-        /// warning, and shown in `hawser status` while it lasts. Unix sockets never use TLS. A change
-        /// replaces server connections.
+        /// `server_tls_ca_file`. With `prefer`, a server with which TLS fails is used without it,
+        /// with a warning, and `hawser status` shows it while it lasts. Unix sockets never use TLS.
+        /// A change replaces server connections.
         server_tls_sslmode: TlsMode = "prefer", example "\"require\"", pgbouncer "server_tls_sslmode";
         /// The authorities whose server certificates are accepted (PEM).
         server_tls_ca_file: Option<PathBuf> = "not set", example "\"ca.crt\"",
@@ -550,8 +551,8 @@ settings! {
         extension: ExtensionUse = "auto", example "\"off\"";
         /// Server connections at most for each pair of user and database.
         pool_size: u32 = "20", example "7", range 1..=POOL_SIZE_MAX, pgbouncer "default_pool_size";
-        /// Server connections that are kept open even when nobody needs them, for pools that have a
-        /// client or a forced `user`. Never more than `pool_size`.
+        /// Server connections that are kept open even when no client needs them, for pools that
+        /// have a client or a forced `user`. Never more than `pool_size`.
         min_pool_size: u32 = "0", example "2", range 0..=POOL_SIZE_MAX, pgbouncer "min_pool_size";
         /// Server connections that a pool may open beyond its size once a client has waited
         /// `reserve_pool_timeout`.
@@ -561,15 +562,15 @@ settings! {
         reserve_pool_timeout: Timeout = "5s", example "\"2s\"", unit Seconds,
             pgbouncer "reserve_pool_timeout";
         /// How many server connections that sit idle in a transaction do not count against `pool_size`:
-        /// transactions left open then delay nobody else. Nor do those whose clients have taken nothing of
-        /// their results for a second, or sent nothing of a message. So a pool may hold up to `pool_size` at
-        /// work and as many again that stand still: count both against the server's max_connections. 0:
-        /// `pool_size` bounds all, as in PgBouncer.
+        /// transactions left open then delay no other client. Nor do those whose clients have taken
+        /// nothing of their results for a second, or sent nothing of a message. So a pool may hold
+        /// up to `pool_size` at work and as many again that stand still: count both against the
+        /// server's max_connections. 0: `pool_size` bounds all, as in PgBouncer.
         idle_transaction_reserve: Option<u32> = "as pool_size", example "3", range 0..=POOL_SIZE_MAX;
         /// How many server connections of a pool clients may keep between transactions, for session
-        /// state that does not move (SHOW PINS). One client more is told so and disconnected (53400)
-        /// when the transaction has ended behind which it would keep one. By default, one connection
-        /// is left for all others. 0: no bound.
+        /// state that does not move (SHOW PINS). One client more gets an error (53400) and is
+        /// disconnected after the transaction that would let it keep one. By default, one
+        /// connection is left for all others. 0: no bound.
         max_pinned: Option<Limit> = "`pool_size` and `idle_transaction_reserve` together, less one (at least 1)",
             example "5";
         /// What is sent to a server connection when a client of session mode has left it. "" sends
@@ -578,7 +579,7 @@ settings! {
         server_reset_query: String = "DISCARD ALL", example "\"DEALLOCATE ALL\"",
             pgbouncer "server_reset_query";
         /// Lend the server connection that has been idle longest, not the one used last. For servers
-        /// behind a balancer; costs a little, for caches of the last one are warm.
+        /// behind a balancer; costs a little, because the caches of the last one are warm.
         server_round_robin: bool = "false", example "true", pgbouncer "server_round_robin";
         /// Prepared statements kept on each server connection; beyond it the one used longest ago is
         /// closed. A plain one takes some 12 kB of the server's memory. Where clients have statements or
@@ -592,10 +593,10 @@ settings! {
         /// "0": each Parse goes to the server.
         parse_max_age: Duration = "1s", example "\"100ms\"", unit Seconds;
         /// Functions that keep something in variables of their language (SD and GD of PL/Python, %_SHARED
-        /// of PL/Perl), with or without their schema: nothing else tells of that. A client whose
-        /// statement has such a name as a word keeps its server connection to its end, and the connection
-        /// is closed after it; so does one whose text is longer than 16 KiB, for that is not searched.
-        /// `hawser check` lists the functions in such languages.
+        /// of PL/Perl), with or without their schema: nothing else shows that. A client whose
+        /// statement has such a name as a word keeps its server connection to its end, and the
+        /// connection is closed after it; so does one whose text is longer than 16 KiB, for that is
+        /// not searched. `hawser check` lists the functions in such languages.
         stateful_functions: Functions = "", example "[\"app.counts\"]";
         /// Whether a prepared statement may depend on custom settings (`my.user`) beyond what it reads
         /// while it runs: a function that reads one although it is declared IMMUTABLE is evaluated when
@@ -608,11 +609,11 @@ settings! {
         /// from another's setting; `hawser check` looks for such functions.
         custom_settings_in_plans: InPlans = "auto", example "false";
         /// Look into the functions of the database, by their sources, for what they do to sessions: a
-        /// client keeps what a function has set, made or locked, also where a trigger calls it. Once for
-        /// each database, again behind CREATE, ALTER and DROP, and every 30 s if anything has changed;
-        /// where the server has the extension `hawser`, its reports count instead. Functions in C are not
-        /// looked into; those that EXECUTE what is not in their source cost a query to the server behind
-        /// each transaction that may call them.
+        /// client keeps what a function has set, made or locked, also where a trigger calls it.
+        /// Once for each database, again after CREATE, ALTER and DROP, and every 30 s if anything
+        /// has changed; where the server has the extension `hawser`, its reports count instead.
+        /// Functions in C are not looked into; those that EXECUTE what is not in their source cost
+        /// a query to the server after each transaction that may call them.
         function_census: bool = "true", example "false";
         /// Memory for the texts of all prepared statements of all clients together, and for the names
         /// that clients have given them. At the limit, those that no client names any more are
@@ -625,8 +626,8 @@ settings! {
         /// they would be with a connection of their own, or get a warning that notifications may have
         /// been lost, and are listened for again.
         listen_lost: ListenLost = "disconnect", example "\"notice\"";
-        /// Startup parameters that PgBouncer had to be told to ignore. All are honoured here; those
-        /// named here are dropped instead, as PgBouncer does.
+        /// Startup parameters that PgBouncer had to ignore by configuration. All are honoured here;
+        /// those named here are dropped instead, as PgBouncer does.
         ignore_startup_parameters: Vec<String> = "", example "[\"extra_float_digits\"]",
             pgbouncer "ignore_startup_parameters";
     }
@@ -705,11 +706,11 @@ settings! {
         /// closed, others at the end of their transaction. 0: servers are asked at connect alone, and
         /// `max_replica_lag` has no effect.
         server_probe_interval: Timeout = "1s", example "\"5s\"", unit Seconds;
-        /// How long nothing may be heard of a server's machine, by TCP, before a connection to it is given up:
-        /// no acknowledgement of what was sent, no answer to a keepalive probe. A machine that answers is not
-        /// measured by it, however long a query takes or a server reads nothing. Probes are by
-        /// `tcp_keepidle`, `tcp_keepintvl` and `tcp_keepcnt` where one of these is set, and off with
-        /// `tcp_keepalive`. Not for unix sockets.
+        /// How long a server's machine may be silent on TCP before a connection to it is given up:
+        /// no acknowledgement of what was sent, no answer to a keepalive probe. A machine that
+        /// answers is not measured by it, however long a query takes or a server reads nothing.
+        /// Probes are by `tcp_keepidle`, `tcp_keepintvl` and `tcp_keepcnt` where one of these is
+        /// set, and off with `tcp_keepalive`. Not for unix sockets.
         server_lost_timeout: Timeout = "5s", example "\"20s\"", unit Seconds;
         /// How long the addresses of a server's name are believed, and the names of clients that rules
         /// of `hba_file` ask for.
@@ -758,8 +759,9 @@ settings! {
         client_write_timeout: Timeout = "2s", example "\"10s\"", unit Seconds;
         /// How long a client may send no byte of a message of more than 16 KiB that it has begun, while
         /// another has waited for that pool for a second and no server connection can be had for that one; the
-        /// whole must come within this, and a second more for each 64 KiB. A client that has said goodbye
-        /// behind a query gets as long for the answer, in session mode too; then the query is cancelled.
+        /// whole must come within this, and a second more for each 64 KiB. A client that has said
+        /// goodbye after a query gets as long for the answer, in session mode too; then the query
+        /// is cancelled.
         client_read_timeout: Timeout = "30s", example "\"10s\"", unit Seconds;
     }
 
@@ -821,7 +823,7 @@ settings! {
         otlp_endpoint: Option<String> = "not set", example "\"http://127.0.0.1:4318/v1/traces\"";
     }
 
-    /// What clients are called, and told at their login.
+    /// The names that clients get, and the notices at their login.
     NameSettings in Pool, Reload {
         /// Append a client's address and port to the application_name with which it logs in: `psql -
         /// 10.0.0.7:40123`. One without a name is called `app`. The name is cut so that both fit into
@@ -970,9 +972,9 @@ settings! {
         /// read the file. A change of its content counts on reload.
         hand_over_secret_file: Option<PathBuf> = "not set", example "\"hawser.secret\"";
         /// What `hand_over_secret_file` is for. `users`: clients of all users share one pool.
-        /// `addresses`: pools are as without it, and the server is
-        /// [told of each client](extension.md#address-and-tls-alone) that gets a server connection. A
-        /// change replaces server connections.
+        /// `addresses`: pools are as without it, and the server [learns of each
+        /// client](extension.md#address-and-tls-alone) that gets a server connection. A change
+        /// replaces server connections.
         hand_over: HandOver = "users", example "\"addresses\"";
         /// `auth_user` of this database.
         auth_user: Option<String> = "as in [auth]", example "\"other\"", pgbouncer "auth_user";
@@ -1041,11 +1043,11 @@ settings! {
         /// Which of several servers will do: `any`, `read-write`, `read-only`, `primary`, `standby`,
         /// `prefer-standby`. libpq's words.
         target_session_attrs: TargetSessionAttrs = "any", example "\"primary\"";
-        /// How far a standby may be behind before it is left until it has caught up: the age of the first
-        /// WAL that the primary has written and the standby has not replayed, to `server_probe_interval`.
-        /// Without a primary in `servers`: the age of the last transaction replayed, while received WAL waits
-        /// for replay. Clients wait if no other server will do; with `prefer-standby` they get the
-        /// primary. 0: any lag will do.
+        /// How much a standby may lag before it is left until it has caught up: the age of the
+        /// first WAL that the primary has written and the standby has not replayed, to
+        /// `server_probe_interval`. Without a primary in `servers`: the age of the last transaction
+        /// replayed, while received WAL waits for replay. Clients wait if no other server will do;
+        /// with `prefer-standby` they get the primary. 0: any lag will do.
         max_replica_lag: Timeout = "0", example "\"10s\"", unit Seconds;
         /// Which of several servers a new connection tries first: the first that works (`disable`), or
         /// each in turn (`round-robin`, PgBouncer's default).

@@ -21,7 +21,7 @@ use super::choice::{MptcpUse, TargetSessionAttrs, TlsMode, TlsNegotiation};
 use super::congestion::Congestion;
 use super::value::{Password, SettingType};
 
-/// Where libpq of Debian looks for the server when nobody names a host.
+/// Where libpq of Debian looks for the server if no host is named.
 const SOCKET_DIRECTORY_DEFAULT: &str = "/var/run/postgresql";
 /// libpq takes anything; more servers than this are a mistake.
 const SERVERS_MAX: usize = 64;
@@ -29,7 +29,7 @@ const SERVERS_MAX: usize = 64;
 /// A server as `serve --server` takes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerUrl {
-    /// As whom to log in.
+    /// The user to log in as.
     pub user: Option<String>,
     /// With which password.
     pub password: Option<Password>,

@@ -44,9 +44,9 @@ pub struct UserConfig {
     pub client_idle_timeout: Timeout,
     /// Which servers will do; before the database's.
     pub target_session_attrs: Option<TargetSessionAttrs>,
-    /// How far a standby may be behind; before the database's.
+    /// How much a standby may lag; takes precedence over the database's.
     pub max_replica_lag: Option<Timeout>,
-    /// Which of several servers is tried first; before the database's.
+    /// Which of several servers is tried first; takes precedence over the database's.
     pub load_balance_hosts: Option<LoadBalanceHosts>,
 }
 
@@ -99,7 +99,7 @@ pub struct PoolLimits {
     pub mode: PoolMode,
     /// What becomes of session state that does not move.
     pub fidelity: Fidelity,
-    /// Functions behind which a session is nobody else's.
+    /// Functions after which a session belongs to its client alone.
     pub stateful_functions: Arc<FunctionNames>,
     /// Whether plans may depend on custom settings.
     pub custom_settings_in_plans: InPlans,

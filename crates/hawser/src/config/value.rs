@@ -29,7 +29,7 @@ pub const DURATION_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 /// A value as it was written.
 #[derive(Clone, Debug)]
 pub(super) enum Raw<'a> {
-    /// From `SET` or a default: its type is what the setting makes of it.
+    /// From `SET` or a default: the setting decides its type.
     Text(&'a str),
     /// A TOML string.
     String(&'a str),
@@ -94,7 +94,7 @@ pub(super) trait SettingType: Sized {
     /// As `SHOW CONFIG` prints it: PgBouncer's format.
     fn show(&self, setting: &Setting) -> String;
 
-    /// The value of a setting that nobody sets.
+    /// The value of a setting that is not set.
     fn default_of(setting: &Setting) -> Self {
         let context = Context { setting, base: Path::new("") };
         match Self::parse(&Raw::Text(setting.default), context) {
@@ -440,7 +440,7 @@ impl SettingType for PathBuf {
 pub enum OptionalAddress {
     /// The service is turned off.
     Off,
-    /// Somebody has asked for this address: without it, the process does not start.
+    /// The configuration names this address: without it, the process does not start.
     Asked(SocketAddr),
     /// This is the default: without it, the process goes on.
     Default(SocketAddr),

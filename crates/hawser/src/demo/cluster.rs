@@ -28,7 +28,7 @@ const STOP_WAIT: Duration = Duration::from_secs(10);
 const USERS: [&str; 2] = ["postgres", "nobody"];
 /// Its port is only the name of its socket.
 const PORT: u16 = 5432;
-/// A unix socket's path may have 107 bytes (unix(7)); `/.s.PGSQL.5432.lock` comes behind the directory.
+/// A unix socket's path may have 107 bytes (unix(7)); `/.s.PGSQL.5432.lock` follows the directory.
 const DIRECTORY_BYTES_MAX: usize = 80;
 
 /// Why there is no server.
@@ -90,7 +90,7 @@ fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> ClusterError {
 #[derive(Debug)]
 pub struct Cluster {
     binaries: PathBuf,
-    /// Whom it runs as, if we are root.
+    /// The account it runs as, if we are root.
     account: Option<Account>,
     directory: PathBuf,
     version: String,
@@ -101,7 +101,7 @@ impl Cluster {
     /// Makes and starts a server for this many connections. Takes seconds.
     ///
     /// # Errors
-    /// See [`ClusterError`]; nothing is left behind.
+    /// See [`ClusterError`]; nothing remains.
     pub fn start(connections: u32) -> Result<Self, ClusterError> {
         let mut cluster = Self::new()?;
         cluster.launch(connections, &[])?;
@@ -111,7 +111,7 @@ impl Cluster {
     /// Makes one that does not run yet.
     ///
     /// # Errors
-    /// See [`ClusterError`]; nothing is left behind.
+    /// See [`ClusterError`]; nothing remains.
     pub fn new() -> Result<Self, ClusterError> {
         let binaries = find_binaries().ok_or(ClusterError::NoBinaries)?;
         let account = account()?;
@@ -153,8 +153,8 @@ impl Cluster {
         if is_program(&beside) { beside } else { PathBuf::from(name) }
     }
 
-    /// What starts the server in the foreground, for a program that starts it elsewhere. Its user is
-    /// changed by setpriv(1): whoever starts it may need rights that the server must not have.
+    /// What starts the server in the foreground, for a program that starts it elsewhere. setpriv(1)
+    /// changes its user: the program that starts it may need rights that the server must not have.
     pub fn words(&self) -> Vec<OsString> {
         let mut words: Vec<OsString> = Vec::new();
         if let Some(Account { uid, gid, .. }) = &self.account {
@@ -273,7 +273,8 @@ impl Cluster {
         }
     }
 
-    /// Ends it, whoever has started it: `fast` writes a checkpoint, `immediate` does not.
+    /// Ends it, also if another program started it: `fast` writes a checkpoint, `immediate` does
+    /// not.
     ///
     /// # Errors
     /// It does not run, or not as this one.
@@ -305,7 +306,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Whom the server runs as; `None`: as we do.
+/// The account the server runs as; `None`: our own.
 fn account() -> Result<Option<Account>, ClusterError> {
     if !is_superuser() {
         return Ok(None);
@@ -381,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_does_not_start_leaves_nothing_behind() {
+    fn a_server_that_does_not_start_leaves_nothing() {
         let directory = make_directory(None).unwrap();
         let cluster = Cluster {
             binaries: PathBuf::from("/bin"),

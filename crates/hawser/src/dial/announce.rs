@@ -1,7 +1,7 @@
-//! The header of the PROXY protocol that a server is sent first, where `proxy_protocol` asks for it.
+//! The header of the PROXY protocol for a server, sent first if `proxy_protocol` asks for it.
 //!
-//! # Model       it says whose connection this is: Hawser's own, for its clients share it
-//! # Limits      of a unix socket there are no addresses to tell
+//! # Model       it says that the connection is Hawser's own, because clients share it
+//! # Limits      a unix socket has no addresses to send
 
 use std::io;
 

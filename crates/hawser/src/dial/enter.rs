@@ -2,8 +2,8 @@
 //!
 //! # Why protocol 3.0
 //! 3.2 adds longer cancel keys and nothing else, and servers and poolers before 2018 close the
-//! connection instead of negotiating. libpq's own default is 3.0 as well. A longer key that a
-//! server sends is understood all the same.
+//! connection instead of negotiating. libpq's own default is 3.0 as well. A longer key from a
+//! server is still understood.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -27,7 +27,7 @@ use crate::auth::secret::{Password, Secret};
 use crate::process::random_bytes;
 use crate::takeover::record;
 
-/// What there is to prove to a server who we are. Never printed.
+/// Credentials for a server. Never printed.
 pub struct Credentials {
     secret: Secret,
     /// The stored form that a password was checked against, if a client has shown it.
@@ -54,7 +54,8 @@ impl Credentials {
         Self { secret, stored: Some(stored.clone()), keys: Mutex::new(None) }
     }
 
-    /// Whether they are made from this secret, or know more than it: the password behind it.
+    /// Whether they are made from this secret, or from more than it: the password that it was made
+    /// from.
     pub fn cover(&self, secret: &Secret) -> bool {
         self.secret == *secret || self.stored.as_ref() == Some(secret)
     }
@@ -68,7 +69,7 @@ impl Credentials {
         }
     }
 
-    /// From what a predecessor has.
+    /// From a predecessor's record.
     pub fn of_record(known: &record::Credentials) -> Self {
         let credentials = Self {
             secret: (&known.secret).into(),
@@ -112,7 +113,7 @@ impl Credentials {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Keeps keys that have proved good, or that a client has shown.
+    /// Keeps keys that a server has accepted, or that a client has shown.
     pub fn keep_keys(&self, keys: ScramKeys) {
         *self.keys.lock().unwrap_or_else(PoisonError::into_inner) = Some(keys);
     }
@@ -133,9 +134,9 @@ impl Credentials {
 pub enum EnterError {
     /// The conversation ended, or the server refused.
     Talk(TalkError),
-    /// The server asks for what we do not have: what.
+    /// The server asks for a secret that we do not have.
     NoSecret(&'static str),
-    /// The proof failed: why.
+    /// The proof failed, for this reason.
     Proof(String),
 }
 
@@ -145,20 +146,20 @@ impl<E: Into<TalkError>> From<E> for EnterError {
     }
 }
 
-/// What the server said at login.
+/// The server's reports at login.
 #[derive(Debug)]
 pub struct Entered {
     /// The settings that it reports.
     pub parameters: ServerParameters,
-    /// What it reports of the session, if it does.
+    /// Its report of the session, if it sends one.
     pub report: Option<Box<[u8]>>,
-    /// What the key of its hand-overs is made of, if it was asked for.
+    /// The challenge for the key of its hand-overs, if it was asked for.
     pub challenge: Option<Box<[u8]>>,
     /// Process id of BackendKeyData; 0 if there was none.
     pub process: u32,
     /// Key of BackendKeyData; empty if there was none.
     pub key: Box<[u8]>,
-    /// What the connection is called.
+    /// The number of the connection.
     pub number: u64,
 }
 
@@ -232,7 +233,7 @@ pub async fn enter(
     Err(TalkError::Protocol("no end of the login".to_owned()).into())
 }
 
-/// The proof of who we are, under way.
+/// Our proof to the server, under way.
 struct Proof<'a> {
     user: &'a str,
     credentials: &'a Arc<Credentials>,
@@ -310,7 +311,7 @@ impl Proof<'_> {
 
     fn finish(&mut self) -> Result<bool, EnterError> {
         if self.scram.as_ref().is_some_and(|exchange| !exchange.is_finished()) {
-            // A stranger in the middle would say so: it cannot know the server's signature.
+            // A man in the middle would do that: it cannot know the server's signature.
             return Err(refused("server did not prove that it knows the password"));
         }
         if let Some(keys) = self.used_keys.take() {

@@ -1,10 +1,11 @@
-//! Server connections that are handed over: what it takes to hand them over, found out once for each.
+//! Prepares server connections to be handed over: finds what that needs, once for each.
 //!
 //! # Model
 //! The server's challenge of the login and the secret give the session's key; the server says which
 //! number the function has in this database, and which role it lets hand sessions over. A first
-//! message, to nobody, shows whether both have the same secret: so what is missing is known, and said,
-//! before a client has the connection. The rest is [`hawser_core::engine::hand_over`]'s.
+//! message, that names no user, shows whether both have the same secret: so what is missing is
+//! known and logged before a client has the connection. The rest is
+//! [`hawser_core::engine::hand_over`]'s.
 
 use std::fmt;
 use std::fs::File;
@@ -21,20 +22,20 @@ use super::enter::Entered;
 use super::talk::{LOGIN_MESSAGES_MAX, Talk, TalkError, server_error};
 use crate::process::pooler_number;
 
-/// As the server has it (secret.c).
+/// As in the server (secret.c).
 const SECRET_BYTES_MIN: usize = 32;
 /// See [`SECRET_BYTES_MIN`].
 const SECRET_BYTES_MAX: usize = 1024;
 const CHALLENGE_BYTES: usize = 16;
 
-/// Number, pooler's role, and what the messages may have (NULL of an earlier extension), in one row.
+/// Number, pooler's role, and flags of the messages (NULL from an earlier extension), in one row.
 const ASKED: &str = "SELECT 'hawser.hand_over(pg_catalog.bytea)'::pg_catalog.regprocedure::pg_catalog.oid, \
      pg_catalog.current_setting('hawser.pooler_role', true), \
      pg_catalog.current_setting('hawser.hand_over_flags', true)";
-/// The flag of what a client's transport is, of those that the extension takes.
+/// The flag of a client's transport, among those that the extension takes.
 const FLAG_TRANSPORT: u32 = 8;
 
-/// The secret that is the server's, too. Never printed.
+/// The secret shared with the server. Never printed.
 #[derive(PartialEq, Eq)]
 pub struct Secret(Box<[u8]>);
 
@@ -48,7 +49,7 @@ impl Secret {
     /// Reads it from its file.
     ///
     /// # Errors
-    /// What is wrong with the file.
+    /// The error in the file.
     pub fn load(path: &Path) -> Result<Self, String> {
         let shown = path.display();
         let mut bytes = Vec::new();
@@ -114,8 +115,8 @@ fn parse_challenge(text: &[u8]) -> Option<[u8; CHALLENGE_BYTES]> {
     Some(challenge)
 }
 
-/// Finds out what it takes to hand this connection over, and that the server lets us. `user` has
-/// logged in, where it is to become other users'.
+/// Finds what is needed to hand this connection over, and checks that the server allows it. `user`
+/// has logged in, if the connection is to become other users'.
 ///
 /// # Errors
 /// What is missing; the connection is then of no use.
@@ -192,13 +193,13 @@ pub async fn begin(
     Err(TalkError::Protocol("no end of a hand-over".to_owned()).into())
 }
 
-/// What follows from the server's error to the first message. Only what the extension itself says (handover.c,
-/// identity.c) will be the same the next time.
+/// The meaning of the server's error to the first message. Only errors of the extension itself
+/// (handover.c, identity.c) will be the same the next time.
 fn refused(error: ClientError) -> NotHandedOver {
     let says =
         format!("the server does not take its sessions to be handed over ({})", error.message);
     match &error.code.0 {
-        // Also where the message is not from one with its secret.
+        // Also if the message is not from a holder of its secret.
         b"42501" => NotHandedOver::Because(format!(
             "{says}: hand_over_secret_file is to be the same as the server's hawser.secret_file"
         )),
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_secret_is_the_file_without_its_ends_of_lines_and_for_nobody_else() {
+    fn the_secret_is_the_file_without_its_line_ends_and_must_be_private() {
         let path =
             std::env::temp_dir().join(format!("hawser-secret-{}", crate::process::random_u64()));
         let write = |bytes: &[u8], mode| {

@@ -4,12 +4,12 @@
 //! # Model
 //! ```text
 //!   file       read at each opening of a server connection
-//!   command    run when its last output is older than `password_max_age`, or when a server has
-//!              refused it: once for each refusal, and once for all who wait for it
+//!   command run when its last output is older than `password_max_age`, or when a server has
+//!              refused it: once for each refusal, and once for all that wait for it
 //! ```
 //! # Invariants
-//! * a command takes no longer than `server_connect_timeout`, then it is killed with all that it has
-//!   started, as far as that has not left its process group
+//! * a command takes no longer than `server_connect_timeout`, then it is killed with its children
+//!   that have not left its process group
 //! * no output of a command is in an error or in the log: it may be the password
 
 use std::collections::HashMap;
@@ -30,17 +30,17 @@ use crate::process::group::ProcessGroup;
 
 /// Tokens have some kilobytes at most.
 const PASSWORD_BYTES_MAX: u64 = 64 * 1024;
-/// How long a failure counts: where the password is from shall not be asked at each attempt.
+/// How long a failure counts: the source of the password must not be asked at each attempt.
 const FAILED_FOR: Duration = Duration::from_secs(1);
-/// What of a command's complaints is logged.
+/// How much of a command's error output is logged.
 const COMPLAINT_CHARS_MAX: usize = 300;
 
-/// Where the password of a user is from.
+/// The source of a user's password.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct PasswordSource {
-    /// Whose it is.
+    /// The user.
     pub user: String,
-    /// Where it is.
+    /// Its place.
     pub place: Place,
 }
 
@@ -49,7 +49,7 @@ pub struct PasswordSource {
 pub enum Place {
     /// Its content.
     File(PathBuf),
-    /// What it prints.
+    /// Its output.
     Command {
         /// The program and its arguments.
         words: Vec<String>,
@@ -65,11 +65,11 @@ pub enum PasswordError {
     File(PathBuf, io::Error),
     /// The command cannot be run.
     Run(String, io::Error),
-    /// It has failed, and said this; only the log is told what.
+    /// It has failed with this output, which only the log gets.
     Status(String, std::process::ExitStatus, String),
     /// It took longer than `server_connect_timeout`.
     Timeout(String, Duration),
-    /// There is nothing in it, too much, or no text.
+    /// It is empty, too long, or not text.
     NoPassword(String),
 }
 
@@ -97,19 +97,20 @@ struct Held {
     credentials: Arc<Credentials>,
 }
 
-/// What has come of a source.
+/// The state of a source.
 #[derive(Default)]
 enum State {
     #[default]
     Unread,
     Held(Held),
-    /// Then, for this reason. Who has waited since before that need not try as well.
+    /// It failed then, for this reason. A login that has waited since before that need not try as
+    /// well.
     Failed(Instant, Arc<PasswordError>),
 }
 
 type Slot = Arc<tokio::sync::Mutex<State>>;
 
-/// The passwords in use. As many as the configuration has, and those of before.
+/// The passwords in use. Those of the configuration, and of earlier ones.
 #[derive(Default)]
 pub struct Passwords(Mutex<HashMap<PasswordSource, Slot>>);
 
@@ -120,8 +121,8 @@ impl fmt::Debug for Passwords {
 }
 
 impl Passwords {
-    /// The password of now, for one that waits no longer than `patience`. A command may take longer: it goes
-    /// on, and the next that asks takes what it has printed.
+    /// The present password, for a caller that waits no longer than `patience`. A command may take
+    /// longer: it continues, and the next caller gets its output.
     pub async fn get_soon(
         self: &Arc<Self>,
         source: &PasswordSource,
@@ -129,7 +130,7 @@ impl Passwords {
         patience: Duration,
     ) -> Option<Arc<Credentials>> {
         let get = async {
-            drop(self.slot(source).lock().await); // nothing is begun while another asks: so few tasks wait
+            drop(self.slot(source).lock().await); // while another asks, none starts: few wait
             let (this, source) = (self.clone(), source.clone());
             let get = tokio::spawn(async move { this.get(&source, None, within).await });
             get.await.ok()?.ok() // a failure, or a panic, is in the log
@@ -142,8 +143,8 @@ impl Passwords {
         all.entry(source.clone()).or_default().clone()
     }
 
-    /// The password of now. `refused`: these have been refused, others are to be had if there are
-    /// any. `within`: the bound on a command.
+    /// The present password. `refused`: these were refused, and others are wanted if there are any.
+    /// `within`: the bound on a command.
     ///
     /// # Errors
     /// See [`PasswordError`].
@@ -155,7 +156,7 @@ impl Passwords {
     ) -> Result<Arc<Credentials>, Arc<PasswordError>> {
         let slot = self.slot(source);
         let begun = Instant::now();
-        // Others that come meanwhile wait here, and take what this one has got.
+        // Others that come meanwhile wait here, and use this one's result.
         let mut state = slot.lock().await;
         match (&*state, &source.place) {
             (State::Held(held), Place::Command { max_age, .. }) => {
@@ -235,7 +236,7 @@ async fn read(source: &PasswordSource) -> Result<String, PasswordError> {
     }
 }
 
-/// What a command prints. It is killed if this is dropped.
+/// The output of a command, which is killed if this is dropped.
 async fn run(words: &[String], user: &str) -> Result<Vec<u8>, PasswordError> {
     let Some((program, arguments)) = words.split_first() else {
         return Err(PasswordError::NoPassword(String::new()));
@@ -257,7 +258,7 @@ async fn run(words: &[String], user: &str) -> Result<Vec<u8>, PasswordError> {
         (stdout.take(PASSWORD_BYTES_MAX), stderr.take(PASSWORD_BYTES_MAX));
     let read = tokio::join!(stdout.read_to_end(&mut printed), stderr.read_to_end(&mut complaint));
     read.0.and(read.1).map_err(failed)?;
-    drop((stdout, stderr)); // one that prints more than that ends by it
+    drop((stdout, stderr)); // a command that prints more ends by that
     let status = running.wait().await.map_err(failed)?;
     if status.success() {
         return Ok(printed);

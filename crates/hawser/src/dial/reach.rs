@@ -1,4 +1,4 @@
-//! From an address to a byte stream: connect, and TLS as the mode asks.
+//! From an address to a byte stream: connect, and TLS by the mode.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ pub enum Endpoint {
     },
     /// A unix socket.
     Unix(PathBuf),
-    /// What the far end of a link reaches.
+    /// A target of the far end of a link.
     Link {
         /// The link's name.
         link: String,
@@ -92,7 +92,7 @@ pub fn attempts(mode: TlsMode, endpoint: &Endpoint) -> &'static [Encryption] {
     }
 }
 
-/// Encrypts a connection that was opened a moment ago, as far as is asked for.
+/// Encrypts a connection that was just opened, if that is asked for.
 ///
 /// # Errors
 /// See [`DialError`].
@@ -121,7 +121,7 @@ pub async fn open(
             b'N' => {
                 return Err(failed("server does not support SSL, but SSL was required".to_owned()));
             }
-            // Its text is not trusted: nobody has proved to be the server yet.
+            // Its text is not trusted: the sender has not proved to be the server yet.
             b'E' => {
                 return Err(failed("server sent an error response during SSL exchange".to_owned()));
             }

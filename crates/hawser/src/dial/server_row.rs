@@ -1,4 +1,4 @@
-//! How the servers of databases stand, for operators: SHOW HOSTS, `hawser status`, metrics.
+//! The state of databases' servers, for operators: SHOW HOSTS, `hawser status`, metrics.
 //!
 //! # Model
 //! ```text
@@ -6,7 +6,7 @@
 //!   left     it answers, and something keeps its database, or a user that asks for it, from it: it lags, or stops
 //!   spare    it answers, and is of a kind that none of them asks for now: the standby of a pair, say
 //!   up       it answers
-//!   unknown  nobody has asked for it yet
+//!   unknown  no client has needed it yet
 //! ```
 //! The first that holds. Looks are [`standing`](super::standing)'s; attempts are those for clients.
 
@@ -17,24 +17,24 @@ use super::standing::{Look, Looks, Standing, Unfit, Wants, unfit};
 use super::{Dialler, Fare, locked};
 use crate::config::ServerAddress;
 
-/// How a server stands.
+/// The state of a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ServerState {
     /// It takes connections.
     Up,
-    /// It does, and is of a kind that its database could use, but for this.
+    /// It does, and its database could use it, but for this reason.
     Left {
         /// Why.
         reason: String,
     },
-    /// It does, and neither its database nor a user asks for its kind now.
+    /// It does, but neither its database nor a user asks for its kind now.
     Spare {
         /// What is asked for.
         reason: String,
     },
     /// It does not.
     Down {
-        /// What the last attempt said.
+        /// The error of the last attempt.
         reason: String,
         /// Attempts in a row that failed.
         failures: u32,
@@ -90,13 +90,13 @@ pub enum ServerRole {
     Primary,
     /// It follows one that does.
     Standby {
-        /// How far it is behind; `None`: there is no primary among the servers to compare with.
+        /// How much it lags; `None`: there is no primary among the servers to compare with.
         lag: Option<Duration>,
     },
 }
 
 impl ServerRole {
-    /// How far a standby is behind.
+    /// How much a standby lags.
     pub fn lag(self) -> Option<Duration> {
         match self {
             Self::Primary => None,
@@ -121,15 +121,15 @@ pub struct ServerRow {
     pub database: String,
     /// The server as it is configured.
     pub server: String,
-    /// How it stands.
+    /// Its state.
     pub state: ServerState,
-    /// What it is, where servers are looked at.
+    /// Its role, if servers are looked at.
     pub role: Option<ServerRole>,
 }
 
 impl Dialler {
-    /// How the servers of a database stand that asks for the first of `wants`, and of which users ask for the
-    /// others: one that is fit for any of them is.
+    /// The state of the servers of a database that asks for the first of `wants`, while its users
+    /// ask for the others: a server is fit if it is for any of them.
     pub fn server_rows(&self, database: &str, wants: &[Wants<'_>]) -> Vec<ServerRow> {
         let (fares, looks) = (locked(&self.fares), locked(&self.looks));
         let unfit: Vec<_> = wants.iter().map(|wants| unfit(wants, &looks)).collect();
@@ -149,7 +149,7 @@ impl Dialler {
     }
 }
 
-/// `unfit`: why it is not fit for any; empty: it is for one.
+/// `unfit`: why it is fit for none; empty if it is fit for one.
 fn state(fare: Option<&Fare>, look: Option<&Look>, unfit: &[Unfit]) -> ServerState {
     let fault = unfit.iter().find(|why| !why.is_of_kind());
     let serves = look.is_some_and(|look| matches!(look.standing, Standing::Serving(_)));

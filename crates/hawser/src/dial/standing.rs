@@ -1,4 +1,4 @@
-//! How a server stands: what it is, how far behind, and whether a database can do with it.
+//! The standing of a server: what it is, how much it lags, and whether a database can use it.
 //!
 //! # Model
 //! ```text
@@ -22,8 +22,8 @@ use super::talk::Answer;
 use super::{DialError, Dialler, Login, Reached, Target, locked};
 use crate::config::{ServerAddress, TargetSessionAttrs};
 
-/// What a server is asked: in recovery, read-only, where its WAL ends, up to where it has received, age
-/// of the last transaction that it has replayed.
+/// The question to a server: in recovery, read-only, end of its WAL, end of the received WAL, age
+/// of the last replayed transaction.
 const QUESTION: &str = "SELECT pg_catalog.pg_is_in_recovery(), \
      pg_catalog.current_setting('default_transaction_read_only'), \
      CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() \
@@ -32,10 +32,10 @@ const QUESTION: &str = "SELECT pg_catalog.pg_is_in_recovery(), \
      pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() \
      OPERATOR(pg_catalog.-) pg_catalog.pg_last_xact_replay_timestamp())";
 
-/// How the connections are called by which servers are looked at.
+/// The name of connections for looks at servers.
 const NAME: (&[u8], &[u8]) = (b"application_name", b"hawser");
 
-/// Samples of a primary's WAL. Twice as far apart each time that they are too many.
+/// Samples of a primary's WAL. Their distance doubles each time that they become too many.
 const SAMPLES_MAX: usize = 512;
 
 /// What a look at a server has shown.
@@ -43,13 +43,13 @@ const SAMPLES_MAX: usize = 512;
 pub enum Standing {
     /// It takes sessions.
     Serving(State),
-    /// It begins or ends. Sessions that it has may go on to their end.
+    /// It starts or shuts down. Its sessions may go on to their end.
     NotAccepting,
     /// Nothing: it cannot be reached, or gives no answer.
     Unknown,
 }
 
-/// What a server says of itself.
+/// A server's answer about itself.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct State {
     /// It is a standby.
@@ -58,7 +58,7 @@ pub struct State {
     pub read_only: bool,
     /// The end of what it has written, or replayed: bytes of WAL.
     pub wal: u64,
-    /// How far it is behind by itself, without a primary to compare with.
+    /// How much it lags by its own account, without a primary to compare with.
     pub own_lag: Duration,
 }
 
@@ -87,7 +87,7 @@ fn lsn(text: &[u8]) -> Option<u64> {
     Some(part(high)? << 32 | part(low)?)
 }
 
-/// How far a primary's WAL had come, and when.
+/// A primary's positions in the WAL, with their times.
 #[derive(Debug, Default)]
 pub struct WalHistory {
     primary: Option<ServerAddress>,
@@ -95,7 +95,7 @@ pub struct WalHistory {
 }
 
 impl WalHistory {
-    /// The primary has come so far.
+    /// The primary has reached this position.
     pub fn add(&mut self, primary: &ServerAddress, wal: u64, now: Instant) {
         if self.primary.as_ref() != Some(primary) {
             self.primary = Some(primary.clone());
@@ -103,7 +103,7 @@ impl WalHistory {
         }
         match self.samples.back() {
             Some((_, last)) if wal == *last => return,
-            // It has lost what it had: restored, or another one at the same address.
+            // It has lost WAL: it was restored, or is another one at the same address.
             Some((_, last)) if wal < *last => self.samples.clear(),
             _ => {}
         }
@@ -117,7 +117,7 @@ impl WalHistory {
         self.samples.push_back((now, wal));
     }
 
-    /// How far one is behind that has replayed up to `wal`; `None` if no primary has been seen.
+    /// The lag of a standby that has replayed up to `wal`; `None` if no primary has been seen.
     pub fn lag(&self, wal: u64, now: Instant) -> Option<Duration> {
         self.samples.back()?;
         let missing = self.samples.iter().find(|(_, written)| *written > wal);
@@ -128,20 +128,20 @@ impl WalHistory {
 /// Why a database does not want a server's connections.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Unfit {
-    /// It begins or ends.
+    /// It starts or shuts down.
     NotAccepting,
     /// It is not what `target_session_attrs` asks for.
     Kind,
     /// It is a primary that has become read-only.
     ReadOnly,
-    /// It is more than `max_replica_lag` behind.
+    /// It lags more than `max_replica_lag`.
     Lagging,
-    /// It is a primary, and a standby is there again.
+    /// It is a primary, and a standby is available again.
     StandbyIsThere,
 }
 
 impl Unfit {
-    /// Whether nothing is wrong with it: another kind of server is asked for.
+    /// Whether it is healthy, but of another kind than asked for.
     pub fn is_of_kind(self) -> bool {
         match self {
             Self::Kind | Self::StandbyIsThere => true,
@@ -149,8 +149,8 @@ impl Unfit {
         }
     }
 
-    /// Whether no connection of it is wanted as long as this is so. If not, server connections are
-    /// replaced once: a pool may find that for its own user there is no better server.
+    /// Whether no connection to it is wanted while this holds. If false, server connections are
+    /// replaced once: a pool may find no better server for its own user.
     pub fn lasts(self) -> bool {
         match self {
             Self::NotAccepting | Self::Kind | Self::Lagging => true,
@@ -171,15 +171,15 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// How far a server is behind.
+/// How much a server lags.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Lag {
     /// By the primary's WAL.
     Measured(Duration),
-    /// No primary is among the servers: by what the standby says itself, which takes one that is cut off for one
-    /// that has all.
+    /// No primary is among the servers: by the standby's own account, which cannot distinguish a
+    /// cut-off standby from an up-to-date one.
     Unknown {
-        /// What it says.
+        /// Its own figure.
         own: Duration,
     },
 }
@@ -192,7 +192,7 @@ impl Lag {
         }
     }
 
-    /// Where it is known.
+    /// The lag, if it is measured.
     pub fn measured(self) -> Option<Duration> {
         match self {
             Self::Measured(lag) => Some(lag),
@@ -201,20 +201,20 @@ impl Lag {
     }
 }
 
-/// What is known of a server now.
+/// What is known about a server now.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Look {
-    /// How it stood when it last gave an answer.
+    /// Its standing at its last answer.
     pub standing: Standing,
-    /// How far it is behind.
+    /// How much it lags.
     pub lag: Lag,
     /// The last look got no answer. A refusal is one.
     pub silent: bool,
-    /// When the look began that has last got one.
+    /// When the last answered look began.
     pub answered: Time,
 }
 
-/// What is known of each server that is looked at.
+/// What is known about each server that is looked at.
 pub type Looks = HashMap<ServerAddress, Look>;
 
 /// What a database asks of its servers.
@@ -222,9 +222,9 @@ pub type Looks = HashMap<ServerAddress, Look>;
 pub struct Wants<'a> {
     /// All of them.
     pub servers: &'a [ServerAddress],
-    /// Which of them will do.
+    /// Which of them are suitable.
     pub session_attrs: TargetSessionAttrs,
-    /// How far a standby may be behind.
+    /// How much a standby may lag.
     pub max_replica_lag: Option<Duration>,
 }
 
@@ -236,8 +236,8 @@ impl Target {
     }
 }
 
-/// Those of a database's servers that it must not use now. Of servers that give no answer nothing is
-/// said: their connections show it.
+/// The servers that a database must not use now. Servers without an answer are not included: their
+/// connections show their state.
 pub fn unfit(wants: &Wants<'_>, looks: &Looks) -> Vec<(ServerAddress, Unfit)> {
     use TargetSessionAttrs as Attrs;
     let lags = |lag: Lag| wants.max_replica_lag.is_some_and(|most| lag.at_least() > most);
@@ -275,8 +275,8 @@ pub fn unfit(wants: &Wants<'_>, looks: &Looks) -> Vec<(ServerAddress, Unfit)> {
 }
 
 impl Dialler {
-    /// Looks at a server, by a connection of its own, which no limit counts. `None`: not by this login, which
-    /// the server refuses, or whose password is not there within `within`.
+    /// Looks at a server, by a connection of its own, which no limit counts. `None`: this login
+    /// cannot, because the server refuses it, or its password is not available within `within`.
     pub async fn look_at(
         &self,
         server: &ServerAddress,
@@ -317,12 +317,12 @@ impl Dialler {
         timeout(within, look).await.unwrap_or(Some(Standing::Unknown))
     }
 
-    /// Keeps what is known of the servers that are looked at.
+    /// Keeps what is known about the servers that are looked at.
     pub fn set_looks(&self, looks: Looks) {
         *locked(&self.looks) = looks;
     }
 
-    /// Why a server is too far behind, if it is.
+    /// Why a server lags too much, if it does.
     pub(super) fn lags_too_much(
         &self,
         server: &ServerAddress,
@@ -375,7 +375,7 @@ mod tests {
             history.add(&primary, 301 + number, now + seconds(number));
             assert!(history.samples.len() <= SAMPLES_MAX);
         }
-        // Another primary's WAL is another line.
+        // Another primary's WAL has its own history.
         history.add(&server("/two"), 50, now);
         assert_eq!(history.lag(50, now), Some(Duration::ZERO));
     }

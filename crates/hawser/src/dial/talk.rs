@@ -1,10 +1,10 @@
-//! A connection to a server on which the control side speaks the protocol itself: message by
-//! message, one question at a time.
+//! A connection to a server on which the control side itself uses the protocol: message by message,
+//! one question at a time.
 //!
 //! # Invariants
 //! * a message of more than [`MESSAGE_BYTES_MAX`] or an answer of more than [`ANSWER_ROWS_MAX`]
-//!   rows ends the conversation: nothing that the control side asks for is that large, but what
-//!   [`Talk::expect_much`] is said of
+//!   rows ends the conversation: no answer to the control side is that large, except after
+//!   [`Talk::expect_much`]
 //! * after an error other than the server's own ErrorResponse the connection is of no more use
 
 use std::fmt;
@@ -27,7 +27,7 @@ pub const LOGIN_MESSAGES_MAX: usize = 1_000;
 /// The same where much is expected.
 const MUCH: (usize, usize) = (17 << 20, 500_000);
 const READ_BYTES: usize = 4096;
-/// So much that has been taken stays in front of what has not.
+/// At most this much taken input stays before the rest.
 const TAKEN_BYTES_MAX: usize = 64 * 1024;
 
 /// Why a conversation ended, or a question has no answer.
@@ -37,9 +37,9 @@ pub enum TalkError {
     Io(io::Error),
     /// The server closed it.
     Closed,
-    /// The server broke the protocol: how.
+    /// The server broke the protocol, in this way.
     Protocol(String),
-    /// The server's ErrorResponse. After one to a query the conversation goes on.
+    /// The server's ErrorResponse. After one to a query the conversation continues.
     Server(Box<ClientError>),
 }
 
@@ -69,7 +69,7 @@ impl From<io::Error> for TalkError {
     }
 }
 
-/// What the server said in an ErrorResponse, as it goes on to a client.
+/// The server's ErrorResponse, as an error for a client.
 pub fn server_error(body: &[u8]) -> ClientError {
     let text = |tag| field(body, tag).map(|text| String::from_utf8_lossy(text).into_owned());
     let code = field(body, b'C').and_then(|code| <[u8; 5]>::try_from(code).ok());
@@ -100,7 +100,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The only value of the only row, if that is what there is and it is not NULL.
+    /// The only value of the only row, if there is exactly one and it is not NULL.
     pub fn single(&self) -> Option<&[u8]> {
         match self.rows.as_slice() {
             [row] => row.first()?.as_deref(),
@@ -109,7 +109,7 @@ impl Answer {
     }
 }
 
-/// What a query has come to, once the server is ready for the next.
+/// The result of a query, once the server is ready for the next.
 #[derive(Debug)]
 pub struct Ended {
     /// What the server answered, up to an error.
@@ -131,7 +131,7 @@ impl Ended {
 pub struct Talk {
     stream: Stream,
     input: Vec<u8>,
-    /// So much of it has been taken.
+    /// How much of it has been taken.
     taken: usize,
     output: Vec<u8>,
     message_bytes_max: usize,
@@ -139,7 +139,7 @@ pub struct Talk {
 }
 
 impl Talk {
-    /// On a connection on which nothing has been said yet.
+    /// On a connection on which nothing has been sent yet.
     pub fn new(stream: Stream) -> Self {
         Self {
             stream,
@@ -168,7 +168,7 @@ impl Talk {
         (self.stream, self.input)
     }
 
-    /// What goes out with the next [`Talk::send`].
+    /// The output of the next [`Talk::send`].
     pub fn out(&mut self) -> &mut Vec<u8> {
         &mut self.output
     }
@@ -231,7 +231,7 @@ impl Talk {
         self.run(sql).await?.into_answer()
     }
 
-    /// Runs a simple query that somebody else has written to its end, whatever it leaves.
+    /// Runs a foreign simple query to its end, whatever state it leaves.
     ///
     /// # Errors
     /// The conversation is over: the connection broke, or the server has ended the session.

@@ -1,4 +1,4 @@
-//! Dialling, against servers that say what the test wants.
+//! Dialling, against servers that answer as the test wants.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,7 +43,7 @@ pub(crate) struct Fake {
     pub(crate) tls: Option<Arc<Accepting>>,
     pub(crate) connects: Arc<AtomicUsize>,
     pub(crate) cancels: Arc<Mutex<Vec<Cancelled>>>,
-    /// So many of the next questions are not answered: the process that is asked is ended.
+    /// How many of the next questions are not answered: the asked process ends.
     pub(crate) ends: Arc<AtomicUsize>,
 }
 
@@ -139,7 +139,7 @@ impl Fake {
         build::ready_for_query(&mut out, hawser_core::wire::TransactionStatus::Idle);
         stream.write_all(&out).await?;
         stream.flush().await?;
-        // Whatever is asked, the answer is no.
+        // Answers every question with a refusal.
         loop {
             let (kind, _) = read_message(&mut stream).await?;
             if kind == b'X' {
@@ -489,7 +489,7 @@ async fn each_sslmode_meets_servers_with_and_without_tls() {
     }
 }
 
-/// Nothing said that sessions went unencrypted, with passwords and all.
+/// Nothing showed that sessions, with their passwords, were not encrypted.
 #[tokio::test]
 async fn a_server_with_which_tls_fails_is_shown_as_long_as_it_does() {
     let pki = Pki::new();
@@ -520,7 +520,7 @@ async fn a_server_with_which_tls_fails_is_shown_as_long_as_it_does() {
     );
     assert_eq!(shown.len(), 1);
     assert!(dialler.unencrypted.fallbacks(&config(TlsMode::Disable)).is_empty());
-    // One that says that it has no TLS is what `prefer` is for.
+    // `prefer` is for a server that says that it has no TLS.
     dial(&dialler, &target(&[&without], tls(&settings)), &none).await.unwrap();
     assert_eq!(dialler.unencrypted.fallbacks(&preferring), shown);
     settings.protocols = TlsVersions { v1_2: true, v1_3: true };
@@ -545,7 +545,7 @@ async fn a_cancel_request_goes_to_the_server_that_runs_the_query_encrypted_as_it
     assert_eq!(*cancels.lock().unwrap(), [(77, b"key".to_vec())]);
 }
 
-/// Such a server may deal with it yet, when another client has the server connection.
+/// Such a server may still handle it when another client has the server connection.
 #[tokio::test]
 async fn a_cancel_request_that_is_not_answered_in_time_was_sent_all_the_same() {
     let server = Fake::new(Door::Trust).start().await;
@@ -560,7 +560,7 @@ async fn a_cancel_request_that_is_not_answered_in_time_was_sent_all_the_same() {
         let (place, _) = places.by_id.get_mut(&dialled.server).unwrap();
         place.endpoint = Endpoint::Tcp { host: String::new(), address };
     };
-    moved(silent); // its backlog takes the connection, and nobody reads it
+    moved(silent); // its backlog takes the connection, and nothing reads it
     let within = Duration::from_millis(200);
     let failed = dialler.cancel(dialled.server, 77, b"key", within).await.unwrap_err();
     assert!(failed.was_sent, "{}", failed.error);

@@ -1,4 +1,4 @@
-//! Servers that are spoken to without encryption because TLS with them has failed.
+//! Servers that are used without encryption because TLS with them has failed.
 //!
 //! # Model
 //! ```text
@@ -10,7 +10,7 @@
 //! That is libpq's order, too, which cannot say so.
 //!
 //! # Invariants
-//! * bounded by configured servers, of which alone it is shown
+//! * bounded by the configured servers, and shown only for these
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

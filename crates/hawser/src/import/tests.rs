@@ -206,7 +206,7 @@ fn an_auth_dbname_without_an_entry_is_an_error() {
         ("[databases]\n* = host=h auth_dbname=hawser\n[pgbouncer]\n", 2),
         ("[databases]\na = host=h\n[pgbouncer]\nauth_dbname =\n", 4),
         ("[databases]\na = host=h\n[pgbouncer]\nauth_dbname = b\n", 4),
-        // An empty one lets nobody in there; here it was the default query.
+        // An empty one lets no user in there; here it was the default query.
         ("[databases]\na = host=h\n[pgbouncer]\nauth_query =\n", 4),
     ] {
         let error = import(text).unwrap_err();

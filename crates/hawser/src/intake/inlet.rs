@@ -1,4 +1,4 @@
-//! A connection's descriptor, and where its ring has it.
+//! A connection's descriptor, and its place with a ring.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -20,30 +20,30 @@ use super::{Crossing, with};
 pub struct Place {
     /// The loop.
     pub home: LoopId,
-    /// What the loop's engine calls it, with the lower 16 bits of the generation only.
+    /// The engine's token for it, with only the lower 16 bits of the generation.
     pub token: Token,
 }
 
-/// Where a connection is watched by a ring, in 8 bytes: tens of thousands hang on each.
+/// Where a ring watches a connection, in 8 bytes: there are tens of thousands.
 pub struct Inlet(Cell<u64>);
 
 /// The same, unpacked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum At {
-    /// No ring has ever had it.
+    /// No ring has had it yet.
     Nowhere,
-    /// One has had it: its descriptor waits.
+    /// A ring has had it: its descriptor blocks.
     Left,
     /// A ring receives for it.
     Place(Place),
     /// Its home has been asked to let go of it, for this passage of this thread's loop.
     Passage(u32),
-    /// A ring has let go of it and had received something: under this number in [`LEFT_OVER`].
+    /// A ring has released it and had received bytes: under this number in [`LEFT_OVER`].
     LeftOver(u64),
 }
 
 /// What was received for connections that are on their way to another loop. Mostly empty: a server
-/// connection on its way is at rest.
+/// connection on its way is idle.
 static LEFT_OVER: LazyLock<Mutex<HashMap<u64, Received>>> = LazyLock::new(Mutex::default);
 
 fn left_over() -> MutexGuard<'static, HashMap<u64, Received>> {
@@ -58,7 +58,7 @@ const LOOP_MASK: u64 = 0x1fff;
 const PASSAGE: u64 = 1;
 const LEFT: u64 = 2;
 const NOWHERE: u64 = 3;
-/// Of all loops that there can be (`loops` is at most 1,024).
+/// Enough for all loops (`loops` is at most 1,024).
 const _: () = assert!(LOOP_MASK >= 1024);
 
 impl Inlet {
@@ -113,7 +113,7 @@ impl Inlet {
             At::LeftOver(number) => {
                 let received = left_over().remove(&number).unwrap_or_default();
                 if received.is_broken() {
-                    // Known before anything is written: its client can have another.
+                    // Detected before anything is written: its client can get another.
                     self.set(At::Left);
                     return Err(io::ErrorKind::ConnectionAborted.into());
                 }
@@ -151,7 +151,7 @@ impl Inlet {
 /// A connection's descriptor, which a loop reads and writes, by epoll or by its ring.
 #[derive(Debug)]
 pub struct Wire {
-    // First: looked at when the wire is dropped, before the descriptor is closed.
+    // First: it is dropped with the wire before the descriptor is closed.
     inlet: Inlet,
     fd: Watched,
 }
@@ -161,17 +161,17 @@ impl Wire {
         &self.inlet
     }
 
-    /// Whether it is an MPTCP socket that is looked after.
+    /// Whether it is a watched MPTCP socket.
     pub fn is_watched_mptcp(&self) -> bool {
         self.fd.is_watched()
     }
 
-    /// Whether it may be past TCP.
+    /// Whether it may bypass TCP.
     pub fn comes_back(&self) -> bool {
         self.fd.comes_back()
     }
 
-    /// Whether a ring that has let go of it had received something.
+    /// Whether a ring that has released it had received bytes.
     pub fn holds_input(&self) -> bool {
         matches!(self.inlet.at(), At::LeftOver(_))
     }
@@ -211,7 +211,7 @@ impl Wire {
         .inspect_err(|error| self.note_blocked(error))
     }
 
-    /// Sees to it that an event comes when there is room again.
+    /// Makes sure that an event comes when there is room again.
     #[cold]
     fn note_blocked(&self, error: &io::Error) {
         if error.kind() != io::ErrorKind::WouldBlock {

@@ -1,4 +1,4 @@
-//! A loop's table of connections, and what to make of completions.
+//! A loop's table of connections, and the handling of completions.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,15 +13,15 @@ use hawser_sys::ring::{BUFFERS, Completion, Ring, Waited};
 
 use super::{Crossing, Place};
 
-/// Bytes that are kept of a connection that is not read, before its receiving stops.
+/// Bytes that an unread connection may keep before its receiving stops.
 pub const KEPT_BYTES_MAX: usize = 16 * 1024;
-/// Calls within which a cancelled request must have completed. One suffices, unless more is
-/// completed at once than the kernel does in one call.
+/// Calls within which a cancelled request must have completed. One suffices, unless there are more
+/// completions than the kernel handles in one call.
 const CANCEL_CALLS_MAX: u32 = 256;
 /// Ends a chain.
 const NONE: u16 = u16::MAX;
 
-/// What the intake asks of a ring.
+/// The intake's requests to a ring.
 pub(super) trait Requests {
     /// See [`Ring::receive`].
     fn receive(&mut self, socket: BorrowedFd<'_>, data: u64);
@@ -78,7 +78,7 @@ pub enum Ended {
 }
 
 impl Ended {
-    /// From what a read has said.
+    /// From the error of a read.
     pub(super) fn of(error: &io::Error) -> Self {
         // EIO: it had no number, which recv(2) does not do.
         Self::Broken(error.raw_os_error().unwrap_or(5))
@@ -92,7 +92,7 @@ impl Ended {
     }
 }
 
-/// What was received of a connection and not read.
+/// Received bytes of a connection that are not read.
 #[derive(Default, PartialEq, Eq, Debug)]
 pub struct Received {
     bytes: Vec<u8>,
@@ -111,12 +111,12 @@ impl Received {
     }
 }
 
-/// Who reads a connection's socket.
+/// What reads a connection's socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Receiving {
     /// The place is free.
     Free,
-    /// Nobody but the engine.
+    /// Only the engine.
     Off,
     /// The ring.
     On,
@@ -126,7 +126,7 @@ enum Receiving {
     Arriving,
 }
 
-/// What has happened to a connection and the engine does not know, and what is asked.
+/// Events of a connection that the engine does not know yet, and open requests.
 mod flag {
     pub(super) const READABLE: u8 = 1;
     pub(super) const WRITABLE: u8 = 2;
@@ -135,9 +135,9 @@ mod flag {
     pub(super) const EVENT: u8 = READABLE | WRITABLE | HANGUP | BROKEN;
     /// It is among those that have events.
     pub(super) const QUEUED: u8 = 16;
-    /// The ring will say when there is room.
+    /// The ring will report room.
     pub(super) const ROOM: u8 = 32;
-    /// The ring will say when the other side closes.
+    /// The ring will report when the other side closes.
     pub(super) const CLOSING: u8 = 64;
 }
 
@@ -153,7 +153,7 @@ pub(super) struct Entry {
     )]
     kept: Option<Box<Vec<u8>>>,
     ended: Option<Ended>,
-    /// Buffers that were received, in order; they come behind `kept`.
+    /// Received buffers, in order; they follow `kept`.
     first: u16,
     last: u16,
     /// Bytes of the first that the engine has.
@@ -176,7 +176,7 @@ impl Entry {
     };
 }
 
-/// What a read finds.
+/// The result of a read.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Taken {
     /// So many bytes; there may be more.
@@ -201,7 +201,7 @@ const BACKEND_BIT: u64 = 1 << 63;
 const KIND_SHIFT: u32 = 60;
 /// Generations are compared in as many bits as a request carries.
 const GENERATION_MASK: u32 = 0x0fff_ffff;
-/// What the loop's eventfd is polled with.
+/// The data of the poll of the loop's eventfd.
 const WAKE: u64 = 7 << KIND_SHIFT;
 
 fn data_of(token: Token, kind: Kind) -> u64 {
@@ -252,11 +252,11 @@ fn slot_of(token: Token) -> Slot {
 enum Passage {
     /// To this place here.
     Here(Token),
-    /// A further loop has taken it before it was here, for this passage of its own.
+    /// Another loop has taken it before it arrived here, for this passage of its own.
     Onward(LoopId, u32),
 }
 
-/// What a loop's ring receives.
+/// The intake of a loop's ring.
 pub(super) struct Intake<R> {
     id: LoopId,
     ring: R,
@@ -326,7 +326,7 @@ impl<R: Requests> Intake<R> {
         })
     }
 
-    /// Gives a connection a place. What was there before has been dropped by another thread.
+    /// Gives a connection a place. Another thread has dropped the former one there.
     fn enter(&mut self, fd: BorrowedFd<'_>, token: Token, receiving: Receiving) -> Place {
         let slot = slot_of(token);
         let index = slot.index as usize;
@@ -350,7 +350,7 @@ impl<R: Requests> Intake<R> {
         self.enter(fd, token, Receiving::On)
     }
 
-    /// The same of one that comes from another loop, which has sent what it had received.
+    /// The same for one that comes from another loop, with what that had received.
     pub(super) fn watch_with(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -374,7 +374,7 @@ impl<R: Requests> Intake<R> {
         self.enter(fd, token, Receiving::Arriving)
     }
 
-    /// Its home has let go of a connection. Returns what a further loop is to be sent.
+    /// Its home has released a connection. Returns the message for a further loop.
     pub(super) fn arrived(
         &mut self,
         passage: u32,
@@ -394,8 +394,8 @@ impl<R: Requests> Intake<R> {
         }
     }
 
-    /// Lets go of a connection for another loop. Returns what that is to be sent; nothing as long as it
-    /// has not arrived here: another ring reads it yet.
+    /// Releases a connection for another loop. Returns the message for that; none as long as it has
+    /// not arrived here: another ring still reads it.
     pub(super) fn release(
         &mut self,
         place: Place,
@@ -414,7 +414,7 @@ impl<R: Requests> Intake<R> {
         Some((to, Crossing::Arrived { passage, received }))
     }
 
-    /// What was received for it elsewhere is its own from now on, and the engine reads on.
+    /// Adds what was received for it elsewhere, and the engine reads on.
     fn put(&mut self, token: Token, received: Received) {
         let Some(entry) = self.entry(token, u32::MAX) else { return };
         entry.receiving = Receiving::Off;
@@ -449,7 +449,8 @@ impl<R: Requests> Intake<R> {
         self.keep_chain(token);
         let Some(entry) = self.entry(token, u32::MAX) else { return Received::default() };
         if entry.receiving == Receiving::Arriving {
-            // Another ring reads it yet, and what it receives would have no way to who is next.
+            // Another ring still reads it, and what that receives would have no way to the next
+            // owner.
             entry.ended = Some(Ended::Broken(5));
         }
         let bytes = entry.kept.take().map_or_else(Vec::new, |kept| *kept);
@@ -507,7 +508,7 @@ impl<R: Requests> Intake<R> {
         self.ring.poll_readable(wake, WAKE);
     }
 
-    /// Takes completions, and notes what they mean.
+    /// Takes completions, and records their meaning.
     pub(super) fn collect(&mut self) {
         let mut completions = std::mem::take(&mut self.completions);
         self.ring.take(&mut completions);
@@ -617,8 +618,8 @@ impl<R: Requests> Intake<R> {
         }
     }
 
-    /// The engine has seen to an event of this connection: what it has left is copied, and if that
-    /// is much, receiving stops.
+    /// The engine has handled an event of this connection: the bytes that it has left are copied,
+    /// and if there are many, receiving stops.
     #[inline]
     pub(super) fn settle(&mut self, token: Token) {
         if self.entry(token, u32::MAX).is_some_and(|entry| entry.first != NONE) {
@@ -639,7 +640,7 @@ impl<R: Requests> Intake<R> {
         entry.flags |= flag::CLOSING;
         self.ring.cancel(data_of(token, Kind::Receive));
         if !asked {
-            // A client that waits and goes is still noticed.
+            // The end of a waiting client is still noticed.
             self.ring.poll(fd, Waited::Hangup, data_of(token, Kind::Closing));
         }
     }
@@ -723,7 +724,7 @@ impl<R: Requests> Intake<R> {
         }
     }
 
-    /// The engine's own read has found the end, behind bytes.
+    /// The engine's own read has found the end, after bytes.
     pub(super) fn note_end(&mut self, place: Place, ended: Ended) {
         let Some(token) = self.token_at(place) else { return };
         if let Some(entry) = self.entry(token, u32::MAX) {

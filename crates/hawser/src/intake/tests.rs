@@ -1,6 +1,6 @@
-//! Two loops' intakes over one kernel that is simulated, seeded: connections that are read or not,
-//! cross between the loops, end, and leave their places to others; buffers that run out; requests
-//! that end for no reason.
+//! Two loops' intakes over one simulated, seeded kernel: connections that are read or not, cross
+//! between the loops, end, and leave their places to others; buffers that run out; requests that
+//! end for no reason.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -151,7 +151,7 @@ impl Requests for Rc<RefCell<FakeRing>> {
     }
 }
 
-/// The same; it lends out bytes, which a `RefCell` cannot.
+/// The same; it lends bytes, which a `RefCell` cannot.
 struct Held {
     ring: Rc<RefCell<FakeRing>>,
     memory: Vec<Vec<u8>>,
@@ -294,7 +294,7 @@ impl World {
         }
     }
 
-    /// To the other loop: given away by its home, or taken by the other.
+    /// Moves it to the other loop: given by its home, or taken by the other.
     fn cross(&mut self, index: u32, taken: bool) {
         // (A place that is left is free only when its loop has let go of the connection.)
         let token = self.token(index + 4 * (1 + self.generation % 64));
@@ -456,7 +456,7 @@ impl World {
         }
     }
 
-    /// Nothing more happens: all that was sent must have come.
+    /// The end: all that was sent must have come.
     fn finish(&mut self) {
         for index in 0..4 {
             if self.connections.get(&index).is_some_and(|connection| !connection.reads) {

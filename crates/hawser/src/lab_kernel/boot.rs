@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_marked_is_the_users_and_how_it_ended_is_told() {
+    fn marked_output_is_the_users_and_the_end_is_reported() {
         // One test: an exchange is one a process.
         let exchange = Exchange::new(&plan(), &["# text\n".to_owned()], Path::new("/h")).unwrap();
         let place = exchange.0.clone();

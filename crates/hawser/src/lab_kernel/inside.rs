@@ -76,7 +76,7 @@ fn mount(exchange: &Path) -> io::Result<()> {
     };
     mount("proc", "rw", "/proc")?;
     mount("tmpfs", "mode=755", "/run")?;
-    // As soon as can be: what goes wrong after it can be told.
+    // As early as possible: later errors can be reported.
     fs::create_dir(EXCHANGE)?;
     mount("hostfs", &exchange.display().to_string(), EXCHANGE)?;
     mount("sysfs", "rw", "/sys")?;
@@ -108,7 +108,7 @@ fn hawser(plan: &Plan) -> Command {
     command
 }
 
-/// The laboratory itself, of whom the plan says.
+/// The laboratory itself, for the account in the plan.
 fn prove(exchange: &Path, plan: &Plan) -> io::Result<End> {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     say(&format!("selftest, by {}, Linux {} in virtual time", plan.by.name(), kernel.trim()));

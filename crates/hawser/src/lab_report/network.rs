@@ -56,7 +56,7 @@ impl<'a> Network<'a> {
     /// Brings it up, with what the way needs on both hosts.
     ///
     /// # Errors
-    /// What was refused, and by whom.
+    /// What was refused, and by which program.
     pub fn up(
         source: &str,
         seed: u64,

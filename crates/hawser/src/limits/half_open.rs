@@ -1,10 +1,10 @@
-//! Logins that wait for their client, and which of them gives way when places run out.
+//! Logins that wait for their client, and the choice of the one that gives way when places run out.
 //!
 //! # Model
 //! A login waits for its client several times: for its first packet, for its part of the TLS
-//! handshake, for its proof, and, if it was refused, for its leaving. For as long as it waits it is
-//! listed here, by what it waits for and by the network that it came from. When there is no place for
-//! one more, one of these gives its own up:
+//! handshake, for its proof, and, after a refusal, for its end. For as long as it waits it is
+//! listed here, by what it waits for and by the network that it came from. When there is no place
+//! for one more, one of these gives its own up:
 //!
 //! ```text
 //!   waits for        gives way
@@ -14,18 +14,18 @@
 //!                    than the newcomer's: places go from who has most to who has fewer
 //! ```
 //!
-//! Of each kind the network that has most loses first, and of its logins the one that has waited
-//! longest. What is one network: [`Network`].
+//! Within each kind the network with the most logins loses first, and of its logins the one that
+//! has waited longest. [`Network`] defines a network.
 //!
 //! # Invariants
-//! * what waits for us (a password hash, a server, its turn on the login threads ahead of its
-//!   handshake) is not listed, and gives way to nobody
+//! * a login that waits for us (a password hash, a server, its turn on the login threads before its
+//!   handshake) is not listed, and never gives way
 //! * finding the next one takes logarithmic time, however many wait
-//! * no more than [`GOING_MAX`] have given way and not gone yet: so far, and no farther, may the number
-//!   of connections exceed its bound
+//! * at most [`GOING_MAX`] have given way and are not gone yet: the number of connections may
+//!   exceed its bound only by that
 //!
 //! # Why not the oldest of all
-//! A flood from one address would throw out everybody who is slower than the flood.
+//! A flood from one address would throw out every client that is slower than the flood.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-/// How long a login that has begun may wait for its client's next message and be sure of its place:
+/// How long a login that has begun keeps its place while it waits for its client's next message:
 /// longer than any round trip, and than a full login queue takes.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// Logins that have given way and are not gone yet.
@@ -43,7 +43,7 @@ pub const GOING_MAX: usize = 128;
 /// What a login waits for. The first ones give way before the others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Awaited {
-    /// That a client which was refused leaves.
+    /// The end of a refused client.
     Leaving,
     /// A first packet.
     FirstPacket,
@@ -51,7 +51,7 @@ pub enum Awaited {
     Encryption,
     /// A proof. The login holds a client's place.
     Proof,
-    /// The same of who wants to the admin console: it holds none.
+    /// The same for the admin console: it holds none.
     AdminProof,
 }
 
@@ -59,14 +59,14 @@ impl Awaited {
     const ALL: [Self; 5] =
         [Self::Leaving, Self::FirstPacket, Self::Encryption, Self::Proof, Self::AdminProof];
 
-    /// Whether nothing has been said so far, or there is nothing to be said any more.
+    /// Whether the client has sent nothing yet, or nothing more is expected.
     fn is_expendable(self) -> bool {
         matches!(self, Self::Leaving | Self::FirstPacket)
     }
 }
 
-/// Who shares a fate: an IPv4 address, the 64 bits of IPv6 that one host has for itself, and all who
-/// come by unix sockets.
+/// Clients that are counted together: an IPv4 address, the 64 bits of IPv6 that one host has for
+/// itself, and all on unix sockets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Network {
     /// This host, by a unix socket.
@@ -94,10 +94,10 @@ struct Waiting {
     _stay: oneshot::Sender<()>,
 }
 
-/// A network's place in the order of who loses first: the last one does.
+/// A network's rank: the last one loses first.
 type Rank = (usize, Reverse<u64>, Network);
 
-/// All who wait for the same thing.
+/// All logins that wait for the same thing.
 #[derive(Debug, Default)]
 struct Queue {
     waiting: BTreeMap<(Network, u64), Waiting>,
@@ -115,7 +115,7 @@ impl Queue {
         Some((self.count_of(network), Reverse(oldest), network))
     }
 
-    /// Changes what there is of a network, and its rank with it.
+    /// Changes a network's entries, and with them its rank.
     fn change<T>(&mut self, network: Network, change: impl FnOnce(&mut Self) -> T) -> T {
         if let Some(rank) = self.rank(network) {
             self.ranks.remove(&rank);
@@ -146,7 +146,7 @@ impl Queue {
         })
     }
 
-    /// Who is to give way to a newcomer.
+    /// The login that must give way to a newcomer.
     fn next(
         &self,
         newcomer: Option<Network>,
@@ -167,7 +167,7 @@ impl Queue {
 #[derive(Debug, Default)]
 pub(super) struct HalfOpen {
     queues: [Queue; Awaited::ALL.len()],
-    /// Who has given way and is not gone yet, by what they waited for.
+    /// How many have given way and are not gone yet, by what they waited for.
     going: [usize; Awaited::ALL.len()],
     last_number: u64,
 }
@@ -181,7 +181,7 @@ pub(super) struct Entry {
 }
 
 impl HalfOpen {
-    /// Lists a login. What is returned ends when it is to give way.
+    /// Lists a login. The returned receiver ends when it must give way.
     pub(super) fn list(
         &mut self,
         awaited: Awaited,
@@ -195,7 +195,7 @@ impl HalfOpen {
         (Entry { awaited, network, number }, gives_way)
     }
 
-    /// It waits no more, or has gone.
+    /// Removes a login that waits no more, or has gone.
     pub(super) fn strike(&mut self, entry: Entry) {
         let Entry { awaited, network, number } = entry;
         if !self.queues[awaited as usize].remove(network, number) {
@@ -203,22 +203,22 @@ impl HalfOpen {
         }
     }
 
-    /// Those who wait for this.
+    /// How many wait for this.
     pub(super) fn count(&self, awaited: Awaited) -> usize {
         self.queues[awaited as usize].waiting.len()
     }
 
-    /// Those who have given way and still hold their places.
+    /// How many have given way and still hold their places.
     pub(super) fn going(&self) -> usize {
         self.going.iter().sum()
     }
 
-    /// The same of those who hold a client's place.
+    /// The same for those that hold a client's place.
     pub(super) fn going_clients(&self) -> usize {
         self.going[Awaited::Proof as usize]
     }
 
-    /// Has one give way, of these.
+    /// Makes one of these give way.
     pub(super) fn make_room(
         &mut self,
         of: &[Awaited],
@@ -239,7 +239,7 @@ impl HalfOpen {
         false
     }
 
-    /// The same, of all.
+    /// The same, among all.
     pub(super) fn make_room_of_any(&mut self, newcomer: Option<Network>, now: Instant) -> bool {
         self.make_room(&Awaited::ALL, newcomer, now)
     }
@@ -268,7 +268,7 @@ mod tests {
             self.listed.push((name, entry, gives_way));
         }
 
-        /// Who gives way to a newcomer, and goes.
+        /// The login that gives way to a newcomer, and goes.
         fn room_for(&mut self, newcomer: Network) -> Option<&'static str> {
             if !self.half_open.make_room_of_any(Some(newcomer), self.now) {
                 return None;

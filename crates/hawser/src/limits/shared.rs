@@ -1,12 +1,12 @@
-//! Limits that hold for several poolers together: what of each this one may use now.
+//! Limits that several poolers share: the part of each that this one may use now.
 //!
 //! # Model
-//! A place under a limit needs two things: the limit itself has room, and so has this pooler's part of it, which
-//! [`crate::shares`] puts here. What has been asked for is what it looks for in etcd.
+//! A place under a limit needs two things: the limit itself has room, and so has this pooler's part
+//! of it, which [`crate::shares`] stores here. It looks in etcd for what has been asked for.
 //!
 //! # Invariants
-//! * a limit of which nothing has been put here has no room
-//! * once `until` has passed nothing has: what is held may be held by others
+//! * a limit without a stored part has no room
+//! * once `until` has passed none has: others may hold its places
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -16,10 +16,10 @@ use hawser_core::shares::{Bound, Kind, LeaseId, Need, Scope, Standing};
 use super::{Counts, Full, Limits};
 use crate::config::Limit;
 
-/// How long a limit is remembered under which there is no connection.
+/// How long a limit without connections is remembered.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
-/// What this pooler may use of shared limits.
+/// This pooler's parts of shared limits.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     bounds: BTreeMap<Scope, Bound>,
@@ -36,7 +36,7 @@ struct Asked {
     at: Instant,
 }
 
-/// What pools say of a limit.
+/// The pools' state under a limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UnderLimit {
     /// The limit.
@@ -45,14 +45,14 @@ pub struct UnderLimit {
     pub idle: u32,
 }
 
-/// How the sharing stands.
+/// The state of the sharing.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// How sure this pooler is of what it holds.
+    /// How certain this pooler is of its places.
     pub standing: Standing,
     /// Its lease.
     pub lease: Option<LeaseId>,
-    /// The lease with which it has last seen what others hold.
+    /// The lease with which it last saw the places of others.
     pub looked_with: Option<LeaseId>,
     /// Why etcd does not answer, if it does not.
     pub failure: Option<String>,
@@ -76,7 +76,7 @@ impl Default for State {
 }
 
 impl State {
-    /// Whether this pooler can take places: its lease lasts, and it has seen what others hold.
+    /// Whether this pooler can take places: its lease lasts, and it has seen the places of others.
     pub fn is_ready(&self) -> bool {
         self.standing == Standing::Sure && self.lease.is_some() && self.looked_with == self.lease
     }
@@ -91,7 +91,7 @@ pub struct SharedLimit {
     pub limit: u32,
     /// Connections of this one.
     pub used: u32,
-    /// What this one holds and lacks.
+    /// The places that this one holds and lacks.
     pub bound: Bound,
 }
 
@@ -130,18 +130,18 @@ impl Shares {
 }
 
 impl Limits {
-    /// Limits on server connections hold for several poolers together, from now on.
+    /// From now on, limits on server connections are shared by several poolers.
     pub fn share(&self) {
         self.lock().shares.get_or_insert_default();
     }
 
-    /// Whether limits on server connections hold for several poolers together.
+    /// Whether limits on server connections are shared by several poolers.
     pub fn are_shared(&self) -> bool {
         self.lock().shares.is_some()
     }
 
-    /// What this pooler uses of shared limits. `pools` has what
-    /// the configuration and the pools say now.
+    /// This pooler's use of shared limits. `pools` has the present state of the configuration and
+    /// the pools.
     pub fn shared_needs(&self, pools: &HashMap<Full, UnderLimit>) -> BTreeMap<Scope, Need> {
         let mut counts = self.lock();
         let Counts { shares: Some(_), .. } = &*counts else { return BTreeMap::new() };
@@ -172,7 +172,7 @@ impl Limits {
         needs
     }
 
-    /// Puts in force what this pooler may use of shared limits, up to `until`. Those that wait for a place are
+    /// Sets this pooler's parts of shared limits, up to `until`. Those that wait for a place are
     /// woken if there is more of one.
     pub fn put_shares(&self, bounds: BTreeMap<Scope, Bound>, until: Option<Instant>) {
         let mut counts = self.lock();
@@ -203,7 +203,8 @@ impl Limits {
         over.filter(|(_, over)| *over > 0).collect()
     }
 
-    /// Whether what leaves no room is this pooler's part of a limit, and more of it may be had at once.
+    /// Whether it is this pooler's part of a limit that leaves no room, and more of it may be
+    /// available at once.
     pub fn awaits_share(&self, full: &Full) -> bool {
         let counts = self.lock();
         let Some(shares) = &counts.shares else { return false };
@@ -223,14 +224,15 @@ impl Limits {
         self.lowered.notified().await;
     }
 
-    /// Notes how the sharing stands.
+    /// Records the state of the sharing.
     pub fn note_sharing(&self, note: impl FnOnce(&mut State)) {
         if let Some(shares) = &mut self.lock().shares {
             note(&mut shares.state);
         }
     }
 
-    /// How the sharing stands, and what of each limit this pooler holds; `None`: limits are its own.
+    /// The state of the sharing, and this pooler's places of each limit; `None`: limits are its
+    /// own.
     pub fn sharing(&self) -> Option<(State, Vec<SharedLimit>)> {
         let counts = self.lock();
         let shares = counts.shares.as_ref()?;
@@ -245,12 +247,12 @@ impl Limits {
         Some((shares.state.clone(), limits))
     }
 
-    /// Whether no more of shared limits can be had because etcd does not answer.
+    /// Whether no more of shared limits is available because etcd does not answer.
     pub fn are_cut_off(&self) -> bool {
         self.lock().shares.as_ref().is_some_and(|shares| shares.state.failure.is_some())
     }
 
-    /// Whether that is why no more of this limit can be had: this pooler has not reached it.
+    /// Whether that is why no more of this limit is available: this pooler has not reached it.
     pub fn is_cut_off_from(&self, full: &Full) -> bool {
         let counts = self.lock();
         let Some(shares) = &counts.shares else { return false };

@@ -1,8 +1,8 @@
 //! Sockets for one session: its paths, and the local connections of its streams.
 //!
 //! # Model
-//! The session says what is to be done ([`Session::poll`]); this does it, and says what became of it. The
-//! worker tells of events, and calls [`Carrier::turn`] after them.
+//! The session gives requests ([`Session::poll`]); this carries them out and reports the results.
+//! The worker reports events, and calls [`Carrier::turn`] after them.
 //!
 //! # Invariants
 //! * of a local socket no more is read than the session has room for
@@ -385,7 +385,7 @@ impl Carrier {
         around.epoll.add(fd, Mark::Local(self.number, stream).number())
     }
 
-    /// Epoll tells of a path.
+    /// Epoll has an event of a path.
     pub fn path_happened(&mut self, id: PathId, event: Event) {
         if let Some(path) = self.paths.get_mut(&id) {
             path.happened(event.readable, event.writable);
@@ -393,7 +393,7 @@ impl Carrier {
         }
     }
 
-    /// Epoll tells of a local socket.
+    /// Epoll has an event of a local socket.
     pub fn local_happened(&mut self, id: StreamId, event: Event) {
         if let Some(local) = self.locals.get_mut(&id) {
             local.readable |= event.readable;
@@ -414,8 +414,8 @@ impl Carrier {
         }
     }
 
-    /// The process ends: the peer is told, before anything else that waits for a path. What is left of the
-    /// paths is to be sent ([`Connection::leave`]).
+    /// The process ends: the goodbye to the peer goes before all else that waits for a path. The
+    /// rest of the paths must be sent ([`Connection::leave`]).
     pub fn bye(&mut self, around: &mut Around<'_>) -> Vec<Connection> {
         self.session.bye();
         let mut left = Vec::new();

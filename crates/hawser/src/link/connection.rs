@@ -233,7 +233,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Reads what is there, and hands it over in plain; stops where `take` says so.
+    /// Reads what is there, and passes it on decrypted; stops if `take` says so.
     ///
     /// # Errors
     /// [`Broken`], after what came before was handed over.

@@ -14,7 +14,7 @@ use hawser_sys::eventfd::EventFd;
 use super::keys::PublicKey;
 use super::report::Report;
 
-/// Orders that may wait: a pool that dials more at once is told that the link is busy.
+/// Orders that may wait: a pool that dials more at once gets the error that the link is busy.
 pub const ORDERS_MAX: usize = 4096;
 
 /// An order.

@@ -5,8 +5,8 @@
 //! (RFC 7250): there is no name, no authority and no date in it, so nothing but the key is compared.
 //!
 //! # Why not
-//! Self-signed certificates, compared by fingerprint: they prove the same, and need a library that makes
-//! them, a validity that nobody wants, and names that nothing reads.
+//! Self-signed certificates, compared by fingerprint: they prove the same, and need a library that
+//! makes them, a useless validity, and names that nothing reads.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};

@@ -136,7 +136,7 @@ impl Links {
         if wrong.is_empty() { Ok(()) } else { Err(wrong) }
     }
 
-    /// Takes out what is to end, and says what is to start. What goes on is told of its keys.
+    /// Takes out the links to end, and returns those to start. Links that go on get their new keys.
     fn sort(&self, wanted: &[LinkConfig]) -> (Vec<Running>, Vec<LinkConfig>) {
         let mut running = self.running();
         let mut before = std::mem::take(&mut *running);

@@ -80,7 +80,7 @@ impl Resolving {
             let found = (host.as_str(), port).to_socket_addrs();
             let found = found.map(Iterator::collect).unwrap_or_default();
             running.fetch_sub(1, Ordering::Relaxed);
-            // Where the link has ended meanwhile, there is nobody to tell.
+            // The link may have ended meanwhile.
             let _ = sender.send((asker, found));
             let _ = wake.signal();
         });

@@ -203,7 +203,7 @@ pub struct Worker {
     began: Time,
     /// What sessions have counted that have ended.
     past: Totals,
-    /// When [`Control::report`] is due to be made anew, if it is read.
+    /// When [`Control::report`] is due to be made again, if it is read.
     publish_at: Option<Time>,
 }
 
@@ -687,7 +687,7 @@ impl Worker {
         Report { fallbacks: self.congestion.0.fallbacks(), ..report }
     }
 
-    /// Makes the report anew that others read, if that is due.
+    /// Renews the report that others read, if that is due.
     fn publish(&mut self, moment: Time) {
         if self.publish_at.is_some_and(|at| at <= moment) {
             self.control.publish(self.report(moment));

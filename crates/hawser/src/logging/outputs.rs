@@ -155,7 +155,7 @@ impl Syslog {
             format!("<{priority}>{}[{}]: ", self.ident, std::process::id()).into_bytes();
         datagram.extend_from_slice(line.trim_ascii_end());
         datagram.truncate(SYSLOG_BYTES_MAX);
-        // It has been started anew since.
+        // It has been restarted since.
         if self.socket.send(&datagram).is_err() && self.socket.connect(&self.at).is_ok() {
             let _ = self.socket.send(&datagram);
         }
@@ -269,7 +269,7 @@ mod tests {
     fn a_logfile_that_is_made_is_given_to_the_user_and_one_that_is_there_is_not() {
         let Ok(Some(nobody)) = hawser_sys::process::account_by_name("nobody") else { return };
         if !hawser_sys::process::is_superuser() {
-            return; // nobody else gives files away
+            return; // only root gives files away
         }
         let directory = tempfile_directory("owner");
         let (made, there) = (directory.join("made"), directory.join("there"));

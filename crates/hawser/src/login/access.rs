@@ -1,8 +1,8 @@
-//! Who may log in, and what is known of them: rules, maps, users and their secrets, as files and
-//! configuration say.
+//! Who may log in, and what is known about them: rules, maps, users and their secrets, from files
+//! and the configuration.
 //!
 //! # Invariants
-//! * replaced whole by a reload; a login works with one state from its beginning to its end
+//! * a reload replaces it as a whole; a login uses one state from its beginning to its end
 //! * keys derived from plain passwords are made when the secrets are loaded, in the background: a
 //!   first login takes no longer than the next
 
@@ -24,7 +24,7 @@ use crate::dial::enter::Credentials;
 use crate::pools::membership;
 use crate::tls::connect::outward;
 
-/// Where a user's secret is from: servers may have other passwords for the same name.
+/// The source of a user's secret: servers may have different passwords for the same name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum SecretOrigin {
     /// The files, or the user itself.
@@ -33,16 +33,17 @@ pub enum SecretOrigin {
     Database(String),
 }
 
-/// Users of whom is kept what they log in to servers with; beyond, of those alone that have pools.
+/// Users whose credentials for servers are kept; beyond this number, only for users that have
+/// pools.
 const CREDENTIALS_MAX: usize = 10_000;
 
-/// Plain passwords whose keys are made ahead; beyond, at the first login.
-const DERIVED_AHEAD_MAX: usize = 10_000;
+/// Plain passwords whose keys are derived in advance; beyond this number, at the first login.
+const DERIVED_IN_ADVANCE_MAX: usize = 10_000;
 
-/// How many secrets were made in which way.
+/// How many secrets there are of each kind.
 #[derive(Debug, Default, Clone, Copy)]
 struct SecretKinds {
-    /// Stored as md5, or in clear text, of which md5 can be made.
+    /// Stored as md5, or in clear text, from which md5 can be computed.
     md5: u64,
     scram: u64,
 }
@@ -66,16 +67,16 @@ pub struct Access {
     pub ident: Option<IdentMap>,
     /// The keys of issuers of tokens.
     pub key_sets: KeySets,
-    /// TLS towards servers that judge logins.
+    /// TLS towards servers that check logins.
     outward: Option<Arc<ClientConfig>>,
     own: HashMap<String, Secret>,
     list: Userlist,
     /// The kinds of the secrets that the files have.
     stored: SecretKinds,
-    /// Of those that were looked up, one a lookup.
+    /// The kinds of looked-up secrets, one for each lookup.
     looked_up: Mutex<SecretKinds>,
     derived: Mutex<HashMap<String, ScramKeys>>,
-    /// What users have shown, and the passwords that are known: to log in to servers.
+    /// What users have shown, and known passwords, for logins to servers.
     credentials: Mutex<HashMap<(String, SecretOrigin), Arc<Credentials>>>,
 }
 
@@ -83,7 +84,7 @@ impl Access {
     /// Reads all files that the configuration names.
     ///
     /// # Errors
-    /// All that is wrong with them.
+    /// All errors in them.
     pub fn load(config: &Config) -> Result<Self, Vec<String>> {
         let auth = &config.reload.auth;
         let mut errors = Vec::new();
@@ -92,7 +93,7 @@ impl Access {
             match HbaRules::load(path) {
                 Ok(rules) => {
                     rules.notices().for_each(|notice| tracing::warn!("{notice}"));
-                    errors.extend(roles_that_nobody_knows(config, &rules));
+                    errors.extend(unknown_roles(config, &rules));
                     if rules.asks_others() {
                         match outward(auth.auth_ca_file.as_deref()) {
                             Ok(tls) => access.outward = Some(tls),
@@ -129,8 +130,8 @@ impl Access {
         if errors.is_empty() { Ok(access) } else { Err(errors) }
     }
 
-    /// Of the secrets in the files. That of `auth_user` is no sample: it is a plain password where all
-    /// others are looked up.
+    /// Counts the secrets in the files. That of `auth_user` is no sample: it is a plain password
+    /// while all others are looked up.
     fn kinds_stored(&self, auth_user: Option<&str>) -> SecretKinds {
         let own = self.own.iter().map(|(name, secret)| (name.as_str(), secret));
         let mut kinds = SecretKinds::default();
@@ -141,14 +142,14 @@ impl Access {
         kinds
     }
 
-    /// Counts the kind of a secret that was looked up: of all that there are, Hawser knows no more.
+    /// Counts the kind of a looked-up secret: Hawser knows no others of the server's secrets.
     pub fn count_looked_up(&self, secret: &Secret) {
         self.looked_up.lock().unwrap_or_else(PoisonError::into_inner).count(secret);
     }
 
-    /// What method `md5` asks of users of whom no secret is known, unknown ones among them: the same as
-    /// of most others, so that a stranger learns nothing from it. Before any secret has been seen: md5, as
-    /// the method is called.
+    /// What method `md5` asks of users without a known secret, including unknown users: the same as
+    /// of most others, so that a stranger cannot distinguish them. Before any secret has been seen:
+    /// md5, as the method is called.
     pub fn password_encryption(&self) -> PasswordEncryption {
         let looked_up = *self.looked_up.lock().unwrap_or_else(PoisonError::into_inner);
         let md5 = self.stored.md5.saturating_add(looked_up.md5);
@@ -170,12 +171,12 @@ impl Access {
         self.key_sets.keep_from(&old.key_sets);
     }
 
-    /// TLS towards servers that judge logins: where rules have them it has been made.
+    /// TLS towards servers that check logins; present if rules name such servers.
     pub fn outward_tls(&self) -> Option<Arc<ClientConfig>> {
         self.outward.clone()
     }
 
-    /// What the files of `new` change, a line each, for the log: no secret.
+    /// The changes in the files of `new`, a line each, for the log: without secrets.
     pub fn changes(&self, new: &Self) -> Vec<String> {
         let mut all = Vec::new();
         let records = |rules: &Option<HbaRules>| rules.as_ref().map(|rules| format!("{rules:?}"));
@@ -215,7 +216,7 @@ impl Access {
         self.own.keys().map(String::as_str).chain(self.list.iter().map(|(name, _)| name))
     }
 
-    /// What there is to log in to servers as this user.
+    /// The credentials for logins to servers as this user.
     pub fn credentials(&self, user: &str) -> Arc<Credentials> {
         let secret = self.secret(user).unwrap_or(&Secret::None);
         self.credentials_from((user, SecretOrigin::User), secret)
@@ -243,7 +244,7 @@ impl Access {
         Ok(self.credentials_from((&forced.name, origin), &secret))
     }
 
-    /// Where the secret of a user is from who logs in to a database.
+    /// The source of the secret of a user that logs in to a database.
     pub fn origin(&self, user: &str, secret: &Secret, database: &str) -> SecretOrigin {
         match (secret, self.secret(user)) {
             (Secret::None, _) | (_, Some(Secret::Plain(_) | Secret::Md5(_) | Secret::Scram(_))) => {
@@ -262,8 +263,8 @@ impl Access {
         self.keep((user, origin), secret, || Credentials::new(secret, None))
     }
 
-    /// The same for a user who has sent the password of which `stored` is kept. It is not
-    /// forgotten when the user's next client proves itself in a way that shows none.
+    /// The same for a user that has sent the password for `stored`. The password stays when the
+    /// user's next client proves itself without sending one.
     pub fn credentials_shown(
         &self,
         (user, origin): (&str, SecretOrigin),
@@ -283,7 +284,7 @@ impl Access {
         let key = (user.to_owned(), origin);
         let mut all = self.credentials.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= CREDENTIALS_MAX && !all.contains_key(&key) {
-            all.retain(|_, known| Arc::strong_count(known) > 1); // those that pools have
+            all.retain(|_, known| Arc::strong_count(known) > 1); // those in use by pools
         }
         match all.get_mut(&key) {
             Some(known) if known.cover(secret) => known.clone(),
@@ -295,8 +296,8 @@ impl Access {
         }
     }
 
-    /// The account that SCRAM checks a user against, if no keys have to be derived for it: of unknown
-    /// users too, so that they take neither more nor less time.
+    /// The account that SCRAM checks a user against, if no keys have to be derived for it. Unknown
+    /// users have one too, so that they take the same time.
     pub fn account_at_hand(
         &self,
         user: &str,
@@ -312,7 +313,8 @@ impl Access {
         }
     }
 
-    /// The account that SCRAM checks a user against. Slow if keys have to be derived: off the loops.
+    /// The account that SCRAM checks a user against. Slow if keys have to be derived: never on a
+    /// loop.
     pub fn account(&self, user: &str, secret: &Secret, mock: &MockNonce) -> Account {
         let derivation = match Account::prepare(user, secret, mock) {
             Preparation::Ready(account) => return account,
@@ -334,12 +336,12 @@ impl Access {
     }
 
     /// Derives the keys of plain passwords. Takes milliseconds for each.
-    pub fn derive_ahead(&self, mock: &MockNonce) {
+    pub fn derive_in_advance(&self, mock: &MockNonce) {
         let plain = |(name, secret): (&str, &Secret)| {
             matches!(secret, Secret::Plain(_)).then(|| name.to_owned())
         };
         let own = self.own.iter().map(|(name, secret)| (name.as_str(), secret));
-        let names = own.chain(self.list.iter()).filter_map(plain).take(DERIVED_AHEAD_MAX);
+        let names = own.chain(self.list.iter()).filter_map(plain).take(DERIVED_IN_ADVANCE_MAX);
         for name in names {
             if let Some(secret) = self.secret(&name) {
                 self.account(&name, secret, mock);
@@ -348,8 +350,8 @@ impl Access {
     }
 }
 
-/// Databases whose server cannot be asked for the members of roles, where `rules` need them.
-fn roles_that_nobody_knows(config: &Config, rules: &HbaRules) -> Vec<String> {
+/// Databases whose server cannot be asked for the members of roles that `rules` need.
+fn unknown_roles(config: &Config, rules: &HbaRules) -> Vec<String> {
     let Some(location) = rules.asks_for_roles() else { return Vec::new() };
     let unknown = |database: &&DatabaseConfig| membership::place(config, database).is_none();
     let error = |database: &DatabaseConfig| {
@@ -363,7 +365,7 @@ fn roles_that_nobody_knows(config: &Config, rules: &HbaRules) -> Vec<String> {
     config.databases().iter().filter(unknown).map(error).collect()
 }
 
-/// Whether two addresses are one, an IPv4 address in IPv6 clothes being itself.
+/// The address, with an IPv4-mapped IPv6 address as IPv4.
 pub fn canonical_ip(ip: IpAddr) -> IpAddr {
     ip.to_canonical()
 }
@@ -374,7 +376,7 @@ mod tests {
 
     const SCRAM: &str = "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2FsdA==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
 
-    /// Unknown users were asked by SCRAM, and so told from known ones by method md5.
+    /// Unknown users were asked by SCRAM, which distinguished them from known ones by method md5.
     #[test]
     fn nothing_stored_counts_as_most_secrets_are() {
         let md5 = format!("md5{}", "a".repeat(32));
@@ -395,7 +397,7 @@ mod tests {
         }
     }
 
-    /// Where all are looked up, one packet told unknown users from known ones.
+    /// If all are looked up, one packet distinguished unknown users from known ones.
     #[test]
     fn looked_up_secrets_count_and_are_remembered_by_a_reload() {
         let scram = Secret::parse(Some(SCRAM)).unwrap();
@@ -426,7 +428,8 @@ mod tests {
         assert!(!Arc::ptr_eq(&shown, &access.credentials_from(ann(), &changed)));
     }
 
-    /// Each of them took the place of the other at every login, with the keys that its clients had shown.
+    /// Each of them replaced the other at every login, and so dropped the keys that its clients had
+    /// shown.
     #[test]
     fn databases_with_another_password_for_one_user_keep_their_own() {
         let mut access = Access::default();

@@ -1,4 +1,4 @@
-//! The way into the admin database: who serves a client that asks for it.
+//! The entry to the admin database: what serves a client that asks for it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -44,8 +44,8 @@ pub struct AdminClient {
 
 /// Serves the admin database.
 pub trait AdminConsole: Send + Sync {
-    /// The process is about to serve: what else administers it may open its sockets. Called within
-    /// the runtime. Returns the files of its unix sockets: they are removed when the process
+    /// The process is about to serve: other ways of administration may open their sockets. Called
+    /// within the runtime. Returns the files of its unix sockets: they are removed when the process
     /// ends.
     ///
     /// # Errors
@@ -55,12 +55,12 @@ pub trait AdminConsole: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Does what a command of the console asks for, for a signal: nobody waits for its end.
+    /// Runs a command of the console for a signal: nothing waits for its end.
     fn command(&self, service: &Arc<Service>, command: Command) {
         let _ = (service, command);
     }
 
-    /// Does what the successor passes on for the clients of this process.
+    /// Carries out what the successor passes on for the clients of this process.
     ///
     /// # Errors
     /// Why it has not been done.
@@ -81,7 +81,7 @@ pub trait AdminConsole: Send + Sync {
     ) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }
 
-/// Tells every client of the admin database that there is none.
+/// Refuses every client of the admin database: there is none.
 #[derive(Debug, Default)]
 pub struct NoConsole;
 

@@ -6,11 +6,12 @@
 //!                      └─► not known: read again, at most once every AGAIN
 //! ```
 //! # Invariants
-//! * of one source there is one reading at a time: a login without keys waits for it and takes what it
-//!   brings, one that has some goes on with these
+//! * one reading at a time for each source: a login without keys waits for it and uses its result,
+//!   one with keys continues with these
 //! * after a failed reading no login waits for another within [`AFTER_FAILURE`], or [`AGAIN`] where there are
 //!   keys
-//! * keys that cannot be read again are used for [`STALE_MAX`] at most: what an issuer has withdrawn ends
+//! * keys that cannot be read again are used for [`STALE_MAX`] at most, so that withdrawn keys
+//!   expire
 //!
 //! # Limits  no redirects, no proxies; HTTP/1.1
 
@@ -36,7 +37,7 @@ use crate::tls::connect::server_name;
 
 /// How long keys are used before they are read again.
 const KEPT: Duration = Duration::from_secs(300);
-/// Between two readings for a key that is not known: anybody can name one.
+/// Between two readings for an unknown key: anyone can name one.
 const AGAIN: Duration = Duration::from_secs(10);
 /// The same of a file.
 const FILE_AGAIN: Duration = Duration::from_secs(1);
@@ -53,7 +54,7 @@ pub struct KeySets(Mutex<HashMap<KeySource, Arc<Held>>>);
 #[derive(Debug, Default)]
 struct Held {
     kept: Mutex<Option<Kept>>,
-    /// Held by what reads them: when and why that has failed, if it has.
+    /// Held by the reader: when and why the last reading failed, if it did.
     reading: AsyncMutex<Option<(Instant, String)>>,
 }
 
@@ -62,7 +63,7 @@ struct Held {
 struct Kept {
     /// When.
     read: Instant,
-    /// They are to be read again however new they are: the configuration has been.
+    /// They must be read again however new they are, because the configuration was reloaded.
     is_due: bool,
     keys: Arc<KeySet>,
 }
@@ -95,7 +96,7 @@ impl KeySets {
         }
     }
 
-    /// The keys of a source; `anew`: the kept ones did not do.
+    /// The keys of a source; `anew`: the kept ones did not suffice.
     ///
     /// # Errors
     /// They cannot be read.
@@ -187,7 +188,7 @@ async fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     read.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }
 
-/// `jwks_uri` of a discovery document, which must not lead to an address that can be listened in on.
+/// `jwks_uri` of a discovery document, which must not lead to an address that can be eavesdropped on.
 fn address_of_keys(document: &[u8]) -> Result<String, String> {
     let document: serde_json::Value =
         serde_json::from_slice(document).map_err(|error| error.to_string())?;
@@ -195,27 +196,28 @@ fn address_of_keys(document: &[u8]) -> Result<String, String> {
     crate::auth::oauth::url(url.ok_or("it names no jwks_uri")?)
 }
 
-/// The body of what GET gives.
+/// The body of the answer to a GET.
 async fn fetch(url: &str, tls: &Arc<ClientConfig>) -> Result<Vec<u8>, String> {
     let uri: Uri = url.parse().map_err(|_| "it is no address".to_owned())?;
     let host = uri.host().ok_or("it names no host")?.trim_matches(['[', ']']).to_owned();
     let encrypted = uri.scheme_str() == Some("https");
     let port = uri.port_u16().unwrap_or(if encrypted { 443 } else { 80 });
-    let told = |error: &dyn std::fmt::Display| error.to_string();
-    let stream = TcpStream::connect((host.as_str(), port)).await.map_err(|error| told(&error))?;
+    let text_of = |error: &dyn std::fmt::Display| error.to_string();
+    let stream =
+        TcpStream::connect((host.as_str(), port)).await.map_err(|error| text_of(&error))?;
     if !encrypted {
         return get(stream, &uri).await;
     }
     let connector = TlsConnector::from(tls.clone());
     let stream = connector.connect(server_name(&host)?, stream).await;
-    get(stream.map_err(|error| told(&error))?, &uri).await
+    get(stream.map_err(|error| text_of(&error))?, &uri).await
 }
 
 async fn get(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     uri: &Uri,
 ) -> Result<Vec<u8>, String> {
-    let told = |error: hyper::Error| error.to_string();
+    let text_of = |error: hyper::Error| error.to_string();
     let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let request = Request::get(path)
@@ -225,16 +227,16 @@ async fn get(
         .body(Empty::<Bytes>::new())
         .map_err(|error| error.to_string())?;
     let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(told)?;
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(text_of)?;
     let asked = async {
-        let answer = sender.send_request(request).await.map_err(told)?;
+        let answer = sender.send_request(request).await.map_err(text_of)?;
         if answer.status() != StatusCode::OK {
             return Err(format!("HTTP status {}", answer.status().as_u16()));
         }
         let body = Limited::new(answer.into_body(), DOCUMENT_BYTES_MAX).collect().await;
         body.map(|body| body.to_bytes().to_vec()).map_err(|error| error.to_string())
     };
-    // Polled together: the connection moves only while somebody polls it.
+    // Polled together: the connection makes progress only while it is polled.
     tokio::pin!(asked);
     tokio::select! {
         result = &mut asked => result,
@@ -249,7 +251,8 @@ async fn get(
 mod tests {
     use super::*;
 
-    /// Each reload took five minutes off the hour: after a dozen, an issuer that did not answer let nobody in.
+    /// Each reload took five minutes off the hour: after a dozen, all logins failed while the
+    /// issuer did not answer.
     #[test]
     fn reloads_make_keys_due_and_no_older() {
         let source = KeySource::Url("https://issuer.example/keys".to_owned());

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use crate::auth::ldap::{LdapRule, LdapScope, LdapSearch, LdapWay, bind_name};
 use crate::config::Password;
 
-/// A server that does not answer leaves time for so many in all.
+/// The time is divided among this many servers.
 const SERVERS_TRIED: u32 = 3;
 
 /// A connection and the task that drives it, which ends with it.
@@ -37,7 +37,7 @@ impl Drop for Session {
 /// both are for the log.
 ///
 /// # Errors
-/// Nobody could be asked.
+/// No LDAP server could be asked.
 pub(super) async fn check(
     rule: &LdapRule,
     tls: Arc<ClientConfig>,
@@ -72,10 +72,10 @@ impl Asking<'_> {
                 Err(reason) => return Ok(Err(reason)),
             },
         };
-        // A connection of its own, as PostgreSQL's: what the first was bound as counts for nothing.
+        // A connection of its own, as in PostgreSQL: the first one's bind does not count.
         let mut session = self.connect().await?;
         let bound =
-            session.ldap.simple_bind(&name, password).await.map_err(|error| told(&error))?;
+            session.ldap.simple_bind(&name, password).await.map_err(|error| text_of(&error))?;
         let _ = session.ldap.unbind().await;
         Ok(match bound.rc {
             0 => Ok(()),
@@ -97,7 +97,7 @@ impl Asking<'_> {
         let (dn, bind_password) = (&search.bind_dn, search.bind_password.as_ref());
         let bind_password = bind_password.map_or("", Password::expose);
         let bound =
-            session.ldap.simple_bind(dn, bind_password).await.map_err(|error| told(&error))?;
+            session.ldap.simple_bind(dn, bind_password).await.map_err(|error| text_of(&error))?;
         if bound.rc != 0 {
             return Err(format!(
                 "initial LDAP bind for ldapbinddn \"{dn}\" failed: result {}",
@@ -112,7 +112,7 @@ impl Asking<'_> {
         // 1.1: no attributes, by RFC 4511.
         let found = session.ldap.search(&search.base, scope, &filter, ["1.1"]).await;
         let (mut entries, _) =
-            found.and_then(SearchResult::success).map_err(|error| told(&error))?;
+            found.and_then(SearchResult::success).map_err(|error| text_of(&error))?;
         let _ = session.ldap.unbind().await;
         Ok(match (entries.len(), entries.pop()) {
             (1, Some(entry)) => Ok(SearchEntry::construct(entry).dn),
@@ -132,19 +132,19 @@ impl Asking<'_> {
             match LdapConnAsync::with_settings(settings, url).await {
                 Ok((connection, ldap)) => {
                     let drive = tokio::spawn(async move {
-                        // What it ends by, whoever waits for an answer learns.
+                        // The waiter for an answer gets its error.
                         let _ = connection.drive().await;
                     });
                     return Ok(Session { ldap, drive });
                 }
-                Err(error) => last = format!("{url}: {}", told(&error)),
+                Err(error) => last = format!("{url}: {}", text_of(&error)),
             }
         }
         Err(last)
     }
 }
 
-fn told(error: &LdapError) -> String {
+fn text_of(error: &LdapError) -> String {
     match error {
         LdapError::Io { source } if source.kind() == io::ErrorKind::UnexpectedEof => {
             "the LDAP server closed the connection".to_owned()

@@ -9,10 +9,11 @@
 //! loop's here.
 //!
 //! # Invariants
-//! * running out of descriptors or memory never spins: the listener pauses for [`ACCEPT_PAUSE`], and
-//!   goes on as soon as there are some again; a login that waits for its client gives its own up
-//! * of the logins of one event a loop begins at most [`LOGINS_A_LOOPS_TURN`] before its queries come again
-//! * a process that a successor has taken the place of accepts nothing
+//! * a lack of descriptors or memory never causes a spin: the listener pauses for [`ACCEPT_PAUSE`],
+//!   and continues as soon as there are some again; a login that waits for its client gives up its
+//!   own
+//! * a loop begins at most [`LOGINS_A_LOOPS_TURN`] logins of one event before it returns to queries
+//! * a process that a successor has replaced accepts nothing
 //! * a unix socket's file has its mode and owner before the first client can connect
 
 use std::fmt;
@@ -59,18 +60,18 @@ use crate::takeover::listeners::{Purpose, SocketPath};
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// The same, if a login that waits for its client gives its descriptor up.
 const ACCEPT_RETRY: Duration = Duration::from_millis(1);
-/// Logins that begin before the loops are woken, which is paid for all of them once: at 20 us each,
-/// the first waits for less than a millisecond.
+/// Logins that begin before the loops are woken, once for all of them: at 20 us each, the first
+/// waits for less than a millisecond.
 const LOGINS_A_TURN: usize = 32;
 /// The same of a loop, whose queries wait meanwhile.
 const LOGINS_A_LOOPS_TURN: usize = 8;
-/// When what waits is looked at by the control side besides, after a loop has begun to watch a listener: a process
-/// that gives its place to this one may have been woken for a connection (EPOLLEXCLUSIVE wakes one), and accepts
-/// nothing any more.
+/// When the control side also checks for waiting connections, after a loop has begun to watch a
+/// listener: the predecessor may have been woken for a connection (EPOLLEXCLUSIVE wakes only one),
+/// and no longer accepts.
 const LOOKS_AT_FIRST: [Duration; 3] =
     [Duration::from_millis(100), Duration::from_millis(400), Duration::from_millis(1500)];
-/// How long the kernel holds back a client that says nothing (`tcp_defer_accept`): the least there
-/// is, so that `client_login_timeout` soon sees to it.
+/// How long the kernel holds back a client that says nothing (`tcp_defer_accept`): the minimum, so
+/// that `client_login_timeout` soon applies to it.
 const DEFER_ACCEPT: Duration = Duration::from_secs(1);
 
 /// Why a socket cannot be listened on.
@@ -83,7 +84,7 @@ pub enum ListenError {
         /// Why.
         source: io::Error,
     },
-    /// Another process listens on the unix socket, or what is there is no socket.
+    /// Another process listens on the unix socket, or the file is no socket.
     Taken(PathBuf),
     /// The owner of unix sockets is no user of this host.
     NoUser(String),
@@ -136,7 +137,7 @@ impl AsFd for Socket {
 }
 
 impl Socket {
-    /// The next connection, of which the runtime knows nothing yet: see [`Link::accepted`].
+    /// The next connection, which the runtime does not know yet: see [`Link::accepted`].
     fn accept(&self) -> io::Result<(Link, Origin)> {
         match self {
             Self::Tcp(listener) => {
@@ -151,7 +152,7 @@ impl Socket {
         }
     }
 
-    /// The port: of a unix socket, that in its name.
+    /// The port; for a unix socket, the one in its name.
     fn port(&self) -> Option<u16> {
         match local_address(self).ok()? {
             LocalAddress::Internet(own) => Some(own.port()),
@@ -199,7 +200,7 @@ pub fn open_all(
                 tracing::info!(%address, "listening");
                 listeners.push(listener);
             }
-            // `*` asks for both families where the host has both.
+            // `*` asks for both families if the host has both.
             Err(ListenError::Bind { source, .. })
                 if is_any_v6(address)
                     && source.raw_os_error() == Some(97 /* EAFNOSUPPORT */)
@@ -345,7 +346,7 @@ fn socket_file(settings: &ListenSettings) -> Result<SocketFile, ListenError> {
     })
 }
 
-/// Accepts clients until the process begins to end, but for the time that a successor does: on the loops'
+/// Accepts clients until the process begins to end, except while a successor does: on the loops'
 /// own threads if they watch listeners, or else on this one.
 pub async fn accept(service: Arc<Service>, listener: Listener, loops: Option<Listeners>) {
     let mut phase = service.phase.subscribe();
@@ -377,11 +378,11 @@ pub async fn accept(service: Arc<Service>, listener: Listener, loops: Option<Lis
 
 /// Polls a login for the first time. `false`: it waits, and is polled again elsewhere.
 ///
-/// A panic ends this login alone, as it would as a task.
+/// A panic ends only this login, as it would in a task.
 fn ends_at_once<F: Future<Output = ()>>(login: &mut Room<F>) -> bool {
     let Some(future) = login.as_mut().as_pin_mut() else { return true };
     let mut context = Context::from_waker(Waker::noop());
-    // What it holds is dropped unpolled: the same as with a task.
+    // Its contents are dropped unpolled, as with a task.
     let polled = catch_unwind(AssertUnwindSafe(|| future.poll(&mut context).is_ready()));
     let ended = polled.unwrap_or(true);
     if ended {
@@ -396,7 +397,7 @@ async fn go_on<F: Future<Output = ()>>(mut login: Room<F>) {
     }
 }
 
-/// What a listener has for us.
+/// The next thing from a listener.
 enum Next {
     Nobody,
     /// A connection that is closed already.
@@ -413,9 +414,9 @@ type Room<F> = Pin<Box<Option<F>>>;
 struct Acceptor<F> {
     service: Arc<Service>,
     begin: Begin<F>,
-    /// Of logins that have ended at once: at most one for each thread that accepts.
+    /// Memory of logins that have ended at once: at most one for each accepting thread.
     rooms: Mutex<Vec<Room<F>>>,
-    /// Where logins go on that have to wait.
+    /// Where waiting logins continue.
     control: Handle,
     socket: Socket,
     port: Option<u16>,
@@ -423,7 +424,7 @@ struct Acceptor<F> {
     mptcp: bool,
     options: Mutex<Inherited>,
     complained: AtomicBool,
-    /// Why a loop could not accept: none tries until that has been seen to.
+    /// Why a loop could not accept: none tries again until that has been dealt with.
     failed: Mutex<Option<io::Error>>,
     failure: Notify,
 }
@@ -440,7 +441,7 @@ struct Inherited {
 }
 
 impl Inherited {
-    /// Sets those that are wanted, if they are others than before.
+    /// Sets the wanted options, if they differ from before.
     fn want(&mut self, socket: &Socket, wanted: &TcpOptions) {
         let (Socket::Tcp(listener), Some(defaults)) = (socket, &self.defaults) else { return };
         if self.set.as_ref() != Some(wanted) {
@@ -456,7 +457,7 @@ impl Inherited {
         wanted.buffer_bytes == 0 && !self.older && self.set.as_ref() == Some(wanted)
     }
 
-    /// No connection waits that came before they were set so often.
+    /// No connection waits that came before the options were set this many times.
     fn none_waits(&mut self, times_set: u64) {
         self.older &= self.times_set != times_set;
     }
@@ -487,7 +488,7 @@ impl<F: Future<Output = ()> + Send + 'static> Acceptor<F> {
         }
     }
 
-    /// Has the loops accept, until accept(2) fails.
+    /// Lets the loops accept, until accept(2) fails.
     async fn accepted_by(self: Arc<Self>, loops: &Listeners) -> io::Error {
         let _watched = match loops.watch(self.clone()) {
             Ok(watched) => watched,
@@ -531,11 +532,11 @@ impl<F: Future<Output = ()> + Send + 'static> Acceptor<F> {
         }
     }
 
-    /// Accepts connections and begins their logins, so many at most. `false`: no more of them wait.
+    /// Accepts at most `most` connections and begins their logins. `false`: no more of them wait.
     fn begin_logins(&self, home: Option<LoopId>, most: usize) -> io::Result<bool> {
         let loops = &self.service.loops;
-        // A login whose packets are there, and that need not prove anything, is over at its first poll: no
-        // task is made for it, and its memory serves the next one.
+        // A login whose packets are there, and that needs no proof, ends at its first poll: it
+        // needs no task, and the next one reuses its memory.
         let mut login = locked(&self.rooms).pop().unwrap_or_else(|| Box::pin(None));
         let mut more = Ok(true);
         for _ in 0..most {
@@ -598,7 +599,7 @@ impl<F: Future<Output = ()> + Send + 'static> Acceptor<F> {
             tracing::debug!(%error, "a connection ended before it began");
             return Ok(Next::Closed);
         }
-        // Beyond even those who are to be told so: it is closed.
+        // Beyond the number that gets an error: it is closed.
         let max_client_conn = config.reload.limits.max_client_conn;
         let permit = service.limits.connect(max_client_conn, origin.network());
         let Some(permit) = permit else { return Ok(Next::Closed) };
@@ -632,7 +633,8 @@ impl<F: Future<Output = ()> + Send + 'static> Accept for Acceptor<F> {
     }
 
     fn accept(&self, home: LoopId) {
-        // A process that gives its place away, or whose descriptors have run out, is about to end the watch.
+        // A process that is giving up its place, or has run out of descriptors, is about to end the
+        // watch.
         if !self.service.succession.serves() || locked(&self.failed).is_some() {
             return;
         }

@@ -1,7 +1,8 @@
-//! Proofs that somebody else judges: an LDAP server, the system's PAM, the issuer of a token.
+//! Proofs that another program judges: an LDAP server, the system's PAM, the issuer of a token.
 //!
 //! # Invariants
-//! * the client waits at most `server_connect_timeout` for them, and learns no more than that it is refused
+//! * the client waits at most `server_connect_timeout` for them, and gets no more than that it is
+//!   refused
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -31,7 +32,7 @@ impl Proving<'_> {
         };
         let fetching = self.fetching()?;
         let (server, user) = (ldap.clone(), self.user.to_owned());
-        // With TLS there is a handshake in it.
+        // With TLS this includes a handshake.
         let asked = self.service.threads.heavy(async move {
             ldap::check(&server, fetching.tls, &user, &text, fetching.within).await
         });
@@ -68,14 +69,14 @@ impl Proving<'_> {
         }
     }
 
-    /// Waits for what is asked elsewhere; where places for logins are short, it gives way like one whose client
-    /// has still to prove itself.
+    /// Waits for the other program; if places for logins run short, it gives way like one whose
+    /// client still has to prove itself.
     async fn while_others_wait<T>(&self, asked: impl Future<Output = T>) -> Result<T, Stop> {
         let asked = async { Ok::<T, Stop>(asked.await) };
         self.service.limits.wait(self.awaited, self.origin.network(), asked).await
     }
 
-    /// Where the client is: its address, or its name; nothing of a unix socket's.
+    /// The client's address or name; empty for a unix socket.
     async fn host(&self, by_name: bool, max_ttl: Duration) -> String {
         let Origin::Tcp(address) = self.origin else { return String::new() };
         let address = address.ip().to_canonical();
@@ -107,7 +108,7 @@ impl Proving<'_> {
             }
         };
         let reason = match oauth::token(&first).map_err(malformed_bearer)? {
-            // It asks where to get one.
+            // It asks where to get a token.
             None => "the client has shown no token".to_owned(),
             Some(token) => match self.while_others_wait(self.identity(oauth, token)).await? {
                 Ok(identity) if self.is_mapped(rule, &identity) => return Ok(Proved::default()),
@@ -127,7 +128,7 @@ impl Proving<'_> {
         self.refuse(rule, reason)
     }
 
-    /// Whom a token is about.
+    /// The identity that a token states.
     async fn identity(&self, oauth: &OauthRule, token: &str) -> Result<String, String> {
         let fetching = self.fetching().map_err(|_| "no TLS towards the issuer".to_owned())?;
         let expected = Expected {

@@ -6,13 +6,14 @@
 //!         ◄── exit code: ACCEPTED; REFUSED, with the reason on standard output; else it could not be asked
 //! ```
 //! # Why a process of its own
-//! A module blocks for as long as it likes and keeps what it likes in memory. The process is killed after the bound, with what
-//! it has started and what has not left its process group (pam_exec's programs have); a fault in a module ends one login. Costs some milliseconds.
+//! A module may block for any time and keep anything in memory. The process is killed after the
+//! bound, with its children that have not left its process group (pam_exec's programs have); a
+//! fault in a module ends one login. Costs some milliseconds.
 //!
 //! # Limits
-//! The user of the process must be one whom the modules let ask: pam_unix as another user than root needs
-//! its setuid helper, which NoNewPrivileges of a unit keeps from working. A program without libraries
-//! (musl) has no PAM, and says so at each login by it.
+//! The modules must allow the user of the process to ask: pam_unix as another user than root needs
+//! its setuid helper, which NoNewPrivileges of a unit keeps from working. A program without
+//! libraries (musl) has no PAM, and says so at each login by it.
 
 use std::ffi::CString;
 use std::io::Read;
@@ -28,13 +29,13 @@ use tokio::time::timeout;
 use crate::process;
 use crate::process::group::ProcessGroup;
 
-/// What the command line calls the other end.
+/// The other end's name on the command line.
 pub const COMMAND: &str = "pam-check";
-/// Ourselves, also where the file has been replaced meanwhile.
+/// Our own program, even if the file has been replaced meanwhile.
 const OURSELVES: &str = "/proc/self/exe";
-/// Exit code: PAM has been asked, and says no.
+/// Exit code: PAM was asked, and refused.
 const REFUSED: u8 = 3;
-/// Not 0: a module that ends the process by exit(0) has let nobody in.
+/// Not 0: a module that ends the process by exit(0) must not let a user in.
 const ACCEPTED: u8 = 43;
 const QUESTION_BYTES_MAX: u64 = 256 * 1024;
 const REASON_BYTES_MAX: u64 = 4096;
@@ -42,7 +43,7 @@ const REASON_BYTES_MAX: u64 = 4096;
 const AT_ONCE: usize = 16;
 static ROOM: Semaphore = Semaphore::const_new(AT_ONCE);
 
-/// What PAM is asked.
+/// A question to PAM.
 #[derive(Clone)]
 pub struct Question {
     /// The service, whose file in /etc/pam.d says how.
@@ -55,7 +56,7 @@ pub struct Question {
     pub password: Box<[u8]>,
 }
 
-/// The outer error: PAM was not asked; the inner one: why it says no. Both are for the log.
+/// The outer error: PAM was not asked; the inner one: why it refused. Both are for the log.
 ///
 /// # Errors
 /// PAM was not asked, or has not answered within the bound.
@@ -65,7 +66,7 @@ pub async fn check(question: &Question, within: Duration) -> Result<Result<(), S
 }
 
 async fn ask(question: &Question) -> Result<Result<(), String>, String> {
-    let told = |error: std::io::Error| format!("{COMMAND}: {error}");
+    let failed = |error: std::io::Error| format!("{COMMAND}: {error}");
     // (It is never closed.)
     let _room = ROOM.acquire().await.map_err(|error| error.to_string())?;
     let mut command = Command::new(OURSELVES);
@@ -76,18 +77,18 @@ async fn ask(question: &Question) -> Result<Result<(), String>, String> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
-    let mut running = ProcessGroup::start(&mut command).map_err(told)?;
+    let mut running = ProcessGroup::start(&mut command).map_err(failed)?;
     let (stdin, stdout) = running.pipes();
     let (Some(mut stdin), Some(stdout)) = (stdin, stdout) else {
-        return Err(told(std::io::ErrorKind::BrokenPipe.into()));
+        return Err(failed(std::io::ErrorKind::BrokenPipe.into()));
     };
     let parts = [&question.service, &question.user, &question.host].map(String::as_bytes);
     let parts = [parts[0], b"\0", parts[1], b"\0", parts[2], b"\0", &question.password, b"\0"];
-    stdin.write_all(&parts.concat()).await.map_err(told)?;
+    stdin.write_all(&parts.concat()).await.map_err(failed)?;
     drop(stdin);
     let mut reason = Vec::new();
-    stdout.take(REASON_BYTES_MAX).read_to_end(&mut reason).await.map_err(told)?;
-    let status = running.wait().await.map_err(told)?;
+    stdout.take(REASON_BYTES_MAX).read_to_end(&mut reason).await.map_err(failed)?;
+    let status = running.wait().await.map_err(failed)?;
     let reason = String::from_utf8_lossy(&reason).trim().to_owned();
     match status.code() {
         Some(code) if code == i32::from(ACCEPTED) => Ok(Ok(())),

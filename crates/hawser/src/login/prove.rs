@@ -3,7 +3,7 @@
 //! # Invariants
 //! * a user that does not exist goes through the same messages, by the same steps, as a wrong
 //!   password
-//! * a certificate, or the user of a process, proves a name alone: it admits no user that is not known here
+//! * a certificate, or the user of a process, proves only a name: it admits no unknown user
 //! * hashing runs on blocking threads, never where other logins are served
 //! * AuthenticationOk is not sent here: it belongs to the greeting
 
@@ -33,18 +33,18 @@ use crate::process::random_bytes;
 use crate::service::Service;
 use crate::socket::stream::Stream;
 
-/// The reason for the log where nothing is known of a user.
+/// The reason for the log if a user is unknown.
 const UNKNOWN_USER: &str =
     "no such user: neither in users_file, nor in [[user]], nor by auth_query";
 
-/// How a client is to prove who it is, and what it is told if it does not.
+/// How a client must prove who it is, and its error if it does not.
 #[derive(Debug, Clone)]
 pub struct Rule {
     /// The method.
     pub method: Method,
-    /// What else is asked.
+    /// Further requirements.
     pub options: Options,
-    /// Whether the user must be one that is known here.
+    /// Whether the user must be known here.
     pub must_be_known: bool,
     refusal: Refused,
 }
@@ -56,7 +56,7 @@ fn refused(refused: Refused) -> ClientError {
 }
 
 impl Rule {
-    /// What a client is told that fails.
+    /// The error for a client that fails.
     pub fn refusal(&self) -> ClientError {
         refused(self.refusal.clone())
     }
@@ -78,7 +78,7 @@ fn interfaces() -> Vec<Interface> {
 /// The rule for a client. Looks its name up if that decides, and the user's roles.
 ///
 /// # Errors
-/// No rule lets it try, or what decides could not be looked up.
+/// No rule lets it try, or a lookup that decides has failed.
 pub async fn rule(
     service: &Arc<Service>,
     config: &Config,
@@ -171,8 +171,8 @@ async fn rule_of_file(
     }
 }
 
-/// Whether a method proves a name and looks at no list of users. A password is that of a listed user; an LDAP
-/// server, PAM (as in PgBouncer) and an issuer are lists themselves.
+/// Whether a method proves a name without a list of users. A password belongs to a listed user; an
+/// LDAP server, PAM (as in PgBouncer) and an issuer are lists themselves.
 fn looks_at_no_list(method: Method) -> bool {
     match method {
         Method::Trust | Method::Cert | Method::Peer => true,
@@ -186,8 +186,8 @@ fn looks_at_no_list(method: Method) -> bool {
     }
 }
 
-/// Whether others than the users that are known here say who there is: of the console its lists of
-/// users, of a database whose server is told of each client that server. A rule says how, not who.
+/// Whether there are users beyond those known here: for the console its lists of users, for a
+/// database whose server learns of each client that server's users. A rule says how, not who.
 fn has_other_users(conn: &ConnInfo<'_>, database: Option<&DatabaseConfig>) -> bool {
     ADMIN_DATABASES.contains(&conn.database)
         || database.is_some_and(|database| database.hand_over_secret_file.is_some())
@@ -220,17 +220,17 @@ pub(super) fn broken_off(sqlstate: &str, message: String, detail: Option<&str>) 
     }
 }
 
-/// What a proof has brought to light.
+/// The results of a proof.
 #[derive(Debug, Default)]
 pub struct Proved {
     /// The keys of the user, to log in to servers with the same verifier.
     pub keys: Option<ScramKeys>,
     /// The password that the user has sent in clear text, and that was right.
     pub password: Option<Box<[u8]>>,
-    /// Who has found it right is Hawser, by what is stored of the user: not an LDAP server or PAM, whose
-    /// password may be another than PostgreSQL's.
+    /// Whether Hawser has checked it against the stored secret of the user, and not an LDAP server
+    /// or PAM, whose password may differ from PostgreSQL's.
     pub fits_stored: bool,
-    /// What is still to be sent before AuthenticationOk.
+    /// The message to send before AuthenticationOk.
     pub last_message: Vec<u8>,
 }
 
@@ -250,14 +250,14 @@ pub struct Proving<'a> {
     pub origin: &'a Origin,
     /// The hash of our certificate, if the connection is encrypted.
     pub end_point: Option<Vec<u8>>,
-    /// As what it is listed while it waits for the client.
+    /// How it is listed while it waits for the client.
     pub awaited: Awaited,
     /// Why the proof is refused: for the log, never for the client.
     pub reason: Option<String>,
 }
 
 impl Proving<'_> {
-    /// The client is told the rule's words, whatever the reason is.
+    /// The client gets the rule's error, whatever the reason is.
     pub(super) fn refuse<T>(&mut self, rule: &Rule, reason: impl Into<String>) -> Result<T, Stop> {
         self.reason = Some(reason.into());
         Err(rule.refusal().into())
@@ -312,7 +312,7 @@ impl Proving<'_> {
         }
     }
 
-    /// A good proof of a user who need not be in any list, unless the rule asks for that.
+    /// Accepts a proof of a user that need not be in any list, unless the rule asks for that.
     fn known(&mut self, rule: &Rule) -> Result<Proved, Stop> {
         if rule.must_be_known && self.secret.is_none() {
             return self.refuse(rule, UNKNOWN_USER);
@@ -424,7 +424,7 @@ impl Proving<'_> {
     async fn scram(&mut self, rule: &Rule, secret: Secret) -> Result<Proved, Stop> {
         let account = self.account(secret).await?;
         let result = self.scram_exchange(rule, account).await;
-        // What else may be wrong is the client's program, of which it is told.
+        // Other errors are the fault of the client's program, which gets them.
         if matches!(&result, Err(Stop::Refuse(error)) if **error == rule.refusal()) {
             self.reason = Some(self.password_reason(Method::ScramSha256).to_owned());
         }

@@ -1,21 +1,22 @@
-//! The header of the PROXY protocol, with which a load balancer says whose connection it passes on.
+//! The header of the PROXY protocol, with which a load balancer names the client of a connection.
 //!
 //! # Model
 //! ```text
 //!   v1   "PROXY TCP4 192.0.2.1 198.51.100.1 56324 6432\r\n"      at most 107 bytes
 //!   v2   signature (12)  version and command (1)  family (1)  length (2)  addresses, TLVs
 //! ```
-//! It comes before TLS and before the startup packet, from the addresses of `proxy_protocol_from`
-//! alone, and from these always: a client that could choose whether to send one could choose its own
-//! address. (The PROXY protocol, versions 1 and 2, HAProxy's proxy-protocol.txt, section 2.)
+//! It comes before TLS and before the startup packet, only from the addresses of
+//! `proxy_protocol_from`, and always from these: a client that could choose whether to send one
+//! could choose its own address. (The PROXY protocol, versions 1 and 2, HAProxy's
+//! proxy-protocol.txt, section 2.)
 //!
 //! # Invariants
 //! * no byte after the header is taken
-//! * a header that is no header is refused at its first wrong byte of the signature, not when the
-//!   rest does not come
+//! * an invalid header is refused at its first wrong byte of the signature, without waiting for the
+//!   rest
 //!
 //! # Limits
-//! TLVs (the name of a client's certificate, for example) are skipped: they prove nothing here.
+//! TLVs (the name of a client's certificate, for example) are skipped: they are no proof here.
 
 use std::net::SocketAddr;
 
@@ -37,18 +38,18 @@ const V2_FIXED_BYTES: usize = 4;
 /// identifiers of cloud endpoints, take some hundreds.
 const V2_REST_BYTES_MAX: usize = 4096;
 
-/// Whose the connection is.
+/// The owner of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Passed {
     /// The client's address.
     For(SocketAddr),
     /// The proxy's own, a health check: LOCAL.
     Own,
-    /// A client's of which it says no address: UNKNOWN, UNSPEC, a unix socket elsewhere.
+    /// For a client without an address: UNKNOWN, UNSPEC, a unix socket elsewhere.
     ForUnknown,
 }
 
-/// Whether these are the first four bytes of a header: of who may not send one.
+/// Whether these are the first four bytes of a header, from a client that may not send one.
 pub fn begins(bytes: [u8; 4]) -> bool {
     bytes == V1[..4] || bytes == V2[..4]
 }
@@ -56,7 +57,7 @@ pub fn begins(bytes: [u8; 4]) -> bool {
 /// Reads a header.
 ///
 /// # Errors
-/// The client has gone, or what it sends is no header: it is told so.
+/// The client has gone, or has sent no header: it gets an error.
 pub async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Passed, Stop> {
     let mut header = Vec::with_capacity(V1_BYTES_MAX);
     while !V2.starts_with(&header) || header.len() < V2.len() {
@@ -112,7 +113,7 @@ async fn read_v2<S: AsyncRead + Unpin>(
         (v2::Protocol::Datagram, _) => Err(refused("version 2, of datagrams")),
         (_, v2::Addresses::IPv4(ip)) => Ok(Passed::For((ip.source_address, ip.source_port).into())),
         (_, v2::Addresses::IPv6(ip)) => Ok(Passed::For((ip.source_address, ip.source_port).into())),
-        // A unix socket of another host says nothing here.
+        // A unix socket of another host means nothing here.
         (_, v2::Addresses::Unspecified | v2::Addresses::Unix(_)) => Ok(Passed::ForUnknown),
     }
 }
@@ -130,8 +131,8 @@ mod tests {
 
     use super::*;
 
-    /// Counted as the proxy's own, such a client was the process that connected: `peer` took it for that,
-    /// and the console let it in.
+    /// Such a client counted as the connecting process itself: `peer` took it for that, and the
+    /// console let it in.
     #[test]
     fn a_client_without_an_address_is_not_the_proxy() {
         let unix = v2(1, 0x31, &[0; 216]);
@@ -147,7 +148,7 @@ mod tests {
         assert!(matches!(parse(&v2(0, 0x31, &[0; 216])), (Ok(Passed::Own), 0)), "LOCAL");
     }
 
-    /// What is read, and how many bytes are left.
+    /// The result, and how many bytes are left.
     fn parse(bytes: &[u8]) -> (Result<Passed, Stop>, usize) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let mut left = bytes;

@@ -1,14 +1,16 @@
 //! What a client's session starts with: its startup settings, checked and in the server's own form.
 //!
 //! # Model
-//! What Hawser knows the form of is decided here. All else is asked of the server once for each
-//! (pool, name, value), on a connection of its own, and remembered: `SET` it, and see what it shows.
+//! Values whose form Hawser knows are decided here. The server is asked about others once for each
+//! (pool, name, value), on a connection of its own, and the answer is kept: `SET` it, and read what
+//! it shows.
 //!
 //! # Invariants
 //! * a session never starts with a value that its server would refuse: the client gets the server's
 //!   own error, as FATAL, as it would without a pooler
-//! * that a server ends the connection on which it is asked is no answer: another one is asked
-//! * values that the server has by itself are left out: they need not be applied
+//! * a server that ends the connection of the question has not answered: the question is repeated
+//!   on another one
+//! * the server's own values are left out: they need not be applied
 
 use std::sync::Arc;
 
@@ -29,8 +31,8 @@ use crate::pools::session::Session;
 use crate::pools::{CheckedValue, PoolEntry};
 use crate::service::Service;
 
-/// The server's major version, from its server_version; 14 where it cannot be read, the oldest
-/// that is maintained.
+/// The server's major version, from its server_version; 14, the oldest maintained version, if it
+/// cannot be read.
 fn major_version(parameters: &ServerParameters) -> u32 {
     const OLDEST: u32 = 14;
     let text = parameters.get(b"server_version").unwrap_or_default();
@@ -41,9 +43,9 @@ fn major_version(parameters: &ServerParameters) -> u32 {
     if version == 0 { OLDEST } else { version }
 }
 
-/// What the server says of start values that it takes: that it cuts an application_name off, in the
-/// words of truncate_identifier (scansup.c). Names that are not UTF-8 are left out: where these are cut
-/// depends on the server's encoding.
+/// Writes the server's notices about start values that it accepts: that it truncates an
+/// application_name, in the words of truncate_identifier (scansup.c). Names that are not UTF-8 are
+/// left out: where these are truncated depends on the server's encoding.
 pub fn write_notices(asked: &[Asked], ignored: &[String], out: &mut Vec<u8>) {
     let mut wanted = true;
     for asked in asked {
@@ -75,8 +77,8 @@ pub fn write_welcome(message: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// Has the client's address follow the name of its program, as `application_name_add_host` says: in
-/// PgBouncer's form, where a client without a name is `app`. The address is what must not be cut off.
+/// Appends the client's address to the name of its program, for `application_name_add_host`: in
+/// PgBouncer's form, where a client without a name is `app`. The address must not be truncated.
 pub fn add_host(asked: &mut Vec<Asked>, origin: &Origin) {
     let address = match origin {
         Origin::Tcp(address) => {
@@ -98,7 +100,7 @@ pub fn add_host(asked: &mut Vec<Asked>, origin: &Origin) {
 /// The start values of a client that differ from the server's own.
 ///
 /// # Errors
-/// What the client is told: the server's own error.
+/// The error for the client: the server's own.
 pub async fn settings(
     service: &Arc<Service>,
     entry: &Arc<PoolEntry>,
@@ -129,21 +131,21 @@ pub async fn settings(
     }
     builder.remove_all(|name, _| has_no_effect(name));
     if entry.pool.is_shared_by_users() {
-        return Ok(builder.build()); // what its user has by itself is not known yet
+        return Ok(builder.build()); // its user's own values are not known yet
     }
-    // What the server has by itself need not be applied.
+    // The server's own values need not be applied.
     builder.remove_all(|name, value| parameters.get(name) == Some(value));
     Ok(builder.build())
 }
 
-/// Does the server take no notice of this start value, once it has found it valid? It sets a seed for a SET
-/// alone (check_seed, variable.c), and a connect's own transaction is over before the first query.
+/// Whether the server ignores this start value after it has checked it. It sets a seed only for a
+/// SET (check_seed, variable.c), and a connect's own transaction ends before the first query.
 fn has_no_effect(name: &[u8]) -> bool {
     matches!(Part::of_setting(name, |_| false), None | Some(Part::Seed))
 }
 
-/// What the server is to be given for this value, which it shows like that: what it shows, but for a
-/// number of which it shows six digits.
+/// The value to send for one that the server shows as `shown`: that one, unless it is a number
+/// shown with six digits only.
 fn kept(given: &[u8], shown: Box<[u8]>) -> Box<[u8]> {
     let number = |text: &[u8]| std::str::from_utf8(text).ok()?.trim().parse::<f64>().ok();
     let unit = shown.iter().rev().take_while(|byte| byte.is_ascii_alphabetic()).count();
@@ -164,7 +166,7 @@ fn kept(given: &[u8], shown: Box<[u8]>) -> Box<[u8]> {
     }
 }
 
-/// Asks the server about values, and puts them in as it shows them.
+/// Asks the server about values, and adds them in its own form.
 async fn check(
     service: &Arc<Service>,
     entry: &Arc<PoolEntry>,
@@ -189,10 +191,11 @@ async fn check(
     Ok(())
 }
 
-/// Server connections that a value is asked about on, one after another, where servers end them.
+/// How many server connections are tried for a question if servers end them.
 const LINES_MAX: u32 = 3;
 
-/// Whether the server has ended the connection (57P01, say): that says nothing of the value.
+/// Whether the server has ended the connection (57P01, for example), which says nothing about the
+/// value.
 fn has_ended(error: &TalkError) -> bool {
     match error {
         TalkError::Io(_) | TalkError::Closed => true,
@@ -204,7 +207,7 @@ fn has_ended(error: &TalkError) -> bool {
 /// Asks the server about a value, on `line` or on one that is opened for it.
 ///
 /// # Errors
-/// What the client is told where the server has given no answer.
+/// The error for the client if the server has given no answer.
 async fn ask(
     service: &Arc<Service>,
     entry: &Arc<PoolEntry>,
@@ -253,23 +256,23 @@ fn unanswered(reason: &dyn std::fmt::Display) -> ClientError {
     .detail(reason.to_string())
 }
 
-/// What the server has, byte by byte, whatever the `client_encoding` of its new sessions.
+/// The server's bytes, whatever the `client_encoding` of its new sessions.
 const SHOWN: &str = "SELECT pg_catalog.encode(pg_catalog.convert_to(\
      pg_catalog.current_setting($1), pg_catalog.getdatabaseencoding()), 'hex')";
 
 /// Digits of a number that SHOW gives (`%g` in ShowGUCOption, guc.c).
 const DIGITS_SHOWN: usize = 6;
 
-/// How often it is asked under a timeout that cuts that off.
+/// How often the question is asked under a timeout that interrupts it.
 const TRIES: u32 = 100;
 
-/// Whether the question has taken too long, by a `statement_timeout` that is asked about: that says
-/// nothing of the value.
+/// Whether the question ran into the `statement_timeout` that it asks about, which says nothing
+/// about the value.
 fn is_cut_off(error: &ClientError) -> bool {
     error.code == SqlState::QUERY_CANCELED
 }
 
-/// The same, asked again where that is cut off.
+/// The same, asked again if that is interrupted.
 async fn show_at_last(talk: &mut Talk, asked: &Asked) -> Result<Box<[u8]>, TalkError> {
     for _ in 1..TRIES {
         match show(talk, asked).await {

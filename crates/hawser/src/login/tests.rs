@@ -1,4 +1,4 @@
-//! Logins from the first byte to the loop, against servers that say what the test wants.
+//! Logins from the first byte to the loop, against servers that answer as the test wants.
 
 use std::sync::Mutex;
 
@@ -79,7 +79,7 @@ impl World {
     }
 
     /// Sends bytes and returns all that comes until the connection is closed.
-    async fn told(&self, bytes: &[u8]) -> Vec<u8> {
+    async fn answer(&self, bytes: &[u8]) -> Vec<u8> {
         let mut client = self.connect();
         client.write_all(bytes).await.unwrap();
         rest_of(&mut client).await
@@ -118,10 +118,10 @@ impl World {
 }
 
 async fn rest_of<S: AsyncRead + Unpin>(client: &mut S) -> Vec<u8> {
-    let mut told = Vec::new();
-    let read = client.read_to_end(&mut told);
+    let mut received = Vec::new();
+    let read = client.read_to_end(&mut received);
     tokio::time::timeout(Duration::from_secs(20), read).await.expect("it is closed").unwrap();
-    told
+    received
 }
 
 fn startup_packet(parameters: &[(&str, &str)]) -> Vec<u8> {
@@ -135,10 +135,10 @@ fn raw(code: u32) -> Vec<u8> {
     [8u32.to_be_bytes(), code.to_be_bytes()].concat()
 }
 
-/// SQLSTATE and message of the ErrorResponse that is all of `told`.
-fn error(told: &[u8]) -> (String, String) {
-    assert_eq!(told.first(), Some(&b'E'), "{:?}", String::from_utf8_lossy(told));
-    let text = |tag| String::from_utf8_lossy(field(&told[5..], tag).unwrap()).into_owned();
+/// SQLSTATE and message of the ErrorResponse that is all of `received`.
+fn error(received: &[u8]) -> (String, String) {
+    assert_eq!(received.first(), Some(&b'E'), "{:?}", String::from_utf8_lossy(received));
+    let text = |tag| String::from_utf8_lossy(field(&received[5..], tag).unwrap()).into_owned();
     assert_eq!(text(b'V'), "FATAL");
     (text(b'C'), text(b'M'))
 }
@@ -169,7 +169,7 @@ async fn a_client_that_may_is_handed_to_a_loop_with_its_greeting_and_start_value
     assert_eq!(world.service.limits.database_client_count("app"), 0);
 }
 
-/// Each login copies it; what is long and rare belongs into a box.
+/// Each login copies it; long and rare parts belong in a box.
 #[test]
 fn the_future_of_a_login_is_short() {
     const BYTES_MAX: usize = 4096;
@@ -183,9 +183,9 @@ fn the_future_of_a_login_is_short() {
 #[tokio::test]
 async fn malformed_first_packets_are_refused_in_postgresqls_words() {
     let world = trusting().await;
-    // As PostgreSQL: what has no startup packet's length is answered with nothing.
+    // As PostgreSQL: bytes without a startup packet's length get no answer.
     for bytes in [&[0, 0, 0, 3][..], &[0xff; 4], b"X\0\0\0\x04", b"GET / HTTP/1.1\r\n\r\n"] {
-        assert!(world.told(bytes).await.is_empty(), "{bytes:?}");
+        assert!(world.answer(bytes).await.is_empty(), "{bytes:?}");
     }
     for (bytes, code, text) in [
         (raw(2 << 16), "0A000", "unsupported frontend protocol 2.0: server supports 3.0 to 3.2"),
@@ -202,7 +202,7 @@ async fn malformed_first_packets_are_refused_in_postgresqls_words() {
             "invalid command-line argument for server process: nonsense",
         ),
     ] {
-        assert_eq!(error(&world.told(&bytes).await), (code.to_owned(), text.to_owned()));
+        assert_eq!(error(&world.answer(&bytes).await), (code.to_owned(), text.to_owned()));
     }
     assert_eq!(world.service.limits.client_count(), 0);
 }
@@ -224,9 +224,9 @@ async fn encryption_is_asked_for_once_and_nothing_may_follow_unasked() {
     error(&rest_of(&mut client).await);
 
     let stuffed = [raw(SSL_REQUEST), startup_packet(&[("user", "ann")])].concat();
-    let told = error(&world.told(&stuffed).await);
+    let received = error(&world.answer(&stuffed).await);
     assert_eq!(
-        told,
+        received,
         ("08P01".to_owned(), "received unencrypted data after SSL request".to_owned())
     );
 }
@@ -237,16 +237,17 @@ async fn a_slow_login_ends_in_time() {
     let world = world(&server, "scram-sha-256", "[pool]\nclient_login_timeout = \"200ms\"\n");
     let mut client = world.connect();
     client.write_all(&[0, 0]).await.unwrap();
-    let told = error(&rest_of(&mut client).await);
-    assert_eq!(told.1, "canceling authentication due to timeout");
+    let received = error(&rest_of(&mut client).await);
+    assert_eq!(received.1, "canceling authentication due to timeout");
     // Also in the middle of the proof.
-    let mut told = world.told(&startup_packet(&[("user", "ann")])).await;
-    assert_eq!(told[0], b'R');
-    let request = 1 + u32::from_be_bytes([told[1], told[2], told[3], told[4]]) as usize;
-    assert_eq!(error(&told.split_off(request)).1, "canceling authentication due to timeout");
+    let mut received = world.answer(&startup_packet(&[("user", "ann")])).await;
+    assert_eq!(received[0], b'R');
+    let request =
+        1 + u32::from_be_bytes([received[1], received[2], received[3], received[4]]) as usize;
+    assert_eq!(error(&received.split_off(request)).1, "canceling authentication due to timeout");
 }
 
-/// Logs in by SCRAM as far as it goes: the kinds of messages that came, and the error.
+/// Logs in by SCRAM as far as possible: returns the kinds of messages that came, and the error.
 async fn scram(world: &World, user: &str, password: &str) -> (String, (String, String)) {
     let mut client = world.connect();
     client.write_all(&startup_packet(&[("user", user)])).await.unwrap();
@@ -265,9 +266,9 @@ async fn scram(world: &World, user: &str, password: &str) -> (String, (String, S
         client.read_exact(&mut body).await.unwrap();
         kinds.push(char::from(kind));
         if kind == b'E' {
-            let mut told = vec![b'E', 0, 0, 0, 0];
-            told.extend_from_slice(&body);
-            return (kinds, error(&told));
+            let mut received = vec![b'E', 0, 0, 0, 0];
+            received.extend_from_slice(&body);
+            return (kinds, error(&received));
         }
         let reply = match message::AuthenticationRequest::parse(&body).unwrap() {
             message::AuthenticationRequest::Sasl(_) => {
@@ -293,19 +294,19 @@ async fn scram(world: &World, user: &str, password: &str) -> (String, (String, S
 async fn an_unknown_user_and_a_wrong_password_look_the_same() {
     let server = Fake::new(Door::Trust).start().await;
     let world = world(&server, "scram-sha-256", "");
-    let (kinds, told) = scram(&world, "ann", "wrong").await;
-    assert_eq!(told.0, "28P01");
-    assert_eq!(told.1, "password authentication failed for user \"ann\"");
-    let (unknown_kinds, told) = scram(&world, "nobody", "wrong").await;
-    assert_eq!(told.0, "28P01");
-    assert_eq!(told.1, "password authentication failed for user \"nobody\"");
+    let (kinds, received) = scram(&world, "ann", "wrong").await;
+    assert_eq!(received.0, "28P01");
+    assert_eq!(received.1, "password authentication failed for user \"ann\"");
+    let (unknown_kinds, received) = scram(&world, "nobody", "wrong").await;
+    assert_eq!(received.0, "28P01");
+    assert_eq!(received.1, "password authentication failed for user \"nobody\"");
     assert_eq!(kinds, unknown_kinds);
     tokio::time::timeout(Duration::from_secs(20), async {
         let right = scram(&world, "ann", "secret");
         let adopted = world.adopted();
         // The last message of the proof comes with the greeting, from the loop.
         tokio::select! {
-            (kinds, told) = right => panic!("{kinds} {told:?}"),
+            (kinds, received) = right => panic!("{kinds} {received:?}"),
             adopted = adopted => assert!(adopted.greeting.starts_with(b"R")),
         }
     })
@@ -337,15 +338,15 @@ async fn sasl_messages_with_impossible_lengths_end_that_login_alone() {
 }
 
 #[tokio::test]
-async fn one_client_too_many_is_told_53300() {
+async fn one_client_too_many_gets_53300() {
     let server = Fake::new(Door::Trust).start().await;
     let world = world(&server, "trust", "[pool]\nmax_client_conn = 1\n");
     let packet = startup_packet(&[("user", "ann")]);
     let mut first = world.connect();
     first.write_all(&packet).await.unwrap();
     let _adopted = world.adopted().await;
-    let told = error(&world.told(&packet).await);
-    assert_eq!(told, ("53300".to_owned(), "sorry, too many clients already".to_owned()));
+    let received = error(&world.answer(&packet).await);
+    assert_eq!(received, ("53300".to_owned(), "sorry, too many clients already".to_owned()));
 }
 
 #[tokio::test]
@@ -369,9 +370,9 @@ async fn who_says_nothing_gives_way_and_who_is_half_through_does_not() {
         assert_eq!(next.read_u8().await.unwrap(), b'N');
         nexts.push(next);
     }
-    // One that is half through has the only client's place, until others have waited long enough.
-    let told = error(&world.told(&startup_packet(&[("user", "ann")])).await);
-    assert_eq!(told.0, "53300");
+    // A login under way keeps the only client's place until others have waited long enough.
+    let received = error(&world.answer(&startup_packet(&[("user", "ann")])).await);
+    assert_eq!(received.0, "53300");
     half.write_all(b"p\0\0\0\x04").await.unwrap();
     let mut rest = rest_of(&mut half).await;
     let request = u32::from_be_bytes([rest[0], rest[1], rest[2], rest[3]]) as usize;
@@ -383,8 +384,9 @@ async fn who_says_nothing_gives_way_and_who_is_half_through_does_not() {
 async fn the_servers_refusal_reaches_the_client_as_it_is() {
     let door = Door::Refuse("3D000", "database \"app\" does not exist");
     let world = world(&Fake::new(door).start().await, "trust", "");
-    let told = error(&world.told(&startup_packet(&[("user", "ann"), ("database", "app")])).await);
-    assert_eq!(told, ("3D000".to_owned(), "database \"app\" does not exist".to_owned()));
+    let received =
+        error(&world.answer(&startup_packet(&[("user", "ann"), ("database", "app")])).await);
+    assert_eq!(received, ("3D000".to_owned(), "database \"app\" does not exist".to_owned()));
 }
 
 #[tokio::test]
@@ -393,13 +395,13 @@ async fn a_start_value_that_the_server_refuses_is_fatal_and_asked_about_once() {
     let connects = fake.connects.clone();
     let world = world(&fake.start().await, "trust", "");
     let packet = startup_packet(&[("user", "ann"), ("statement_timeout", "soon")]);
-    assert_eq!(error(&world.told(&packet).await).0, "22023");
+    assert_eq!(error(&world.answer(&packet).await).0, "22023");
     let asked = connects.load(std::sync::atomic::Ordering::SeqCst);
-    assert_eq!(error(&world.told(&packet).await).0, "22023");
+    assert_eq!(error(&world.answer(&packet).await).0, "22023");
     assert_eq!(connects.load(std::sync::atomic::Ordering::SeqCst), asked);
 }
 
-/// The client was told 57P01, and so was each one after it that asked for the same value.
+/// The client got 57P01, and so did each one after it that asked for the same value.
 #[tokio::test]
 async fn a_start_value_is_asked_about_again_where_the_server_ends_the_process_that_is_asked() {
     use std::sync::atomic::Ordering;
@@ -408,16 +410,16 @@ async fn a_start_value_is_asked_about_again_where_the_server_ends_the_process_th
     let world = world(&fake.start().await, "trust", "");
     let packet = startup_packet(&[("user", "ann"), ("statement_timeout", "soon")]);
     ends.store(1_000, Ordering::SeqCst);
-    assert_eq!(error(&world.told(&packet).await).0, "08006", "no server connection lives");
+    assert_eq!(error(&world.answer(&packet).await).0, "08006", "no server connection lives");
     ends.store(2, Ordering::SeqCst);
-    assert_eq!(error(&world.told(&packet).await).0, "22023", "the third answers");
+    assert_eq!(error(&world.answer(&packet).await).0, "22023", "the third answers");
     assert_eq!(ends.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]
 async fn an_unknown_user_of_trust_is_refused() {
     let world = trusting().await;
-    assert_eq!(error(&world.told(&startup_packet(&[("user", "nobody")])).await).0, "28000");
+    assert_eq!(error(&world.answer(&startup_packet(&[("user", "nobody")])).await).0, "28000");
 }
 
 /// By a rule it got in as that user, a superuser too.
@@ -430,13 +432,14 @@ async fn an_unknown_user_is_refused_by_a_rule_that_trusts_as_well() {
     let tables = format!("hba_file = \"{}\"\n", path.display());
     let world = world_with(&server, "hba", &tables, "");
     std::fs::remove_file(&path).unwrap();
-    assert_eq!(error(&world.told(&startup_packet(&[("user", "nobody")])).await).0, "28000");
+    assert_eq!(error(&world.answer(&startup_packet(&[("user", "nobody")])).await).0, "28000");
     let mut known = world.connect();
     known.write_all(&startup_packet(&[("user", "ann")])).await.unwrap();
     let _adopted = world.adopted().await;
 }
 
-/// Clients that know md5 alone could not log in, and unknown users were asked otherwise than known ones.
+/// Clients that only know md5 could not log in, and unknown users were asked differently from known
+/// ones.
 #[tokio::test]
 async fn method_md5_asks_for_md5_where_the_password_is_plain_and_where_there_is_no_user() {
     let world = world(&Fake::new(Door::Trust).start().await, "md5", "");
@@ -454,7 +457,7 @@ async fn a_cancel_request_reaches_the_loop_and_is_never_answered() {
     let world = trusting().await;
     let mut packet = Vec::new();
     write_cancel(&mut packet, hawser_core::engine::PROCESS_ID_FIRST, b"some key");
-    assert!(world.told(&packet).await.is_empty());
+    assert!(world.answer(&packet).await.is_empty());
     assert!(matches!(
         world.kept().as_slice(),
         [ToLoop::Cancel { process: hawser_core::engine::PROCESS_ID_FIRST, key }] if **key == *b"some key"
@@ -474,7 +477,7 @@ async fn encrypting(pki: &Pki) -> World {
 }
 
 #[tokio::test]
-async fn nothing_is_computed_for_a_client_that_has_gone_behind_its_hello() {
+async fn nothing_is_computed_for_a_client_that_has_gone_after_its_hello() {
     let pki = Pki::new();
     let world = encrypting(&pki).await;
     let connecting = Connecting::load(&pki.connect_settings(TlsMode::VerifyFull)).unwrap();
@@ -504,7 +507,7 @@ async fn tls_begins_by_request_or_at_once_and_then_only_with_alpn() {
     let pki = Pki::new();
     let world = encrypting(&pki).await;
     let packet = startup_packet(&[("user", "ann")]);
-    assert_eq!(error(&world.told(&packet).await).1, "SSL connection is required");
+    assert_eq!(error(&world.answer(&packet).await).1, "SSL connection is required");
 
     let connecting = Connecting::load(&pki.connect_settings(TlsMode::VerifyFull)).unwrap();
     for direct in [false, true] {
@@ -535,8 +538,8 @@ async fn tls_begins_by_request_or_at_once_and_then_only_with_alpn() {
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
     let client = world.connect();
     let mut client = connector.connect(server_name("localhost").unwrap(), client).await.unwrap();
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     // The end may come without TLS's own goodbye.
-    let _ = client.read_to_end(&mut told).await;
-    assert!(error(&told).1.contains("without ALPN"));
+    let _ = client.read_to_end(&mut received).await;
+    assert!(error(&received).1.contains("without ALPN"));
 }

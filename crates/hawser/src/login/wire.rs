@@ -1,4 +1,4 @@
-//! What a login reads and writes, message by message, each within its bound.
+//! Reads and writes the messages of a login, each within its bound.
 
 use std::io;
 
@@ -14,16 +14,16 @@ use crate::limits::GaveWay;
 /// The first byte of a TLS connection that begins without asking (a handshake record).
 pub const TLS_HANDSHAKE: u8 = 0x16;
 
-/// How a login ends before its time.
+/// How a login ends early.
 #[derive(Debug)]
 pub enum Stop {
-    /// The client is told why.
+    /// The client gets the reason.
     Refuse(Box<ClientError>),
-    /// The client has gone, or is no client: nothing is said, nothing is logged.
+    /// The client has gone, or is no client: nothing is sent or logged.
     Gone,
-    /// The connection broke, or TLS could not be agreed on.
+    /// The connection broke, or the TLS handshake failed.
     Broken(io::Error),
-    /// Its place is another's: it is closed without delay.
+    /// It lost its place to another: it is closed without delay.
     GaveWay,
 }
 
@@ -62,7 +62,7 @@ impl From<startup::StartupError> for Stop {
     }
 }
 
-/// What begins a connection.
+/// The beginning of a connection.
 #[derive(Debug)]
 pub enum First {
     /// A packet of the protocol.
@@ -100,7 +100,7 @@ pub async fn password_message<S: AsyncRead + Unpin>(
     length_max: usize,
 ) -> Result<Vec<u8>, Stop> {
     let mut head = [0; HEADER_BYTES];
-    // The kind alone first: what is no password message is refused whatever its length.
+    // The kind first: another message is refused whatever its length.
     stream.read_exact(&mut head[..1]).await?;
     if head[0] == frontend::TERMINATE {
         return Err(Stop::Gone);
@@ -169,7 +169,7 @@ mod tests {
         assert!(matches!(first(b"", true).await, Err(Stop::Gone)));
     }
 
-    /// The connection is closed, and the log says why: as PostgreSQL does.
+    /// The connection is closed, and the reason is only logged, as in PostgreSQL.
     fn unsaid<T: std::fmt::Debug>(result: Result<T, Stop>) -> String {
         match result {
             Err(Stop::Broken(error)) => error.to_string(),

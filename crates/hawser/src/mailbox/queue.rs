@@ -1,5 +1,5 @@
-//! The queue itself. Compiled twice: with the standard library's primitives, and for the test of
-//! its schedules with ones that try many interleavings.
+//! The queue itself. Compiled twice: with the standard library's primitives, and, for the test of
+//! schedules, with ones that try many interleavings.
 
 use super::sync::{AtomicBool, Mutex, MutexGuard, Ordering, PoisonError};
 
@@ -13,10 +13,10 @@ pub trait Wake {
 #[derive(Debug)]
 pub struct Mailbox<T, W> {
     messages: Mutex<Vec<T>>,
-    /// There are messages. Changed under the lock alone, and read without it by the receiver, who
+    /// There are messages. Changed only under the lock, and read without it by the receiver, which
     /// asks once a turn and mostly finds none.
     filled: AtomicBool,
-    /// The receiver sleeps, or is about to. Set under the lock; cleared by anybody.
+    /// The receiver sleeps, or is about to. Set under the lock; cleared by any sender.
     resting: AtomicBool,
     wake: W,
 }
@@ -32,12 +32,13 @@ impl<T, W: Wake> Mailbox<T, W> {
         }
     }
 
-    /// Wakes the receiver whether it rests or not: for what is told by other means than a message.
+    /// Wakes the receiver whether it rests or not: for news that comes by other means than a
+    /// message.
     pub fn waker(&self) -> &W {
         &self.wake
     }
 
-    /// A push and a swap leave the vector whole wherever they might panic.
+    /// A push and a swap leave the vector consistent wherever they might panic.
     fn lock(&self) -> MutexGuard<'_, Vec<T>> {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -48,7 +49,7 @@ impl<T, W: Wake> Mailbox<T, W> {
         self.wake_if_resting();
     }
 
-    /// Puts a message in that can wait until the receiver wakes for something else, or is [nudged].
+    /// Puts in a message that can wait until the receiver wakes for something else, or is [nudged].
     ///
     /// [nudged]: Mailbox::nudge
     pub fn leave(&self, message: T) {
@@ -65,7 +66,8 @@ impl<T, W: Wake> Mailbox<T, W> {
     }
 
     /// The plain load keeps the flag's cache line shared while the receiver is awake. It may be
-    /// relaxed: who leaves the lock after the receiver rested sees the flag through the lock.
+    /// relaxed: a sender that leaves the lock after the receiver rested sees the flag through the
+    /// lock.
     fn wake_if_resting(&self) {
         if self.resting.load(Ordering::Relaxed) && self.resting.swap(false, Ordering::Relaxed) {
             self.wake.wake();
@@ -78,8 +80,8 @@ impl<T, W: Wake> Mailbox<T, W> {
         self.resting.store(false, Ordering::Relaxed);
     }
 
-    /// Moves all messages behind those in `into`. One that is being put in meanwhile may stay: it
-    /// keeps [`Mailbox::try_rest`] from resting.
+    /// Appends all messages to `into`. One that is being put in meanwhile may stay: it keeps
+    /// [`Mailbox::try_rest`] from resting.
     #[inline]
     pub fn take(&self, into: &mut Vec<T>) {
         if self.filled.load(Ordering::Acquire) {
@@ -99,12 +101,12 @@ impl<T, W: Wake> Mailbox<T, W> {
 
     /// Announces that the receiver is going to wait, unless there are messages: then it takes
     /// them as [`Mailbox::take`] does and returns `false`.
-    #[must_use = "who may not rest has messages to see to"]
+    #[must_use = "a receiver that may not rest has messages to handle"]
     pub fn try_rest(&self, into: &mut Vec<T>) -> bool {
         let mut messages = self.lock();
         if messages.is_empty() {
             // Under the lock. Set after it is released, this would be the classic lost wake-up:
-            // a message put in between finds nobody resting.
+            // a message put in between finds no receiver at rest.
             self.resting.store(true, Ordering::Relaxed);
             return true;
         }

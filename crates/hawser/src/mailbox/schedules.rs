@@ -1,12 +1,12 @@
 //! Tries many interleavings of senders and a receiver.
 //!
-//! That these tests can fail is a test itself: [`a_missing_wake_up_is_found`]. Two mutations of
-//! `queue.rs` are found as deadlocks too: `resting` set after the lock is released in `try_rest`,
-//! and the look at `resting` before the push in `send`.
+//! A test shows that these tests can fail: [`a_missing_wake_up_is_found`]. Two mutations of
+//! `queue.rs` are also found, as deadlocks: `resting` set after the lock is released in `try_rest`,
+//! and the test of `resting` before the push in `send`.
 //!
 //! # Limits
-//! Atomics are sequentially consistent here, whatever ordering is asked for: that relaxed ones do
-//! is argued beside them, not tested.
+//! Atomics are sequentially consistent here, whatever ordering is asked for: comments argue that
+//! relaxed ones suffice; that is not tested.
 
 mod sync {
     pub(super) use shuttle::sync::atomic::{AtomicBool, Ordering};
@@ -30,8 +30,8 @@ const SCHEDULES: usize = 3_000;
 const SENDERS: usize = 3;
 const EACH_SENDS: usize = 3;
 
-/// What eventfd and epoll are in the program: a wait that ends when, and only when, it was woken
-/// since the last one ended.
+/// Stands for eventfd and epoll: a wait that ends when, and only when, it was woken since the last
+/// one ended.
 #[derive(Default)]
 struct Bell {
     rung: Mutex<bool>,
@@ -77,7 +77,8 @@ fn exchange<W: Wake + Send + Sync + 'static>(bell: &Bell, wake: W) -> usize {
             let mailbox = mailbox.clone();
             thread::spawn(move || {
                 for number in 0..EACH_SENDS {
-                    // The first of them leaves what the last message will wake the receiver for.
+                    // The first sender leaves its messages, for which its last one wakes the
+                    // receiver.
                     if sender == 0 && number + 1 < EACH_SENDS {
                         mailbox.leave((sender, number));
                     } else if sender == 1 {

@@ -27,8 +27,8 @@ const HEAD: &str = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf
     .bad{color:#f77}dt,td[data-of]::before{color:#aaa}}\
     </style></head><body><h1>Hawser</h1>\n";
 
-/// The columns of the table of pools. On a narrow screen a cell bears its column's name, and stands on a
-/// line of its own.
+/// The columns of the table of pools. On a narrow screen each cell has a line of its own with its
+/// column's name.
 const COLUMNS: [&str; 11] = [
     "database",
     "user",

@@ -62,7 +62,7 @@ fn open_files_limit(limits: &str) -> u64 {
 }
 
 fn cpu_seconds(stat: &str) -> f64 {
-    // The name in brackets may hold anything: fields are counted from behind it (proc(5)).
+    // The name in brackets may hold anything: fields are counted from its end (proc(5)).
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     let ticks = fields.split_whitespace().skip(11).take(2);
     ticks.filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / TICKS_PER_SECOND

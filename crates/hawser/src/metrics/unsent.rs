@@ -3,11 +3,11 @@
 //! # Model
 //! ```text
 //!   asked for ─► one whose making began later: that one (others asked, too)
-//!            ├─► one of less than SHARED_FOR is still on its way to somebody: the same one
+//!            ├─► one of less than SHARED_FOR is still on its way to a client: the same one
 //!            └─► else a new one; of more than UNSENT_MAX the oldest is withdrawn, and its readers are closed
 //! ```
-//! So a page is of the moment at which it was asked for, or later, unless somebody reads slowly; and however
-//! many ask at once, two pages are made for them.
+//! So a page is of the moment at which it was asked for, or later, unless a client reads slowly;
+//! and however many ask at once, two pages are made for them.
 //!
 //! # Invariants
 //! * of a page there is one copy, however many read it
@@ -28,7 +28,7 @@ const SHARED_FOR: Duration = Duration::from_secs(1);
 /// Pages that may be on their way.
 const UNSENT_MAX: usize = 8;
 
-/// A page that somebody still reads.
+/// A page that is still being read.
 struct Page {
     text: String,
     begun: Instant,
@@ -96,8 +96,8 @@ impl Drop for Waiting<'_> {
 }
 
 impl Kind {
-    /// A page, one that others are reading or one that `make` makes. `closed` is notified if its reader
-    /// shall go.
+    /// A page, one that others are reading or one that `make` makes. `closed` is notified if its
+    /// reader must go.
     pub(super) async fn page(
         &self,
         unsent: &Unsent,
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_too_many_pages_that_nobody_takes_the_oldest_goes() {
+    async fn of_too_many_unread_pages_the_oldest_goes() {
         let unsent = Unsent::default();
         let mut held = Vec::new();
         for number in 0..=UNSENT_MAX {

@@ -390,8 +390,8 @@ fn default_ports(addresses: &[Address]) -> u16 {
     if count(true) > 1 || count(false) > 1 { 0 } else { PORTS_DEFAULT }
 }
 
-/// The next `count` ports from `first` that nobody listens on at any of the addresses, or on which
-/// there are endpoints already.
+/// The next `count` ports from `first` without a listener at any of the addresses, or with
+/// endpoints already.
 fn free_ports(addresses: &[Address], count: u16, first: u16, endpoints: &[Endpoint]) -> Vec<u16> {
     let free = |port: &u16| {
         addresses.iter().all(|address| {

@@ -27,9 +27,9 @@ use serde::Serialize;
 use super::record;
 use crate::process::exclusive;
 
-/// Where the pins are. bpffs is mounted there by systemd, and nowhere else by anybody.
+/// Where the pins are. systemd mounts bpffs there, and nothing mounts it elsewhere.
 const PINS: &str = "/sys/fs/bpf/hawser-mptcp";
-/// While somebody changes something.
+/// Held during a change.
 const LOCK: &str = "cgroup.lock";
 /// Cgroups that are looked at to find those that are listed. A busy machine has some thousands.
 const LOOKED_AT_MAX: usize = 100_000;
@@ -116,7 +116,7 @@ impl Hierarchy {
         &self.0
     }
 
-    /// proc(5): ... the fifth field is where, behind " - " stands what.
+    /// proc(5): ... the fifth field is where, after " - " comes what.
     fn of(mounts: &str) -> Option<Self> {
         mounts.lines().find_map(|line| {
             let (mount, what) = line.split_once(" - ")?;

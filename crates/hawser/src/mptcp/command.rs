@@ -288,7 +288,7 @@ fn show(report: &Report, arguments: &Status) -> Result<(), String> {
         (false, _) => report.to_text(),
     };
     match io::stdout().lock().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()) {
-        // The reader has gone (`| head`): there is nobody to watch for.
+        // The reader has gone (`| head`): there is no one to watch for.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
         Err(error) => Err(error.to_string()),
         Ok(()) => Ok(()),

@@ -26,8 +26,8 @@ pub struct Look {
     pub sysctls: Sysctls,
     /// Endpoints and limits, or why they cannot be read.
     pub manager: Result<(Vec<Endpoint>, Limits), NetlinkError>,
-    /// Whether anybody hears events, where that can be told.
-    pub events_heard: Option<bool>,
+    /// Whether any program listens to events, if that can be found.
+    pub has_listener: Option<bool>,
     /// Other programs that manage here.
     pub others: Vec<Other>,
     /// Connections and subflows, or why they cannot be read.
@@ -60,7 +60,7 @@ pub fn look() -> Look {
         unsupported: socket::probe().err(),
         sysctls: kernel::sysctls(),
         manager,
-        events_heard: event::is_listened_to(),
+        has_listener: event::is_listened_to(),
         others: others::running(),
         programs: programs::find(&inodes),
         cgroups: cgroup::list(),

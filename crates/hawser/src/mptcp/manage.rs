@@ -218,7 +218,7 @@ fn notes(guard: &Guard) -> Vec<String> {
     lines
 }
 
-/// One line, for whoever started it; whoever does not read does not stop it.
+/// One line for the program that started it; a closed output does not stop it.
 fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}").and_then(|()| io::stdout().flush());
 }

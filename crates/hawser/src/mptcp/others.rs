@@ -63,7 +63,7 @@ pub fn rival() -> Option<&'static str> {
     running().into_iter().find(|other| other.in_userspace).map(|other| other.name)
 }
 
-/// Who listens to the kernel's events, as far as it can be told.
+/// The program that listens to the kernel's events, if it can be found.
 pub fn who() -> String {
     rival().unwrap_or("some program").to_owned()
 }

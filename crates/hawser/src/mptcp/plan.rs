@@ -10,8 +10,8 @@
 //! ```
 //!
 //! # Invariants
-//! * what somebody else has made is never changed or taken away; if it stands in the way, nothing
-//!   is done at all
+//! * what another program has made is never changed or removed; if it is in the way, nothing is
+//!   done at all
 //! * done twice, it changes nothing
 //! * `undo` takes away what is still as `setup` has made it, and nothing else
 
@@ -47,7 +47,7 @@ pub struct Plan {
     pub enable: bool,
     /// Endpoints of an earlier `setup` that are not wanted any more.
     pub remove: Vec<Endpoint>,
-    /// Endpoints that are there already, whoever has made them.
+    /// Endpoints that exist already, also of other programs.
     pub keep: Vec<Endpoint>,
     /// Endpoints to make.
     pub add: Vec<Endpoint>,
@@ -67,7 +67,7 @@ pub enum PlanError {
         /// Those of others among them.
         others: usize,
     },
-    /// Somebody else has an endpoint with this address and port, for another purpose.
+    /// Another program has an endpoint with this address and port, for another purpose.
     Taken(Endpoint),
 }
 
@@ -253,11 +253,11 @@ impl Plan {
 pub struct Undo {
     /// Endpoints to take away.
     pub remove: Vec<Endpoint>,
-    /// Endpoints that are no longer as they were made: somebody else's now.
+    /// Endpoints that are no longer as they were made: another program's now.
     pub leave: Vec<Endpoint>,
-    /// Limits to put back; `None` if somebody else has changed them since, or nothing did.
+    /// Limits to restore; `None` if another program has changed them since, or nothing did.
     pub limits: Option<Limits>,
-    /// Whether limits are left because somebody else has changed them.
+    /// Whether limits are left because another program has changed them.
     pub limits_changed: bool,
     /// Whether MPTCP is to be turned off again.
     pub disable: bool,

@@ -26,7 +26,7 @@ pub struct Facts<'a> {
     pub local: SocketAddr,
     /// The peer's first address.
     pub remote: SocketAddr,
-    /// Where further subflows are being opened and nobody answers.
+    /// Addresses to which further subflows are being opened without an answer.
     pub unanswered: &'a [SocketAddr],
     /// Endpoints of this end.
     pub endpoints: &'a [Endpoint],
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dialler_is_told_of_its_endpoints_and_of_announcements() {
+    fn the_dialler_gets_its_endpoints_and_announcements() {
         let text = why(&info(), Some(true), &[]);
         assert!(text.contains("no `subflow` endpoint"), "{text}");
         assert!(text.contains("add_addr_accepted is 0 here"), "{text}");
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_accepting_end_is_told_what_it_announces() {
+    fn the_accepting_end_gets_what_it_announces() {
         assert!(why(&info(), Some(false), &[]).contains("no `signal` endpoint"));
         let signal = [endpoint("10.0.0.1", Flags::SIGNAL)];
         assert!(why(&info(), Some(false), &signal).contains("nothing has been announced"));

@@ -74,7 +74,7 @@ impl Record {
         });
         let in_force: Bounds = limits.into();
         let (before, set) = match (plan.limits, earlier) {
-            // Those in force may be somebody else's by now: what is not ours is not to be undone.
+            // Those in force may be another program's by now: what is not ours must not be undone.
             (None, Some(earlier)) => (earlier.before, earlier.set),
             (Some(set), Some(earlier)) if earlier.set == in_force => (earlier.before, set.into()),
             (set, _) => (in_force, set.unwrap_or(limits).into()),
@@ -99,7 +99,7 @@ impl Record {
         self.made.iter().map(endpoint).collect()
     }
 
-    /// The limits that somebody else had set last, before `setup` did.
+    /// The last limits that another program had set before `setup` did.
     pub fn limits_before(&self) -> Limits {
         self.before.into()
     }
@@ -156,8 +156,8 @@ pub fn lock_path() -> io::Result<PathBuf> {
 
 /// Makes a file and locks it, for this process until it is closed. `None` if another has it.
 ///
-/// Whoever has the lock may remove the file, so one that was removed before it was locked is no lock:
-/// another process may have made the file again.
+/// The holder of the lock may remove the file, so a file that was removed before it was locked is
+/// no lock: another process may have made it again.
 ///
 /// # Errors
 /// As open(2), flock(2) and stat(2).
@@ -212,7 +212,7 @@ mod tests {
     /// `setup` a second time recorded limits that the administrator had set as its own, and `undo` lowered
     /// them to what there was before the first `setup`.
     #[test]
-    fn limits_that_somebody_else_has_set_are_not_taken_for_those_of_setup() {
+    fn foreign_limits_are_not_taken_for_those_of_setup() {
         let limits = |subflows| Limits { add_addr_accepted: 0, subflows };
         let plan = |limits| Plan {
             enable: false,

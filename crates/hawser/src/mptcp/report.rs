@@ -91,7 +91,7 @@ pub struct ListenerReport {
 pub struct ConnectionReport {
     /// Its number, as the kernel's tools show it.
     pub token: String,
-    /// Who has it; nobody, if it is being closed.
+    /// The program that has it; none if it is being closed.
     pub program: Option<Program>,
     /// This end.
     pub local: SocketAddr,
@@ -156,7 +156,7 @@ impl Report {
         let mut notes = Vec::new();
         let lacks = Version::parse(&now.release).map(Version::lacks).unwrap_or_default();
         let userspace = now.sysctls.path_manager.as_deref() == Some("userspace");
-        if userspace && now.events_heard == Some(false) {
+        if userspace && now.has_listener == Some(false) {
             notes.push(
                 "the path manager is in userspace and no program manages: every join that a peer \
                  asks for is refused. sysctl net.mptcp.path_manager = kernel puts it back"
@@ -193,7 +193,7 @@ impl Report {
         });
         let context = Context {
             endpoints,
-            userspace: userspace.then_some(now.events_heard),
+            userspace: userspace.then_some(now.has_listener),
             earlier: before.map(|before| Earlier::new(before, now)),
             listeners: sockets.listeners.iter().map(|listener| listener.local.port()).collect(),
         };

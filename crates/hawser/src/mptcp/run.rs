@@ -14,7 +14,7 @@
 //! # Invariants
 //! * what cannot be MPTCP is TCP: every doubt is answered by letting the kernel do what was asked
 //! * one of the two always holds the listener open: a program whose listener is closed gets ENOSYS
-//!   from each socket(). Only whoever kills both at once brings that about
+//!   from each socket(). That needs both to be killed at once
 //! * an option that MPTCP refuses puts a socket that has not been used yet back to plain TCP; later
 //!   the kernel's own error stands
 //!
@@ -332,14 +332,14 @@ fn begin_spare(listener: &Listener, kind: &Kind) -> io::Result<Option<OwnedFd>> 
     }
 }
 
-/// Waits until `first` ends, then does its work, until nobody is supervised any more.
+/// Waits until `first` ends, then does its work, until no program is supervised any more.
 fn stand_by(listener: &Listener, mut first: OwnedFd, kind: &Kind) {
     loop {
         match wait_for(&[listener.as_fd(), first.as_fd()]) {
             Ok(ready) if ready[0].1 => return,
             Ok(ready) if ready[1].0 => break,
             Ok(_) => {
-                // A call is there, and the other will see to it: not to spin until it has.
+                // A call is there that the other will handle: this avoids spinning until then.
                 std::thread::sleep(STAND_BY_PAUSE);
             }
             Err(_) => return,
@@ -366,7 +366,7 @@ fn stand_by(listener: &Listener, mut first: OwnedFd, kind: &Kind) {
 /// Between two looks of the spare while calls come in.
 const STAND_BY_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
 
-/// Answers calls until the spare ends (true) or nobody is supervised any more (false).
+/// Answers calls until the spare ends (true) or no program is supervised any more (false).
 fn work_until_end_of(listener: &Listener, work: &mut Work, spare: &OwnedFd) -> bool {
     loop {
         match wait_for(&[listener.as_fd(), spare.as_fd()]) {
@@ -483,8 +483,8 @@ fn closes_on_exec(about: &str) -> bool {
         .is_some_and(|flags| flags & O_CLOEXEC != 0)
 }
 
-/// The program, if it is setuid or setgid and this process is not root (for whom no_new_privs is not
-/// needed).
+/// The program, if it is setuid or setgid and this process is not root (which does not need
+/// no_new_privs).
 fn setuid(name: &OsStr) -> Option<PathBuf> {
     if is_superuser() {
         return None;

@@ -2,15 +2,16 @@
 //! pools.
 //!
 //! # Model
-//! One census serves all pools of a database. It is taken for the first client, who waits for it,
-//! ahead of its pool's first server connection: that may have the only place that there is. It is taken again
-//! when a pool has seen a statement that may have changed a function; and every [`PERIOD`] while there
-//! are clients, if a fingerprint of the catalogs says that anything has changed. A line of the control
-//! side asks ([`super::enquiry`]).
+//! One census serves all pools of a database. It is taken for the first client, which waits for it,
+//! before its pool's first server connection: that one may take the only place. It is taken again
+//! when a pool has seen a statement that may have changed a function; and every [`PERIOD`] while
+//! there are clients, if a fingerprint of the catalogs shows a change. A server connection of the
+//! control side asks ([`super::enquiry`]).
 //!
 //! # Limits
-//! What is changed past Hawser is known after [`PERIOD`], what is changed through it after a second.
-//! Databases with more than [`SOURCES_BYTES_MAX`] of source are not looked into: it is said once.
+//! Changes that bypass Hawser are known after [`PERIOD`], changes through it after a second.
+//! Databases with more than [`SOURCES_BYTES_MAX`] of source are not looked into, which is logged
+//! once.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,22 +32,23 @@ use crate::dial::talk::{Answer, TalkError};
 use crate::process::random_u64;
 use crate::service::{Phase, Service};
 
-/// How often it is looked whether anything has changed.
+/// How often this checks for changes.
 const PERIOD: Duration = Duration::from_secs(30);
-/// The same where the last look has failed.
+/// The same after a failed look.
 const RETRY: Duration = Duration::from_secs(5);
-/// A database that could not be looked into for so long is worth the place of an idle server connection.
+/// After this time without a successful look, a look is worth the place of an idle server
+/// connection.
 const OVERDUE: Duration = Duration::from_secs(120);
-/// How long a client waits for the first census of its database. Without it a function may do what nothing
-/// shows; a server that hangs costs the first client so much, and none after it.
+/// How long a client waits for the first census of its database. Without it a function may have
+/// unknown effects; a server that hangs delays only the first client by this time.
 const WAIT: Duration = Duration::from_secs(5);
 /// How long a place for its connection is waited for.
 const PLACE_WAIT: Duration = Duration::from_millis(500);
 /// Databases with more source are not looked into.
 const SOURCES_BYTES_MAX: usize = 16 << 20;
 
-/// Changes with the catalogs that a census is taken of, and with the names of relations that it has;
-/// says how much source there is.
+/// Changes with the catalogs that the census reads, and with the names of its relations; includes
+/// the amount of source.
 const FINGERPRINT: &str = "SELECT pg_catalog.concat(\
      (SELECT pg_catalog.concat(pg_catalog.sum(p.oid::pg_catalog.int8), ' ', \
          pg_catalog.sum(p.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_proc p), ' ', \
@@ -85,14 +87,15 @@ const FINGERPRINT: &str = "SELECT pg_catalog.concat(\
 
 /// Rows of five: a function (name, language, volatility, source), what any text may call (source), or what leads
 /// where (from, to). Objects
-/// below 16384 are the server's own (`FirstNormalObjectId`, transam.h). Of functions in C those count
-/// that the planner calls, unless an extension brings them. `=` stands for the operator of pg_catalog.
-/// A function of a user's own in the language internal is one of the server's by another name. A SET in
-/// a function's head leaves nothing behind but a custom name, a seed, and what is made where it lets
-/// `pg_temp` stand first. On functions of the server's own nothing
-/// depends, by pg_depend: the trees of views, rules and other expressions have them by their oid. Of a rule
-/// with a NOTIFY who writes to its table does as `pg_notify` does, as does tcn's trigger function, the one of
-/// the distribution's in C that notifies. A trigger of TRUNCATE is called for the tables to which its own refers, too (TRUNCATE ... CASCADE).
+/// below 16384 are the server's own (`FirstNormalObjectId`, transam.h). Functions in C count if the
+/// planner calls them, unless an extension brings them. `=` stands for the operator of pg_catalog.
+/// A user's function in the language internal is one of the server's by another name. A SET in a
+/// function's head leaves nothing but a custom name, a seed, and what is made while `pg_temp` comes
+/// first in its path. pg_depend has no dependencies on the server's own functions: the trees of
+/// views, rules and other expressions have them by their oid. A write to a table whose rule has a
+/// NOTIFY counts as a call of `pg_notify`, as does tcn's trigger function, the only one of the
+/// distribution in C that notifies. A trigger of TRUNCATE is called for the tables that its own
+/// refers to, too (TRUNCATE ... CASCADE).
 const CENSUS: &str = "\
 SELECT 'function', p.proname::pg_catalog.text,
     CASE WHEN l.lanname = 'internal' THEN 'sql' ELSE l.lanname::pg_catalog.text END,
@@ -258,12 +261,12 @@ JOIN pg_catalog.pg_class h ON h.oid = k.conrelid
 WHERE k.contype = 'f' AND NOT ((k.confdeltype = 'a' OR k.confdeltype = 'r')
     AND (k.confupdtype = 'a' OR k.confupdtype = 'r'))";
 
-/// The source of a function, since PostgreSQL 14 and before.
+/// The source of a function, from PostgreSQL 14 on and before.
 const SOURCES: [&str; 2] =
     ["COALESCE(pg_catalog.pg_get_function_sqlbody(p.oid), p.prosrc)", "p.prosrc"];
 
-/// What the tree of an expression has that calls such a function of the server's own, or reads a view
-/// of what the session has.
+/// The text in an expression's tree that calls such a function of the server, or reads a view of
+/// the session's state.
 const OWN: &str = "(SELECT pg_catalog.concat(':(funcid (', \
     pg_catalog.string_agg(o.oid::pg_catalog.text, '|'), ')|relid (', \
     (SELECT pg_catalog.string_agg(w.oid::pg_catalog.text, '|') FROM pg_catalog.pg_class w \
@@ -275,7 +278,7 @@ const OWN: &str = "(SELECT pg_catalog.concat(':(funcid (', \
 pg_prepared_statement|pg_cursor|pg_listening_channels|\
 (query|cursor|table|schema|database)_to_xml.*|ts_stat|ts_rewrite)$')";
 
-/// What the tree of a rule has that notifies (NOTIFY before PostgreSQL 16, NOTIFYSTMT since).
+/// The text in the tree of a rule that notifies (NOTIFY before PostgreSQL 16, NOTIFYSTMT since).
 const NOTIFY: &str = "'[{]NOTIFY'";
 
 fn census_with(source: &str) -> String {
@@ -294,11 +297,11 @@ fn census_with(source: &str) -> String {
 /// A database, wherever it may be.
 type Key = (Vec<ServerAddress>, String);
 
-/// What a look has come to.
+/// The outcome of a look.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    Told,
-    /// The server has answered otherwise than it should.
+    Answered,
+    /// The server has given an unexpected answer.
     Refused,
     /// No server has answered.
     Unanswered,
@@ -309,15 +312,15 @@ enum Outcome {
 struct Known {
     /// When the last look ended, and how.
     looked: Option<(Instant, Outcome)>,
-    /// When a look has last told what there is.
-    told: Option<Instant>,
+    /// When a look last succeeded.
+    answered: Option<Instant>,
     /// A statement that may have changed a function has been seen since.
     expected: bool,
     fingerprint: Vec<u8>,
     census: Option<Arc<Census>>,
-    /// It has been said that there is too much source.
+    /// Too much source has been logged.
     said: bool,
-    /// It has been said that the server has not answered as it should.
+    /// An unexpected answer of the server has been logged.
     failure_said: bool,
 }
 
@@ -329,15 +332,15 @@ pub struct Censuses(Mutex<HashMap<Key, Arc<Place>>>);
 #[derive(Default)]
 struct Place {
     known: AsyncMutex<Known>,
-    /// A client has waited for it in vain: none waits again before a look has come to its end.
+    /// A client has waited for it without success: none waits again before a look has ended.
     unanswered: AtomicBool,
 }
 
 impl Known {
-    /// Whether another look would tell nothing new to one who asks `since` then.
+    /// Whether another look would show nothing new to a client that has asked since `since`.
     fn is_fresh(&self, since: Instant) -> bool {
         self.looked.is_some_and(|(at, outcome)| match outcome {
-            Outcome::Told => at.elapsed() < PERIOD,
+            Outcome::Answered => at.elapsed() < PERIOD,
             Outcome::Unanswered if self.census.is_none() => at >= since,
             Outcome::Refused | Outcome::Unanswered => at.elapsed() < RETRY,
         })
@@ -353,7 +356,7 @@ impl Censuses {
         locked(&self.0).entry(key_of(route)).or_default().clone()
     }
 
-    /// Forgets those of databases that no pool is for.
+    /// Forgets those of databases without a pool.
     fn retain(&self, wanted: impl Fn(&Key) -> bool) {
         locked(&self.0).retain(|key, _| wanted(key));
     }
@@ -367,7 +370,7 @@ fn is_for(entry: &PoolEntry) -> bool {
     entry.key.replication.is_none() && is_wanted(&entry.pool)
 }
 
-/// Whether its servers may be asked: nothing goes to those of a database that is paused.
+/// Whether its servers may be asked: nothing is sent to those of a paused database.
 fn may_ask(service: &Service, entry: &PoolEntry) -> bool {
     is_for(entry) && !service.gates.is_paused(&entry.key.database)
 }
@@ -381,7 +384,7 @@ pub async fn wait(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
             return; // `refresh` looks again
         }
         let (service, entry) = (service.clone(), entry.clone());
-        // It goes on when this client waits no more: the next one would begin anew.
+        // It continues if this client stops waiting: the next one would start again.
         let looking = tokio::spawn(async move { look(&service, &entry).await });
         if timeout(WAIT, looking).await.is_err() {
             place.unanswered.store(true, Ordering::Relaxed);
@@ -389,7 +392,7 @@ pub async fn wait(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     }
 }
 
-/// Looks into those databases whose census may not be true any more; once a second.
+/// Renews outdated censuses; called once a second.
 pub fn refresh(service: &Arc<Service>) {
     if service.phase() != Phase::Serving {
         return;
@@ -408,7 +411,7 @@ pub fn refresh(service: &Arc<Service>) {
         let known = service.censuses.of(&entry.route.load());
         let expected = entry.pool.expects_other_functions();
         let lacks = entry.pool.census().is_none();
-        // One that is under way has it locked.
+        // A look under way holds the lock.
         let due = known.known.try_lock().is_ok_and(|known| {
             expected || !known.is_fresh(Instant::now()) || (lacks && known.census.is_some())
         });
@@ -428,7 +431,7 @@ async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     let mut known = place.known.lock().await;
     let expected = entry.pool.takes_census();
     if !expected && known.is_fresh(since) {
-        // It is one more pool of the database.
+        // The pool may be a new one of the database.
         if let Some(census) = &known.census {
             entry.pool.set_census(census);
         }
@@ -438,15 +441,15 @@ async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     let parameters = entry.pool.parameters();
     let taken = take(service, &route, parameters, &mut known).await;
     let outcome = match &taken {
-        Ok(()) => Outcome::Told,
+        Ok(()) => Outcome::Answered,
         Err(DialError::Talk { source: TalkError::Server(_) | TalkError::Protocol(_), .. }) => {
             Outcome::Refused
         }
         Err(_) => Outcome::Unanswered,
     };
     known.looked = Some((Instant::now(), outcome));
-    if outcome == Outcome::Told {
-        (known.told, known.expected) = (Some(Instant::now()), false);
+    if outcome == Outcome::Answered {
+        (known.answered, known.expected) = (Some(Instant::now()), false);
     }
     if outcome != Outcome::Unanswered {
         place.unanswered.store(false, Ordering::Relaxed);
@@ -467,7 +470,7 @@ async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     let key = key_of(&route);
     let Some(census) = known.census.clone() else {
         if known.said {
-            // What was known before it was too much is not true any more.
+            // What was known before the source became too much is outdated.
             for other in service.pools.all() {
                 if is_for(&other) && key_of(&other.route.load()) == key {
                     other.pool.lose_census();
@@ -495,9 +498,9 @@ async fn take(
     parameters: Option<Arc<ServerParameters>>,
     known: &mut Known,
 ) -> Result<(), DialError> {
-    // Worth a place that an idle server connection has: the first, and one without which functions would
-    // do what nobody knows of. (Where limits are reached, they stay so.)
-    let overdue = known.told.is_none_or(|at| at.elapsed() >= OVERDUE);
+    // Worth the place of an idle server connection: the first look, and one without which functions
+    // would have unknown effects. (Where limits are reached, they stay so.)
+    let overdue = known.answered.is_none_or(|at| at.elapsed() >= OVERDUE);
     let worth = known.census.is_none() || known.expected || overdue;
     let patience = if worth { PLACE_WAIT } else { Duration::ZERO };
     let answer = ask(service, route, patience, FINGERPRINT, &[]).await?;
@@ -527,7 +530,7 @@ async fn take(
         }
         answer => answer?,
     };
-    // Reading takes a moment where there is much of it.
+    // Reading much source takes a moment.
     let read = tokio::task::spawn_blocking(move || read(&answer, parameters.as_deref())).await;
     if let Ok(census) = read {
         known.census = Some(Arc::new(census));

@@ -1,9 +1,9 @@
-//! What a server has said of start values.
+//! A server's answers about start values.
 //!
 //! # Model
-//! Two generations. What is asked for goes to the young one; when that is full it becomes the old
-//! one, which is forgotten. So what logins ask for again and again stays, and a client that asks for
-//! ever new values forgets its own.
+//! Two generations. Requested values go to the young one; when that is full it becomes the old one,
+//! and the former old one is dropped. So values that logins ask for repeatedly stay, and a client
+//! that always asks for new values displaces its own.
 //!
 //! # Limits  [`YOUNG_MAX`] answers a generation
 
@@ -26,7 +26,7 @@ pub(super) struct CheckedValues {
 }
 
 impl CheckedValues {
-    /// What the server said.
+    /// The server's answer.
     pub(super) fn get(&mut self, name: &[u8], value: &[u8]) -> Option<CheckedValue> {
         let pair: Pair = (name.into(), value.into());
         if let Some(answer) = self.young.get(&pair) {
@@ -37,7 +37,7 @@ impl CheckedValues {
         Some(answer)
     }
 
-    /// Keeps what the server said.
+    /// Keeps the server's answer.
     pub(super) fn keep(&mut self, name: &[u8], value: &[u8], answer: CheckedValue) {
         self.insert((name.into(), value.into()), answer);
     }
@@ -66,7 +66,7 @@ mod tests {
         for number in 0..10 * YOUNG_MAX {
             checked.keep(b"work_mem", number.to_string().as_bytes(), Ok(b"1MB"[..].into()));
             if number % (YOUNG_MAX / 2) == 0 {
-                // A login now and then.
+                // An occasional login.
                 assert!(checked.get(b"extra_float_digits", b"3").is_some(), "after {number}");
             }
         }

@@ -1,7 +1,7 @@
-//! What all pools of a database know of it.
+//! What all pools of a database know about it.
 //!
-//! # Limits  a database is its list of servers and its name there. Pools that reach it by another list (a
-//!           standby's, one address of several) learn of a change as of one that does not pass through
+//! # Limits  a database is its list of servers and its name there. Pools that reach it by another
+//!           list (a standby's, one address of several) see a change as if it did not pass through
 //!           Hawser.
 
 use std::collections::HashMap;

@@ -2,26 +2,26 @@
 //! start with other values than those known (ALTER ROLE or DATABASE ... SET).
 //!
 //! # Model
-//! A *line* is one connection to the servers of one database as one role, kept while it is used.
-//! Questions on a line go one after another.
+//! A *line* is one connection to the servers of one database as one role, kept while it is used. A
+//! line has one question at a time.
 //!
-//! # Whose names are looked up with
-//! The connection of `auth_query` is its role's, often one with many rights, in a database whose owner
-//! may have another search_path in force there (ALTER DATABASE ... SET). What the query does not
-//! qualify would be that owner's functions and operators, run with these rights. So that connection has
-//! a search_path of ours from its start packet. All other questions of Hawser's own qualify every name.
+//! # The search_path of lookups
+//! The role of `auth_query` often has many rights, and the owner of the database may have set
+//! another search_path there (ALTER DATABASE ... SET). Names that the query does not qualify would
+//! be that owner's functions and operators, run with these rights. So the start packet of that
+//! connection sets a search_path of ours. All other questions of Hawser's own qualify every name.
 //!
 //! # Why a fingerprint for each pool
-//! Of pg_db_role_setting, which is small and readable by all, the rows that count for a pool's
-//! database and role tell that its sessions would start with other values; what, the next backend
-//! reports itself. Everyone may change the settings of his own role: if that counted for others,
-//! anyone could have all server connections replaced, as often as he likes. The role itself belongs
-//! to it: one that was made anew, or may not log in any more.
+//! Of pg_db_role_setting, which is small and readable by all, the rows for a pool's database and
+//! role show that its sessions would start with other values; the next backend reports which. Every
+//! user may change the settings of the own role: if that counted for others, anyone could make all
+//! server connections be replaced at any time. The fingerprint includes the role itself, which may
+//! have been made again, or may not log in any more.
 //!
 //! # Limits
-//! A change made past Hawser is seen by clients that come [`SETTINGS_PERIOD`] later; over a link, where no login
-//! waits a round trip for the answer, by those that come after that. Settings in
-//! postgresql.conf are re-read by the server's own backends, which report them.
+//! Clients that come [`SETTINGS_PERIOD`] after a change that bypasses Hawser see it; over a link,
+//! where no login waits a round trip for the answer, those after them. Settings in postgresql.conf
+//! are re-read by the server's own backends, which report them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -46,20 +46,20 @@ use crate::service::Service;
 
 /// How long an unused line is kept: long enough for a stream of logins to share it.
 const LINE_IDLE: Duration = Duration::from_secs(5);
-/// How long the answer of `auth_query` about a user is believed.
+/// How long the answer of `auth_query` about a user is used.
 const SECRET_PERIOD: Duration = Duration::from_secs(2);
 /// Users whose answer is remembered.
 const SECRETS_MAX: usize = 10_000;
 /// How often a server is asked for changed start values, at most.
 const SETTINGS_PERIOD: Duration = Duration::from_millis(50);
-/// How long a login waits for that answer. Where one has not come in time, no login waits for the next
-/// until one has been given: a server that hangs would cost each of them as much.
+/// How long a login waits for that answer. After one that was late, no login waits until an answer
+/// has come: a server that hangs would delay each of them by as much.
 const SETTINGS_WAIT: Duration = Duration::from_millis(500);
 
-/// Where names of `auth_query` are looked up that it does not qualify.
+/// The search_path for unqualified names in `auth_query`.
 pub(super) const LOOK_UP_PATH: &[u8] = b"pg_catalog, public";
 /// How long a login whose user has a secret here waits for the answer about that user, which it does not
-/// use: it is asked so that time does not tell who has one.
+/// use: the server is asked so that timing does not reveal which users have one.
 const UNUSED_WAIT: Duration = Duration::from_secs(1);
 
 /// $1 is the role. NULL if there is none.
@@ -75,11 +75,11 @@ const FINGERPRINT: &str = "SELECT pg_catalog.concat(r.oid, r.rolcanlogin, (\
 struct Line {
     open: Option<Session>,
     used: Instant,
-    /// When a question last got no answer in time, of which server.
+    /// When a question last got no answer in time, and which server it was.
     unanswered: Option<(Instant, String)>,
 }
 
-/// What a line leads to.
+/// What a line is connected to.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct LineKey {
     servers: Vec<crate::config::ServerAddress>,
@@ -89,7 +89,7 @@ struct LineKey {
     looks_up: bool,
 }
 
-/// What a server has said of a pool's start values.
+/// A server's answers about a pool's start values.
 #[derive(Default, Debug)]
 pub(super) struct Seen {
     asking: Mutex<Asking>,
@@ -98,7 +98,7 @@ pub(super) struct Seen {
 
 #[derive(Default, Debug)]
 struct Asking {
-    /// When it was asked last, whether or not it has answered.
+    /// When it was last asked, answered or not.
     asked: Option<Instant>,
     /// Questions under way.
     under_way: usize,
@@ -114,8 +114,8 @@ enum Waiting {
 }
 
 impl Seen {
-    /// Whether it is to be asked by the caller, now, and whether the answer is waited for: over a link only
-    /// where there is a reason to expect a change.
+    /// Whether the caller must ask now, and whether it waits for the answer: over a link only if a
+    /// change is expected.
     fn begin(&self, is_over_link: bool) -> Option<Waiting> {
         let mut asking = locked(&self.asking);
         let due = asking.asked.is_none_or(|asked| asked.elapsed() >= SETTINGS_PERIOD);
@@ -128,7 +128,7 @@ impl Seen {
         Some(if waits { Waiting::Awaited } else { Waiting::NotAwaited })
     }
 
-    /// A question has come to its end; `answered`: so has the server's silence.
+    /// A question has ended; `answered`: the server is no longer silent.
     fn end(&self, answered: bool) {
         let mut asking = locked(&self.asking);
         asking.under_way -= 1;
@@ -138,13 +138,13 @@ impl Seen {
 
 type Secrets = HashMap<(String, String), (Instant, Option<Secret>)>;
 
-/// The lines, and what they have said lately.
+/// The lines, and their recent answers.
 #[derive(Default)]
 pub struct Enquiries {
     lines: Mutex<HashMap<LineKey, Arc<AsyncMutex<Line>>>>,
     secrets: Mutex<Secrets>,
     strangers: Strangers,
-    /// Of which roles users are members.
+    /// The roles of which users are members.
     pub(super) memberships: Memberships,
 }
 
@@ -153,7 +153,7 @@ pub struct Enquiries {
 pub enum NotLookedUp {
     /// The server does not let `auth_user` into the database, or there is none of that name.
     NoEntry,
-    /// Anything else: what the client is told.
+    /// Anything else: the error for the client.
     Failed(ClientError),
 }
 
@@ -163,7 +163,7 @@ impl From<ClientError> for NotLookedUp {
     }
 }
 
-/// Whether an error is about the database alone, and not for now.
+/// Whether an error concerns only the database, and is not temporary.
 fn is_no_entry(error: &DialError) -> bool {
     let DialError::Refused { error, .. } = error else { return false };
     matches!(&error.code.0, [b'3', b'D', ..] | [b'2', b'8', ..] | [b'4', b'2', ..] | b"55000")
@@ -186,13 +186,12 @@ impl Enquiries {
     /// Closes lines that have not been used lately.
     pub fn close_idle(&self) {
         locked(&self.lines).retain(|_, line| {
-            // One that is in use cannot be locked, and stays.
+            // A line in use cannot be locked, and stays.
             line.try_lock().map_or(true, |line| line.used.elapsed() < LINE_IDLE)
         });
     }
 
-    /// Closes the line that has not been used for longest, so that its place is free. Whether there
-    /// was one that is not in use.
+    /// Closes the least recently used line, so that its place is free. False if all are in use.
     pub fn close_one(&self) -> bool {
         let lines = locked(&self.lines);
         let idle = lines.values().filter_map(|line| line.try_lock().ok());
@@ -232,8 +231,8 @@ impl Enquiries {
     }
 }
 
-/// Asks on a line; opens it if it is not open, and once more if it has broken. Where no more server
-/// connections are allowed it waits for a place as long as its patience goes.
+/// Asks on a line; opens it if it is not open, and once more if it has broken. If no more server
+/// connections are allowed it waits for a place, up to its patience.
 pub(super) async fn ask(
     service: &Arc<Service>,
     route: &Route,
@@ -260,13 +259,13 @@ pub(super) async fn ask_for(
     if let Some((at, server)) = &line.unanswered
         && *at > begun
     {
-        // It has waited for one that got no answer: that was its time, too.
+        // It has waited for another question that got no answer, which counts for both.
         return Err(unanswered(server, within));
     }
     loop {
         let fresh = line.open.is_none();
-        // Out of its place while it is in use: if this task is dropped in between, so is the
-        // connection, with an answer outstanding.
+        // Taken out while in use: if this task is dropped meanwhile, so is the connection with its
+        // outstanding answer.
         let mut session = match line.open.take() {
             Some(open) => open,
             None => match open_line(service, route, patience).await {
@@ -324,7 +323,7 @@ async fn open_line(
     route: &Route,
     patience: Duration,
 ) -> Result<Session, DialError> {
-    // Seen in pg_stat_activity: this is no client's connection.
+    // Shown in pg_stat_activity: this is no client's connection.
     let mut login = route.login.clone();
     login
         .parameters
@@ -335,7 +334,7 @@ async fn open_line(
     Session::dial(service, &asker).await
 }
 
-/// The secret of a user as `auth_query` knows it; `Ok(None)` if it does not know the user.
+/// The secret of a user by `auth_query`; `Ok(None)` if that does not find the user.
 ///
 /// # Errors
 /// The lookup failed. The reason goes to the log.
@@ -365,7 +364,7 @@ pub async fn look_up(
     };
     let asked_in = asked_in.ok_or_else(|| failed(&format!("auth_dbname \"{name}\" is unknown")))?;
     let dbname = asked_in.dbname_for(name);
-    // Any client can name a database, as often as it likes, before it has proven anything.
+    // Any client can name databases at any rate before it has proven anything.
     let stranger = match database.auth_dbname.is_none() && asked_in.is_any() {
         true => service.enquiries.strangers.admit(dbname).await?,
         false => None,
@@ -391,7 +390,7 @@ pub async fn look_up(
                 let is_none = matches!(&error, DialError::Refused { error, .. }
                 if error.code == SqlState::INVALID_CATALOG_NAME);
                 if stranger.is_none() || !is_none {
-                    failed(&error); // for the operator: no client is told
+                    failed(&error); // for the operator: no client gets it
                 }
                 if let Some(stranger) = stranger {
                     stranger.missing();
@@ -417,7 +416,7 @@ pub async fn look_up(
     Ok(secret)
 }
 
-/// Looks a user up who has a secret here, as long as that takes for others: the answer is not used.
+/// Looks up a user that has a secret here, to take as long as for others: the answer is not used.
 pub async fn look_up_unused(
     service: &Arc<Service>,
     config: &Config,
@@ -426,7 +425,7 @@ pub async fn look_up_unused(
     user: &str,
 ) {
     let look = look_up(service, config, database, requested, user);
-    // Without an answer in time the login goes on: it does not need it.
+    // Without an answer in time the login continues: it does not need it.
     let _ = timeout(UNUSED_WAIT, look).await;
 }
 
@@ -440,7 +439,7 @@ fn read_secret(answer: &Answer, user: &str) -> Result<Option<Secret>, String> {
     let (Some(name), Some(secret)) = (row.first(), row.get(1)) else {
         return Err("it must give two columns: name and secret".to_owned());
     };
-    // Another user's secret must not open this one's door.
+    // Another user's secret must not admit this one.
     if name.as_deref() != Some(user.as_bytes()) {
         return Err("it gives another user than the one it was asked for".to_owned());
     }
@@ -459,8 +458,8 @@ fn read_secret(answer: &Answer, user: &str) -> Result<Option<Secret>, String> {
     Ok(Some(secret))
 }
 
-/// A statement has worked on this pool's servers behind which new sessions may start with other
-/// values: whoever comes next to one of their pools asks, however lately that was done.
+/// A statement on this pool's servers may have changed the values with which new sessions start:
+/// the next client of one of their pools asks, even if one asked just before.
 pub fn expect_change(service: &Service, pool: PoolId) {
     let Some(entry) = service.pools.by_id(pool) else { return };
     let route = entry.route.load();
@@ -474,15 +473,15 @@ pub fn expect_change(service: &Service, pool: PoolId) {
 /// Begins a new epoch of a pool if its sessions would start with other values now. To be called for
 /// each new client; asks the server at most once a [`SETTINGS_PERIOD`].
 pub async fn notice_changed_settings(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
-    // Most logins end here: a fleet that comes back asks once in a period, and nobody waits for
+    // Most logins end here: a fleet that comes back asks once in a period, and no login waits for
     // another's question.
     let is_over_link =
         entry.route.load().target.servers.iter().any(|server| server.link().is_some());
     let Some(waiting) = entry.seen.begin(is_over_link) else { return };
     let (asking, asked) = (service.clone(), entry.clone());
-    // It goes on when this login waits no more: its answer is the one that ends the silence.
+    // It continues if this login stops waiting: its answer ends the server's silence.
     let question = tokio::spawn(async move { look(&asking, &asked).await });
-    // Without an answer in time the login goes on with what is known.
+    // Without an answer in time the login continues with the known values.
     if waiting == Waiting::Awaited && timeout(SETTINGS_WAIT, question).await.is_err() {
         locked(&entry.seen.asking).unanswered = true;
         tracing::warn!(
@@ -498,7 +497,7 @@ pub async fn notice_changed_settings(service: &Arc<Service>, entry: &Arc<PoolEnt
 async fn look(service: &Arc<Service>, entry: &PoolEntry) {
     let route = entry.route.load_full();
     let mut fingerprint = entry.seen.fingerprint.lock().await;
-    // It can wait for another time: nobody else gives up a place for it.
+    // It can wait for another time: no pool gives up a place for it.
     let none = Duration::ZERO;
     let role = route.login.user.as_bytes();
     let answer = ask(service, &route, none, FINGERPRINT, &[role]).await;
@@ -559,7 +558,7 @@ mod tests {
         locked(&seen.asking).asked = long_ago;
         assert_eq!(seen.begin(false), Some(Waiting::Awaited));
         seen.end(true);
-        locked(&seen.asking).asked = None; // a statement has worked that may change them
+        locked(&seen.asking).asked = None; // a statement that may change them has succeeded
         assert_eq!(seen.begin(true), Some(Waiting::Awaited));
     }
 
@@ -582,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_whose_time_has_passed_lets_nobody_in() {
+    fn an_expired_secret_lets_no_user_in() {
         let read = |until| read_secret(&answer(&[&[Some("ann"), Some("pw"), until]]), "ann");
         assert_eq!(read(Some("2001-01-01 00:00:00+00")), Ok(Some(Secret::None)));
         assert_eq!(read(Some("infinity")), Ok(Some(Secret::Plain("pw".into()))));

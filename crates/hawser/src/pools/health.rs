@@ -1,4 +1,4 @@
-//! Looks at servers, and has pools leave those that are not what their database asks for.
+//! Checks servers, and makes pools leave those that are not what their database asks for.
 //!
 //! # Model
 //! Each `server_probe_interval`, one short connection to each server of databases with
@@ -6,13 +6,13 @@
 //! ```text
 //!   idle server connections are closed; lent ones at the end of their transaction; new ones go elsewhere
 //! ```
-//! Each look is acted on when it ends: one that takes long, for the server or a `password_command` is slow,
-//! delays what is known of that server alone.
+//! Each look is acted on when it ends: a slow one, because of the server or a `password_command`,
+//! delays only the knowledge of that server.
 //! # Why a new connection for each look
-//! A server in a smart shutdown serves those it has and refuses new ones: only a new one shows it. And one
-//! that stays would keep that shutdown from its end.
+//! A server in a smart shutdown serves those it has and refuses new ones: only a new one shows it.
+//! And a permanent one would delay that shutdown.
 //!
-//! # Limits  a server that gives no answer keeps its place: its own connections show what it is
+//! # Limits  a server that gives no answer keeps its place: its own connections show its state
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -28,14 +28,14 @@ use crate::config::{ServerAddress, TargetSessionAttrs};
 use crate::dial::standing::{Lag, Look, Looks, Standing, Unfit, WalHistory, unfit};
 use crate::service::{Phase, Service};
 
-/// How often the setting is looked at while it is off.
+/// How often the setting is checked while it is off.
 const OFF_PERIOD: Duration = Duration::from_secs(1);
-/// So many logins are tried in one look at a server.
+/// How many logins are tried in one look at a server.
 const LOGINS_A_LOOK: usize = 3;
-/// How long a look may take, where the interval is shorter.
+/// How long a look may take, if the interval is shorter.
 const LOOK_AT_LEAST: Duration = Duration::from_secs(1);
-/// What comes so soon after a look is acted on together with it: those at a primary and its standbys are
-/// compared, and each time all pools are gone through.
+/// Looks that end this soon after another are acted on together: those at a primary and its
+/// standbys are compared, and each action goes through all pools.
 const TOGETHER: Duration = Duration::from_millis(20);
 
 /// Looks at servers until the process ends.
@@ -89,16 +89,16 @@ fn is_looked_at(entry: &Arc<PoolEntry>) -> bool {
 /// What a look has shown.
 struct Shown {
     server: ServerAddress,
-    /// How the server stands; `None` if no login got so far.
+    /// The server's standing; `None` if no login succeeded.
     standing: Option<Standing>,
-    /// The pool as whose login that is known.
+    /// The pool whose login was used.
     login: Option<Arc<Route>>,
     /// When the look began.
     begun: Time,
 }
 
-/// One look at a server, as one of its pools logs in: where that is refused (its password has changed, say), as
-/// others.
+/// One look at a server, with the login of one of its pools: if that is refused (its password has
+/// changed, for example), with others.
 async fn look(
     service: Arc<Service>,
     server: ServerAddress,
@@ -125,32 +125,32 @@ struct Health {
     under_way: HashMap<Id, ServerAddress>,
     /// The pool as whose login each server was last looked at.
     logins: HashMap<ServerAddress, Arc<Route>>,
-    /// Servers of which it has been said that no login gets in.
+    /// Servers for which it was logged that no login succeeds.
     refused: HashSet<ServerAddress>,
-    /// Of each list of servers.
+    /// The history of WAL for each list of servers.
     wal: HashMap<Vec<ServerAddress>, WalHistory>,
-    /// What each server said when it last gave an answer: one look that gets none changes nothing.
+    /// Each server's last answer: a look without one changes nothing.
     last: Looks,
     /// Servers that a database has left, or one of its users, and why. In the order of their names, for the
     /// log.
     left: BTreeMap<Departure, Unfit>,
-    /// Databases of which it has been said that lag is not known.
+    /// Databases for which it was logged that lag is not known.
     unmeasured: BTreeSet<String>,
 }
 
-/// Who has left which server.
+/// A departure from a server.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Departure {
     database: String,
-    /// A user that asks for other servers than the database; `None`: all that do not.
+    /// A user that asks for other servers than the database; `None`: all other users.
     user: Option<String>,
     server: String,
 }
 
 impl Health {
-    /// Begins a look at each server that none is under way at.
+    /// Begins a look at each server that has none under way.
     fn begin_looks(&mut self, service: &Arc<Service>, interval: Duration) {
-        // Where a login has been let in, it comes first.
+        // A login that succeeded comes first.
         let mut routes: HashMap<ServerAddress, VecDeque<Arc<Route>>> = HashMap::new();
         for entry in looked_at(service) {
             let route = entry.route.load_full();
@@ -171,7 +171,7 @@ impl Health {
         }
     }
 
-    /// What a look that has ended has shown. One that has panicked has said so, and shows nothing.
+    /// The result of an ended look. One that panicked has been logged, and has none.
     fn end_look(&mut self, look: Result<(Id, Shown), JoinError>) -> Option<Shown> {
         let (id, shown) = match look {
             Ok((id, shown)) => (id, Some(shown)),
@@ -207,7 +207,7 @@ impl Health {
         }
     }
 
-    /// Keeps as whose login a server could be looked at.
+    /// Keeps the login that a server accepted.
     fn keep_login(&mut self, server: &ServerAddress, login: Option<Arc<Route>>) {
         match login {
             Some(route) => {
@@ -227,7 +227,8 @@ impl Health {
         }
     }
 
-    /// What is known of a server now: by this look, or where that has got no answer by the last that has.
+    /// Keeps what is known about a server: from this look, or, if that got no answer, from the last
+    /// one that did.
     fn keep_standing(&mut self, server: &ServerAddress, standing: Option<Standing>, begun: Time) {
         let silent = standing == Some(Standing::Unknown);
         let look = match (standing.unwrap_or(Standing::Unknown), self.last.get(server)) {
@@ -240,7 +241,7 @@ impl Health {
         self.last.insert(server.clone(), look);
     }
 
-    /// Has pools leave servers, and take them back, by what is known.
+    /// Makes pools leave servers, and return to them, by what is known.
     fn act(&mut self, service: &Service, entries: &[Arc<PoolEntry>]) {
         let looks = self.last.clone();
         service.dialler.set_looks(looks.clone());
@@ -263,7 +264,8 @@ impl Health {
         }
     }
 
-    /// Says once of each database with `max_replica_lag` that no primary is there to measure its standbys against.
+    /// Logs once for each database with `max_replica_lag` that there is no primary to measure its
+    /// standbys against.
     fn say_unmeasured(&mut self, entries: &[Arc<PoolEntry>]) {
         let mut unmeasured = BTreeSet::new();
         for entry in entries {
@@ -274,7 +276,7 @@ impl Health {
                 }
                 _ => false,
             };
-            // (The first look at a primary may end after that at its standby.)
+            // (The first look at a primary may end after the one at its standby.)
             let all_answered = route.target.servers.iter().all(|one| self.last.contains_key(one));
             if route.target.max_replica_lag.is_some()
                 && all_answered
@@ -293,7 +295,7 @@ impl Health {
         self.unmeasured = unmeasured;
     }
 
-    /// Has a pool leave these servers.
+    /// Makes a pool leave these servers.
     fn leave(
         &mut self,
         service: &Service,
@@ -304,7 +306,8 @@ impl Health {
     ) {
         let mut ids = Vec::new();
         for (server, _) in unfit.iter().filter(|(_, why)| why.lasts()) {
-            // What has been opened since the last look that was answered knows better: it was asked itself.
+            // Connections opened since the last answered look have newer knowledge: they were
+            // checked themselves.
             let answered = looks.get(server).map_or(Time::ZERO, |look| look.answered);
             ids.extend(service.dialler.ids_of(&[server]).into_iter().map(|id| (id, answered)));
         }
@@ -314,13 +317,14 @@ impl Health {
             let is_left = |backend: &Backend<_>, _| left.has(backend.server(), backend.opened());
             upkeep::close_idle(service, &entry.pool, is_left);
         }
-        // Lines on which the control side asks servers hold up a shutdown as well.
+        // The control side's own lines to servers also delay a shutdown.
         let ends = |server| unfit.contains(&(server, Unfit::NotAccepting));
         service.enquiries.close_lines(|servers, _| servers.iter().cloned().any(ends));
         let listens = &entry.pool.stats.listen.connections;
         let some_end = unfit.iter().any(|(_, why)| *why == Unfit::NotAccepting);
         if some_end && listens.load(Ordering::Relaxed) > 0 {
-            // It stays for a while after the last client has ended listening: not through a shutdown.
+            // The listening connection stays for a while after the last client, but not through a
+            // shutdown.
             service.loops.send_all(|| ToLoop::EndUnusedListener(entry.pool.clone()));
         }
         let config = service.config.load();
@@ -345,7 +349,7 @@ impl Health {
     }
 }
 
-/// Measures how far the standbys of a list are behind that have been looked at now.
+/// Measures the lag of the standbys of a list that have been looked at now.
 fn measure(
     wal: &mut WalHistory,
     list: &[ServerAddress],
@@ -360,7 +364,7 @@ fn measure(
         _ => None,
     };
     let states: Vec<_> = list.iter().filter_map(serving).collect();
-    // Of two, which should not be, the one that has written more.
+    // Of two primaries, which should not exist, the one that has written more.
     let primary = states.iter().filter(|(_, state)| !state.in_recovery);
     let primary = primary.max_by_key(|(_, state)| state.wal);
     if let Some((primary, state)) = primary.filter(|(primary, _)| fresh.contains(primary)) {

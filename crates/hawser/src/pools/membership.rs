@@ -1,16 +1,17 @@
-//! Which roles a user is a member of, for `+group` and `samerole` in pg_hba.conf: the server is asked.
+//! Asks the server which roles a user is a member of, for `+group` and `samerole` in pg_hba.conf.
 //!
 //! # Model
-//! As PostgreSQL's `is_member` in src/backend/libpq/hba.c: a role is a member of itself and of what it has
-//! been granted, directly or by others, whether it inherits or not. That a superuser may do everything
-//! makes it a member of nothing.
+//! As PostgreSQL's `is_member` in src/backend/libpq/hba.c: a role is a member of itself and of the
+//! roles that it has been granted, directly or indirectly, whether it inherits or not. A superuser
+//! is not a member by its rights.
 //!
 //! # Why not pg_has_role()
-//! It says yes of a superuser, and in pg_hba.conf a superuser is no member of a group by that.
+//! It is true for a superuser, which in pg_hba.conf is not a member of a group by that.
 //!
 //! # Limits
-//! A change is seen [`PERIOD`] later at most. Roles are the cluster's: where a client asks for no database
-//! of its own (the admin console, an unknown name), the first `[[database]]` that can be asked is asked.
+//! A change is seen at most [`PERIOD`] later. Roles belong to the cluster: if a client asks for no
+//! configured database (the admin console, an unknown name), the first `[[database]]` that can be
+//! asked is asked.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -24,7 +25,7 @@ use crate::config::{Config, DatabaseConfig, ForcedUser};
 use crate::dial::Login;
 use crate::service::Service;
 
-/// How long an answer is believed.
+/// How long an answer is used.
 const PERIOD: Duration = Duration::from_secs(2);
 /// Users whose answer is remembered.
 const USERS_MAX: usize = 10_000;
@@ -40,7 +41,7 @@ const QUESTION: &str = "WITH RECURSIVE member(oid) AS (\
 /// The roles of which a user is a member.
 pub type Roles = Arc<HashSet<String>>;
 
-/// What servers have said lately, by `[[database]]` and user.
+/// Recent answers of servers, by `[[database]]` and user.
 #[derive(Default)]
 pub(super) struct Memberships(Mutex<HashMap<(String, String), (Instant, Roles)>>);
 
@@ -64,7 +65,7 @@ impl Memberships {
     }
 }
 
-/// As whom a server is asked, and where.
+/// The user as which a server is asked, and where.
 pub struct Place<'a> {
     entry: &'a DatabaseConfig,
     dbname: &'a str,
@@ -76,7 +77,7 @@ enum Asker<'a> {
     Forced(&'a ForcedUser),
 }
 
-/// Where the members of roles of a database are asked for, if anywhere: as `auth_user`, or as the
+/// Where to ask for the members of roles of a database, if anywhere: as `auth_user`, or as the
 /// database's own `user`. Never in a database that a client has named.
 pub fn place<'a>(config: &'a Config, database: &'a DatabaseConfig) -> Option<Place<'a>> {
     let named = |entry: &'a DatabaseConfig| match &entry.dbname {

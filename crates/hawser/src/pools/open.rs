@@ -1,4 +1,4 @@
-//! Opens backends for pools: what the event loops ask for, and what logins wait for.
+//! Opens backends for pools, on orders of the event loops and for waiting logins.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -28,31 +28,31 @@ use crate::takeover::giving;
 
 /// The first pause after a failed opening; it doubles.
 const RETRY_AFTER_FIRST: Duration = Duration::from_millis(50);
-/// The longest pause where a server that is back would be of use at once: clients are served within
-/// half a second of its being ready.
+/// The longest pause while a returned server would be used at once: clients are served within half
+/// a second after it is ready.
 const RETRY_REACHABLE: Duration = Duration::from_millis(400);
 /// Each pool that fails adds this to the pauses of all: together they make 50 attempts a second.
 const RETRY_EACH_POOL: Duration = Duration::from_millis(20);
 /// How long a login that found the pool busy waits before it asks the server itself.
 const PARAMETERS_POLL: Duration = Duration::from_millis(100);
 
-/// What a pool has seen of openings that fail.
+/// A pool's record of failed openings.
 #[derive(Debug, Default)]
 pub(super) struct Failures(Mutex<Failing>);
 
 #[derive(Debug, Default)]
 struct Failing {
-    /// Failures in a row. Those of attempts that were under way together count as one.
+    /// Failures in a row. Attempts that were under way together count as one.
     times: u32,
     /// When the last was counted.
     last: Option<Instant>,
-    /// When the attempt began that was the first of them.
+    /// When the first of these attempts began.
     since: Option<Instant>,
 }
 
 impl Failures {
-    /// An attempt has failed that began then. How many had before it; `None` if it counts with the
-    /// last one.
+    /// An attempt that began then has failed. Returns how many failed before it; `None` if it
+    /// counts with the last one.
     fn add(&self, begun: Instant) -> Option<u32> {
         let mut failing = locked(&self.0);
         if failing.last.is_some_and(|last| begun <= last) {
@@ -79,7 +79,7 @@ impl Failures {
         locked(&self.0).times > 0
     }
 
-    /// An attempt has succeeded. Whether others had failed before.
+    /// An attempt has succeeded. True if others had failed before.
     fn end(&self) -> bool {
         std::mem::take(&mut *locked(&self.0)).times > 0
     }
@@ -93,7 +93,7 @@ pub struct Permit {
     _known: Known,
 }
 
-/// Does what the event loops ask for, until the process ends.
+/// Carries out the orders of the event loops, until the process ends.
 pub async fn take_orders(service: Arc<Service>, mut orders: mpsc::UnboundedReceiver<Order>) {
     while let Some(order) = orders.recv().await {
         let service = service.clone();
@@ -122,25 +122,25 @@ pub async fn take_orders(service: Arc<Service>, mut orders: mpsc::UnboundedRecei
     }
 }
 
-/// A backend that the pool counts as opening: loop `home` is told what became of it, also by a panic.
+/// A backend that the pool counts as opening: loop `home` gets the outcome, also of a panic.
 /// (Logins that wait for the pool look again by themselves.)
 struct Opening<'a> {
     loops: &'a Loops,
     pool: Pool,
     home: LoopId,
-    is_told: bool,
+    is_answered: bool,
 }
 
 impl Opening<'_> {
     fn tell(mut self, what: ToLoop<Conn>) {
-        self.is_told = true;
+        self.is_answered = true;
         self.loops.send(self.home, what);
     }
 }
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
-        if !self.is_told {
+        if !self.is_answered {
             let error = ClientError::fatal(
                 SqlState::INTERNAL_ERROR,
                 "an internal error kept a server connection from being opened",
@@ -152,9 +152,9 @@ impl Drop for Opening<'_> {
     }
 }
 
-/// Opens a backend, which the pool counts as opening already, and tells loop `home` of it.
+/// Opens a backend, which the pool already counts as opening, and sends it to loop `home`.
 async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
-    let opening = Opening { loops: &service.loops, pool: pool.clone(), home, is_told: false };
+    let opening = Opening { loops: &service.loops, pool: pool.clone(), home, is_answered: false };
     let Some(entry) = service.pools.by_id(pool.id) else {
         let error = ClientError::fatal(SqlState::CONNECTION_FAILURE, "the pool has been removed");
         let retry_after = Duration::ZERO;
@@ -173,7 +173,7 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
             let (error, fatal, retry_after) = note_failure(service, &entry, begun, &error);
             opening.tell(ToLoop::OpenFailed { pool, error, fatal, retry_after });
             if entry.is_down() {
-                // No client waits, so that none has the server tried.
+                // No client waits, so none causes an attempt.
                 learn(service, &entry, retry_after);
             }
         }
@@ -181,7 +181,7 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
     entry.changed.notify_waiters();
 }
 
-/// An attempt of a pool has shown that its server lets it in.
+/// An attempt of a pool has succeeded.
 fn note_success(service: &Service, entry: &PoolEntry) {
     if entry.failures.end() {
         tracing::info!(
@@ -200,8 +200,8 @@ fn note_success(service: &Service, entry: &PoolEntry) {
     service.tally.server_logins.increment();
 }
 
-/// An attempt of a pool has failed that began then. What clients are told, whether waiting does not mend
-/// it, and when the next attempt is due.
+/// An attempt of a pool has failed that began then. Takes the error for clients, whether waiting
+/// does not help, and when the next attempt is due.
 fn note_failure(
     service: &Service,
     entry: &PoolEntry,
@@ -212,17 +212,17 @@ fn note_failure(
     let pool = &entry.pool;
     let fatal = error.is_fatal();
     let route = entry.route.load();
-    // A limit that is reached says nothing of the server: the next attempt waits in its turn.
+    // A limit that is reached says nothing about the server: the next attempt waits in its turn.
     let is_full = matches!(error, DialError::Full(_) | DialError::CutOff(_));
     let without_server = error.is_without_server().then(|| (Instant::now(), error.to_string()));
     *locked(&entry.without_server) = without_server;
-    // Nobody waits for what is opened for `min_pool_size`: no room for it is no news.
+    // No client waits for what is opened for `min_pool_size`: no room for it is no news.
     let is_news = !is_full || pool.anybody_waits() || pool.parameters().is_none();
     let before = if is_news { entry.failures.add(begun) } else { None };
     let longest = route.target.retry_after_max;
     let retry_after = match (is_full, fatal) {
         (true, _) => RETRY_AFTER_FIRST.min(longest),
-        (false, true) => entry.failures.pause(longest), // waiting does not mend it
+        (false, true) => entry.failures.pause(longest), // waiting does not help
         (false, false) => entry.failures.pause(longest.min(reachable_pause(service))),
     };
     if before == Some(0) {
@@ -248,7 +248,7 @@ fn note_failure(
     (error, fatal, retry_after)
 }
 
-/// What clients are told that do not wait for a server which has not answered for so long.
+/// The error for clients that do not wait for a server which has not answered for so long.
 fn down_error(database: &str, why: ClientError, lasts: Duration) -> ClientError {
     let detail = why.detail.as_deref().map_or_else(String::new, |detail| format!(" ({detail})"));
     ClientError {
@@ -262,15 +262,15 @@ fn down_error(database: &str, why: ClientError, lasts: Duration) -> ClientError 
     .hint("Clients are refused until it answers again; try again later.")
 }
 
-/// The longest pause before a server is tried again that cannot be reached, or is not ready: the more
-/// pools try, the longer, for they all try the same few servers.
+/// The longest pause before another attempt at a server that cannot be reached, or is not ready. It
+/// grows with the number of pools that try, because they all try the same few servers.
 fn reachable_pause(service: &Service) -> Duration {
     let failing = service.pools.all().iter().filter(|entry| entry.failures.is_failing()).count();
     let failing = u32::try_from(failing).unwrap_or(u32::MAX);
     RETRY_EACH_POOL.saturating_mul(failing).max(RETRY_REACHABLE)
 }
 
-/// A server can be reached again: other pools of its that wait for the end of a pause try at once.
+/// A server can be reached again: its other pools that wait for the end of a pause try at once.
 fn retry_others(service: &Service, recovered: &PoolEntry) {
     let route = recovered.route.load();
     for entry in service.pools.all() {
@@ -282,7 +282,7 @@ fn retry_others(service: &Service, recovered: &PoolEntry) {
     }
 }
 
-/// Opens a connection that listens for a pool's clients, and tells loop `home` of it. The pool does
+/// Opens a connection that listens for a pool's clients, and sends it to loop `home`. The pool does
 /// not count it; all limits on server connections do.
 async fn open_listener_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
     let failed = |pool, error| ToLoop::ListenerFailed { pool, error };
@@ -310,7 +310,7 @@ async fn open_listener_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
     }
 }
 
-/// What an event loop is given of a connection that has been opened.
+/// The data of an opened connection for an event loop.
 fn seed(
     service: &Service,
     pool: Pool,
@@ -336,7 +336,7 @@ fn seed(
     })
 }
 
-/// What a server reports of a session, if it can be relied on.
+/// A server's report of a session, if it can be relied on.
 fn read_report(pool: &Pool, text: &[u8]) -> Option<Report> {
     match Report::read(text) {
         Ok(report) => Some(report),
@@ -349,7 +349,7 @@ fn read_report(pool: &Pool, text: &[u8]) -> Option<Report> {
     }
 }
 
-/// To be said once for each pool.
+/// To be logged once for each pool.
 pub fn say_unreadable(database: &str, user: &str, error: ReportError) {
     tracing::warn!(
         database, user, %error,
@@ -357,9 +357,9 @@ pub fn say_unreadable(database: &str, user: &str, error: ReportError) {
     );
 }
 
-/// What a server connection is known by that has been opened.
+/// What identifies an opened server connection.
 struct Opened {
-    /// What the server's extension knows it by, too.
+    /// The number by which the server's extension also knows it.
     number: u64,
     process: u32,
     key: Box<[u8]>,
@@ -398,8 +398,8 @@ async fn open(
     let (stream, unread) = talk.into_stream();
     let (conn, early) =
         stream.into_conn().map_err(|error| broken(&format!("the connection was lost: {error}")))?;
-    // Nothing may come between the first ReadyForQuery and the first query but notices of a
-    // server that shuts down: such a connection is not worth having.
+    // Between the first ReadyForQuery and the first query only notices of a server that shuts down
+    // can come: such a connection is useless.
     if !unread.is_empty() || !early.is_empty() {
         return Err(broken("messages after ReadyForQuery"));
     }
@@ -416,8 +416,8 @@ async fn open(
     Ok((conn, entered.parameters, opened))
 }
 
-/// Dials for a pool, once there is a place for it, and runs `connect_query`: what the server has said then
-/// is what its sessions begin with.
+/// Dials for a pool, once there is a place for it, and runs `connect_query`: what the server has
+/// reported by then is what its sessions begin with.
 async fn dial_ready(
     service: &Arc<Service>,
     entry: &PoolEntry,
@@ -436,7 +436,7 @@ async fn dial_ready(
     Ok(session)
 }
 
-/// What `connect_query` has left on a connection; `None`: it has not ended within that time.
+/// Checks what `connect_query` has left on a connection; `None`: it has not ended in time.
 fn after_connect_query(
     session: &mut Session,
     database: &str,
@@ -462,7 +462,7 @@ fn after_connect_query(
         }
     };
     if ended.status != TransactionStatus::Idle {
-        // The first client would be in a transaction that it has not begun.
+        // Otherwise the first client would be in a transaction that it has not begun.
         let why = ended.error.map_or_else(String::new, |error| format!(" ({})", error.message));
         let reason = format!(
             "connect_query of database \"{database}\" leaves a transaction open on server at \
@@ -476,12 +476,12 @@ fn after_connect_query(
     let entered = &mut session.dialled().entered;
     ended.answer.reported.into_iter().for_each(|reported| entered.learn(reported));
     if ended.error.is_some() {
-        entered.report = None; // what it has left is not known
+        entered.report = None; // its effects are not known
     }
     Ok(())
 }
 
-/// Finds out what it takes to hand a connection over.
+/// Finds what is needed to hand a connection over.
 async fn begin(
     session: &mut Session,
     route: &Route,
@@ -531,12 +531,12 @@ async fn dial(
     Session::dial(service, &asker).await
 }
 
-/// Asks what the server says at connect, for all logins of a pool that wait to know it: all places of the
-/// pool are taken by backends of an older epoch. One asks at a time, and after a failure none before the
-/// pause has passed that openings make, too.
+/// Asks for the server's parameters, for all logins of a pool that wait for them while backends of
+/// an older epoch take all places of the pool. One asks at a time, and after a failure the next
+/// waits for the same pause as openings.
 ///
-/// The first attempt comes `after` a pause. While the server is down, others follow until one succeeds: no client
-/// waits for it, so that none has it tried.
+/// The first attempt comes `after` a pause. While the server is down, others follow until one
+/// succeeds: no client waits for it, so none causes an attempt.
 fn learn(service: &Arc<Service>, entry: &Arc<PoolEntry>, after: Duration) {
     /// Others may ask when this is dropped.
     struct Learning(Arc<PoolEntry>);
@@ -569,7 +569,7 @@ fn learn(service: &Arc<Service>, entry: &Arc<PoolEntry>, after: Duration) {
     });
 }
 
-/// One attempt of [`learn`]. After which pause the next may follow.
+/// One attempt of [`learn`]. Returns the pause before the next.
 async fn learn_once(service: &Arc<Service>, entry: &Arc<PoolEntry>) -> Duration {
     let (epoch, begun, route) = (entry.pool.epoch(), Instant::now(), entry.route.load_full());
     match dial_ready(service, entry, &route, true).await {
@@ -589,11 +589,11 @@ async fn learn_once(service: &Arc<Service>, entry: &Arc<PoolEntry>) -> Duration 
     }
 }
 
-/// What the server says at connect, in the current epoch: waits for a backend to be opened if none
-/// has been yet.
+/// The server's parameters in the current epoch: waits for the first backend to be opened if there
+/// was none yet.
 ///
 /// # Errors
-/// What the client is told: the server's own refusal, or that there is no server.
+/// The error for the client: the server's own refusal, or that there is no server.
 pub async fn parameters(
     service: &Arc<Service>,
     entry: &Arc<PoolEntry>,
@@ -640,7 +640,7 @@ pub async fn parameters(
     }
 }
 
-/// What a login is told that has waited for a server as long as this setting lets it.
+/// The error for a login that has waited for a server as long as this setting allows.
 pub fn waited_in_vain(service: &Service, entry: &PoolEntry, setting: &str) -> ClientError {
     let database = &entry.key.database;
     if service.gates.is_paused(database) {
@@ -661,10 +661,10 @@ pub fn waited_in_vain(service: &Service, entry: &PoolEntry, setting: &str) -> Cl
     })
 }
 
-/// A connection on which the pool's server is asked something; it does not become a backend.
+/// A connection for questions to the pool's server; it does not become a backend.
 ///
 /// # Errors
-/// What the client is told for whom it is asked.
+/// The error for the client for which it is asked.
 pub async fn ask_line(
     service: &Arc<Service>,
     entry: &Arc<PoolEntry>,

@@ -1,24 +1,26 @@
-//! Places for server connections under the limits that pools share: who gets one, and who gives
-//! one up.
+//! Places for server connections under the limits that pools share: which pool gets one, and which
+//! gives one up.
 //!
 //! # Model
 //! An opening that finds a bound reached queues. First come those of pools that have no server
 //! connection, by how long they have had none; then the others; last those that no client waits
-//! for (`min_pool_size`), which do not wait either. One that waits for a server keeps later ones from that
-//! server alone: those that have another one try that. Only the first at a bound makes room:
+//! for (`min_pool_size`), which do not wait either. One that waits for a server keeps later ones
+//! only from that server: those that have another one try that. Only the first at a bound makes
+//! room:
 //! ```text
 //!   an idle server connection of another pool? ─► it is closed
 //!   else a pool that has two more than this one ─► it closes the next that its client gives back
 //!   else, if this one has none, of the pools with one that have had it for a TURN, the longest
 //! ```
-//! Where limits are shared with other poolers, the first makes room once no more of the limit can be had; and
-//! what this pooler has to give up for others ([`give_up_for_others`]) is found in the same way.
+//! If limits are shared with other poolers, the first makes room once no more of the limit is
+//! available; what this pooler must give up for others ([`give_up_for_others`]) is found in the
+//! same way.
 //!
 //! # Invariants
-//! * of pools that are all busy none starves: if they are more than places, each place changes
-//!   hands once a [`TURN`] and goes to the pool that has waited longest
+//! * no busy pool starves: if there are more than places, each place changes hands once a [`TURN`]
+//!   and goes to the pool that has waited longest
 //! * what is opened for `min_pool_size` takes nothing from a pool's `min_pool_size`: else two pools
-//!   would take turns with nobody there to be served
+//!   would take turns without any client to serve
 //!
 //! # Why turns and not a smaller share for each
 //! A server connection belongs to one role and database: two pools cannot share one. A new one costs
@@ -39,20 +41,20 @@ use crate::dial::{DialError, Dialled, Login};
 use crate::limits::{Full, ServerPermit};
 use crate::service::Service;
 
-/// How long an opening waits for a place before it gives up for the time being.
+/// How long an opening waits for a place before it gives up for now.
 pub(super) const PLACE_WAIT: Duration = Duration::from_secs(2);
-/// How long a pool is asked for a backend that it is to give up; asked again every
-/// [`EVICTION_PERIOD`] as long as it is needed.
+/// How long a request to a pool to give up a backend lasts; it is repeated every
+/// [`EVICTION_PERIOD`] while it is needed.
 const GIVE_UP_WAIT: Duration = Duration::from_millis(100);
 /// How often an opening looks for an idle backend to close in favour of its own.
 const EVICTION_PERIOD: Duration = Duration::from_millis(20);
-/// How often it is looked for server connections beyond this pooler's part of shared limits: a lease that ends
-/// wakes nobody.
+/// How often this looks for server connections beyond this pooler's part of shared limits: a lease
+/// that ends wakes no task.
 const LOOK_FOR_OVER: Duration = Duration::from_millis(200);
 /// How long a pool keeps its only backend from one that has none, if both are busy.
 const TURN: Duration = Duration::from_millis(250);
 
-/// What a pool has of the places that are limited, and since when.
+/// A pool's limited places, and since when it has them.
 #[derive(Debug)]
 pub(super) struct Share {
     /// Places that its server connections hold, also those that are being opened.
@@ -100,7 +102,7 @@ impl Share {
         *locked(&self.times) = Times { served: Instant::now(), starving: None };
     }
 
-    /// Since when it has had none; from now on if it had one before.
+    /// Since when it has had none; starts now if it had one before.
     fn starving_since(&self) -> Instant {
         *locked(&self.times).starving.get_or_insert_with(Instant::now)
     }
@@ -117,17 +119,17 @@ pub struct Place {
     _held: Option<Held>,
 }
 
-/// For whom a place is wanted.
+/// What a place is wanted for.
 pub(super) struct Asker<'a> {
-    /// The pool; `None` for what the control side asks servers itself.
+    /// The pool; `None` for the control side's own questions to servers.
     pub(super) entry: Option<&'a PoolEntry>,
     /// What counts against the bound of a database.
     pub(super) database: &'a str,
     /// What counts against the bound of a user.
     pub(super) user: &'a str,
-    /// Where to.
+    /// The route.
     pub(super) route: &'a Route,
-    /// As whom.
+    /// The user to log in as.
     pub(super) login: &'a Login,
     /// A login waits for it; if not, clients in the pool's queue may.
     pub(super) login_waits: bool,
@@ -135,14 +137,14 @@ pub(super) struct Asker<'a> {
     pub(super) patience: Duration,
 }
 
-/// Who goes first.
+/// The order of openings.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Class {
     /// It has none.
     Starving,
     /// It has some, and clients wait for more.
     Wanting,
-    /// Nobody waits for it.
+    /// Nothing waits for it.
     Unwanted,
 }
 
@@ -166,7 +168,7 @@ pub struct Queue {
 struct Waiting {
     /// The bound that leaves no room.
     full: Full,
-    /// All under which it needs a place, where limits are shared.
+    /// All bounds under which it needs a place, if limits are shared.
     under: Arc<[Full]>,
 }
 
@@ -176,17 +178,18 @@ struct Queued<'a> {
     rank: Option<Rank>,
 }
 
-/// What those wait for that go first.
+/// What earlier openings wait for.
 #[derive(PartialEq, Eq, Debug)]
 enum Ahead {
-    /// A bound under which this one stands as well: it waits.
+    /// A bound that also applies to this one: it waits.
     Bound(Full),
-    /// At most these servers, which this one leaves to them.
+    /// Only these servers, which this one leaves to them.
     Servers(Vec<ServerAddress>),
 }
 
 impl Queue {
-    /// What those before this one wait for. `is_bound_by`: it stands under that bound, too.
+    /// What openings before this one wait for. `is_bound_by`: whether a bound also applies to this
+    /// one.
     fn ahead(
         &self,
         rank: Rank,
@@ -252,7 +255,7 @@ impl Drop for Queued<'_> {
 }
 
 impl Asker<'_> {
-    /// The pool, unless what is wanted is no backend of it: its own may then make room.
+    /// The pool, unless no backend of it is wanted: its own may then make room.
     fn own(&self) -> Option<PoolId> {
         self.entry.filter(|_| !self.login_waits).map(|entry| entry.pool.id)
     }
@@ -274,7 +277,7 @@ impl Asker<'_> {
         is_bound_by(full, self.database, self.user, self.route)
     }
 
-    /// Limits under which it needs a place, whichever server it gets.
+    /// Limits that apply to it, whichever server it gets.
     fn under(&self) -> Arc<[Full]> {
         let Route { bounds, per_server, target, .. } = self.route;
         let server = match &*target.servers {
@@ -312,7 +315,7 @@ pub(super) async fn dial(
     let under = if limits.are_shared() { asker.under() } else { Arc::default() };
     loop {
         if !service.vacancies.admits(asker.route) {
-            queued.leave(); // what others wait for is nothing that this one needs meanwhile
+            queued.leave(); // this one needs nothing that others wait for meanwhile
             service.vacancies.admitted(asker.route).await;
         }
         let freed = limits.server_freed();
@@ -354,7 +357,7 @@ pub(super) async fn dial(
     }
 }
 
-/// Dials servers but those that are claimed. [`Full::Server`] names one of the others, if one was tried.
+/// Dials the servers that are not claimed. [`Full::Server`] names one of these, if one was tried.
 async fn open(
     service: &Service,
     asker: &Asker<'_>,
@@ -394,8 +397,8 @@ async fn open(
     Ok((dialled, Place { _server: permit, _held: held }))
 }
 
-/// Closes one idle backend that stands in the way: of the pool that has most to spare, the one
-/// that has been idle longest. Whether there was one.
+/// Closes one idle backend that is in the way: the longest idle one of the pool that has most to
+/// spare. False if there was none.
 fn evict(service: &Service, own: Option<PoolId>, class: Class, full: &Full) -> bool {
     let now = service.loops.now();
     let spare = |other: &Arc<PoolEntry>| {
@@ -408,7 +411,7 @@ fn evict(service: &Service, own: Option<PoolId>, class: Class, full: &Full) -> b
     let victim = in_the_way(service, own, full)
         .filter_map(|other| spare(&other).map(|spare| (spare, other)))
         .max_by_key(|(spare, _)| *spare);
-    // What the control side asks servers by is there for clients, and comes after them.
+    // The control side's lines serve clients, and are closed last.
     let Some((_, victim)) = victim else { return service.enquiries.close_one() };
     let mut left = 1;
     let oldest = victim.pool.lock().longest_idle(now).unwrap_or_default();
@@ -419,7 +422,7 @@ fn evict(service: &Service, own: Option<PoolId>, class: Class, full: &Full) -> b
     }) > 0
 }
 
-/// Pools under the same bound, but this one.
+/// Other pools under the same bound.
 fn in_the_way(
     service: &Service,
     own: Option<PoolId>,
@@ -431,15 +434,15 @@ fn in_the_way(
     })
 }
 
-/// No pool has an idle backend: one gives up the next that its client gives back. So pools that
-/// are all busy come to have about as many each, and take turns where there is not one for each.
+/// No pool has an idle backend: one gives up the next that its client gives back. So busy pools end
+/// with about equal numbers, and take turns if there is not one for each.
 fn ask_to_give_up(service: &Service, asker: &Asker<'_>, class: Class, full: &Full) {
     let own = asker.entry.map_or(0, |entry| entry.share.held());
     if class == Class::Unwanted {
         return;
     }
     let now = service.loops.now();
-    // Who has been asked already, and has not given back what it has: others are asked beside it.
+    // Pools that were asked already may not have given one back yet: others are asked as well.
     let busy = busy(service, asker.own(), full, now);
     let (rich, poor): (Vec<_>, Vec<_>) = busy.partition(|(lent, _)| *lent > own + 1);
     let chosen = match rich.into_iter().max_by_key(|(lent, _)| *lent) {
@@ -454,8 +457,8 @@ fn ask_to_give_up(service: &Service, asker: &Asker<'_>, class: Class, full: &Ful
     }
 }
 
-/// Pools under the same bound that have lent server connections, and how many; but this one, and those that
-/// have been asked for one already.
+/// Other pools under the same bound that have lent server connections, and how many; without those
+/// that have been asked for one already.
 fn busy(
     service: &Service,
     own: Option<PoolId>,
@@ -471,8 +474,8 @@ fn busy(
     })
 }
 
-/// Closes what is more than this pooler's part of shared limits: idle server connections at once, others when
-/// their clients give them back. Until the process ends.
+/// Closes server connections beyond this pooler's part of shared limits: idle ones at once, others
+/// when their clients give them back. Runs until the process ends.
 pub async fn give_up_for_others(service: Arc<Service>) {
     loop {
         let over = service.limits.over_their_share();
@@ -491,7 +494,7 @@ pub async fn give_up_for_others(service: Arc<Service>) {
     }
 }
 
-/// Has the pool that has lent most give up one. Whether there is one that has not been asked yet.
+/// Makes the pool that has lent most give up one. False if all have been asked already.
 fn ask_any(service: &Service, full: &Full) -> bool {
     let now = service.loops.now();
     let most = busy(service, None, full, now).max_by_key(|(lent, _)| *lent);
@@ -528,7 +531,7 @@ mod tests {
         assert_eq!([early, late, wanting].map(ahead), [false, true, true]);
         queued.pop();
         assert_eq!([late, wanting].map(ahead), [false, true]);
-        // One that comes now does not slip in, unless another bound is all that the others wait for.
+        // A newcomer does not get in first, unless the others wait only for another bound.
         let newcomer = rank(Class::Starving, 3, 4);
         assert!(ahead(newcomer));
         assert_eq!(queue.ahead(newcomer, &[], |_| false), Ahead::Servers(Vec::new()));

@@ -1,10 +1,10 @@
-//! A server connection that the control side speaks on: it is being made ready for clients, or its
-//! server is asked something.
+//! A server connection that the control side uses: to prepare it for clients, or for questions to
+//! its server.
 //!
 //! # Invariants
-//! * it holds its places under all limits until the server's process is gone, also where nobody waits
-//!   any more for the answer to a question: the question is cancelled then. Only a server that has not
-//!   ended it within `cancel_wait_timeout` may have a process that no limit counts
+//! * it holds its places under all limits until the server's process is gone, also if nothing waits
+//!   any more for the answer to a question: the question is cancelled then. Only a server that has
+//!   not ended it within `cancel_wait_timeout` may have a process that no limit counts
 
 use std::sync::{Arc, Weak};
 
@@ -18,12 +18,12 @@ use crate::dial::talk::Talk;
 use crate::dial::{DialError, Dialled};
 use crate::service::Service;
 
-/// A server connection of the control side's.
+/// A server connection of the control side.
 pub struct Session {
     service: Weak<Service>,
-    /// `None` at its end alone.
+    /// `None` only at its end.
     open: Option<(Dialled, Place)>,
-    /// Which server it is, for messages.
+    /// The server's name, for messages.
     server: String,
     /// A question has no answer yet.
     asks: bool,
@@ -39,18 +39,18 @@ impl Session {
         Ok(Self { service, open: Some((dialled, place)), server, asks: false })
     }
 
-    /// Which server it is, for messages.
+    /// The server's name, for messages.
     pub fn server(&self) -> &str {
         &self.server
     }
 
-    /// The connection, and what the server said at login.
+    /// The connection, and the server's reports at login.
     pub(super) fn dialled(&mut self) -> &mut Dialled {
         &mut self.open.as_mut().expect("it is open until its end").0
     }
 
-    /// The connection, for a question. [`Session::answered`] is to follow: if it does not, the question
-    /// is cancelled.
+    /// The connection, for a question. [`Session::answered`] must follow, or else the question is
+    /// cancelled.
     pub fn ask(&mut self) -> &mut Talk {
         self.asks = true;
         &mut self.dialled().talk
@@ -61,7 +61,7 @@ impl Session {
         self.asks = false;
     }
 
-    /// Hands the connection on, with its places.
+    /// Passes the connection on, with its places.
     pub(super) fn into_parts(mut self) -> (Dialled, Place) {
         self.open.take().expect("it is open until its end")
     }

@@ -1,27 +1,27 @@
-//! When memory that is free is returned to the system.
+//! Returns free memory to the system.
 //!
 //! # Model
-//! The allocator keeps what is freed (see [`hawser_sys::memory`]), and does not say cheaply how much of
-//! it. So it is tried: every [`EVERY`] passes where the process has more than [`WORTH_BYTES`]. Each time
-//! that brings little, and while the memory stays the same, the pause before the next one doubles, up
-//! to [`PAUSE_MAX`]; a change begins anew.
+//! The allocator keeps freed memory (see [`hawser_sys::memory`]), and has no cheap count of it. So
+//! this tries every [`EVERY`] passes if the process has more than [`WORTH_BYTES`]. After each try
+//! that frees little, and while the memory stays the same, the pause doubles, up to [`PAUSE_MAX`];
+//! a change resets it.
 //!
 //! # Why not after each burst
-//! An allocation of an arena that is being looked through waits for it: milliseconds where much is free,
-//! and no more than once in [`EVERY`] seconds.
+//! Allocations from an arena wait while it is searched: milliseconds if much is free, and at most
+//! once in [`EVERY`] seconds.
 
 use crate::process::private_memory;
 
 /// Passes (seconds) between two attempts, at first.
 const EVERY: u64 = 10;
-/// The same where nothing is to be had.
+/// The same if nothing can be freed.
 const PAUSE_MAX: u64 = 40;
 /// A process with less is left alone: it has 3 MB when it has just started.
 const WORTH_BYTES: u64 = 6 << 20;
-/// What is a change.
+/// The smallest difference that counts as a change.
 const CHANGE_BYTES: u64 = 2 << 20;
 
-/// When it was tried last, and what it brought.
+/// When it was last tried, and what it freed.
 #[derive(Debug, Default)]
 pub(super) struct Spare {
     next: u64,
@@ -42,7 +42,7 @@ impl Spare {
         if !self.is_due(pass, before) {
             return;
         }
-        // It takes locks that this thread's other tasks need as well: beside them.
+        // Not on this thread: it takes locks that the thread's other tasks need as well.
         if tokio::task::spawn_blocking(hawser_sys::memory::give_back).await.is_err() {
             return;
         }
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_begins_anew_and_a_small_process_is_left_alone() {
+    fn a_change_restarts_the_pause_and_a_small_process_is_left_alone() {
         let mut spare = Spare::default();
         for pass in (0..200).step_by(10) {
             if spare.is_due(pass, 40 * MB) {

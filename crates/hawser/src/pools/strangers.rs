@@ -1,9 +1,9 @@
-//! Databases that a client names, where the configuration has `*`: which of them there are, and how often
+//! Databases that clients name under a `*` in the configuration: which of them exist, and how often
 //! a server is asked about others.
 //!
 //! # Why
 //! `auth_query` runs in the database that the client asks for, before the client has proven anything.
-//! Each name that is no database's would cost a server connection as `auth_user`, as fast as a client
+//! Each name without a database would cost a server connection as `auth_user`, as fast as a client
 //! can send names.
 //!
 //! # Model
@@ -14,8 +14,8 @@
 //!                                   PAUSE after the server has said that there is none
 //! ```
 //! # Limits
-//! In such an attack a database that no client has named yet waits for its turn among the attacker's
-//! names, up to client_login_timeout. One that has a `[[database]]` of its own does not.
+//! In such an attack a database that no client has named before waits for its turn among the
+//! attacker's names, up to client_login_timeout. One with a `[[database]]` of its own does not.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,7 @@ use super::locked;
 const AT_ONCE: usize = 2;
 /// How long a place is kept after the server has said that there is no such database.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long that is believed.
+/// How long that answer is used.
 const NONE_PERIOD: Duration = Duration::from_secs(2);
 /// Names of each kind that are remembered.
 const NAMES_MAX: usize = 1_000;
@@ -43,7 +43,7 @@ struct Names {
     unanswered: Option<Instant>,
 }
 
-/// What is known of the names.
+/// What is known about the names.
 pub(super) struct Strangers {
     names: Arc<Mutex<Names>>,
     room: Arc<Semaphore>,
@@ -55,7 +55,7 @@ impl Default for Strangers {
     }
 }
 
-/// A name that is being asked about: what comes of it is to be said.
+/// A name that is being asked about, whose result must be reported.
 pub(super) struct Stranger {
     names: Arc<Mutex<Names>>,
     name: Box<str>,
@@ -65,11 +65,11 @@ pub(super) struct Stranger {
 }
 
 impl Strangers {
-    /// Waits until this name may be asked about. `Ok(None)`: it exists. Those who have waited for one
-    /// that got no answer need not ask: see [`Stranger::has_waited_in_vain`].
+    /// Waits until this name may be asked about. `Ok(None)`: it exists. A login that has waited for
+    /// one without an answer need not ask: see [`Stranger::has_waited_in_vain`].
     ///
     /// # Errors
-    /// There was none of that name a moment ago.
+    /// No database had that name a moment ago.
     pub(super) async fn admit(&self, name: &str) -> Result<Option<Stranger>, NotLookedUp> {
         if let Some(known) = self.known(name) {
             return known;
@@ -77,7 +77,7 @@ impl Strangers {
         let since = Instant::now();
         // It is never closed.
         let Ok(place) = self.room.clone().acquire_owned().await else { return Ok(None) };
-        // Meanwhile another may have asked.
+        // Another login may have asked meanwhile.
         if let Some(known) = self.known(name) {
             return known;
         }
@@ -100,7 +100,8 @@ impl Strangers {
 }
 
 impl Stranger {
-    /// Whether a server has left one unanswered while this one waited: that was its time, too.
+    /// Whether a server has left another question unanswered while this one waited, which counts
+    /// for both.
     pub(super) fn has_waited_in_vain(&self) -> bool {
         locked(&self.names).unanswered.is_some_and(|at| at > self.since)
     }

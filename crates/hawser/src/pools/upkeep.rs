@@ -1,5 +1,5 @@
-//! What happens to pools by time alone, once a second: too old, too idle, too large backends are
-//! closed, `min_pool_size` is opened, pools that nobody needs are removed.
+//! Upkeep of pools, once a second: closes backends that are too old, too idle or too large, opens
+//! `min_pool_size`, removes unused pools.
 //!
 //! # Limits  One pass looks at each idle backend once.
 
@@ -23,13 +23,13 @@ use crate::socket::Conn;
 
 /// Time between passes.
 const PERIOD: Duration = Duration::from_secs(1);
-/// How long a replication connection's own pool is remembered, which no other client will ask for.
+/// How long a replication connection's own pool, which no other client asks for, is kept.
 const FORGET_REPLICATION_AFTER: Duration = Duration::from_secs(5);
 /// Passes between looks at certificate files.
 const FILES_EVERY: u64 = 10;
 
-/// Passes between two times that statements are forgotten which no client has asked for meanwhile:
-/// they are kept for one to two of these.
+/// Passes between sweeps of statements that no client has asked for meanwhile: they are kept for
+/// one to two of these.
 const STATEMENTS_EVERY: u64 = 15;
 
 /// Keeps pools in order until the process ends.
@@ -60,8 +60,8 @@ pub async fn run(service: Arc<Service>) {
     }
 }
 
-/// Makes the pools that keep a smallest size without a client: of databases with a name and a user
-/// of their own.
+/// Makes the pools that keep a minimum size without a client: those of databases with a name and a
+/// user of their own.
 fn make_those_always_wanted(service: &Service) {
     let (config, access) = (service.config.load_full(), service.access.load());
     for database in config.databases() {
@@ -75,7 +75,7 @@ fn make_those_always_wanted(service: &Service) {
         {
             continue;
         }
-        // A password that cannot be used has been refused when the files were loaded.
+        // Loading the files has refused unusable passwords.
         let Ok(credentials) = access.credentials_of(forced, name) else { continue };
         let wanted = Wanted {
             database: name,
@@ -149,8 +149,9 @@ fn look_after(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
 }
 
 impl PoolEntry {
-    /// Forgets that a limit kept a server connection from being opened, once nobody waits for one: who had
-    /// waited was served by another, and a limit that is no longer reached is told by nothing else.
+    /// Forgets that a limit kept a server connection from being opened, once no client waits for
+    /// one: those that waited were served by another, and nothing else shows that the limit is no
+    /// longer reached.
     fn forget_limit(&self) {
         if !self.pool.anybody_waits() && self.waiting_at_login().0 == 0 {
             self.pool.forget_last_error_if(|error| {
@@ -159,7 +160,7 @@ impl PoolEntry {
         }
     }
 
-    /// How long it is remembered, with its counters, without clients and server connections.
+    /// How long it is kept, with its counters, without clients and server connections.
     fn forget_after(&self, service: &Service) -> Option<Duration> {
         if self.key.replication.is_some() {
             return Some(FORGET_REPLICATION_AFTER);
@@ -175,8 +176,8 @@ impl PoolEntry {
         }
     }
 
-    /// Whether it keeps its smallest size without a client: it has a forced user, so that it can
-    /// be opened by itself.
+    /// Whether it keeps its minimum size without a client: with a forced user it can be opened by
+    /// itself.
     fn is_always_wanted(&self, service: &Service) -> bool {
         let config = service.config.load();
         self.key.replication.is_none()
@@ -224,7 +225,8 @@ pub fn close_idle(
     for (home, mut backend) in taken {
         let place = backend.place();
         let socket = backend.socket_mut();
-        // An idle backend's socket takes five bytes; if not, the server sees the connection end.
+        // An idle backend's socket has room for five bytes; if not, the server sees the connection
+        // end.
         let _ = socket.write(&build::TERMINATE);
         let _ = socket.flush();
         socket.shutdown();

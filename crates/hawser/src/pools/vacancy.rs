@@ -1,23 +1,24 @@
-//! Databases to which nobody may be connected for a while: DROP DATABASE, CREATE DATABASE of a copy and
-//! the like, which the server refuses (55006) as long as anybody else is.
+//! Databases that must have no connections for a while: for DROP DATABASE, CREATE DATABASE of a
+//! copy and the like, which the server refuses (55006) as long as there is another.
 //!
 //! # Model
 //! ```text
 //!   a client sends one ─► its clients have left? ─► its idle connections are closed, none is opened
 //!                            │ no, after LEAVING                        │ all have gone, or after CLOSING
 //!                            ▼                                          ▼
-//!                      the statement goes to the server, which waits 5 s for others to go; whoever leaves
+//!                      the statement goes to the server, which waits 5 s for others to go; one that leaves
 //!                      meanwhile is closed as above; all ends with the server's answer, or after VACANT_MAX
 //! ```
 //!
 //! # Invariants
-//! * as long as clients are connected here to a database, nothing of theirs is closed: the server says
-//!   what it would say to them without a pooler
-//! * what is opened for a database, for whatever purpose, goes through [`Vacancies::admitted`]
+//! * as long as clients are connected here to a database, their connections stay: the server
+//!   answers as it would without a pooler
+//! * every connection opened for a database, for whatever purpose, goes through
+//!   [`Vacancies::admitted`]
 //!
 //! # Limits
-//! Servers are the same if one of their configured addresses is. A server connection that a client
-//! leaves in the middle of something is closed once it has been tidied.
+//! Servers are the same if one of their configured addresses is. A server connection whose client
+//! leaves in mid-transaction is closed once it has been tidied.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -37,7 +38,7 @@ const LEAVING: Duration = Duration::from_millis(100);
 /// How long it waits for server connections that are being opened, tidied or asked. The server waits
 /// 5 s itself (`CountOtherDBBackends`, procarray.c).
 const CLOSING: Duration = Duration::from_secs(1);
-/// How long none is opened at most. The server has the database locked by then.
+/// The longest time without openings. The server has locked the database by then.
 const VACANT_MAX: Duration = Duration::from_secs(60);
 /// Time between looks.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -50,7 +51,7 @@ pub struct Vacancies {
     changed: Notify,
 }
 
-/// A database that somebody wants for himself.
+/// A database that a client wants for itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Wanted {
     servers: Vec<ServerAddress>,
@@ -110,10 +111,10 @@ impl Drop for Closed<'_> {
         locked(&service.vacancies.closed).retain(|(id, _)| *id != self.id);
         service.vacancies.changed.notify_waiters();
         for entry in &self.pools {
-            // It may be another database by now.
+            // The name may mean another database by now.
             upkeep::renew(service, entry);
             let due = loop {
-                // What is handed over must be taken out of its loop's epoll set, which only loops do.
+                // Only loops can take a connection out of their epoll set.
                 upkeep::close_idle(service, &entry.pool, |_, _| true);
                 let mut pool = entry.pool.lock();
                 if pool.idle_count() == 0 {
@@ -133,7 +134,7 @@ fn pools_of(service: &Service, wanted: &Wanted) -> Vec<Arc<PoolEntry>> {
     pools
 }
 
-/// Closes what is idle. Returns how many server connections are left beside the asking client's own.
+/// Closes idle connections. Returns how many are left beside the asking client's own.
 fn close(service: &Service, wanted: &Wanted, asking: PoolId) -> u32 {
     let mut left = 0;
     for entry in pools_of(service, wanted) {

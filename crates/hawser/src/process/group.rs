@@ -14,7 +14,7 @@ pub struct ProcessGroup(Option<Child>);
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        // As long as it has not been waited for, nobody else has its number.
+        // As long as it has not been waited for, no other process has its number.
         if let Some(group) = self.0.as_ref().and_then(Child::id) {
             let _ = hawser_sys::process::kill_group(group); // it may have ended
         }

@@ -1,8 +1,8 @@
-//! Where a process that nobody gave a directory has its control socket, and where `hawser status` looks
-//! for it: outside of systemd, in a container, in a shell of `su`.
+//! Where a process without a configured directory has its control socket, and where `hawser status`
+//! looks for it: outside of systemd, in a container, in a shell of `su`.
 //!
-//! # Invariants  the directory is this user's own and no link: in /tmp anybody may have made one of
-//!               that name
+//! # Invariants  the directory is this user's own and no link: in /tmp any user may have made one
+//!               of that name
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};

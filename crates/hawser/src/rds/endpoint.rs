@@ -263,7 +263,7 @@ fn set_options(fd: &OwnedFd) -> io::Result<()> {
 }
 
 impl Endpoint {
-    /// Listens, and connects to nobody yet.
+    /// Listens, and connects to no peer yet.
     ///
     /// # Errors
     /// As listen(2) and bind(2): the address is not this machine's, or the port is taken.
@@ -866,7 +866,7 @@ impl Endpoint {
                         socket.unasked_bytes = socket.unasked_bytes.saturating_add(count as u32);
                         self.asking.entry(at).or_default();
                     }
-                    // Broken: reading says so, after what came before.
+                    // Broken: reading reports it, after what came before.
                     Err(_) => socket.writable = false,
                 }
             }

@@ -111,7 +111,7 @@ struct Client {
     left: Option<Instant>,
     /// It takes nothing any more.
     is_deaf: bool,
-    /// That it left with something unread was seen: the kernel says so before what it has sent.
+    /// It was seen to leave with unread messages: the kernel reports that before what it has sent.
     was_reset: bool,
 }
 
@@ -292,7 +292,7 @@ impl Proxy {
 
     /// Waits until what programs have sent is acknowledged.
     fn leave(&mut self) -> io::Result<()> {
-        // No program finds it any more, and those that it has are told that it ends.
+        // No program finds it any more, and its present ones are notified that it ends.
         self.path = None;
         for token in self.clients.keys().copied().collect::<Vec<_>>() {
             self.serve(token);
@@ -631,7 +631,7 @@ impl Proxy {
             let why = format_args!("have done so for {} s", LEAVES_AFTER.as_secs());
             self.end_left(token, &why);
         }
-        // A report that nobody holds is not kept.
+        // A report without holders is not kept.
         self.report = self.report.take().filter(|(_, report)| Arc::strong_count(report) > 1);
         let is_stalled = |client: &Client| {
             let since = client.took.max(client.asked);
@@ -710,7 +710,7 @@ fn error_message(code: u8, text: &str) -> Vec<u8> {
 /// Asks a running proxy what it is doing.
 ///
 /// # Errors
-/// As connect(2): nobody listens there.
+/// As connect(2), if there is no listener.
 pub fn ask(path: &Path) -> io::Result<serde_json::Value> {
     let fd = packets::connect(path)?;
     packets::send(fd.as_fd(), &[IoSlice::new(b"I")], true)?;

@@ -1,8 +1,8 @@
 //! `hawser rds stress`: messages between groups of tasks on two hosts, as rds-stress sends them.
 //!
 //! # Model
-//! One end waits (passive), the other connects to it by TCP, says what shall be done, and both do it.
-//! Task n of each end has RDS port `port + 1 + n`, and keeps `depth` requests to each task of the other
+//! One end waits (passive), the other connects to it by TCP, sends the task, and both do it. Task n
+//! of each end has RDS port `port + 1 + n`, and keeps `depth` requests to each task of the other
 //! end unanswered; each request is answered at once.
 //! ```text
 //!   2 s until all begin, 2 s that do not count, then a line each second, and the average at the end
@@ -242,8 +242,8 @@ fn params(plan: &Plan) -> String {
     )
 }
 
-/// Tries again `retries` times, a second apart, where nobody listens or nothing leads there; without that,
-/// for some seconds where nobody listens yet.
+/// Tries again `retries` times, a second apart, if there is no listener or no route; without
+/// `retries`, for some seconds if there is no listener yet.
 fn connect(from: Option<IpAddr>, to: SocketAddr, retries: u32) -> io::Result<TcpStream> {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
     let again = [ConnectionRefused, HostUnreachable, NetworkUnreachable];
@@ -493,7 +493,7 @@ impl Run {
             let Some(flow) =
                 self.tasks[at].flows.get_mut(from).filter(|_| datagram.from == self.to)
             else {
-                continue; // of somebody else
+                continue; // of another program
             };
             let operation = body.get(OPERATION_AT).copied();
             let wanted = if operation == Some(REQUEST) { &self.request } else { &self.answer };

@@ -1,13 +1,13 @@
-//! What loops wait with: epoll, or io_uring where the kernel has what it takes.
+//! How loops wait: by epoll, or by io_uring if the kernel supports what it needs.
 //!
 //! # Model
 //! With epoll the engine's reads and writes are system calls. With io_uring the kernel has received
-//! before the loop wakes, and reads take from that ([`crate::intake`]); writes are system calls with
-//! both.
+//! before the loop wakes, and reads take those bytes ([`crate::intake`]); writes are system calls
+//! with both.
 //!
 //! # Invariants
 //! * all loops of a process have the same host: connections cross between them
-//! * a refusal is said once, in the log, and shown by `hawser status` and a metric
+//! * a refusal is logged once, and shown by `hawser status` and a metric
 
 use std::fmt;
 use std::io;
@@ -23,25 +23,24 @@ use hawser_sys::ring::{self, Refusal, Ring};
 use crate::config::Io;
 use crate::intake::{self, Crossing, Watchable};
 
-/// Events that are taken from epoll at once.
+/// The most events that are taken from epoll at once.
 const EVENTS_A_TURN: usize = 256;
 
-/// What the loop's own eventfd is watched with. No connection has it: its index would be the
-/// last of 2^32.
+/// The data of the loop's own eventfd. No connection has it: its index would be the last of 2^32.
 const WAKE: u64 = u64::MAX;
 
-/// What listening sockets are watched with, from the first one on. No connection has these either.
+/// The data of the first listening socket; others follow. No connection has these either.
 const LISTENERS: u64 = u64::MAX - LISTENERS_MAX as u64;
 /// Listening sockets that loops can watch.
 pub(super) const LISTENERS_MAX: usize = 1 << 16;
 
-/// Which listening socket an event is of, if it is of one.
+/// The listening socket of an event, if it has one.
 #[inline]
 pub(super) fn listener_of(data: u64) -> Option<usize> {
     (LISTENERS..WAKE).contains(&data).then(|| (data - LISTENERS) as usize)
 }
 
-/// What the loops run on, and why.
+/// The host of the loops, and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum IoHost {
     /// epoll, as the configuration asks for.
@@ -53,7 +52,7 @@ pub enum IoHost {
 }
 
 impl IoHost {
-    /// What the configuration comes to on this machine.
+    /// The host for this configuration on this machine.
     pub fn of(io: Io) -> Self {
         match io {
             Io::Epoll => Self::Epoll,
@@ -83,7 +82,7 @@ impl fmt::Display for IoHost {
     }
 }
 
-/// Who watches connections.
+/// What watches connections.
 pub(super) enum Watches {
     /// The set of each loop: a loop that takes a backend takes it out of another's set.
     Epoll(Box<[Epoll]>),
@@ -91,7 +90,7 @@ pub(super) enum Watches {
     Intakes,
 }
 
-/// What a loop's thread begins with.
+/// What a loop's thread starts with.
 pub(super) enum Begin {
     Epoll,
     Ring(Box<Ring>),
@@ -107,7 +106,7 @@ impl Begin {
     }
 }
 
-/// Makes what as many loops need as there are eventfds.
+/// Makes what the loops need, one for each eventfd.
 pub(super) fn choose(io: Io, wakes: &[&EventFd]) -> io::Result<(IoHost, Watches, Vec<Begin>)> {
     let mut host = IoHost::of(io);
     if host == IoHost::IoUring {
@@ -147,14 +146,14 @@ impl Watches {
             (Self::Epoll(epolls), Token::Client(_)) => {
                 epolls[usize::from(id.0)].add(socket, token.to_bits())
             }
-            // Nothing is left to write here, and it is seldom otherwise: see `watch_for_room`.
+            // Usually nothing is left to write here: see `watch_for_room`.
             (Self::Epoll(epolls), Token::Backend(_)) => {
                 epolls[usize::from(id.0)].add_to_read(socket, token.to_bits())
             }
         }
     }
 
-    /// Returns what the connection's home is to be sent.
+    /// Returns the message for the connection's home.
     pub(super) fn unwatch<S: Watchable>(
         &self,
         socket: &S,
@@ -162,13 +161,13 @@ impl Watches {
     ) -> Option<(LoopId, Crossing)> {
         let Self::Epoll(epolls) = self else { return intake::unwatch(socket.wire()) };
         if let Err(error) = epolls.get(usize::from(home.0))?.delete(socket) {
-            // It is not watched there, which is what was asked for; but it should have been.
+            // It is not watched there, as wanted; but it should have been.
             tracing::warn!(event_loop = home.0, %error, "a connection was not watched");
         }
         None
     }
 
-    /// All loops watch a listening socket from now on: the one at this place of their list. With io_uring
+    /// All loops watch the listening socket at this place of their list from now on. With io_uring
     /// none does.
     pub(super) fn watch_listener(&self, fd: BorrowedFd<'_>, at: usize) -> io::Result<()> {
         let Self::Epoll(epolls) = self else { return Err(io::ErrorKind::Unsupported.into()) };
@@ -183,8 +182,8 @@ impl Watches {
         }
     }
 
-    /// A server's connection has not taken all: that there is room is reported from now on. (With
-    /// io_uring it is whenever a connection has not.)
+    /// A server's connection has not taken all: room is reported from now on. (With io_uring this
+    /// happens for every connection that has not.)
     pub(super) fn tell_of_room<S: Watchable>(
         &self,
         socket: &S,
@@ -202,7 +201,7 @@ impl Watches {
 pub(super) enum Poller {
     Epoll {
         events: Events,
-        /// The next to be seen to.
+        /// The next to handle.
         next: usize,
     },
     Intake,
@@ -247,7 +246,7 @@ impl Poller {
         }
     }
 
-    /// The engine has seen to an event of this connection.
+    /// The engine has handled an event of this connection.
     #[inline]
     pub(super) fn settle(&mut self, token: Token) {
         if matches!(self, Self::Intake) {

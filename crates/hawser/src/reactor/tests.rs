@@ -1,4 +1,4 @@
-//! Loops that run, over real sockets, with a server of a few lines.
+//! Running loops over real sockets, with a server of a few lines.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -49,7 +49,7 @@ on_both_hosts! {
     a_panic_ends_the_connection_it_came_on_and_no_other
     a_panic_on_a_backend_frees_its_place_in_the_pool
     loops_end_with_their_connections
-    a_killed_client_is_told_why
+    a_killed_client_gets_the_reason
 }
 
 const SOON: Duration = Duration::from_secs(10);
@@ -57,10 +57,10 @@ const SOON: Duration = Duration::from_secs(10);
 /// A loop that reads this panics.
 const POISON: &[u8] = b"poison";
 
-/// What the server answers with [`POISON`].
+/// The server answers this with [`POISON`].
 const CURSE: &str = "curse";
 
-/// A unix socket, as the loops have it.
+/// A unix socket for the loops.
 struct Plain(Wire);
 
 impl Plain {
@@ -311,7 +311,7 @@ fn a_message_ends_a_sleep(io: Io) {
         std::thread::sleep(Duration::from_millis(20));
         let before = Instant::now();
         world.snapshot(0);
-        // The loop would look of itself after a second.
+        // The loop would look by itself after a second.
         assert!(before.elapsed() < Duration::from_millis(500), "{:?}", before.elapsed());
     }
 }
@@ -372,7 +372,7 @@ fn loops_end_with_their_connections(io: Io) {
     }
 }
 
-fn a_killed_client_is_told_why(io: Io) {
+fn a_killed_client_gets_the_reason(io: Io) {
     let world = World::new(io, 1, 1);
     let mut client = world.client(0);
     let error = ClientError::fatal(SqlState::CONNECTION_FAILURE, "enough");
@@ -383,13 +383,13 @@ fn a_killed_client_is_told_why(io: Io) {
     assert_eq!(client.0.read(&mut [0; 1]).unwrap(), 0);
 }
 
-/// A listening socket that says on which loop each connection was accepted; one at a time.
-struct Told {
+/// A listening socket that records on which loop each connection was accepted; one at a time.
+struct Recorder {
     listener: UnixListener,
     homes: mpsc::Sender<u16>,
 }
 
-impl Accept for Told {
+impl Accept for Recorder {
     fn socket(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
@@ -401,15 +401,15 @@ impl Accept for Told {
     }
 }
 
-impl Told {
-    /// It, where connections come to, and where that is said.
+impl Recorder {
+    /// The recorder, its address, and the channel with the loops.
     fn listen(test: &str) -> (Arc<Self>, SocketAddr, mpsc::Receiver<u16>) {
         let name = format!("hawser test {} {test}", std::process::id());
         let address = SocketAddr::from_abstract_name(name).unwrap();
         let listener = UnixListener::bind_addr(&address).unwrap();
         listener.set_nonblocking(true).unwrap();
-        let (homes, told) = mpsc::channel();
-        (Arc::new(Self { listener, homes }), address, told)
+        let (homes, accepted) = mpsc::channel();
+        (Arc::new(Self { listener, homes }), address, accepted)
     }
 }
 
@@ -429,22 +429,22 @@ fn hold(world: &World, home: u16) -> mpsc::Sender<()> {
 #[test]
 fn a_connection_begins_on_a_loop_that_has_time_for_it() {
     let world = World::new(Io::Epoll, 2, 1);
-    let (listener, address, told) = Told::listen("time");
+    let (listener, address, accepted) = Recorder::listen("time");
     let _watched = world.reactors.listeners().unwrap().watch(listener).unwrap();
     for busy in [0, 1, 0] {
         let _held = hold(&world, busy);
         let _client = UnixStream::connect_addr(&address).unwrap();
-        assert_eq!(told.recv_timeout(SOON).unwrap(), 1 - busy);
+        assert_eq!(accepted.recv_timeout(SOON).unwrap(), 1 - busy);
     }
 }
 
 #[test]
 fn all_connections_that_wait_are_accepted_also_if_a_loop_takes_them_one_by_one() {
     let world = World::new(Io::Epoll, 2, 1);
-    let (listener, address, told) = Told::listen("all");
+    let (listener, address, accepted) = Recorder::listen("all");
     let clients: Vec<_> = (0..20).map(|_| UnixStream::connect_addr(&address).unwrap()).collect();
     let _watched = world.reactors.listeners().unwrap().watch(listener).unwrap();
-    clients.iter().for_each(|_| assert!(told.recv_timeout(SOON).unwrap() < 2));
+    clients.iter().for_each(|_| assert!(accepted.recv_timeout(SOON).unwrap() < 2));
     let turns = || [0, 1].map(|id| world.reactors.turns(LoopId(id)));
     let before = turns();
     std::thread::sleep(Duration::from_millis(200));
@@ -456,16 +456,16 @@ fn all_connections_that_wait_are_accepted_also_if_a_loop_takes_them_one_by_one()
 fn a_listener_that_is_not_watched_any_more_is_left_alone_and_closed() {
     let world = World::new(Io::Epoll, 2, 1);
     let listeners = world.reactors.listeners().unwrap();
-    let (listener, address, told) = Told::listen("end");
+    let (listener, address, accepted) = Recorder::listen("end");
     let watched = listeners.watch(listener.clone()).unwrap();
     let _first = UnixStream::connect_addr(&address).unwrap();
-    told.recv_timeout(SOON).unwrap();
+    accepted.recv_timeout(SOON).unwrap();
     drop(watched);
     let _second = UnixStream::connect_addr(&address).unwrap();
-    assert!(told.recv_timeout(Duration::from_millis(100)).is_err());
+    assert!(accepted.recv_timeout(Duration::from_millis(100)).is_err());
     // Watched again, at once: what has come meanwhile is reported.
     let watched = listeners.watch(listener).unwrap();
-    told.recv_timeout(SOON).unwrap();
+    accepted.recv_timeout(SOON).unwrap();
     drop(watched);
     let refused = || UnixStream::connect_addr(&address).is_err();
     let until = Instant::now() + SOON;

@@ -2,8 +2,8 @@
 //!
 //! # Model
 //! As PostgreSQL does it (`check_hostname`, src/backend/libpq/hba.c): the address is looked up, and
-//! the name that comes of it must have that address among its own. Whoever answers for an address's
-//! reverse zone may say any name; only the name's own zone makes it true.
+//! the name that comes of it must have that address among its own. The owner of an address's
+//! reverse zone may give any name; only the name's own zone confirms it.
 //!
 //! # Invariants
 //! * one question at a time for an address; all who come from it meanwhile get its answer
@@ -20,7 +20,7 @@ use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 
 /// Questions to name service at a time.
 const LOOKUPS_MAX: usize = 4;
-/// Addresses that are remembered; above it, all that nobody is asking about are forgotten.
+/// Addresses that are remembered; above it, all without a pending question are forgotten.
 const ADDRESSES_MAX: usize = 10_000;
 
 type Known = Option<(Instant, Option<Arc<str>>)>;
@@ -68,7 +68,7 @@ impl ClientNames {
     fn entry(&self, address: IpAddr) -> Arc<AsyncMutex<Known>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= ADDRESSES_MAX && !known.contains_key(&address) {
-            // Those in use are held by whoever asks.
+            // Those in use have other holders.
             known.retain(|_, entry| Arc::strong_count(entry) > 1);
         }
         known.entry(address).or_default().clone()
@@ -142,7 +142,7 @@ mod tests {
     async fn loopback_has_a_name_that_leads_back() {
         let names = ClientNames::default();
         assert!(names.name_of(Ipv4Addr::LOCALHOST.into(), TTL).await.is_some());
-        // TEST-NET-2 (RFC 5737): nobody's.
+        // TEST-NET-2 (RFC 5737): never assigned.
         assert_eq!(names.name_of([198, 51, 100, 7].into(), TTL).await, None);
     }
 }

@@ -1,12 +1,14 @@
-//! `watch_files`: a reload where files have changed and nobody sends a signal.
+//! `watch_files`: a reload when files have changed, without a signal.
 //!
 //! # Model
-//! Every [`PERIOD`] each file that a reload reads is looked at, not read: which file it is, how long, when it
-//! was changed; those that files of rules include, too. Where one is another than at the last reload, and all were the same a period ago (those who
-//! change files change several, one after the other), the configuration is read again.
+//! Every [`PERIOD`] this checks each file that a reload reads, without reading it: its identity,
+//! length and time of change; also those that files of rules include. If one differs from the last
+//! reload, and none has changed within a period (several files are often changed one after the
+//! other), the configuration is read again.
 //!
 //! # Limits
-//! Key sets that an hba_file names are not looked at, and are read again with the others. What an error refuses is not tried again until a file changes.
+//! Key sets that an hba_file names are not checked, and are read again with the others. After a
+//! refused reload none is tried until a file changes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,8 +26,8 @@ use crate::service::{Phase, Service};
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// What is seen of a file without reading it. A symbolic link is followed: Kubernetes replaces what a link
-/// of its volumes names.
+/// What a file shows without being read. Symbolic links are followed: Kubernetes replaces the
+/// target of a link in its volumes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Seen {
     device: u64,
@@ -35,7 +37,7 @@ struct Seen {
     changed: (i64, i64),
 }
 
-/// All files; `None`: it cannot be looked at.
+/// All files; `None`: it cannot be checked.
 type Look = BTreeMap<PathBuf, Option<Seen>>;
 
 fn look<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Look {
@@ -47,8 +49,8 @@ fn look<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Look {
     paths.into_iter().map(|path| (path.to_owned(), seen(path))).collect()
 }
 
-/// What the files of rules include, and the directories. They are read to find that out, when one of them has
-/// changed.
+/// The files that files of rules include, and the directories. They are read for that when one of
+/// them has changed.
 #[derive(Debug, Default)]
 struct Included(Look);
 
@@ -71,7 +73,7 @@ impl Included {
     }
 }
 
-/// What is known of the files.
+/// What is known about the files.
 #[derive(Debug)]
 pub(super) struct Watch {
     /// At the last reload, or at the start.
@@ -82,8 +84,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// From what there is now: before the files are read. What changes while they are, and while a successor
-    /// waits for its servers, is so seen.
+    /// From the present state, before the files are read. So changes while they are read, and while
+    /// a successor waits for its servers, are seen.
     pub(super) fn begin(config: &Config) -> Self {
         let mut included = Included::default();
         let look = included.look_at_all(config);
@@ -94,7 +96,7 @@ impl Watch {
         Self { last: look.clone(), read: look, included: Included::default() }
     }
 
-    /// The files that are other ones than those that were read, if all have come to rest.
+    /// The files that differ from those that were read, if none is still changing.
     fn take(&mut self, now: Look) -> Vec<PathBuf> {
         let rests = now == self.last;
         self.last = now;
@@ -113,7 +115,7 @@ impl Watch {
 pub(super) async fn run(service: Arc<Service>, logged: Arc<Logged>, mut watch: Watch) {
     while service.phase() == Phase::Serving {
         tokio::time::sleep(PERIOD).await;
-        // A file system may make a look wait.
+        // A file system may block a look.
         let config = service.config.load_full();
         let mut included = std::mem::take(&mut watch.included);
         let looking = tokio::task::spawn_blocking(move || {

@@ -127,7 +127,7 @@ impl Etcd {
     /// Asks, and waits for the answer up to `within`.
     ///
     /// # Errors
-    /// There is none, or it says no.
+    /// There is none, or it is an error.
     pub async fn ask(&mut self, request: &Request, within: Duration) -> Result<Answer, EtcdError> {
         let (path, body) = self.written(request);
         let answer = self.call(path, &body, within).await?;
@@ -372,7 +372,7 @@ fn first_value(body: &[u8]) -> Option<Value> {
     serde_json::Deserializer::from_slice(body).into_iter().next()?.ok()
 }
 
-/// Code and message of an answer that says no.
+/// Code and message of an error answer.
 fn refusal(answer: &Value) -> Option<(i64, String)> {
     let error = answer.get("error")?;
     // Of a stream it is an object of its own.

@@ -21,7 +21,7 @@ use hawser_sys::stream as sys;
 
 use super::{Conn, TlsConn};
 
-/// Where less is asked for, so much is read, and the rest put back.
+/// If less is asked for, this much is read, and the rest put back.
 const READ_AHEAD_BYTES: usize = 512;
 
 /// A TCP or unix connection, with bytes that were read from it and put back.
@@ -29,26 +29,26 @@ const READ_AHEAD_BYTES: usize = 512;
 pub struct Link {
     kind: Kind,
     put_back: Vec<u8>,
-    /// Who looks whether its peer is still there, once it is with an event loop.
+    /// Watches whether its peer is still there, once it is with an event loop.
     watch: Option<Arc<Watch>>,
-    /// The same of a connection to a server.
+    /// The same for a connection to a server.
     server_watch: Option<Arc<Watch>>,
-    /// Who may change its congestion control, once it is with an event loop.
+    /// May change its congestion control, once it is with an event loop.
     flows: Option<Arc<Flows>>,
-    /// It may be past TCP: a short read does not say that there is nothing more.
+    /// It may bypass TCP: a short read does not mean that there is nothing more.
     comes_back: bool,
 }
 
 #[derive(Debug)]
 enum Kind {
-    /// Not known to the runtime. A client whose startup packet is there when it is accepted, and that
-    /// need not prove anything, never is: that saves two system calls and some memory.
+    /// Not registered with the runtime. A client whose startup packet is there at the accept, and
+    /// that needs no proof, never is: that saves two system calls and some memory.
     Fresh(OwnedFd, Family),
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-/// Of which kind an accepted connection is.
+/// The kind of an accepted connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Family {
     /// TCP, by IPv4 or IPv6.
@@ -76,7 +76,7 @@ impl From<UnixStream> for Link {
 pub async fn connect_unix(path: &Path) -> io::Result<UnixStream> {
     match abstract_name(path) {
         Some(name) => {
-            let path = [b"\0".as_slice(), name].concat(); // tokio takes it for an abstract one
+            let path = [b"\0".as_slice(), name].concat(); // tokio takes that as an abstract name
             UnixStream::connect(OsStr::from_bytes(&path)).await
         }
         None => UnixStream::connect(path).await,
@@ -125,7 +125,7 @@ impl Link {
         }
     }
 
-    /// Waits until it has something to say, and is still there to hear the answer.
+    /// Waits until it has sent something, and is still there to get the answer.
     ///
     /// # Errors
     /// It has gone, or its connection is broken.
@@ -150,22 +150,22 @@ impl Link {
         }
     }
 
-    /// Has its peer looked after: for MPTCP, which has no TCP_USER_TIMEOUT.
+    /// Watches its peer: for MPTCP, which has no TCP_USER_TIMEOUT.
     pub fn watch(&mut self, watch: Arc<Watch>) {
         self.watch = Some(watch);
     }
 
-    /// Has its peer, a server, looked after.
+    /// Watches its peer, a server.
     pub fn watch_server(&mut self, watch: Arc<Watch>) {
         self.server_watch = Some(watch);
     }
 
-    /// Has its congestion control chosen by measurement.
+    /// Lets measurements choose its congestion control.
     pub fn tune(&mut self, flows: Arc<Flows>) {
         self.flows = Some(flows);
     }
 
-    /// Has it read until there is nothing: it may be past TCP.
+    /// Reads it until it is empty, because it may bypass TCP.
     pub fn come_back(&mut self) {
         self.comes_back = true;
     }
@@ -242,7 +242,7 @@ impl AsyncRead for Link {
         if buf.remaining() >= READ_AHEAD_BYTES {
             return self.poll_some(context, buf);
         }
-        // A login reads a length and then a body: one system call for both.
+        // A login reads a length and then a body: this takes one system call for both.
         let mut ahead = [MaybeUninit::uninit(); READ_AHEAD_BYTES];
         let mut ahead = ReadBuf::uninit(&mut ahead);
         ready!(self.poll_some(context, &mut ahead))?;
@@ -290,7 +290,7 @@ impl Kind {
         }
     }
 
-    /// Takes it out of the runtime that watches it.
+    /// Removes it from the runtime that watches it.
     fn leave_runtime(&mut self) -> io::Result<()> {
         *self = match &*self {
             Self::Fresh(..) => return Ok(()),
@@ -303,7 +303,7 @@ impl Kind {
     /// Makes the runtime watch it.
     fn register(&mut self) -> io::Result<()> {
         if let Self::Fresh(fd, family) = self {
-            // A failure must not cost the descriptor: the client is to be told.
+            // A failure must not close the descriptor: the client must get the error.
             let fd = fd.try_clone()?;
             *self = match family {
                 Family::Tcp => Self::Tcp(TcpStream::from_std(fd.into())?),
@@ -343,7 +343,7 @@ impl AsyncWrite for Link {
 /// A connection, encrypted or not.
 #[derive(Debug)]
 pub enum Stream {
-    /// As it is.
+    /// Not encrypted.
     Plain(Link),
     /// Encrypted; the other end is a client.
     FromClient(Box<server::TlsStream<Link>>),
@@ -357,7 +357,7 @@ impl Stream {
         !matches!(self, Self::Plain(_))
     }
 
-    /// Whether it is MPTCP, of which [`Link::watch`] has been told: no question to the kernel.
+    /// Whether it is MPTCP, as [`Link::watch`] was given it: no question to the kernel.
     pub fn is_mptcp(&self) -> bool {
         let link = match self {
             Self::Plain(link) => link,
@@ -370,7 +370,7 @@ impl Stream {
     /// Lets another runtime serve it from now on: the one that uses it next.
     ///
     /// # Errors
-    /// There is no descriptor to be had.
+    /// There is no descriptor left.
     pub fn leave_runtime(&mut self) -> io::Result<()> {
         let link = match self {
             Self::Plain(link) => link,
@@ -380,7 +380,7 @@ impl Stream {
         link.kind.leave_runtime()
     }
 
-    /// What TLS knows of the connection.
+    /// The TLS state of the connection.
     pub fn tls(&self) -> Option<&rustls::CommonState> {
         match self {
             Self::Plain(_) => None,
@@ -389,8 +389,7 @@ impl Stream {
         }
     }
 
-    /// Hands the connection over: as an event loop has it, and the bytes that were read from it
-    /// already.
+    /// Converts the connection for an event loop, with the bytes that were already read.
     ///
     /// # Errors
     /// The descriptor could not be taken out of the runtime.
@@ -411,8 +410,8 @@ impl Stream {
         };
         let (fd, put_back) = link.into_fd()?;
         if !put_back.is_empty() {
-            // rustls has always room for what is read ahead, and so takes it again. If that were not
-            // so, the loop would begin in the middle of a record.
+            // rustls always has room for what was read ahead, and so takes it back. Otherwise the
+            // loop would begin in the middle of a record.
             return Err(io::Error::other("ciphertext was left behind by the handshake"));
         }
         let (conn, early) = TlsConn::new(fd.into(), session);

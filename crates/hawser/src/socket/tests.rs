@@ -1,4 +1,4 @@
-//! Connections as the loops have them: what one end writes, the other reads, whatever the pieces.
+//! Connections of the loops: what one end writes, the other reads, in pieces of any size.
 
 use std::os::unix::net::UnixStream as StdUnixStream;
 
@@ -154,7 +154,7 @@ async fn a_plain_connection_keeps_what_was_put_back() {
 }
 
 #[tokio::test]
-async fn a_connection_whose_tls_has_left_ciphertext_behind_is_not_handed_over() {
+async fn a_connection_with_ciphertext_left_by_tls_is_not_handed_over() {
     let (mut ours, _theirs) = tls_pair().await;
     let Stream::FromClient(stream) = &mut ours else { unreachable!() };
     stream.get_mut().0.put_back(b"half a record");

@@ -3,19 +3,19 @@
 //! # Model
 //! One conversation at a time, on a socket beside the control socket. Up to `Ready` nothing changes here.
 //! Then this process accepts no more, and its loops give clients away, at most [`UNDER_WAY_MAX`] each at a
-//! time: others go on here. Of each one its socket and its permit are kept until the successor has
-//! answered.
+//! time: others go on here. This process keeps the socket and the permit of each one until the
+//! successor has answered.
 //!
 //! # Server connections
-//! Those that are more than the clients that are left, or that nobody has used for [`UNUSED_AFTER`], are
-//! closed, and the successor, which opens so many fewer of a pool, is told how many there are. Where clients
-//! stay for longer than [`SHARED_AFTER`], each process has half of a pool's size at least.
+//! Those beyond the number of remaining clients, or unused for [`UNUSED_AFTER`], are closed. The
+//! successor gets the number of the others, and opens so many fewer of a pool. Where clients stay
+//! for longer than [`SHARED_AFTER`], each process has half of a pool's size at least.
 //!
 //! # Invariants
-//! * who asks is this process's user, or root
-//! * where the conversation ends before `Done`, this process takes back what was under way, when the successor
-//!   can no longer say that it has taken it. It accepts again once the successor's process has ended, and not
-//!   before; if that lives, this one ends when its clients have left
+//! * the asking process belongs to this process's user, or to root
+//! * if the conversation ends before `Done`, this process takes back the clients under way, once
+//!   the successor can no longer confirm them. It accepts again once the successor's process has
+//!   ended, and not before; if that lives, this one ends when its clients have left
 
 use std::collections::HashMap;
 use std::io;
@@ -42,35 +42,36 @@ use crate::pools::{PoolEntry, upkeep};
 use crate::service::{Phase, Service};
 use crate::socket::Conn;
 
-/// Clients of each loop that may be on their way: so long as one takes, its client waits.
+/// Clients of each loop that may be on their way: each waits for as long as that takes.
 const UNDER_WAY_MAX: usize = 32;
 /// How often server connections are looked at.
 const TEND_PERIOD: Duration = Duration::from_millis(20);
 /// How long a server connection may be idle here.
 const UNUSED_AFTER: Duration = Duration::from_secs(1);
-/// After how long the clients that are left are taken for ones that stay.
+/// After how long the remaining clients count as ones that stay.
 pub(super) const SHARED_AFTER: Duration = Duration::from_secs(5);
-/// How often the successor is told how many clients are left.
+/// How often the successor gets the number of remaining clients.
 const REST_PERIOD: Duration = Duration::from_secs(1);
-/// How long one who asks has to say what it wants.
+/// How long a process that connects has to send its Hello.
 const HELLO_WAIT: Duration = Duration::from_secs(5);
-/// How long one who may be the successor has to come to serve: until then no other one may.
+/// How long a candidate has to become ready: until then there is no other one.
 const READY_WAIT: Duration = Duration::from_secs(120);
-/// How long a process whose conversation has broken off may take to end: its sockets are closed before that.
+/// How long a process may take to end after its conversation has broken off: its sockets are closed
+/// before that.
 pub(super) const END_WAIT: Duration = Duration::from_secs(2);
-/// How long those who have connected have to log in, where the configuration sets no bound.
+/// How long connected clients have to log in, if the configuration sets no bound.
 const LOGIN_WAIT: Duration = Duration::from_secs(60);
 /// Why a process is not replaced now.
 const PAUSED: &str = "a database is paused: RESUME first";
 /// A pause after an error of accept(2).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Answers those who want to be the successor. Never ends.
+/// Answers processes that want to be the successor. Never ends.
 pub async fn answer(listener: UnixListener, service: Arc<Service>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                // By itself: the next one is to be told that this one is at it.
+                // As a task: the next one must get the answer that this one is at it.
                 tokio::spawn(converse(service.clone(), stream));
             }
             Err(error) => {
@@ -81,7 +82,7 @@ pub async fn answer(listener: UnixListener, service: Arc<Service>) {
     }
 }
 
-/// The place of who is about to be the successor.
+/// The place of the candidate for the succession.
 struct Candidacy(Arc<Service>);
 
 impl Candidacy {
@@ -89,14 +90,14 @@ impl Candidacy {
         if service.phase() != Phase::Serving {
             return Err("it is shutting down".to_owned());
         }
-        // Who waits there would not learn of a RESUME that the successor is told.
+        // A client that waits there would not see a RESUME that goes to the successor.
         if service.gates.some_paused() {
             return Err(PAUSED.to_owned());
         }
         if !service.succession.serves() {
             return Err("it has a successor already".to_owned());
         }
-        // That one accepts again where this one ends: not beside a third one.
+        // That one accepts again if this one ends: that excludes a third one.
         if let Some(before) = service.succession.process_before() {
             return Err(format!(
                 "process {before}, whose place it has taken, still has clients: wait until they have left, or \
@@ -174,7 +175,7 @@ async fn converse(service: Arc<Service>, stream: UnixStream) {
     Giving::new(service, writer, successor, held).run(reader.listen(), disabled).await;
 }
 
-/// Waits until the successor says that it can serve.
+/// Waits until the successor can serve.
 async fn is_ready(
     said: impl Future<Output = io::Result<(Message, Vec<OwnedFd>)>>,
     within: Duration,
@@ -190,7 +191,7 @@ async fn is_ready(
     }
 }
 
-/// What the successor is told, and the server connections of each pool that this names.
+/// The welcome for the successor, and the server connections of each pool in it.
 fn welcome(
     service: &Arc<Service>,
     listening: &[(Purpose, Arc<OwnedFd>)],
@@ -259,7 +260,7 @@ struct Giving {
 
 /// How a conversation ends.
 enum End {
-    /// Nobody is left here.
+    /// No client is left here.
     Done,
     /// It has broken off.
     Broken(io::Error),
@@ -331,8 +332,8 @@ impl Giving {
 
     /// The conversation has broken off: this process goes on with the clients that the successor has not taken.
     async fn part(mut self, mut incoming: mpsc::UnboundedReceiver<Said>, error: &io::Error) {
-        // What it has said by now is read to the end, and from here on it can say no more: a client that it has
-        // not taken by now is served here, and there no more.
+        // Its messages until now are read to the end, and it can send no more: a client that it has
+        // not taken by now is served only here.
         self.writer.end();
         while let Some(said) = incoming.recv().await {
             if let Ok((message, _)) = said {
@@ -503,7 +504,7 @@ impl Giving {
         }
     }
 
-    /// Closes server connections that nobody needs, and says what there is. Whether nobody is left.
+    /// Closes unneeded server connections, and reports the rest. True if no client is left.
     async fn tend(&mut self) -> io::Result<bool> {
         for (pool, count) in self.close_unneeded() {
             self.writer.send(&Message::Held { pool: pool.0, count }, &[]).await?;
@@ -520,7 +521,7 @@ impl Giving {
         Ok(false)
     }
 
-    /// Closes server connections that nobody needs. The pools of which there are no longer as many as the
+    /// Closes unneeded server connections. Returns the pools that no longer have as many as the
     /// successor knows.
     fn close_unneeded(&mut self) -> Vec<(PoolId, u32)> {
         let mut changed = Vec::new();
@@ -555,17 +556,17 @@ impl Giving {
         }
     }
 
-    /// Whether neither a client needs this process, nor a connection that has not logged in yet.
+    /// Whether neither clients nor connections before their login need this process.
     fn is_left_by_all(&self) -> bool {
         let config = self.service.config.load();
         let wait = config.reload.timeouts.client_login_timeout.get().unwrap_or(LOGIN_WAIT);
-        // (Consoles stay as long as they like: they are cut off then.)
+        // (Consoles may stay for any time: they are cut off then.)
         let all_in = self.service.limits.connection_count() == 0 || self.begun.elapsed() >= wait;
         all_in && self.service.limits.client_count() == 0 && self.under_way.is_empty()
     }
 }
 
-/// A client does not go over: its loop goes on with it.
+/// A client does not go over: its loop continues with it.
 pub fn give_back(service: &Service, home: LoopId, client: MovedClient<Conn>) {
     let arrival = Arrival::BackFromSuccessor;
     service.loops.send(home, ToLoop::TakeClient(Box::new(client), arrival));

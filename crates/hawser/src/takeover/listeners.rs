@@ -1,7 +1,8 @@
-//! Listening sockets, as they go from one process to its successor.
+//! Listening sockets, which go from one process to its successor.
 //!
 //! # Invariants
-//! * a socket is the same in both processes: what waits in its queue to be accepted is lost by neither's end
+//! * a socket is the same in both processes: the end of neither loses connections that wait in its
+//!   queue
 //! * the file of a unix socket is removed by the process that serves it, and by no other
 
 use std::future::Future;
@@ -50,7 +51,7 @@ pub enum Purpose {
         /// Its path.
         path: PathBuf,
     },
-    /// Something that this version does not know.
+    /// A purpose that this version does not know.
     #[serde(other)]
     Unknown,
 }
@@ -62,7 +63,7 @@ pub enum SocketPath {
     Kept,
     /// This process's: removed when this is dropped.
     Own(BoundPath),
-    /// The predecessor's, until that has given it, and what it shall be then.
+    /// The predecessor's, until that has given it, and what it will be then.
     Predecessors(PathBuf, SocketFile),
 }
 
@@ -77,7 +78,7 @@ impl SocketPath {
                     "the socket keeps the permissions and owners that the predecessor gave it"
                 );
             }
-            // One that is no longer there is removed by nobody.
+            // One that no longer exists need not be removed.
             *self = BoundPath::of(path).map_or(Self::Kept, Self::Own);
         }
     }
@@ -115,8 +116,8 @@ impl Inherited {
         passed
     }
 
-    /// Ends those that are left: this process does not listen there, and nobody shall wait to be accepted.
-    /// (As one socket of both processes it ends in both.)
+    /// Ends those that are left: this process does not listen there, and no client must wait to be
+    /// accepted. (As one socket of both processes it ends in both.)
     pub fn end(&mut self) {
         for (purpose, fd) in self.0.drain(..).filter(|(purpose, _)| *purpose != Purpose::Unknown) {
             tracing::info!(
@@ -137,8 +138,8 @@ impl Inherited {
     }
 }
 
-/// Does the work of a listening socket as long as this process is the one that serves it: `work` is begun
-/// anew whenever that begins.
+/// Does the work of a listening socket as long as this process is the one that serves it: `work`
+/// starts again whenever that begins.
 pub async fn while_serving<W: Future<Output = ()>>(
     mut standing: watch::Receiver<Standing>,
     mut work: impl FnMut() -> io::Result<W>,
@@ -158,7 +159,7 @@ pub async fn while_serving<W: Future<Output = ()>>(
     }
 }
 
-/// Where a successor asks, given the control socket.
+/// The socket for a successor, given the control socket.
 pub fn socket_path(control_socket: &Path) -> PathBuf {
     let mut path = control_socket.as_os_str().to_owned();
     path.push(".takeover");

@@ -1,10 +1,10 @@
-//! Commands of an operator that hold for the predecessor's clients, too.
+//! Commands of an operator that also apply to the predecessor's clients.
 
 use serde::{Deserialize, Serialize};
 
 use crate::admin::command::Command;
 
-/// A command that is passed on. A database is meant by the name that clients ask for; none: all.
+/// A command that is passed on. Databases are named as clients ask for them; none: all.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "verb")]
 pub enum Order {
@@ -35,13 +35,13 @@ pub enum Order {
     },
     /// RELOAD, or SIGHUP.
     Reload,
-    /// Something that this version does not know.
+    /// A command that this version does not know.
     #[serde(other)]
     Unknown,
 }
 
 impl Order {
-    /// What is passed on of a command; `None`: it is for one process.
+    /// The order to pass on for a command; `None`: it concerns one process.
     pub fn of(command: &Command) -> Option<Self> {
         Some(match command.clone() {
             Command::Pause(database) => Self::Pause { database },

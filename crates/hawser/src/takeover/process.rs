@@ -1,8 +1,8 @@
 //! The process at the other end of a conversation, watched until it ends.
 //!
 //! # Why
-//! A conversation may break while both processes live (no descriptor left, a message that cannot be read). Only
-//! the end of a process says that it serves nobody any more.
+//! A conversation may break while both processes live (no descriptor left, a message that cannot be
+//! read). Only the end of a process shows that it serves no client any more.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +21,7 @@ pub struct OtherProcess {
 }
 
 impl OtherProcess {
-    /// The one that has connected by `socket`, which calls itself `pid`. Within a runtime.
+    /// The process that has connected by `socket`, which says that it is `pid`. Within a runtime.
     ///
     /// # Errors
     /// It cannot be watched: see pidfd_open(2). Linux 5.3.
@@ -29,7 +29,7 @@ impl OtherProcess {
         Self::watched(pid, peer_process(socket)?)
     }
 
-    /// The one with this id, which has just answered. Within a runtime.
+    /// The process with this id, which has just answered. Within a runtime.
     ///
     /// # Errors
     /// As [`Self::connected`].

@@ -1,16 +1,17 @@
-//! Clients and pools as one process describes them to another, maybe of another version.
+//! Clients and pools as one process describes them to another, perhaps of another version.
 //!
 //! # Model
 //! JSON by names: a field that the reader does not know is ignored, one that the writer did not know has a
-//! default. Bytes are a string whose characters are U+0000 to U+00FF (Latin-1): texts stay readable, and
-//! take one byte each but for those from 128 on.
+//! default. Bytes are a string whose characters are U+0000 to U+00FF (Latin-1): texts stay
+//! readable, and take one byte for each below 128.
 //!
 //! # Invariants
-//! * a record that relies on something which a reader may not know names it in `needs`; a reader refuses a
-//!   record with a need that it does not know, and the client stays
-//! * both ways are written field by field: a new field of [`ClientRecord`] does not compile without a place
-//!   here
-//! * a number that only this process understands (an index, a moment) does not go over: moments go as ages
+//! * a record that relies on something that a reader may not know names it in `needs`; a reader
+//!   refuses a record with an unknown need, and the client stays
+//! * both directions are written field by field: a new field of [`ClientRecord`] does not compile
+//!   without a place here
+//! * a number that only this process understands (an index, a moment) is not sent: moments become
+//!   ages
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use crate::auth::md5::Md5Hash;
 use crate::auth::scram::ScramVerifier;
 use crate::auth::secret::{Password, Secret};
 
-/// What records may need of their reader beyond what the first version had. None yet.
+/// What records may need of their reader beyond the first version. None yet.
 const KNOWN_NEEDS: [&str; 0] = [];
 
 /// Bytes, as a string of Latin-1.
@@ -78,7 +79,7 @@ pub struct Statement {
     told: Description,
 }
 
-/// What a client has been told of a statement.
+/// The description of a statement that a client has received.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Description {
@@ -137,9 +138,9 @@ pub struct Client {
 /// Why a client cannot be taken.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotTaken {
-    /// The record needs what this version does not know.
+    /// The record has a need that this version does not know.
     Needs(String),
-    /// A value is none that this version knows.
+    /// A value that this version does not know.
     Unknown(&'static str),
 }
 
@@ -167,7 +168,7 @@ fn mode_of(name: &str) -> Option<PoolMode> {
 }
 
 impl Client {
-    /// As `record` has it, at this moment.
+    /// From `record`, at this moment.
     pub fn of(record: &ClientRecord, now: Time) -> Self {
         let ClientRecord {
             process,
@@ -224,7 +225,7 @@ impl Client {
     /// The record, at this moment.
     ///
     /// # Errors
-    /// This version does not know all that it tells.
+    /// This version does not know all of it.
     pub fn to_record(&self, now: Time) -> Result<ClientRecord, NotTaken> {
         if let Some(need) = self.needs.iter().find(|need| !KNOWN_NEEDS.contains(&need.as_str())) {
             return Err(NotTaken::Needs(need.clone()));
@@ -276,7 +277,7 @@ impl Client {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pool {
-    /// By what clients name it.
+    /// The number by which clients name it.
     pub number: u32,
     /// The database that clients ask for.
     pub database: String,
@@ -284,13 +285,13 @@ pub struct Pool {
     pub user: String,
     /// Settings that only a connect can set.
     pub connect_only: Vec<(Bytes, Bytes)>,
-    /// What there is to log in to the server with.
+    /// The credentials for the login to the server.
     pub credentials: Credentials,
     /// Server connections that the other process has.
     pub held: u32,
 }
 
-/// What there is to log in to a server with. Never printed.
+/// Credentials for a login to a server. Never printed.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Credentials {
@@ -329,7 +330,7 @@ impl From<&Secret> for SecretRecord {
 }
 
 impl From<&SecretRecord> for Secret {
-    /// One that cannot be read is none.
+    /// An unreadable one counts as none.
     fn from(record: &SecretRecord) -> Self {
         match record {
             SecretRecord::None => Self::None,

@@ -1,11 +1,11 @@
 //! SIGUSR2: a process starts its own successor.
 //!
-//! # Model  the program that was started, as it is on disk by now, with the same arguments, directory and
-//!          environment; [`VARIABLE`] says what it is
+//! # Model  the program that was started, in its present version on disk, with the same arguments,
+//!          directory and environment; [`VARIABLE`] marks it as the successor
 //!
 //! # Why by the old process
-//! Its child is in its control group, its namespaces and under its limits: a service manager goes on
-//! knowing whose it is.
+//! Its child is in its control group, its namespaces and under its limits: so a service manager
+//! still knows its unit.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use crate::service::Service;
 
-/// Set for a process that is to take the place of the one that started it.
+/// Set for a process that must take the place of the one that started it.
 pub const VARIABLE: &str = "HAWSER_TAKEOVER";
 
 /// Whether the process that started this one wants to be replaced.
@@ -23,8 +23,8 @@ pub fn is_asked_for() -> bool {
     std::env::var_os(VARIABLE).is_some()
 }
 
-/// By what this process was started: found in PATH where no directory was given, and not resolved further,
-/// for a link may lead to another version by now.
+/// The path that started this process: searched in PATH if it had no directory, and not resolved
+/// further, because a link may lead to another version by now.
 fn program(name: &OsStr, path: Option<&OsStr>) -> PathBuf {
     let given = Path::new(name);
     if given.components().count() > 1 {
@@ -36,7 +36,7 @@ fn program(name: &OsStr, path: Option<&OsStr>) -> PathBuf {
     there.next().unwrap_or_else(|| given.to_owned())
 }
 
-/// Starts the successor, and says in the log if it does not come to serve.
+/// Starts the successor, and logs an error if it does not become ready.
 pub fn successor(service: &Arc<Service>) {
     if !service.succession.serves() {
         tracing::warn!("SIGUSR2: this process has a successor already, or is about to start");
@@ -66,7 +66,7 @@ fn spawn(
 ) -> io::Result<tokio::process::Child> {
     let mut command = std::process::Command::new(program);
     command.arg0(name).args(arguments).env(VARIABLE, "1");
-    // They name descriptors that are not passed on like this.
+    // They name descriptors that are not passed on in this way.
     for variable in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
         command.env_remove(variable);
     }
@@ -74,7 +74,7 @@ fn spawn(
     tokio::process::Command::from(command).spawn()
 }
 
-/// Nobody else does.
+/// Nothing else does.
 async fn wait(mut child: tokio::process::Child, service: Arc<Service>) {
     let pid = child.id();
     let ended = child.wait().await;

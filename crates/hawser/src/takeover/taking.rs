@@ -1,23 +1,24 @@
-//! What a process does that takes the place of another.
+//! The work of a process that takes the place of another.
 //!
 //! # Model
 //! ```text
 //!   find ─► Found ─► (the process starts, with its sockets) ─► ready ─► Taking ─► run
 //! ```
-//! The predecessor is found as `hawser status` finds it, by a socket beside the control socket. A client
-//! that it sends is made whole here, up to where nothing can fail any more; then the predecessor is told,
-//! and the client put into its loop, so that nobody serves it twice.
+//! The predecessor is found as `hawser status` finds it, by a socket beside the control socket. A
+//! client that it sends is built here until nothing can fail any more; then the predecessor gets
+//! the confirmation, and the client goes into its loop, so that it is never served twice.
 //!
 //! # Where a client comes to
-//! Its process id says, as it does for cancel requests: a process with other loops finds it all the same.
+//! Its process id decides, as for cancel requests: that also works in a process with another number
+//! of loops.
 //!
 //! # Server connections
-//! As long as the predecessor has some of a pool, this process opens so many fewer, but one at least; half of
-//! its size, where the predecessor has clients that stay.
+//! As long as the predecessor has some of a pool, this process opens so many fewer, but at least
+//! one; at least half of the pool's size if the predecessor has clients that stay.
 //!
 //! # Limits
-//! `max_client_conn` and the like keep no client out that the predecessor had. While a database is paused
-//! there is no takeover.
+//! `max_client_conn` and the like do not keep out clients of the predecessor. While a database is
+//! paused there is no takeover.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -61,29 +62,29 @@ use crate::socket::stream::{Family, Link, Stream};
 
 /// How long the predecessor has to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
-/// How long etcd has to give a lease and an answer, where limits are shared.
+/// How long etcd has to give a lease and an answer, if limits are shared.
 const LEASE_WAIT: Duration = Duration::from_secs(10);
-/// How long the servers of pools that will be needed have to say what they say at connect.
+/// How long the servers of needed pools have to report what they do at connect.
 const POOLS_WAIT: Duration = Duration::from_secs(5);
 
 /// Why a process cannot take the place of another.
 #[derive(Debug)]
 pub enum NotTakenOver {
-    /// None answers: where it was looked for, and why not the last.
+    /// No process answers: the sockets that were tried, and the error of the last.
     NoneAnswers {
         /// The sockets.
         paths: Vec<PathBuf>,
         /// Of the last.
         source: io::Error,
     },
-    /// It is another user's.
+    /// The process belongs to another user.
     OtherUser {
         /// The socket.
         path: PathBuf,
         /// The user.
         uid: u32,
     },
-    /// It does not want to be replaced.
+    /// It refuses to be replaced.
     Refused(String),
     /// It listens on none of the configuration's addresses.
     Another {
@@ -92,7 +93,8 @@ pub enum NotTakenOver {
         /// The socket.
         path: PathBuf,
     },
-    /// Limits are shared, and this process has no lease: it could not open a server connection. Why not.
+    /// Limits are shared, and this process has no lease, for this reason: it could not open a
+    /// server connection.
     NoLease(String),
     /// The conversation broke.
     Broken(io::Error),
@@ -162,11 +164,11 @@ pub struct Found {
     clients: usize,
     servers: usize,
     pools: Vec<Pool>,
-    /// `None`: it cannot be watched, and is taken to live.
+    /// `None`: it cannot be watched, and counts as alive.
     process: Option<Arc<OtherProcess>>,
 }
 
-/// Where it may answer.
+/// Sockets where it may answer.
 fn places(config: &Config) -> Vec<PathBuf> {
     let environment =
         |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -186,7 +188,7 @@ fn places(config: &Config) -> Vec<PathBuf> {
     paths
 }
 
-/// Finds the process whose place this one is to take, and gets its listening sockets. Within a runtime.
+/// Finds the process that this one replaces, and gets its listening sockets. Within a runtime.
 ///
 /// # Errors
 /// See [`NotTakenOver`].
@@ -209,7 +211,8 @@ async fn ask(
 ) -> Result<(Found, Inherited), NotTakenOver> {
     let uid = peer_uid(&stream).map_err(NotTakenOver::Broken)?;
     let account = account_to_become(config.start.process.user.as_deref()).ok().flatten();
-    // (The peer of a connect is who called listen(2): root, where a process starts as root and becomes a `user`.)
+    // (The peer of a connect is the user that called listen(2): root, if a process starts as root
+    // and then becomes `user`.)
     if uid != 0 && uid != effective_uid() && Some(uid) != account.map(|account| account.uid) {
         return Err(NotTakenOver::OtherUser { path, uid });
     }
@@ -252,7 +255,7 @@ async fn ask(
     }
 }
 
-/// A process that still has clients, as the rest of this one sees it.
+/// A predecessor that still has clients, as the rest of this process sees it.
 #[derive(Debug)]
 pub struct Predecessor {
     pid: u32,
@@ -273,16 +276,16 @@ impl Predecessor {
         }
     }
 
-    /// Has a cancel request dealt with there, if it is for a client of its, and returns once it has been, or
-    /// `within` has passed.
+    /// Passes on a cancel request that may be for a client there, and returns once it has been
+    /// handled, or `within` has passed.
     pub async fn cancel(&self, process: u32, key: &[u8], within: Duration) {
         let key = key.into();
-        // It has gone, and its clients with it, if this ends sooner.
+        // If this ends sooner, the process and its clients have gone.
         let asked = self.ask(|number| Message::Cancel { number, process, key });
         let _ = tokio::time::timeout(within, asked).await;
     }
 
-    /// Has a command done there, too: see [`Succession::pass_on`](super::Succession::pass_on).
+    /// Passes a command on: see [`Succession::pass_on`](super::Succession::pass_on).
     pub(super) async fn obey(
         &self,
         order: Order,
@@ -308,7 +311,7 @@ impl Predecessor {
         ))
     }
 
-    /// Asks, and waits for the answer: why it has not been done, if it has not. `None`: the conversation has
+    /// Asks, and waits for the answer: the error, if there was one. `None`: the conversation has
     /// ended.
     async fn ask(&self, message: impl FnOnce(u64) -> Message) -> Option<Option<String>> {
         let (done, answered) = oneshot::channel();
@@ -320,7 +323,7 @@ impl Predecessor {
     }
 }
 
-/// Nobody waits for this answer any more.
+/// Nothing waits for this answer any more.
 struct Forgets<'a> {
     predecessor: &'a Predecessor,
     number: u64,
@@ -336,7 +339,7 @@ impl Drop for Forgets<'_> {
 struct Coming {
     pool: Pool,
     entry: Arc<PoolEntry>,
-    /// Changes of the schema that the predecessor has known.
+    /// The predecessor's count of changes of the schema.
     schema_changes: Option<u64>,
 }
 
@@ -351,15 +354,16 @@ pub struct Taking {
     begun: Instant,
     taken: u64,
     process: Option<Arc<OtherProcess>>,
-    /// Clients of which the predecessor could not be told that they are taken.
+    /// Clients whose taking could not be confirmed to the predecessor.
     unanswered: Vec<(LoopId, MovedClient<Conn>)>,
 }
 
 impl Found {
-    /// Says that this process can serve. From when this returns on it does: the predecessor accepts no more.
+    /// Announces that this process can serve. When this returns, it does: the predecessor accepts
+    /// no more.
     ///
     /// # Errors
-    /// The predecessor does not give its place.
+    /// The predecessor does not give up its place.
     pub async fn ready(self, service: &Arc<Service>) -> Result<Taking, NotTakenOver> {
         let Self { reader, writer, pid, version, clients, servers, pools, process } = self;
         if let Err(why) = shares::first_look(service, LEASE_WAIT).await {
@@ -401,7 +405,7 @@ impl Found {
             }
         }
         let all_answered = async { while asked.join_next().await.is_some() {} };
-        // One whose server does not answer now is served as it would be without a takeover.
+        // A client whose server does not answer now is served as without a takeover.
         let _ = tokio::time::timeout(POOLS_WAIT, all_answered).await;
         asked.detach_all();
         let given = async {
@@ -424,7 +428,7 @@ impl Found {
         let late = |_| Err(NotTakenOver::Broken(io::ErrorKind::TimedOut.into()));
         let disabled = given.unwrap_or_else(late)?;
         for database in disabled {
-            // (It is refused where there is a successor.)
+            // (It is refused if there is a successor.)
             let _ = taking.service.gates.disable(&database, By::Operator);
         }
         *locked(&taking.service.succession.before) = taking.process.clone();
@@ -448,7 +452,7 @@ impl Taking {
                     None => Err(io::ErrorKind::UnexpectedEof.into()),
                 },
                 Some(message) = self.asks.recv() => self.writer.send(&message, &[]).await,
-                () = is_told_to_end(&mut phase), if !ending => {
+                () = is_ordered_to_end(&mut phase), if !ending => {
                     ending = true;
                     self.writer.send(&Message::Ending, &[]).await
                 }
@@ -465,7 +469,7 @@ impl Taking {
         self.asks.close();
         locked(&self.predecessor.asked).clear();
         match (&end, self.process.clone().filter(|process| !process.has_ended())) {
-            // It goes on with the clients that it has.
+            // The predecessor goes on with its clients.
             (Err(_), Some(process)) => {
                 let service = service.clone();
                 tokio::spawn(async move {
@@ -484,8 +488,8 @@ impl Taking {
         }
     }
 
-    /// The conversation has broken off. Where the predecessor's process has ended, the clients that it had sent
-    /// by then are nobody else's; where it lives, it goes on with those that it has no answer for.
+    /// The conversation has broken off. If the predecessor's process has ended, the clients that it
+    /// had sent by then are this process's; if it lives, it goes on with those without an answer.
     async fn take_the_rest(&mut self, error: &io::Error) {
         let (pid, process) = (self.predecessor.pid, self.process.clone());
         let ended = match &process {
@@ -522,7 +526,7 @@ impl Taking {
         tracing::warn!(pid, clients = self.taken, %error, "the predecessor has ended");
     }
 
-    /// A client is this process's.
+    /// A client belongs to this process from now on.
     fn put(&mut self, home: LoopId, client: MovedClient<Conn>) {
         self.taken += 1;
         let arrival = Arrival::FromPredecessor;
@@ -539,8 +543,8 @@ impl Taking {
         Some(entry)
     }
 
-    /// The same while clients of other pools come, too: a server that does not answer keeps none of them
-    /// waiting.
+    /// The same while clients of other pools come, too: a server that does not answer delays none
+    /// of them.
     fn expect_now(&mut self, pool: &Pool) {
         if let Some(entry) = self.expect(pool) {
             tokio::spawn(ask_server(self.service.clone(), entry));
@@ -573,7 +577,7 @@ impl Taking {
             }
             Message::Rest { clients } => {
                 self.predecessor.clients.store(clients, Ordering::Relaxed);
-                // A reload has given them what the configuration says.
+                // A reload has reset them to the configured bounds.
                 self.pools.keys().for_each(|pool| self.share(*pool));
             }
             _ => {}
@@ -583,11 +587,11 @@ impl Taking {
 
     fn answered(&self, number: u64, error: Option<String>) {
         if let Some(done) = locked(&self.predecessor.asked).remove(&number) {
-            let _ = done.send(error); // nobody may wait for it any more
+            let _ = done.send(error); // the waiter may have gone
         }
     }
 
-    /// Leaves the predecessor the server connections of a pool that it has.
+    /// Reduces a pool by the server connections that the predecessor has.
     fn share(&self, pool: u32) {
         let least = match self.begun.elapsed() < SHARED_AFTER {
             true => Least::One,
@@ -598,7 +602,7 @@ impl Taking {
         }
     }
 
-    /// Takes a client, or says why not.
+    /// Takes a client, or refuses it with the reason.
     async fn take(
         &mut self,
         number: u64,
@@ -608,7 +612,7 @@ impl Taking {
     ) -> io::Result<()> {
         match self.make(pool, record, fd) {
             Ok((home, client)) => {
-                // First: from here on the predecessor does nothing with it any more.
+                // First: from here on the predecessor does not touch the client.
                 if let Err(error) = self.writer.send(&Message::Taken { number }, &[]).await {
                     self.unanswered.push((home, client));
                     return Err(error);
@@ -620,14 +624,14 @@ impl Taking {
         }
     }
 
-    /// The client that a record tells of, and its loop.
+    /// The client that a record describes, and its loop.
     fn make(
         &mut self,
         pool: u32,
         record: &Client,
         fd: Option<OwnedFd>,
     ) -> Result<(LoopId, MovedClient<Conn>), String> {
-        // One that had no client for a while is forgotten.
+        // A pool without a client for a while is forgotten.
         if let Some(coming) = self.pools.get(&pool)
             && self.service.pools.by_id(coming.entry.pool.id).is_none()
         {
@@ -652,7 +656,7 @@ impl Taking {
         let home = home.ok_or("its process id is not one of this pooler's (peer_id)")?;
         let fd = fd.ok_or("it came without its socket")?;
         let socket = conn(service, record, fd).map_err(|error| error.to_string())?;
-        // What the predecessor knows to have changed is not to be answered with what is older.
+        // After a change that the predecessor knows, no older statement may be used.
         if coming.schema_changes != Some(moved.schema_changes) {
             coming.schema_changes = Some(moved.schema_changes);
             entry.pool.schema_changed();
@@ -667,13 +671,13 @@ impl Taking {
     }
 }
 
-async fn is_told_to_end(phase: &mut watch::Receiver<Phase>) {
+async fn is_ordered_to_end(phase: &mut watch::Receiver<Phase>) {
     let _ = phase.wait_for(|phase| *phase != Phase::Serving).await;
 }
 
-/// The client's connection, looked after as one that was accepted here.
+/// The client's connection, set up like one that was accepted here.
 fn conn(service: &Service, record: &Client, fd: OwnedFd) -> io::Result<Conn> {
-    // (io_uring of the predecessor's may have it wait.)
+    // (The predecessor's io_uring may have made it blocking.)
     refuse_to_wait(&fd)?;
     let family = match socket_family(&fd)? {
         SocketFamily::Internet => Family::Tcp,
@@ -693,8 +697,8 @@ fn conn(service: &Service, record: &Client, fd: OwnedFd) -> io::Result<Conn> {
     Ok(conn)
 }
 
-/// As long as the predecessor has so many server connections of a pool, this process opens fewer, but `least`
-/// of its size at least.
+/// As long as the predecessor has `held` server connections of a pool, this process opens fewer,
+/// but at least `least`.
 fn limit(service: &Service, entry: &PoolEntry, held: u32, least: Least) {
     let limits = entry.pool.settings().limits.clone();
     let floor = match least {
@@ -705,16 +709,17 @@ fn limit(service: &Service, entry: &PoolEntry, held: u32, least: Least) {
     set_pool_limits(service, entry, Limits { size, min_size: limits.min_size.min(size), ..limits });
 }
 
-/// What a pool has here, however much of it the predecessor has.
+/// The minimum of a pool here, whatever the predecessor has.
 #[derive(Clone, Copy)]
 enum Least {
-    /// A server connection: the rest comes soon.
+    /// One server connection: the rest comes soon.
     One,
-    /// Half of its size: the predecessor has clients that stay, and takes no more than the other half.
+    /// Half of its size: the predecessor has clients that stay, and uses at most the other half.
     Half,
 }
 
-/// Asks a pool's server what it says at connect, and what functions do to sessions: clients that come need it.
+/// Asks a pool's server for its parameters and the census of functions, which arriving clients
+/// need.
 async fn ask_server(service: Arc<Service>, entry: Arc<PoolEntry>) {
     if server_parameters(&service, &entry).await.is_err() {
         let (database, user) = (&entry.key.database, &entry.key.user);
@@ -726,7 +731,7 @@ async fn ask_server(service: Arc<Service>, entry: Arc<PoolEntry>) {
     }
 }
 
-/// A pool for the clients of one of the predecessor's. `None`: the configuration has none.
+/// A pool for the clients of one of the predecessor's pools. `None`: the configuration has none.
 fn make_pool(service: &Arc<Service>, pool: &Pool) -> Option<Coming> {
     let config = service.config.load_full();
     let found = config.database(&pool.database)?;

@@ -1,4 +1,4 @@
-//! What the two processes say to each other, and how.
+//! The messages between the two processes, and their encoding.
 //!
 //! # Model
 //! Frames on a unix stream socket: the length of the rest in four bytes (big-endian), then JSON. Descriptors
@@ -16,10 +16,10 @@
 //!   Command        ──────────────► (PAUSE, RELOAD ...: for the clients that stay)
 //!                  ◄────────────── Cancelled, Obeyed, Held, Rest
 //!   Ending         ──────────────► (the service is stopped: both end)
-//!                  ◄────────────── Done: nobody is left there
+//!                  ◄────────────── Done: no client is left there
 //! ```
 //! # Invariants
-//! * a message of a kind that the reader does not know is [`Message::Unknown`], and passed over
+//! * a message of an unknown kind is [`Message::Unknown`], and ignored
 //! * a frame has [`FRAME_BYTES_MAX`] at most
 
 use std::io;
@@ -41,7 +41,7 @@ use super::record::{Bytes, Client, Pool};
 pub const FORMAT: u32 = 1;
 /// The longest frame: a client whose statements are longer than that stays.
 pub const FRAME_BYTES_MAX: usize = 64 << 20;
-/// What is read at once.
+/// The most that is read at once.
 const READ_BYTES: usize = 64 * 1024;
 
 /// A message.
@@ -57,7 +57,7 @@ pub enum Message {
         /// Its process id.
         pid: u32,
     },
-    /// It may; the listening sockets come with this.
+    /// Accepted; the listening sockets come with this.
     Welcome {
         /// The other one's version.
         version: String,
@@ -75,7 +75,7 @@ pub enum Message {
         #[serde(default)]
         servers: usize,
     },
-    /// It may not.
+    /// Refused.
     Refused {
         /// Why.
         reason: String,
@@ -84,7 +84,7 @@ pub enum Message {
     Ready,
     /// The predecessor accepts no more: the successor does.
     Given {
-        /// Databases that let nobody in (DISABLE).
+        /// Databases that let no client in (DISABLE).
         #[serde(default)]
         disabled: Vec<String>,
     },
@@ -120,7 +120,7 @@ pub enum Message {
         /// Key that it carries.
         key: Bytes,
     },
-    /// It has been dealt with.
+    /// It has been handled.
     Cancelled {
         /// Which.
         number: u64,
@@ -132,21 +132,21 @@ pub enum Message {
         /// The command.
         order: Order,
     },
-    /// What has come of it.
+    /// The result of a command.
     Obeyed {
         /// Which.
         number: u64,
-        /// Why it has not been done, if it has not.
+        /// Why it failed, if it did.
         error: Option<String>,
     },
-    /// So many server connections of a pool the predecessor has.
+    /// How many server connections of a pool the predecessor has.
     Held {
         /// The number of the pool.
         pool: u32,
         /// How many.
         count: u32,
     },
-    /// So many clients the predecessor still has.
+    /// How many clients the predecessor still has.
     Rest {
         /// How many.
         clients: usize,
@@ -155,7 +155,7 @@ pub enum Message {
     Ending,
     /// The predecessor has no client any more, and ends.
     Done,
-    /// Something that this version does not know.
+    /// A message that this version does not know.
     #[serde(other)]
     Unknown,
 }
@@ -166,7 +166,7 @@ pub struct Reader {
     stream: Arc<UnixStream>,
     fds: Vec<OwnedFd>,
     buffer: Vec<u8>,
-    /// Where the next frame begins is known.
+    /// Whether the start of the next frame is known.
     is_aligned: bool,
 }
 
@@ -218,8 +218,8 @@ impl Reader {
         Ok((message?, fds))
     }
 
-    /// Reads by itself from here on: what comes may be waited for beside other things. What comes after a
-    /// message that cannot be read comes, too: it may say which clients have been taken.
+    /// Reads in a task from here on, so that messages can be awaited beside other things. Messages
+    /// after an unreadable one come, too: they may confirm clients.
     pub fn listen(mut self) -> mpsc::UnboundedReceiver<Said> {
         let (said, incoming) = mpsc::unbounded_channel();
         tokio::spawn(async move {
@@ -251,7 +251,7 @@ impl Reader {
     }
 }
 
-/// A message as it goes out. `None`: it is too long.
+/// An encoded message. `None`: it is too long.
 pub fn frame(message: &Message) -> Option<Vec<u8>> {
     let mut out = vec![0; 4];
     // Strings and numbers: it cannot fail.
@@ -265,7 +265,8 @@ pub fn frame(message: &Message) -> Option<Vec<u8>> {
 }
 
 impl Writer {
-    /// Ends the conversation both ways: what the other one has said by now can be read, and it can say no more.
+    /// Ends the conversation both ways: what the other one has sent by now can be read, and it can
+    /// send no more.
     pub fn end(&self) {
         let _ = shutdown_both(&*self.stream); // it may have ended already
     }

@@ -166,7 +166,7 @@ impl<'a> Certificate<'a> {
         let (issuer, _) = element(self.parsed.issuer().as_raw())?;
         let (whole, _) = element(self.der)?;
         let signed = self.parsed.tbs_certificate.as_ref();
-        // Behind what is signed: how.
+        // After the signed part: the algorithm.
         let (algorithm, _) = element(&whole[signed.len()..])?;
         if self.parsed.tbs_certificate.signature != self.parsed.signature_algorithm {
             return Err(CertificateError::BadEncoding.into());

@@ -6,7 +6,7 @@
 //!
 //! # Why not webpki's verifiers alone
 //! They take no certificate of version 1 and none that is itself an authority, and no name but alternative
-//! ones: see [`super::certificate`]. In mode `prefer` such a server was spoken to without encryption.
+//! ones: see [`super::certificate`]. In mode `prefer` such a server was used without encryption.
 
 use std::sync::Arc;
 

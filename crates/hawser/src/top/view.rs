@@ -42,7 +42,7 @@ struct Shown {
 pub(super) struct Screen {
     status: Status,
     pools: Vec<Shown>,
-    /// Errors that clients were told, by class: all, and those since the last answer.
+    /// Errors that clients got, by class: all, and those since the last answer.
     errors: BTreeMap<String, (u64, u64)>,
     sort: Sort,
     first: usize,
@@ -66,7 +66,7 @@ impl Screen {
 
     /// Takes another answer.
     pub(super) fn show(&mut self, before: Option<(&Status, f64)>, now: &Status) {
-        // Of another process all counters begin anew.
+        // Of another process all counters start again.
         let before = before.filter(|(before, _)| before.pid == now.pid);
         let same = |pool: &PoolStatus| {
             let (before, seconds) = before?;

@@ -67,10 +67,10 @@ pub struct ModelBackend {
     wakes_at: Option<Duration>,
     /// An error of the extended protocol: all is ignored up to Sync.
     skips: bool,
-    /// The message at hand belongs to the extended protocol.
+    /// The current message belongs to the extended protocol.
     extended: bool,
     reported: BTreeMap<&'static str, String>,
-    /// The report of the session that was sent last, if it is told.
+    /// The report of the session that was sent last, if the session asked for reports.
     state: Option<String>,
     /// Hand-overs of it so far.
     handed_over: u64,

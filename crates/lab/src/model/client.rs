@@ -1,4 +1,4 @@
-//! A simulated client that knows what it must be told.
+//! A simulated client that knows what it must receive.
 //!
 //! # Model
 //! A [`Generator`] draws what to do, an [`Oracle`] says what must come back, a [`SimSocket`]
@@ -6,7 +6,7 @@
 //! vanished comes back as a new session with objects of its own that no earlier one has touched.
 //!
 //! # Invariants
-//! A run that ends without [`Mismatch`] has heard every message that a private server would have
+//! A run that ends without [`Mismatch`] has received every message that a private server would have
 //! sent it, in that order, and no other.
 
 mod generator;
@@ -120,7 +120,7 @@ impl ModelClient {
         self.live.is_none() && self.next_slot >= self.config.slots.end && self.cancels.is_empty()
     }
 
-    /// When it wants to act without having heard anything.
+    /// When it wants to act without having received anything.
     #[must_use]
     pub fn wakes_at(&self, now: Duration) -> Option<Duration> {
         (!self.is_done() && self.quiet_until > now).then_some(self.quiet_until)
@@ -168,7 +168,7 @@ impl ModelClient {
     /// Reads, judges and writes what it can now. `dial` opens a connection.
     ///
     /// # Errors
-    /// [`Mismatch`] where it hears what it must not.
+    /// [`Mismatch`] if it receives what it must not.
     pub fn run(
         &mut self,
         now: Duration,

@@ -28,7 +28,7 @@ pub struct ServerConfig {
     pub protocol_minor: u16,
     /// Tables and sequences `ledger_N`, `seq_N`, for these N.
     pub slots: std::ops::Range<usize>,
-    /// It has the extension: sessions that ask for it are told what they hold.
+    /// It has the extension: sessions that ask for it get reports of what they hold.
     pub reports: bool,
     /// Connections that are accepted at a time; more get 53300.
     pub connections_max: usize,

@@ -1,11 +1,11 @@
-//! Prepared statements and portals: what Parse and Bind leave behind.
+//! Prepared statements and portals: what Parse and Bind create.
 //!
 //! # Model
 //! Analysis resolves names along the search path and folds date and time literals by the settings
 //! of that moment. A statement keeps its analysis until the search path resolves otherwise or the
-//! plans were discarded; then the next Bind analyses it anew, under the settings of *that* moment
-//! (`RevalidateCachedQuery` in `plancache.c`). This is what makes a statement that is shared by
-//! its text alone answer wrongly.
+//! plans were discarded; then the next Bind analyses it again, under the settings of *that* moment
+//! (`RevalidateCachedQuery` in `plancache.c`). This is what makes a statement that is shared by its
+//! text alone answer wrongly.
 
 use super::error::PgError;
 use super::session::Session;

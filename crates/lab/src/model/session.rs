@@ -90,7 +90,7 @@ pub(super) struct Session {
     pub(super) last_sequence: Option<String>,
     /// An Execute of this transaction has been completed before its Sync (XACT_FLAGS_PIPELINING).
     pub(super) pipelining: bool,
-    /// Raised where all plans are to be analysed anew.
+    /// Raised when all plans must be analysed again.
     pub(super) plan_epoch: u64,
 }
 

@@ -24,7 +24,7 @@ enum Kind {
     Milliseconds,
     Kilobytes,
     Integer,
-    /// Checked against the cluster's roles by whoever sets it.
+    /// Checked against the cluster's roles by its setter.
     Role,
     /// Cannot be set by a session.
     Internal,
@@ -177,7 +177,7 @@ impl Defaults {
         self.custom.difference(&self.began_with).map(String::as_str)
     }
 
-    /// Makes a custom name known to the connection, for good.
+    /// Makes a custom name known to the connection until its end.
     pub fn mention(&mut self, key: &str) {
         if definition(key).is_none() {
             self.custom.insert(key.to_owned());

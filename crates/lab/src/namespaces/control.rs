@@ -222,7 +222,7 @@ impl Claim {
         })
     }
 
-    /// Answers until it is told to end; never returns but for an error.
+    /// Answers until it is ordered to end; returns only with an error.
     ///
     /// # Errors
     /// As accept(2).
@@ -234,7 +234,7 @@ impl Claim {
             if stream::peer_uid(&client).ok() != Some(own_user())
                 || shared.2.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX
             {
-                continue; // closed: it is told nothing
+                continue; // closed: it gets no answer
             }
             std::thread::Builder::new().name("client".into()).spawn(move || {
                 let (laboratory, about, clients) = &*shared;
@@ -263,7 +263,7 @@ fn answer(client: &UnixStream, laboratory: &Laboratory, about: &About) -> io::Re
             "down" => {
                 let inodes: Vec<u64> = about.hosts.iter().map(|host| host.inode).collect();
                 let down = Down { ended: end_inhabitants(&inodes, GRACE) };
-                // Gone or not, nobody is waited for.
+                // The client may have gone.
                 let _ = write_line(client, &down);
                 std::process::exit(0);
             }

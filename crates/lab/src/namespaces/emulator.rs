@@ -44,7 +44,7 @@ pub(super) struct Books {
     pub(super) refused: AtomicU64,
     /// Packets for which there was no room on the way.
     pub(super) overflows: AtomicU64,
-    /// A device was deleted by somebody inside: the thread has ended.
+    /// A device was deleted inside: the thread has ended.
     pub(super) is_over: AtomicBool,
     paths: Vec<PathBooks>,
 }

@@ -2,8 +2,8 @@
 //!
 //! # Model
 //! A run is faithful if no more than one packet in [`LATE_SHARE`] left later than the description's
-//! `lateness_max`, and none was lost to anything but the description: not for want of room on the
-//! way, not refused by the kernel, not dropped by a device whose reader was behind.
+//! `lateness_max`, and none was lost to anything but the description: not for lack of room on the
+//! way, not by a refusal of the kernel, not by a device whose reader was too slow.
 //!
 //! # Why not     no late packet at all: on a virtual machine whose host takes the processor away, a
 //!               few in a thousand leave some milliseconds late whatever the priority, as they do
@@ -44,9 +44,9 @@ pub struct Snapshot {
     pub refused: u64,
     /// Packets for which there was no room on the way.
     pub overflows: u64,
-    /// Packets that devices dropped because their reader was behind.
+    /// Packets that devices dropped because their reader was too slow.
     pub device_drops: u64,
-    /// Somebody inside has deleted a device, and nothing is emulated any more.
+    /// A device was deleted inside, and nothing is emulated any more.
     pub is_over: bool,
     /// The emulator's priority: `deadline`, `fifo` or `ordinary`; `None` where nothing is emulated.
     pub priority: Option<String>,

@@ -143,7 +143,8 @@ const CHECKS: [(&str, Measure); 9] = [
     ("virtual time", agreement),
 ];
 
-/// Runs all checks; `tell` hears of each as it is made. `by` is whose: [`By::Auto`] is the emulator's.
+/// Runs all checks; `tell` gets each as it is made. `by` selects the carrier: [`By::Auto`] is the
+/// emulator.
 ///
 /// # Errors
 /// There is no laboratory to check.

@@ -62,14 +62,14 @@ pub enum UpError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// The kernel shall carry a link, and has no such queues.
+    /// The kernel must carry a link, and has no such queues.
     Beyond {
         /// Which.
         link: String,
         /// What it asks for.
         why: &'static str,
     },
-    /// The kernel shall carry a link, and lacks a part.
+    /// The kernel must carry a link, and lacks a part.
     Lacks {
         /// Which link.
         link: String,
@@ -321,7 +321,8 @@ fn connect(description: &Description, carriers: &[Carrier], host: usize) -> io::
             routing.set_line(&link.name, wires::hardware(port.link))?;
         }
         if carriers[port.link] != Carrier::Pair && has_ipv6() {
-            // No link-local address: nobody asks anybody for one, as a pair's ends do.
+            // No link-local address, so that no neighbour discovery is sent, as between a pair's
+            // ends.
             set(&format!("net.ipv6.conf.{}.addr_gen_mode", link.name), "1")?;
         }
         routing.set_sizes(interface, link.mtu_bytes, DEVICE_QUEUE_PACKETS)?;

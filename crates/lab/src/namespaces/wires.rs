@@ -97,7 +97,7 @@ impl fmt::Display for Part {
 /// Who carries each link.
 ///
 /// # Errors
-/// The kernel shall, and cannot.
+/// The kernel must carry a link, and cannot.
 pub(super) fn choose(description: &Description) -> Result<Vec<Carrier>, UpError> {
     description.links.iter().map(choose_one).collect()
 }
@@ -222,7 +222,7 @@ pub(super) struct Counted {
     pub(super) ways: Vec<(Port, Counts)>,
     /// Packets that interfaces have dropped for want of room.
     pub(super) drops: u64,
-    /// Somebody inside has deleted an interface, and with it its other end here.
+    /// An interface was deleted inside, and with it its other end here.
     pub(super) is_over: bool,
 }
 
@@ -250,7 +250,7 @@ pub(super) fn hardware(link: usize) -> [u8; 6] {
 }
 
 impl Wires {
-    /// Makes the links that the kernel shall carry; `None` where there are none.
+    /// Makes the links that the kernel must carry; `None` if there are none.
     pub(super) fn lay(
         description: &Description,
         carriers: &[Carrier],

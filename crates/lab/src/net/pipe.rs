@@ -95,7 +95,7 @@ impl Pipe {
         }
     }
 
-    /// The writer breaks it: what is on its way is lost, the reader learns of it at `due`.
+    /// The writer breaks it: what is on its way is lost, the reader notices at `due`.
     pub(super) fn reset(&mut self, due: Duration) {
         self.travelling.clear();
         self.travelling_bytes = 0;

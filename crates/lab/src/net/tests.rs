@@ -118,7 +118,7 @@ fn what_was_sent_before_the_close_arrives() {
 }
 
 #[test]
-fn registering_tells_at_once_what_is_ready() {
+fn registering_reports_at_once_what_is_ready() {
     let net = Net::new(1, NetConfig::default());
     let (left, right) = net.pair();
     left.write(b"x").unwrap();

@@ -50,13 +50,13 @@ pub struct Link {
     pub between: [usize; 2],
     /// Largest packet.
     pub mtu_bytes: u32,
-    /// Who shall carry it.
+    /// What carries it.
     pub by: By,
     /// At least one; more are chosen from by a hash of the flow.
     pub paths: Vec<Path>,
 }
 
-/// Who shall carry a link that does something to packets.
+/// What carries a link that does something to packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum By {
@@ -121,7 +121,7 @@ impl Link {
 }
 
 impl Description {
-    /// Who shall carry its links, whatever it says itself.
+    /// Sets what carries its links, whatever the description says.
     pub fn carry_by(&mut self, by: By) {
         self.links.iter_mut().for_each(|link| link.by = by);
     }

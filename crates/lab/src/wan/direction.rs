@@ -11,7 +11,7 @@
 //! - packets leave in order but for those that `reorder` holds back
 //! - chance is drawn by the packet's number: see [`super::loss`]
 //!
-//! # Why not     limits ahead of the rate: packets of several classes would come to the rate's queue
+//! # Why not     limits before the rate: packets of several classes would come to the rate's queue
 //!               out of order of time, and times could no longer be computed at once
 //! # Limits      with jitter, order is kept by waiting for the packet before: the mean delay of
 //!               dense traffic is then above `delay`, by at most `jitter`

@@ -28,7 +28,7 @@ impl Outage {
         within < self.lasts.as_nanos()
     }
 
-    /// When it next begins or ends, after `now`; `None` where it is over for good.
+    /// When it next begins or ends, after `now`; `None` if it is over.
     #[must_use]
     pub fn next_change(self, now: Duration) -> Option<Duration> {
         let Some(since) = now.checked_sub(self.at) else { return Some(self.at) };

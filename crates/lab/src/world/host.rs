@@ -67,9 +67,9 @@ pub enum Sabotage {
     LosesEdges(u64),
     /// A cancel request is called done before the server has it.
     CancelsLate,
-    /// Backends are given this query behind the engines' back while they are idle.
+    /// Backends get this query unknown to the engines while they are idle.
     Soils(&'static str),
-    /// Backends are given another unnamed statement behind the engines' back.
+    /// Backends get another unnamed statement unknown to the engines.
     ReplacesUnnamed,
 }
 
@@ -89,7 +89,7 @@ pub(super) struct Cancelling {
     pub(super) request: CancelRequest,
 }
 
-/// All that is around the engines and that they can act upon.
+/// The surroundings of the engines that they can act upon.
 pub(super) struct Outside {
     pub(super) now: Duration,
     pub(super) rng: Rng,

@@ -3,10 +3,11 @@
 //! # Invariants
 //! - a backend is in one place: with one client, in one table, in one pool, or in one message
 //! - what a pool counts is what there is: lent, idle, being opened, waiting
-//! - nobody waits while a backend of its pool is idle, on whatever loop
-//! - nobody is overtaken by more later ones than the pool says; on another loop, later is what
-//!   came more than `SAME_MOMENT` after
-//! - an idle backend is in no transaction, owes nothing, and has nothing left of any session
+//! - no client waits while a backend of its pool is idle, on whatever loop
+//! - no client is overtaken by more later ones than the pool's bound; on another loop, later means
+//!   more than `SAME_MOMENT` after
+//! - an idle backend is in no transaction, has no unanswered message, and nothing left of any
+//!   session
 //! - a backend at rest, also one that a client has, has the settings that its books say
 //! - what is notified is kept only from who must not have it yet
 //! - what is kept for a connection stays within the engine's limits
@@ -30,7 +31,7 @@ use crate::model::backend::ModelBackend;
 use crate::model::session::Block;
 use crate::model::settings::reported;
 
-/// What may be kept of the unsent: reading stops above the mark, behind one more read.
+/// What may be kept of the unsent: reading stops above the mark, after one more read.
 const KEPT_OUT_BYTES_MAX: usize = limits::OUTPUT_HIGH_BYTES + 2 * limits::READ_BYTES;
 /// What may be kept of what cannot be passed on yet.
 const KEPT_IN_BYTES_MAX: usize = limits::READ_BYTES;
@@ -222,11 +223,11 @@ impl Census {
         Ok(())
     }
 
-    /// Everybody who waits is in a queue, or a backend is on its way.
+    /// Every client that waits is in a queue, or a backend is on its way to it.
     ///
     /// # Errors
     /// Who is forgotten.
-    pub(super) fn nobody_is_forgotten(
+    pub(super) fn check_no_waiter_is_forgotten(
         &self,
         pools: &[PoolRef<Stream>],
         outside: &Outside,
@@ -249,7 +250,7 @@ impl Census {
         Ok(())
     }
 
-    /// Notes who was served since the last look, and whom that overtook.
+    /// Records which clients were served since the last look, and which ones they overtook.
     ///
     /// # Errors
     /// Who was overtaken too often.

@@ -1,6 +1,6 @@
 //! Where clients log in, outside the engines: startup packets and cancel requests.
 //!
-//! # Limits      everybody is trusted; no TLS; start values are asked of the model, as logins do
+//! # Limits      all users are trusted; no TLS; start values are asked of the model, as logins do
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub(super) struct Lobby {
     login_max: Duration,
     /// A server of the lobby's own, which is asked about start values.
     server: ModelServer,
-    /// What a session for which nobody has set anything shows.
+    /// What a session shows in which no client has set anything.
     plain: ModelBackend,
 }
 
@@ -94,7 +94,7 @@ impl Lobby {
         Self { visitors: BTreeMap::new(), next: 0, logging_in, login_max, server, plain }
     }
 
-    /// Somebody has connected.
+    /// A client has connected.
     pub(super) fn accept(&mut self, socket: SimSocket, seat: Seat) {
         socket.register(LOBBY, Token(self.next));
         self.visitors.insert(self.next, Visitor { socket, bytes: Vec::new(), seat });

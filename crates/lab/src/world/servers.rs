@@ -218,7 +218,7 @@ impl Servers {
         self.run();
     }
 
-    /// Has a backend run a query that nobody asked for, and hear no answer.
+    /// Makes a backend run a query that no client sent, whose answer is dropped.
     pub(super) fn soil(&mut self, id: BackendId, messages: &[u8]) {
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
             endpoint.backend.receive(messages);

@@ -156,7 +156,7 @@ impl<'a> Btf<'a> {
     }
 }
 
-/// How much a type has behind its head.
+/// The length of what follows a type's head.
 fn body_bytes(kind: u32, count: usize) -> Option<usize> {
     Some(match kind {
         // INT, VAR, DECL_TAG
@@ -177,7 +177,7 @@ fn body_bytes(kind: u32, count: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Types, each (name, info, size, body), behind a header.
+    /// Types, each (name, info, size, body), after a header.
     fn built(types: &[(&str, u32, &[u32])]) -> Vec<u8> {
         let mut strings = vec![0];
         let mut name = |text: &str| {

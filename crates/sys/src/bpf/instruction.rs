@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jumps_find_their_labels_before_and_behind_them() {
+    fn jumps_find_their_labels_before_and_after_them() {
         let mut assembly = Assembly::default();
         let (again, out) = (assembly.label(), assembly.label());
         assembly.set(Register::R0, 0);

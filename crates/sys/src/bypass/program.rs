@@ -231,10 +231,10 @@ fn only_without_waiting(a: &mut Assembly, kernel: &Kernel, socket: Register, out
     a.if_equal(R1, 0, out);
 }
 
-/// Goes on only if the reader in R8, whose entry is in R7, comes back after a short read: it is known
-/// to, or an epoll watches its descriptor and tells of what is there, or no epoll does though the
-/// reader has read before: one that waits for edges has its descriptor watched by then. (All that TCP
-/// has received is read where anything is redirected at all.)
+/// Goes on only if the reader in R8, whose entry is in R7, comes back after a short read: it is
+/// known to, or a level-triggered epoll watches its descriptor, or no epoll does though the reader
+/// has read before: an edge-triggered reader has its descriptor watched by then. (All that TCP has
+/// received is read where anything is redirected at all.)
 fn only_who_comes_back(a: &mut Assembly, kernel: &Kernel, out: Label) {
     let [sure, unwatched] = [(); 2].map(|()| a.label());
     a.load(R1, R7, COMES_BACK);
@@ -389,7 +389,7 @@ pub(super) fn messages(kernel: &Kernel, maps: Maps) -> Option<Vec<Instruction>> 
     a.call(SKC_TO_TCP_SOCK);
     a.if_equal(R0, 0, other);
     a.copy(R9, R0);
-    // Its memory may have been given back since: what is read there is checked, and harms nobody.
+    // Its memory may have been freed since: what is read there is checked, and does no harm.
     a.load(R1, R7, SOCKET);
     a.set(R2, kernel.tcp_sock);
     a.call_kernel(kernel.cast);

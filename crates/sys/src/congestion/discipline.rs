@@ -18,7 +18,7 @@ pub struct Discipline {
     /// Its name.
     pub interface: String,
     /// `fq`, `fq_codel`, `mq`, `noqueue` and so on. Under `mq` each queue has one of its own, which
-    /// is net.core.default_qdisc unless somebody has changed it.
+    /// is net.core.default_qdisc unless it was changed.
     pub discipline: String,
 }
 

@@ -54,7 +54,8 @@ impl Flows {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a connection on the list. Whoever has the descriptor drops the entry before it closes it.
+    /// Puts a connection on the list. The owner of the descriptor drops the entry before it closes
+    /// the descriptor.
     #[must_use]
     pub fn enter(self: &Arc<Self>, fd: impl AsFd) -> Entry {
         let mut list = self.lock();

@@ -213,12 +213,12 @@ pub enum NoCopy {
 pub struct Found {
     /// Where packets to it go.
     pub way: Way,
-    /// The prefix of the route that says so. None: the kernel does not tell (before Linux 4.13; 4.15 for
+    /// The prefix of that route. None: the kernel does not give it (before Linux 4.13; 4.15 for
     /// IPv6).
     pub of: Option<Prefix>,
 }
 
-/// A route of the main table that somebody else has made.
+/// A route of the main table that Hawser has not made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Other {
     /// Where to.
@@ -589,7 +589,7 @@ mod tests {
             assert_eq!(routes.ours().unwrap(), std::slice::from_ref(&route));
             let again = routes.add(&route).unwrap_err();
             assert_eq!(again.errno(), Some(libc::EEXIST));
-            // Nobody answers, but the socket has its route once it has begun to connect.
+            // There is no answer, but the socket has its route once it has begun to connect.
             let default = crate::congestion::algorithms().unwrap().default;
             let socket = rustix::net::socket_with(
                 rustix::net::AddressFamily::INET,

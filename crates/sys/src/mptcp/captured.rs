@@ -28,7 +28,7 @@ const SUBFLOW_CLOSED: &str = "640000001c00000000000000000000000b0100000800010065
     0000000005000c006f000000";
 /// A connection has ended.
 const CLOSED: &str = "1c0000001c00000000000000000000000301000008000100ba652933";
-/// Somebody listens.
+/// A listener was made.
 const LISTENER: &str =
     "2c0000001c00000000000000000000000f0100000600020002000000060009001b580000080005000a090001";
 /// The first subflow, at the end that dialled.
@@ -134,7 +134,7 @@ fn what_later_kernels_add_changes_nothing() {
         for hex in EVENTS {
             let with = [&payload(hex)[..], more.as_bytes()].concat();
             assert_eq!(event(with), event(payload(hex)));
-            // And ahead of all others: behind the command, its version and two bytes that are reserved.
+            // And before all others: after the command, its version and two reserved bytes.
             let (head, tail) = (payload(hex)[..4].to_vec(), payload(hex)[4..].to_vec());
             assert_eq!(event([&head[..], more.as_bytes(), &tail].concat()), event(payload(hex)));
         }

@@ -18,7 +18,7 @@
 //! * a program that was started with PGMPTCP=0 in its environment is left alone; of that 256 pieces
 //!   of 63 bytes are read, and what cannot be read turns nothing off
 //! * 0 is returned for all others, so that the next program, or the function itself, decides
-//! * what is not whole, for somebody was killed between two pins, is made anew
+//! * what is not whole, because a process was killed between two pins, is made again
 //!
 //! # Limits
 //! Linux 6.6, with BTF, and what BPF needs to stand in a function's place (CONFIG_BPF_JIT,
@@ -361,7 +361,7 @@ impl Conversion {
         }
     }
 
-    /// What is pinned in `directory`, or a new one, which nobody uses yet.
+    /// What is pinned in `directory`, or a new, unused one.
     ///
     /// # Errors
     /// See [`CgroupError`]; then nothing has been made.

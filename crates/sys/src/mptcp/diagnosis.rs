@@ -176,7 +176,7 @@ impl SubflowFlags {
         self.has(0)
     }
 
-    /// Whether it joined a connection that was there, by whomever it was dialled.
+    /// Whether it joined an existing connection, whichever end dialled it.
     #[must_use]
     pub fn joined(self) -> bool {
         self.has(2) || self.has(3)

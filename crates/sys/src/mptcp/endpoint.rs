@@ -1,4 +1,4 @@
-//! What the in-kernel path manager is told: endpoints and limits of a network namespace.
+//! The in-kernel path manager's configuration: endpoints and limits of a network namespace.
 //!
 //! # Model
 //! An endpoint is a local address, perhaps with a port. With `signal` it is announced to peers
@@ -256,7 +256,7 @@ impl PathManager {
     ///
     /// # Errors
     /// EEXIST if there is one with this address and port, ENOSPC beyond [`ENDPOINTS_MAX`],
-    /// EADDRINUSE if somebody listens on the port; EADDRNOTAVAIL if the address is none of ours.
+    /// EADDRINUSE if the port has a listener; EADDRNOTAVAIL if the address is none of ours.
     pub fn add(&mut self, endpoint: &Endpoint) -> Result<(), NetlinkError> {
         let mut attributes = Writer::default();
         attributes.nested(ADDR, &endpoint.encode());

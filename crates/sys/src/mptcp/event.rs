@@ -1,12 +1,12 @@
-//! What the kernel tells of MPTCP connections as it happens.
+//! The kernel's events of MPTCP connections.
 //!
 //! Source: `enum mptcp_event_type` and `mptcp_event_attr`, include/uapi/linux/mptcp_pm.h;
 //! net/mptcp/pm_netlink.c. Linux 5.12.
 //!
 //! # Limits
-//! Hearing them needs CAP_NET_ADMIN. Whoever reads too slowly loses some (ENOBUFS), and must look at
+//! Receiving them needs CAP_NET_ADMIN. A slow reader loses some (ENOBUFS), and must look at
 //! everything again ([`super::diagnosis::dump`]). Under the userspace path manager an end that
-//! accepts takes no join while nobody listens here.
+//! accepts takes no join while no process listens for events.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -110,12 +110,12 @@ impl Events {
 }
 
 /// Whether some process listens for events: without one, the userspace path manager manages
-/// nothing. `None` where it cannot be told.
+/// nothing. `None` if that cannot be found.
 pub fn is_listened_to() -> Option<bool> {
     listeners().map(|count| count > 0)
 }
 
-/// How many sockets listen for events. `None` where it cannot be told.
+/// How many sockets listen for events. `None` if that cannot be found.
 pub fn listeners() -> Option<usize> {
     let group = Family::find(FAMILY, VERSION).ok()?.group(GROUP)?;
     let bit = 1u32.checked_shl(group.checked_sub(1)?)?;

@@ -191,7 +191,7 @@ fn subflow(addresses: &[u8], info: &[u8]) -> Option<SubflowOf> {
     })
 }
 
-/// `MPTCP_FULL_INFO`: `struct mptcp_full_info` is told where the arrays are to be put.
+/// `MPTCP_FULL_INFO`: `struct mptcp_full_info` says where to put the arrays.
 ///
 /// ```text
 ///   0 size_tcpinfo_kernel  4 size_tcpinfo_user  8 size_sfinfo_kernel  12 size_sfinfo_user
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_takes_mptcp_and_plain_tcp_and_tells_them_apart() {
+    fn a_listener_accepts_and_distinguishes_mptcp_and_plain_tcp() {
         let Some(listener) = listener() else { return };
         listener.set_nonblocking(false).unwrap();
         let address = listener.local_addr().unwrap();

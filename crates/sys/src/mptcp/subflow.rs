@@ -1,14 +1,14 @@
 //! What a path manager in userspace tells the kernel: open, close and pause subflows.
 //!
 //! # Model
-//! The kernel keeps the connections; whoever has CAP_NET_ADMIN in their network namespace manages
-//! those that began under `net.mptcp.path_manager = userspace`, whether it ran at that moment or
-//! not. A subflow is named by its two ends. Source: include/uapi/linux/mptcp_pm.h,
+//! The kernel keeps the connections; a process with CAP_NET_ADMIN in their network namespace
+//! manages those that began under `net.mptcp.path_manager = userspace`, whether it ran at that
+//! moment or not. A subflow is named by its two ends. Source: include/uapi/linux/mptcp_pm.h,
 //! net/mptcp/pm_userspace.c.
 //!
 //! # Limits
 //! Linux 5.19. [`Manager::pause`] at the end that receives goes to the other as MP_PRIO, which is
-//! sent once: where that segment is lost, nothing changes. A dialler is told nothing of a join that
+//! sent once: where that segment is lost, nothing changes. A dialler gets no event of a join that
 //! is refused later (the peer has no listener on its events): it must look.
 
 use std::net::{IpAddr, SocketAddr};
@@ -111,7 +111,7 @@ impl Manager {
     /// Tells the peer of a further address of this end.
     ///
     /// # Errors
-    /// EINVAL if it was told already under another number, or the connection is not managed.
+    /// EINVAL if it was announced already under another number, or the connection is not managed.
     pub fn announce(
         &mut self,
         token: Token,

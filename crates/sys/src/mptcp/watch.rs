@@ -2,14 +2,15 @@
 //!
 //! # Model
 //! A connection is dead when bytes (or, over TCP, a probe of a full window) have been unacknowledged
-//! for `timeout`, none of them was acknowledged meanwhile, and nothing has been heard of the peer for
-//! as long, on any subflow. A peer that is there and does not read answers the probes of its full
+//! for `timeout`, none of them was acknowledged meanwhile, and the peer has been silent for as
+//! long, on all subflows. A peer that is there and does not read answers the probes of its full
 //! window: it is slow, not dead.
 //!
 //! All connections are looked at eight times in each `timeout`, those on which something was unacknowledged then
-//! more often ([`look_again`]). Since when it has been is known as the time of the look that saw it first, one
-//! of those eight at most after the byte was sent, so that much is taken off. So a peer that
-//! falls silent is given up two looks late at most, a fifth of a second with 5 s: it was half of `timeout`.
+//! more often ([`look_again`]). The time of the look that first saw it counts as the beginning, at
+//! most one of those eight after the byte was sent, so that much is subtracted. So a peer that
+//! falls silent is given up two looks late at most, a fifth of a second with 5 s: it was half of
+//! `timeout`.
 //!
 //! # Why not TCP_USER_TIMEOUT for servers
 //! It ends a connection also whose peer answers each probe and has not read for so long
@@ -154,7 +155,7 @@ impl Watched {
 }
 
 impl From<OwnedFd> for Watched {
-    /// A descriptor that nobody looks at.
+    /// A descriptor that is on no list.
     fn from(fd: OwnedFd) -> Self {
         Self { fd, lists: None, comes_back: false }
     }
@@ -233,7 +234,7 @@ impl Watch {
 struct Stuck {
     /// The first unacknowledged byte.
     from: u64,
-    /// How long nothing has been heard of the peer.
+    /// How long the peer has been silent.
     silent: Duration,
 }
 

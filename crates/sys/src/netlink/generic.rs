@@ -69,7 +69,7 @@ impl Family {
         self.groups.iter().find(|(group, _)| group == name).map(|(_, id)| *id)
     }
 
-    /// Turns it into a listener for what is told to one of its groups.
+    /// Turns it into a listener for the messages to one of its groups.
     ///
     /// # Errors
     /// As [`Netlink::join`]; the family has no such group.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::{Completion, Ring, Waited};
 use crate::eventfd::EventFd;
 
-/// Who may use io_uring: 0 everybody, 1 a group, 2 nobody. Linux 6.6.
+/// Who may use io_uring: 0 all, 1 a group, 2 none. Linux 6.6.
 const SYSCTL: &str = "/proc/sys/kernel/io_uring_disabled";
 /// How long the trial waits for what must come at once.
 const SOON: Duration = Duration::from_secs(1);

@@ -283,9 +283,10 @@ impl Routing {
         Ok(counts)
     }
 
-    /// What arrives at an interface leaves by another, and is seen by nobody between. It no longer
-    /// belongs to the socket that sent it, on whichever interface of this machine that was: else what
-    /// waits here would fill that socket's buffer, and TCP would send no more (its small queues).
+    /// What arrives at an interface leaves by another, and this host does not see it. It no longer
+    /// belongs to the socket that sent it, on whichever interface of this machine that was: else
+    /// what waits here would fill that socket's buffer, and TCP would send no more (its small
+    /// queues).
     ///
     /// # Errors
     /// ENOENT in a kernel without ingress, u32 or mirred; EPERM; EEXIST where it is so already.
@@ -323,7 +324,7 @@ impl Routing {
         self.ask(libc::RTM_NEWTFILTER, super::NEW, &place, &filter)
     }
 
-    /// Ends what [`Self::redirect`] began: nobody here takes what arrives for another.
+    /// Ends what [`Self::redirect`] began: this host does not take packets that arrive for another.
     ///
     /// # Errors
     /// ENOENT where it was not so, EPERM.

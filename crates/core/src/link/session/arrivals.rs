@@ -237,7 +237,7 @@ impl Session {
         if stream.incoming.ends(length).is_err() {
             self.reset(id, Reason::Protocol);
         } else if stream.incoming.finished {
-            self.ack_now(id); // what told of it may be lost
+            self.ack_now(id); // the last acknowledgement may be lost
         } else if stream.incoming.is_whole() {
             self.requests.push_back(Request::Finish(id));
         }
@@ -301,7 +301,7 @@ impl Session {
         Verdict::Fine
     }
 
-    /// No Finish is owed any more.
+    /// No Finish is due any more.
     fn control_is_done(&mut self, id: StreamId) {
         if self.streams.get(&id).is_some_and(|stream| !stream.ack_due) {
             self.control.remove(&id);

@@ -197,8 +197,8 @@ impl Session {
         }
     }
 
-    /// Writes the Open, Ack and Finish that a stream owes. Finish waits for the stream's bytes, for the
-    /// sake of the order on one path; offsets make it right on several.
+    /// Writes the Open, Ack and Finish that are due for a stream. Finish waits for the stream's
+    /// bytes, for the sake of the order on one path; offsets make it right on several.
     fn write_control(&mut self, id: StreamId, filling: &mut Filling<'_>) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         if matches!(stream.confirmation, Confirmation::Due { .. }) {
@@ -221,7 +221,7 @@ impl Session {
                 self.send_tail_twice(id);
             }
         }
-        // A Finish that is owed still follows the last bytes.
+        // A Finish that is due still follows the last bytes.
         self.control.remove(&id);
         self.enqueue(id, filling.now);
         self.settle(id);
@@ -327,7 +327,7 @@ impl Session {
         }
     }
 
-    /// Whether a path shall carry bytes of a stream that has so many to send.
+    /// Whether a path should carry bytes of a stream that has `left` to send.
     fn is_worth(&self, path: PathId, left: u64) -> bool {
         let Some(this) = self.paths.get(&path) else { return false };
         let up = self.paths.values().filter(|path| path.is_up() && !self.rests(path.id));

@@ -341,8 +341,8 @@ impl Session {
         self.requests.push_back(Request::Dial(id, pair));
     }
 
-    /// Pairs of addresses between which there are fewer paths than there shall be whatever is carried,
-    /// when they are dialled, and how many are missing.
+    /// Pairs of addresses that have fewer paths than the minimum, when they are dialled, and how
+    /// many are missing.
     fn wanted(&self) -> Vec<(PairId, PairDials, usize)> {
         let Role::Near { pairs, .. } = &self.role else { return Vec::new() };
         let wanted = |at: usize| match self.config.paths {

@@ -1,4 +1,4 @@
-//! Bulk that is compressed: when, for whom, and what a peer can do by it.
+//! Compression of bulk: when, for which streams, and what a hostile peer can do with it.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ fn of_bulk(compression: Compression, version: u8, bytes: &[u8], rate: u64) -> Ve
     said(&mut far, path, 100, LATER, rate)
 }
 
-/// The far program's bytes as a near end hands them out that hears what the far one says.
+/// The far program's bytes as a near end hands them out when it receives `said`.
 fn received(said: &[u8]) -> Vec<u8> {
     let mut near = Session::near(config(Compression::None), Time::ZERO);
     near.tick(Time::ZERO);
@@ -103,7 +103,7 @@ fn received(said: &[u8]) -> Vec<u8> {
         near.received(PathId(1), part, Time::ZERO);
         let ready = near.ready(S).concat();
         near.wrote(S, ready.len(), Time::ZERO);
-        near.fill(PathId(1), &mut Vec::new(), 1 << 20, Time::ZERO); // it has credit anew
+        near.fill(PathId(1), &mut Vec::new(), 1 << 20, Time::ZERO); // it has credit again
         got.extend(ready);
     }
     assert_eq!(near.stream_count(), 1, "{:?}", requests(&mut near));

@@ -271,7 +271,7 @@ impl World {
                 Request::Dial(path, pair) => self.dial(path, pair),
                 Request::Write(path) => self.write(end, path),
                 Request::Drop(path) => {
-                    // The other end is told by its own chooser, or finds a closed socket.
+                    // The other end learns it from its own chooser, or finds a closed socket.
                     if let Some(at) = self.wire_of(end, path) {
                         let other = self.path_of(at, 1 - end);
                         self.wires[at].gone = true;

@@ -2,11 +2,11 @@
 //!
 //! # Model
 //! A path has a delay and a rate of its own, so frames of one stream overtake each other. It takes bytes
-//! while its buffer has room. When it is cut, what is under way is lost; each end learns of it at once,
-//! later, or never (half open): then only its pings tell. Local programs give and take at their own pace,
-//! stand still, end, and break; a kernel is between them and their end of the link, and drops what it holds
-//! when that one resets their connection. An end compresses, or does not; a path in some worlds speaks the
-//! version without compression.
+//! while its buffer has room. When it is cut, what is under way is lost; each end notices at once,
+//! later, or never (half open): then only its pings show it. Local programs give and take at their
+//! own pace, stand still, end, and break; a kernel is between them and their end of the link, and
+//! drops what it holds when that one resets their connection. An end compresses, or does not; a
+//! path in some worlds speaks the version without compression.
 //!
 //! # Invariants
 //! * bytes out are bytes in, once and in order: each byte is a function of its stream, direction, offset
@@ -66,7 +66,7 @@ struct Wire {
     greeting: Option<Greeting>,
     /// What the far end sends before it has a session's path.
     cut: bool,
-    /// When each end learns that it is cut.
+    /// When each end notices that it is cut.
     learns: [Option<Time>; 2],
 }
 
@@ -97,7 +97,7 @@ struct World {
     programs: [BTreeMap<StreamId, Program>; 2],
     dials: Vec<(Time, PathId)>,
     network_is_out: bool,
-    /// A path may be cut without either end being told.
+    /// A path may be cut without a sign to either end.
     resets_happen: bool,
     ended: [Option<Option<Reason>>; 2],
     refused_targets: u64,
@@ -246,7 +246,7 @@ impl World {
         let pipe = &mut self.wires[wire].pipes[end];
         pipe.bytes += bytes.len();
         if cut {
-            return; // it waits for a peer that hears nothing
+            return; // it waits for a peer that receives nothing
         }
         let takes = Duration::from_micros((bytes.len() * 1000 / bytes_per_ms) as u64);
         pipe.free_at = pipe.free_at.max(self.now).after(takes);

@@ -1,13 +1,14 @@
 //! The whole waits for bytes that no flow has any more.
 //!
 //! # Model
-//! A receiver discards what lies beyond the window that it has told last (net/mptcp/protocol.c,
+//! A receiver discards what lies beyond the window that it announced last (net/mptcp/protocol.c,
 //! mptcp_data_queue_ofo(), counted as MPTcpExtNoDSSInWindow), although the flow that brought it has
-//! acknowledged it. That comes when one flow lags, the others fill the receiver's buffer with what
-//! cannot be read before, and the sender sends to the window's very edge. The kernel then sends the
-//! missing bytes again a piece of some KiB for each timeout, on a flow that has nothing to do
-//! (__mptcp_retrans()), and nothing else is sent, for the window is full: 0.2 Mbit/s for seconds. When
-//! a flow ends, it sends again all that waits, at once (__mptcp_retransmit_pending_data()).
+//! acknowledged it. That happens when one flow lags, the others fill the receiver's buffer with
+//! what cannot be read before, and the sender sends to the window's very edge. The kernel then
+//! sends the missing bytes again a piece of some KiB for each timeout, on a flow that has nothing
+//! to do (__mptcp_retrans()), and nothing else is sent, for the window is full: 0.2 Mbit/s for
+//! seconds. When a flow ends, it sends again all that waits, at once
+//! (__mptcp_retransmit_pending_data()).
 //! ```text
 //!   crawls    for 0.5 s (8 round trips): at least 256 KiB wait, less than 64 KiB of them were
 //!             acknowledged, at most one flow has bytes under way at any look, and the connection

@@ -121,9 +121,9 @@ impl Chooser {
         })
     }
 
-    /// The whole waits for a peer's acknowledgement, and flows have bytes under way for long that
-    /// nobody acknowledges, while another has none: it would carry more, were there room at the
-    /// peer. Such a flow sends again after twice the time each time (RFC 6298, section 5.5).
+    /// The whole waits for a peer's acknowledgement: some flows have bytes under way that stay
+    /// unacknowledged for long, while another has none and would carry more if the peer had room.
+    /// Such a flow doubles its timeout at each retransmission (RFC 6298, section 5.5).
     fn hold_gap<'a>(&mut self, look: &Look<'a>) -> Vec<&'a Flow> {
         let now = look.now;
         let Some(unacked) = look.unacked else { return Vec::new() };

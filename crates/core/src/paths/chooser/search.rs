@@ -4,9 +4,9 @@
 //! ```text
 //!   known       flows of which no two share a limit, and what they carried when only they did
 //!   unknown     the others that carry data: those dialled last
-//!   depressed   known flows that carry less than they did: somebody shares their limit
+//!   depressed   known flows that carry less than they did: another flow shares their limit
 //!
-//!   dialled, measured:  an unknown one that carries a whole limit's rate is known, if nobody is depressed,
+//!   dialled, measured:  an unknown one that carries a whole limit's rate is known, if none is depressed,
 //!                       or known ones are alike and what they have lost is what the other unknown carry
 //!                       no gain for the whole       all unknown ones rest
 //!                       otherwise                   some of the unknown are paused (super::super::trial):
@@ -14,15 +14,16 @@
 //!                                                   lost, and of the others those that together with a
 //!                                                   faster one carry what a limit lets through
 //!   weighed:            needless                    they rest until the search ends
-//!                       needed                      who was not paused may be known now, as above
-//!                       needed, one                 it is known: nobody else uses its limit
+//!                       needed                      those not paused may become known, as above
+//!                       needed, one                 it is known: no other flow uses its limit
 //!                       needed, several             half of them, drawn, is paused next, or others are,
-//!                                                   where somebody has come to be known
+//!                                                   if one of them has become known
 //! ```
-//! The gain is what the unknown carry less what the depressed have lost. What all known flows have lost
-//! alike is nobody's: while flows share limits, all wait for what they hold now and then.
-//! Limits may be unequal, and used by other programs, so no rate is that of "one limit": what counts
-//! is who is depressed by whom. Nothing else is concluded from rates but which flows to try first.
+//! The gain is what the unknown carry less what the depressed have lost. A loss that all known
+//! flows have alike counts for no one: while flows share limits, all wait now and then for what
+//! those hold. Limits may be unequal, and used by other programs, so no rate is that of "one
+//! limit": what counts is who is depressed by whom. Nothing else is concluded from rates but which
+//! flows to try first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -168,8 +169,8 @@ impl Chooser {
         self.search_on(look, actions);
     }
 
-    /// Known flows that nobody depresses are measured with each batch: noise of one measurement does not
-    /// stay, and limits may change.
+    /// Known flows that are not depressed are measured with each batch: noise of one measurement
+    /// does not stay, and limits may change.
     fn refresh_base(&mut self, rates: &Rates) {
         let depressed: BTreeSet<FlowId> =
             self.depressed(rates).into_iter().map(|(flow, _)| flow).collect();
@@ -262,9 +263,9 @@ impl Chooser {
         self.phase = Phase::Trying(trial, look.now.after(settle_pause(look)));
     }
 
-    /// An unknown flow with a whole limit's rate is known, if nobody is depressed; also where known flows
-    /// are alike, none has lost as much, and what the others carry is what was lost. Beside foreign flows
-    /// who shares takes more than known ones lose, and those are not alike.
+    /// An unknown flow with a whole limit's rate becomes known if no flow is depressed; also if
+    /// known flows are alike, none has lost as much, and the others carry what was lost. Beside
+    /// foreign flows, one that shares takes more than known ones lose, and those are not alike.
     fn accept(&mut self, rates: &Rates, look: &Look<'_>) {
         let depressed = self.depressed(rates);
         let most = depressed.first().map_or(0.0, |(_, loss)| *loss);
@@ -285,8 +286,8 @@ impl Chooser {
         }
     }
 
-    /// What is left of the rates of known flows that nobody depresses: while some flows share limits,
-    /// all wait for what they hold now and then.
+    /// What is left of the rates of known flows that are not depressed: while some flows share
+    /// limits, all wait for what they hold now and then.
     fn stutter(&self, rates: &Rates) -> f64 {
         let share = |flow: &FlowId| rates.of(*flow) / self.base.of(*flow).max(1.0);
         let mut shares: Vec<f64> = self.known.iter().map(share).collect();

@@ -2,8 +2,8 @@
 
 use super::{
     Announcement, Arc, BTreeMap, Busy, COMES_DOWN, Connection, Duration, FLAG_MAP, GIVE_UP, Header,
-    IDLE, IpAddr, KNOCK_AGAIN, LANES_MAX, MAP_BYTES, Map, Node, NotTaken, Notice, PEERS_MAX,
-    PROBE_PORT, Peer, Place, Progress, Request, SHUT_OUT, SLOW, SendError, State, Time, Told,
+    IDLE, IpAddr, KNOCK_AGAIN, LANES_MAX, MAP_BYTES, Map, Node, NotTaken, Notice, NoticeKind,
+    PEERS_MAX, PROBE_PORT, Peer, Place, Progress, Request, SHUT_OUT, SLOW, SendError, State, Time,
     TooManyWait, UNANSWERED_MAX, VecDeque, as_ipv6, is_a_host,
 };
 use crate::paths::spread::{self, Seen};
@@ -39,7 +39,7 @@ impl Node {
         let peer = Peer::new(address, dials, asked_by, self.config.clock_ms, now);
         self.peers.insert(at, Box::new(peer));
         self.by_address.insert(address, at);
-        self.told_of_peers = false;
+        self.peers_reported = false;
         if let Some(port) = asked_by.and_then(|port| self.ports.get_mut(&port)) {
             port.unanswered += 1;
         }
@@ -90,7 +90,7 @@ impl Node {
         }
         self.give_room(at);
         self.by_address.remove(&address);
-        // A port that waits for one of this peer's would wait for good.
+        // A port that waits for one of this peer's would wait for ever.
         self.tell_of_room();
         true
     }
@@ -185,7 +185,7 @@ impl Node {
         self.dial(at, lane, now);
     }
 
-    /// Dials all lanes that there shall be.
+    /// Dials all lanes of the peer.
     pub(super) fn dial_all(&mut self, at: u32, now: Time) {
         let Some(peer) = self.peers.get(&at) else { return };
         if peer.dials {
@@ -209,7 +209,7 @@ impl Node {
         }
         self.up(at, lane, None, now);
         let Some(peer) = self.peers.get(&at) else { return };
-        let is_of_no_lane = peer.paths > 0 && lane >= peer.paths; // it has started anew with fewer
+        let is_of_no_lane = peer.paths > 0 && lane >= peer.paths; // it has restarted with fewer
         if is_of_no_lane || (!peer.port_is_lane && !peer.are_up_before(lane)) {
             // (Or a lane before it broke meanwhile: the peer takes this one for that.)
             return self.drain(at, lane);
@@ -265,8 +265,8 @@ impl Node {
         self.totals.refused += 1;
         if let Some(at) = self.by_address.get(&from.to_canonical()).copied() {
             let what = match too_many {
-                TooManyWait::OfPeer => Told::Lanes,
-                TooManyWait::OfAll => Told::LanesOfAll,
+                TooManyWait::OfPeer => NoticeKind::Lanes,
+                TooManyWait::OfAll => NoticeKind::LanesOfAll,
             };
             self.notice(at, what, |from| Notice::Lanes(from, too_many));
         }
@@ -284,7 +284,7 @@ impl Node {
             return Err(NotTaken::Refuse);
         }
         let Ok(at) = self.peer_at(from, None, now) else {
-            if !std::mem::replace(&mut self.told_of_peers, true) {
+            if !std::mem::replace(&mut self.peers_reported, true) {
                 self.requests.push_back(Request::Notice(Notice::Peers(from)));
             }
             return Err(NotTaken::Refuse);
@@ -480,7 +480,7 @@ impl Node {
         peer.lanes[lane].acknowledged(&progress, now, &mut self.freed);
         peer.acknowledged(lane, progress.acknowledged);
         if progress.held_by_peer >= SLOW {
-            self.notice(at, Told::Slow, Notice::Slow);
+            self.notice(at, NoticeKind::Slow, Notice::Slow);
         }
         let Some(peer) = self.peers.get_mut(&at) else { return };
         if !progress.rtt.is_zero() && (peer.rtt.is_zero() || progress.rtt < peer.rtt) {
@@ -515,7 +515,7 @@ impl Node {
         if is_refused && peer.stand_ins.refused(lane, now) {
             let carrier = peer.move_to_carrier(lane);
             Self::ask_to_write(&mut self.requests, &mut peer.lanes[carrier]);
-            self.notice(at, Told::Refused, |address| Notice::Refused(address, lane));
+            self.notice(at, NoticeKind::Refused, |address| Notice::Refused(address, lane));
         }
         self.end_last_start(at, lane, now);
         let Some(peer) = self.peers.get_mut(&at) else { return };
@@ -530,7 +530,9 @@ impl Node {
     }
 
     fn cannot_be_reached(&mut self, at: u32, why: &str) {
-        self.notice(at, Told::Unreachable, |address| Notice::Unreachable(address, why.to_owned()));
+        self.notice(at, NoticeKind::Unreachable, |address| {
+            Notice::Unreachable(address, why.to_owned())
+        });
     }
 
     pub(super) fn drain(&mut self, at: u32, lane: usize) {
@@ -558,7 +560,7 @@ impl Node {
     /// larger one knocks for what it has to send.
     fn dial_later(&mut self, at: u32, lane: usize, now: Time) {
         let random = self.draw();
-        self.drop_what_nobody_waits_for(at, now);
+        self.drop_unwanted(at, now);
         let Some(peer) = self.peers.get_mut(&at) else { return };
         let is_at_rest = peer.is_idle() && peer.is_down();
         if is_at_rest && !peer.lanes.iter().all(Lane::is_empty) {
@@ -607,7 +609,7 @@ impl Node {
     }
 
     fn tick_peer(&mut self, at: u32, now: Time) {
-        self.drop_what_nobody_waits_for(at, now);
+        self.drop_unwanted(at, now);
         let Some(peer) = self.peers.get_mut(&at) else { return };
         if peer.has_awaited_for_long(now) {
             self.await_no_answer(at);

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::{
-    Announcement, Connection, Datagram, Header, MAP_BYTES, Map, Node, Notice, PROBE_PORT, Request,
-    Time, Told,
+    Announcement, Connection, Datagram, Header, MAP_BYTES, Map, Node, Notice, NoticeKind,
+    PROBE_PORT, Request, Time,
 };
 use crate::rds::assembly::Assembly;
 use crate::rds::awaited::Awaited;
@@ -162,7 +162,7 @@ impl Node {
         }
         self.partials.forget(connection);
         if let Some((at, _)) = self.place_of(connection) {
-            self.notice(at, Told::Partial, Notice::Partial);
+            self.notice(at, NoticeKind::Partial, Notice::Partial);
             self.requests.push_back(Request::Close(connection));
             self.closed(connection, now);
         }
@@ -187,8 +187,8 @@ impl Node {
                 Ok(None) => return Some(whole),
                 Err(too_long) => {
                     if let Some((at, _)) = self.place_of(connection) {
-                        let told = |from| Notice::TooLong(from, too_long.0);
-                        self.notice(at, Told::TooLong, told);
+                        let notice = |from| Notice::TooLong(from, too_long.0);
+                        self.notice(at, NoticeKind::TooLong, notice);
                     }
                     self.shut_out(connection, now);
                     return None;
@@ -215,7 +215,7 @@ impl Node {
             let (said, unreadable) = Announcement::read_checked(&header.extensions);
             if let Some(unreadable) = unreadable {
                 let notice = |from| Notice::Extension(from, unreadable.0);
-                self.notice(at, Told::Extension, notice);
+                self.notice(at, NoticeKind::Extension, notice);
             }
             #[cfg(test)]
             let said = self.as_a_kernel_reads(said);
@@ -239,13 +239,13 @@ impl Node {
         let datagram = Datagram { from, port: header.from, body: body.into_owned() };
         if !self.deliver(header.to, datagram) {
             self.totals.no_port += 1;
-            self.notice(at, Told::NoPort, |from| Notice::NoPort(from, header.to));
+            self.notice(at, NoticeKind::NoPort, |from| Notice::NoPort(from, header.to));
         }
     }
 
-    /// A kernel has answered a probe, and knows of lanes now. What it sent before that by this connection it
-    /// sends again until it knows that it came, and its numbers may be those of another lane: with the
-    /// acknowledgement of a second probe, it knows.
+    /// A kernel has answered a probe, and knows the number of lanes now. It resends what it sent
+    /// earlier on this connection until that is acknowledged, and the numbers may be those of
+    /// another lane. The acknowledgement of a second probe shows that it knows.
     fn answered(&mut self, connection: Connection, header: &Header) {
         let Some((at, lane)) = self.place_of(connection) else { return };
         if !self.peers.get(&at).is_some_and(|peer| peer.is_answer(lane, header)) {
@@ -286,7 +286,7 @@ impl Node {
         }
         let (Some(map), Some(peer)) = (Map::read(body), self.peers.get_mut(&at)) else {
             debug_assert_ne!(body.len(), MAP_BYTES);
-            return self.notice(at, Told::Map, Notice::BadMap);
+            return self.notice(at, NoticeKind::Map, Notice::BadMap);
         };
         if peer.is_newest_map(said.generation, header.sequence) {
             peer.congested = map;
@@ -310,11 +310,11 @@ impl Node {
         }
         if waiting >= ANSWERS_MAX {
             self.totals.pings_unanswered += 1;
-            return self.notice(at, Told::Answers, Notice::Answers);
+            return self.notice(at, NoticeKind::Answers, Notice::Answers);
         }
         if self.answers >= ANSWERS_ALL_MAX && waiting >= ANSWERS_EACH {
             self.totals.pings_unanswered += 1;
-            if !std::mem::replace(&mut self.told_of_answers, true) {
+            if !std::mem::replace(&mut self.answers_reported, true) {
                 self.requests.push_back(Request::Notice(Notice::AnswersOfAll));
             }
             return;
@@ -325,8 +325,9 @@ impl Node {
         Self::ask_to_write(&mut self.requests, this);
     }
 
-    /// A kernel that asks how many lanes there are does not know, and sends by its first one: it may have
-    /// started anew, though nothing else says so. It is asked, and what comes by others waits for the answer.
+    /// A kernel that asks for the number of lanes does not know it, and sends by its first one: it
+    /// may have restarted, though nothing else shows that. It is probed, and what comes by other
+    /// lanes waits for the answer.
     fn probe_back(&mut self, connection: Connection, now: Time) {
         let Some((at, lane)) = self.place_of(connection) else { return };
         let Some(peer) = self.peers.get_mut(&at) else { return };

@@ -54,7 +54,7 @@ pub struct PortReport {
     pub queued_bytes: usize,
     /// Bytes that it has sent and no peer has acknowledged.
     pub sent_bytes: usize,
-    /// Whether peers are told to wait.
+    /// Whether the port is announced to peers as congested.
     pub congested: bool,
     /// Messages that came and that were sent, ever.
     pub received: u64,

@@ -1,18 +1,19 @@
-//! A peer says what it is, and that it has started anew.
+//! A peer's announcement of what it is, and of its restarts.
 
 use super::{
-    Announcement, BTreeMap, Connection, LANES_MAX, Node, Notice, Place, Request, State, Time, Told,
+    Announcement, BTreeMap, Connection, LANES_MAX, Node, Notice, NoticeKind, Place, Request, State,
+    Time,
 };
 use crate::rds::peer::{By, Here, Learnt, Peer};
 
-/// Messages that were dropped because a peer has started anew.
+/// Messages that were dropped because a peer has restarted.
 fn dropped(peer: &Peer) -> u64 {
     peer.lanes.iter().map(|lane| lane.counts.dropped).sum()
 }
 
 impl Node {
-    /// Does something with a peer that may drop what its last start may have got. Says so if it did, or
-    /// if the peer has started anew.
+    /// Applies a change to a peer that may drop messages for its last start. Gives notice if it
+    /// did, or if the peer has restarted.
     fn with_start<T>(
         &mut self,
         at: u32,
@@ -31,10 +32,10 @@ impl Node {
         };
         let peer = self.peers.get_mut(&at)?;
         let before = dropped(peer);
-        let (done, anew) = change(peer, &here, &mut self.freed);
+        let (done, restarted) = change(peer, &here, &mut self.freed);
         let dropped = dropped(peer) - before;
-        if (anew || dropped > 0) && peer.may_say_anew(now) {
-            self.requests.push_back(Request::Notice(Notice::Anew(peer.address, dropped)));
+        if (restarted || dropped > 0) && peer.may_report_restart(now) {
+            self.requests.push_back(Request::Notice(Notice::Restarted(peer.address, dropped)));
         }
         self.give_room(at);
         Some(done)
@@ -53,20 +54,20 @@ impl Node {
         if peer.is_none_or(|peer| peer.may_name(by.lane, said.generation, by.in_map)) {
             return true;
         }
-        self.notice(at, Told::TwoStarts, Notice::TwoStarts);
+        self.notice(at, NoticeKind::TwoStarts, Notice::TwoStarts);
         self.shut_out(by.connection, now);
         false
     }
 
     pub(super) fn learn(&mut self, at: u32, by: By, said: Announcement, now: Time) {
         if let Some(lanes) = said.lanes.filter(|lanes| !(1..=LANES_MAX as u16).contains(lanes)) {
-            self.notice(at, Told::Announced, |address| Notice::Announced(address, lanes));
+            self.notice(at, NoticeKind::Announced, |address| Notice::Announced(address, lanes));
         }
         let learnt = self.with_start(at, now, |peer, here, freed| {
             let learnt = peer.learn(said, by, here, freed);
-            (learnt, learnt.anew)
+            (learnt, learnt.restarted)
         });
-        let is_anew = learnt.is_some_and(|learnt| learnt.anew);
+        let has_restarted = learnt.is_some_and(|learnt| learnt.restarted);
         if self.peers.get(&at).is_some_and(|peer| peer.announces_in_maps) {
             self.await_no_answer(at); // a Hawser has nothing on another lane than its port's
         }
@@ -84,11 +85,11 @@ impl Node {
         if matches!(learnt, Some(Learnt { paths: true, .. })) {
             self.has_other_lanes(at, now);
         }
-        if self.peers.get(&at).is_some_and(|peer| is_anew && peer.mixes_up()) {
+        if self.peers.get(&at).is_some_and(|peer| has_restarted && peer.mixes_up()) {
             // (Its answer says that it knows of them.)
             self.probe(at, by.lane);
         }
-        if is_anew && self.peers.get_mut(&at).is_some_and(|peer| !peer.may_start_anew(now)) {
+        if has_restarted && self.peers.get_mut(&at).is_some_and(|peer| !peer.may_restart(now)) {
             self.shut_out(by.connection, now);
         }
     }

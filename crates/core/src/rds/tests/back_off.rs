@@ -1,4 +1,5 @@
-//! Peers that take a connection and end it: they are dialled ever later, and the log says so once.
+//! Peers that accept a connection and end it: the pauses between dials grow, and the log says so
+//! once.
 
 use std::time::Duration;
 

@@ -94,7 +94,7 @@ fn others_wait_for_a_second_where_the_first_connection_has_ended_without_an_answ
 }
 
 #[test]
-fn a_kernel_that_asks_again_how_many_lanes_there_are_has_started_anew_and_is_asked_too() {
+fn a_kernel_that_asks_for_the_lanes_again_has_restarted_and_is_probed() {
     let now = at_ms(10);
     let (mut node, port, [first, second]) = overtaken(OLD);
     node.received(first, &probe(2, 0, PROBE_PORT, OLD), now);
@@ -138,8 +138,8 @@ fn an_answer_to_the_last_start_s_probe_is_none() {
     assert!(requests(&mut node).contains(&Request::Resume(second)));
 }
 
-/// A kernel has sent its first messages by its first lane, and knows of lanes now. Its port's lane is another
-/// one, whose first messages have the numbers of those.
+/// A kernel has sent its first messages by its first lane, and knows the number of lanes now. Its
+/// port's lane is another one, whose first messages have the numbers of those.
 #[test]
 fn what_came_early_is_compared_with_until_the_kernel_knows_that_it_came() {
     for is_acknowledged in [false, true] {
@@ -178,7 +178,7 @@ fn what_came_early_is_compared_with_until_the_kernel_knows_that_it_came() {
 }
 
 /// What was acknowledged by the second connection came before the last one of what the first one had brought.
-/// (A connection of a kernel that knows of lanes may be any lane's.)
+/// (A connection of a kernel that knows the number of lanes may be any lane's.)
 #[test]
 fn what_has_come_early_and_only_in_part_again_is_compared_with_still() {
     let now = at_ms(10);
@@ -209,7 +209,7 @@ fn dial(node: &mut Node) -> Connection {
     dial.expect("it dials")
 }
 
-/// It resets what is dialled for another lane before it knows of lanes.
+/// It resets connections for other lanes until it knows the number of lanes.
 #[test]
 fn a_kernel_that_has_reset_another_lane_s_connection_sends_by_its_first_one_still() {
     let now = at_ms(10);

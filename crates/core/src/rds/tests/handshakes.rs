@@ -299,7 +299,7 @@ fn a_kernel_without_lanes_gets_one() {
 }
 
 #[test]
-fn what_waits_before_the_handshake_is_moved_and_numbered_anew() {
+fn what_waits_before_the_handshake_is_moved_and_renumbered() {
     let now = Time::ZERO;
     let mut node = node(SMALL);
     let ports: Vec<u16> = (0..40).map(|_| node.bind(0).unwrap()).collect();
@@ -435,7 +435,7 @@ fn a_lane_that_comes_before_its_peer_is_known_finds_its_place() {
 }
 
 #[test]
-fn a_kernel_that_has_started_anew_gets_nothing_twice() {
+fn a_restarted_kernel_gets_nothing_twice() {
     let mut now = Time::ZERO;
     let (mut node, connection, _) = dialled(now);
     node.received(connection, &kernel_map(), now);

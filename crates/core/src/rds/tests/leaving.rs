@@ -1,5 +1,5 @@
-//! What nobody waits for any more: answers to pings of those who do not read or have gone, and messages
-//! of ports that were given back.
+//! Messages that are no longer wanted: answers to pings of peers that do not read or have gone, and
+//! messages of ports that were closed.
 
 use super::*;
 use crate::rds::header::PROBE_PORT;
@@ -105,7 +105,7 @@ fn give_up(node: &mut Node, since: Time) {
 }
 
 #[test]
-fn what_ports_leave_behind_is_bounded() {
+fn what_closed_ports_leave_is_bounded() {
     let (mut node, gone) = alone();
     let stays = node.bind(4000).unwrap();
     node.send(stays, (gone, 9), b"first", Time::ZERO).unwrap();
@@ -149,7 +149,7 @@ fn what_is_dropped_leaves_the_others_whole_and_in_order() {
         )
         .unwrap();
     }
-    // Others leave so much behind that there is no room for what this one does.
+    // The remaining messages of others fill the room for what this one leaves.
     let mut leave = |messages: usize| {
         let port = node.bind(0).unwrap();
         for _ in 0..messages {
@@ -213,7 +213,7 @@ fn ports_that_are_taken_and_given_back_cost_others_nothing() {
     };
     come_and_go(&mut node);
     assert_eq!(queued(&node), OTHERS + 10_000);
-    // So much is left behind that nothing more is kept.
+    // So many messages of closed ports remain that no more are kept.
     let filler = node.bind(4002).unwrap();
     let rest = LEAVING_BYTES_MAX - node.leaving_bytes();
     for _ in 0..rest / (1 << 20) {

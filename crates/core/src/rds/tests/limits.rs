@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::anew::hawser_map;
+use super::restarts::hawser_map;
 use super::*;
 use crate::rds::congestion::Map;
 use crate::rds::header::{FLAG_AGAIN, FLAG_MAP, LANES_MAX, MESSAGE_BYTES_MAX, PROBE_PORT};
@@ -49,7 +49,7 @@ fn a_message_of_the_most_goes_and_one_byte_more_does_not() {
 }
 
 #[test]
-fn room_is_told_once_tcp_has_acknowledged() {
+fn room_is_reported_once_tcp_has_acknowledged() {
     let now = Time::ZERO;
     let mut config = Config::new(address(SMALL), 1, 1);
     (config.send_buffer, config.lanes) = (1000, 1);
@@ -284,7 +284,7 @@ fn full_map() -> Vec<u8> {
 }
 
 #[test]
-fn what_a_peer_that_is_gone_said_of_congestion_holds_nobody_up() {
+fn congestion_of_a_peer_that_is_gone_stops_no_sender() {
     // One that dials, and that nothing here would dial again.
     let (mut node, connection) = accepted(1000);
     let port = node.bind(0).unwrap();
@@ -328,7 +328,7 @@ fn a_peer_that_is_given_up_is_dialled_again_for_what_waited_for_its_congestion()
 }
 
 #[test]
-fn a_peer_that_starts_anew_in_each_connection_is_said_a_few_times_and_let_in_once_a_second() {
+fn a_peer_that_restarts_on_each_connection_is_reported_a_few_times_and_let_in_once_a_second() {
     let (mut node, first) = accepted(1000);
     node.closed(first, Time::ZERO);
     let mut taken = 0;
@@ -339,8 +339,8 @@ fn a_peer_that_starts_anew_in_each_connection_is_said_a_few_times_and_let_in_onc
         taken += 1;
         node.received(connection, &said, now);
         node.closed(connection, now);
-        let anew = |notice: &Notice| matches!(notice, Notice::Anew(..));
-        notices(node).iter().filter(|notice| anew(notice)).count()
+        let is_restart = |notice: &Notice| matches!(notice, Notice::Restarted(..));
+        notices(node).iter().filter(|notice| is_restart(notice)).count()
     };
     let said: usize = (1..=1000).map(|n| start(&mut node, n, at_ms(n.into()))).sum();
     assert_eq!(said, LANES_MAX);
@@ -366,7 +366,7 @@ fn a_connection_that_names_another_start_is_reset() {
     }
 }
 
-/// One that ignored congestion filled the port again each time, and the time began anew.
+/// One that ignored congestion filled the port again each time, and the time started again.
 #[test]
 fn a_connection_waits_for_a_full_port_since_its_message_came_though_others_are_taken_before_it() {
     let (mut node, first) = accepted(1000);
@@ -429,7 +429,7 @@ fn pings_of_a_peer_that_does_not_read_are_bounded() {
 }
 
 #[test]
-fn messages_to_a_port_that_nobody_has_are_dropped_and_said_once() {
+fn messages_to_an_unbound_port_are_dropped_and_reported_once() {
     let (mut node, connection) = accepted(1000);
     for sequence in 1..100 {
         node.received(
@@ -510,7 +510,7 @@ fn peers_are_bounded_and_the_idle_ones_forgotten() {
     assert_eq!(node.accept(one_more, 8, Time::ZERO), Err(NotTaken::Refuse));
     let another = at(PEERS_MAX as u32 + 1);
     assert_eq!(node.accept(another, 8, Time::ZERO), Err(NotTaken::Refuse));
-    assert_eq!(notices(&mut node), [Notice::Peers(one_more)], "once, whoever comes");
+    assert_eq!(notices(&mut node), [Notice::Peers(one_more)], "once for all peers");
     assert_eq!(node.report().totals.refused, 2);
 }
 

@@ -5,7 +5,7 @@
 //! of what has arrived the kernel knows of a part only: the rest is sent again, flagged.
 //!
 //! # Invariants
-//! * each message arrives once, and those of one port in order, whoever dials
+//! * each message arrives once, and those of one port in order, whichever end dials
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! A kernel up to 6.18 that knew the last start of this host, and drops what is flagged with a lower number
-//! than it expects of that. It learns of this one by the probe, which it
-//! answers with its old numbers, and numbers its messages from 1 after that.
+//! than it expects of that. It learns of this start by the probe, answers that with its old
+//! numbers, and then numbers its messages from 1.
 
 use std::time::Duration;
 
@@ -120,7 +120,7 @@ fn written_and_cut(
 }
 
 #[test]
-fn a_probe_that_a_cut_connection_has_seen_is_sent_anew_until_it_is_answered() {
+fn a_probe_on_a_cut_connection_is_sent_again_until_it_is_answered() {
     let mut now = Time::ZERO;
     // What the kernel expects of the last start, a second before.
     let (mut node, connection) = start(1_000_000);
@@ -130,13 +130,13 @@ fn a_probe_that_a_cut_connection_has_seen_is_sent_anew_until_it_is_answered() {
     // None of it comes; then all does, but the answer is lost.
     let (sent, second) = written_and_cut(&mut node, first, 0, &mut now);
     let (again, third) = written_and_cut(&mut node, second, u64::MAX, &mut now);
-    let (anew, fourth) = written_and_cut(&mut node, third, u64::MAX, &mut now);
-    for sent in [&sent, &again, &anew] {
+    let (resent, fourth) = written_and_cut(&mut node, third, u64::MAX, &mut now);
+    for sent in [&sent, &again, &resent] {
         let probes = sent.iter().filter(|header| header.from == PROBE_PORT);
         assert_eq!(probes.map(|header| header.flags).collect::<Vec<_>>(), [0], "{sent:?}");
     }
     // What is flagged is none of what the kernel has had, and numbers ascend.
-    let all: Vec<u64> = again.iter().chain(&anew).map(|header| header.sequence).collect();
+    let all: Vec<u64> = again.iter().chain(&resent).map(|header| header.sequence).collect();
     assert!(all.is_sorted() && all[0] >= expected, "{all:?}, and {expected} is expected");
     node.received(fourth, &probe(1, 0, PROBE_PORT, &[5, 0, 8]), now);
     assert_eq!(node.report().peers[0].paths, 8);

@@ -2,11 +2,11 @@
 //!
 //! # Model
 //! A connection takes bytes, has them under way, and puts them into the other end's receive buffer,
-//! where they are acknowledged, as TCP has it. When it is cut, what is under way is lost, and maybe
-//! acknowledgements too, but for those that came with data of the other end's; each end reads what is in its
-//! buffer and then learns that it has ended. Nothing arrives by it any more: a stream of bytes has no holes.
-//! A connection that waits to be taken does so also when it was cut. A host that starts anew loses what is in
-//! its buffers.
+//! where they are acknowledged, as TCP does. When it is cut, what is under way is lost, and maybe
+//! acknowledgements too, but for those that came with data of the other end's; each end reads what
+//! is in its buffer and then gets the end. Nothing arrives by it any more: a stream of bytes has no
+//! holes. A connection that waits to be taken does so also when it was cut. A host that restarts
+//! loses what is in its buffers.
 //!
 //! `RDS_SEED=5` runs one seed, `RDS_SEED=0..600` all of a range, and says which of them fail.
 //!
@@ -210,7 +210,7 @@ impl World {
                 Request::Notice(notice) => assert!(
                     matches!(
                         notice,
-                        Notice::Anew(..) | Notice::Unreachable(..) | Notice::Partial(..)
+                        Notice::Restarted(..) | Notice::Unreachable(..) | Notice::Partial(..)
                     ),
                     "{notice} without a reason"
                 ),
@@ -366,7 +366,7 @@ impl World {
         }
     }
 
-    /// Both ends of what was cut, or was finished by one of them, learn of it; in any order.
+    /// Both ends of what was cut, or was finished by one of them, get that; in any order.
     fn bury(&mut self, at: usize) {
         let tcp = &mut self.connections[at];
         if !tcp.cut && tcp.ends.iter().any(|end| end.finished) {
@@ -390,7 +390,7 @@ impl World {
             self.read(at, host, usize::MAX);
             let end = &mut self.connections[at].ends[host];
             if end.paused || (end.connection.is_some() && !end.inbox.is_empty()) {
-                continue; // it learns of the end once it has read what came before
+                continue; // it gets the end after what came before
             }
             end.gone = true;
             self.acknowledge_all(at, host);
@@ -537,8 +537,8 @@ impl World {
         }
     }
 
-    /// All that is under way arrives: what is sent to one that says nothing for a second after the first
-    /// contact may come twice if it starts anew then.
+    /// All that is under way arrives: messages to a host that says nothing for a second after the
+    /// first contact may come twice if it restarts then.
     fn exchange(&mut self) {
         for at in 0..self.connections.len() {
             self.arrive(at);
@@ -602,8 +602,8 @@ impl World {
 
     fn check(&self, complete: bool) {
         for (key, all) in &self.arrived {
-            // What is sent to one with several lanes is compared by it with numbers of any of them. And of
-            // one that says nothing nobody knows that another program has taken its place.
+            // A host with several lanes compares what it gets with the numbers of any of them. And
+            // if a host says nothing, no peer can know that another program has taken its place.
             let again = |one: &Arrived| {
                 all.iter().any(|other| other.number == one.number && other.by != one.by)
             };
@@ -734,7 +734,7 @@ fn beginnings_of_messages_by_strangers_cost_others_nothing() {
 }
 
 #[test]
-fn hosts_that_start_anew_get_nothing_twice() {
+fn hosts_that_restart_get_nothing_twice() {
     play(1000..1040, |seed| {
         let mut world = World::new(seed);
         world.chaos(3000, Restarts::AsHawsers);

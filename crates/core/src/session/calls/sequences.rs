@@ -35,7 +35,7 @@ pub(crate) enum Value {
     Parameter {
         /// Its place, from 0.
         at: usize,
-        /// It is text where its client has declared no type.
+        /// It is text if its client has declared no type.
         is_text: bool,
     },
 }
@@ -68,13 +68,13 @@ pub(crate) fn of_sequences(text: &[u8], options: ScanOptions) -> Option<Question
             }
             _ if is_called && token.is_name(b"currval") => {
                 tokens.call(at, b"currval")?;
-                let (sequence, behind) = tokens.sequence(text, at + 2)?;
-                tokens.all.get(behind).filter(|token| token.is_symbol(b')'))?;
+                let (sequence, after) = tokens.sequence(text, at + 2)?;
+                tokens.all.get(after).filter(|token| token.is_symbol(b')'))?;
                 if question.sequences.len() == NAMED_MAX {
                     return None;
                 }
                 question.sequences.push(sequence);
-                at = behind;
+                at = after;
             }
             _ => {}
         }
@@ -90,7 +90,7 @@ pub(crate) fn has_question(text: &[u8]) -> bool {
 }
 
 impl Tokens {
-    /// The sequence that the expression at `at` is of, and where that ends.
+    /// The sequence that the expression at `at` names, and where the expression ends.
     fn sequence(&self, text: &[u8], mut at: usize) -> Option<(Sequence, usize)> {
         const SERIAL: &[u8] = b"pg_get_serial_sequence";
         let is_qualified = self.all.get(at)?.is_name(b"pg_catalog")
@@ -99,19 +99,19 @@ impl Tokens {
             at += 2;
         }
         if self.call(at, SERIAL).is_none() {
-            let (value, behind) = self.value(text, at, false).filter(|_| !is_qualified)?;
-            return Some((Sequence::Named(value), behind));
+            let (value, after) = self.value(text, at, false).filter(|_| !is_qualified)?;
+            return Some((Sequence::Named(value), after));
         }
-        let (table, behind) = self.value(text, at + 2, true)?;
-        self.all.get(behind).filter(|token| token.is_symbol(b','))?;
-        let (column, behind) = self.value(text, behind + 1, true)?;
-        self.all.get(behind).filter(|token| token.is_symbol(b')'))?;
-        Some((Sequence::Serial { table, column }, self.casts(behind + 1)?.1))
+        let (table, after) = self.value(text, at + 2, true)?;
+        self.all.get(after).filter(|token| token.is_symbol(b','))?;
+        let (column, after) = self.value(text, after + 1, true)?;
+        self.all.get(after).filter(|token| token.is_symbol(b')'))?;
+        Some((Sequence::Serial { table, column }, self.casts(after + 1)?.1))
     }
 
     /// The string or parameter at `at`, and where its casts end. `is_text`: of an argument that is text.
     fn value(&self, text: &[u8], at: usize, is_text: bool) -> Option<(Value, usize)> {
-        let (cast_to_text, behind) = self.casts(at + 1)?;
+        let (cast_to_text, after) = self.casts(at + 1)?;
         let value = match &self.all.get(at)?.kind {
             Kind::String(content) if text.get(self.all[at].start) == Some(&b'\'') => {
                 Value::Literal(content.clone())
@@ -121,7 +121,7 @@ impl Tokens {
                 is_text: cast_to_text.unwrap_or(is_text),
             },
         };
-        Some((value, behind))
+        Some((value, after))
     }
 
     /// Where the casts at `at` end, and whether the first is to text. `None`: one is to another type.
@@ -149,7 +149,7 @@ impl Tokens {
 mod tests {
     use super::*;
 
-    /// What is asked for, in short.
+    /// The question, in short.
     fn asked(text: &str) -> String {
         let Some(question) = of_sequences(text.as_bytes(), ScanOptions::default()) else {
             return "-".to_owned();

@@ -1,19 +1,20 @@
 //! The sources of functions: what a call of one may do to the session.
 //!
-//! # Model   a source is read like a text, with what PL/pgSQL adds: statements stand behind BEGIN, THEN,
-//!           ELSE and LOOP as well, and EXECUTE runs what has been put together of strings. Where a
-//!           function has one, the words of all its strings count; those that begin statements
-//!           (SET, LISTEN ...) where they begin a string only, for messages have them, too.
-//! # Limits  [`Findings::dynamic`]: what a variable or a parameter gives to EXECUTE is not in the source.
+//! # Model   a source is read like a text, with what PL/pgSQL adds: statements also follow BEGIN,
+//!           THEN, ELSE and LOOP, and EXECUTE runs concatenated strings. If a function has an
+//!           EXECUTE, the words of all its strings count; those that begin statements (SET, LISTEN
+//!           ...) count only at the start of a string, because messages contain them, too.
+//! # Limits  [`Findings::dynamic`]: the source does not show what a variable or a parameter passes
+//!           to EXECUTE.
 
 use super::{Body, Executed, Finder, Findings, ScanOptions, Scanner, Watch};
 use crate::session::scan::keyword::Word;
 use crate::session::scan::verb::Kind;
 use crate::session::token::Sink;
 
-/// Scans the source of a function: SQL, or PL/pgSQL if `procedural`. Statements stand after the words
-/// that begin a block or a branch, too, and strings count where the function executes what it puts
-/// together.
+/// Scans the source of a function: SQL, or PL/pgSQL if `procedural`. Statements also follow the
+/// words that begin a block or a branch, and strings count if the function executes concatenated
+/// ones.
 pub fn scan_body(source: &[u8], procedural: bool) -> Findings {
     let mut scanner = Scanner::new(ScanOptions::default());
     scanner.finder.body = Some(Body::new(source, procedural));
@@ -64,7 +65,7 @@ impl Body {
         self.before = 0;
     }
 
-    /// What stands after a word, in a string or in a language that is not read, where quotes of
+    /// Takes the byte after a word, in a string or in a language that is not read, where quotes of
     /// either kind begin a text.
     pub(super) fn ends_word(&mut self, byte: u8, word: &[u8]) {
         self.at_start |= matches!(byte, b';' | b'\'' | b'"' | b'`' | b'{');
@@ -80,7 +81,7 @@ impl Body {
         }
     }
 
-    /// Takes the next token. Whether it shows that the text executed is not at hand.
+    /// Takes the next token. True if the token shows that the executed text is not in the source.
     fn execute(&mut self, kind: Kind, text: &[u8]) -> bool {
         let next = match (self.execute, kind) {
             (Executed::Nothing, _) | (Executed::Text | Executed::FormatText, Kind::String) => {
@@ -129,7 +130,7 @@ impl Finder {
             body.execute = Executed::Text;
             return Some(Word::None); // not SQL's
         }
-        // What these begin is the language's own, or cannot stand there.
+        // These begin statements of the language itself, or cannot be there.
         let ours = matches!(
             word,
             Word::Abort
@@ -144,8 +145,9 @@ impl Finder {
         Some(if ours && !self.started { Word::None } else { word })
     }
 
-    /// A word of a string has been read, of a function that executes what it puts together: whether it
-    /// counts. What is a statement's first word counts there only, for messages have such words, too.
+    /// Whether a word of a string counts, in a function that executes concatenated strings. The
+    /// first words of statements count only at the start of a string, because messages contain
+    /// them, too.
     pub(super) fn is_executed(&mut self, word: Word) -> bool {
         let Some(body) = &mut self.body else { return true };
         body.anywhere |= word == Word::Do;
@@ -164,7 +166,7 @@ impl Finder {
             | Word::Load => first,
             Word::Temporary => first || creates,
             Word::Execute => {
-                // A language that is not read calls it like that; SQL's is a statement.
+                // A language that is not read calls it in this form; in SQL it is a statement.
                 self.found.dynamic = true;
                 false
             }
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn statements_stand_behind_the_words_of_blocks() {
+    fn statements_follow_the_words_of_blocks() {
         for (source, part) in [
             ("BEGIN SET work_mem = 1; END", Part::Setting),
             ("DECLARE a int; BEGIN IF a THEN SET ROLE x; END IF; END", Part::Role),

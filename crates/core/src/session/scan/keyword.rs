@@ -1,4 +1,4 @@
-//! The words that the scan knows: what begins a statement, what changes the meaning of its
+//! The words that the scan knows: first words of statements, words that change the meaning of their
 //! neighbours, and functions that touch the session.
 //!
 //! # Model   a word is looked up by its first letter and its length, then compared: plain DML costs
@@ -6,7 +6,7 @@
 
 use crate::session::part::{Part, PartSet};
 
-/// A word, or what stands for other tokens.
+/// A word, or a stand-in for other tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Word {
@@ -79,7 +79,7 @@ pub(super) enum Word {
     Touches,
     /// A function that may end parts of the session.
     Ends,
-    /// A function that runs a text that it is given.
+    /// A function that runs its argument as a query.
     Runs,
 }
 
@@ -180,8 +180,8 @@ const KEYWORDS: [Keyword; 112] = [
     ends("pg_advisory_unlock", Part::AdvisoryLock),
     ends("pg_advisory_unlock_shared", Part::AdvisoryLock),
     ends("pg_advisory_unlock_all", Part::AdvisoryLock),
-    // Their implementations' names, callable through CREATE FUNCTION ... LANGUAGE internal only,
-    // are not listed: that needs a superuser.
+    // The names of their implementations are not listed: calling them needs CREATE FUNCTION ...
+    // LANGUAGE internal, and so a superuser.
     touches("pg_backup_start", Part::BackupInProgress),
     touches("pg_start_backup", Part::BackupInProgress), // up to 14
     touches("pg_create_physical_replication_slot", Part::TemporarySlot),
@@ -214,8 +214,8 @@ const KEYWORDS: [Keyword; 112] = [
     word("query_to_xml_and_xmlschema", Word::Runs),
     word("ts_rewrite", Word::Runs),
     word("ts_stat", Word::Runs),
-    // These run one for each relation that they are given, or that is in there; of the schema alone
-    // (table_to_xmlschema and the like) they run none.
+    // These run a query for each relation that they get, or that the schema or database has; those
+    // for the schema alone (table_to_xmlschema and the like) run none.
     word("table_to_xml", Word::Runs),
     word("table_to_xml_and_xmlschema", Word::Runs),
     word("schema_to_xml", Word::Runs),
@@ -270,8 +270,8 @@ static LENGTHS: [u64; LETTERS] = {
     lengths
 };
 
-/// Whether there may be a row for a word with this first letter, of this length: of most words that
-/// says enough.
+/// Whether there may be a row for a word with this first letter and length: that suffices for most
+/// words.
 #[inline]
 fn may_be_known(word: &[u8]) -> bool {
     let Some(first) = word.first() else { return false };

@@ -1,28 +1,27 @@
-//! Texts that are known to do nothing to the session, so that what is sent again and again is not
-//! read again and again.
+//! Texts that are known to do nothing to the session, so that repeated texts are not scanned again.
 //!
-//! # Model   a small table that forgets: a text has one place, by some of its bytes, and what came
-//!           last has it. What is kept is the text itself, and found is only what is equal to it byte
-//!           by byte. Of a text with a number or a string in it, which will be another the next time,
-//!           what stands before that is kept, and reading goes on after it.
+//! # Model   a small table: a text has one place, by some of its bytes, and the last text there
+//!           stays. The text itself is kept, and only an equal text, byte by byte, is found. If a
+//!           text has a number or a string, which will differ the next time, only the part before
+//!           that is kept, and the scan continues after it.
 //! # Invariant  the answer is [`super::is_plain`]'s, whatever was asked before; a test compares them.
 //! # Limits  [`PLACES`] texts of up to [`KEPT_BYTES_MAX`] each.
 
 use super::plain::{Start, look};
 
-/// Texts that are kept at most.
+/// The most texts that are kept.
 const PLACES: usize = 256;
-/// The longest that is kept of a text.
+/// The most bytes that are kept of a text.
 const KEPT_BYTES_MAX: usize = 512;
-/// Ahead of its first number or string a text must have so many bytes, by which it is found: with
-/// fewer it is soon read.
+/// The fewest bytes before a text's first number or string by which the text is looked up: a
+/// shorter start is as quickly scanned.
 const START_BYTES: usize = 24;
 
 /// What is kept of a text.
 #[derive(Debug, Default)]
 struct KnownText {
     text: Vec<u8>,
-    /// It is all of it. Otherwise it ends between two words, in the midst of a statement.
+    /// `text` is the whole text. Otherwise it ends between two words, within a statement.
     whole: bool,
 }
 
@@ -150,7 +149,7 @@ mod tests {
         }
     }
 
-    /// Texts put together at random, of starts that come again.
+    /// Random texts with repeated starts.
     #[test]
     fn the_answer_is_what_it_is_without_it() {
         const STARTS: [&str; 5] = [

@@ -1,10 +1,10 @@
-//! Tells at a glance that a text does nothing to the session, for the texts that clients send most.
+//! A quick check that a text does nothing to the session, for the texts that clients send most.
 //!
 //! # Model   one pass over the bytes, with no state but the place in the text. Words are looked up
 //!           in the same table as the scan's, also those in double quotes, though there they are names
-//!           and mean less. Whatever is not plain (comments, names of other characters than those of
-//!           words, escapes, dollar quotes, bytes beyond ASCII, any word that means something to the
-//!           scan) ends it, and the scan decides.
+//!           and mean less. Anything that is not plain (comments, names with characters that words
+//!           do not have, escapes, dollar quotes, bytes beyond ASCII, any word that means something
+//!           to the scan) ends it, and the scan decides.
 //! # Invariant  what is plain here has no effects by the scan's findings; a test compares them.
 //! # Why    the scan costs some 1,800 instructions for a short statement, this a third; of what
 //!           applications send, all but a few in a thousand is plain.
@@ -53,7 +53,7 @@ const CLASS: [Class; 256] = {
     class
 };
 
-/// Whether a byte goes on a word. (One with a dollar sign in it is not plain.)
+/// Whether a byte continues a word. (One with a dollar sign in it is not plain.)
 #[inline]
 fn goes_on(byte: u8) -> bool {
     CLASS[usize::from(byte)] as u8 <= Class::Digit as u8
@@ -64,7 +64,7 @@ fn goes_on(byte: u8) -> bool {
 pub(super) enum Start {
     /// At the start.
     Text,
-    /// Behind so many bytes, which are plain, end between two words, and leave a statement open.
+    /// After this many bytes, which are plain, end between two words, and leave a statement open.
     Within(usize),
 }
 
@@ -72,8 +72,8 @@ pub(super) enum Start {
 pub(super) struct Seen {
     /// See [`is_plain`].
     pub(super) plain: bool,
-    /// The bytes before its first number or string: whatever stands after them, they have been
-    /// read in the same way, and leave a statement open. `None`: there is no such place.
+    /// The bytes before its first number or string, if they read the same whatever follows, and
+    /// leave a statement open. `None`: there is no such place.
     pub(super) constant: Option<usize>,
 }
 
@@ -129,25 +129,25 @@ pub(super) fn look(text: &[u8], start: Start) -> Seen {
         }
         if !literal && matches!(class, Class::Digit | Class::Quote) {
             literal = true;
-            // Whether a COMMIT stands before it is not known to who begins to read there.
+            // A reader that begins there does not know whether a COMMIT precedes it.
             if !first && !alone && !commits {
                 constant = end_between_words(&text[..i]);
             }
         }
         match class {
-            Class::Digit => match behind_number(text, i) {
-                Some(behind) => i = behind,
+            Class::Digit => match after_number(text, i) {
+                Some(after) => i = after,
                 None => return other,
             },
             Class::Quote if commits => return other,
             Class::Quote => match memchr(b'\'', &text[i + 1..]) {
-                Some(length) => i += length + 2, // a doubled quote is a string right behind
+                Some(length) => i += length + 2, // a doubled quote is a string that follows at once
                 None => return other,
             },
             // No statement begins with a name.
             Class::DoubleQuote if first || alone => return other,
-            Class::DoubleQuote => match behind_name(text, i) {
-                Some(behind) => i = behind,
+            Class::DoubleQuote => match after_name(text, i) {
+                Some(after) => i = after,
                 None => return other,
             },
             Class::Semicolon => (first, alone, i) = (true, false, i + 1),
@@ -155,8 +155,8 @@ pub(super) fn look(text: &[u8], start: Start) -> Seen {
             Class::Slash if text.get(i + 1) != Some(&b'*') => i += 1,
             // A parameter, which is no literal.
             Class::Dollar if text.get(i + 1).is_some_and(u8::is_ascii_digit) => {
-                match behind_number(text, i + 1) {
-                    Some(behind) => i = behind,
+                match after_number(text, i + 1) {
+                    Some(after) => i = after,
                     None => return other,
                 }
             }
@@ -169,7 +169,7 @@ pub(super) fn look(text: &[u8], start: Start) -> Seen {
 /// The index after the name in double quotes at `i`. `None` if it is not a word that means nothing to the
 /// scan: a function may be called by it.
 #[inline]
-fn behind_name(text: &[u8], i: usize) -> Option<usize> {
+fn after_name(text: &[u8], i: usize) -> Option<usize> {
     let length = text[i + 1..].iter().position(|byte| !goes_on(*byte))?;
     let end = i + 1 + length;
     let is_word = length > 0 && text[end] == b'"' && text.get(end + 1) != Some(&b'"');
@@ -180,7 +180,7 @@ fn behind_name(text: &[u8], i: usize) -> Option<usize> {
 /// The index after the number at `i`. `None` for `1e5`, `0x1F` and what older servers read as two
 /// tokens.
 #[inline]
-fn behind_number(text: &[u8], mut i: usize) -> Option<usize> {
+fn after_number(text: &[u8], mut i: usize) -> Option<usize> {
     while i < text.len() && text[i].is_ascii_digit() {
         i += 1;
     }
@@ -188,12 +188,12 @@ fn behind_number(text: &[u8], mut i: usize) -> Option<usize> {
     ends.then_some(i)
 }
 
-/// The bytes of what stands before a number or string, without its sign, if they are read in the
-/// same way whatever follows them: the last of them means nothing by itself or with others.
-fn end_between_words(ahead: &[u8]) -> Option<usize> {
-    let ahead = ahead.strip_suffix(b"-").unwrap_or(ahead);
-    let last = ahead.last()?;
-    (CLASS[usize::from(*last)] == Class::Nothing).then_some(ahead.len())
+/// The number of bytes before a number or string, without its sign, if they read the same whatever
+/// follows: the last of them means nothing by itself or with others.
+fn end_between_words(before: &[u8]) -> Option<usize> {
+    let before = before.strip_suffix(b"-").unwrap_or(before);
+    let last = before.last()?;
+    (CLASS[usize::from(*last)] == Class::Nothing).then_some(before.len())
 }
 
 /// What the first word of a statement says.
@@ -208,7 +208,7 @@ enum First {
 
 #[inline]
 fn first_word(word: &[u8]) -> First {
-    // What is sent most often, without a look at the table.
+    // The most frequent words, without a look at the table.
     if let (6, Some(start), Some(end)) =
         (word.len(), lower(word.first_chunk()), lower(word.last_chunk()))
         && matches!(
@@ -316,7 +316,7 @@ mod tests {
         }
     }
 
-    /// What texts are made of, beside keywords.
+    /// Elements of texts, beside keywords.
     #[rustfmt::skip]
     const PIECES: &[&[u8]] = &[
         b" ", b" ", b" ", b" ", b"\n", b"\t", b";", b"; ", b"(", b")", b",", b".", b"=", b"*", b"/",
@@ -328,7 +328,7 @@ mod tests {
         b"INSERT INTO t ",
     ];
 
-    /// Texts put together at random, of what means something and what joins it.
+    /// Random texts of meaningful words and separators.
     #[test]
     fn what_is_plain_has_no_effects() {
         let quoted = |word: &[u8]| &*[b"\"", word, b"\""].concat().leak();

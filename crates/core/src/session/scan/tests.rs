@@ -325,7 +325,7 @@ fn words_of_code_in_strings_count() {
     }
     let set = find("do $$ begin set local my.x = 1; end $$");
     assert_eq!(set.flags, PartSet::ANY_SETTING);
-    // What is put together at run time cannot be seen.
+    // Text that is built at run time is not visible.
     for text in [
         "do $$ begin execute 'SE' || 'T x = 1'; end $$",
         "do $$ begin perform query_to_xml($1, true, true, ''); end $$",
@@ -477,7 +477,7 @@ fn long_lists_keep_their_flags() {
 }
 
 #[test]
-fn statements_of_note_are_listed_behind_many_others_up_to_a_bound() {
+fn notable_statements_are_listed_after_many_others_up_to_a_bound() {
     let mut text = "insert into t values (1);".repeat(5_000);
     text.push_str("reset timezone; select 1;");
     let number = |statement: &Statement| (statement.number, statement.verb.clone());

@@ -1,8 +1,8 @@
-//! What one statement does, read off its first tokens.
+//! What one statement does, by its first tokens.
 //!
 //! # Model   most statements are known by their first word. Of those that need more, the scan keeps
 //!           up to [`HEAD_TOKENS_MAX`] tokens, and they are read when the statement ends.
-//! # Invariants  a statement whose head does not read as the grammar has it gives `None`: unsure.
+//! # Invariants  a statement whose head does not match the grammar gives `None`: unsure.
 //! # Source  src/backend/parser/gram.y of PostgreSQL 14 to 18.
 
 use std::fmt;
@@ -49,8 +49,8 @@ impl PartialEq<str> for Name {
 /// What a SET sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SetValue {
-    /// What stands in the text at this range of bytes: one or more literals or words, or for the
-    /// time zone also `INTERVAL '...' HOUR TO MINUTE`.
+    /// The text at this range of bytes: one or more literals or words, or for the time zone also
+    /// `INTERVAL '...' HOUR TO MINUTE`.
     Given(Range<usize>),
     /// The start value (`TO DEFAULT`, `SET TIME ZONE LOCAL`, `SET NAMES` alone).
     Default,
@@ -80,7 +80,7 @@ pub enum Discard {
     Temporary,
 }
 
-/// Whose creation, change or drop may change what a new session starts with.
+/// Objects whose creation, change or drop may change what a new session starts with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shared {
     /// ROLE, USER, GROUP.
@@ -185,8 +185,9 @@ pub enum Verb {
     Load,
     /// CREATE, ALTER, DROP of what new sessions start with.
     Shared(Shared),
-    /// The same of a database, by a statement for which nobody else may be connected to this one (DROP,
-    /// CREATE of a copy, ALTER ... RENAME, ALTER ... SET TABLESPACE: `CountOtherDBBackends`, dbcommands.c).
+    /// The same of a database, by a statement that allows no other connection to it (DROP, CREATE
+    /// of a copy, ALTER ... RENAME, ALTER ... SET TABLESPACE: `CountOtherDBBackends`,
+    /// dbcommands.c).
     Vacate(Name),
     /// Any other change of objects, permissions or comments.
     Ddl,
@@ -194,7 +195,7 @@ pub enum Verb {
     Other,
 }
 
-/// What a SET LOCAL leaves behind: that a custom name is defined, and how the random numbers go on.
+/// What outlasts a SET LOCAL: that a custom name is defined, and the state of the random numbers.
 pub(super) const OUTLASTS_LOCAL: PartSet = PartSet::of(&[Part::CustomSetting, Part::Seed]);
 
 impl Verb {
@@ -221,8 +222,8 @@ impl Verb {
 }
 
 impl Verb {
-    /// Whether it matters which setting, statement or channel it names, or where in its text it
-    /// stands: of all others [`Verb::parts`] and [`Verb::ends`] say everything.
+    /// Whether the setting, statement or channel that it names, or its position in the text,
+    /// matters: for all others [`Verb::parts`] and [`Verb::ends`] say everything.
     pub fn is_of_note(&self) -> bool {
         match self {
             Verb::Set { .. }
@@ -265,7 +266,7 @@ impl Verb {
         }
     }
 
-    /// The parts of the session of which nothing may be left behind the verb.
+    /// The parts of the session that the verb may remove entirely.
     pub fn ends(&self) -> PartSet {
         const MADE_BY_SQL: PartSet = PartSet::of(&[Part::SqlStatement]);
         match self {
@@ -348,10 +349,9 @@ impl Head {
         self.is(at, "function") || self.is(at, "procedure")
     }
 
-    /// The identifier at `i`. One that the server would cut is none: where it cuts depends on
-    /// the encoding.
-    /// (How the server folds letters beyond ASCII of a name without quotes depends on its encoding and
-    /// locale: `downcase_identifier`, scansup.c.)
+    /// The identifier at `i`. `None` for one that the server would cut: where it cuts depends on
+    /// the encoding. (How the server folds letters beyond ASCII of a name without quotes depends on
+    /// its encoding and locale: `downcase_identifier`, scansup.c.)
     fn name(&self, i: usize) -> Option<Name> {
         let kind = self.kind(i)?;
         let text = self.text(i);
@@ -395,7 +395,7 @@ impl Head {
     }
 }
 
-/// Must the tokens after this first word be kept?
+/// Whether the tokens after this first word must be kept.
 pub(super) fn needs_head(first: Word) -> bool {
     matches!(
         first,
@@ -422,7 +422,7 @@ pub(super) fn needs_head(first: Word) -> bool {
     )
 }
 
-/// The verb of a statement that ends at `end`, or `None` if its head does not read.
+/// The verb of a statement that ends at `end`, or `None` if its head does not match the grammar.
 pub(super) fn read(first: Word, head: &Head, hold: bool, end: usize) -> Option<Verb> {
     Some(match first {
         Word::Select | Word::Rows => Verb::Select,
@@ -498,7 +498,7 @@ fn read_ddl(head: &Head) -> Verb {
     }
 }
 
-/// The database to which nobody else may be connected for a statement on databases.
+/// The database that must have no other connection for a statement on databases.
 fn vacated(word: Word, head: &Head) -> Option<Name> {
     match word {
         Word::Drop if head.is(1, "if") && head.is(2, "exists") => head.name(3),
@@ -516,7 +516,7 @@ fn vacated(word: Word, head: &Head) -> Option<Name> {
     }
 }
 
-/// What CREATE DATABASE copies if it does not say what.
+/// The database that CREATE DATABASE copies by default.
 const TEMPLATE: &str = "template1";
 
 fn named(name: &str) -> Name {
@@ -542,7 +542,7 @@ fn read_reset(head: &Head) -> Option<Verb> {
 }
 
 /// SET after its first word. `session` and the like are key words that may also be names of
-/// settings: the grammar tells by what follows.
+/// settings: the grammar decides by what follows.
 fn read_set(head: &Head, end: usize) -> Option<Verb> {
     let assigns =
         |i: usize| matches!(head.kind(i), Some(Kind::Symbol(b'=' | b'.'))) || head.is(i, "to");

@@ -3,8 +3,8 @@
 use crate::session::settings::quoting::write_value;
 
 /// Words that `quote_identifier` (ruleutils.c) puts in quotes: all key words but the unreserved, of
-/// PostgreSQL 15 and 18 (kwlist.h). Which they are changes with the version: whoever has one as a name
-/// is left to `set_config()`.
+/// PostgreSQL 15 and 18 (kwlist.h). The set differs between versions, so a list that has one of
+/// these as a name is left to `set_config()`.
 #[rustfmt::skip]
 const KEY_WORDS: [&str; 164] = [
     "all", "analyse", "analyze", "and", "any", "array", "as", "asc", "asymmetric",
@@ -75,26 +75,27 @@ fn unquoted(name: &[u8]) -> Vec<u8> {
     name.iter().copied().filter(once).collect()
 }
 
-/// Writes the names of a list, each in double quotes, or as a literal where it is not ASCII: so it does
-/// not matter which are key words of a later version, nor in which `client_encoding` it is read. `None`, and a part of them, if the list is not written exactly as the server would
-/// write them after a SET (`flatten_set_variable_args`, guc_funcs.c), or may not be: where the spaces
-/// differ, or quotes are missing.
+/// Writes the names of a list, each in double quotes, or as a literal where it is not ASCII: so it
+/// does not matter which names are key words of a later version, or in which `client_encoding` it
+/// is read. `None`, and a part of them, if the list is not written exactly as the server would
+/// write them after a SET (`flatten_set_variable_args`, guc_funcs.c), or may not be: where the
+/// spaces differ, or quotes are missing.
 pub(super) fn write_names(list: &[u8], out: &mut Vec<u8>) -> Option<()> {
     let mut rest = list;
     loop {
-        let (name, behind) = next(rest)?;
+        let (name, after) = next(rest)?;
         if name.is_ascii() {
             out.push(b'"');
             out.extend_from_slice(name);
             out.push(b'"');
         } else {
-            // As a literal it is one name just so, and quoted as any other.
+            // As a literal it is one name as well, and quoted like any other.
             write_value(&unquoted(name), out);
         }
-        if behind.is_empty() {
+        if after.is_empty() {
             return Some(());
         }
-        rest = behind.strip_prefix(b", ")?;
+        rest = after.strip_prefix(b", ")?;
         out.extend_from_slice(b", ");
     }
 }

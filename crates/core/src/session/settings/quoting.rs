@@ -1,7 +1,7 @@
 //! Literals of SQL that every server reads alike.
 
-/// A literal of the server's own bytes, in ASCII (`xehexesc`, scan.l: what it gives is not converted, and
-/// looked at as the database's encoding). Two digits each: a third would not be read as one of them.
+/// A literal of the server's own bytes, in ASCII (`xehexesc`, scan.l: its bytes are not converted,
+/// and read in the database's encoding). Two digits each: a third would not be read as one of them.
 pub(crate) fn write_value(value: &[u8], out: &mut Vec<u8>) {
     if value.is_ascii() {
         return write_string(value, out);
@@ -27,7 +27,7 @@ fn write_hex(byte: u8, out: &mut Vec<u8>) {
 }
 
 /// A literal of text in the `client_encoding` in force. Only a backslash reads differently under
-/// standard_conforming_strings; where there is one, E'' says which reading is meant.
+/// standard_conforming_strings; a text with one is written as E'', whose reading is fixed.
 pub(crate) fn write_string(value: &[u8], out: &mut Vec<u8>) {
     if value.contains(&b'\\') {
         out.push(b'E');

@@ -27,7 +27,7 @@ impl Store {
         self.wants.retain(|(_, owner), _| leases.contains_key(owner));
     }
 
-    /// The store has a new leader: leases begin anew.
+    /// The store has a new leader: leases start again.
     pub(super) fn restart(&mut self, now: Time) {
         self.leases.values_mut().for_each(|until| *until = now.after(LASTS));
     }

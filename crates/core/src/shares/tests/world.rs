@@ -250,7 +250,7 @@ impl World {
         }
     }
 
-    /// What the node is told that it needs.
+    /// The need that is reported to the node.
     pub(super) fn need_of(&self, node: usize, need: Need) -> BTreeMap<Scope, Need> {
         let host = &self.hosts[node];
         let counts = host.wants.is_some() || host.used > 0;

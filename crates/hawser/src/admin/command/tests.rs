@@ -134,7 +134,7 @@ fn what_is_no_command_says_what_is() {
 }
 
 #[test]
-fn probes_are_told_what_they_have_sent() {
+fn probes_get_what_they_have_sent() {
     for probe in ["select 1", "SELECT version()", "select pg_is_in_recovery()", "VACUUM"] {
         let told = parse(&format!("{probe};")).unwrap_err().to_string();
         assert_eq!(told, format!("invalid command '{probe}', use SHOW HELP;"));

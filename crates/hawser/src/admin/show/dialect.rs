@@ -1,5 +1,5 @@
-//! What SHOW has of its columns and rows for whom: all on database `hawser` and with EXTENDED, and on
-//! database `pgbouncer` exactly those of a release of PgBouncer, in its order.
+//! Which columns and rows SHOW gives: all on database `hawser` and with EXTENDED, and on database
+//! `pgbouncer` exactly those of a release of PgBouncer, in its order.
 //!
 //! # Model       a table is filled with everything; PgBouncer's columns come first in it, each since
 //!               some release, and what is not wanted is taken out
@@ -10,7 +10,7 @@ use crate::admin::command::Topic;
 use crate::admin::table::{Cell, Column, Columns, Table};
 use crate::config::ConsoleVersion;
 
-/// For whom a table is.
+/// The kind of client that a table is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dialect {
     /// Everything.

@@ -26,7 +26,7 @@ pub(super) const POOLS_COLUMNS: Columns = columns![
     Int4 "sv_pinned",
     // Whose servers tell exactly what their sessions hold: those with the extension.
     Int4 "sv_exact",
-    // Closed because these told of other settings than were given.
+    // Closed because they reported other settings than they were given.
     Int8 "settings_mismatches",
 ];
 

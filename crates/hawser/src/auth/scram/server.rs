@@ -69,8 +69,8 @@ pub enum ServerError {
     NonceMismatch,
     /// A message after the end of the exchange.
     Finished,
-    /// The password is wrong, or the user cannot log in. The client is told what the rule's method says
-    /// ([`Rule::refusal`](crate::auth::hba::Rule::refusal)).
+    /// The password is wrong, or the user cannot log in. The client gets the error of the rule's
+    /// method ([`Rule::refusal`](crate::auth::hba::Rule::refusal)).
     WrongProof,
 }
 

@@ -188,7 +188,7 @@ fn both_ends_agree_with_and_without_channel_binding() {
 }
 
 #[test]
-fn channel_binding_finds_out_whoever_stands_in_between() {
+fn channel_binding_detects_a_man_in_the_middle() {
     use ClientBinding::{NoTls, Prefer, Require, Unsupported};
     let account = || Account::known(cheap_keys(b"secret").verifier);
     let end_point = || ServerBinding::EndPoint(vec![7; 32]);

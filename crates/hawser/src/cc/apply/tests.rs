@@ -61,7 +61,7 @@ fn a_destinations_unit_does_what_was_asked_and_undo_removes_it() {
     assert!(matches!(refused, Err(ApplyError::NotMachines)), "{refused:?}");
 }
 
-/// What this kernel gives everybody.
+/// An algorithm that this kernel allows to all users.
 fn here() -> Algorithm {
     let found = hawser_sys::congestion::algorithms().unwrap();
     Algorithm::new(&found.default).unwrap()
@@ -109,7 +109,7 @@ fn what_is_applied_is_undone_and_what_others_have_changed_since_stays() {
 
 /// `undo` put back what there was before the first call.
 #[test]
-fn what_somebody_else_has_set_between_two_calls_is_put_back() {
+fn a_foreign_setting_between_two_calls_is_restored() {
     let machine = Machine::new();
     let buffers = |bytes| System { buffer_bytes: Some(bytes), ..System::default() };
     system(&buffers(32 << 20), &machine.0, false).unwrap();
@@ -178,8 +178,8 @@ fn a_prefix_of_which_parts_go_elsewhere_is_refused_and_they_are_named() {
     made.join().unwrap();
 }
 
-/// In a network namespace the kernel refused the algorithm; `undo` then said that somebody else had
-/// set what was never changed.
+/// In a network namespace the kernel refused the algorithm; `undo` then reported a foreign change
+/// of what was never changed.
 #[test]
 fn a_setting_that_is_refused_leaves_nothing_to_undo() {
     let machine = Machine::new();
@@ -199,7 +199,7 @@ fn a_setting_that_is_refused_leaves_nothing_to_undo() {
 }
 
 #[test]
-fn a_file_of_somebody_else_is_left_alone() {
+fn a_foreign_file_is_left_alone() {
     let machine = Machine::new();
     let path = machine.0.at(SYSCTL_FILE);
     fs::create_dir_all(path.parent().unwrap()).unwrap();

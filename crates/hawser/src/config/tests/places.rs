@@ -42,7 +42,7 @@ fn syntax_errors_are_where_the_parser_stopped() {
 }
 
 #[test]
-fn a_word_without_quotes_is_told_to_need_them() {
+fn a_word_without_quotes_is_reported_to_need_them() {
     for word in ["transaction", "on", "first", "five", "none"] {
         let rest = format!("[pool]\npool_mode = {word}\n");
         assert!(
@@ -179,7 +179,7 @@ fn all_errors_come_at_once_in_the_order_of_the_file() {
 }
 
 #[test]
-fn a_configuration_into_which_nobody_can_log_in_is_refused_with_three_ways() {
+fn a_configuration_without_any_login_is_refused_with_three_ways() {
     let frame = "[[database]]\nname = \"app\"\nservers = [\"h:1\"]\n";
     let refusal = errors(frame);
     for way in ["users_file", "[[user]]", "auth_user"] {
@@ -190,7 +190,7 @@ fn a_configuration_into_which_nobody_can_log_in_is_refused_with_three_ways() {
         errors(&format!("{frame}[auth]\nauth_type = \"trust\"\n"))
             .contains("hawser.toml:4:2: nobody")
     );
-    // A user without a password is somebody to trust, but nobody to ask for one.
+    // A user without a password can be trusted, but not asked for one.
     let user = "[[user]]\nname = \"u\"\n";
     assert!(errors(&format!("{frame}{user}")).contains("nobody could log in"));
     for enough in [

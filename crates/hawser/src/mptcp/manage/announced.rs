@@ -66,7 +66,7 @@ impl Announced {
     }
 }
 
-/// What the peer is to learn of an address of this machine.
+/// What to announce to the peer about an address of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It can be dialled.
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_learns_once_of_what_comes_and_of_what_goes() {
+    fn addresses_are_announced_and_removed_once() {
         let [a, b] = ["10.0.1.1", "10.0.2.1"].map(|text| text.parse().unwrap());
         let mut advertised = Advertised::default();
         let both = BTreeSet::from([a, b]);

@@ -13,8 +13,8 @@
 //! * one manager in a network namespace: the lock is its, and a watchdog that finds it taken does
 //!   nothing
 //! * the lock's file is removed by who holds it, after the setting is put back
-//! * a setting that somebody else has changed meanwhile is left, and so is a bound that this manager did
-//!   not set, be it the same
+//! * a setting that another program has changed meanwhile is left, and so is a bound that this
+//!   manager did not set, even an equal one
 
 use std::fmt;
 use std::fs::{self, File};
@@ -145,7 +145,7 @@ impl Guard {
         if let Some(rival) = others::rival() {
             return Err(GuardError::Rival(rival));
         }
-        // Userspace, and nobody there: what a manager left that was killed with its watchdog.
+        // Userspace without a manager: left by a manager that was killed with its watchdog.
         let path_manager = found.filter(|_| !is_userspace).unwrap_or_else(|| KERNEL.to_owned());
         let unsent = fs::read_to_string(UNSENT).is_ok_and(|text| text.trim() == UNSENT_DEFAULT);
         let before = Before { path_manager, unsent };
@@ -194,14 +194,14 @@ fn put_back(before: &Before) {
         let _ = change(UNSENT, UNSENT_MANAGED, UNSENT_DEFAULT);
     }
     if setting().as_deref() == Some(USERSPACE) {
-        // Nobody is left to tell; `status` reports userspace without a manager.
+        // No one is left to notify; `status` reports userspace without a manager.
         let _ = put(&before.path_manager);
     }
 }
 
 /// Starts the process that puts the setting back when this one ends in whatever way.
 fn start_watchdog(before: &Before) -> io::Result<()> {
-    // It outlives this process: nobody waits for it.
+    // It outlives this process, which does not wait for it.
     let pid = std::process::id().to_string();
     let mut words = vec!["mptcp", "watchdog", &pid, &before.path_manager];
     words.extend(before.unsent.then_some("--unsent"));

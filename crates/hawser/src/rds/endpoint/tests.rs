@@ -66,7 +66,7 @@ fn messages_of_all_sizes_go_both_ways_and_in_order() {
 }
 
 #[test]
-fn a_port_that_nobody_reads_stops_its_senders_and_no_others() {
+fn an_unread_port_stops_its_senders_and_no_others() {
     let (mut one, mut other) = pair(8);
     let (from, full, free) = (one.bind(0).unwrap(), other.bind(5).unwrap(), other.bind(6).unwrap());
     let to = address(&other);
@@ -158,7 +158,7 @@ fn what_was_not_acknowledged_comes_once_after_a_reset() {
             next += 1;
         }
         if next % 50 == 49 && resets < next / 50 {
-            // Both learn of it, in the middle of whatever is under way.
+            // Both notice it, in the middle of whatever is under way.
             resets += 1;
             for socket in one.sockets.values() {
                 let _ = shutdown_sending(&socket.fd);

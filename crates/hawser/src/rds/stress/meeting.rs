@@ -64,8 +64,8 @@ impl Meeting {
         Ok(Self { listener, epoll, events, guests: BTreeMap::new(), next: LISTENER + 1 })
     }
 
-    /// Waits for a connection that says what is to be done. Any other one is told why it is refused, and
-    /// standard error says so, too.
+    /// Waits for a connection that says what is to be done. Any other one gets the reason of its
+    /// refusal, which also goes to standard error.
     pub(super) fn next(&mut self) -> io::Result<Asked> {
         loop {
             if let Some(asked) = self.turn()? {
@@ -135,7 +135,7 @@ impl Meeting {
         Ok(None)
     }
 
-    /// One has begun: the others are told so.
+    /// One has begun: tells the others.
     pub(super) fn close(self) {
         for guest in self.guests.values() {
             let _ = say(&guest.control, "another end has begun, and one is served at a time");
@@ -218,12 +218,12 @@ mod tests {
         format!("{}\n", serde_json::to_string(plan).unwrap())
     }
 
-    /// What it was told until the connection has ended.
-    fn told(mut control: TcpStream) -> String {
-        let mut told = Vec::new();
+    /// What it received until the connection ended.
+    fn received(mut control: TcpStream) -> String {
+        let mut received = Vec::new();
         // (What was not read yet may be followed by a reset.)
-        let _ = control.read_to_end(&mut told);
-        String::from_utf8(told).unwrap()
+        let _ = control.read_to_end(&mut received);
+        String::from_utf8(received).unwrap()
     }
 
     /// It took the first connection, whatever that was, and ended with it.
@@ -248,8 +248,8 @@ mod tests {
         assert_eq!(&next, b"go\n");
         let why = ["not what `hawser rds stress -s`", "no text", "4096 bytes", "--lanes"];
         for (other, why) in others.into_iter().zip(why) {
-            let told = told(other);
-            assert!(told.contains(why), "{told} does not say {why}");
+            let received = received(other);
+            assert!(received.contains(why), "{received} does not say {why}");
         }
     }
 
@@ -273,7 +273,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(20));
         }
         assert!(began.elapsed() >= PLAN_AFTER);
-        assert!(silent.chain(slow).all(|other| told(other).contains("within 5 s")));
+        assert!(silent.chain(slow).all(|other| received(other).contains("within 5 s")));
     }
 
     #[test]
@@ -284,10 +284,10 @@ mod tests {
         let _wanted = say_it(there, text(&plan()).as_bytes());
         meeting.next().unwrap();
         for _ in 0..4 {
-            assert!(told(silent.remove(0)).contains("64 others"));
+            assert!(received(silent.remove(0)).contains("64 others"));
         }
         assert_eq!(meeting.guests.len(), GUESTS_MAX - 1);
         meeting.close();
-        assert!(silent.into_iter().all(|other| told(other).contains("another end has begun")));
+        assert!(silent.into_iter().all(|other| received(other).contains("another end has begun")));
     }
 }

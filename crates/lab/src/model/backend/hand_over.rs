@@ -26,7 +26,7 @@ fn refused() -> PgError {
     PgError::fatal("42501", "hawser.hand_over() is not for clients")
 }
 
-/// The user that a message tells of, and its number.
+/// The user in a message, and the message's number.
 fn read(message: &[u8]) -> Option<(u64, String)> {
     let (signed, mac) = message.split_at_checked(message.len().checked_sub(MAC_BYTES)?)?;
     if key().sign(signed) != *mac {

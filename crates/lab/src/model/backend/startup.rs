@@ -1,6 +1,6 @@
 //! From the first byte to the first ReadyForQuery.
 //!
-//! # Limits      everybody is trusted; TLS and GSSAPI are refused with N
+//! # Limits      all users are trusted; TLS and GSSAPI are refused with N
 
 use super::{Ending, ModelBackend};
 use hawser_core::session::report;

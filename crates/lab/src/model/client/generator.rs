@@ -51,8 +51,8 @@ pub struct Behaviour {
     pub think_max: Duration,
     /// Of a thousand units, how many end in a sudden disconnection.
     pub vanish_permille: u64,
-    /// It goes on without having heard whether the data of an extended-protocol copy were refused,
-    /// and whether the statements that it names were prepared, as no driver does.
+    /// It goes on without knowing whether the data of an extended-protocol copy were refused, and
+    /// whether the statements that it names were prepared, as no driver does.
     pub foresees_outcomes: bool,
     /// It writes a pipeline at once, up to its Sync, as drivers do.
     pub bursts: bool,
@@ -123,7 +123,7 @@ impl Generator {
         }
         let action = loop {
             if session.is_copying_in() {
-                // What was planned behind an Execute that turned out to be a COPY.
+                // What was planned after an Execute that turned out to be a COPY.
                 self.planned.retain(|action| !matches!(action, Action::Send(message) if !b"dcfSH".contains(&message.tag)));
             }
             if let Some(action) = self.planned.pop_front() {

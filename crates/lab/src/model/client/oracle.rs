@@ -1,13 +1,13 @@
 //! Knows every answer: a private server that is sent what the real one is sent.
 //!
 //! # Model
-//! Whatever the client sends goes to a [`ModelBackend`] of its own as well. What that backend says
-//! is what the client must hear, message by message. The client may hear something earlier than
-//! its private server would have flushed it, but nothing else, and nothing in another order.
+//! Whatever the client sends goes to a [`ModelBackend`] of its own as well. The client must receive
+//! what that backend sends, message by message. It may receive a message earlier than its private
+//! server would have flushed it, but nothing else, and nothing in another order.
 //!
-//! A notification that the private server sends in mid-pipeline (behind a COMMIT, while it has nothing
-//! more to read) may come as late as that pipeline's end: with all of the pipeline at hand, a server
-//! sends it there, too (`ProcessClientReadInterrupt`, postgres.c).
+//! A notification that the private server sends in mid-pipeline (after a COMMIT, while it has
+//! nothing more to read) may come as late as that pipeline's end: a server that has received the
+//! whole pipeline sends it there, too (`ProcessClientReadInterrupt`, postgres.c).
 //!
 //! Where a cancel request was sent, when it strikes is not for the client to know: in the statement
 //! that sleeps, or before the whole message was begun, while it waited for a server. The answer
@@ -84,7 +84,7 @@ pub struct Oracle {
     answers: usize,
     /// Each with the step that it answers.
     expected: VecDeque<(usize, Message)>,
-    /// Notifications that were expected ahead of what has come, and are due at the pipeline's end.
+    /// Notifications that were expected before what has come, and are due at the pipeline's end.
     late: VecDeque<(usize, Message)>,
     /// Messages received, and the step that the last one answered.
     received: usize,
@@ -152,7 +152,7 @@ impl Oracle {
     fn step(&mut self, step: Step) {
         match &step {
             Step::Message(message) => {
-                // While a statement sleeps, what comes is its answer, and that of all behind it.
+                // While a statement sleeps, what comes is its answer, and that of all after it.
                 if !self.reference.is_waiting() {
                     self.answers = self.steps.len();
                 }
@@ -233,7 +233,7 @@ impl Oracle {
     }
 
     /// The message by which the other end has said that it ends the session, unexpectedly: what
-    /// comes behind it is not judged any more.
+    /// comes after it is not judged any more.
     #[must_use]
     pub fn farewell(&self) -> Option<&str> {
         self.farewell.as_deref()
@@ -278,7 +278,7 @@ impl Oracle {
             };
             if is_fatal(&message) || warns_of_crash(&message) {
                 self.note(format!("< {}", describe_backend(&message)));
-                // Behind the warning the connection ends, but a pooler's need not.
+                // After the warning the connection ends, but a pooler's need not.
                 if is_fatal(&message) {
                     self.farewell = Some(describe_backend(&message));
                 }
@@ -309,8 +309,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// Notifications may come with the end of their pipeline: ahead of what the server reports there,
-    /// and of ReadyForQuery.
+    /// Notifications may come with the end of their pipeline: before what the server reports there,
+    /// and before ReadyForQuery.
     fn put_off_notifications(&mut self, received: &Message) {
         if matches!(received.tag, b'A' | b'S' | b'Z') {
             return;
@@ -384,7 +384,7 @@ impl Oracle {
     }
 }
 
-/// The session ends, whatever it was about. No private server says so by itself.
+/// The session ends, for whatever reason. A private server never does that by itself.
 fn is_fatal(message: &Message) -> bool {
     message.tag == b'E' && error_field(message, b'V') == "FATAL"
 }

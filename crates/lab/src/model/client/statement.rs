@@ -208,10 +208,12 @@ impl Statements {
         let mut texts: Vec<String> = Vec::new();
         while texts.len() < usize::try_from(count).unwrap_or(1) {
             let text = self.simple(session);
-            // Behind the end of a failed transaction in the same text, nothing can be prepared ahead.
+            // After the end of a failed transaction in the same text, nothing can be prepared in
+            // advance.
             let names =
                 ["EXECUTE", "DEALLOCATE", "PREPARE"].iter().any(|word| text.starts_with(word));
-            // What comes between leaving a channel and listening to it again in the same text is heard.
+            // A notification between leaving a channel and listening to it again in the same text
+            // arrives.
             let has = |word| texts.iter().any(|text| text.starts_with(word));
             let leaves = session.unlistens() || has("UNLISTEN");
             let again = text.starts_with("LISTEN") && leaves && has("COMMIT");

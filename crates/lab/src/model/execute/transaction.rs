@@ -86,8 +86,8 @@ impl Session {
         let process = cluster.processes.get_mut(&self.process);
         let process = process.expect("a session's process is in the cluster");
         let listens = &mut process.listens;
-        // PostgreSQL registers before it sends, so a LISTEN hears its own transaction's NOTIFY;
-        // an UNLISTEN stops it hearing, since reading comes after the commit.
+        // PostgreSQL registers before it sends, so a LISTEN gets its own transaction's NOTIFY;
+        // after an UNLISTEN it does not, since reading comes after the commit.
         for change in done.listening {
             match change {
                 Listening::Listen(channel) => {

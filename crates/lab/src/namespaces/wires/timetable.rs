@@ -114,7 +114,7 @@ impl Keeper {
         }
     }
 
-    /// Makes it as it shall be now.
+    /// Brings it to its present state.
     fn keep(&mut self, ways: &[Way], now: Duration) -> io::Result<()> {
         for (way, is_cut) in ways.iter().zip(&mut self.is_cut) {
             let shall = way.is_cut(now);

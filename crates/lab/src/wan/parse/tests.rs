@@ -1,4 +1,4 @@
-//! What a file may say, and how it is told that it may not.
+//! What a file may say, and the errors for what it may not.
 
 use super::*;
 

@@ -243,7 +243,7 @@ fn laid_out(machine: Machine, size: u64, sender: Sender, reader: Reader) -> Memo
     write(FILE, KERNEL.flags, 4, flags);
     let link = WATCH + KERNEL.link as u64;
     let edges = libc::EPOLLIN as u64 | libc::EPOLLET as u32 as u64;
-    // No epoll, none any more, one that tells of what is there, one that tells of edges, and several.
+    // No epoll, none any more, a level-triggered one, an edge-triggered one, and several.
     let (list, first, events, next, known, received) = match (reader.comes_back, size % 4) {
         (true, 0) => (0, link, edges, 0, 0, 1),
         (true, 1) => (WATCHES, 0, edges, 0, 0, 1 << 40),

@@ -144,7 +144,8 @@ impl Machine<'_> {
     }
 }
 
-/// As bpf_probe_read_user_str(): what fits with a zero behind it; of nothing, not even that counts.
+/// As bpf_probe_read_user_str(): what fits with a zero after it; of an empty text, not even that
+/// counts.
 fn read_text(from: &[u8], room: &mut [u8]) -> u64 {
     let length = from.iter().position(|byte| *byte == 0).unwrap();
     if length == 0 {

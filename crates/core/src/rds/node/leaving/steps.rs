@@ -24,9 +24,9 @@ impl Node {
         }
     }
 
-    /// A peer that has not been there for long gets no answers to its pings any more, and nothing of
-    /// ports that nobody has.
-    pub(in crate::rds::node) fn drop_what_nobody_waits_for(&mut self, at: u32, now: Time) {
+    /// A peer that has not been there for long gets no more answers to its pings, and no messages
+    /// of unbound ports.
+    pub(in crate::rds::node) fn drop_unwanted(&mut self, at: u32, now: Time) {
         let Some(peer) = self.peers.get_mut(&at) else { return };
         if !peer.is_unreachable() || now.since(peer.used) < GIVE_UP {
             return;

@@ -1,4 +1,4 @@
-//! A peer that starts anew: with another number of lanes, as another program, or saying nothing.
+//! A peer that restarts: with another number of lanes, as another program, or saying nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -98,7 +98,7 @@ fn send(node: &mut Node, ports: &[u16], number: u8, now: Time) {
 }
 
 #[test]
-fn order_holds_where_a_peer_starts_anew_with_more_lanes() {
+fn order_holds_when_a_peer_restarts_with_more_lanes() {
     let mut now = Time::ZERO;
     let (mut node, mut far, ports) = with_a_hawser(1, &mut now);
     far.die(&mut node, now);
@@ -118,7 +118,7 @@ fn order_holds_where_a_peer_starts_anew_with_more_lanes() {
 }
 
 #[test]
-fn nothing_is_stuck_where_a_peer_starts_anew_with_fewer_lanes_while_connections_of_others_live() {
+fn nothing_is_stuck_when_a_peer_restarts_with_fewer_lanes_while_connections_of_others_live() {
     let mut now = Time::ZERO;
     let (mut node, mut far, ports) = with_a_hawser(8, &mut now);
     // All is given to connections, and what comes then waits for room in these.
@@ -247,8 +247,8 @@ fn what_a_connection_of_the_last_start_says_late_changes_nothing() {
     large.received(first, &hawser_map(1, 8), now);
     let late = accept(&mut large, 40_001);
     large.closed(first, now);
-    let anew = accept(&mut large, 40_008);
-    large.received(anew, &hawser_map(2, 2), now);
+    let second = accept(&mut large, 40_008);
+    large.received(second, &hawser_map(2, 2), now);
     let full = message(7, 0, 0, FLAG_MAP, &[255; 8192]);
     let mut full_map = hawser_map(1, 8);
     full_map[48..].copy_from_slice(&full[48..]);
@@ -257,7 +257,7 @@ fn what_a_connection_of_the_last_start_says_late_changes_nothing() {
     let report = large.report();
     let peer = &report.peers[0];
     assert_eq!((peer.paths, peer.generation, peer.congested_ports), (2, 2, 0));
-    // Its lane's numbers begin anew with the next connection.
+    // Its lane's numbers start again with the next connection.
     large.closed(late, now);
     let next = accept(&mut large, 40_009);
     large.received(next, &[hawser_map(2, 2), message(2, 5, 9, FLAG_AGAIN, b"next")].concat(), now);
@@ -265,7 +265,7 @@ fn what_a_connection_of_the_last_start_says_late_changes_nothing() {
 }
 
 #[test]
-fn a_peer_that_was_forgotten_is_told_of_congestion_by_the_number_that_maps_have() {
+fn a_forgotten_peer_gets_congestion_by_the_number_of_its_maps() {
     let now = Time::ZERO;
     let mut config = Config::new(address(LARGE), 7, 1);
     config.receive_buffer = 100;
