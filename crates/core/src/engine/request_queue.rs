@@ -54,6 +54,7 @@
 mod change;
 mod copy_in;
 mod entries;
+mod entry;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -63,43 +64,8 @@ use crate::wire::build;
 pub(super) use change::{Change, Comparing, Refusal, StoodInFor};
 use copy_in::CopyIn;
 use entries::Entries;
+pub(super) use entry::{Describes, Entry, PlainOwed, PlainPipeline};
 pub(super) use request::Request;
-
-/// What is sent whole while nothing is outstanding: see [`super::plain`].
-#[derive(Debug)]
-pub(super) enum PlainPipeline {
-    /// Bind, perhaps Describe, Execute and Sync, of the shared statement with this id.
-    Named { statement: u64, describes: Describes },
-    /// The same of the unnamed statement, with its Parse. `serial`: as for [`Request::Parse`].
-    Unnamed { serial: u32, describes: bool },
-    /// A Query.
-    Query,
-}
-
-/// Whether the portal of a named statement is described, and what is done with that.
-#[derive(Debug)]
-pub(super) enum Describes {
-    No,
-    /// It says what the client has been told before: the server fixes the rows of a statement when it parses it.
-    Known,
-    /// It is noted.
-    Noted(Change),
-}
-
-/// The answer to a plain pipeline or Query, without its end: see `engine::plain::answer`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct PlainOwed {
-    /// ParseComplete.
-    pub(super) parses: bool,
-    /// BindComplete; else it is a Query.
-    pub(super) binds: bool,
-    /// The description of the portal.
-    pub(super) describes: bool,
-}
-
-impl PlainOwed {
-    pub(super) const QUERY: Self = Self { parses: false, binds: false, describes: false };
-}
 
 /// The position of the next message to the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,22 +99,6 @@ pub(super) struct OwnAnswer {
     pub(super) bytes: &'static [u8],
     /// The change that it confirms.
     pub(super) change: Option<Change>,
-}
-
-/// One request. An ordinary Bind, Execute, Query or Sync carries no change.
-#[derive(Debug)]
-pub(super) struct Entry {
-    /// What answers it, and what becomes of the answer.
-    pub(super) owed: Request,
-    /// The change that the answer confirms, and that is dropped without one.
-    pub(super) change: Option<Change>,
-}
-
-impl From<Request> for Entry {
-    #[inline]
-    fn from(owed: Request) -> Self {
-        Self { owed, change: None }
-    }
 }
 
 /// The requests that a server has not answered yet, in the order of their answers.

@@ -14,7 +14,9 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use super::{Change, Describes, Entry, PlainOwed, PlainPipeline, Request};
+use super::change::Change;
+use super::entry::{Describes, Entry, PlainOwed, PlainPipeline};
+use super::request::Request;
 
 /// What stands before all else.
 #[derive(Default)]
