@@ -21,8 +21,6 @@
 
 mod answer;
 
-use std::sync::Arc;
-
 use super::about::PoolMode;
 use super::backend::Backend;
 use super::client::Client;
@@ -253,7 +251,7 @@ impl<S: Socket> Backend<S> {
         match pipeline.runs {
             Runs::Named { name, bind_end } => {
                 // (Out of the client, so that both can be used.)
-                let names = client.statements.take();
+                let names = client.prepared.take_statements();
                 let named = names.as_ref().and_then(|names| names.get(significant(name)));
                 let taken = match named {
                     Some(named) => self.take_named(client, named, pipeline, passage, now),
@@ -274,7 +272,7 @@ impl<S: Socket> Backend<S> {
                     out.extend_from_slice(&pipeline.bytes[bind_end..]);
                     passage.skip(pipeline.bytes.len());
                 }
-                client.statements = names;
+                client.prepared.set_statements(names);
                 return Ok(if taken? { Passed::Plain } else { Passed::Unusual });
             }
             Runs::Unnamed { text, .. } | Runs::Query { text }
@@ -290,7 +288,7 @@ impl<S: Socket> Backend<S> {
                 self.begin_plain(client, now);
                 self.known.drawn_mut().note(!draws_nothing(text));
                 self.prepared.unnamed_mut().taken_by_query();
-                client.unnamed = None;
+                client.prepared.unnamed_mut().forget();
                 self.requests.push_plain(PlainPipeline::Query);
             }
         }
@@ -327,9 +325,7 @@ impl<S: Socket> Backend<S> {
         }
         seen.binds(statement.id, since);
         self.known.drawn_mut().note(!statement.draws_nothing);
-        if !client.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, seen)) {
-            client.bound = Some(seen.clone());
-        }
+        client.prepared.bind(seen);
         let describes = pipeline.describes.then(|| seen.clone());
         self.requests.push_plain(PlainPipeline::Named { statement: statement.id, describes });
         passage.cut(self)?;
@@ -349,9 +345,9 @@ impl<S: Socket> Backend<S> {
         let unnamed = Unnamed::new(body, client.session.desired().clone(), None, epoch);
         self.known.drawn_mut().note(!unnamed.draws_nothing);
         // (It is not ignored, for nothing precedes it: what was there before does not come back.)
-        client.unnamed = Some(unnamed.clone());
+        client.prepared.unnamed_mut().set(unnamed.clone());
         self.prepared.unnamed_mut().parsed_alone(unnamed, self.requests.pipeline());
-        client.bound = None;
+        client.prepared.bind_other();
         self.requests.push_plain(PlainPipeline::Unnamed { serial, describes });
     }
 }

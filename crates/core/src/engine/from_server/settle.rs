@@ -279,7 +279,7 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
     let ended = backend.requests.answered_pipeline() - 1;
     // Which of its Parses came after the change is not known: other clients get none of them.
     backend.prepared.statements_mut().mark_stale_of(ended);
-    let names = client.statements.iter_mut().flat_map(|names| names.values_mut());
+    let names = client.prepared.all_named_mut();
     let id = backend.id();
     for named in names.filter(|named| named.behind && named.prepared_in == Some((id, ended))) {
         let before = named.statement.clone();
@@ -293,7 +293,7 @@ impl<S: Socket> Client<S> {
     /// Of a statement of its own it is not known any more what it does, or by whom it is shared.
     #[cold]
     pub(in crate::engine) fn make_anew(&mut self, name: &[u8], backend: &Backend<S>) {
-        let named = self.statements.as_mut().and_then(|names| names.get_mut(name));
+        let named = self.prepared.statements_mut().and_then(|names| names.get_mut(name));
         let Some(named) = named else { return };
         let before = named.statement.clone();
         // Where those with other custom settings have shared it, it may have come with another's.
@@ -311,8 +311,8 @@ impl<S: Socket> Client<S> {
     /// What the server analyses again, it analyses under this client's settings: they are not left to
     /// clients that have not set the same. (Where its transaction has failed nothing can be prepared.)
     pub(in crate::engine) fn run_under_own(&mut self, name: &[u8], backend: &Backend<S>) {
-        let Self { statements, session, .. } = self;
-        let named = statements.as_mut().and_then(|names| names.get_mut(name));
+        let Self { prepared, session, .. } = self;
+        let named = prepared.statements_mut().and_then(|names| names.get_mut(name));
         let Some(named) = named else { return };
         if named.statement.basis != session.basis()
             || backend.from_server.status() == TransactionStatus::Failed
