@@ -1,6 +1,7 @@
 //! A client: its desired state, and what is in flight for it.
 
 mod at_socket;
+mod prepared;
 mod serving;
 mod session;
 mod times;
@@ -8,6 +9,7 @@ mod times;
 use std::sync::Arc;
 
 pub(super) use self::at_socket::AtSocket;
+pub(super) use self::prepared::ClientPrepared;
 pub(super) use self::serving::Serving;
 pub(super) use self::session::ClientSession;
 pub(super) use self::times::{ClientTimes, TickCame};
@@ -15,7 +17,7 @@ use super::about::{ClientAbout, ClientSecret, PoolMode};
 use super::backend::Backend;
 use super::halt::TooManyStatements;
 use super::limits;
-use super::names::{ClientStatement, ClientStatements, Deallocated, significant};
+use super::names::{ClientStatement, Deallocated, significant};
 use super::pending_bytes::PendingBytes;
 use super::pending_reset::PendingReset;
 use super::pending_session::{Farewell, PendingSession};
@@ -23,7 +25,7 @@ use super::socket::Socket;
 use crate::hash::Keyed;
 use crate::pool::Wish;
 use crate::pool::description::Seen;
-use crate::pool::statement::{Statement, StatementMemory, Unnamed};
+use crate::pool::statement::{Statement, StatementMemory};
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::names_temporary_schema;
 use crate::session::settings::Settings;
@@ -69,10 +71,7 @@ pub(super) struct Client<S: Socket> {
     /// Bytes for it that its socket did not take, or that wait for the end of the turn.
     pub(super) output: PendingBytes,
     pub(super) session: ClientSession,
-    pub(super) statements: Option<Box<ClientStatements>>,
-    pub(super) unnamed: Option<Arc<Unnamed>>,
-    /// What the client knows of the statement that it last bound to the unnamed portal.
-    pub(super) bound: Option<Arc<Seen>>,
+    pub(super) prepared: ClientPrepared,
     pub(super) pending_session: Option<Box<PendingSession>>,
     pub(super) times: ClientTimes,
     /// Index of its pool's view.
@@ -226,8 +225,7 @@ impl<S: Socket> Client<S> {
         memory: &Arc<StatementMemory>,
     ) -> Result<(), TooManyStatements> {
         self.has_room_for_name()?;
-        let new = || Box::new(ClientStatements::new(hash_key, memory.clone()));
-        let names = self.statements.get_or_insert_with(new);
+        let names = self.prepared.names(hash_key, memory);
         names.change(|names| names.insert(significant(name).into(), statement));
         Ok(())
     }
@@ -242,7 +240,7 @@ impl<S: Socket> Client<S> {
     /// one.
     pub(super) fn rebind(&mut self, portal: &[u8]) {
         if portal.is_empty() {
-            self.bound = None;
+            self.prepared.bind_other();
         } else if let Some(extra) = &mut self.pending_session {
             extra.portals.forget_undescribed(portal);
         }
@@ -251,14 +249,15 @@ impl<S: Socket> Client<S> {
     /// Where to note the description of a portal that the client gets.
     pub(super) fn described_by(&self, portal: &[u8]) -> Option<Arc<Seen>> {
         if portal.is_empty() {
-            return self.bound.clone();
+            return self.prepared.bound().cloned();
         }
         self.pending_session.as_ref()?.portals.described_by(portal)
     }
 
     /// A name stands for another statement from now on.
     pub(super) fn restate(&mut self, name: &[u8], statement: &Arc<Statement>) {
-        let named = self.statements.as_mut().and_then(|names| names.get_mut(significant(name)));
+        let named =
+            self.prepared.statements_mut().and_then(|names| names.get_mut(significant(name)));
         if let Some(named) = named {
             named.statement = statement.clone();
         }
@@ -267,7 +266,7 @@ impl<S: Socket> Client<S> {
     /// Removes a name, while nothing is outstanding. Returns whether it stood for a statement.
     pub(super) fn forget_statement(&mut self, name: &[u8]) -> bool {
         debug_assert!(self.names_are_settled());
-        let names = self.statements.as_mut();
+        let names = self.prepared.statements_mut();
         names.is_some_and(|names| names.change(|names| names.remove(significant(name))))
     }
 
@@ -282,13 +281,13 @@ impl<S: Socket> Client<S> {
             }
             Deallocated::All => {
                 debug_assert!(self.names_are_settled());
-                self.statements = None;
+                self.prepared.take_statements();
                 self.forget_sql_statements();
                 b"DEALLOCATE ALL"
             }
         };
         // As any simple query does (`exec_simple_query`, postgres.c).
-        self.unnamed = None;
+        self.prepared.unnamed_mut().forget();
         self.settle();
         let mut answer = Vec::with_capacity(32);
         build::command_complete(&mut answer, tag);

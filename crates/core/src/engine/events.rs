@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::about::{CancelKey, ClientState, PoolMode};
 use super::backend::{Backend, BackendSeed, PoolRef, Tidying};
 use super::client::{
-    AtSocket, Client, ClientSession, ClientTimes, Record, Serving, parts_of_start,
+    AtSocket, Client, ClientPrepared, ClientSession, ClientTimes, Record, Serving, parts_of_start,
 };
 use super::host::Host;
 use super::limits;
@@ -368,9 +368,7 @@ impl<S: Socket> Engine<S> {
             input: new.early.into(),
             output: PendingBytes::EMPTY,
             session: ClientSession::new(new.start, new.pool.basis(), pins, Asks::Never),
-            statements: None,
-            unnamed: None,
-            bound: None,
+            prepared: ClientPrepared::default(),
             pending_session: Some(Box::new(PendingSession {
                 greeting: Some(new.greeting),
                 ..PendingSession::default()
@@ -793,7 +791,10 @@ impl<S: Socket> Engine<S> {
                     .as_ref()
                     .and_then(|backend| Some(backend.lending.pinned()?.since)),
                 channels: client.channel_count(),
-                statements: client.statements.as_ref().map_or(0, |names| names.names().standing()),
+                statements: client
+                    .prepared
+                    .statements()
+                    .map_or(0, |names| names.names().standing()),
                 process: self.process_of(slot),
                 kept_in: client.input.len(),
                 kept_out: client.output.len(),

@@ -21,8 +21,6 @@
 
 mod answer;
 
-use std::sync::Arc;
-
 use super::about::PoolMode;
 use super::backend::Backend;
 use super::client::Client;
@@ -266,7 +264,7 @@ impl<S: Socket> Backend<S> {
         match pipeline.runs {
             Runs::Named { name, bind_end } => {
                 // (Taken out of the client, so that both can be used.)
-                let names = client.statements.take();
+                let names = client.prepared.take_statements();
                 let named = names.as_ref().and_then(|names| names.get(significant(name)));
                 let taken = match named {
                     Some(named) => self.take_named(client, named, pipeline, passage, now),
@@ -287,7 +285,7 @@ impl<S: Socket> Backend<S> {
                     out.extend_from_slice(&pipeline.bytes[bind_end..]);
                     passage.skip(pipeline.bytes.len());
                 }
-                client.statements = names;
+                client.prepared.set_statements(names);
                 return Ok(if taken? { Passed::Plain } else { Passed::Unusual });
             }
             Runs::Unnamed { text, .. } | Runs::Query { text }
@@ -303,7 +301,7 @@ impl<S: Socket> Backend<S> {
                 self.begin_plain(client, now);
                 self.known.drawn_mut().note(!draws_nothing(text));
                 self.prepared.unnamed_mut().taken_by_query();
-                client.unnamed = None;
+                client.prepared.unnamed_mut().forget();
                 self.requests.push_plain(PlainPipeline::Query);
             }
         }
@@ -340,9 +338,7 @@ impl<S: Socket> Backend<S> {
         }
         seen.binds(statement.id, since);
         self.known.drawn_mut().note(!statement.draws_nothing);
-        if !client.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, seen)) {
-            client.bound = Some(seen.clone());
-        }
+        client.prepared.bind(seen);
         // (This copy gives what the client has been told, or it would not be bound as it is.)
         let is_known = seen.described().rows != 0 && !statement.redescribes_rows;
         let describes = match pipeline.describes {
@@ -368,9 +364,9 @@ impl<S: Socket> Backend<S> {
         let unnamed = Unnamed::new(body, client.session.desired().clone(), None, epoch);
         self.known.drawn_mut().note(!unnamed.draws_nothing);
         // (It is not ignored, for nothing precedes it: the earlier statement does not come back.)
-        client.unnamed = Some(unnamed.clone());
+        client.prepared.unnamed_mut().set(unnamed.clone());
         self.prepared.unnamed_mut().parsed_alone(unnamed, self.requests.pipeline());
-        client.bound = None;
+        client.prepared.bind_other();
         self.requests.push_plain(PlainPipeline::Unnamed { serial, describes });
     }
 }

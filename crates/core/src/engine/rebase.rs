@@ -74,7 +74,7 @@ impl<S: Socket> Client<S> {
         {
             *believed = moved(believed);
         }
-        for named in self.statements.iter_mut().flat_map(|names| names.values_mut()) {
+        for named in self.prepared.all_named_mut() {
             let statement = named.statement.clone();
             let settings = moved(&statement.settings);
             if statement.basis != backend.session.basis() {
@@ -85,20 +85,22 @@ impl<S: Socket> Client<S> {
         self.rebase_sql_statements(moved);
         if before.is_of_predecessor() {
             self.read_unnamed(backend, moved);
-        } else if let Some(unnamed) = &self.unnamed {
+        } else if let Some(unnamed) = self.prepared.unnamed() {
             let settings = moved(&unnamed.settings);
             if settings != unnamed.settings {
                 let effects = unnamed.effects().clone();
-                self.unnamed = Some(unnamed.under(settings, effects));
+                let again = unnamed.under(settings, effects);
+                self.prepared.unnamed_mut().set(again);
             }
         }
     }
 
     /// Finds the effects of the unnamed statement of a client that comes from a predecessor.
     fn read_unnamed(&mut self, backend: &Backend<S>, moved: impl Fn(&Settings) -> Settings) {
-        let Some(unnamed) = &self.unnamed else { return };
+        let Some(unnamed) = self.prepared.unnamed() else { return };
         let settings = moved(&unnamed.settings);
         let effects = backend.effects_of_body(&unnamed.body, &settings);
-        self.unnamed = Some(unnamed.under(settings, effects));
+        let again = unnamed.under(settings, effects);
+        self.prepared.unnamed_mut().set(again);
     }
 }

@@ -159,9 +159,7 @@ impl<S: Socket> Client<S> {
             input,
             output,
             session,
-            statements,
-            unnamed,
-            bound: _, // its portal has ended with the transaction
+            prepared, // what it has bound has ended with the transaction
             pending_session,
             times,   // it is in no transaction, and its deadline is reckoned from `since`
             pool: _, // as `pool`
@@ -190,11 +188,11 @@ impl<S: Socket> Client<S> {
         }
         let basis = session.basis();
         let values = pool.values_of(basis).ok_or(Stays::ForNow)?;
-        let names = statements.iter().flat_map(|names| names.names().pairs());
+        let names = prepared.statements().into_iter().flat_map(|names| names.names().pairs());
         let statements = names
             .map(|(name, named)| named.to_record(name, basis).ok_or(Stays::ForNow))
             .collect::<Result<_, _>>()?;
-        let unnamed = unnamed.as_ref().map(|unnamed| UnnamedRecord {
+        let unnamed = prepared.unnamed().map(|unnamed| UnnamedRecord {
             body: unnamed.body.clone(),
             settings: unnamed.settings.clone(),
             told: unnamed.described().map(|told| told.to_described()),

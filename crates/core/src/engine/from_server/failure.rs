@@ -193,7 +193,7 @@ impl<S: Socket> Relay<'_, S> {
         if failed.owed.parses_unnamed()
             && let Some(client) = &mut self.client
         {
-            client.unnamed = None; // it has removed the earlier one, too
+            client.prepared.unnamed_mut().forget(); // it has removed the earlier one, too
         }
         if let Request::Parse { serial, .. } = failed.owed {
             undone.parse = Some(serial);
@@ -245,11 +245,15 @@ impl<S: Socket> Relay<'_, S> {
             return Fate::Pass;
         }
         let Some(client) = &self.client else { return Fate::Pass };
-        let names = client.statements.iter().flat_map(|names| names.names().confirmed_pairs());
+        let names = client
+            .prepared
+            .statements()
+            .into_iter()
+            .flat_map(|names| names.names().confirmed_pairs());
         let named = names.filter(|(_, named)| named.statement.id == statement);
         // Of several names the one that was bound last is most likely meant.
         let is_bound = |named: &ClientStatement| {
-            client.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, &named.seen))
+            client.prepared.bound().is_some_and(|bound| Arc::ptr_eq(bound, &named.seen))
         };
         match named.min_by_key(|(_, named)| (!is_bound(named), named.serial)) {
             Some((own, named)) => with_name(body, &named.statement.name, significant(own), relayed),

@@ -280,7 +280,7 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
     let ended = backend.requests.answered_pipeline() - 1;
     // It is not known which of its Parses came after the change: other clients get none of them.
     backend.prepared.statements_mut().mark_stale_of(ended);
-    let names = client.statements.iter_mut().flat_map(|names| names.values_mut());
+    let names = client.prepared.all_named_mut();
     let id = backend.id();
     for named in names.filter(|named| named.after_setter && named.prepared_in == Some((id, ended)))
     {
@@ -295,7 +295,7 @@ impl<S: Socket> Client<S> {
     /// It is not known any more what a statement of the client's does, or who shares it.
     #[cold]
     pub(in crate::engine) fn resolve_again(&mut self, name: &[u8], backend: &Backend<S>) {
-        let named = self.statements.as_mut().and_then(|names| names.get_mut(name));
+        let named = self.prepared.statements_mut().and_then(|names| names.get_mut(name));
         let Some(named) = named else { return };
         let before = named.statement.clone();
         // If clients with other custom settings have shared it, it may have another client's.
@@ -314,8 +314,8 @@ impl<S: Socket> Client<S> {
     /// that have not set the same must not get it. (In a failed transaction nothing can be
     /// prepared.)
     pub(in crate::engine) fn run_under_own(&mut self, name: &[u8], backend: &Backend<S>) {
-        let Self { statements, session, .. } = self;
-        let named = statements.as_mut().and_then(|names| names.get_mut(name));
+        let Self { prepared, session, .. } = self;
+        let named = prepared.statements_mut().and_then(|names| names.get_mut(name));
         let Some(named) = named else { return };
         if named.statement.basis != session.basis()
             || backend.from_server.status() == TransactionStatus::Failed

@@ -18,8 +18,8 @@ impl<S: Socket> Engine<S> {
         // The changes of the refused pipeline have been dropped: the name exists.
         let serial = backend.prepared.replay().serial;
         let named = client
-            .statements
-            .as_ref()
+            .prepared
+            .statements()
             .and_then(|names| names.names().pairs().find(|(_, named)| named.serial == serial))
             .map(|(_, named)| named.clone());
         match (backend.prepared.replay().healing, named) {

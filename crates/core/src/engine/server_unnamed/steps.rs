@@ -17,7 +17,7 @@ impl<S: Socket> Backend<S> {
         &'a self,
         client: &'a Client<S>,
     ) -> Option<&'a Arc<Unnamed>> {
-        self.prepared.unnamed().of_client(client.unnamed.as_ref())
+        self.prepared.unnamed().of_client(client.prepared.unnamed())
     }
 
     /// The client parses its unnamed statement. Returns the change for the entry of that Parse.
@@ -35,7 +35,8 @@ impl<S: Socket> Backend<S> {
         unnamed.statement = Some(statement.clone());
         unnamed.since = pipeline;
         if self.requests.is_empty() {
-            (client.unnamed, unnamed.parsed) = (Some(statement), parsed);
+            client.prepared.unnamed_mut().set(statement);
+            unnamed.parsed = parsed;
             return None;
         }
         unnamed.in_flight.push_back(InFlight { makes: Some(statement), parsed, native: false });
@@ -66,7 +67,7 @@ impl<S: Socket> Backend<S> {
     /// those in force.
     pub(in crate::engine) fn restate_unnamed_after(&mut self, client: &mut Client<S>, ended: u64) {
         let mut unnamed = std::mem::take(self.prepared.unnamed_mut());
-        unnamed.restate_after(&mut client.unnamed, ended, |before| {
+        unnamed.restate_after(client.prepared.unnamed_mut(), ended, |before| {
             let effects = self.effects_of_body(&before.body, self.session.applied());
             before.under(self.session.applied().clone(), effects)
         });
@@ -80,11 +81,11 @@ impl<S: Socket> Backend<S> {
             return;
         }
         if self.requests.is_empty() {
-            client.unnamed = None;
+            client.prepared.unnamed_mut().forget();
             return;
         }
         let in_flight = &mut self.prepared.unnamed_mut().in_flight;
-        if native || client.unnamed.is_some() || !in_flight.is_empty() {
+        if native || client.prepared.unnamed().is_some() || !in_flight.is_empty() {
             in_flight.push_back(InFlight { makes: None, parsed: None, native });
             self.request_with(Request::Unnaming, Some(Change::Unnamed));
         }

@@ -301,7 +301,7 @@ impl<S: Socket> Client<S> {
             return;
         }
         let message = field(error, b'M').unwrap_or_default();
-        let names = self.statements.iter().flat_map(|names| names.names().pairs());
+        let names = self.prepared.statements().into_iter().flat_map(|names| names.names().pairs());
         // (Quoting varies: of several names the longest is meant.)
         let missed =
             names.filter(|(name, _)| stands_in(name, message)).max_by_key(|(name, _)| name.len());

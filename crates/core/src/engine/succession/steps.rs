@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Arrival, ClientRecord, Departure, Giving, MovedClient, Stays, UnnamedRecord};
 use crate::engine::client::{
-    AtSocket, Client, ClientSession, ClientTimes, Record, Serving, parts_of_start,
+    AtSocket, Client, ClientPrepared, ClientSession, ClientTimes, Record, Serving, parts_of_start,
 };
 use crate::engine::host::Host;
 use crate::engine::names::{ClientStatement, ClientStatements};
@@ -180,9 +180,7 @@ impl<S: Socket> Engine<S> {
             backend: None,
             input: PendingBytes::EMPTY,
             output: PendingBytes::EMPTY,
-            statements: names,
-            unnamed,
-            bound: None,
+            prepared: ClientPrepared::new(names, unnamed),
             pending_session: None,
             times: ClientTimes::new(since),
             pool: self.view_of(&pool),

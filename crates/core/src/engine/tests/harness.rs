@@ -617,7 +617,8 @@ impl World {
 
     /// The names that a client of loop 0 has given.
     pub(super) fn names_of(&self, slot: crate::ids::Slot) -> Vec<Vec<u8>> {
-        let names = self.engines[0].clients.get(slot).and_then(|client| client.statements.as_ref());
+        let names =
+            self.engines[0].clients.get(slot).and_then(|client| client.prepared.statements());
         let names = names.into_iter().flat_map(|names| names.names().pairs());
         names.map(|(name, _)| name.to_vec()).collect()
     }

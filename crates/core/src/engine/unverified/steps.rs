@@ -440,7 +440,7 @@ impl<S: Socket> Client<S> {
         backend.session.apply(applied);
         self.session.want(desired);
         backend.prepared.statements_mut().mark_stale_since(since);
-        let named = self.statements.iter_mut().flat_map(|names| names.values_mut());
+        let named = self.prepared.all_named_mut();
         let id = backend.id();
         for named in named.filter(|named| named.is_prepared_since(id, since)) {
             let before = named.statement.clone();
@@ -455,7 +455,7 @@ impl<S: Socket> Client<S> {
         {
             let effects = backend.effects_of_body(&unnamed.body, backend.session.applied());
             let again = unnamed.under(backend.session.applied().clone(), effects);
-            backend.prepared.unnamed_mut().restate(&mut self.unnamed, again);
+            backend.prepared.unnamed_mut().restate(self.prepared.unnamed_mut(), again);
         }
     }
 }

@@ -234,7 +234,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             None => true,
             Some(body) => {
                 let again = unnamed.with_body(&body);
-                self.backend.prepared.unnamed_mut().restate(&mut self.client.unnamed, again);
+                self.backend
+                    .prepared
+                    .unnamed_mut()
+                    .restate(self.client.prepared.unnamed_mut(), again);
                 false
             }
         }

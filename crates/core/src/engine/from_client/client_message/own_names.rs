@@ -128,7 +128,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             }
         }
         if shows {
-            let all = self.client.statements.iter().flat_map(|names| names.names().pairs());
+            let all = self
+                .client
+                .prepared
+                .statements()
+                .into_iter()
+                .flat_map(|names| names.names().pairs());
             found.extend(all.map(|(name, named)| (named.serial, name.clone())));
         }
         found.into_iter().map(|(_, name)| name).collect()

@@ -160,7 +160,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.begin_replay(&statement, serial);
         let bound = seen.clone();
         if portal.is_empty() {
-            self.client.bound = Some(seen);
+            self.client.prepared.bind(&seen);
         } else if seen.described().rows == 0 {
             self.client.note_described(portal, seen);
         }
