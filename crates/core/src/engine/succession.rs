@@ -13,7 +13,7 @@
 //! there is bound to its desired settings as usual.
 //!
 //! # Invariants
-//! * state that a record lacks prevents the move: [`Client::to_record`] takes a client apart field
+//! * state that a record lacks prevents the move: [`Client::to_record`] and what it calls take a client apart field
 //!   by field, so that a new field does not compile without a decision
 //! * a client is in one process at a time: it has left this engine, and no loop watches it, before
 //!   the successor gets it
@@ -159,9 +159,9 @@ impl<S: Socket> Client<S> {
             input,
             output,
             session,
-            prepared, // what it has bound has ended with the transaction
+            prepared,
             pending_session,
-            times,   // it is in no transaction, and its deadline is reckoned from `since`
+            times,
             pool: _, // as `pool`
             serving,
             at_socket,
@@ -181,18 +181,16 @@ impl<S: Socket> Client<S> {
             && backend.is_none()
             && input.is_empty()
             && output.is_empty()
-            && pending_session.as_ref().is_none_or(|extra| extra.is_empty())
-            && session.pins().is_empty();
-        if !is_at_rest {
-            return Err(Stays::ForNow);
-        }
-        let basis = session.basis();
+            && pending_session.as_ref().is_none_or(|extra| extra.is_empty());
+        let session = session.for_record().filter(|_| is_at_rest);
+        let (desired, basis, asks) = session.ok_or(Stays::ForNow)?;
         let values = pool.values_of(basis).ok_or(Stays::ForNow)?;
-        let names = prepared.statements().into_iter().flat_map(|names| names.names().pairs());
+        let (statements, unnamed) = prepared.for_record();
+        let names = statements.into_iter().flat_map(|names| names.names().pairs());
         let statements = names
             .map(|(name, named)| named.to_record(name, basis).ok_or(Stays::ForNow))
             .collect::<Result<_, _>>()?;
-        let unnamed = prepared.unnamed().map(|unnamed| UnnamedRecord {
+        let unnamed = unnamed.map(|unnamed| UnnamedRecord {
             body: unnamed.body.clone(),
             settings: unnamed.settings.clone(),
             told: unnamed.described().map(|told| told.to_described()),
@@ -204,11 +202,11 @@ impl<S: Socket> Client<S> {
             mode: serving.mode(),
             values,
             start: start.clone(),
-            desired: session.desired().clone(),
+            desired: desired.clone(),
             statements,
             unnamed,
-            reads_sequences: session.asks() != Asks::Never,
-            since: times.since(),
+            reads_sequences: asks != Asks::Never,
+            since: times.for_record(),
             schema_changes: pool.schema_epoch().changes(),
         })
     }

@@ -76,6 +76,18 @@ impl ClientPrepared {
         &mut self.unnamed
     }
 
+    /// What its record has of them: those that have names, and the unnamed one.
+    pub(in crate::engine) fn for_record(
+        &self,
+    ) -> (Option<&ClientStatements>, Option<&Arc<Unnamed>>) {
+        let Self {
+            statements,
+            unnamed,
+            bound: _, // its portal has ended with the transaction
+        } = self;
+        (statements.as_deref(), unnamed.get())
+    }
+
     /// What it has been told of the statement that it bound last to the unnamed portal.
     #[inline]
     pub(in crate::engine) fn bound(&self) -> Option<&Arc<Seen>> {

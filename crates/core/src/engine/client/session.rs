@@ -71,6 +71,13 @@ impl ClientSession {
         std::mem::replace(&mut self.pins, parts)
     }
 
+    /// What its record has of it: the settings that it wants, what they differ from, and what it asks. `None`:
+    /// it is pinned.
+    pub(in crate::engine) fn for_record(&self) -> Option<(&Settings, Basis, Asks)> {
+        let Self { desired, pins, basis, asks } = self;
+        pins.is_empty().then_some((desired, *basis, *asks))
+    }
+
     /// What it has asked for by currval or lastval.
     #[inline]
     pub(in crate::engine) fn asks(&self) -> Asks {

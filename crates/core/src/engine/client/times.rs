@@ -66,6 +66,17 @@ impl ClientTimes {
         self.armed = tick;
     }
 
+    /// What its record has of them: since when it is idle.
+    pub(in crate::engine) fn for_record(&self) -> Time {
+        let Self {
+            since,
+            transaction_since: _, // it is in none
+            deadline: _,          // reckoned from `since`
+            armed: _,
+        } = self;
+        *since
+    }
+
     /// A tick has come for which the wheel had it, `now` by the wheel.
     pub(in crate::engine) fn tick_came(&mut self, tick: u32, now: u32) -> TickCame {
         if self.armed != tick {
