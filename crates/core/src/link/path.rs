@@ -29,7 +29,7 @@ const RTT_UNKNOWN_US: u64 = 100_000;
 /// A path is not dead sooner.
 pub const DEAD_MIN: Duration = Duration::from_secs(2);
 /// A Hello that is not answered for so long has failed: it takes a round trip, on a path that has just
-/// carried TLS's. Short, for a greeting that nothing answers holds up what waits for a path.
+/// carried TLS's. Short, because an unanswered greeting delays all that waits for a path.
 pub const HELLO_MAX: Duration = Duration::from_secs(4);
 /// A newcomer's TLS and Hello take no longer.
 pub const GREETING_MAX: Duration = Duration::from_secs(10);

@@ -191,8 +191,8 @@ struct Stream {
     shrinking: Shrinking,
     /// It is in the queue of what can be sent.
     queued: bool,
-    /// The local socket has broken: the stream is reset, for this reason, when what that gave before is
-    /// delivered, or then.
+    /// The local socket has broken: the stream is reset for this reason when its earlier bytes are
+    /// delivered, or at this time.
     broke: Option<(Reason, Time)>,
 }
 
@@ -445,8 +445,8 @@ impl Session {
         self.ended
     }
 
-    /// For how long no path has worked, or there is one. A session without streams counts from the first
-    /// of these on.
+    /// For how long no path has worked; `None` if one does. A session without streams counts from
+    /// the first of these on.
     #[must_use]
     pub fn down_for(&self, now: Time) -> Option<Duration> {
         self.down.map(|since| now.since(since))

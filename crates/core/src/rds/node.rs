@@ -51,18 +51,19 @@ pub use leaving::LEAVING_BYTES_MAX;
 pub use partials::PARTIAL_BYTES_MAX;
 use partials::Partials;
 
-/// Hosts at a time. Of more, those that were down and idle for longest are forgotten; if none is, a new
-/// one is refused.
+/// Hosts at a time. Beyond that, those that were down and idle for longest are forgotten; if none
+/// is, a new one is refused.
 pub const PEERS_MAX: usize = 4096;
-/// Hosts to which a port has sent and that have never answered: to another one it may not send. Where there
-/// are too many peers, those of the port that has most give way.
+/// Hosts to which a port has sent and that have never answered: to another one it may not send. If
+/// there are too many peers, those of the port with the most give way.
 pub const UNANSWERED_MAX: usize = 256;
 /// What the queue of a port may have beyond its bound: what was under way when it was announced as
 /// congested. Then the lanes that bring more are not read, until a quarter of it is taken.
 pub const OVERRUN_BYTES: usize = 8 << 20;
-/// Connections of a peer that wait for a lane. Of more, its last one is reset.
+/// Connections of a peer that wait for a lane. Beyond that, its last one is reset.
 pub const WAITING_MAX: usize = LANES_MAX;
-/// Connections of all peers that wait. Of more, the last one of the peer that has most is reset.
+/// Connections of all peers that wait. Beyond that, the last one of the peer with the most is
+/// reset.
 pub const WAITING_ALL_MAX: usize = 1024;
 /// A peer that has broken the protocol is not let in again before this.
 pub const SHUT_OUT: Duration = Duration::from_secs(1);
@@ -199,7 +200,7 @@ pub enum Notice {
     Lanes(IpAddr, TooManyWait),
     /// It resets what is dialled for this lane.
     Refused(IpAddr, usize),
-    /// No connection to it can be had, for this reason.
+    /// It cannot be connected to, for this reason.
     Unreachable(IpAddr, String),
     /// It announces this number of lanes, which cannot be.
     Announced(IpAddr, u16),
@@ -393,7 +394,7 @@ struct Port {
     queued_bytes: usize,
     binding: Binding,
     sent_bytes: usize,
-    /// Of the messages in `sent_bytes`, how many are for each peer.
+    /// How many of the messages in `sent_bytes` are for each peer.
     sent_to: BTreeMap<u32, usize>,
     congested: bool,
     /// Hosts to which it has sent and that have never answered, at most.
@@ -458,7 +459,7 @@ pub struct Node {
     /// Those whose queues have all that was under way, and more.
     full: BTreeSet<u16>,
     shares: Shares,
-    /// Boxed, for a map's nodes are half empty.
+    /// Boxed, because a map's nodes are half empty.
     peers: BTreeMap<u32, Box<Peer>>,
     by_address: BTreeMap<IpAddr, u32>,
     connections: BTreeMap<Connection, Place>,
@@ -567,8 +568,8 @@ impl Node {
         Ok(port)
     }
 
-    /// Gives a port back, with all that waits in its queue. What it has sent goes on its way, as long as
-    /// that of all such ports is no more than [`LEAVING_BYTES_MAX`].
+    /// Gives a port back, with all that waits in its queue. Its sent messages stay on their way, as
+    /// long as those of all such ports are at most [`LEAVING_BYTES_MAX`].
     pub fn unbind(&mut self, port: u16) {
         let Some(gone) = self.ports.remove(&port) else { return };
         self.shares.give_back(gone.lane);

@@ -11,7 +11,7 @@
 //! carry, so that a stream does not wait for what a line that was cut had under way.
 //!
 //! # Invariants
-//! * the last path is never ended here, for the chooser never ends the last open flow
+//! * the last path is never ended here, because the chooser never ends the last open flow
 
 use std::collections::BTreeMap;
 use std::time::Duration;

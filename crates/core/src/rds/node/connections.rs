@@ -217,7 +217,7 @@ impl Node {
         self.dial_all(at, now);
     }
 
-    /// A connection that was asked for cannot be had, for this reason.
+    /// A requested connection failed, for this reason.
     pub fn failed(&mut self, connection: Connection, why: &str, now: Time) {
         let Some((at, lane)) = self.forget_connection(connection) else { return };
         self.cannot_be_reached(at, why);

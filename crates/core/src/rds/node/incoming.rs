@@ -39,9 +39,8 @@ impl Node {
         }
     }
 
-    /// Whether something that has come by a connection may have to wait, for a port that is full, for an
-    /// older connection, or for a kernel's answer: before it is taken, [`Node::may_take`] is to be asked how
-    /// much of it.
+    /// Whether data of a connection may have to wait for a full port, for an older connection, or
+    /// for a kernel's answer: before it is taken, [`Node::may_take`] says how much of it may be.
     #[must_use]
     pub fn must_ask(&self, connection: Connection, now: Time) -> bool {
         !self.full.is_empty()

@@ -17,8 +17,9 @@ use std::collections::BTreeMap;
 use crate::rds::lane::Connection;
 use crate::time::Time;
 
-/// What all connections may have of messages that are not whole yet. Of more, the one that has waited for
-/// its rest for longest is reset: its sender has the whole message still, and sends it again.
+/// What all connections may have of messages that are not whole yet. Beyond that, the one that has
+/// waited longest for its rest is reset: its sender still has the whole message, and sends it
+/// again.
 pub const PARTIAL_BYTES_MAX: usize = 256 << 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +34,7 @@ enum Is {
     Read,
     /// A port is full, or an older connection is to be read first.
     Paused,
-    /// It counts no more.
+    /// It no longer counts.
     GivenUp,
 }
 
