@@ -1,4 +1,4 @@
-//! Which messages came before, from a peer that mixes up its lanes.
+//! Which messages came before, for a peer that mixes up its lanes.
 //!
 //! # Model
 //! Linux up to 6.18 takes a new connection for the first of its lanes that is down just then, and dials
@@ -45,7 +45,7 @@ use super::header::{Header, LANES_MAX, PROBE_PORT};
 use super::lane::Connection;
 use super::numbers::Numbers;
 
-/// Ports that are remembered of a connection.
+/// Ports that are remembered for a connection.
 const PORTS_MAX: usize = 64;
 /// Connections that have ended and that no later one has been found to go on with; then the oldest is
 /// forgotten.

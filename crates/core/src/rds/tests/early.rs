@@ -10,7 +10,7 @@ fn got(node: &mut Node, port: u16) -> String {
     bodies.map(|body| String::from_utf8(body).unwrap() + " ").collect()
 }
 
-/// Takes of some bytes what may be taken, and returns the rest.
+/// Takes the bytes that may be taken, and returns the rest.
 fn read<'a>(node: &mut Node, connection: Connection, bytes: &'a [u8], now: Time) -> &'a [u8] {
     let count = if node.must_ask(connection, now) {
         node.may_take(connection, bytes, now)
