@@ -483,8 +483,7 @@ pub struct Node {
     totals: Totals,
     /// The notice of too many peers was given, and no peer was taken since.
     peers_reported: bool,
-    /// The notice of too many waiting answers to pings was given, and their number has not fallen
-    /// to half since.
+    /// The same for waiting answers to pings, whose number has not fallen to half since.
     answers_reported: bool,
 }
 
