@@ -54,15 +54,15 @@ pub use asking::{
 };
 pub use basis::{BASES_MAX, Basis};
 pub use database::Database;
-pub use description::Told;
+pub use description::Described;
 pub use lasting::{Lasting, buffers_of};
 pub use left::LeftServers;
 pub use lending::{Acquired, Limits, OpenOne, Pool, Released};
 pub use lent::UNEVEN;
 pub use likeness::{Has, Wish};
 pub use names::CustomNames;
-pub(crate) use notifiers::HEARD_WITHIN;
 pub use notifiers::Notifiers;
+pub(crate) use notifiers::RECEIVED_WITHIN;
 pub use parameters::{Parameter, ServerParameters};
 pub use pins::{PinCount, Pinned};
 pub use queue::{SAME_MOMENT, Waiter};

@@ -368,7 +368,7 @@ impl<S: Watchable> Reactor<S> {
             self.about = Some(token);
             self.engine.on_event(&mut self.host, token, ready, now);
             self.poller.settle(token);
-            if self.seen.is_multiple_of(limits::EVENTS_BEHIND_MAX) {
+            if self.seen.is_multiple_of(limits::EVENTS_BEFORE_ANSWERS_MAX) {
                 self.engine.flush(&mut self.host, now);
             }
         }
@@ -566,7 +566,7 @@ impl<S: Watchable> Host<S> for LoopHost<S> {
                     "the server reports other settings than this session was given: its connection is closed"
                 );
             }
-            Event::Told { error } => self.shared.logged.errors.count(error),
+            Event::ErrorSent { error } => self.shared.logged.errors.count(error),
             Event::StartValuesChanged { pool } => {
                 // A dropped notification is no worse than a change made elsewhere: the servers are
                 // asked now and then anyway.

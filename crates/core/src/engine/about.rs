@@ -19,13 +19,13 @@ pub enum PoolMode {
     Statement,
 }
 
-/// What becomes of clients that listen when the connection is lost that listens for them.
+/// What becomes of listening clients when the pool's listening connection is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum ListenLost {
     /// They are disconnected, as they would be with their own.
     #[default]
     Disconnect,
-    /// They get a warning, and are listened for again.
+    /// They get a warning, and the pool listens for them again.
     Notice,
 }
 
@@ -41,7 +41,7 @@ pub enum PeerAddress {
 }
 
 impl From<SocketAddr> for PeerAddress {
-    /// IPv4 addresses that are written as IPv6 ones become what they are.
+    /// IPv4 addresses in IPv6 notation become IPv4 addresses.
     fn from(address: SocketAddr) -> Self {
         match (address, address.ip().to_canonical()) {
             (_, IpAddr::V4(ip)) => Self::V4(SocketAddrV4::new(ip, address.port())),
@@ -91,8 +91,8 @@ struct Details {
 }
 
 impl ClientAbout {
-    /// `user`: the authenticated user, if another than the pool's. `tls`: a description of TLS,
-    /// empty without.
+    /// `user`: the authenticated user, if it is not the pool's. `tls`: a description of TLS, empty
+    /// without TLS.
     pub fn new(peer: PeerAddress, user: Option<&str>, tls: &str, connected: Time) -> Self {
         let details = (user.is_some() || !tls.is_empty()).then(|| {
             Box::new(Details { user: user.map(Into::into), tls: tls.into(), mptcp: false })
@@ -113,7 +113,7 @@ impl ClientAbout {
         self.details.as_ref().is_some_and(|details| details.mptcp)
     }
 
-    /// The authenticated user, if another than the pool's.
+    /// The authenticated user, if it is not the pool's.
     pub fn user(&self) -> Option<&str> {
         self.details.as_ref()?.user.as_deref()
     }
@@ -156,8 +156,8 @@ impl std::ops::Deref for ClientSecret {
     }
 }
 
-/// The key that a cancel request carries, and what its sender holds until the request has been seen
-/// to, by each loop that it may be for.
+/// The key that a cancel request carries, and what its sender holds until each loop that the
+/// request may be for has handled it.
 #[derive(Clone)]
 pub struct CancelKey {
     bytes: Box<[u8]>,
@@ -193,6 +193,6 @@ pub enum ClientState {
     Waiting,
     /// Has a backend.
     Active,
-    /// Has been told goodbye.
+    /// Has got its last message; the connection is being closed.
     Closing,
 }

@@ -1,16 +1,16 @@
-//! Connections that have more to say than one event may take.
+//! Connections with more to read than one event may take.
 //!
 //! # Model
-//! Readiness comes edge-triggered: of bytes that are left unread, nothing is heard again. Whoever is
-//! not read to the end, because [`limits::READS_AN_EVENT_MAX`] reads have been made on account of
-//! one event, is noted here, and seen to in the next turn as if the event had come once more. So a
-//! client that sends without a pause, or a server, costs the others that many reads a turn.
+//! Edge-triggered epoll does not report leftover bytes again. A connection that has not been read
+//! to the end, because one event has used up its [`limits::READS_AN_EVENT_MAX`] reads, is noted
+//! here, and the next turn handles it as if the event had come again. A client or server that sends
+//! without a pause thus costs the others at most that many reads a turn.
 //!
 //! # Invariants
 //! * a connection is noted at most once
 //! * while any is noted the host does not sleep: [`super::Engine::next_tick`] is nothing
-//! * one that is not read because its other side takes nothing is not noted here: an event comes
-//!   when that takes something
+//! * a connection that is not read because its peer takes no bytes is not noted here: an event
+//!   comes when the peer takes some
 
 mod steps;
 
@@ -19,19 +19,19 @@ use std::collections::VecDeque;
 use super::limits;
 use super::socket::{Readiness, Token};
 
-/// Connections to be seen to again.
+/// Connections to read again in the next turn.
 #[derive(Default, Debug)]
 pub(super) struct Again {
-    /// In the order in which they came.
+    /// In the order in which they were noted.
     noted: VecDeque<(Token, Readiness)>,
-    /// What is seen to now, in case of a panic.
+    /// The connection being handled now, in case of a panic.
     at: Option<Token>,
-    /// Reads that the event at hand may still lead to.
+    /// Reads that the current event may still cause.
     reads_left: u32,
 }
 
 impl Again {
-    /// An event, or a message, is seen to from now on.
+    /// The handling of an event or a message begins.
     #[inline]
     pub(super) fn begin(&mut self) {
         self.reads_left = limits::READS_AN_EVENT_MAX;
@@ -54,8 +54,8 @@ impl Again {
         }
     }
 
-    /// The connection has been closed by its other side. Whether it is noted, and what stands ahead
-    /// of that end still to be read.
+    /// The peer has closed the connection. Returns whether it is noted: then bytes before that end
+    /// are still to be read.
     pub(super) fn hangs_up(&mut self, token: Token) -> bool {
         let noted = self.noted.iter_mut().find(|(noted, _)| *noted == token);
         noted.map(|(_, ready)| ready.hangup = true).is_some()
@@ -65,7 +65,7 @@ impl Again {
         self.noted.is_empty()
     }
 
-    /// What was being seen to when a panic came.
+    /// The connection that was being handled when a panic came.
     pub(super) fn take_at(&mut self) -> Option<Token> {
         self.at.take()
     }

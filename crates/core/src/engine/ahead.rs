@@ -1,42 +1,42 @@
-//! What has gone to a server before the message at hand, which waits for the outcome.
+//! What has been sent to a server before the current message, which waits for the outcome.
 //!
 //! # Model
-//! A message that must wait is dealt with again from its start once the answers have come. What the first
-//! time has sent for it is noted here: that it is not sent twice, and what has come of it.
+//! A message that must wait is processed again from its start once the answers have come. What the
+//! first run has sent for it is noted here, with its outcome, so that it is not sent twice.
 //!
 //! # Invariant
-//! While the message waits, the server connection is not given back, though the server owes nothing: the
-//! next client would take away what was brought.
+//! While the message waits, the server connection is not given back, even though the server owes
+//! nothing: the next client would remove what was sent.
 
-/// What has gone before the message at hand.
+/// What has been sent before the current message.
 #[derive(Default, Debug)]
 pub(super) struct Ahead {
-    /// The message waits for it.
+    /// The message waits for the answers.
     waits: bool,
     own_names: OwnNames,
-    /// A ROLLBACK with which the message, a Query, begins.
+    /// A ROLLBACK was sent; the message, a Query, begins with it.
     rolled_back: bool,
 }
 
-/// What has come of statements that a Query means by its client's own names.
+/// The outcome of statements that a Query refers to by its client's own names.
 #[derive(Default, Debug)]
 enum OwnNames {
-    /// It waits for none.
+    /// The message waits for none.
     #[default]
     No,
-    /// They are under way.
+    /// They have been sent.
     UnderWay,
-    /// The server has refused one, with this error.
+    /// The server has refused one with this error.
     Refused(Box<[u8]>),
 }
 
 impl Ahead {
-    /// Something is sent that the message at hand waits for.
+    /// Something is sent that the current message waits for.
     pub(super) fn begin(&mut self) {
         self.waits = true;
     }
 
-    /// The message at hand waits; `brought`: what it waits for was sent for its sake.
+    /// The current message waits. `brought`: something was sent for it.
     pub(super) fn wait(&mut self, brought: bool) {
         self.waits |= brought;
     }
@@ -52,19 +52,19 @@ impl Ahead {
         self.waits
     }
 
-    /// Statements go to the server by their client's own names.
+    /// Statements are sent under their client's own names.
     pub(super) fn bring_own_names(&mut self) {
         self.own_names = OwnNames::UnderWay;
     }
 
-    /// The server has refused one of those.
+    /// The server has refused one of these.
     pub(super) fn own_name_refused(&mut self, error: &[u8]) {
         if let OwnNames::UnderWay = self.own_names {
             self.own_names = OwnNames::Refused(error.into());
         }
     }
 
-    /// The error with which the server has refused one, for the message that has waited.
+    /// The error with which the server has refused one of these, for the message that has waited.
     pub(super) fn take_refused(&mut self) -> Option<Box<[u8]>> {
         match std::mem::take(&mut self.own_names) {
             OwnNames::Refused(error) => Some(error),
@@ -72,17 +72,17 @@ impl Ahead {
         }
     }
 
-    /// The ROLLBACK of the Query at hand goes before it.
+    /// The ROLLBACK of the current Query is sent before the rest of it.
     pub(super) fn roll_back(&mut self) {
         (self.waits, self.rolled_back) = (true, true);
     }
 
-    /// Whether the ROLLBACK of the Query at hand has gone before it.
+    /// Whether the ROLLBACK of the current Query has been sent.
     pub(super) fn take_rolled_back(&mut self) -> bool {
         std::mem::take(&mut self.rolled_back)
     }
 
-    /// What a client before has left is not for the next one's message.
+    /// The next client's message must not see the outcome of an earlier client's.
     pub(super) fn forget_outcome(&mut self) {
         self.own_names = OwnNames::No;
         self.rolled_back = false;

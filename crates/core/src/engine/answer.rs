@@ -1,22 +1,22 @@
-//! What a client is sent, and when.
+//! What is sent to a client, and when.
 //!
 //! # Model
-//! A large answer is written at once, from where it was read. A small one waits in the client's
-//! output for the end of the turn, when all that wait are written in one go, after the servers have
-//! got their next work.
+//! A large answer is written at once, from the buffer it was read into. A small one waits in the
+//! client's output until the end of the turn, when all waiting answers are written, after the
+//! servers have got their next work.
 //!
 //! # Why small answers wait
-//! Each write wakes its reader, and where processors are scarce the reader may take the one that this
-//! loop runs on. Written in the middle of a turn, the rest of the events wait with their servers idle;
-//! written at its end, the readers find several answers at once. Measured on two cores with 100
-//! clients: up to a seventh more transactions a second, and never fewer.
+//! Each write wakes its reader, and on a busy machine the reader may preempt this loop. If that
+//! happens in the middle of a turn, the servers of the remaining events stay idle; at the end of a
+//! turn, the readers find several answers at once. Measured on two cores with 100 clients: up to a
+//! seventh more transactions a second, and never fewer.
 //!
 //! # Invariants
-//! * a client's bytes keep their order: whatever is written goes after what waits
-//! * while an answer waits the host does not sleep, whatever the answer came of: a message, time
-//! * an answer waits for at most [`limits::EVENTS_BEHIND_MAX`] further events of its turn
-//! * at most [`limits::LATE_BYTES_MAX`] of a client's bytes wait that have not been tried; of one whose
-//!   backend goes to a waiter, [`limits::READ_BYTES`]
+//! * a client's bytes keep their order: everything is written after what already waits
+//! * while an answer waits the host does not sleep, whether a message or a timer caused the answer
+//! * an answer waits for at most [`limits::EVENTS_BEFORE_ANSWERS_MAX`] further events of its turn
+//! * at most [`limits::LATE_BYTES_MAX`] bytes of a client wait without an attempt to write them;
+//!   [`limits::READ_BYTES`] if its backend goes to a waiter
 
 use std::io;
 
@@ -31,40 +31,41 @@ use crate::ids::Slot;
 use crate::time::Time;
 
 impl<S: Socket> Client<S> {
-    /// Sends the client something of ours, where nothing of a server's can be under way: at the
-    /// end of the turn if it is small, with all else that one read of it leads to. Whoever calls
-    /// this sees to it that the client is among [`Engine::late`] then, or pushes it out.
+    /// Sends the client a message of Hawser's, where no message of a server's can be in progress. A
+    /// small one waits for the end of the turn, together with the other results of the same read:
+    /// the caller must then add the client to [`Engine::late`], or push it out.
     pub(super) fn reply(&mut self, bytes: &[u8]) {
-        let untried = self.late || self.output.is_empty();
+        let untried = self.at_socket.is_late() || self.output.is_empty();
         if untried && self.output.len() + bytes.len() <= limits::LATE_BYTES_MAX {
             self.output.extend_from_slice(bytes);
-            self.late = true;
+            self.at_socket.becomes_late();
             return;
         }
-        // A broken connection shows in its next event.
+        // A broken connection is noticed at its next event.
         let _ = self.push_out(&mut Spare::for_answers());
         let _ = write_or_keep(&mut self.socket, &mut self.output, bytes);
     }
 
-    /// Whether all that was meant for it has gone out.
+    /// Whether everything for it has been written.
     pub(super) fn has_taken_all(&self) -> bool {
         self.output.is_empty() && !self.socket.has_unsent()
     }
 
-    /// Whether anything may be due now that its socket takes bytes: some of its own, or what was left
-    /// unread because it took none.
+    /// Whether there may be work once its socket takes bytes: pending output, or input left unread
+    /// because of it.
     #[inline]
     pub(super) fn waits_to_write(&self) -> bool {
-        self.readable
-            || self.state == ClientState::Closing
+        self.at_socket.is_unread()
+            || self.serving.state() == ClientState::Closing
             || self.pending_session.is_some()
             || !self.has_taken_all()
             || self.backend.as_ref().is_some_and(|backend| backend.from_server.is_unread())
     }
 
-    /// Writes what has waited for the end of the turn. Returns how many bytes the socket took.
+    /// Writes the output that has waited for the end of the turn. Returns how many bytes the socket
+    /// took.
     pub(super) fn push_out(&mut self, spare: &mut Spare) -> io::Result<usize> {
-        if !std::mem::take(&mut self.late) {
+        if !self.at_socket.take_late() {
             return Ok(0);
         }
         let written = self.socket.write(&self.output);
@@ -87,7 +88,7 @@ impl<S: Socket> Client<S> {
 }
 
 impl<S: Socket> Engine<S> {
-    /// Sends a client what no server has said.
+    /// Sends a client a message that did not come from a server.
     pub(super) fn say<H: Host<S>>(&mut self, host: &mut H, slot: Slot, message: &[u8], now: Time) {
         debug_assert!(
             message.is_empty()
@@ -99,8 +100,7 @@ impl<S: Socket> Engine<S> {
         self.answer(host, slot, message, &[], now);
     }
 
-    /// Sends a client what came for it, at the end of the turn if it is small: `ahead`, and `run`
-    /// after it.
+    /// Sends a client `ahead` and then `run`; at the end of the turn if they are small.
     pub(super) fn answer<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -114,13 +114,13 @@ impl<S: Socket> Engine<S> {
         if bytes == 0 {
             return;
         }
-        let untried = client.late || client.output.is_empty();
-        // The next waiter, if there is one, has its message written first: the server is the slowest.
+        let untried = client.at_socket.is_late() || client.output.is_empty();
+        // If there is a next waiter, its message is written first: the server is the slowest part.
         let most = if self.work.is_empty() { limits::LATE_BYTES_MAX } else { limits::READ_BYTES };
         if untried && client.output.len() + bytes <= most {
             client.output.extend_in(ahead, &mut self.spare);
             client.output.extend_in(run, &mut self.spare);
-            if !std::mem::replace(&mut client.late, true) {
+            if client.at_socket.becomes_late() {
                 self.late.push(slot);
             }
             return;
@@ -133,30 +133,31 @@ impl<S: Socket> Engine<S> {
         self.answered(host, slot, &written, untried, now);
     }
 
-    /// Writes the answers that have waited. To be called at the end of each turn, behind
-    /// [`Engine::tick`] and before the loop sleeps, and after [`limits::EVENTS_BEHIND_MAX`] events of one.
+    /// Writes the answers that have waited. To be called at the end of each turn, after
+    /// [`Engine::tick`] and before the loop sleeps, and after each
+    /// [`limits::EVENTS_BEFORE_ANSWERS_MAX`] events of a turn.
     pub fn flush<H: Host<S>>(&mut self, host: &mut H, now: Time) {
-        // Each stays in the list until all are through: a panic on the way must not lose one.
+        // Clients stay in the list until all are done: a panic at one must not lose the others.
         let mut next = 0;
         while let Some(&slot) = self.late.get(next) {
             next += 1;
             let Some(client) = self.clients.get_mut(slot) else { continue };
             let written = client.push_out(&mut self.spare);
-            let gone = client.state == ClientState::Closing && client.has_taken_all();
+            let gone = client.serving.state() == ClientState::Closing && client.has_taken_all();
             self.answered(host, slot, &written, true, now);
             if gone {
                 self.close_client(host, slot, "it has been told goodbye", now);
             }
         }
         self.late.clear();
-        self.work_off(host, now); // a connection that broke leaves a backend to the next
+        self.work_off(host, now); // a broken connection may have freed a backend for a waiter
         if self.clients_leave() {
             self.give_those_at_rest(host);
         }
     }
 
-    /// A client has been written to. `untried`: nothing of its answers was left from before, so that
-    /// what it has not taken waits from now on.
+    /// Output was written to a client. `untried`: none of it was left from before, so what the
+    /// socket has not taken waits from now on.
     fn answered<H: Host<S>>(
         &mut self,
         host: &mut H,

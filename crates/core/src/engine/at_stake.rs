@@ -1,41 +1,41 @@
-//! What statements under way on a server connection may change for other sessions as well.
+//! What statements in flight on a server connection may change for other sessions as well.
 //!
 //! # Model
 //! ```text
 //!   sent ──► at stake ──► its transaction ends, and nothing more is outstanding ──► nothing is
 //! ```
-//! Others learn of it when the transaction ends, whether it has worked or not; of start values only where a
-//! statement's tag says that they have changed.
+//! Other sessions learn of it when the transaction ends, whether it has succeeded or failed; of
+//! start values only if a statement's command tag says that they have changed.
 
 /// What is at stake.
 #[derive(Debug, Default)]
 pub(super) struct AtStake {
     start_values: StartValues,
-    /// After these statements functions may do something else.
+    /// Functions may behave differently after these statements.
     catalog: bool,
-    /// What statements mean may be something else once the transaction has ended.
+    /// Statements may mean something else once the transaction has ended.
     schema: bool,
-    /// The server knows a statement that changes the schema by its client's own name: whichever is bound
-    /// may be that.
+    /// A statement that changes the schema is prepared under its client's own name: any Bind may
+    /// run it.
     parsed_schema_change: bool,
 }
 
 /// What new sessions start with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum StartValues {
-    /// Nothing under way changes that.
+    /// Nothing in flight changes them.
     #[default]
     Unchanged,
-    /// A statement is under way that may (ALTER ROLE).
+    /// A statement in flight may change them (ALTER ROLE).
     AtStake,
-    /// One has worked, in a transaction that has not ended.
+    /// One has succeeded, in a transaction that has not ended.
     Changed,
 }
 
-/// What a transaction may have changed that has ended.
+/// What a transaction that has ended may have changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct MayHaveChanged {
-    /// What new sessions start with. This has.
+    /// What new sessions start with: certainly changed.
     pub(super) start_values: bool,
     /// What functions do.
     pub(super) catalog: bool,
@@ -44,19 +44,17 @@ pub(super) struct MayHaveChanged {
 }
 
 impl AtStake {
-    /// Whether nothing is.
+    /// Whether nothing is at stake.
     #[inline]
     pub(super) fn is_nothing(&self) -> bool {
         !(self.catalog | self.schema) && self.start_values == StartValues::Unchanged
     }
 
-    /// Whether start values are.
     #[inline]
     pub(super) fn has_start_values(&self) -> bool {
         self.start_values != StartValues::Unchanged
     }
 
-    /// Whether the schema is.
     pub(super) fn has_schema(&self) -> bool {
         self.schema
     }
@@ -79,7 +77,7 @@ impl AtStake {
         self.parsed_schema_change = true;
     }
 
-    /// Whether one is.
+    /// Whether such a statement is prepared.
     #[inline]
     pub(super) fn has_parsed(&self) -> bool {
         self.parsed_schema_change
@@ -90,14 +88,14 @@ impl AtStake {
         self.parsed_schema_change = false;
     }
 
-    /// A statement has worked that changes start values.
+    /// A statement that changes start values has succeeded.
     pub(super) fn start_values_changed(&mut self) {
         if self.has_start_values() {
             self.start_values = StartValues::Changed;
         }
     }
 
-    /// A transaction has ended. `more`: something is outstanding yet, which may be another one of these.
+    /// A transaction has ended. `more`: something is still outstanding, maybe another such statement.
     pub(super) fn settle(&mut self, more: bool) -> MayHaveChanged {
         let changed = MayHaveChanged {
             start_values: self.start_values == StartValues::Changed,
@@ -130,7 +128,7 @@ mod tests {
         assert_eq!(at_stake.settle(true), all_but_start);
         at_stake.start_values_changed();
         assert_eq!(at_stake.settle(true), MayHaveChanged { start_values: true, ..all_but_start });
-        assert_eq!(at_stake.settle(false), all_but_start, "it is told once");
+        assert_eq!(at_stake.settle(false), all_but_start, "it is reported once");
         assert!(at_stake.is_nothing());
         assert_eq!(at_stake.settle(false), MayHaveChanged::default());
     }

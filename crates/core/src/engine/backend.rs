@@ -3,27 +3,26 @@
 mod applied;
 mod cancelling;
 mod from_server;
+mod identity;
+mod known;
 mod lending;
 mod notifying;
-mod parts;
+mod ownership;
 mod prepared;
 
 use std::sync::Arc;
 
 use self::applied::{AppliedSession, FunctionPlans};
 use self::from_server::FromServer;
+use self::identity::Identity;
+use self::known::Known;
 use self::lending::Lending;
 pub(super) use self::lending::{Reset, Tidying};
-use self::notifying::Notifying;
-use self::parts::{Identity, Known, Ownership};
+use self::ownership::Ownership;
 use self::prepared::PreparedThere;
 use super::ahead::Ahead;
-use super::at_stake::AtStake;
-use super::census::functions::Functions;
-use super::client_identity::ClientIdentity;
-use super::drawn::Drawn;
 use super::effects::Effects;
-use super::hand_over::{HandOver, HandOverKey, basis_of};
+use super::hand_over::HandOverKey;
 use super::request_queue::RequestQueue;
 use super::session_report::SessionReport;
 use super::socket::Socket;
@@ -48,16 +47,16 @@ pub struct BackendSeed<S: Socket> {
     pub pool: PoolRef<S>,
     /// What the server reported at connect.
     pub parameters: Arc<ServerParameters>,
-    /// What it reported of its session, if it does that. What was done on the connection since it
-    /// was opened is in it.
+    /// What the server has reported of its session, if it reports. It includes what was done since
+    /// the connection was opened.
     pub report: Option<Report>,
-    /// What hands it over to its clients, in a pool that users share.
+    /// The key that hands it over to its clients, in a pool that users share.
     pub hand_over: Option<HandOverKey>,
     /// Process id from BackendKeyData.
     pub process: u32,
     /// Key from BackendKeyData.
     pub key: Box<[u8]>,
-    /// Which of the configured server addresses.
+    /// The index among the configured server addresses.
     pub server: ServerAddressId,
     /// The pool's epoch when the opening began.
     pub epoch: u32,
@@ -75,7 +74,7 @@ pub struct Backend<S: Socket> {
     pub(super) requests: RequestQueue,
     /// What is written to the server.
     pub(super) to_server: ToServer,
-    /// What has been sent for the message at hand, which waits.
+    /// What has been sent for the current message, which waits.
     pub(super) ahead: Ahead,
     identity: Identity,
     pub(super) from_server: FromServer,
@@ -86,27 +85,16 @@ pub struct Backend<S: Socket> {
     pub(super) owner: Ownership,
 }
 
-/// Whether functions of its database keep plans in a server process.
-fn keeps_plans<S: Socket>(pool: &PoolRef<S>) -> bool {
-    pool.census().is_some_and(|census| census.keeps_plans())
-}
-
 impl<S: Socket> Backend<S> {
-    /// From what the dialler brings.
+    /// From what the dialler gives.
     pub(super) fn new(seed: BackendSeed<S>, home: LoopId, place: Slot) -> Self {
         let keep = seed.pool.settings().max_prepared_statements as usize;
         seed.pool.note_opened(seed.server, seed.epoch);
-        let functions = Functions::of(&seed.pool);
-        let functions_serial = seed.pool.functions_serial();
-        let keeps_plans = keeps_plans(&seed.pool);
         let report = seed.report.filter(|_| seed.pool.trusts_reports());
         let of_report = |report| Box::new(SessionReport::new(report, seed.pool.reporting.one()));
-        let session_report = report.map(of_report);
-        let shared = seed.pool.is_shared_by_users();
-        let (own, told) = if shared { (seed.hand_over, None) } else { (None, seed.hand_over) };
-        let of_key = |key| Box::new(HandOver::new(key, &seed.pool.user, &seed.parameters));
-        let hand_over = own.map(of_key);
-        let basis = basis_of(&seed.pool, hand_over.as_deref(), &seed.parameters);
+        let known = Known::new(&seed.pool, report.map(of_report));
+        let owner = Ownership::new(&seed.pool, seed.hand_over, &seed.parameters);
+        let basis = owner.basis_of(&seed.pool, &seed.parameters);
         let mut backend = Self {
             socket: seed.socket,
             pool: seed.pool,
@@ -128,23 +116,10 @@ impl<S: Socket> Backend<S> {
             session: AppliedSession::new(seed.parameters, basis),
             prepared: PreparedThere::new(keep),
             lending: Lending::new(seed.opened),
-            known: Known {
-                unverified: None,
-                at_stake: AtStake::default(),
-                drawn: Drawn::default(),
-                notifying: Notifying::default(),
-                functions,
-                functions_serial,
-                keeps_plans,
-                session_report,
-            },
-            owner: Ownership {
-                shared,
-                hand_over,
-                client_identity: told.map(|key| Box::new(ClientIdentity::new(key))),
-            },
+            known,
+            owner,
         };
-        backend.leave_to_nobody(true);
+        backend.leave_unowned(true);
         backend
     }
 
@@ -158,7 +133,7 @@ impl<S: Socket> Backend<S> {
         &self.socket
     }
 
-    /// The same, to say goodbye to the server.
+    /// Its connection, to send Terminate to the server.
     pub fn socket_mut(&mut self) -> &mut S {
         &mut self.socket
     }
@@ -173,7 +148,7 @@ impl<S: Socket> Backend<S> {
         self.identity.process = process;
     }
 
-    /// Which of the configured server addresses.
+    /// The index among the configured server addresses.
     pub fn server(&self) -> ServerAddressId {
         self.identity.server
     }
@@ -188,12 +163,12 @@ impl<S: Socket> Backend<S> {
         self.identity.epoch
     }
 
-    /// Transactions that it has run.
+    /// The number of transactions that it has run.
     pub fn transactions(&self) -> u64 {
         self.lending.transactions()
     }
 
-    /// The settings that it has, as they differ from the server's own.
+    /// The settings in force, as they differ from the server's own.
     pub fn applied(&self) -> &Settings {
         self.session.applied()
     }
@@ -208,30 +183,30 @@ impl<S: Socket> Backend<S> {
         self.identity.home
     }
 
-    /// Another loop watches it from now on, in this place of its table.
+    /// Another loop watches it from now on, at this place of its table.
     pub(super) fn move_to(&mut self, home: LoopId, place: Slot) {
         (self.identity.home, self.identity.place) = (home, place);
     }
 
     /// The server's own values have changed.
     pub(super) fn take_parameters(&mut self, parameters: Arc<ServerParameters>) {
-        let basis = self.basis_of(&parameters);
+        let basis = self.owner.basis_of(&self.pool, &parameters);
         self.session.take_parameters(parameters, basis);
     }
 
-    /// Whether a message of the server's has been passed on in part: what is said to its client now would
-    /// be read as the rest of it.
+    /// Whether a message of the server's has been passed on in part: the client would read anything
+    /// sent now as the rest of it.
     #[inline]
     pub(super) fn is_in_mid_answer(&self) -> bool {
         self.from_server.is_in_mid_message()
     }
 
-    /// Whether the server owes nothing, is in no transaction, and no message is half sent; nor was
-    /// anything brought to it for a message that is still to come.
+    /// Whether the server owes nothing and is in no transaction, no message is half sent, and
+    /// nothing was sent for a message that still waits.
     pub(super) fn is_at_rest(&self) -> bool {
         !self.from_server.has_gone()
             && !self.ahead.waits()
-            && !self.prepared.replay.is_healing()
+            && !self.prepared.replay().is_healing()
             && self.requests.is_at_rest()
             && self.from_server.status() == TransactionStatus::Idle
             && !self.to_server.is_open()
@@ -247,31 +222,31 @@ impl<S: Socket> Backend<S> {
             && !self.requests.is_in_pipeline()
     }
 
-    /// Whether its transaction has failed, or has as far as its client has foreseen: what that sends
-    /// after a copy goes to a server that has refused the data.
+    /// Whether its transaction has failed, or may have: what the client sends after a COPY may go to a
+    /// server that has refused the data.
     pub(super) fn may_have_failed(&self) -> bool {
         self.from_server.status() == TransactionStatus::Failed || self.requests.is_copying_in()
     }
 
-    /// A client may leave what only the end of the connection takes off.
+    /// A client may leave state that only the end of the connection removes.
     pub(super) fn spoil_for_good(&mut self) {
         self.lending.spoil("a client changed what cannot be undone");
     }
 
-    /// Whether a simple query in a pipeline that a Sync ends later leaves the server in a state in
-    /// which its next statement fails, whoever's it is (XX000, "StartTransactionCommand: unexpected
-    /// state STARTED"). PostgreSQL 18 does that; 15 and 17 do not.
+    /// Whether a simple query in a pipeline that a Sync ends later makes the server's next
+    /// statement fail, whichever client sends it (XX000, "StartTransactionCommand: unexpected state
+    /// STARTED"). PostgreSQL 18 does that; 15 and 17 do not.
     pub(super) fn is_left_started_by_mixed_pipelines(&self) -> bool {
         self.session.parameters().major_version() >= 18
     }
 
-    /// The effects of a text, with those of the functions that it may call.
+    /// The effects of a text, together with those of the functions that it may call.
     #[inline]
     pub(super) fn with_functions(&self, text: &[u8], effects: Effects) -> Effects {
-        match &self.known.functions {
+        match self.known.functions() {
             None => effects,
             Some(functions) => {
-                let told = self.known.session_report.is_some();
+                let told = self.known.session_report().is_some();
                 let mut effects = functions.add_to(effects, text, told);
                 if effects.executes_strings && !told {
                     effects.absorb(&Effects::of_strings(text, &|name: &[u8]| self.reports(name)));
@@ -287,7 +262,7 @@ impl<S: Socket> Backend<S> {
         effects: &Effects,
         values: impl IntoIterator<Item = &'a [u8]>,
     ) -> Option<Effects> {
-        if !effects.executes_strings || self.known.session_report.is_some() {
+        if !effects.executes_strings || self.known.session_report().is_some() {
             return None;
         }
         let mut all = effects.clone();
@@ -298,40 +273,24 @@ impl<S: Socket> Backend<S> {
         more.then_some(all)
     }
 
-    /// Whether its server reports this setting, given in lower case.
+    /// Whether the server reports this setting, given in lower case.
     fn reports(&self, name: &[u8]) -> bool {
         self.session.parameters().get(name).is_some()
     }
 
-    /// Functions that do something to sessions, if there are any.
-    pub(super) fn functions(&self) -> Option<&Functions> {
-        self.known.functions.as_deref()
-    }
-
-    /// What functions do that a text may call which does nothing by itself. `None`: none
-    /// does anything.
+    /// The effects of the functions that a text may call, where the text itself has none. `None`:
+    /// there are none.
     #[inline]
     pub(super) fn effects_of_functions(&self, text: &[u8]) -> Option<Effects> {
-        self.known.functions.as_ref()?;
+        self.known.functions()?;
         Some(self.with_functions(text, Effects::default()))
     }
 
-    /// Functions, if any do something to sessions, may be others by now.
-    #[inline]
-    pub(super) fn learn_functions(&mut self) {
-        let serial = self.pool.functions_serial();
-        if self.known.functions_serial != serial {
-            (self.known.functions, self.known.functions_serial) =
-                (Functions::of(&self.pool), serial);
-            self.known.keeps_plans = keeps_plans(&self.pool);
-        }
-    }
-
-    /// Whether what the process keeps of functions is its client's own, or was made under these settings. (Where
-    /// no function keeps plans, that is not looked at, and neither kept up.)
+    /// Whether the plans of functions that the process keeps are its client's own, or were made
+    /// under these settings. (Where no function keeps plans, this is neither checked nor tracked.)
     #[inline]
     pub(super) fn has_function_plans_of(&mut self, settings: &Settings) -> bool {
-        if !self.known.keeps_plans || self.session.has_own_function_plans() {
+        if !self.known.keeps_plans() || self.session.has_own_function_plans() {
             return true;
         }
         match self.session.function_plans() {
@@ -352,27 +311,27 @@ impl<S: Socket> Backend<S> {
         true
     }
 
-    /// A text with these effects goes to the server: what it makes may be called by what comes next.
+    /// A text with these effects is sent: later texts may call what it makes.
     pub(super) fn foresee(&mut self, text: &[u8], effects: &Effects) {
-        if !effects.changes_catalog || self.known.session_report.is_some() {
+        if !effects.changes_catalog || self.known.session_report().is_some() {
             return;
         }
         let Some(census) = self.pool.census() else { return };
         let reported = |name: &[u8]| self.session.parameters().get(name).is_some();
         if let Some(more) = census.foreseeing(text, reported) {
             self.pool.set_census(&Arc::new(more));
-            self.learn_functions();
+            self.known.learn_functions(&self.pool);
         }
     }
 
-    /// Whether its clients lose state that does not move. (It takes a lock: not for each message.)
+    /// Whether its clients lose state that does not move. (Takes a lock: not for each message.)
     pub(super) fn is_classic(&self) -> bool {
         self.pool.settings().fidelity == Fidelity::Classic
     }
 
-    /// Whether statements of the protocol are kept apart (max_prepared_statements = 0).
+    /// Whether each client has its own statements of the protocol (max_prepared_statements = 0).
     pub(super) fn shares_nothing(&self) -> bool {
-        self.prepared.statements.keeps_none()
+        self.prepared.statements().keeps_none()
     }
 
     /// The application_name in force.

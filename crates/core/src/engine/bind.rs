@@ -1,13 +1,14 @@
-//! Binding a client to a backend: the difference between what the one wants and the other has.
+//! Binding a client to a backend: the difference between the client's desired and the backend's
+//! applied settings.
 //!
-//! The difference goes before the client's first message, in the same write: no round trip.
-//! It is a simple query of its own (one implicit transaction: all of it or nothing), because
-//! messages of the extended protocol without a Sync would be part of the client's own first
-//! transaction, and undone with it. Where that can be borne, they are ([`super::within`]).
+//! The difference is sent before the client's first message, in the same write: no round trip. It
+//! is a simple query of its own (one implicit transaction: all of it or nothing), because messages
+//! of the extended protocol without a Sync would be part of the client's own first transaction, and
+//! undone with it. Where that is acceptable, such messages are used ([`super::within`]).
 //!
 //! # What it may contain
-//! Values that this server has taken before, at the client's login or in its own SET. If it fails
-//! all the same, nothing of what the client has sent has run, and both connections are closed: see
+//! Values that this server has accepted before, at the client's login or in its own SET. If it
+//! fails nevertheless, none of the client's messages have run, and both connections are closed: see
 //! [`Backend::apply_settings`].
 
 use std::num::NonZeroU64;
@@ -28,33 +29,35 @@ use crate::wire::{TransactionStatus, build};
 /// Name of the statement that changes settings within a pipeline.
 const SETTING_STATEMENT: &[u8] = b"hawser_settings";
 
-/// What brings a server connection from the one to the other. A setting that it reports goes back to the value
-/// that it has told at connect, which its clients have been told, too: a RESET would take it to what the
-/// server's configuration has by now.
+/// The changes from the one to the other. A reported setting goes back to the value reported at
+/// connect, which clients have received, too: a RESET would set the value that the server's
+/// configuration has by now.
 pub(super) fn changes<'a>(
     before: &'a Settings,
     desired: &'a Settings,
     parameters: &'a ServerParameters,
 ) -> impl Iterator<Item = Change<'a>> {
-    // (What is not ASCII has been told in the encoding of that moment.)
-    let told = |name: &[u8]| {
-        let told = parameters.get(name)?;
-        (told.is_ascii() && !ServerParameters::is_fixed(name)).then_some(told)
+    // (Values that are not ASCII were reported in the client_encoding of that moment.)
+    let reported = |name: &[u8]| {
+        let reported = parameters.get(name)?;
+        (reported.is_ascii() && !ServerParameters::is_fixed(name)).then_some(reported)
     };
     before.diff(desired).map(move |change| match change {
-        Change::Reset(name) => told(name).map_or(change, |told| Change::Set(name, told)),
+        Change::Reset(name) => {
+            reported(name).map_or(change, |reported| Change::Set(name, reported))
+        }
         Change::Set(..) => change,
     })
 }
 
 impl<S: Socket> Backend<S> {
-    /// Appends the queries that bring the backend's settings to what is wanted.
+    /// Appends the queries that bring the backend's settings to the desired ones.
     ///
-    /// A change may fail: a role that is gone or not granted any more, a value that is no longer valid, a
-    /// cancel request of somebody else's. What follows must not run without it: it is made in a transaction
-    /// block, which then stays open and fails all that follows. Whether that is so: see
-    /// `ClientMessage::open`. But for settings that the server reports, which anybody may set to what it has
-    /// reported.
+    /// A change may fail: a role that is gone or not granted any more, a value that is no longer
+    /// valid, another client's cancel request. What follows must not run without it, so it is made
+    /// in a transaction block, which then stays open and makes everything after it fail.
+    /// `ClientMessage::open` checks that. Not so for settings that the server reports: any user may
+    /// set these to reported values.
     pub(super) fn apply_settings(&mut self, desired: &Settings, out: &mut Vec<u8>) {
         if *self.session.applied() == *desired {
             return;
@@ -95,64 +98,65 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// The same for a client whose unnamed statement is known to the server only. Its message has to wait for
-    /// the outcome.
+    /// The same for a client whose unnamed statement is known to the server only. The client's
+    /// message has to wait for the outcome.
     pub(super) fn apply_beside_unnamed(&mut self, desired: &Settings, out: &mut Vec<u8>) {
         self.set_in_pipeline(desired, Request::InjectedSettings { statement: 0 }, out);
         out.extend_from_slice(&build::SYNC);
         self.request(Request::InjectedSync);
     }
 
-    /// Appends a simple query of ours.
+    /// Appends a simple query of Hawser's.
     pub(super) fn inject_query(&mut self, text: &[u8], out: &mut Vec<u8>) {
         build::query(out, text);
         self.request(Request::InjectedQuery);
-        // A simple query takes the unnamed statement away.
-        self.prepared.unnamed.taken_by_query();
+        // A simple query removes the unnamed statement.
+        self.prepared.unnamed_mut().taken_by_query();
     }
 
-    /// Appends a question of ours about the session.
+    /// Appends a question about the session.
     pub(super) fn inject_question(&mut self, text: &[u8], out: &mut Vec<u8>) {
         build::query(out, text);
         self.request(Request::InjectedQuestion);
-        self.prepared.unnamed.taken_by_query();
+        self.prepared.unnamed_mut().taken_by_query();
     }
 
-    /// Appends what keeps currval and lastval from answering with another client's values: they
-    /// give the server's own error instead. About 1 us on the server. Once for each lending, or once
-    /// more after an error in a pipeline, which the server may have ignored it for. `beside`: the
-    /// server alone knows its client's unnamed statement, which a query of ours would take away.
+    /// Appends the command that keeps currval and lastval from answering with another client's
+    /// values: they give the server's own error instead. About 1 us on the server. Once for each
+    /// lending, and again after an error in a pipeline, for which the server may have ignored it.
+    /// `beside`: only the server knows its client's unnamed statement, which a simple query would
+    /// remove.
     pub(super) fn discard_sequences(&mut self, beside: bool, out: &mut Vec<u8>) {
         const DISCARD_SEQUENCES: &[u8] = b"DISCARD SEQUENCES";
-        if self.known.drawn.is_discarded() {
+        if self.known.drawn().is_discarded() {
             return;
         }
         let alone = !self.requests.is_in_pipeline() && !beside;
         self.inject_command(DISCARD_SEQUENCES.to_vec(), beside, out);
-        self.known.drawn.discard(alone);
+        self.known.drawn_mut().discard(alone);
     }
 
-    /// Appends what keeps functions of PL/pgSQL from using plans that were made under another client's
-    /// settings: constants such as `'2024-01-01'::timestamptz` are read when a function is called first, and
-    /// functions declared IMMUTABLE are called then.
+    /// Appends the command that keeps functions of PL/pgSQL from using plans made under another
+    /// client's settings: constants such as `'2024-01-01'::timestamptz` are read when a function is
+    /// first called, and functions declared IMMUTABLE are called then.
     ///
-    /// Shared statements stay, and are analysed anew when they are executed: those that are run under other
-    /// settings than they were parsed under are prepared anew. DISCARD takes a snapshot, which may wait for others
-    /// where transactions are deferrable by default.
+    /// Shared statements stay, and the server analyses them again when they are executed: those
+    /// that are run under other settings than those of their Parse are prepared again. DISCARD
+    /// takes a snapshot, which may wait for others where transactions are deferrable by default.
     pub(super) fn discard_plans(&mut self, desired: &Settings, out: &mut Vec<u8>) {
         const DISCARD_PLANS: &[u8] =
             b"BEGIN ISOLATION LEVEL READ COMMITTED, NOT DEFERRABLE;DISCARD PLANS;COMMIT";
         self.inject_query(DISCARD_PLANS, out);
         let table = &self.pool.statements;
-        self.prepared.statements.mark_stale_if(|statement| {
+        self.prepared.statements_mut().mark_stale_if(|statement| {
             !table.give_alike(&statement.settings, &statement.run_under)
         });
         self.session.plan_functions_under(desired);
         self.session.own_function_plans(true);
     }
 
-    /// Appends a command of ours: within its client's pipeline, if one is under way. `beside`: as
-    /// above.
+    /// Appends a command of Hawser's: within its client's pipeline, if one is in flight. `beside`:
+    /// as above.
     pub(super) fn inject_command(&mut self, command: Vec<u8>, beside: bool, out: &mut Vec<u8>) {
         if self.requests.is_in_pipeline() {
             self.run_within_pipeline(command, out);
@@ -165,23 +169,24 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// Whether the server may have statements of other clients than the one that it serves.
+    /// Whether the server may have statements of other clients than its current one.
     pub(super) fn has_statements_of_others(&self) -> bool {
         self.prepared.may_have_any()
     }
 
-    /// Appends what takes all shared statements away: `pg_prepared_statements` would show a client
-    /// the texts of others, with the literals in them. Those that it still needs are prepared again.
-    /// `keeps`: the client has statements there that are not shared, and stay.
+    /// Appends the messages that remove all shared statements: `pg_prepared_statements` would show
+    /// a client the texts of others, with the literals in them. Those that it still needs are
+    /// prepared again. `keeps`: the client has statements on the server that are not shared, and
+    /// stay.
     pub(super) fn deallocate_all(&mut self, keeps: bool, out: &mut Vec<u8>) {
         const DEALLOCATE_ALL: &[u8] = b"DEALLOCATE ALL";
         let alone = !self.requests.is_in_pipeline();
         let failed = self.may_have_failed() && alone;
-        let names = self.prepared.statements.names();
-        // Where not all names are known, others' texts come before the client's own.
+        let names = self.prepared.statements().names();
+        // If not all names are known, others' texts matter more than the client's own statements.
         if failed || (keeps && names.is_some()) {
-            // No command is carried out in a failed transaction but ROLLBACK, after which the
-            // client's may stand. Close is.
+            // A failed transaction runs no command but ROLLBACK, after which the client's
+            // statements may exist. Close works.
             let all_known = names.is_some();
             let mut names = names.unwrap_or_default();
             if self.prepared.has_empty() {
@@ -199,11 +204,11 @@ impl<S: Socket> Backend<S> {
             if alone && all_known {
                 self.prepared.is_certain(); // a Close does not fail
             } else {
-                self.prepared.statements.clear_in_doubt();
+                self.prepared.statements_mut().clear_in_doubt();
                 return;
             }
         } else if self.requests.is_in_pipeline() {
-            // (It may be ignored: the empty one is noted on.)
+            // (It may be ignored: the empty statement stays noted.)
             self.run_within_pipeline(DEALLOCATE_ALL.to_vec(), out);
             self.prepared.forget_by_sql();
             self.prepared.doubt_all();
@@ -214,12 +219,12 @@ impl<S: Socket> Backend<S> {
             self.prepared.forget_all(); // if it fails, the connection is closed
             return;
         }
-        self.prepared.statements.clear();
+        self.prepared.statements_mut().clear();
     }
 
-    /// Sees to it that the server has a shared statement, appending what is needed.
+    /// Ensures that the server has a shared statement, appending what is needed.
     pub(super) fn prepare(&mut self, statement: &Arc<Statement>, out: &mut Vec<u8>) -> bool {
-        if self.prepared.statements.touch(statement.id) {
+        if self.prepared.statements_mut().touch(statement.id) {
             return false;
         }
         let other_settings = self.must_set_for(statement);
@@ -231,17 +236,17 @@ impl<S: Socket> Backend<S> {
         true
     }
 
-    /// Whether what is prepared under the settings in force means the same as under these.
+    /// Whether a statement prepared under the settings in force means the same as under these.
     pub(super) fn depend_alike(&self, settings: &Settings) -> bool {
         self.pool.statements.depend_alike(self.session.applied(), settings)
     }
 
-    /// The transaction under way, if settings are in force in it that plans depend on and that are not known:
-    /// what is parsed or planned in it is for its client alone. Where no other client comes after this one, all
-    /// its transactions are one.
+    /// The current transaction, if settings are in force in it that plans depend on and that are
+    /// not known: what is parsed or planned in it is for its client alone. Where no other client
+    /// comes after this one, all its transactions count as one.
     #[inline]
     pub(super) fn sole_transaction(&self) -> Option<NonZeroU64> {
-        if !self.session.may_plan_otherwise() && self.known.unverified.is_none() {
+        if !self.session.may_plan_otherwise() && self.known.unverified().is_none() {
             return None;
         }
         let reads = |name: &[u8]| self.pool.statements.read_from(PlanReads::of_results(name));
@@ -258,12 +263,12 @@ impl<S: Socket> Backend<S> {
         !self.depend_alike(&statement.settings) && !statement.reads_no_settings()
     }
 
-    /// Appends a Parse of ours as part of the client's pipeline; where they are `other_settings` than
-    /// those in force, with these around it.
+    /// Appends a Parse of Hawser's as part of the client's pipeline; if it needs `other_settings`
+    /// than those in force, with these set around it.
     ///
-    /// In a transaction block, and behind anything else in its pipeline, where a BEGIN may stand, the
-    /// client may have set what is not known yet, and with LOCAL: see [`Aside`]. Nor is it where the server
-    /// could not be asked after an earlier transaction.
+    /// In a transaction block, and after anything else in its pipeline, where a BEGIN may stand,
+    /// the client may have set values that are not known yet, and with LOCAL: see [`Aside`]. The
+    /// same holds where the server could not be asked after an earlier transaction.
     fn prepare_under(
         &mut self,
         settings: &Settings,
@@ -292,9 +297,10 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// The settings for a Parse of ours under these: they count for what a statement may depend on, and for all
-    /// else what is in force. A shared statement has the settings of the client that parsed it first: its
-    /// custom settings, where no statement depends on them, are no other client's to have.
+    /// The settings for a Parse of Hawser's under these: they count for everything that a statement
+    /// may depend on, and the settings in force for the rest. A shared statement has the settings
+    /// of the client that parsed it first: its custom settings, where no statement depends on them,
+    /// must not reach other clients.
     pub(super) fn settings_for_parse(&self, settings: &Settings) -> Settings {
         let in_force = self.session.applied();
         let depends = |name: &[u8]| self.pool.statements.may_depend_on(name);
@@ -310,8 +316,8 @@ impl<S: Socket> Backend<S> {
         wanted.build()
     }
 
-    /// The texts that put these settings in force for a Parse within a transaction, and what was in
-    /// force back after it. (What the backend has is the same then as before.)
+    /// The texts that put these settings in force for a Parse within a transaction, and the former
+    /// ones after it. (The backend's applied settings do not change.)
     fn set_aside(&mut self, settings: &Settings) -> (Vec<u8>, Vec<u8>) {
         let before = self.session.applied().clone();
         let parameters = self.session.parameters().clone();
@@ -360,15 +366,15 @@ impl<S: Socket> Backend<S> {
             let (apart, back) = self.set_aside(&statement.settings);
             self.inject_prepare(&apart, None, out);
             parse(self, out);
-            // Where the Parse has failed, so does this, and the block stays as it is.
+            // Where the Parse has failed, this fails as well, and the block stays as it is.
             self.inject_prepare(&back, None, out);
             if alone {
-                self.inject_prepare(b"COMMIT", None, out); // of a statement it takes nothing back
+                self.inject_prepare(b"COMMIT", None, out); // it undoes no statement
             }
         }
     }
 
-    /// Appends a Parse of a client's unnamed statement, under the settings of its own Parse.
+    /// Appends a Parse of a client's unnamed statement, under the settings of the client's Parse.
     pub(super) fn prepare_unnamed(&mut self, unnamed: &Unnamed, out: &mut Vec<u8>) {
         let other_settings = !self.depend_alike(&unnamed.settings) && !unnamed.reads_no_settings();
         self.prepare_under(&unnamed.settings, other_settings, out, |backend, out| {
@@ -380,15 +386,16 @@ impl<S: Socket> Backend<S> {
     /// Notes that a Parse of a shared statement is about to be sent, and closes one that it
     /// displaces.
     pub(super) fn note_prepared(&mut self, statement: &Arc<Statement>, out: &mut Vec<u8>) {
-        let stale = self.prepared.statements.is_stale(statement.id);
+        let stale = self.prepared.statements().is_stale(statement.id);
         let epoch = self.pool.schema_epoch();
         if let Some(evicted) =
-            self.prepared.statements.insert(statement, self.requests.pipeline(), epoch)
+            self.prepared.statements_mut().insert(statement, self.requests.pipeline(), epoch)
         {
             build::close_statement(out, &evicted);
             self.request(Request::Injected);
         }
-        self.prepared.statements.keep_for(statement.id, self.sole_transaction());
+        let only_in = self.sole_transaction();
+        self.prepared.statements_mut().keep_for(statement.id, only_in);
         // An eviction in a pipeline that is not answered yet may have been ignored.
         let unsettled = self.requests.owes_ready() && self.requests.owes_client();
         if self.prepared.is_uncertain() || stale || unsettled {
@@ -398,13 +405,13 @@ impl<S: Socket> Backend<S> {
     }
 
     /// Appends messages that change settings without ending the client's implicit transaction. In a
-    /// transaction block the change is a local one: what the client has set there with LOCAL would
-    /// outlast the block if a plain SET put it back.
+    /// transaction block the change is a local one: after a plain SET, the value that the client
+    /// has set there with LOCAL would outlast the block.
     fn set_within_pipeline(&mut self, desired: &Settings, out: &mut Vec<u8>) {
         self.set_in_pipeline(desired, Request::Injected, out);
     }
 
-    /// The same; `owed` is for each of them.
+    /// The same; each of them is answered by `owed`.
     fn set_in_pipeline(&mut self, desired: &Settings, owed: Request, out: &mut Vec<u8>) {
         let before = self.session.apply(desired.clone());
         let parameters = self.session.parameters().clone();
@@ -421,12 +428,12 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// Appends messages that run a statement of ours as part of the client's pipeline.
+    /// Appends messages that run a statement of Hawser's as part of the client's pipeline.
     pub(super) fn run_within_pipeline(&mut self, text: Vec<u8>, out: &mut Vec<u8>) {
         self.run_in_pipeline(text, Request::Injected, out);
     }
 
-    /// The same; `owed` is for its Bind and its Execute.
+    /// The same; its Bind and its Execute are answered by `owed`.
     fn run_in_pipeline(&mut self, mut text: Vec<u8>, owed: Request, out: &mut Vec<u8>) {
         text.extend_from_slice(&[0; 3]);
         build::parse(out, SETTING_STATEMENT, &text);

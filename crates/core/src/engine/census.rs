@@ -1,18 +1,20 @@
-//! What the functions of a database do to the sessions that call them, by their sources: a text does
-//! not show it.
+//! What the functions of a database do to the sessions that call them, by their sources: a text
+//! does not show it.
 //!
 //! # Model
-//! The sources of all functions are scanned ([`scan_body`]). A function does what its source does, and
-//! what the functions do that its source names; so do triggers to those who write to their table, and
-//! what a view, a policy, a default or a constraint calls to those who name the relation. All of that
-//! is kept by words: a text that has one of them as a word, wherever it stands, may do as much as a
-//! call of it. The schema is left out, for a `search_path` may stand in for it. What operators, casts and
-//! the order of types call no word shows: any text may ([`ANY_TEXT`]).
+//! The sources of all functions are scanned ([`scan_body`]). A function does what its source does,
+//! and what the functions do that its source names; so do triggers for those who write to their
+//! table, and what a view, a policy, a default or a constraint calls for those who name the
+//! relation. All of that is kept by words: a text that has one of them as a word, at any place, may
+//! do as much as a call of it. The schema is left out, for a `search_path` may stand in for it. No
+//! word shows what operators, casts and the order of types call: any text may call that
+//! ([`ANY_TEXT`]).
 //!
 //! # Limits
-//! Functions in C are not looked into, and of EXECUTE only what stands in strings is known: one whose
-//! text comes from elsewhere may have made what the server can be asked for
-//! ([`crate::session::question`]). A function that has just been changed by a text that did not come through the pool is what it was until the census is taken again.
+//! Functions in C are not examined, and of EXECUTE only the text in strings is known: one whose
+//! text comes from elsewhere may have created what the server can be asked for
+//! ([`crate::session::question`]). A function that was changed by a text that did not come through
+//! the pool counts as unchanged until the next census.
 
 mod foreseen;
 pub(super) mod functions;
@@ -60,20 +62,20 @@ pub struct Function {
     pub source: Box<[u8]>,
 }
 
-/// By what one thing of a database leads to another.
+/// How one object of a database leads to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// To name the one is to call the other (a view, a policy, a default).
+    /// Naming the one calls the other (a view, a policy, a default).
     Calls,
-    /// To write to the one is to call the other (a trigger).
+    /// Writing to the one calls the other (a trigger).
     WriteCalls,
-    /// To write to the one is to write to the other (a foreign key that cascades).
+    /// Writing to the one writes to the other (a foreign key that cascades).
     WriteWrites,
     /// The one stands for the other (a view of a table, a table of its partition).
     StandsFor,
 }
 
-/// A word may do this, and that as well to who writes.
+/// What a word may do, and what it may do as well in a text that writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Reach {
     call: Effects,
@@ -86,15 +88,15 @@ struct Reach {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Census {
     words: HashMap<Word, Reach, Keyed>,
-    /// Of each length, a bit for each first byte that a word has.
+    /// For each length, a bit for each first byte that a word has.
     shapes: Box<[u64]>,
     plans_read: PlanReads,
     /// There are functions whose plans a server process keeps.
     keeps_plans: bool,
-    /// The same, of what no report of a server tells ([`Effects::untold`]), if there is any.
-    untold: Option<Arc<Self>>,
-    /// Words that lead to functions which draw from sequences. Most databases have some that insert, and it
-    /// matters only where clients ask for what they draw, so these are apart.
+    /// The same for what no report of a server shows ([`Effects::unreported`]), if there is any.
+    unreported: Option<Arc<Self>>,
+    /// Words that lead to functions which draw from sequences. They are apart, because most
+    /// databases have some that insert, and they matter only where clients ask for the values.
     drawing: Option<Arc<Self>>,
 }
 
@@ -117,15 +119,15 @@ const READING: [&[u8]; 9] = [
 /// The longest name, in bytes (NAMEDATALEN).
 const NAME_BYTES_MAX: usize = 63;
 
-/// No words: what is called by quotes around anything; by names that are in UTF-8, or are not, in a
-/// text that is not written like them.
+/// No words: these stand for calls with quotes around anything, and by names that are in UTF-8, or
+/// are not, in a text that is written otherwise.
 const QUOTED: &[u8] = b"\"";
 const IN_UTF8: &[u8] = b"\x01";
 const NOT_IN_UTF8: &[u8] = b"\x02";
 
-/// No word either, and the name of what any text may call: a function behind an operator, a cast, an
-/// operator class or a range type. That such a function changes the schema is left out: each text would make all
-/// prepared statements old.
+/// No word either, but the name of what any text may call: a function behind an operator, a cast,
+/// an operator class or a range type. Changes of the schema by such a function are left out: each
+/// text would make all prepared statements old.
 pub const ANY_TEXT: &[u8] = b"\x03";
 
 fn writes(word: &[u8]) -> bool {
@@ -140,7 +142,7 @@ fn lower(word: &[u8]) -> Word {
     word.to_ascii_lowercase().into_boxed_slice()
 }
 
-/// What a server makes of a longer name (`truncate_identifier`, scansup.c).
+/// What a server makes of a name that is too long (`truncate_identifier`, scansup.c).
 fn truncated(word: &[u8]) -> &[u8] {
     if word.len() <= NAME_BYTES_MAX {
         return word;
@@ -150,8 +152,8 @@ fn truncated(word: &[u8]) -> &[u8] {
     &word[..end.unwrap_or(NAME_BYTES_MAX)]
 }
 
-/// The word by which a name is known: the longest of it, where it has others in quotes. One without
-/// any is known by its quotes.
+/// The word by which a name is known: its longest one, if it has several in quotes. A name without
+/// a word is known by its quotes.
 fn key(name: &[u8]) -> Word {
     if name == ANY_TEXT {
         return ANY_TEXT.into();
@@ -161,10 +163,10 @@ fn key(name: &[u8]) -> Word {
     if longest.is_empty() { QUOTED.into() } else { lower(truncated(longest)) }
 }
 
-/// After this a query has the name of a table that it makes: an event trigger is called by it.
+/// After this word a query has the name of a table that it creates, which calls an event trigger.
 const INTO: &[u8] = b"into";
 
-/// Whether INTO after this word says where the rows go, and makes nothing.
+/// Whether INTO after this word says where the rows go, and creates nothing.
 fn inserts(word: &[u8]) -> bool {
     word == b"insert" || word == b"merge"
 }
@@ -184,14 +186,14 @@ fn words(source: &[u8]) -> impl Iterator<Item = Word> {
     words.map(|word| lower(truncated(word))).chain(quoted)
 }
 
-/// By what the names that are not ASCII, and written like this one or not, are known to who writes
-/// otherwise.
+/// The key that stands for names that are not ASCII, written like this one or not, in texts that
+/// write them otherwise.
 fn written_as(word: &[u8]) -> Option<&'static [u8]> {
     let utf8 = || if std::str::from_utf8(word).is_ok() { IN_UTF8 } else { NOT_IN_UTF8 };
     (!word.is_ascii()).then(utf8)
 }
 
-/// What a text that comes from elsewhere may make, as far as it is asked for.
+/// What a text from elsewhere may create, as far as the server is asked for it.
 const MADE_BY_TEXTS: PartSet = ASKED.minus(PartSet::of(&[Part::TemporarySlot]));
 
 fn effects_of(function: &Function, reported: &impl Fn(&[u8]) -> bool) -> Effects {
@@ -218,11 +220,11 @@ impl Default for Census {
         let words = HashMap::with_hasher(Keyed(0));
         let shapes = Box::default();
         let plans_read = PlanReads::Own;
-        Self { words, shapes, plans_read, keeps_plans: false, untold: None, drawing: None }
+        Self { words, shapes, plans_read, keeps_plans: false, unreported: None, drawing: None }
     }
 }
 
-/// How one thing takes over what another may do.
+/// How one object takes over what another may do.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// Its source names the other; if it also `writes`, what writing to the other does, too.
@@ -233,7 +235,7 @@ enum Step {
 }
 
 impl Reach {
-    /// What of it draws from sequences; the rest is without that.
+    /// Takes out what draws from sequences.
     fn take_drawing(&mut self) -> Self {
         let take = |effects: &mut Effects| {
             let draws = std::mem::take(&mut effects.draws);
@@ -242,7 +244,7 @@ impl Reach {
         Self { call: take(&mut self.call), write: take(&mut self.write), reads: false }
     }
 
-    /// Takes over what another may do. Whether that is news.
+    /// Takes over what another may do. Returns whether that changed anything.
     fn take_over(&mut self, other: &Self, step: Step) -> bool {
         let mut changed = false;
         match step {
@@ -264,8 +266,8 @@ impl Reach {
     }
 }
 
-/// What words may do by themselves, with all that they lead to. Whoever leads to something is looked at
-/// again when that has come to do more: what a word may do only grows.
+/// What words may do by themselves, and what they lead to. A word that leads to another is examined
+/// again when that other may do more: what a word may do only grows.
 fn grown(
     mut words_of: HashMap<Word, Reach, Keyed>,
     functions: &[Function],
@@ -277,7 +279,7 @@ fn grown(
         let name = key(&function.name);
         let mut named: Vec<_> = words(&function.source).collect();
         let writes = named.iter().any(|word| writes(word));
-        // In PL/pgSQL it is a variable that INTO gives the rows to.
+        // In PL/pgSQL INTO gives the rows to a variable.
         let into_variables = function.language == Language::PlPgSql;
         named.retain(|word| {
             *word != name && words_of.contains_key(word) && !(into_variables && **word == *INTO)
@@ -314,8 +316,9 @@ fn grown(
 }
 
 impl Census {
-    /// From the functions of a database, and what leads to what, by name: `(from, link, to)`. `reported`
-    /// says whether the server reports a setting, given in lower case; `hash_key` keys the table.
+    /// From the functions of a database, and the links between its objects, by name: `(from, link,
+    /// to)`. `reported` says whether the server reports a setting, given in lower case; `hash_key`
+    /// keys the table.
     pub fn take(
         functions: &[Function],
         links: &[(Word, Link, Word)],
@@ -354,7 +357,7 @@ impl Census {
         };
         let immutable = functions.iter().filter(|function| function.immutable);
         let plans_read = immutable.map(reads).max().unwrap_or(PlanReads::Own);
-        // A text may be in another client_encoding than the answer in which the names have come.
+        // A text may be in another client_encoding than the answer that had the names.
         let not_ascii: Vec<_> = words_of
             .iter()
             .filter_map(|(word, reach)| Some((written_as(word)?, reach.clone())))
@@ -384,17 +387,17 @@ impl Census {
             (reach != none).then(|| (word.clone(), reach))
         }));
         words.retain(|_, reach| *reach != none);
-        let mut untold_of = HashMap::with_hasher(*words.hasher());
-        untold_of.extend(words.iter().filter_map(|(word, reach)| {
-            let (call, write) = (reach.call.untold(), reach.write.untold());
-            let untold = Reach { call, write, reads: false };
-            (untold != none).then(|| (word.clone(), untold))
+        let mut unreported_of = HashMap::with_hasher(*words.hasher());
+        unreported_of.extend(words.iter().filter_map(|(word, reach)| {
+            let (call, write) = (reach.call.unreported(), reach.write.unreported());
+            let unreported = Reach { call, write, reads: false };
+            (unreported != none).then(|| (word.clone(), unreported))
         }));
         let some = |of: HashMap<Word, Reach, Keyed>| {
             (!of.is_empty()).then(|| Arc::new(Self::of_words(of, PlanReads::Own)))
         };
-        let (untold, drawing) = (some(untold_of), some(drawing_of));
-        Self { untold, drawing, ..Self::of_words(words, plans_read) }
+        let (unreported, drawing) = (some(unreported_of), some(drawing_of));
+        Self { unreported, drawing, ..Self::of_words(words, plans_read) }
     }
 
     fn of_words(words: HashMap<Word, Reach, Keyed>, plans_read: PlanReads) -> Self {
@@ -405,7 +408,7 @@ impl Census {
                 *shapes |= bit;
             }
         }
-        Self { words, shapes, plans_read, keeps_plans: false, untold: None, drawing: None }
+        Self { words, shapes, plans_read, keeps_plans: false, unreported: None, drawing: None }
     }
 
     /// Whether no text can reach a function that does anything to a session.
@@ -413,17 +416,18 @@ impl Census {
         self.words.is_empty()
     }
 
-    /// How many words a text may have by which it reaches one.
+    /// The number of words by which a text may reach such a function.
     pub fn len(&self) -> usize {
         self.words.len()
     }
 
-    /// What the planner keeps may depend on: a function that it calls may read settings.
+    /// What cached plans may depend on: a function that the planner calls may read settings.
     pub fn plans_read(&self) -> PlanReads {
         self.plans_read
     }
 
-    /// Whether there are functions of PL/pgSQL: a server process keeps their plans, for all its clients.
+    /// Whether there are functions of PL/pgSQL: a server process keeps their plans, for all its
+    /// clients.
     pub fn keeps_plans(&self) -> bool {
         self.keeps_plans
     }
@@ -516,7 +520,7 @@ impl Reader {
         }
     }
 
-    /// What has been read, by itself and to who writes.
+    /// What was read may do, by itself and in a text that writes.
     fn reach(mut self) -> Reach {
         self.end_word();
         let write = self.if_writing.clone().unwrap_or_default();
@@ -671,8 +675,8 @@ mod tests {
     #[test]
     fn a_view_of_the_servers_lists_is_known_with_reports_too() {
         let census = take(&[function("mine", "BEGIN TABLE pg_prepared_statements; END")], &[]);
-        let untold = census.untold.as_ref().expect("no report tells of it");
-        for census in [&census, untold] {
+        let unreported = census.unreported.as_ref().expect("no report tells of it");
+        for census in [&census, unreported] {
             let looks = of(census, "select * from mine");
             assert!(looks.pins.contains(Part::SessionCatalog) && !looks.spoils);
         }

@@ -1,10 +1,10 @@
-//! How clients and backends part: in good order, or not.
+//! How clients and backends part, in good order or not.
 //!
 //! # When a client leaves in the middle of something
-//! Its backend is not closed if it can be brought to an end in good order: copies are failed,
-//! open pipelines ended with Sync, running queries cancelled, transactions rolled back, session
-//! state discarded; then it serves the next. Half a message, or a server that does not come to
-//! an end within `cancel_wait_timeout`, closes it (trap 21).
+//! Its backend is not closed if it can be brought to an end in good order: copies are failed, open
+//! pipelines ended with Sync, running queries cancelled, transactions rolled back, session state
+//! discarded; then it serves the next client. Half a message, or a server that does not finish
+//! within `cancel_wait_timeout`, closes it (trap 21).
 
 use super::about::{ClientState, PoolMode};
 use super::backend::{Backend, Reset, Tidying};
@@ -25,17 +25,17 @@ use crate::time::Time;
 use crate::wire::error::ClientError;
 use crate::wire::{TransactionStatus, build};
 
-/// What discards all state of a session that there is a command for.
+/// The command that discards all session state for which there is a command.
 const DISCARD_ALL: &[u8] = b"DISCARD ALL";
 
-/// What makes an abandoned pipeline fail. It shows in the server's log, as a syntax error.
+/// Makes an abandoned pipeline fail. The server's log shows it as a syntax error.
 const ABANDONED: &[u8] =
     b"hawser /* the client has left in mid-pipeline: what it has done so far is rolled back */\0\0\0";
 
 impl<S: Socket> Engine<S> {
-    /// Gives answers of ours that nothing outstanding precedes: a Parse that was not sent, with a
-    /// Flush after it, would otherwise wait for ever. (After a message of the server's that is still to
-    /// come in part they are given when that is whole.)
+    /// Gives Hawser's own answers that nothing outstanding precedes: a Parse that was not sent,
+    /// with a Flush after it, would otherwise wait forever. (While a message of the server's has
+    /// come in part, they are given after it.)
     pub(super) fn emit_own_answers<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(mut backend) = client.backend.take_if(|backend| !backend.is_in_mid_answer())
@@ -45,23 +45,23 @@ impl<S: Socket> Engine<S> {
         let mut out = Vec::new();
         while let Some(answer) = backend.requests.take_own_answer() {
             out.extend_from_slice(answer.bytes);
-            client.confirm(answer.change.as_ref(), &mut backend.prepared.unnamed);
+            client.confirm(answer.change.as_ref(), backend.prepared.unnamed_mut());
         }
         client.backend = Some(backend);
         self.say(host, slot, &out, now);
     }
 
-    /// Gives back a backend that was got for a message that needed none in the end, or that is needed no more.
-    /// A message that waited for something of this backend (a cancel request, say) gets on without it.
+    /// Gives back a backend that was lent for a message that did not need it in the end, or that is
+    /// needed no more. A message that waited for something of this backend (a cancel request, say)
+    /// goes on without it.
     pub(super) fn give_back_if_unused<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         if client.is_pinned() || !client.backend.as_ref().is_some_and(|b| b.is_at_rest()) {
             return;
         }
         if let Some(backend) = client.backend.take() {
-            client.state = ClientState::Idle;
-            client.since = now;
-            let waits = std::mem::take(&mut client.held) || client.has_next_message();
+            client.rest(now);
+            let waits = client.serving.release() || client.has_next_message();
             self.give_back(host, backend, now);
             if waits {
                 self.resume_later(slot);
@@ -69,7 +69,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Gives a backend at rest to the next in turn, or to the pool.
+    /// Gives a backend at rest to the next waiter, or to the pool.
     pub(super) fn give_back<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -78,12 +78,12 @@ impl<S: Socket> Engine<S> {
     ) {
         debug_assert!(backend.is_at_rest(), "a backend is given back in the middle of something");
         backend.leave_client();
-        if backend.known.notifying.is_noted() {
-            if backend.is_to_be_heard_out() {
-                self.hear_out(host, backend, now);
+        if backend.known.notifying().is_noted() {
+            if backend.needs_fence() {
+                self.fence_backend(host, backend, now);
                 return;
             }
-            backend.known.notifying.is_left();
+            backend.known.notifying_mut().is_left();
             backend.pool.notifiers().leaves(backend.process(), now);
         }
         if let Some(reason) = self.unfit(&backend, now) {
@@ -93,13 +93,15 @@ impl<S: Socket> Engine<S> {
             backend.lending.begin_tidying(Tidying::Draining, now);
             self.tidy_on(host, backend, now);
         } else if backend.from_server.is_unread() {
-            // There is more to read, for which no event will come: no client gets it unread.
+            // There is more to read, for which no event will come: no client gets the backend
+            // before that is read.
             backend.lending.begin_tidying(Tidying::Draining, now);
             let place = backend.place();
             self.keep(backend);
             self.tidy_later(place);
         } else if backend.lending.cancels_in_flight() > 0 {
-            // The signal may still hit: a client that got it now could lose a query (trap 16).
+            // The signal may still arrive: a client that got the backend now could lose a query
+            // (trap 16).
             backend.lending.begin_tidying(Tidying::AwaitingCancel, now);
             self.keep(backend);
         } else {
@@ -107,11 +109,11 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Gives it to the waiter that comes next, or leaves it to its pool.
+    /// Gives it to the next waiter, or leaves it to its pool.
     fn release<H: Host<S>>(&mut self, host: &mut H, backend: Box<Backend<S>>, now: Time) {
         let place = backend.place();
         let id = backend.id();
-        // It must be marked before it can be taken by another loop.
+        // It must be marked before another loop can take it.
         let view = match self.resident.get_mut(place) {
             Some(resident) => {
                 resident.holder = Holder::Pool;
@@ -127,14 +129,14 @@ impl<S: Socket> Engine<S> {
             id,
             backend,
             has,
-            |backend, statement| backend.prepared.statements.has(statement),
+            |backend, statement| backend.prepared.statements().has(statement),
             self.id,
             now,
         );
         match released {
             Released::Kept => {}
             Released::Close(backend) => {
-                // Released already: it only goes.
+                // Released already: it is only closed.
                 let pool = backend.pool.clone();
                 self.drop_backend(
                     host,
@@ -178,7 +180,7 @@ impl<S: Socket> Engine<S> {
         });
     }
 
-    /// A backend of this loop goes to a client of this loop, if that still waits.
+    /// Lends a backend of this loop to a client of this loop, if that still waits.
     pub(super) fn lend<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -186,7 +188,8 @@ impl<S: Socket> Engine<S> {
         mut backend: Box<Backend<S>>,
         now: Time,
     ) {
-        let waits = self.clients.get(slot).is_some_and(|c| c.state == ClientState::Waiting);
+        let waits =
+            self.clients.get(slot).is_some_and(|c| c.serving.state() == ClientState::Waiting);
         if !waits {
             if let Some(resident) = self.resident.get_mut(backend.place()) {
                 resident.holder = Holder::Pool;
@@ -195,7 +198,7 @@ impl<S: Socket> Engine<S> {
             return;
         }
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let waited = now.micros_since(client.since);
+        let waited = now.micros_since(client.times.since());
         backend.lending.has_been_waited_for(waited);
         let (pool, home) = (client.pool, backend.home());
         self.stats(pool).wait.record(waited);
@@ -220,7 +223,7 @@ impl<S: Socket> Engine<S> {
         if let Some(reason) = view.outdated(backend) {
             return Some(reason);
         }
-        // One that has served nobody yet is not too old for its first client, whatever the setting.
+        // One that has served no client yet is not too old for its first, whatever the setting.
         if !settings.server_lifetime.is_zero()
             && backend.lending.transactions() > 0
             && now.since(backend.opened()) >= settings.server_lifetime
@@ -235,7 +238,7 @@ impl<S: Socket> Engine<S> {
         None
     }
 
-    /// Keeps a backend that has no client with this loop.
+    /// Keeps a backend without a client on this loop.
     pub(super) fn keep(&mut self, backend: Box<Backend<S>>) {
         let place = backend.place();
         if let Some(resident) = self.resident.get_mut(place) {
@@ -243,7 +246,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Closes a lent backend: the pool learns of it, and opens another if clients wait.
+    /// Closes a lent backend: the pool is notified, and opens another if clients wait.
     pub(super) fn close_backend<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -274,16 +277,16 @@ impl<S: Socket> Engine<S> {
         reason: &str,
     ) {
         self.resident.remove(backend.place());
-        if backend.known.notifying.is_noted() {
+        if backend.known.notifying().is_noted() {
             backend.pool.notifiers().ended(backend.process());
         }
-        if backend.known.at_stake.has_schema() {
-            backend.pool.schema_changed(); // its COMMIT may have come to the server
+        if backend.known.at_stake().has_schema() {
+            backend.pool.schema_changed(); // the server may have received its COMMIT
         }
         if backend.is_at_rest() {
             let _ = backend.socket.write(&build::TERMINATE);
         } else if !backend.from_server.has_gone() && !backend.requests.is_empty() {
-            // The server would notice only when it next writes; until then it works for nobody.
+            // The server would notice only when it next writes; until then it would work in vain.
             backend.cancel(host, self.id);
         }
         backend.socket.shutdown();
@@ -295,7 +298,7 @@ impl<S: Socket> Engine<S> {
         });
     }
 
-    /// Writes to a client's backend. `false`: it could not be, and both will be closed.
+    /// Writes to a client's backend. `false`: that failed, and both will be closed.
     pub(super) fn write_to_backend(&mut self, slot: Slot, bytes: &[u8]) -> bool {
         let backend = self.clients.get_mut(slot).and_then(|client| client.backend.as_mut());
         if backend.is_some_and(|backend| backend.send(bytes).is_err()) {
@@ -305,7 +308,7 @@ impl<S: Socket> Engine<S> {
         true
     }
 
-    /// A client's backend has failed: the client is told what the server managed to say, and
+    /// A client's backend has failed: the client gets what the server has managed to send, and is
     /// disconnected, as it would be without a pooler.
     pub(super) fn backend_failed<H: Host<S>>(
         &mut self,
@@ -325,15 +328,15 @@ impl<S: Socket> Engine<S> {
             return;
         };
         let half_a_message = backend.is_in_mid_answer();
-        let told = backend.from_server.has_gone();
+        let has_gone = backend.from_server.has_gone();
         self.close_backend(host, backend, reason, now);
-        if told {
-            // The server's own last words say it all.
+        if has_gone {
+            // The server's own last message is enough.
             self.part_silently(host, slot, reason, now);
             return;
         }
         if half_a_message {
-            // Nothing that could be said would be read as a message of its own.
+            // The client would read a message of Hawser's as part of the server's.
             self.close_client(host, slot, reason, now);
             return;
         }
@@ -345,7 +348,8 @@ impl<S: Socket> Engine<S> {
         self.say_goodbye(host, slot, &error, now);
     }
 
-    /// Tells a client why it is disconnected, and disconnects it once it has read that.
+    /// Sends a client the reason for which it is disconnected, and disconnects it once it has read
+    /// that.
     pub(super) fn say_goodbye<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -356,20 +360,20 @@ impl<S: Socket> Engine<S> {
         self.leave_queue(slot);
         self.give_held_answer(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if client.state == ClientState::Closing {
+        if client.serving.state() == ClientState::Closing {
             return;
         }
-        host.event(Event::Told { error });
+        host.event(Event::ErrorSent { error });
         let backend = client.backend.take();
         let half_a_message = backend.as_ref().is_some_and(|b| b.is_in_mid_answer());
-        client.state = ClientState::Closing;
+        client.serving.close();
         client.input.clear();
         if !half_a_message {
             let mut message = Vec::new();
             error.write(&mut message);
             client.reply(&message);
         }
-        let _ = client.push_out(&mut self.spare); // a broken connection has no use for it
+        let _ = client.push_out(&mut self.spare); // a broken connection needs no message
         let unsent = !client.has_taken_all();
         if let Some(backend) = backend {
             self.abandon(host, slot, backend, now);
@@ -381,7 +385,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Disconnects a client that has been told why, once it has read that.
+    /// Disconnects a client that has been sent the reason, once it has read that.
     fn part_silently<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -394,19 +398,20 @@ impl<S: Socket> Engine<S> {
             self.close_client(host, slot, reason, now);
             return;
         }
-        client.state = ClientState::Closing;
+        client.serving.close();
         client.input.clear();
         self.arm_goodbye(slot, now);
     }
 
-    /// Takes a client that waits out of the queue.
+    /// Removes a waiting client from the queue.
     fn leave_queue(&mut self, slot: Slot) {
         let id = self.client_id(slot);
         if let Some(client) = self.clients.get(slot)
-            && client.state == ClientState::Waiting
+            && client.serving.state() == ClientState::Waiting
         {
-            // If it is not there any more, a backend is on its way; it is given back on arrival.
-            self.pool_of(client).pool.lock().forget_waiter(id, client.since);
+            // If it is not in the queue any more, a backend is on its way, and is given back on
+            // arrival.
+            self.pool_of(client).pool.lock().forget_waiter(id, client.times.since());
         }
     }
 
@@ -421,7 +426,8 @@ impl<S: Socket> Engine<S> {
         self.leave_queue(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let backend = client.backend.take();
-        let reads_nothing = !client.output.is_empty() && client.state != ClientState::Closing;
+        let reads_nothing =
+            !client.output.is_empty() && client.serving.state() != ClientState::Closing;
         if let Some(mut backend) = backend {
             if reads_nothing && client.output.len() > limits::OUTPUT_HIGH_BYTES {
                 backend.lending.spoil("its client read nothing");
@@ -452,20 +458,20 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         let client = self.clients.get(slot);
-        let reset = client.map_or(Reset::No, |c| match c.mode {
+        let reset = client.map_or(Reset::No, |c| match c.serving.mode() {
             PoolMode::Session => Reset::AsConfigured,
-            // (What a RESET under way has done is known once its pipeline has ended.)
+            // (The outcome of a RESET in flight is known only at the end of its pipeline.)
             _ if c.is_pinned() || c.is_unsettled() => Reset::All,
             _ => Reset::No,
         });
-        let exclusive = client.is_some_and(|c| c.exclusive);
-        if client.is_some_and(|c| Policy::pooler().must_close_with(c.pins)) {
+        let exclusive = client.is_some_and(|c| c.serving.is_exclusive());
+        if client.is_some_and(|c| Policy::pooler().must_close_with(c.session.pins())) {
             backend.spoil_for_good();
         }
-        backend.prepared.replay.forget();
+        backend.prepared.forget_replay();
         backend.lending.has_been_waited_for(0);
         backend.ahead.end();
-        backend.known.unverified = None;
+        backend.known.settle_doubt();
         backend.lending.unpin();
         backend.lending.owe_reset(reset);
         if exclusive {
@@ -502,7 +508,7 @@ impl<S: Socket> Engine<S> {
         self.tidy_on(host, backend, now);
     }
 
-    /// Goes on with the tidying of a backend without a client, as far as answers have come.
+    /// Continues tidying a backend without a client, as far as answers have come.
     pub(super) fn tidy_on<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -517,7 +523,7 @@ impl<S: Socket> Engine<S> {
             backend.requests.settle_doubt();
         }
         if backend.lending.cancels_in_flight() > 0 {
-            // The signal must not hit a query of ours.
+            // The signal must not hit a query of Hawser's.
             self.keep(backend);
             return;
         }
@@ -568,26 +574,28 @@ impl<S: Socket> Engine<S> {
 }
 
 impl<S: Socket> Backend<S> {
-    /// Its client has no more use for it: forgets what was that client's alone.
+    /// Its client needs it no more: forgets what belonged to that client alone.
     fn leave_client(&mut self) {
-        self.prepared.unnamed.leave_client();
-        self.prepared.statements.leave_client();
-        self.known.at_stake.forget_parsed();
+        self.prepared.unnamed_mut().leave_client();
+        self.prepared.statements_mut().leave_client();
+        self.known.at_stake_mut().forget_parsed();
         self.ahead.end();
-        self.known.unverified = None;
-        self.known.notifying.leave_client(self.lending.tidying() == Tidying::AwaitingListener);
+        self.known.settle_doubt();
+        self.known
+            .notifying_mut()
+            .leave_client(self.lending.tidying() == Tidying::AwaitingListener);
         self.lending.unpin();
         if !self.prepared.is_uncertain() {
-            self.prepared.statements.settle();
+            self.prepared.statements_mut().settle();
         }
-        self.known.drawn.give_back();
+        self.known.drawn_mut().give_back();
         self.session.settle_texts();
         self.requests.break_run();
         let reset = self.lending.end_tidying() == Tidying::Resetting;
         if !reset && self.lending.reset_due() == Reset::No && self.has_left_overs() {
             self.lending.owe_reset(Reset::All);
         }
-        self.leave_to_nobody(false);
+        self.leave_unowned(false);
         self.unpark();
     }
 
@@ -597,9 +605,10 @@ impl<S: Socket> Backend<S> {
         if self.requests.end_copy() {
             build::copy_fail(&mut out, "the client has closed its connection");
         } else if self.requests.is_in_pipeline() && !self.requests.is_skipping_to_sync() {
-            // A Sync alone would commit what the pipeline has done so far, which its client has
-            // not asked for: the pipeline is made to fail first. (A transaction block that was open when the
-            // server was last ready may have been ended within the pipeline, or before it.)
+            // A Sync alone would commit what the pipeline has done so far, which its client has not
+            // asked for: the pipeline is made to fail first. (A transaction block that was open
+            // when the server was last ready may have been ended within the pipeline, or before
+            // it.)
             build::parse(&mut out, b"hawser_refused", ABANDONED);
             self.request(Request::InjectedParse { statement: 0 });
         }
@@ -610,16 +619,16 @@ impl<S: Socket> Backend<S> {
         if out.is_empty() { Ok(()) } else { self.send(&out) }
     }
 
-    /// A reset query has worked. What one of the operator's own leaves, it leaves to the next
-    /// client of session mode: it is asked for.
+    /// A reset query has succeeded. What the operator's own query leaves, the next client of
+    /// session mode would find: the server is asked for it.
     fn was_reset(&mut self, query: &[u8]) {
         self.lending.was_reset();
-        self.prepared.unnamed.taken_by_query();
+        self.prepared.unnamed_mut().taken_by_query();
         let reported = |name: &[u8]| self.session.parameters().get(name).is_some();
         let effects = Effects::of(&scan(query, ScanOptions::default()), reported);
         let Some(unusual) = effects.unusual else { return };
         if unusual.discards_all {
-            self.known.drawn.forget_others();
+            self.known.drawn_mut().forget_others();
         }
         if unusual.forgets_statements {
             self.prepared.forget_all();
@@ -627,7 +636,7 @@ impl<S: Socket> Backend<S> {
         if unusual.resetting == Resetting::No {
             return;
         }
-        // What the server reports it has reported; the rest is at its start value.
+        // The server has reported the settings that it reports; the others have their start values.
         let mut settings = SettingsBuilder::from(self.session.applied());
         let names = self.session.applied().iter().map(|(name, _)| name);
         for name in names.filter(|name| unusual.discards_all || unusual.resetting.takes(name)) {

@@ -1,21 +1,31 @@
-//! A client: what it has asked for, and what is under way for it.
+//! A client: its desired state, and what is in flight for it.
+
+mod at_socket;
+mod prepared;
+mod serving;
+mod session;
+mod times;
 
 use std::sync::Arc;
 
-use super::about::{ClientAbout, ClientSecret, ClientState, PoolMode};
+pub(super) use self::at_socket::AtSocket;
+pub(super) use self::prepared::ClientPrepared;
+pub(super) use self::serving::Serving;
+pub(super) use self::session::ClientSession;
+pub(super) use self::times::{ClientTimes, TickCame};
+use super::about::{ClientAbout, ClientSecret, PoolMode};
 use super::backend::Backend;
 use super::halt::TooManyStatements;
 use super::limits;
-use super::names::{ClientStatement, ClientStatements, Deallocated, significant};
+use super::names::{ClientStatement, Deallocated, significant};
 use super::pending_bytes::PendingBytes;
 use super::pending_reset::PendingReset;
 use super::pending_session::{Farewell, PendingSession};
 use super::socket::Socket;
 use crate::hash::Keyed;
-use crate::pool::Asks;
+use crate::pool::Wish;
 use crate::pool::description::Seen;
-use crate::pool::statement::{Statement, StatementMemory, Unnamed};
-use crate::pool::{Basis, Wish};
+use crate::pool::statement::{Statement, StatementMemory};
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::names_temporary_schema;
 use crate::session::settings::Settings;
@@ -23,16 +33,27 @@ use crate::time::Time;
 use crate::wire::frame::{Framed, Header};
 use crate::wire::{TransactionStatus, build, frame, frontend};
 
-/// Parts that a session has by its start values alone, and that stay with a backend.
+/// Parts that a session has because of its start values alone, and that stay with a backend.
 pub(super) fn parts_of_start(start: &Settings) -> PartSet {
     let mut parts = PartSet::EMPTY;
     if start.get(b"search_path").is_some_and(names_temporary_schema) {
-        parts.insert(Part::TemporaryObject); // a plain CREATE TABLE may make one
+        parts.insert(Part::TemporaryObject); // a plain CREATE TABLE may create one
     }
     parts
 }
 
-/// What is seldom needed of a client, out of the way of what is needed always.
+/// The statement that a message names.
+#[inline]
+fn named_statement(header: Header, body: &[u8]) -> Option<&[u8]> {
+    let name = match header.kind {
+        frontend::BIND => frame::take_string(body)?.1,
+        frontend::DESCRIBE => body.strip_prefix(b"S")?,
+        _ => return None,
+    };
+    Some(frame::take_string(name)?.0)
+}
+
+/// Rarely needed state of a client, kept apart from what each message needs.
 pub(super) struct Record<S: Socket> {
     pub(super) about: ClientAbout,
     pub(super) secret: ClientSecret,
@@ -41,7 +62,6 @@ pub(super) struct Record<S: Socket> {
     pub(super) _permit: S::Permit,
 }
 
-/// A client.
 pub(super) struct Client<S: Socket> {
     pub(super) socket: S,
     pub(super) backend: Option<Box<Backend<S>>>,
@@ -50,61 +70,38 @@ pub(super) struct Client<S: Socket> {
     pub(super) input: PendingBytes,
     /// Bytes for it that its socket did not take, or that wait for the end of the turn.
     pub(super) output: PendingBytes,
-    /// The settings that it wants in force, as they differ from the server's own.
-    pub(super) desired: Settings,
-    pub(super) statements: Option<Box<ClientStatements>>,
-    pub(super) unnamed: Option<Arc<Unnamed>>,
-    /// What it has been told of the statement that it bound last to the unnamed portal.
-    pub(super) bound: Option<Arc<Seen>>,
+    pub(super) session: ClientSession,
+    pub(super) prepared: ClientPrepared,
     pub(super) pending_session: Option<Box<PendingSession>>,
-    /// When it began to wait, or when its query began.
-    pub(super) since: Time,
-    /// When its transaction began.
-    pub(super) transaction_since: Time,
-    /// When it must have got on, in ticks of the wheel; 0: never.
-    pub(super) deadline: u32,
-    /// The tick for which the wheel has it; 0: none.
-    pub(super) armed: u32,
+    pub(super) times: ClientTimes,
     /// Index of its pool's view.
     pub(super) pool: u32,
-    /// Why it keeps its backend between transactions.
-    pub(super) pins: PartSet,
-    /// What `desired` differs from.
-    pub(super) basis: Basis,
-    pub(super) state: ClientState,
-    pub(super) mode: PoolMode,
-    /// Its backend was opened for it alone and serves nobody else.
-    pub(super) exclusive: bool,
-    /// There may be something to read that has not been read.
-    pub(super) readable: bool,
-    /// It has closed its side: the end stands after what has not been read, and no event tells of
-    /// it again.
-    pub(super) hung_up: bool,
-    /// `output` has not been tried yet: see [`super::answer`].
-    pub(super) late: bool,
-    /// What it has asked for by currval or lastval.
-    pub(super) asks: Asks,
-    /// Its next message waits until everything outstanding is answered.
-    pub(super) held: bool,
-    /// An answer to it failed since the last ReadyForQuery.
-    pub(super) failed: bool,
+    pub(super) serving: Serving,
+    pub(super) at_socket: AtSocket,
 }
 
 impl<S: Socket> Client<S> {
+    /// It has no backend and wants none, from now on.
+    #[inline]
+    pub(super) fn rest(&mut self, now: Time) {
+        self.serving.rest();
+        self.times.begin(now);
+    }
+
     /// Whether its messages go to the server as they are: one backend serves it for its life.
     pub(super) fn is_session_mode(&self) -> bool {
-        self.mode == PoolMode::Session
+        self.serving.mode() == PoolMode::Session
     }
 
     /// Whether it keeps its backend when its transaction ends.
     pub(super) fn is_pinned(&self) -> bool {
-        self.mode == PoolMode::Session
-            || !self.pins.is_empty()
+        self.serving.mode() == PoolMode::Session
+            || !self.session.pins().is_empty()
             || self.reset_under_way().is_some_and(PendingReset::discards_all)
             || self.keeps_backend_to_listen()
     }
 
-    /// Parts that pin it to this backend whatever it does: by its own start values, or by the
+    /// Parts that pin it to this backend in any case: because of its own start values, or of the
     /// server's where that reports its search_path (PostgreSQL 18).
     pub(super) fn lasting_pins(&self, backend: &Backend<S>) -> PartSet {
         if self.is_session_mode() {
@@ -118,8 +115,8 @@ impl<S: Socket> Client<S> {
         parts
     }
 
-    /// Whether its backend may have prepared statements that nobody but the server can take away, or
-    /// ones that it has been shown there: by SQL, by a Parse that could not be shared, by a look at
+    /// Whether its backend may have prepared statements that only the server can remove, or ones
+    /// that the client was shown there: by SQL, by a Parse that could not be shared, by a look at
     /// the list.
     pub(super) fn has_statements_of_its_own_there(&self) -> bool {
         const THERE: PartSet = PartSet::of(&[
@@ -128,43 +125,45 @@ impl<S: Socket> Client<S> {
             Part::UnnamedStatement,
             Part::SessionCatalog,
         ]);
-        self.is_session_mode() || self.pins.intersects(THERE) || !self.sql_statements().is_empty()
+        self.is_session_mode()
+            || self.session.pins().intersects(THERE)
+            || !self.sql_statements().is_empty()
     }
 
-    /// Whether something is under way on whose outcome the reading of later messages depends.
+    /// Whether the reading of later messages depends on the outcome of something in flight.
     pub(super) fn is_unsettled(&self) -> bool {
         self.reset_under_way().is_some()
     }
 
-    /// What it is due with the end of its pipeline, where no server sends it.
-    pub(super) fn take_untold(&mut self) -> Vec<u8> {
-        self.pending_session.as_mut().map_or_else(Vec::new, |extra| extra.untold.take())
+    /// Takes the reports that it is due at the end of its pipeline, where no server sends that.
+    pub(super) fn take_unreported(&mut self) -> Vec<u8> {
+        self.pending_session.as_mut().map_or_else(Vec::new, |extra| extra.unreported.take())
     }
 
-    /// Whether some of the message at hand has been dealt with already.
+    /// Whether some of the current message has been processed already.
     #[inline]
     pub(super) fn is_in_mid_message(&self) -> bool {
         self.backend.as_ref().is_some_and(|backend| backend.to_server.is_open())
             || self.pending_session.as_ref().is_some_and(|extra| extra.dropped.is_in_message())
     }
 
-    /// Whether what it sends goes nowhere until its Sync.
+    /// Whether its messages are discarded until its Sync.
     pub(super) fn is_skipping(&self) -> bool {
         self.pending_session.as_ref().is_some_and(|extra| extra.dropped.is_until_sync())
     }
 
-    /// Whether it has said goodbye, and only waits for answers.
+    /// Whether it has sent Terminate, and only waits for answers.
     pub(super) fn is_leaving(&self) -> bool {
         self.pending_session.as_ref().is_some_and(|extra| extra.farewell != Farewell::None)
     }
 
-    /// Whether it has said goodbye to a running query, and gone.
+    /// Whether it has sent Terminate during a query, and closed its connection.
     pub(super) fn has_given_up(&self) -> bool {
         let gave_up = Farewell::Gone { gave_up: true };
         self.pending_session.as_ref().is_some_and(|extra| extra.farewell == gave_up)
     }
 
-    /// Whether it waits for a backend to be told that it has logged in.
+    /// Whether it waits for a backend to complete its login.
     pub(super) fn is_to_be_greeted(&self) -> bool {
         self.pending_session.as_ref().is_some_and(|extra| extra.greeting.is_some())
     }
@@ -173,18 +172,18 @@ impl<S: Socket> Client<S> {
         self.pending_session.get_or_insert_with(Box::default)
     }
 
-    /// Drops what is out of the ordinary, if nothing of it is under way any more.
+    /// Drops the pending session, if nothing of it is in flight any more.
     pub(super) fn settle(&mut self) {
         self.pending_session.take_if(|extra| extra.is_empty());
     }
 
-    /// Whether its next message is here, or as much of a long one as is passed on at once.
+    /// Whether its next message has come, or as much of a long one as is passed on at once.
     pub(super) fn has_next_message(&self) -> bool {
         matches!(frame::header(&self.input), Framed::Header(header)
             if self.input.len() >= header.total().min(limits::WHOLE_MESSAGE_BYTES))
     }
 
-    /// Whether a cancel request has come for the message that is dealt with now.
+    /// Whether a cancel request has come for the current message.
     pub(super) fn take_cancel(&mut self) -> bool {
         let Some(extra) = &mut self.pending_session else { return false };
         let follows = std::mem::take(&mut extra.cancel_follows);
@@ -194,31 +193,30 @@ impl<S: Socket> Client<S> {
         follows
     }
 
-    /// What it would like to find on a backend, whose first message this is.
-    pub(super) fn wish(&self, header: Header, body: &[u8]) -> Wish {
-        // The settings of a client without any are those of most backends where none has any.
-        let statement = if self.desired.is_empty() { None } else { self.named_in(header, body) };
+    /// What it would like to find on a backend, whose first message this is. `differ`: clients of its pool want
+    /// different settings.
+    #[inline]
+    pub(super) fn wish(&self, header: Header, body: &[u8], differ: bool) -> Wish {
+        let named = if differ { named_statement(header, body) } else { None };
+        self.wish_for(named)
+    }
+
+    /// The same, whose first message names this statement.
+    #[inline]
+    pub(super) fn wish_for(&self, statement: Option<&[u8]>) -> Wish {
+        // A client without settings matches most backends of a pool in which none has any.
+        let named = statement.filter(|_| !self.session.desired().is_empty());
+        let named = named.and_then(|name| self.statement(name));
         Wish {
-            settings: self.desired.mark(),
-            statement: statement.unwrap_or(0),
+            settings: self.session.desired().mark(),
+            statement: named.map_or(0, |named| named.statement.id),
             own: !self.sql_statements().is_empty(),
             ..Wish::default()
         }
     }
 
-    /// The id of the shared statement that a message names.
-    fn named_in(&self, header: Header, body: &[u8]) -> Option<u64> {
-        let name = match header.kind {
-            frontend::BIND => frame::take_string(body)?.1,
-            frontend::DESCRIBE => body.strip_prefix(b"S")?,
-            _ => return None,
-        };
-        let (name, _) = frame::take_string(name)?;
-        Some(self.statement(name)?.statement.id)
-    }
-
-    /// Gives a statement a name, while the client has no server connection. `Err` if it has named too
-    /// many.
+    /// Gives a statement a name, while the client has no server connection. `Err` if it has named
+    /// too many.
     pub(super) fn name_statement(
         &mut self,
         name: &[u8],
@@ -227,47 +225,48 @@ impl<S: Socket> Client<S> {
         memory: &Arc<StatementMemory>,
     ) -> Result<(), TooManyStatements> {
         self.has_room_for_name()?;
-        let new = || Box::new(ClientStatements::new(hash_key, memory.clone()));
-        let names = self.statements.get_or_insert_with(new);
+        let names = self.prepared.names(hash_key, memory);
         names.change(|names| names.insert(significant(name).into(), statement));
         Ok(())
     }
 
-    /// The description of a portal of this name will be the first that the client is told of the rows of
-    /// its statement.
+    /// The description of a portal of this name will be the first description of the rows of its
+    /// statement that the client gets.
     pub(super) fn note_described(&mut self, portal: &[u8], seen: Arc<Seen>) {
         self.pending_session().portals.note_undescribed(portal, seen);
     }
 
-    /// A portal of this name is made of a statement from here on: its description says nothing of another one.
+    /// A portal of this name is bound to a statement: its description does not describe an earlier
+    /// one.
     pub(super) fn rebind(&mut self, portal: &[u8]) {
         if portal.is_empty() {
-            self.bound = None;
+            self.prepared.bind_other();
         } else if let Some(extra) = &mut self.pending_session {
             extra.portals.forget_undescribed(portal);
         }
     }
 
-    /// Where is noted what a portal's description tells the client.
+    /// Where to note the description of a portal that the client gets.
     pub(super) fn described_by(&self, portal: &[u8]) -> Option<Arc<Seen>> {
         if portal.is_empty() {
-            return self.bound.clone();
+            return self.prepared.bound().cloned();
         }
         self.pending_session.as_ref()?.portals.described_by(portal)
     }
 
-    /// A name stands for another statement from here on.
+    /// A name stands for another statement from now on.
     pub(super) fn restate(&mut self, name: &[u8], statement: &Arc<Statement>) {
-        let named = self.statements.as_mut().and_then(|names| names.get_mut(significant(name)));
+        let named =
+            self.prepared.statements_mut().and_then(|names| names.get_mut(significant(name)));
         if let Some(named) = named {
             named.statement = statement.clone();
         }
     }
 
-    /// Takes a name away, while nothing is outstanding. Whether it stood for something.
+    /// Removes a name, while nothing is outstanding. Returns whether it stood for a statement.
     pub(super) fn forget_statement(&mut self, name: &[u8]) -> bool {
         debug_assert!(self.names_are_settled());
-        let names = self.statements.as_mut();
+        let names = self.prepared.statements_mut();
         names.is_some_and(|names| names.change(|names| names.remove(significant(name))))
     }
 
@@ -282,13 +281,13 @@ impl<S: Socket> Client<S> {
             }
             Deallocated::All => {
                 debug_assert!(self.names_are_settled());
-                self.statements = None;
+                self.prepared.take_statements();
                 self.forget_sql_statements();
                 b"DEALLOCATE ALL"
             }
         };
         // As any simple query does (`exec_simple_query`, postgres.c).
-        self.unnamed = None;
+        self.prepared.unnamed_mut().forget();
         self.settle();
         let mut answer = Vec::with_capacity(32);
         build::command_complete(&mut answer, tag);
@@ -315,7 +314,7 @@ mod tests {
         }
     }
 
-    /// What an idle client costs is these two. Tens of thousands hang on each byte.
+    /// An idle client costs these two. Tens of thousands of clients multiply each byte.
     #[test]
     fn a_client_and_its_record_stay_small() {
         assert!(size_of::<Client<Descriptor>>() <= 136, "{}", size_of::<Client<Descriptor>>());

@@ -1,29 +1,29 @@
-//! Backends of one user's pool whose server is told whose the transaction is: address and TLS of its
-//! client.
+//! Backends of one user's pool whose server is informed which client it serves: its address and
+//! TLS.
 //!
 //! # Model
 //! The same message as in [`super::hand_over`], without a user: the session stays that of the role
-//! that has logged in. It goes before the first message of a client that is not the one told last,
-//! in the same write, and its answer is not waited for. A message that the extension does not take
-//! ends the session before what stands after it. Where there is no such function any more the server
-//! goes on, as the user that it was: then it knows the last address only, and the connection is
-//! replaced when its client is through.
+//! that has logged in. It is sent before the first message of a client, in the same write, unless
+//! that client was the last one sent; its answer is not waited for. A message that the extension
+//! rejects ends the session before anything after it. If the function is gone the server goes on as
+//! the same user: then it keeps the last address, and the connection is replaced when its client
+//! gives it back.
 //!
 //! # Limits
-//! SET ROLE and SET SESSION AUTHORIZATION end with it: they are set anew after it.
+//! SET ROLE and SET SESSION AUTHORIZATION end with it: they are set again after it.
 
 mod steps;
 
 use super::hand_over::HandOverKey;
 use crate::ids::ClientId;
 
-/// What a backend's server has been told, or is to be.
+/// What a backend's server has been sent, or is to be sent.
 #[derive(Debug)]
 pub(super) struct ClientIdentity {
     key: HandOverKey,
-    /// Whose it is by what was sent last.
+    /// The client that was sent last.
     client: Option<ClientId>,
-    /// The process id of a client that it has not been told of.
+    /// The process id of a client that is still to be sent.
     due: Option<u32>,
 }
 
@@ -32,7 +32,7 @@ impl ClientIdentity {
         Self { key, client: None, due: None }
     }
 
-    /// What comes next is this client's.
+    /// The next message is this client's.
     pub(super) fn is_now(&mut self, client: ClientId, process: u32) {
         if self.client != Some(client) {
             self.client = Some(client);
@@ -40,12 +40,12 @@ impl ClientIdentity {
         }
     }
 
-    /// Whether the next message has something before it.
+    /// Whether the identity is to be sent before the next message.
     pub(super) fn is_due(&self) -> bool {
         self.due.is_some()
     }
 
-    /// Whether this is the number of the function that only the pooler calls.
+    /// Whether this is the oid of the function that only the pooler calls.
     pub(super) fn is_of(&self, function: u32) -> bool {
         self.key.function == function
     }

@@ -1,4 +1,4 @@
-//! Whose values of sequences a server connection answers currval and lastval with.
+//! Which client's values of sequences a server connection answers currval and lastval with.
 //!
 //! # Model
 //! ```text
@@ -6,7 +6,7 @@
 //!                                       │
 //!   before the next may ask ◄── discarded (DISCARD SEQUENCES), or the pool keeps those who ask
 //! ```
-//! What is discarded and when is for [`super::from_client::client_message::sequences`] to decide.
+//! [`super::from_client::client_message::sequences`] decides what is discarded and when.
 
 use crate::pool::TextClass;
 
@@ -15,20 +15,21 @@ use crate::pool::TextClass;
 pub(super) struct Drawn {
     /// Since it was lent, its client has sent something that may have drawn.
     by_client: bool,
-    /// Before it was lent, others have, and that has not been discarded since.
+    /// Before it was lent, other clients have drawn, and that has not been discarded since.
     by_others: bool,
-    /// Since it was lent, what currval and lastval would answer has been discarded.
+    /// Since it was lent, the values that currval and lastval would return have been discarded.
     discarded: bool,
     last: Option<Last>,
-    /// The text by which its client has drawn last.
+    /// The text by which its client last drew.
     text: Option<TextClass>,
-    /// It has been asked for since.
+    /// The client has asked for that value since.
     is_asked: bool,
-    /// Transactions since that its client has kept the connection for, to ask.
+    /// The number of transactions since then for which its client has kept the connection, to ask.
     kept: u8,
 }
 
-/// What its client, whose pool asks for such values, has done last in this transaction.
+/// The last thing that its client has done in this transaction, in a pool that asks for such
+/// values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Last {
     Drew,
@@ -48,12 +49,12 @@ impl Drawn {
         self.by_client
     }
 
-    /// Whether others may have drawn before, and currval and lastval answer with that.
+    /// Whether other clients may have drawn, and currval and lastval return their values.
     pub(super) fn by_others(&self) -> bool {
         self.by_others
     }
 
-    /// Whether what there is is its client's alone.
+    /// Whether all values on the connection are its client's own.
     pub(super) fn is_all_its_own(&self) -> bool {
         self.discarded || !self.by_others
     }
@@ -62,18 +63,18 @@ impl Drawn {
         self.discarded
     }
 
-    /// What has been drawn is discarded; `alone`: by a command that no failing pipeline takes back.
+    /// The values are discarded; `alone`: by a command that no failing pipeline undoes.
     pub(super) fn discard(&mut self, alone: bool) {
         self.by_others &= !alone;
         self.discarded = true;
     }
 
-    /// What was to discard it may not have: it is discarded once more before it is asked for.
+    /// The command may have been ignored: the values are discarded again before the client asks.
     pub(super) fn discard_again(&mut self) {
         self.discarded = false;
     }
 
-    /// A reset has taken away all that others drew.
+    /// A reset has discarded everything that other clients drew.
     pub(super) fn forget_others(&mut self) {
         self.by_others = false;
     }
@@ -88,12 +89,12 @@ impl Drawn {
         self.kept = 0;
     }
 
-    /// The text by which its client has drawn last, if that is known.
+    /// The text by which its client last drew, if known.
     pub(super) fn known_text(&self) -> Option<TextClass> {
         self.text
     }
 
-    /// The same, or the one that stands for all that are not known.
+    /// The same, or the class of all unknown texts.
     pub(super) fn text(&self) -> TextClass {
         self.text.unwrap_or_default()
     }
@@ -107,7 +108,7 @@ impl Drawn {
         self.last = Some(last);
     }
 
-    /// Whether the end of the transaction is to be looked at for this.
+    /// Whether the end of the transaction matters for this.
     #[inline]
     pub(super) fn has_last(&self) -> bool {
         self.last.is_some()
@@ -122,12 +123,11 @@ impl Drawn {
         (self.is_asked, self.kept) = (true, 0);
     }
 
-    /// Whether it has been asked for.
     pub(super) fn is_asked(&self) -> bool {
         self.is_asked
     }
 
-    /// Its client keeps the connection to ask. For how many transactions it has done so.
+    /// Its client keeps the connection to ask. Returns for how many transactions it has done so.
     pub(super) fn keep(&mut self) -> u8 {
         self.kept = self.kept.saturating_add(1);
         self.kept
@@ -147,7 +147,7 @@ mod tests {
         assert!(drawn.by_client() && drawn.is_all_its_own());
         drawn.give_back();
         assert!(!drawn.by_client() && drawn.by_others() && !drawn.is_all_its_own());
-        // Within a pipeline that may fail, it stays others' until that is known.
+        // Within a pipeline that may fail, the values stay others' until the outcome is known.
         drawn.discard(false);
         assert!(drawn.is_all_its_own() && drawn.by_others());
         drawn.discard_again();

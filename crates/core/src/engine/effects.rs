@@ -1,11 +1,12 @@
-//! What a statement's text says it may do to the session, as the engine needs it.
+//! What a statement's text shows that it may do to the session, in the form that the engine needs.
 //!
 //! The scan of the text gives parts ([`crate::session::part`]); the policy says which of them pin
-//! the client. What concerns the pooler's own books (shared statements, start values) is read
-//! from the statements' verbs.
+//! the client. Effects on the pooler's own books (shared statements, start values) are read from
+//! the statements' verbs.
 //!
 //! # Invariants
-//! A text that the scan is unsure of pins the client to the end, and its backend is closed then.
+//! A text that the scan cannot read with certainty pins the client to the end, and its backend is
+//! closed then.
 
 mod block;
 mod executed;
@@ -19,12 +20,12 @@ use crate::session::scan::{
 };
 use crate::session::settings::{PlanReads, can_move, is_custom, is_for_superusers};
 
-/// Parts that move, once the server has told what there is to move.
+/// Parts that move, once the server has reported their values.
 pub(super) const IN_DOUBT: PartSet =
     PartSet::of(&[Part::Setting, Part::CustomSetting, Part::Role, Part::SessionAuthorization]);
 
-/// The same, with statements of PREPARE.
-const TOLD: PartSet = IN_DOUBT.union(PartSet::of(&[Part::SqlStatement]));
+/// The same, and statements of PREPARE.
+const IN_DOUBT_OR_SQL: PartSet = IN_DOUBT.union(PartSet::of(&[Part::SqlStatement]));
 
 /// What SET SESSION CHARACTERISTICS sets.
 const CHARACTERISTICS: [&[u8]; 3] = [
@@ -40,75 +41,75 @@ pub struct Effects {
     pub pins: PartSet,
     /// Parts that may be gone after it.
     pub ends: PartSet,
-    /// Settings whose values are the server's to tell after it.
+    /// Settings whose values only the server knows after it.
     pub names: Vec<Box<[u8]>>,
-    /// Custom names that it may define, and sets up to the end of the transaction at most.
+    /// Custom names that it may define, and that it sets at most until the end of the transaction.
     pub local_names: Vec<Box<[u8]>>,
-    /// Others may be set by it, of which the names are not known.
+    /// It may set settings whose names are not known.
     pub vague: bool,
-    /// It has more than one statement: what the first has done, another may undo.
+    /// It has more than one statement: one may undo what an earlier one has done.
     pub several: bool,
     /// No command can undo it: the backend is closed when its client leaves.
     pub spoils: bool,
-    /// And not even a server that reports its sessions tells of it.
+    /// Not even a server that reports its sessions shows it.
     pub spoils_unseen: bool,
     /// Asks for currval or lastval.
     pub reads_sequences: bool,
-    /// Functions and triggers that it reaches may draw from a sequence. (What its own words say is looked for
+    /// Functions and triggers that it reaches may draw from a sequence. (Its own words are examined
     /// where it matters; this alone is no effect.)
     pub draws: bool,
-    /// How texts after it are to be read is known once it is answered.
+    /// It may change how later texts are read; its answer shows how.
     pub rereads: bool,
     /// It gives settings the server's own start values by set_config() with NULL.
     pub resets_by_null: bool,
-    /// It may do so where a parameter is NULL.
+    /// It may do so if a parameter is NULL.
     pub resets_by_parameter: bool,
     /// It may set a search_path that is not known before the end of the transaction.
     pub unseen_path: bool,
-    /// It may set something, for good or up to the end of the transaction, that decides what plans give: from
-    /// where on. (What does so only for functions that read everything is left out: most texts that set anything
-    /// set that.)
+    /// It may set something, for good or until the end of the transaction, that decides what plans
+    /// give: from this level on. (Settings that matter only to functions that read everything are
+    /// left out: most texts that set anything set these.)
     pub sets: Option<PlanReads>,
-    /// Names that a PREPARE of its own gives.
+    /// Names that its PREPARE statements give.
     pub prepares: Vec<Box<[u8]>>,
-    /// Names of prepared statements that it gives, takes away or executes.
+    /// Names of prepared statements that it gives, removes or executes.
     pub mentions: Vec<Box<[u8]>>,
-    /// Those of them that it executes.
+    /// Names that it executes.
     pub executes: Vec<Box<[u8]>>,
-    /// It may do so with names that are not known.
+    /// It may do so with unknown names.
     pub may_mention: bool,
-    /// A function that it calls may execute what stands in its strings.
+    /// A function that it calls may execute its strings.
     pub executes_strings: bool,
-    /// Some of these are prepared under settings that others in the text may have set.
+    /// Some of its statements are prepared under settings that others in the text may have set.
     pub sets_beside: bool,
-    /// It may show what is known of statements of PREPARE on that server connection alone: how often
-    /// each was planned, and how.
+    /// It may show what only that server connection knows of statements of PREPARE: how often and
+    /// how each was planned.
     pub watches: bool,
     /// It has a NOTIFY, or may call `pg_notify()`.
     pub notifies: bool,
-    /// What functions do may be something else after it.
+    /// Functions may behave differently after it.
     pub changes_catalog: bool,
-    /// What statements mean may be something else after it.
+    /// Statements may mean something else after it.
     pub schema: SchemaChange,
-    /// Settings that functions and blocks of code take back to start values: nothing can be put behind
-    /// that, so they are the server connection's.
+    /// Settings that functions and blocks of code reset to start values: nothing can be put after
+    /// the reset, so these become the server connection's start values.
     pub(super) resets: Resetting,
-    /// Anything of the following: the rest need not be looked at otherwise.
+    /// Any of the following: otherwise these need not be examined.
     pub unusual: Option<Box<Unusual>>,
 }
 
 /// What a text may do that changes the pooler's own books.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unusual {
-    /// Settings that go back to their start values.
+    /// Settings that are reset to their start values.
     pub(super) resetting: Resetting,
     /// Settings that are set after a RESET of them.
     pub(super) set_again: Vec<Box<[u8]>>,
-    /// Settings that go back to their start values up to the end of the transaction.
+    /// Settings that are reset to their start values until the end of the transaction.
     pub(super) local_defaults: Vec<Box<[u8]>>,
     /// DEALLOCATE ALL or DISCARD ALL: prepared statements are gone.
     pub(super) forgets_statements: bool,
-    /// DISCARD ALL: all that pins is gone.
+    /// DISCARD ALL: everything that pins is gone.
     pub(super) discards_all: bool,
     /// The only statement is DEALLOCATE of this name.
     pub(super) deallocates: Option<Box<[u8]>>,
@@ -118,16 +119,16 @@ pub struct Unusual {
     pub(super) unlistens_all: bool,
     /// LISTEN and UNLISTEN, if all of them are known.
     pub(super) named_channels: Option<Named>,
-    /// New sessions may start with other values from now on.
+    /// New sessions may start with other values after it.
     pub(super) changes_start_values: bool,
-    /// The only statement is one for which nobody else may be connected to this database.
+    /// The only statement is one for which no other connection to this database may exist.
     pub(super) vacates: Option<Box<[u8]>>,
 }
 
 /// What RESET ALL leaves alone (`GUC_NO_RESET_ALL`, guc_tables.c).
 pub(super) const KEPT_BY_RESET_ALL: [&[u8]; 2] = [b"role", b"session_authorization"];
 
-/// What a RESET that is under way goes back to the client's start values.
+/// What a RESET in flight takes back to the client's start values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Resetting {
     /// Nothing.
@@ -144,8 +145,8 @@ impl Resetting {
     #[cfg(test)]
     pub(super) const ALL: Self = Self::All { besides: Vec::new() };
 
-    /// Adds a setting, and what goes back with it: the role with the session's user (`set_config_option`,
-    /// guc.c). Whether that was more.
+    /// Adds a setting, and what is reset with it: the role with the session's user
+    /// (`set_config_option`, guc.c). Returns whether that changed anything.
     pub(super) fn add(&mut self, name: &[u8]) -> bool {
         let mut more = self.add_one(name);
         if name.eq_ignore_ascii_case(b"session_authorization") {
@@ -167,7 +168,7 @@ impl Resetting {
         true
     }
 
-    /// Adds a RESET ALL. Whether that was more.
+    /// Adds a RESET ALL. Returns whether that changed anything.
     pub(super) fn add_all(&mut self) -> bool {
         let besides = match self {
             Self::All { .. } => return false,
@@ -178,7 +179,7 @@ impl Resetting {
         true
     }
 
-    /// Adds what another takes back. Whether that was more.
+    /// Adds what another takes back. Returns whether that changed anything.
     pub(super) fn absorb(&mut self, other: &Self) -> bool {
         let mut more = matches!(other, Self::All { .. }) && self.add_all();
         for name in other.names() {
@@ -187,7 +188,7 @@ impl Resetting {
         more
     }
 
-    /// The settings that are taken back by their names.
+    /// The settings that are taken back by name.
     pub(super) fn names(&self) -> &[Box<[u8]>] {
         match self {
             Self::No => &[],
@@ -234,7 +235,7 @@ impl Effects {
         unusual: None,
     };
 
-    /// Whether there is none.
+    /// Whether there are no effects.
     pub fn is_none(&self) -> bool {
         self.pins.is_empty()
             && self.ends.is_empty()
@@ -251,7 +252,7 @@ impl Effects {
             && self.unusual.is_none()
     }
 
-    /// Whether it takes all prepared statements away (DISCARD ALL, DEALLOCATE ALL).
+    /// Whether it removes all prepared statements (DISCARD ALL, DEALLOCATE ALL).
     pub(super) fn forgets_statements(&self) -> bool {
         self.unusual.as_ref().is_some_and(|unusual| unusual.forgets_statements)
     }
@@ -265,7 +266,7 @@ impl Effects {
             || self.pins.contains(Part::SessionCatalog)
     }
 
-    /// Whether there may be something after it that only the end of the server connection takes off.
+    /// Whether it may leave state that only the end of the server connection removes.
     pub(super) fn leaves_what_stays(&self) -> bool {
         self.spoils || Policy::pooler().must_close_with(self.pins)
     }
@@ -276,8 +277,8 @@ impl Effects {
         self.pins.contains(Part::Listen) || named.is_some_and(|named| !named.listens.is_empty())
     }
 
-    /// Of a function called by its oid (FunctionCall): there is no text, and `set_config`,
-    /// `pg_advisory_lock`, `setseed` or `currval` can be called like that by anybody.
+    /// The effects of a function called by its oid (FunctionCall): there is no text, and any client
+    /// can call `set_config`, `pg_advisory_lock`, `setseed` or `currval` in this way.
     pub(super) fn of_unknown_function() -> Self {
         let kept = PartSet::of(&[Part::AdvisoryLock, Part::Seed]);
         Self {
@@ -311,7 +312,7 @@ impl Effects {
         }
     }
 
-    /// The same, of a text that calls a function that keeps something in variables of its language.
+    /// The same for a text that calls a function which keeps state in variables of its language.
     #[must_use]
     pub(super) fn and_keeps_variables(mut self) -> Self {
         self.pins.insert(Part::PlVariable);
@@ -319,8 +320,8 @@ impl Effects {
         self
     }
 
-    /// Of the source of a function: what a call of it does. What it resets goes to the server's own start
-    /// values, and the server tells them.
+    /// The effects of a function's source: what a call of it does. What it resets gets the server's
+    /// own start values, and the server reports these.
     pub(super) fn of_body(findings: &Findings, reported: impl Fn(&[u8]) -> bool) -> Self {
         let mut effects = Self::of(findings, &reported);
         if let Some(unusual) = effects.unusual.take() {
@@ -346,16 +347,17 @@ impl Effects {
             effects.resets = unusual.resetting;
         }
         if findings.executes_reset {
-            effects.resets.add_all(); // which ones, the server tells
+            effects.resets.add_all(); // only the server knows which ones
         }
-        // A SECURITY DEFINER function may set what its caller may not: it could not be brought anywhere.
+        // A SECURITY DEFINER function may set what its caller may not: no backend could be given
+        // that.
         let names = effects.names.len();
         effects.names.retain(|name| !is_for_superusers(name));
         if effects.names.len() < names {
             (effects.vague, effects.spoils) = (true, true);
         }
-        // Of statements of PREPARE the names are the server's to tell, also of those that it takes away:
-        // a statement that clients share may be among them.
+        // Only the server knows the names of statements of PREPARE, also of those that are removed:
+        // a shared statement may be among them.
         if effects.ends.contains(Part::SqlStatement) {
             effects.pins.insert(Part::SqlStatement);
         }
@@ -372,13 +374,13 @@ impl Effects {
         effects
     }
 
-    /// It is taken to change no object of the database.
+    /// It counts as changing no object of the database.
     pub(super) fn forget_changes(&mut self) {
         self.changes_catalog = false;
         self.schema = SchemaChange::None;
     }
 
-    /// Adds what others do. Whether that was more.
+    /// Adds the effects of another. Returns whether that changed anything.
     pub(super) fn absorb(&mut self, other: &Self) -> bool {
         fn add(names: &mut Vec<Box<[u8]>>, more: &[Box<[u8]>]) -> bool {
             let before = names.len();
@@ -423,23 +425,23 @@ impl Effects {
         changed
     }
 
-    /// What of it no report of a server tells: parts that only a close of the server connection ends,
-    /// what must be cleared before it (the server's list of prepared statements), strings that a
-    /// function executes, of which no report tells before, settings before the end of their transaction, and
-    /// notifications.
-    pub(super) fn untold(&self) -> Self {
+    /// The effects that no report of a server shows: parts that only a close of the server
+    /// connection ends, what must be cleared before it (the server's list of prepared statements),
+    /// strings that a function executes, of which no report comes before, settings before the end
+    /// of their transaction, and notifications.
+    pub(super) fn unreported(&self) -> Self {
         let closes = |part: &Part| Policy::pooler().must_close(PartSet::of(&[*part]));
         let pins = self.pins.intersection(PartSet::of(&[Part::SessionCatalog]));
         let Self { executes_strings, notifies, sets, .. } = *self;
-        let mut untold = Self { pins, executes_strings, notifies, sets, ..Self::default() };
+        let mut unreported = Self { pins, executes_strings, notifies, sets, ..Self::default() };
         for part in self.pins.minus(COVERED).iter().filter(closes) {
-            untold.pins.insert(part);
-            (untold.spoils, untold.spoils_unseen) = (true, true);
+            unreported.pins.insert(part);
+            (unreported.spoils, unreported.spoils_unseen) = (true, true);
         }
-        untold
+        unreported
     }
 
-    /// Of the PREPARE of a statement: what executing that does.
+    /// The effects of executing a statement, from those of its PREPARE.
     pub(super) fn of_executing(mut self) -> Self {
         self.pins.remove(Part::SqlStatement);
         self.prepares.clear();
@@ -448,7 +450,7 @@ impl Effects {
         self
     }
 
-    /// Of a text that the server reads like that.
+    /// The effects of a text that the server reads with these options.
     pub(super) fn of_text(
         text: &[u8],
         options: ScanOptions,
@@ -461,7 +463,7 @@ impl Effects {
         Self::of(&findings, &reported).and_of_block(text, &findings, reported)
     }
 
-    /// Of a text that the server reads in the one way or in the other.
+    /// The effects of a text that the server reads in the one way or in the other.
     pub(super) fn either(self, other: Self) -> Self {
         if self == other {
             return self;
@@ -512,14 +514,15 @@ impl Effects {
         let policy = Policy::pooler();
         let parts = findings.parts(&reported);
         let mut effects = Self {
-            pins: policy.pinning(parts).union(parts.intersection(TOLD)),
+            pins: policy.pinning(parts).union(parts.intersection(IN_DOUBT_OR_SQL)),
             spoils: findings.unsure || policy.must_close(parts),
             spoils_unseen: policy.must_close(parts.minus(COVERED)),
             rereads: findings.unsure || findings.rereads,
             resets_by_null: !findings.nulls.is_empty(),
             resets_by_parameter: findings.given,
             unseen_path: findings.unseen_path,
-            // What is executed, or was prepared for a COMMIT PREPARED, may have made a function.
+            // The text that is executed, or was prepared for a COMMIT PREPARED, may have created a
+            // function.
             changes_catalog: findings.changes_catalog
                 || findings.unsure
                 || findings.schema == SchemaChange::All,
@@ -540,7 +543,7 @@ impl Effects {
             effects.pins.insert(Part::SessionCatalog);
         }
         if parts.contains(Part::SequenceValue) {
-            // Not a reason to keep the backend: see `bind`.
+            // No reason to keep the backend: see `bind`.
             effects.reads_sequences = true;
             effects.pins.remove(Part::SequenceValue);
         }
@@ -561,7 +564,7 @@ impl Effects {
         if all_known && !findings.flags.contains(Part::Listen) {
             unusual.named_channels = Some(named).filter(|named| !named.is_empty());
         } else if findings.unsure || parts.contains(Part::Listen) {
-            effects.pins.insert(Part::Listen); // on what is not known
+            effects.pins.insert(Part::Listen); // on unknown channels
         }
         if let Some(single) = findings.single() {
             match &single.verb {
@@ -584,7 +587,7 @@ impl Effects {
 }
 
 impl Effects {
-    /// Adds what one statement does besides.
+    /// Adds the effects of one statement.
     fn add(&mut self, verb: &Verb) {
         self.ends = self.ends.union(verb.ends());
         if let Verb::Prepare(name) | Verb::Execute(name) | Verb::Deallocate(OneOrAll::One(name)) =
@@ -608,13 +611,13 @@ impl Effects {
         }
     }
 
-    /// Which settings the text sets whose values no message tells.
+    /// Notes the settings that the text sets and whose values no message shows.
     fn name_settings(&mut self, findings: &Findings, reported: &impl Fn(&[u8]) -> bool) {
         let mut unnamed = findings.flags.intersection(IN_DOUBT);
         if !findings.truncated {
             for name in &findings.configured {
                 let part = Part::of_setting(name.as_bytes(), reported);
-                // The scan knows of those only that every server reports.
+                // The scan knows only the settings that every server reports.
                 unnamed = unnamed.minus(part.into_iter().chain([Part::Setting]).collect());
             }
             if !findings.defined.is_empty() {
@@ -655,7 +658,7 @@ impl Effects {
         self.several = findings.single().is_none();
     }
 
-    /// From where on plans depend on what the text sets.
+    /// Notes from which level on plans depend on what the text sets.
     fn note_settings(&mut self, findings: &Findings) {
         if findings.unsure || findings.truncated || findings.sets_unnamed || self.vague {
             self.note_setting(PlanReads::Own);
@@ -677,7 +680,7 @@ impl Effects {
         }
     }
 
-    /// It sets what plans depend on from there on. Whether that is news.
+    /// It sets what plans depend on from that level on. Returns whether that changed anything.
     fn note_setting(&mut self, from: PlanReads) -> bool {
         let news = from < self.sets.unwrap_or(PlanReads::All);
         if news {
@@ -708,12 +711,12 @@ impl Effects {
 }
 
 impl Unusual {
-    /// Whether an UNLISTEN stands there.
+    /// Whether it contains an UNLISTEN.
     pub(super) fn unlistens(&self) -> bool {
         self.named_channels.as_ref().is_some_and(|named| !named.unlistens.is_empty())
     }
 
-    /// Whether settings go back to start values.
+    /// Whether settings are reset to start values.
     pub(super) fn takes_start_values(&self) -> bool {
         self.resetting != Resetting::No || !self.local_defaults.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What of a client's has come to its end, for the statistics.
+//! What has ended of a client's work, for the statistics.
 
 /// Queries or pipelines of a client that have ended.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -9,7 +9,7 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    /// One more, with its transaction or within one.
+    /// One more has ended, with its transaction or within one.
     #[inline]
     pub(super) fn note(&mut self, with_transaction: bool) {
         self.queries += 1;

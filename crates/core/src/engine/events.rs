@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::about::{CancelKey, ClientState, PoolMode};
 use super::backend::{Backend, BackendSeed, PoolRef, Tidying};
-use super::client::{Client, Record, parts_of_start};
+use super::client::{
+    AtSocket, Client, ClientPrepared, ClientSession, ClientTimes, Record, Serving, parts_of_start,
+};
 use super::host::Host;
 use super::limits;
 use super::message::{
@@ -24,11 +26,12 @@ use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::{TransactionStatus, build, frontend};
 
-/// The server refuses new sessions, and others serve: a client may wait so long for one of these.
+/// The server refuses new sessions while others serve: a client waits at most this long for one of
+/// those.
 const WAITS_FOR_OTHERS: Duration = Duration::from_secs(5);
 
 impl<S: Socket> Engine<S> {
-    /// Something has happened on a connection.
+    /// An event has come for a connection.
     pub fn on_event<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -37,7 +40,7 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         self.again.begin();
-        self.work_off(host, now); // what a panic has left
+        self.work_off(host, now); // work that a panic has left
         match token {
             Token::Client(slot) => self.client_event(host, slot, ready, now),
             Token::Backend(slot) => self.backend_event(host, slot, ready, now),
@@ -52,25 +55,25 @@ impl<S: Socket> Engine<S> {
             && client.is_leaving()
         {
             client.pending_session().farewell.goes();
-            // It has gone without waiting for its answers, and has said so: what it asked for is
-            // carried out. The first answer that cannot be written ends that, as in PostgreSQL.
+            // It has closed its side after Terminate, without waiting for its answers: its queries
+            // are carried out. The first answer that cannot be written ends that, as in PostgreSQL.
             return;
         }
         if (ready.broken || ready.hangup) && self.waits_with_goodbye(slot) {
             return;
         }
         if ready.broken {
-            // What it had sent before may still be there to be read, and is of no use to anyone.
+            // What it had sent before may still be unread; no client would get the answers.
             self.close_client(host, slot, "client's connection broke", now);
             return;
         }
         let Some(client) = self.clients.get_mut(slot) else { return };
-        // Whatever has something to read is told to be writable as well: most wait for nothing.
+        // A readable socket is reported as writable as well: most wait for nothing.
         if ready.writable && client.waits_to_write() {
             match write_kept(&mut client.socket, &mut client.output) {
                 Ok(written) => {
                     let took = client.output.len() < limits::OUTPUT_HIGH_BYTES;
-                    let closing = client.state == ClientState::Closing;
+                    let closing = client.serving.state() == ClientState::Closing;
                     let mut unread = false;
                     if let Some(backend) = &mut client.backend {
                         if written > 0 {
@@ -97,38 +100,40 @@ impl<S: Socket> Engine<S> {
         }
         if ready.readable || ready.hangup {
             let Some(client) = self.clients.get_mut(slot) else { return };
-            client.readable = true;
-            client.hung_up |= ready.hangup;
-            if ready.hangup && matches!(client.state, ClientState::Waiting | ClientState::Closing) {
-                // It has gone without a goodbye: nobody is there to see an answer.
-                self.close_client(host, slot, "client closed its connection", now);
-                return;
+            client.at_socket.leave_unread(true);
+            if ready.hangup {
+                client.at_socket.hangs_up();
+                if matches!(client.serving.state(), ClientState::Waiting | ClientState::Closing) {
+                    // It has gone without a goodbye: nobody is there to see an answer.
+                    self.close_client(host, slot, "client closed its connection", now);
+                    return;
+                }
             }
             self.read_client(host, slot, now);
             if ready.hangup {
-                // The end of the stream may come after bytes that are not read now: a client
-                // that has hung up does not keep its backend.
+                // The end of the stream may come after bytes that are not read now: a client that
+                // has closed its side does not keep its backend.
                 self.hang_up_later(slot);
             }
         }
     }
 
-    /// Goes on with a client that was not read because it did not take its answers.
+    /// Continues with a client that was not read because it did not take its answers.
     fn go_on_reading<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         self.give_notifications(host, slot, now);
         if let Some(client) = self.clients.get(slot)
-            && client.readable
-            && matches!(client.state, ClientState::Idle | ClientState::Active)
+            && client.at_socket.is_unread()
+            && matches!(client.serving.state(), ClientState::Idle | ClientState::Active)
         {
             self.resume_later(slot);
         }
     }
 
-    /// Whether a client that waits, and has closed its side, has said goodbye after what it waits
-    /// with: that is carried out in its turn, as it is where a backend is free.
+    /// Whether a waiting client that has closed its side has sent Terminate after its waiting
+    /// messages: these are carried out in its turn, as they are where a backend is free.
     fn waits_with_goodbye(&mut self, slot: Slot) -> bool {
         let Some(client) = self.clients.get_mut(slot) else { return false };
-        if client.state != ClientState::Waiting || client.is_to_be_greeted() {
+        if client.serving.state() != ClientState::Waiting || client.is_to_be_greeted() {
             return false;
         }
         let mut buffer = [0; 1024];
@@ -151,14 +156,14 @@ impl<S: Socket> Engine<S> {
     }
 
     /// A client has closed its side. What it sent before is still carried out if it can be read
-    /// now; but nobody waits for an answer.
+    /// now; but no answer would reach it.
     pub(super) fn client_hung_up<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         if client.is_leaving() {
             client.pending_session().farewell.goes();
             return;
         }
-        if client.state == ClientState::Waiting {
+        if client.serving.state() == ClientState::Waiting {
             self.close_client(host, slot, "client closed its connection", now);
             return;
         }
@@ -167,7 +172,7 @@ impl<S: Socket> Engine<S> {
             Ok(0) => self.close_client(host, slot, "client closed its connection", now),
             Ok(_) => {
                 client.input.extend_from_slice(&probe);
-                client.readable = true;
+                client.at_socket.leave_unread(true);
                 self.resume_later(slot);
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
@@ -196,7 +201,7 @@ impl<S: Socket> Engine<S> {
                             return;
                         }
                         let took = backend.to_server.len() < limits::OUTPUT_HIGH_BYTES;
-                        // Its answer may have come before its last bytes were out.
+                        // Its answer may have come before its last bytes were written.
                         if !(took && self.resume_later(slot)) {
                             self.give_back_if_unused(host, slot, now);
                         }
@@ -242,12 +247,12 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// An idle backend has something to say: mostly that it ends.
+    /// An event has come for an idle backend: mostly the end of its connection.
     fn idle_event<H: Host<S>>(&mut self, host: &mut H, place: Slot, ready: Readiness, now: Time) {
         let Some(resident) = self.resident.get_mut(place) else { return };
         let (id, pool) = (resident.id, self.pools[resident.pool as usize].pool.clone());
         let Some(mut backend) = pool.lock().take_idle_as_lent(id, self.id) else {
-            return; // another loop has just taken it, and looks itself
+            return; // another loop has just taken it, and reads it itself
         };
         if ready.hangup {
             backend.from_server.hangs_up();
@@ -260,7 +265,7 @@ impl<S: Socket> Engine<S> {
     /// A message has come.
     pub fn on_message<H: Host<S>>(&mut self, host: &mut H, message: ToLoop<S>, now: Time) {
         self.again.begin();
-        self.work_off(host, now); // what a panic has left
+        self.work_off(host, now); // work that a panic has left
         self.message(host, message, now);
         self.work_off(host, now);
     }
@@ -362,30 +367,16 @@ impl<S: Socket> Engine<S> {
             }),
             input: new.early.into(),
             output: PendingBytes::EMPTY,
-            desired: new.start,
-            statements: None,
-            unnamed: None,
-            bound: None,
+            session: ClientSession::new(new.start, new.pool.basis(), pins, Asks::Never),
+            prepared: ClientPrepared::default(),
             pending_session: Some(Box::new(PendingSession {
                 greeting: Some(new.greeting),
                 ..PendingSession::default()
             })),
-            since: now,
-            transaction_since: now,
-            deadline: 0,
-            armed: 0,
+            times: ClientTimes::new(now),
             pool,
-            pins,
-            basis: new.pool.basis(),
-            state: ClientState::Idle,
-            mode: new.mode,
-            exclusive: new.exclusive,
-            readable: false,
-            late: false,
-            hung_up: false,
-            asks: Asks::Never,
-            held: false,
-            failed: false,
+            serving: Serving::new(new.mode, new.exclusive),
+            at_socket: AtSocket::default(),
         });
         self.process_ids.take(slot.index);
         if let Departure::Goodbye(error) = &self.departure {
@@ -399,10 +390,10 @@ impl<S: Socket> Engine<S> {
             self.close_client(host, slot, "its connection could not be watched", now);
             return;
         }
-        if client.mode == PoolMode::Session || shared {
-            // Its process id is the server's, or its session another user's before: it is greeted once
-            // it has one of its own.
-            let wish = Wish { settings: client.desired.mark(), ..Wish::default() };
+        if client.serving.mode() == PoolMode::Session || shared {
+            // Its process id is the server's, or its session was another user's before: it is
+            // greeted once it has a session of its own.
+            let wish = Wish { settings: client.session.desired().mark(), ..Wish::default() };
             if let Err(halt) = self.attach(host, slot, wish, now) {
                 if let super::halt::Halt::BackendLost(reason) = halt {
                     self.backend_failed(host, slot, reason, now);
@@ -426,7 +417,9 @@ impl<S: Socket> Engine<S> {
     /// The process id in a client's BackendKeyData: in session mode the server's own.
     pub(super) fn process_of(&self, slot: Slot) -> u32 {
         match self.clients.get(slot) {
-            Some(Client { mode: PoolMode::Session, backend: Some(backend), .. }) => {
+            Some(Client { serving, backend: Some(backend), .. })
+                if serving.mode() == PoolMode::Session =>
+            {
                 backend.process()
             }
             _ => self.process_ids.of(slot.index),
@@ -449,19 +442,17 @@ impl<S: Socket> Engine<S> {
     /// Greets a client of session mode that has just got its backend, and applies its settings.
     pub(super) fn greet_late<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if client.mode != PoolMode::Session || !client.is_to_be_greeted() {
+        if client.serving.mode() != PoolMode::Session || !client.is_to_be_greeted() {
             return;
         }
         let Some(backend) = &mut client.backend else { return };
-        if !client.exclusive {
-            client.held = match backend.lift_alone() {
-                Ok(under_way) => under_way,
-                Err(_) => {
-                    self.backend_lost(slot, "server closed the connection");
-                    return;
-                }
+        if !client.serving.is_exclusive() {
+            let Ok(under_way) = backend.lift_alone() else {
+                self.backend_lost(slot, "server closed the connection");
+                return;
             };
-            if client.held {
+            client.serving.hold_if(under_way);
+            if under_way {
                 return;
             }
         }
@@ -469,24 +460,23 @@ impl<S: Socket> Engine<S> {
         let mut out = Vec::new();
         // Clients of transaction mode have had it. What its own messages would have before them goes
         // now: the first may come before this is answered.
-        if backend.owner.client_identity.as_ref().is_some_and(|told| told.is_due())
-            && !client.exclusive
-        {
-            backend.tell(&client.record.about, client.socket.mptcp(), &mut out);
+        if backend.owner.is_due() && !client.serving.is_exclusive() {
+            backend.send_identity(&client.record.about, client.socket.mptcp(), &mut out);
         }
         if backend.has_statements_of_others() || backend.prepared.by_sql().is_some() {
             backend.deallocate_all(false, &mut out);
         }
-        if !client.exclusive {
-            if backend.must_discard_sequences(|| true).unwrap_or(backend.known.drawn.by_others()) {
+        if !client.serving.is_exclusive() {
+            if backend.must_discard_sequences(|| true).unwrap_or(backend.known.drawn().by_others())
+            {
                 backend.discard_sequences(false, &mut out);
             }
-            let first = without_short_timeout(&client.desired);
+            let first = without_short_timeout(client.session.desired());
             backend.apply_settings(&first, &mut out);
             if backend.session.is_applying() {
                 backend.ahead.begin(); // its first message waits for the outcome
             }
-            backend.apply_timeout(&client.desired, &mut out);
+            backend.apply_timeout(client.session.desired(), &mut out);
         }
         if !self.write_to_backend(slot, &out) {
             return;
@@ -495,8 +485,8 @@ impl<S: Socket> Engine<S> {
         self.rearm_if_limited(slot, now);
     }
 
-    /// A backend was to come to a waiting client and broke on the way: the client waits on; one that
-    /// waits for its session to begin has sent nothing to wait with.
+    /// A backend was to come to a waiting client and broke on the way: the client waits on, but one
+    /// that waits for its session to begin has sent no message to wait with.
     fn wait_again<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -505,10 +495,10 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if client.state != ClientState::Waiting {
+        if client.serving.state() != ClientState::Waiting {
             return;
         }
-        client.state = ClientState::Idle;
+        client.serving.rest();
         if client.is_to_be_greeted() {
             self.backend_failed(host, slot, reason, now);
         } else if client.take_cancel() {
@@ -531,14 +521,14 @@ impl<S: Socket> Engine<S> {
             Ok(()) => self.give_back(host, backend, now),
             Err(reason) => self.close_backend(host, backend, reason, now),
         }
-        // After a failure it was the only one to be opened.
+        // After a failure only this one was to be opened.
         let open = pool.lock().openings_due(now);
         for _ in 0..open {
             host.open(&pool, self.id);
         }
     }
 
-    /// Clients are told that have waited so long for a pool whose server refuses.
+    /// Sends an error to clients that have waited too long for a pool whose server refuses.
     fn refuse_waiters<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -551,8 +541,8 @@ impl<S: Socket> Engine<S> {
         for slot in self.clients.slots() {
             let waits = |client: &Client<S>| {
                 client.pool == view
-                    && client.state == ClientState::Waiting
-                    && now.since(client.since) >= waited
+                    && client.serving.state() == ClientState::Waiting
+                    && now.since(client.times.since()) >= waited
             };
             if self.clients.get(slot).is_some_and(waits) {
                 self.say_goodbye(host, slot, error, now);
@@ -560,7 +550,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// While clients leave: one in no transaction is told goodbye, or may go to the successor.
+    /// While clients leave: one in no transaction is disconnected, or may go to the successor.
     #[inline]
     pub(super) fn drain_if_idle<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         if self.clients_leave() {
@@ -581,7 +571,7 @@ impl<S: Socket> Engine<S> {
             Departure::Goodbye(error) => error.clone(),
         };
         let Some(client) = self.clients.get(slot) else { return };
-        let busy = match (&client.backend, client.state) {
+        let busy = match (&client.backend, client.serving.state()) {
             (_, ClientState::Closing) => true,
             (Some(_), _) if client.awaits_listener() => true,
             (Some(backend), _) => !backend.is_at_rest(),
@@ -598,11 +588,11 @@ impl<S: Socket> Engine<S> {
         (0..self.loops).map(LoopId).filter(move |id| *id != own)
     }
 
-    /// A cancel request has come for one of this loop's clients, or so it says.
+    /// A cancel request has come that may be for one of this loop's clients.
     fn cancel<H: Host<S>>(&mut self, host: &mut H, process: u32, key: &CancelKey, now: Time) {
         let of_client = self.process_ids.index_of(process).and_then(|index| self.clients.at(index));
-        // Session mode: the server's own process id. Several servers may have the same, and a server that is
-        // a pooler itself one of those that are given to clients here.
+        // Session mode: the server's own process id. Several servers may have the same one, and a
+        // server that is a pooler itself may have one that was given to a client here.
         let of_servers = self.resident.iter().filter_map(|(_, resident)| match resident.holder {
             Holder::Client(slot) => {
                 let client = self.clients.get(slot)?;
@@ -619,7 +609,7 @@ impl<S: Socket> Engine<S> {
         if let Some(slot) = found {
             self.cancel_query(host, slot, now);
         } else if self.process_ids.gives_out(process) {
-            // Maybe a server gave it out, to a client in session mode of another loop.
+            // A server may have given it to a client in session mode of another loop.
             for other in self.other_loops() {
                 host.send(other, ToLoop::Cancel { process, key: key.clone() });
             }
@@ -628,19 +618,19 @@ impl<S: Socket> Engine<S> {
 
     fn cancel_query<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        match client.state {
+        match client.serving.state() {
             ClientState::Waiting => self.cancel_waiting(host, slot, now),
             ClientState::Active => {
                 let Some(backend) = &mut client.backend else { return };
-                // Its pipeline is sent again once its statement has been prepared anew.
-                let is_sent_again = backend.prepared.replay.is_healing();
+                // Its pipeline is sent again once its statement has been prepared again.
+                let is_sent_again = backend.prepared.replay().is_healing();
                 if is_sent_again || !backend.requests.owes_beside_ours() {
-                    // (Idle in a transaction there is nothing to cancel.)
-                    if is_sent_again || (client.held && client.has_next_message()) {
+                    // (If it is idle in a transaction there is nothing to cancel.)
+                    if is_sent_again || (client.serving.is_held() && client.has_next_message()) {
                         client.pending_session().cancel_follows = true;
                     }
                 } else if backend.lending.cancels_in_flight() == 0 {
-                    // (One request at a time has all the effect that there can be.)
+                    // (A second request would have no further effect.)
                     backend.cancel_what_was_sent(host, self.id);
                 }
             }
@@ -648,15 +638,15 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// A client that waits does not want its answer any more: it gets the error that the server
-    /// gives for a cancelled query, and its queue place is free.
+    /// A waiting client does not want its answer any more: it gets the error that the server gives
+    /// for a cancelled query, and leaves the queue.
     pub(super) fn cancel_waiting<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let id = self.client_id(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
         if client.is_session_mode() || client.is_to_be_greeted() {
             return; // it waits for its session to begin
         }
-        if !self.pools[client.pool as usize].pool.lock().forget_waiter(id, client.since) {
+        if !self.pools[client.pool as usize].pool.lock().forget_waiter(id, client.times.since()) {
             client.pending_session().cancel_follows = true; // a backend is on its way
             return;
         }
@@ -665,16 +655,16 @@ impl<S: Socket> Engine<S> {
 
     fn answer_cancelled<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        // What it sent up to the end of its query or pipeline is answered by that.
+        // This answers everything that it sent up to the end of its query or pipeline.
         let (mut at, mut to_come) = (0, 0);
         let (mut ended, mut extended) = (false, false);
         while let crate::wire::frame::Framed::Header(header) =
             crate::wire::frame::header(&client.input[at..])
         {
-            // Behind an error in the extended protocol a Query, too, is ignored up to the Sync.
+            // After an error in the extended protocol a Query, too, is ignored up to the Sync.
             let simple = matches!(header.kind, frontend::QUERY | frontend::FUNCTION_CALL);
             if client.input.len() - at < header.total() {
-                // A long one, which streams: what is still to come of it goes nowhere.
+                // A long message, which streams: the rest of it is discarded.
                 to_come = header.total() - (client.input.len() - at);
                 at = client.input.len();
                 ended = simple && !extended;
@@ -687,8 +677,7 @@ impl<S: Socket> Engine<S> {
             }
             extended |= !simple && header.kind != frontend::FLUSH;
         }
-        client.state = ClientState::Idle;
-        client.since = now;
+        client.rest(now);
         let mut answer = Vec::new();
         let error =
             ClientError::error(SqlState::QUERY_CANCELED, "canceling statement due to user request");
@@ -700,7 +689,7 @@ impl<S: Socket> Engine<S> {
         if !ended {
             client.pending_session().dropped.until_sync(); // its Sync is still to come
         }
-        host.event(Event::Told { error: &error });
+        host.event(Event::ErrorSent { error: &error });
         if ended {
             build::ready_for_query(&mut answer, TransactionStatus::Idle);
         }
@@ -710,8 +699,8 @@ impl<S: Socket> Engine<S> {
         self.resume_later(slot);
     }
 
-    /// A cancel request may still hit whatever the backend in this place does: no other client may have
-    /// it.
+    /// A cancel request may still arrive while another client has the backend in this place: it
+    /// must not have it.
     fn spoil_by_cancel(&mut self, place: Slot) {
         let Some(resident) = self.resident.get_mut(place) else { return };
         let backend = match &mut resident.holder {
@@ -735,9 +724,9 @@ impl<S: Socket> Engine<S> {
                     && let Some(backend) = &mut client.backend
                     && backend.lending.cancel_done()
                 {
-                    let held = client.held;
+                    let held = client.serving.is_held();
                     self.settle_channels_after_cancel(host, slot, now);
-                    self.ask_behind_cancel(host, slot, now);
+                    self.ask_after_cancel(host, slot, now);
                     if held {
                         self.resume_later(slot);
                     }
@@ -772,16 +761,17 @@ impl<S: Socket> Engine<S> {
             let pool = &self.pool_of(client).pool;
             let parameters = pool.parameters();
             let application_name = client
-                .desired
+                .session
+                .desired()
                 .get(b"application_name")
                 .map(<[u8]>::to_vec)
                 .or_else(|| Some(parameters?.get(b"application_name")?.to_vec()))
                 .unwrap_or_default();
-            let waits = client.state == ClientState::Waiting;
+            let waits = client.serving.state() == ClientState::Waiting;
             snapshot.clients.push(ClientRow {
                 id: self.client_id(slot),
                 pool: pool.id,
-                // By both ends the server's extension finds the subflows of those over MPTCP.
+                // The server's extension finds the subflows of MPTCP clients by both addresses.
                 local: if client.record.about.mptcp() {
                     client.socket.local_address()
                 } else {
@@ -789,19 +779,22 @@ impl<S: Socket> Engine<S> {
                 },
                 database: pool.database.clone(),
                 user: client.record.about.user().map_or_else(|| pool.user.clone(), str::to_owned),
-                state: client.state,
+                state: client.serving.state(),
                 about: client.record.about.clone(),
                 application_name: String::from_utf8_lossy(&application_name).into_owned(),
-                last_request: client.since,
-                wait_us: if waits { now.micros_since(client.since) } else { 0 },
+                last_request: client.times.since(),
+                wait_us: if waits { now.micros_since(client.times.since()) } else { 0 },
                 backend: client.backend.as_ref().map(|backend| backend.id()),
-                pins: client.pins,
+                pins: client.session.pins(),
                 pinned_since: client
                     .backend
                     .as_ref()
                     .and_then(|backend| Some(backend.lending.pinned()?.since)),
                 channels: client.channel_count(),
-                statements: client.statements.as_ref().map_or(0, |names| names.names().standing()),
+                statements: client
+                    .prepared
+                    .statements()
+                    .map_or(0, |names| names.names().standing()),
                 process: self.process_of(slot),
                 kept_in: client.input.len(),
                 kept_out: client.output.len(),
@@ -854,7 +847,7 @@ impl<S: Socket> Backend<S> {
             client,
             client_process: 0,
             client_start: Settings::EMPTY,
-            statements: self.prepared.statements.len(),
+            statements: self.prepared.statements().len(),
             application_name: self.application_name(),
             encrypted: self.socket.is_encrypted(),
             kept_in: self.from_server.kept().len(),

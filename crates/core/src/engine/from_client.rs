@@ -1,15 +1,15 @@
-//! What a client sends: looked at by its headers, and passed on.
+//! What a client sends: its headers are read, and the messages passed on.
 //!
 //! # Model
-//! Bytes are walked message by message. A message up to [`limits::WHOLE_MESSAGE_BYTES`] is acted
-//! on once it is complete (a text into which start values may have to be put: up to
-//! [`limits::WHOLE_TEXT_BYTES`]), so half a message never holds a backend; a longer one streams. Runs
-//! of messages that need no change are passed on from where they were read.
+//! Bytes are walked message by message. A message up to [`limits::WHOLE_MESSAGE_BYTES`] is acted on
+//! once it is complete (a text into which start values may have to be put: up to
+//! [`limits::WHOLE_TEXT_BYTES`]), so half a message never holds a backend; a longer one streams.
+//! Runs of messages that need no change are passed on from the buffer they were read into.
 //!
 //! # What is changed on the way
 //! Names of prepared statements (Parse, Bind, Describe, Close), for clients that share backends.
-//! What Hawser adds (settings, statements that a backend lacks) and what it answers itself leaves
-//! an entry in [`super::request_queue`], so that answers keep their order.
+//! What Hawser adds (settings, statements that a backend lacks) and what it answers itself gets an
+//! entry in [`super::request_queue`], so that answers keep their order.
 
 mod attach;
 pub(super) mod client_message;
@@ -51,7 +51,7 @@ impl<S: Socket> Backend<S> {
         written.map_err(|error| Halt::BackendLost(error.reason()))
     }
 
-    /// Writes a client's bytes to the server, with what was put among its messages.
+    /// Writes a client's bytes to the server, with what was inserted among its messages.
     fn relay(&mut self, bytes: &[u8]) -> Result<(), Halt> {
         let written = self.to_server.relay(&mut self.socket, bytes);
         written.map_err(|error| Halt::BackendLost(error.reason()))
@@ -59,34 +59,37 @@ impl<S: Socket> Backend<S> {
 }
 
 impl<S: Socket> Engine<S> {
-    /// Reads from a client as long as it has something and it can be passed on.
+    /// Reads from a client as long as its bytes can be passed on.
     pub(super) fn read_client<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let mut buffer = std::mem::take(&mut self.client_input);
         debug_assert!(!buffer.is_empty(), "one client is read at a time");
         while let Some(client) = self.clients.get_mut(slot) {
-            if client.state == ClientState::Waiting || client.state == ClientState::Closing {
-                client.readable = true;
+            if client.serving.state() == ClientState::Waiting
+                || client.serving.state() == ClientState::Closing
+            {
+                client.at_socket.leave_unread(true);
                 break;
             }
             if client.is_leaving() {
                 break;
             }
             if client.output.len() > limits::OUTPUT_HIGH_BYTES && !client.is_session_mode() {
-                // What is answered here goes there: whoever takes no answers asks for none.
-                client.readable = true;
+                // Hawser's own answers go to `output`, too: a client that takes no answers is not
+                // read.
+                client.at_socket.leave_unread(true);
                 break;
             }
             if let Some(backend) = &client.backend
                 && (backend.to_server.len() > limits::OUTPUT_HIGH_BYTES
                     || backend.requests.is_full()
-                    || client.held)
+                    || client.serving.is_held())
             {
-                client.readable = true;
+                client.at_socket.leave_unread(true);
                 break;
             }
             if !self.again.may_read(Token::Client(slot)) {
-                client.readable = true;
-                if client.hung_up {
+                client.at_socket.leave_unread(true);
+                if client.at_socket.has_hung_up() {
                     self.again.hangs_up(Token::Client(slot));
                 }
                 break;
@@ -105,7 +108,7 @@ impl<S: Socket> Engine<S> {
                 }
                 Ok(read) => read,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    client.readable = false;
+                    client.at_socket.leave_unread(false);
                     break;
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
@@ -115,9 +118,9 @@ impl<S: Socket> Engine<S> {
                 }
             };
             client.input.clear();
-            // A short read says that there are no more bytes, not that the end is not after them.
-            let drained = kept + read < room && !client.hung_up;
-            client.readable = !drained;
+            // A short read shows that there are no more bytes, but the end may follow.
+            let drained = kept + read < room && !client.at_socket.has_hung_up();
+            client.at_socket.leave_unread(!drained);
             if let Some(backend) = &mut client.backend {
                 backend.gets_on(now);
             }
@@ -130,7 +133,7 @@ impl<S: Socket> Engine<S> {
         self.client_input = buffer;
     }
 
-    /// Goes on with what a client has sent before: it got a backend, or its answers came.
+    /// Continues with what a client has sent before: it got a backend, or its answers came.
     pub(super) fn resume_client<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let mut input = std::mem::take(&mut client.input);
@@ -142,13 +145,13 @@ impl<S: Socket> Engine<S> {
             }
         }
         if let Some(client) = self.clients.get(slot)
-            && client.readable
+            && client.at_socket.is_unread()
         {
             self.read_client(host, slot, now);
         }
     }
 
-    /// Deals with bytes of a client; keeps what it cannot deal with yet. Whether more may be read.
+    /// Processes bytes of a client; keeps those that must wait. Returns whether more may be read.
     pub(super) fn take_in<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -168,9 +171,10 @@ impl<S: Socket> Engine<S> {
             }
             Some(Err(halt)) => halt,
             None => {
-                let waits = self.clients.get(slot).is_some_and(|client| client.late);
+                let waits = self.clients.get(slot).is_some_and(|client| client.at_socket.is_late());
                 let halt = self.walk(host, slot, &mut passage, now);
-                if !waits && self.clients.get(slot).is_some_and(|client| client.late) {
+                if !waits && self.clients.get(slot).is_some_and(|client| client.at_socket.is_late())
+                {
                     self.late.push(slot);
                 }
                 halt
@@ -183,7 +187,7 @@ impl<S: Socket> Engine<S> {
                 Err(lost) => halt = lost,
             }
         }
-        // Nothing of ours is to be said, and the backend is not at rest.
+        // No answer of Hawser's is due, and the backend is not at rest.
         let awaits_server = client.backend.as_ref().is_some_and(|backend| {
             backend.requests.front().is_some_and(|owed| !owed.is_answered_here())
         });
@@ -194,8 +198,8 @@ impl<S: Socket> Engine<S> {
         self.halted(host, slot, halt, awaits_server, now)
     }
 
-    /// What a client has sent has been passed on as far as that goes. Whether more may be read.
-    /// `awaits_server`: nothing of ours is to be said, and the backend is not at rest.
+    /// A client's bytes have been passed on as far as possible. Returns whether more may be read.
+    /// `awaits_server`: no answer of Hawser's is due, and the backend is not at rest.
     fn halted<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -216,10 +220,12 @@ impl<S: Socket> Engine<S> {
             }
             Halt::Full => {
                 self.emit_own_answers(host, slot, now);
-                // If all that was outstanding was ours to answer, no answer comes to go on with.
+                // If everything outstanding was Hawser's to answer, no answer comes that would
+                // resume the client.
                 let client = self.clients.get(slot);
                 if client.is_some_and(|c| {
-                    !c.held && c.backend.as_ref().is_some_and(|b| !b.requests.is_full())
+                    !c.serving.is_held()
+                        && c.backend.as_ref().is_some_and(|b| !b.requests.is_full())
                 }) {
                     self.resume_later(slot);
                 }
@@ -228,7 +234,7 @@ impl<S: Socket> Engine<S> {
             Halt::Waiting => {
                 // A cancel request had come for the message that waits in the queue now.
                 if let Some(client) = self.clients.get_mut(slot)
-                    && client.state == ClientState::Waiting
+                    && client.serving.state() == ClientState::Waiting
                     && client.take_cancel()
                 {
                     self.cancel_waiting(host, slot, now);
@@ -237,7 +243,7 @@ impl<S: Socket> Engine<S> {
             }
             Halt::Terminate => {
                 if let Some(client) = self.clients.get_mut(slot)
-                    && !client.exclusive
+                    && !client.serving.is_exclusive()
                     && client.backend.as_ref().is_some_and(|b| {
                         b.requests.owes_ready()
                             && !b.requests.is_in_pipeline()
@@ -245,10 +251,11 @@ impl<S: Socket> Engine<S> {
                             && !b.requests.is_skipping_to_sync()
                     })
                 {
-                    // The server would answer what came before; an open pipeline or copy it would
-                    // leave unanswered.
+                    // The server would answer what came before Terminate; but not an open pipeline
+                    // or copy.
                     client.input.clear();
-                    let gave_up = now.micros_since(client.since) > limits::GOODBYE_BEHIND_QUERY_US;
+                    let gave_up =
+                        now.micros_since(client.times.since()) > limits::GOODBYE_AFTER_QUERY_US;
                     client.pending_session().farewell = Farewell::Said { gave_up };
                 } else {
                     self.close_client(host, slot, "client said goodbye", now);
@@ -266,8 +273,8 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// A plain pipeline has been passed on, and nothing else was there: the server's answer is awaited.
-    /// Whether more may be read.
+    /// A plain pipeline has been passed on, and nothing else was there: the server's answer is
+    /// awaited. Returns whether more may be read.
     fn passed_plain<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -291,7 +298,7 @@ impl<S: Socket> Engine<S> {
         true
     }
 
-    /// Keeps the memory of what has been written to a server for the next.
+    /// Keeps the memory of what has been written to a server for the next write.
     #[inline]
     fn keep_memory(&mut self, mut out: Vec<u8>) {
         out.clear();
@@ -301,7 +308,7 @@ impl<S: Socket> Engine<S> {
         self.to_server = out;
     }
 
-    /// Walks messages until there is no complete one, or something stands in the way.
+    /// Walks messages until there is no complete one, or one must wait.
     fn walk<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -340,7 +347,7 @@ impl<S: Socket> Engine<S> {
                 return Halt::Terminate;
             }
             if client.is_skipping() {
-                client.held = false;
+                client.serving.release();
                 client.take_cancel();
                 if let Err(lost) = skip_to_sync(client, header, rest.len(), passage) {
                     return lost;
@@ -371,11 +378,11 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Goes on with a message of which some has been dealt with.
+    /// Continues with a message that has been processed in part.
     fn walk_on(&mut self, slot: Slot, passage: &mut Passage<'_>) -> Result<(), Halt> {
         let Some(client) = self.clients.get_mut(slot) else { return Err(Halt::Dry) };
         let rest = passage.rest();
-        // In the middle of a message that streams.
+        // In the middle of a streaming message.
         if let Some(backend) = &mut client.backend
             && backend.to_server.is_open()
         {
@@ -407,7 +414,7 @@ impl<S: Socket> Engine<S> {
         Ok(())
     }
 
-    /// Deals with a message that needs no server: the client has none, and nothing is outstanding.
+    /// Processes a message that needs no server: the client has none, and nothing is outstanding.
     fn without_backend(
         &mut self,
         slot: Slot,
@@ -428,7 +435,7 @@ impl<S: Socket> Engine<S> {
                 }
             }
             frontend::SYNC => {
-                let mut answer = client.take_untold();
+                let mut answer = client.take_unreported();
                 build::ready_for_query(&mut answer, TransactionStatus::Idle);
                 client.reply(&answer);
                 client.settle();
@@ -462,9 +469,9 @@ impl<S: Socket> Engine<S> {
         Answered::Here
     }
 
-    /// Prepares a statement without a server: another client of the pool has had it prepared, and
-    /// nothing but a Sync follows. A client that prepares before its transactions then waits for
-    /// nobody (pgbench with many clients in one thread would wait for itself).
+    /// Prepares a statement without a server, if another client of the pool has had it prepared and
+    /// nothing but a Sync follows. A client that prepares before its transactions then waits for no
+    /// other client (pgbench with many clients in one thread would wait for itself).
     fn prepare_here(&mut self, slot: Slot, header: Header, rest: &[u8], now: Time) -> bool {
         let (hash_key, serial) = (self.hash_key, self.next_serial);
         let Some(client) = self.clients.get_mut(slot) else { return false };
@@ -484,23 +491,25 @@ impl<S: Socket> Engine<S> {
             return false;
         }
         let pool = &self.pools[client.pool as usize].pool;
-        if client.basis == Basis::UNKNOWN {
-            client.basis = pool.basis();
+        if client.session.basis() == Basis::UNKNOWN {
+            client.session.set_basis(pool.basis());
         }
-        let Some((statement, proven)) =
-            pool.statements.find_proven(text_and_types, client.basis, &client.desired)
-        else {
+        let Some((statement, proven)) = pool.statements.find_proven(
+            text_and_types,
+            client.session.basis(),
+            client.session.desired(),
+        ) else {
             return false;
         };
         let epoch = pool.schema_epoch_at(now);
-        // Where only time has passed, a server is asked again if that makes nobody wait.
+        // If only time has passed, a server is asked again unless a client would wait for that.
         if proven < epoch && (!proven.has_schema_of(epoch) || pool.lock().has_room()) {
             return false;
         }
         if statement.effects.resets_by_null && client.has_start_values() {
             return false; // its own text has these in place of NULL
         }
-        let named = ClientStatement::new(statement, serial, epoch, &client.desired);
+        let named = ClientStatement::new(statement, serial, epoch, client.session.desired());
         let memory = pool.statements.memory();
         if !memory.has_room_for_names()
             || client.name_statement(name, named, hash_key, memory).is_err()
@@ -513,8 +522,8 @@ impl<S: Socket> Engine<S> {
         true
     }
 
-    /// Deals with a message whose client has a backend. `body` is what has come of it: all, or
-    /// for a message that streams at least its start.
+    /// Processes a message whose client has a backend. `body` is the part that has come: all, or for a
+    /// streaming message at least its start.
     fn with_backend<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -527,7 +536,7 @@ impl<S: Socket> Engine<S> {
         let (id, process) = (self.client_id(slot), self.process_of(slot));
         let Some(mut client) = self.clients.get_mut(slot) else { return Ok(()) };
         let listens = client.listens();
-        if listens || client.backend.as_ref().is_some_and(|backend| backend.owner.shared) {
+        if listens || client.backend.as_ref().is_some_and(|backend| backend.owner.is_shared()) {
             if self.must_wait_for_backend(host, slot, listens)? {
                 return Err(Halt::Full);
             }
@@ -535,19 +544,17 @@ impl<S: Socket> Engine<S> {
             client = again;
         }
         let Some(mut backend) = client.backend.take() else { return Ok(()) };
-        client.held = false;
-        // Whoever has had its query cancelled must not lose the next one to the signal.
+        client.serving.release();
+        // A cancel request that is in flight for an earlier query must not hit the next one.
         let cancelled = backend.lending.cancels_in_flight() > 0 && backend.requests.is_empty();
         let asking = backend.is_asking();
         if backend.requests.is_full() || cancelled || asking {
-            client.held = cancelled || asking;
+            client.serving.hold_if(cancelled || asking);
             client.backend = Some(backend);
             return Err(Halt::Full);
         }
         backend.unpark();
-        if let Some(told) = &mut backend.owner.client_identity {
-            told.is_now(id, process);
-        }
+        backend.owner.is_now(id, process);
         let view = &self.pools[client.pool as usize];
         let settings = &view.settings;
         let timeouts_matter =
@@ -567,11 +574,11 @@ impl<S: Socket> Engine<S> {
         let result = turn.open(now).and_then(|()| turn.message());
         self.next_serial = if self.next_serial == u32::MAX { 1 } else { self.next_serial + 1 };
         backend.to_server.measure(header.total(), now);
-        if let Some((heard_before, others_left)) = backend.known.notifying.take_due() {
-            let heard_by = heard_before.then_some(view.pool.id);
-            view.pool.notifiers().notifies(backend.process(), process, heard_by, others_left, now);
+        if let Some((received_before, others_left)) = backend.known.notifying_mut().take_due() {
+            let by = received_before.then_some(view.pool.id);
+            view.pool.notifiers().notifies(backend.process(), process, by, others_left, now);
         }
-        // (The server ignores one while it reads a message.)
+        // (The server ignores the signal while it reads a message.)
         if result.is_ok()
             && !backend.to_server.is_open()
             && client.take_cancel()
@@ -594,8 +601,8 @@ impl<S: Socket> Engine<S> {
         result
     }
 
-    /// A client's pipeline has failed while a message of it was open, which has ended now: a Sync of ours
-    /// ends the pipeline (see [`Backend::owes_failed_pipeline_a_sync`]).
+    /// A client's pipeline has failed while a message of it was open, which has ended now: a Sync
+    /// of Hawser's ends the pipeline (see [`Backend::owes_failed_pipeline_a_sync`]).
     fn end_failed_pipeline(&mut self, slot: Slot, passage: &mut Passage<'_>) -> Result<(), Halt> {
         let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
         let pinned = client.is_pinned();
@@ -610,7 +617,7 @@ impl<S: Socket> Engine<S> {
         Ok(())
     }
 
-    /// Whether a client's backend has to be handed over to it first, or its listening set right.
+    /// Whether a client's backend has to be handed over to it first, or its listening corrected.
     fn must_wait_for_backend<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -618,11 +625,12 @@ impl<S: Socket> Engine<S> {
         listens: bool,
     ) -> Result<bool, Halt> {
         let client = self.clients.get(slot);
-        let shared = client.is_some_and(|c| c.backend.as_ref().is_some_and(|b| b.owner.shared));
+        let shared =
+            client.is_some_and(|c| c.backend.as_ref().is_some_and(|b| b.owner.is_shared()));
         Ok((shared && self.hand_over(slot)?) || (listens && self.clean_backend(host, slot)))
     }
 
-    /// Goes on with the scan of a Query that streams.
+    /// Continues the scan of a streaming Query.
     fn scan_on(&mut self, slot: Slot, part: &[u8], ended: bool) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let extra = client.pending_session();
@@ -640,7 +648,7 @@ impl<S: Socket> Engine<S> {
             effects.absorb(&reached);
         }
         backend.foresee(&makes, &effects);
-        effects.notifies = false; // (what it notifies may have been heard already)
+        effects.notifies = false; // (its notifications may have been received already)
         client.record_effects(&mut backend, &effects, false);
         if effects.forgets_statements() {
             backend.last_query_takes_all(client);
@@ -653,8 +661,8 @@ impl<S: Socket> Engine<S> {
     }
 }
 
-/// The header of the next message, if enough of it is here to deal with it. `most`: the longest that is
-/// allowed. `puts_in`: something may be put into a text, which then must be here as a whole.
+/// The header of the next message, if enough of it has come to process it. `most`: the longest that
+/// is allowed. `puts_in`: something may be put into a text, which must then be complete.
 #[inline]
 fn readable(rest: &[u8], most: usize, puts_in: bool) -> Result<Header, Halt> {
     let header = match frame::header(rest) {
@@ -672,7 +680,7 @@ fn readable(rest: &[u8], most: usize, puts_in: bool) -> Result<Header, Halt> {
     if header.total() > limits::PACKET_BYTES_MIN && header.total() > most {
         return Err(Halt::Refused(too_long(header, most)));
     }
-    // A long message streams, but only once as much of it is here as a whole one may have.
+    // A long message streams, but only once as many bytes have come as a whole one may have.
     let is_whole_text =
         header.kind == frontend::QUERY && header.total() <= limits::WHOLE_TEXT_BYTES && puts_in;
     let missing = rest.len() < header.total().min(limits::WHOLE_MESSAGE_BYTES)
@@ -680,7 +688,7 @@ fn readable(rest: &[u8], most: usize, puts_in: bool) -> Result<Header, Halt> {
     if missing { Err(Halt::Dry) } else { Ok(header) }
 }
 
-/// Deals with a message of a client whose pipeline has failed: it goes nowhere, and a Sync ends
+/// Processes a message of a client whose pipeline has failed: it is discarded, and a Sync ends
 /// that.
 fn skip_to_sync<S: Socket>(
     client: &mut Client<S>,
@@ -706,7 +714,7 @@ fn skip_to_sync<S: Socket>(
             .write(&mut error);
         client.reply(&error);
     }
-    // Our own Sync may not have been answered yet: then that answer becomes the client's.
+    // Hawser's own Sync may not have been answered yet: then its answer becomes the client's.
     if let Some(backend) = &mut client.backend
         && backend.requests.give_sync_to_client()
     {
@@ -714,20 +722,21 @@ fn skip_to_sync<S: Socket>(
     }
     let status =
         client.backend.as_ref().map_or(TransactionStatus::Idle, |b| b.from_server.status());
-    let mut answer = client.take_untold();
+    let mut answer = client.take_unreported();
     build::ready_for_query(&mut answer, status);
     client.reply(&answer);
     Ok(())
 }
 
-/// Whether a message has been dealt with.
+/// Whether a message has been answered here.
 enum Answered {
     Here,
     NeedsBackend,
 }
 
-/// What a Query takes away that is nothing but DEALLOCATE of a protocol-level statement of this
-/// client's own, or of all: a client without a backend has none on any server that it could see.
+/// What a Query removes that is nothing but DEALLOCATE of one or all of this client's own
+/// statements of the protocol: a client without a backend has no other statements on any server
+/// that it could see.
 fn deallocates_own<S: Socket>(client: &Client<S>, body: &[u8]) -> Option<Deallocated> {
     if client.is_session_mode() {
         return None;
@@ -737,7 +746,7 @@ fn deallocates_own<S: Socket>(client: &Client<S>, body: &[u8]) -> Option<Dealloc
     if !text[first..].get(..10)?.eq_ignore_ascii_case(b"deallocate") {
         return None;
     }
-    // Nothing is at hand that says how the server would read any other.
+    // Without a backend it is not known how the server would read other bytes.
     if !text.is_ascii() || memchr::memchr(b'\\', text).is_some() {
         return None;
     }

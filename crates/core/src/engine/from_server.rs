@@ -1,9 +1,9 @@
 //! What a server sends: matched with what it owes, and passed on.
 //!
 //! # Model
-//! Each message completes, or belongs to, the first entry of [`super::request_queue`]. Rows and copy
-//! data are passed without a look; a run of messages that all pass is written to the client from
-//! where it was read.
+//! Each message completes, or belongs to, the first entry of [`super::request_queue`]. Rows and
+//! copy data are passed unread; a run of messages that all pass is written to the client from the
+//! buffer it was read into.
 //!
 //! # Invariants
 //! * a message that fits no entry means that order or framing is lost: the connection is closed
@@ -28,60 +28,58 @@ use crate::wire::error::ClientError;
 use crate::wire::frame::{Framed, HEADER_BYTES, Header};
 use crate::wire::{backend as kind, frame};
 
-/// The longest message that is looked at whole (a setting with a long value, for example).
+/// The longest message that is read whole (a setting with a long value, for example).
 const LOOKED_AT_BYTES_MAX: usize = 1024 * 1024;
 
-/// Reports that are the last that has come, for a client that listens: the server puts notifications
-/// before the reports of a transaction that has ended (`PostgresMain`, PostgreSQL 14 and later), and
-/// those of the listening connection come yet.
+/// The last reports that have come, for a client that listens: the server sends notifications
+/// before the reports of a transaction that has ended (`PostgresMain`, PostgreSQL 14 and later),
+/// and those of the listening connection are still to come.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Last {
     reports: Vec<u8>,
-    /// Where they belong in what goes to the client otherwise.
+    /// Their place in the other output for the client.
     place: usize,
-    /// Up to where they reach in what has come.
+    /// Where they end in the input.
     end: usize,
 }
 
-/// What has become of bytes from a server.
+/// The outcome of processing bytes from a server.
 #[derive(Debug, Default)]
 pub(super) struct Relayed {
-    /// What is left of the last run, to be written from where it was read.
+    /// The rest of the last run, to be written from the buffer it was read into.
     pub(super) run: std::ops::Range<usize>,
-    /// Bytes dealt with; the rest is the start of a message.
+    /// Bytes processed; the rest is the start of a message.
     pub(super) consumed: usize,
     /// Why the connection cannot be trusted any more.
     pub(super) broken: Option<&'static str>,
-    /// What the client is told, if it is to be told goodbye.
+    /// The error that the client gets, if it is to be disconnected.
     pub(super) goodbye: Option<Box<ClientError>>,
-    /// The message at hand is all here.
+    /// The current message has come whole.
     whole: bool,
-    /// Something else has come than what comes most often.
+    /// Another message has come than the most frequent ones.
     has_unusual: bool,
-    /// A query of ours failed.
+    /// A query of Hawser's failed.
     pub(super) injected_query_failed: bool,
     /// Queries and transactions of the client that ended.
     pub(super) ended: Ended,
-    /// New sessions may start with other values from now on.
+    /// New sessions may start with other values.
     pub(super) start_values_changed: bool,
-    /// Its report of the session cannot be relied on.
+    /// The report of the session cannot be read.
     pub(super) unreadable_report: Option<ReportError>,
     /// The books and the server's report of its session disagree.
     pub(super) settings_mismatch: bool,
     /// A refusal of the server's is being healed, and the next step is due.
     pub(super) heal: bool,
-    /// What has come of a hand-over to the client.
     pub(super) handed_over: Option<Box<super::hand_over::Outcome>>,
-    /// An attempt to take a short timeout off has come to its end.
+    /// An attempt to lift a short timeout has ended.
     pub(super) lifted: bool,
-    /// One of a client that listens has ended, and is not answered yet.
+    /// A query of a client that listens has ended, and is not answered yet.
     pub(super) listens: bool,
     last: Last,
 }
 
 impl Relayed {
-    /// Whether these bytes were what usual pipelines are answered with, up to the end of one, and
-    /// nothing else.
+    /// Whether these bytes were nothing but the usual answers to a pipeline, up to its end.
     #[inline]
     fn is_plain_end(&self, read: usize) -> bool {
         self.ended.queries > 0 && !self.has_unusual && self.consumed == read
@@ -95,7 +93,7 @@ pub(super) struct Relay<'a, S: Socket> {
     pub(super) bytes: &'a [u8],
     /// What goes to the client before the run.
     pub(super) out: &'a mut Vec<u8>,
-    /// The longest message that is let through.
+    /// The longest message that is passed on.
     pub(super) message_bytes_max: usize,
     /// The process id by which the client knows itself.
     pub(super) own_process: u32,
@@ -103,7 +101,7 @@ pub(super) struct Relay<'a, S: Socket> {
     pub(super) has_plain_lane: bool,
 }
 
-/// What is done with a message.
+/// What becomes of a message.
 enum Fate {
     Pass,
     Skip,
@@ -111,7 +109,7 @@ enum Fate {
 }
 
 impl<S: Socket> Relay<'_, S> {
-    /// Deals with what has come. `at`: so much of it [`Self::pass_plain_answer`] has dealt with.
+    /// Processes what has come. `at`: [`Self::pass_plain_answer`] has processed this much of it.
     fn run(mut self, mut at: usize, now: Time) -> Relayed {
         let mut relayed = Relayed::default();
         self.take_up_reports(&mut relayed);
@@ -127,7 +125,7 @@ impl<S: Socket> Relay<'_, S> {
             }
         }
         if relayed.broken.is_none() && !self.backend.from_server.is_in_mid_message() {
-            // Nothing more may come from the server before the client has seen them.
+            // The server may send nothing more before the client has seen them.
             self.give_own_answers(&mut run, at);
         }
         self.settle_reports(at, &mut relayed);
@@ -145,8 +143,8 @@ impl<S: Socket> Relay<'_, S> {
         relayed
     }
 
-    /// Deals with the next message, or with what has come of it. How many bytes that were; 0: more of it must
-    /// be here.
+    /// Processes the next message, or the part of it that has come. Returns the number of its
+    /// bytes; 0: more of it must come first.
     #[inline]
     fn pass_next(
         &mut self,
@@ -208,8 +206,8 @@ impl<S: Socket> Relay<'_, S> {
         Ok(part)
     }
 
-    /// Deals with a row, or with copy data, which has this header, and with those after it that pass as it
-    /// does. As [`Self::pass_next`].
+    /// Processes a row, or copy data, with this header, and those after it that pass in the same
+    /// way. As [`Self::pass_next`].
     #[inline]
     fn rows(&mut self, first: Header, run: &mut usize, at: usize) -> Result<usize, &'static str> {
         let rest = &self.bytes[at..];
@@ -295,7 +293,7 @@ impl<S: Socket> Relay<'_, S> {
         }
     }
 
-    /// Ends the run before `at`, so that something can be put after it.
+    /// Ends the run before `at`, so that something can be inserted there.
     fn cut(&mut self, run: &mut usize, at: usize) {
         if self.client.is_some() {
             self.out.extend_from_slice(&self.bytes[*run..at]);
@@ -303,7 +301,7 @@ impl<S: Socket> Relay<'_, S> {
         *run = at;
     }
 
-    /// Gives the answers of ours whose turn has come.
+    /// Gives the answers of Hawser's that are due now.
     fn give_own_answers(&mut self, run: &mut usize, at: usize) {
         loop {
             let Some(answer) = self.backend.requests.take_own_answer() else {
@@ -313,7 +311,7 @@ impl<S: Socket> Relay<'_, S> {
                 return;
             };
             if let Some(client) = &mut self.client {
-                client.confirm(answer.change.as_ref(), &mut self.backend.prepared.unnamed);
+                client.confirm(answer.change.as_ref(), self.backend.prepared.unnamed_mut());
             }
             if !answer.bytes.is_empty() {
                 self.cut(run, at);
@@ -322,8 +320,8 @@ impl<S: Socket> Relay<'_, S> {
         }
     }
 
-    /// Deals with what comes most often and is passed on. Whether it was that; anything else is for
-    /// [`Self::message`], which does the same with it.
+    /// Processes the most frequent messages, which are passed on. Returns whether it was one of
+    /// these; [`Self::message`] processes all others, and these in the same way.
     #[inline]
     fn is_usual(&mut self, message: u8, body: &[u8]) -> bool {
         let backend = &mut *self.backend;
@@ -334,7 +332,7 @@ impl<S: Socket> Relay<'_, S> {
         };
         let completes = match (message, owed) {
             (kind::PARSE_COMPLETE, owed) if owed.parses_unnamed() => {
-                backend.prepared.replay.forget();
+                backend.prepared.forget_replay();
                 self.complete_unnamed_parse();
                 return true;
             }
@@ -345,7 +343,7 @@ impl<S: Socket> Relay<'_, S> {
             }
             (kind::ROW_DESCRIPTION, Request::Query) => false,
             (kind::COMMAND_COMPLETE, Request::Query | Request::Execute)
-                if !backend.known.at_stake.has_start_values() && !body.starts_with(b"D") =>
+                if !backend.known.at_stake().has_start_values() && !body.starts_with(b"D") =>
             {
                 let completes = owed == Request::Execute;
                 self.backend.requests.copy_ended();
@@ -353,7 +351,7 @@ impl<S: Socket> Relay<'_, S> {
             }
             _ => return false,
         };
-        self.backend.prepared.replay.forget();
+        self.backend.prepared.forget_replay();
         if completes {
             self.backend.requests.complete();
         }

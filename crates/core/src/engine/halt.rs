@@ -1,18 +1,18 @@
-//! Why a client's bytes are not read on.
+//! Why reading a client's bytes stops.
 
 use super::limits;
 use crate::wire::error::{ClientError, SqlState};
 
-/// Why a client's bytes are not read on.
+/// Why reading a client's bytes stops.
 #[derive(Debug)]
 pub(super) enum Halt {
-    /// All that is complete has been passed on.
+    /// Everything that is complete has been passed on.
     Dry,
     /// It waits for a backend.
     Waiting,
-    /// Enough is outstanding: on when answers have come.
+    /// It waits for answers: too much is outstanding, or its message depends on them.
     Full,
-    /// It has said goodbye.
+    /// It has sent Terminate.
     Terminate,
     /// It broke the protocol, or a limit.
     Refused(ClientError),
@@ -20,7 +20,7 @@ pub(super) enum Halt {
     BackendLost(&'static str),
 }
 
-/// A client has made more portals or statements than it may of those that are noted.
+/// A client has made more noted portals or statements than it may.
 #[derive(Debug)]
 pub(super) struct TooManyPortals;
 

@@ -1,37 +1,37 @@
-//! Backends that users share: each is handed over to a client before anything of that client's is
-//! sent to it.
+//! Backends that users share: each is handed over to a client before any message of that client's
+//! is sent to it.
 //!
 //! # Model
 //! Such backends are logged in as the pooler's own role. `hawser.hand_over()` of the server's
-//! extension makes the session another user's: rights, settings of ALTER ROLE, address. It is called
-//! by a FunctionCall message, whose form is in extension/README.md, "The hand-over".
+//! extension makes the session another user's: rights, settings of ALTER ROLE, address. It is
+//! called by a FunctionCall message; extension/README.md, "The hand-over", has its format.
 //! ```text
 //!   lent ─► RESET ALL, if the user changes ─► hand-over ─► answered ─► the client's settings and messages
-//!                                                └ refused: the client is told why, and leaves
+//!                                                └ refused: the client gets the error, and leaves
 //! ```
-//! A client that logs in is handed over to before it is greeted, and so learns of the server's
-//! refusal, and of the values that its session begins with, when it would without a pooler. Where it
-//! would have to wait for a backend for that, it is greeted with the values that its user's sessions
+//! A client that logs in gets its hand-over before it is greeted, so it learns of the server's
+//! refusal, and of its session's first values, at the same time as without a pooler. If it would
+//! have to wait for a backend for that, it is greeted with the values that its user's sessions
 //! began with before (or the pooler's own), and leaves the queue: its session begins with its first
-//! query, when it is told what is different (ParameterStatus), or that it is refused.
+//! query, when it gets the differences (ParameterStatus), or the refusal.
 //!
 //! # Invariants
-//! * nothing of a client's goes to a backend of such a pool unless the last hand-over there that was
-//!   answered was to that very client, for its user: see [`super::Backend::hand_over_to`]
-//! * the server has said itself, by `session_authorization`, whose session it is
-//! * statements are shared by clients of one user only: the number of the values that a session
-//!   began with ([`crate::pool::Basis`]) is another for each user
-//! * whoever cannot be told apart is sent away
+//! * no message of a client's is sent to a backend of such a pool unless the last hand-over there
+//!   that was answered was to that very client, for its user: see [`super::Backend::hand_over_to`]
+//! * the server itself has reported, by `session_authorization`, whose session it is
+//! * statements are shared by clients of one user only: each user has another
+//!   [`crate::pool::Basis`] for the values that a session began with
+//! * a client that cannot be told apart is rejected
 //!
 //! # Why the answer is waited for
-//! The extension ends the session where a hand-over fails, so that what stands after the message in
-//! the same write would not run. But where the function is no longer there (DROP EXTENSION), or may
-//! not be called, it is not the extension that fails: the server goes on with an ERROR, and would run
-//! what follows as the client before. A round trip between here and the server is the price; it is
-//! not paid where a client gets the backend that it had last.
+//! The extension ends the session if a hand-over fails, so messages after it in the same write
+//! would not run. But if the function no longer exists (DROP EXTENSION), or may not be called, the
+//! extension cannot do that: the server goes on with an ERROR, and would run what follows as the
+//! client before. The price is a round trip between Hawser and the server; it is not paid if a
+//! client gets the backend that it had last.
 //!
 //! # Why RESET ALL
-//! A client that has SET a setting to the value that it had already has changed nothing that is
+//! A client that has SET a setting to the value that it already had has changed nothing that is
 //! reported, and yet that value would stay where the next user's own is another.
 
 mod steps;
@@ -51,7 +51,7 @@ use crate::wire::{build, frontend};
 
 /// The startup parameter that asks a server for its challenge.
 pub const ASKING: &[u8] = b"hawser.hand_over";
-/// The parameter in which it comes. Clients never see it.
+/// The parameter that contains the challenge. Clients never see it.
 pub const CHALLENGE: &[u8] = b"hawser.challenge";
 
 const VERSION: u8 = 1;
@@ -59,28 +59,28 @@ const FLAG_USER: u8 = 1;
 const FLAG_TLS: u8 = 2;
 const FLAG_ALONE: u8 = 4;
 const FLAG_TRANSPORT: u8 = 8;
-/// What stands behind [`FLAG_TRANSPORT`].
+/// The values after [`FLAG_TRANSPORT`].
 const OVER_MPTCP: u8 = 1;
 const FELL_BACK: u8 = 2;
 /// The longest text in a message (NAMEDATALEN - 1).
 const TEXT_BYTES_MAX: usize = 63;
-/// How long after its turn a client's backend is looked for again.
+/// How long after its turn a client waits for its backend before it is checked again.
 const ON_THE_WAY: Duration = Duration::from_millis(100);
 /// Settings that a server may report for one hand-over.
 const REPORTED_MAX: usize = 100;
 
-/// What it takes to hand a server connection over.
+/// What is needed to hand a server connection over.
 #[derive(Clone)]
 pub struct HandOverKey {
-    /// Made of the secret and the server's challenge.
+    /// Derived from the secret and the server's challenge.
     pub key: [u8; 16],
-    /// The number of the function in this database.
+    /// The oid of the function in this database.
     pub function: u32,
     /// The number of this process.
     pub pooler: u64,
     /// Messages that have been sent.
     pub sent: u64,
-    /// Whether the extension takes what a client's transport is: one of an earlier version does not.
+    /// Whether the extension takes the client's transport: earlier versions do not.
     pub takes_transport: bool,
 }
 
@@ -90,7 +90,7 @@ impl std::fmt::Debug for HandOverKey {
     }
 }
 
-/// Appends a text of the message, as much of it as may be there.
+/// Appends a text of the message, cut at the longest that is allowed.
 fn text(out: &mut Vec<u8>, text: &str) {
     let text = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
     out.extend_from_slice(&(text.len() as u16).to_be_bytes());
@@ -98,16 +98,16 @@ fn text(out: &mut Vec<u8>, text: &str) {
 }
 
 impl HandOverKey {
-    /// By what stands after a message the server knows that it is the pooler's.
+    /// The signature after a message, which shows the server that the pooler has sent it.
     pub fn sign(&self, message: &[u8]) -> [u8; 8] {
         let mut hash = SipHasher24::new_with_key(&self.key);
         hash.write(message);
         hash.finish().to_le_bytes()
     }
 
-    /// Appends the message that hands a session over to nobody: it is the pooler's own. Whoever knows
-    /// no secret, or another one, is cut off for it.
-    pub fn write_to_nobody(&mut self, out: &mut Vec<u8>) {
+    /// Appends the message that hands a session over to no client: it is the pooler's own. The
+    /// server disconnects a sender that does not have the secret.
+    pub fn write_without_client(&mut self, out: &mut Vec<u8>) {
         self.write(FLAG_ALONE, 0, None, |_| {}, out);
     }
 
@@ -142,7 +142,7 @@ impl HandOverKey {
         message.extend_from_slice(&sign);
         build::message(out, frontend::FUNCTION_CALL, |out| {
             out.extend_from_slice(&self.function.to_be_bytes());
-            // One argument, binary; the result likewise.
+            // One argument, binary; so is the result.
             out.extend_from_slice(&[0, 1, 0, 1, 0, 1]);
             out.extend_from_slice(&(message.len() as u32).to_be_bytes());
             out.extend_from_slice(&message);
@@ -150,8 +150,8 @@ impl HandOverKey {
         });
     }
 
-    /// Appends the message that hands the session over to a client: as `user`, with nothing after it
-    /// before the answer; or as who has logged in.
+    /// Appends the message that hands the session over to a client: as `user`, with nothing after
+    /// it before the answer; or as the role that has logged in.
     pub(super) fn write_to(
         &mut self,
         process: u32,
@@ -190,27 +190,27 @@ impl HandOverKey {
     }
 }
 
-/// A hand-over that is under way.
+/// A hand-over in flight.
 #[derive(Debug)]
 struct UnderWay {
     client: ClientId,
     user: Box<str>,
-    /// The function has come to its end.
+    /// The function has ended.
     answered: bool,
     refused: Option<ClientError>,
     /// What the server has reported: the user's own values, where they differ from those before.
     reported: Vec<Parameter>,
 }
 
-/// Whose a backend is.
+/// The client and user that a backend belongs to.
 #[derive(Debug)]
 pub(super) struct HandOver {
     key: HandOverKey,
-    /// Nobody's, before the first.
+    /// `None` before the first.
     client: Option<ClientId>,
     /// The user; at first the role that has logged in.
     user: Box<str>,
-    /// What the server says of it.
+    /// What the server reports of the user.
     authorization: Box<[u8]>,
     is_superuser: Box<[u8]>,
     under_way: Option<Box<UnderWay>>,
@@ -230,7 +230,7 @@ impl HandOver {
     }
 }
 
-/// The number of these own values of a session's.
+/// The basis of these own values of a session.
 pub(super) fn basis_of<B>(
     pool: &SharedPool<B>,
     hand_over: Option<&HandOver>,
@@ -242,5 +242,5 @@ pub(super) fn basis_of<B>(
     }
 }
 
-/// What has come of a hand-over.
+/// The outcome of a hand-over.
 pub(super) type Outcome = Result<(), ClientError>;

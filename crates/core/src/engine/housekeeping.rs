@@ -1,15 +1,15 @@
-//! What comes with time: deadlines of clients, openings that became due, stalls.
+//! Work that time causes: deadlines of clients, openings that became due, stalls.
 //!
 //! # Model
 //! A wheel of ticks. A client is in it at most once, at the earliest moment at which something
-//! could be due; whether it is due is looked up then. So the usual way of a transaction (a
-//! deadline is set, and met) costs one store, and an idle client costs nothing.
+//! could be due; whether it is due is checked then. So an ordinary transaction (a deadline is set,
+//! and met) costs one store, and an idle client costs nothing.
 
 use std::time::Duration;
 
 use super::about::{ClientState, PoolMode};
 use super::backend::{Backend, Tidying};
-use super::client::Client;
+use super::client::{Client, TickCame};
 use super::host::Host;
 use super::limits;
 use super::listener::PoolHub;
@@ -17,28 +17,28 @@ use super::socket::{Socket, Token};
 use super::table::{Engine, Holder, PoolView};
 use super::wheel::{TICK_US, Wheel};
 use crate::ids::Slot;
-use crate::pool::{HEARD_WITHIN, PoolSettings};
+use crate::pool::{PoolSettings, RECEIVED_WITHIN};
 use crate::time::Time;
 use crate::wire::TransactionStatus;
 use crate::wire::error::{ClientError, SqlState};
 
-/// How long a client that has been told goodbye may take to read it.
+/// How long a client may take to read its last message.
 const GOODBYE: Duration = Duration::from_secs(5);
 
 /// How long a backend must sit idle in a transaction, while others wait, to be parked.
 const PARK_AFTER_US: u64 = 5_000;
 
-/// The same of one whose client takes nothing of its result, or sends nothing more of a message.
+/// The same for one whose client takes none of its result, or sends no more of a message.
 const PARK_STALLED_AFTER: Duration = Duration::from_secs(1);
 
-/// How long a client of a pool that users share waits for its session to be greeted by it. Then the
-/// pool is busy: it is greeted with what is known, and its first query waits.
+/// How long a client of a pool that users share waits for its session's own greeting. After that
+/// the pool is busy: the client is greeted with known values, and its first query waits.
 const GREETED_AFTER: Duration = Duration::from_millis(100);
 
-/// How long a client must have waited for one that stalls to be cut off for its sake.
+/// How long a client must have waited before one that stalls is disconnected.
 const CUT_AFTER: Duration = Duration::from_secs(1);
 
-/// Why a client has run out of time.
+/// Which limit a client has reached.
 enum Overdue {
     Greeting,
     Wait,
@@ -59,25 +59,17 @@ impl<S: Socket> Engine<S> {
         Wheel::tick(at) + 1
     }
 
-    /// Sets when the client must have got on; `None`: never.
+    /// Sets when the client must have made progress; `None`: never.
     #[inline]
     pub(super) fn set_deadline(&mut self, slot: Slot, at: Option<Time>) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let Some(at) = at else {
-            client.deadline = 0;
-            return;
-        };
-        let tick = Self::tick_of(at);
-        client.deadline = tick;
-        if client.armed == 0 || tick < client.armed {
-            let armed = self.wheel.arm(slot, tick);
-            if let Some(client) = self.clients.get_mut(slot) {
-                client.armed = armed;
-            }
+        let tick = at.map_or(0, Self::tick_of);
+        if client.times.set_deadline(tick) {
+            client.times.is_armed(self.wheel.arm(slot, tick));
         }
     }
 
-    /// How long the host may sleep at most.
+    /// How long the host may sleep.
     pub fn next_tick(&self) -> Duration {
         if !self.again.is_empty() || !self.late.is_empty() || !self.work.is_empty() {
             return Duration::ZERO;
@@ -88,9 +80,9 @@ impl<S: Socket> Engine<S> {
         if busy { Duration::from_micros(TICK_US) } else { Duration::from_secs(1) }
     }
 
-    /// For a host whose watch on servers' connections does not tell when they take bytes again: to be
-    /// called once any socket has not taken all. Calls `watch` for each that has to be told of from
-    /// now on.
+    /// For a host whose watch on servers' connections does not report when they take bytes again:
+    /// to be called after a socket has not taken everything. Calls `watch` for each connection to
+    /// be watched for that from now on.
     #[cold]
     pub fn watch_for_room(&self, mut watch: impl FnMut(&S, Token)) {
         for (place, resident) in self.resident.iter() {
@@ -105,14 +97,14 @@ impl<S: Socket> Engine<S> {
             };
             if let Some(backend) = backend
                 && (!backend.to_server.is_empty() || backend.socket.has_unsent())
-                && backend.from_server.tell_of_room()
+                && backend.from_server.await_room()
             {
                 watch(&backend.socket, Token::Backend(place));
             }
         }
     }
 
-    /// To be called once a turn, ahead of [`Engine::flush`], and at [`Engine::next_tick`] at the
+    /// To be called once a turn, before [`Engine::flush`], and at [`Engine::next_tick`] at the
     /// latest.
     pub fn tick<H: Host<S>>(&mut self, host: &mut H, now: Time) {
         self.see_again(host, now);
@@ -139,7 +131,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Looks after all backends that this loop watches, once a tick, and opens what has become
+    /// Checks all backends that this loop watches, once a tick, and opens those that have become
     /// due for waiters: after a back-off, from the reserve, or in place of backends that sit idle
     /// in a transaction.
     fn look_after_backends<H: Host<S>>(&mut self, host: &mut H, now: Time) {
@@ -152,8 +144,10 @@ impl<S: Socket> Engine<S> {
                 Holder::Pool | Holder::Listener(_) => {}
                 Holder::Engine(backend) => {
                     let wait = match view.settings.cancel_wait_timeout {
-                        _ if backend.lending.tidying() == Tidying::AwaitingListener => HEARD_WITHIN,
-                        Duration::ZERO => limits::TIDY_MAX, // no wait is without an end
+                        _ if backend.lending.tidying() == Tidying::AwaitingListener => {
+                            RECEIVED_WITHIN
+                        }
+                        Duration::ZERO => limits::TIDY_MAX, // no wait is endless
                         wait => wait,
                     };
                     if now.since(backend.lending.since()) >= wait {
@@ -170,7 +164,7 @@ impl<S: Socket> Engine<S> {
                     if client.has_kept_for_long(others_wait, now) {
                         unasked.push(*slot);
                     }
-                    if !client.pins.is_empty()
+                    if !client.session.pins().is_empty()
                         && client
                             .backend
                             .as_ref()
@@ -218,16 +212,16 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Disconnects a client that keeps a backend which no longer is what the configuration asks for.
+    /// Disconnects a client that keeps a backend which the configuration does not allow any more.
     fn end_outdated<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
-        // (In PgBouncer's words.)
+        // (PgBouncer's text.)
         let error = ClientError::fatal(SqlState::ADMIN_SHUTDOWN, "database configuration changed")
             .detail("The session kept a server connection, which is closed (server_fast_close).")
             .hint("Connect again.");
         self.say_goodbye(host, slot, &error, now);
     }
 
-    /// Cuts off those that have stalled for longest, as many as clients wait for: nobody is held up who
+    /// Disconnects the clients that have stalled longest, as many as clients wait: not for one that
     /// waits for a connection that is being opened.
     fn cut_off_stalled<H: Host<S>>(
         &mut self,
@@ -243,7 +237,7 @@ impl<S: Socket> Engine<S> {
                 |after| self.pools[pool as usize].pool.lock().releases_lacking(after, now) as usize;
             let (at_once, in_time) = (lacking(Duration::ZERO), lacking(CUT_AFTER));
             let of_pool = stalled.iter().filter(|(of, ..)| *of == pool).enumerate();
-            // Those who have given up stand first.
+            // Those that have given up come first.
             for (_, (.., slot)) in of_pool.filter(|(at, (_, since, _))| {
                 *at < if *since == Time::ZERO { at_once } else { in_time }
             }) {
@@ -256,27 +250,19 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// A client's tick has come: is it late?
+    /// A client's tick has come: checks whether it is late.
     fn client_due<H: Host<S>>(&mut self, host: &mut H, slot: Slot, armed: u32, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if client.armed != armed {
-            return;
-        }
-        client.armed = 0;
-        if client.deadline == 0 {
-            return;
-        }
-        if client.deadline > Wheel::tick(now) {
-            let deadline = client.deadline;
-            let armed = self.wheel.arm(slot, deadline);
-            if let Some(client) = self.clients.get_mut(slot) {
-                client.armed = armed;
+        let fired = match client.times.tick_came(armed, Wheel::tick(now)) {
+            TickCame::Stale => return,
+            TickCame::Early(tick) => {
+                client.times.is_armed(self.wheel.arm(slot, tick));
+                return;
             }
-            return;
-        }
-        let fired = std::mem::take(&mut client.deadline);
-        if self.wait_is_told(slot).is_some_and(|at| Self::tick_of(at) == fired) {
-            self.tell_of_wait(host, slot, now);
+            TickCame::Due(tick) => tick,
+        };
+        if self.wait_notice_at(slot).is_some_and(|at| Self::tick_of(at) == fired) {
+            self.send_wait_notice(host, slot, now);
         }
         match self.next_overdue(slot, now) {
             Some((overdue, at)) if at <= now => self.overdue(host, slot, &overdue, now),
@@ -285,20 +271,21 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// When a client that waits for a backend is told so.
-    fn wait_is_told(&self, slot: Slot) -> Option<Time> {
+    /// When a client that waits for a backend gets the notice.
+    fn wait_notice_at(&self, slot: Slot) -> Option<Time> {
         let client = self.clients.get(slot)?;
         let notify = self.pool_of(client).settings.query_wait_notify;
-        // One that has not been greeted may be told nothing yet.
-        let may = client.state == ClientState::Waiting && client.pending_session.is_none();
-        (may && !notify.is_zero()).then(|| client.since.after(notify))
+        // A client that has not been greeted may get no notice yet.
+        let may =
+            client.serving.state() == ClientState::Waiting && client.pending_session.is_none();
+        (may && !notify.is_zero()).then(|| client.times.since().after(notify))
     }
 
-    fn tell_of_wait<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+    fn send_wait_notice<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get(slot) else { return };
         let view = self.pool_of(client);
         let mut notice = Vec::new();
-        // PgBouncer's words, for what looks for them.
+        // PgBouncer's text, for programs that look for it.
         ClientError::notice("No server connection available in postgres backend, client being queued")
             .detail(format!(
                 "All server connections for database \"{}\" and user \"{}\" are in use, or none can be had.",
@@ -308,7 +295,7 @@ impl<S: Socket> Engine<S> {
         self.say(host, slot, &notice, now);
     }
 
-    /// The next limit that the client runs into as things are, and when.
+    /// The next limit that the client reaches as things are, and when.
     fn next_overdue(&self, slot: Slot, now: Time) -> Option<(Overdue, Time)> {
         let client = self.clients.get(slot)?;
         let settings = &self.pool_of(client).settings;
@@ -323,25 +310,25 @@ impl<S: Socket> Engine<S> {
                 next = candidate;
             }
         };
-        match client.state {
+        match client.serving.state() {
             ClientState::Closing => consider(Some((Overdue::Goodbye, now))),
             ClientState::Waiting => {
-                consider(limit(Overdue::Wait, settings.query_wait_timeout, client.since));
-                let told = self.wait_is_told(slot).filter(|at| *at > now);
+                consider(limit(Overdue::Wait, settings.query_wait_timeout, client.times.since()));
+                let told = self.wait_notice_at(slot).filter(|at| *at > now);
                 consider(told.map(|at| (Overdue::Notice, at)));
                 if self.may_be_greeted_early(client) {
-                    consider(limit(Overdue::Greeting, GREETED_AFTER, client.since));
+                    consider(limit(Overdue::Greeting, GREETED_AFTER, client.times.since()));
                 }
             }
             ClientState::Idle => {
-                consider(limit(Overdue::Idle, settings.client_idle_timeout, client.since));
+                consider(limit(Overdue::Idle, settings.client_idle_timeout, client.times.since()));
             }
             ClientState::Active => {
                 let Some(backend) = &client.backend else { return None };
                 if !backend.requests.is_empty() || backend.requests.is_copying_in() {
-                    consider(limit(Overdue::Query, settings.query_timeout, client.since));
-                } else if client.held {
-                    // It is not idle: its message waits here, or its answer.
+                    consider(limit(Overdue::Query, settings.query_timeout, client.times.since()));
+                } else if client.serving.is_held() {
+                    // It is not idle: its message or its answer waits here.
                 } else if backend.from_server.status() != TransactionStatus::Idle
                     || backend.requests.is_in_pipeline()
                 {
@@ -356,7 +343,7 @@ impl<S: Socket> Engine<S> {
                         settings.client_idle_timeout,
                         backend.lending.since(),
                     ));
-                    if !client.is_session_mode() && !client.pins.is_empty() {
+                    if !client.is_session_mode() && !client.session.pins().is_empty() {
                         consider(limit(
                             Overdue::Pinned,
                             settings.pin_timeout,
@@ -369,7 +356,7 @@ impl<S: Socket> Engine<S> {
                     consider(limit(
                         Overdue::Transaction,
                         settings.transaction_timeout,
-                        client.transaction_since,
+                        client.times.transaction_since(),
                     ));
                 }
             }
@@ -380,8 +367,8 @@ impl<S: Socket> Engine<S> {
     /// Arms the deadline that fits what the client does now, if any limit is set at all.
     pub(super) fn rearm(&mut self, slot: Slot, now: Time) {
         let Some(client) = self.clients.get(slot) else { return };
-        if client.state == ClientState::Closing {
-            return; // it has its time to read its goodbye
+        if client.serving.state() == ClientState::Closing {
+            return; // it has its time to read its last message
         }
         let at = self.next_overdue(slot, now).map(|(_, at)| at);
         self.set_deadline(slot, at);
@@ -392,7 +379,7 @@ impl<S: Socket> Engine<S> {
     pub(super) fn arm_wait(&mut self, slot: Slot, now: Time) {
         let Some(client) = self.clients.get(slot) else { return };
         if client.pending_session.is_some() {
-            self.rearm(slot, now); // it may be one that is to be greeted
+            self.rearm(slot, now); // it may be one to be greeted
             return;
         }
         let settings = &self.pool_of(client).settings;
@@ -401,11 +388,11 @@ impl<S: Socket> Engine<S> {
             return;
         }
         let wait = settings.query_wait_timeout;
-        self.set_deadline(slot, (!wait.is_zero()).then(|| client.since.after(wait)));
+        self.set_deadline(slot, (!wait.is_zero()).then(|| client.times.since().after(wait)));
     }
 
-    /// The same after an answer, where there is a limit that runs while a client has a backend or
-    /// sits idle; without one this costs nothing.
+    /// The same after an answer, if there is a limit for clients with a backend or idle ones;
+    /// without one this costs nothing.
     pub(super) fn rearm_if_limited(&mut self, slot: Slot, now: Time) {
         let Some(client) = self.clients.get(slot) else { return };
         if self.pool_of(client).limits_clients {
@@ -413,7 +400,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Gives a client that has been told goodbye some time to read it.
+    /// Gives a client time to read its last message.
     pub(super) fn arm_goodbye(&mut self, slot: Slot, now: Time) {
         self.set_deadline(slot, Some(now.after(GOODBYE)));
     }
@@ -424,12 +411,12 @@ impl<S: Socket> Engine<S> {
         let settings = &view.settings;
         let error = match overdue {
             Overdue::Greeting => return self.greet_early(host, slot, now),
-            Overdue::Notice => return, // when its tick comes: it is no limit
+            Overdue::Notice => return, // it happens at its own tick, and is no limit
             Overdue::Wait => {
                 let waited = settings.query_wait_timeout;
                 match view.pool.last_error() {
                     Some(why) => ClientError::fatal(
-                        // A limit that is reached is one, whatever stands after it.
+                        // Any limit that is reached counts, even if more follows it.
                         match why.code {
                             SqlState::TOO_MANY_CONNECTIONS if !why.of_server => why.code,
                             _ => SqlState::CONNECTION_FAILURE,
@@ -498,13 +485,13 @@ impl<S: Socket> Engine<S> {
         self.say_goodbye(host, slot, &error, now);
     }
 
-    /// Closes a backend whose tidying takes longer than `cancel_wait_timeout`; one that only waits for the
-    /// listening connection goes on without it.
+    /// Closes a backend whose tidying takes longer than `cancel_wait_timeout`; one that only waits
+    /// for the listening connection continues without it.
     fn give_up_tidying<H: Host<S>>(&mut self, host: &mut H, place: Slot, now: Time) {
         let Some(resident) = self.resident.get_mut(place) else { return };
         let Holder::Engine(backend) = &resident.holder else { return };
         if backend.lending.tidying() == Tidying::AwaitingListener {
-            self.heard_out(host, place, None, now);
+            self.backend_fenced(host, place, None, now);
             return;
         }
         if let Holder::Engine(backend) = std::mem::replace(&mut resident.holder, Holder::Pool) {
@@ -514,15 +501,15 @@ impl<S: Socket> Engine<S> {
 }
 
 impl<S: Socket> Client<S> {
-    /// Whether its backend has sat idle long enough to make room for another from now on: in a
-    /// transaction, or pinned, which keeps a backend in the same way; or because the client takes
-    /// nothing of its result, or stops in the middle of a message.
+    /// Whether its backend has sat idle long enough to make room for another: in a transaction, or
+    /// pinned, which keeps a backend in the same way; or because the client takes none of its
+    /// result, or stops in the middle of a message.
     fn makes_room(&mut self, now: Time) -> bool {
-        let kept = !self.pins.is_empty();
-        let stands_still = self.mode != PoolMode::Session
-            && !self.exclusive
+        let kept = !self.session.pins().is_empty();
+        let stands_still = self.serving.mode() != PoolMode::Session
+            && !self.serving.is_exclusive()
             && (self.leaves_answers_unread() || self.stops_in_a_message());
-        let held = self.held;
+        let held = self.serving.is_held();
         let Some(backend) = self.backend.as_mut() else { return false };
         let sits_idle = !held
             && (kept || backend.from_server.status() != TransactionStatus::Idle)
@@ -533,40 +520,41 @@ impl<S: Socket> Client<S> {
         (sits_idle || stalls) && backend.lending.park()
     }
 
-    /// Whether it sits idle on a backend that it keeps between transactions, and that no longer is what the
-    /// configuration asks for.
+    /// Whether it sits idle on a backend that it keeps between transactions, and that the
+    /// configuration does not allow any more.
     fn keeps_outdated(&self, view: &PoolView<S>) -> bool {
         let Some(backend) = &self.backend else { return false };
-        (self.is_session_mode() || !self.pins.is_empty())
-            && !self.held
+        (self.is_session_mode() || !self.session.pins().is_empty())
+            && !self.serving.is_held()
             && self.input.is_empty()
             && backend.is_at_rest()
             && view.outdated(backend).is_some()
     }
 
-    /// Whether there are answers for it that its connection has not taken.
+    /// Whether its connection has not taken all of its answers.
     fn leaves_answers_unread(&self) -> bool {
-        !self.output.is_empty() && !self.late // late ones have not been tried yet
+        !self.output.is_empty() && !self.at_socket.is_late() // late ones have not been tried yet
     }
 
     /// Whether its server waits for the rest of a message.
     fn stops_in_a_message(&self) -> bool {
-        self.backend.as_ref().is_some_and(|backend| backend.to_server.is_open()) && !self.readable
+        self.backend.as_ref().is_some_and(|backend| backend.to_server.is_open())
+            && !self.at_socket.is_unread()
     }
 
-    /// Since when it has kept its backend from those who wait by taking or sending nothing, if that is
+    /// Since when it has kept its backend from waiters by taking or sending nothing, if that is
     /// longer than it may.
     fn stalled_since(&self, settings: &PoolSettings, now: Time) -> Option<Time> {
         let backend = self.backend.as_ref()?;
         if self.has_given_up() {
-            return Some(Time::ZERO); // nobody waits for what is still to come
+            return Some(Time::ZERO); // no client would get what is still to come
         }
         let is_over = |timeout: Duration, since| !timeout.is_zero() && now.since(since) >= timeout;
         let (write, read) = (settings.client_write_timeout, settings.client_read_timeout);
-        // A query with a goodbye after it is carried out, as by PostgreSQL, which reads the goodbye
-        // when it is done.
+        // A query with a Terminate after it is carried out, as by PostgreSQL, which reads the
+        // Terminate when it is done.
         let leaving = self.is_leaving();
-        let pools = self.mode != PoolMode::Session;
+        let pools = self.serving.mode() != PoolMode::Session;
         let half_sent = pools && self.stops_in_a_message();
         let stalled = (pools
             && !leaving
@@ -579,13 +567,13 @@ impl<S: Socket> Client<S> {
 }
 
 impl<S: Socket> Backend<S> {
-    /// Its client has taken or sent something.
+    /// Its client has taken or sent bytes.
     pub(super) fn gets_on(&mut self, now: Time) {
         self.lending.gets_on(now);
         self.unpark();
     }
 
-    /// It is at work again, or its client's no more: it counts against the pool's size.
+    /// It works again, or its client has left it: it counts against the pool's size.
     #[inline]
     pub(super) fn unpark(&mut self) {
         if self.lending.unpark() {

@@ -1,17 +1,18 @@
-//! What a client's names stand for: what the server has confirmed, and the changes that are under way.
+//! What a client's names stand for: what the server has confirmed, and the changes in flight.
 //!
 //! # Model
 //! ```text
 //!                        give, take, take_all                 confirm
 //!   Parse, Close, ... ────────────────────────► in flight ─────────────► confirmed
 //!                                                   │ ignore
-//!                                                   └──► nowhere
+//!                                                   └──► dropped
 //! ```
-//! Each change has one entry in the queue of requests ([`Change`](super::request_queue::Change)), in the
-//! same order. Where the server has answered that entry the change is applied; where it has failed or ignored
-//! it the change is dropped. What was before is never written down, so nothing is put back.
+//! Each change has one entry in the queue of requests ([`Change`](super::request_queue::Change)),
+//! in the same order. When the server answers that entry the change is applied; if the server
+//! refuses or ignores it the change is dropped. The former state is never recorded, so nothing is
+//! put back.
 //!
-//! A name means what the newest change in flight makes of it, else what is confirmed.
+//! A name means what its newest change in flight says, else what is confirmed.
 //!
 //! # Invariant
 //! While nothing is outstanding no change is in flight.
@@ -20,27 +21,28 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::hash::Keyed;
 
-/// A name, as much of it as counts.
+/// A name, cut to its significant bytes.
 pub(super) type Name = Box<[u8]>;
 
-/// So many names are compared one after the other: the keyed hash costs as much as eight comparisons.
+/// Up to this many names are compared one by one: the keyed hash costs as much as eight
+/// comparisons.
 const SEARCHED_MAX: usize = 8;
 
-/// What a message makes of names.
+/// How a message changes names.
 #[derive(Debug)]
 enum Edit<V> {
-    /// One stands for this.
+    /// The name stands for this.
     Give(Name, V),
-    /// One stands for nothing.
+    /// The name stands for nothing.
     Take(Name),
-    /// All stand for nothing.
+    /// All names stand for nothing.
     TakeAll,
-    /// That has been done, as its CommandComplete has told; the end of its Query is still to come.
+    /// The same, done, as its CommandComplete has shown; the end of its Query is still to come.
     TookAll,
 }
 
 impl<V> Edit<V> {
-    /// How many names stand for something more after it.
+    /// How many more names stand for something after it.
     fn more(&self) -> isize {
         match self {
             Self::Give(..) => 1,
@@ -50,7 +52,7 @@ impl<V> Edit<V> {
     }
 }
 
-/// A change that is under way.
+/// A change in flight.
 #[derive(Debug)]
 struct InFlight<V> {
     edit: Edit<V>,
@@ -59,7 +61,7 @@ struct InFlight<V> {
 }
 
 impl<V> InFlight<V> {
-    /// The name that stands for something then, and that.
+    /// The name that it gives, and what that stands for.
     fn given(&self) -> Option<(&Name, &V)> {
         match &self.edit {
             Edit::Give(name, value) => Some((name, value)),
@@ -75,17 +77,17 @@ impl<V> InFlight<V> {
     }
 }
 
-/// The changes that are under way, the oldest first. They have numbers, which begin at 0.
+/// The changes in flight, the oldest first. They are numbered from 0.
 #[derive(Debug)]
 struct Changes<V> {
     changes: VecDeque<InFlight<V>>,
     /// The number of the oldest.
     first: usize,
-    /// The newest change of each name that one of them is about: a pipeline may have thousands.
+    /// The newest change of each name: a pipeline may have thousands.
     newest: HashMap<Name, usize, Keyed>,
-    /// The newest that takes all names away.
+    /// The newest change that removes all names.
     took_all: Option<usize>,
-    /// Names that these give, less those that they take away.
+    /// Names that these give, less those that they remove.
     more: isize,
 }
 
@@ -122,7 +124,7 @@ impl<V> Changes<V> {
         Some(edit)
     }
 
-    /// The place of the newest change of what a name means.
+    /// The index of the newest change of a name.
     fn place(&self, name: &[u8]) -> Option<usize> {
         let number = self.newest.get(name).copied().max(self.took_all)?;
         Some(number - self.first)
@@ -138,9 +140,9 @@ impl<V> Changes<V> {
 #[derive(Debug)]
 pub(super) struct Journal<V> {
     confirmed: HashMap<Name, V, Keyed>,
-    /// `None`: no change is under way.
+    /// `None`: no change is in flight.
     in_flight: Option<Box<Changes<V>>>,
-    /// Names that are kept here, those in flight among them.
+    /// The number of names kept here, including those in flight.
     names: usize,
     /// Their bytes.
     name_bytes: usize,
@@ -153,13 +155,13 @@ impl<V> Journal<V> {
         Self { confirmed, in_flight: None, names: 0, name_bytes: 0 }
     }
 
-    /// How many names are kept, those in flight among them.
+    /// How many names are kept, including those in flight.
     pub(super) fn kept(&self) -> usize {
         self.names
     }
 
-    /// How many names stand for something, for a message that is sent now; more, where names were given
-    /// before all were taken away.
+    /// How many names stand for something, for a message that is sent now; more than that if names
+    /// were given before all were removed.
     pub(super) fn standing(&self) -> usize {
         let confirmed = self.confirmed.len();
         match &self.in_flight {
@@ -171,17 +173,16 @@ impl<V> Journal<V> {
         }
     }
 
-    /// Bytes of these names.
     pub(super) fn name_bytes(&self) -> usize {
         self.name_bytes
     }
 
-    /// Whether no change is under way.
+    /// Whether no change is in flight.
     pub(super) fn is_settled(&self) -> bool {
         self.in_flight.is_none()
     }
 
-    /// Whether no name stands for anything, nor is a change under way.
+    /// Whether no name stands for anything, and no change is in flight.
     pub(super) fn is_empty(&self) -> bool {
         self.confirmed.is_empty() && self.is_settled()
     }
@@ -212,16 +213,16 @@ impl<V> Journal<V> {
         }
     }
 
-    /// The pipeline of the newest change under way of what a name means.
+    /// The pipeline of the newest change in flight of a name.
     pub(super) fn changes_in(&self, name: &[u8]) -> Option<u64> {
         Some(self.in_flight.as_ref()?.newest(name)?.pipeline)
     }
 
-    /// All names that stand for something, for a message that is sent now, with that.
+    /// All names that stand for something, for a message that is sent now, with their values.
     pub(super) fn pairs(&self) -> impl Iterator<Item = (&Name, &V)> {
         let changes = self.in_flight.iter().flat_map(|changes| &changes.changes);
         let all = self.confirmed.iter().chain(changes.filter_map(InFlight::given));
-        // (Of a name that is given twice, and taken away in between, the last one counts.)
+        // (If a name is given twice, and removed in between, the last one counts.)
         all.filter(|(name, value)| {
             self.is_settled() || self.get(name).is_some_and(|newest| std::ptr::eq(newest, *value))
         })
@@ -232,7 +233,7 @@ impl<V> Journal<V> {
         self.confirmed.iter()
     }
 
-    /// What any name stands for, or will if what is in flight is answered.
+    /// What the names stand for, or will when the changes in flight are answered.
     pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         let changes = self.in_flight.iter_mut().flat_map(|changes| &mut changes.changes);
         self.confirmed.values_mut().chain(changes.filter_map(InFlight::given_mut))
@@ -250,7 +251,7 @@ impl<V> Journal<V> {
         }
     }
 
-    /// A name stands for nothing. Whether it stood for something.
+    /// A name stands for nothing. Returns whether it stood for something.
     pub(super) fn remove(&mut self, name: &[u8]) -> bool {
         let is_there = self.confirmed.remove(name).is_some();
         if is_there {
@@ -297,7 +298,7 @@ impl<V> Journal<V> {
         self.in_flight.get_or_insert_with(new).push(edit, pipeline);
     }
 
-    /// The server has done what the oldest change stands for.
+    /// The server has carried out the oldest change.
     pub(super) fn confirm(&mut self) {
         match self.pop() {
             Some(Edit::Give(name, value)) => {
@@ -310,15 +311,15 @@ impl<V> Journal<V> {
         }
     }
 
-    /// The server has failed or ignored the message of the oldest change.
+    /// The server has refused or ignored the message of the oldest change.
     pub(super) fn ignore(&mut self) {
         if let Some(Edit::Give(name, _)) = self.pop() {
             self.count(&name, false);
         }
     }
 
-    /// What the oldest change stands for, if it takes all names away, has been done, whatever fails after
-    /// that in the same text.
+    /// If the oldest change removes all names, it has been carried out, even if something after it
+    /// in the same text fails.
     pub(super) fn took_all(&mut self) {
         let oldest = self.in_flight.as_mut().and_then(|changes| changes.changes.front_mut());
         if let Some(InFlight { edit: edit @ Edit::TakeAll, .. }) = oldest {
@@ -344,7 +345,7 @@ mod tests {
     /// What a name, or each one, stands for after a change.
     type Done = (Option<u8>, Option<u32>);
 
-    /// What names stand for if these changes are done.
+    /// What names stand for if these changes are made.
     fn done<'a>(
         confirmed: &BTreeMap<u8, u32>,
         changes: impl IntoIterator<Item = &'a Done>,
@@ -378,7 +379,7 @@ mod tests {
         assert_eq!(own.name_bytes(), own.kept());
     }
 
-    /// Beside a map into which each change is written, in their order, whenever it is asked.
+    /// Compared with a map into which each change is written in order, on each query.
     #[test]
     fn names_are_those_confirmed_with_what_is_in_flight() {
         for seed in 0..300 {
@@ -405,7 +406,7 @@ mod tests {
                         in_flight.pop_front();
                         own.confirm();
                     }
-                    // (What is ignored is ignored up to the end of its pipeline.)
+                    // (The server ignores everything up to the end of the pipeline.)
                     9 if random.below(3) == 0 => {
                         while in_flight.pop_front().is_some() {
                             own.ignore();

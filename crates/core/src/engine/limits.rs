@@ -1,64 +1,63 @@
-//! Bounds of what one connection may occupy.
+//! Limits of what one connection may use.
 
-/// What is read from a connection at once. Also the size of a loop's shared buffers.
+/// The size of one read from a connection, and of a loop's shared buffers.
 pub const READ_BYTES: usize = 64 * 1024;
-/// What is read from a client that has no backend.
+/// The size of one read from a client that has no backend.
 pub const UNATTACHED_READ_BYTES: usize = 16 * 1024;
 /// A message up to this size is passed on only when it is complete; a longer one streams.
 pub const WHOLE_MESSAGE_BYTES: usize = 16 * 1024;
-/// The same of a Query whose client has start values: something may have to be put into its
+/// The same for a Query whose client has start values: something may have to be inserted in its
 /// text, see `restore`.
 pub const WHOLE_TEXT_BYTES: usize = READ_BYTES;
-/// A longer one must come at this rate, in bytes a second, while others wait for its backend
-/// and `client_read_timeout` is over: less is no transfer.
+/// A longer one must come at this rate, in bytes a second, while others wait for its backend and
+/// `client_read_timeout` is over.
 pub const STREAM_BYTES_A_SECOND_MIN: u64 = 64 * 1024;
-/// Microseconds within which a goodbye belongs to the query that it stands behind: it was sent
-/// with it, for the query to be carried out. Later, and with the connection closed, it says
-/// that the client has given up.
-pub const GOODBYE_BEHIND_QUERY_US: u64 = 10_000;
-/// How long a server connection whose client has left may take to be tidied, if
-/// `cancel_wait_timeout` sets no bound.
+/// Microseconds within which a Terminate belongs to the query before it: it was sent with the
+/// query, which is to be carried out. Later, and with the connection closed, it means that the
+/// client has given up.
+pub const GOODBYE_AFTER_QUERY_US: u64 = 10_000;
+/// How long tidying may take after a client has left, if `cancel_wait_timeout` sets no bound.
 pub const TIDY_MAX: std::time::Duration = std::time::Duration::from_secs(60);
 /// An answer up to this size waits for the end of the turn.
 pub const LATE_BYTES_MAX: usize = 4 * 1024;
-/// Further events that may be seen to before waiting answers are written.
-pub const EVENTS_BEHIND_MAX: usize = 32;
+/// Further events that may be handled before waiting answers are written.
+pub const EVENTS_BEFORE_ANSWERS_MAX: usize = 32;
 /// No bound of the configuration is below this: shorter messages are not measured.
 pub const PACKET_BYTES_MIN: usize = 1024;
-/// Reads that one event may lead to. Who has more to say is seen to again in the next turn.
+/// Reads that one event may cause. The next turn continues with a connection that has more.
 pub const READS_AN_EVENT_MAX: u32 = 16;
-/// What is looked at of a longer message from a server: an error's severity and code.
+/// How much of a longer message from a server is read: an error's severity and code.
 pub const ERROR_START_BYTES: usize = 1024;
-/// Unsent bytes for one connection from which its other side is no longer read.
+/// Unsent bytes for one connection from which on its peer is no longer read.
 pub const OUTPUT_HIGH_BYTES: usize = 64 * 1024;
 /// Answers that may be outstanding from one backend.
 pub const EXPECTED_ANSWERS_MAX: usize = 8 * 1024;
-/// ReadyForQuery that may be outstanding before a client's further pipeline waits.
+/// Outstanding ReadyForQuery from which on a client's further pipelines wait.
 pub const SYNCS_OUTSTANDING_MAX: u32 = 512;
-/// Messages of a pipeline that its client's settings may go within.
+/// Messages of a pipeline within which its client's settings may be sent.
 pub const WITHIN_MESSAGES_MAX: usize = 64;
-/// Settings that may.
+/// Settings that may be sent within a pipeline.
 pub const WITHIN_SETTINGS_MAX: usize = 8;
-/// Paths for which a pool has statements of its own that bring settings.
+/// Paths for which a pool has statements of its own that set them.
 pub const WITHIN_PATHS_MAX: usize = 128;
-/// Queries and pipelines that a client may send without ever letting its backend come to
-/// rest, while others wait for one.
+/// Queries and pipelines that a client may send without letting its backend come to rest, while
+/// others wait for one.
 pub const UNBROKEN_QUERIES_MAX: u32 = 512;
 /// Prepared statements that one client may name.
 pub const CLIENT_STATEMENTS_MAX: usize = 64 * 1024;
 /// Bytes of a name by which PostgreSQL tells statements and portals apart (`NAMEDATALEN` - 1,
-/// prepare.c and portalmem.c): what stands after them is not kept here either.
+/// prepare.c and portalmem.c): the rest is not kept here either.
 pub const NAME_BYTES_MAX: usize = 63;
 /// Portals of a RESET, DISCARD or DEALLOCATE that one client may make in a transaction, and
-/// statements of these that it may name to a server connection of its own.
+/// statements of these that it may name on a server connection of its own.
 pub const UNUSUAL_PORTALS_MAX: usize = 1024;
-/// Bytes of notifications that may wait for one client, be it that it is in a transaction or
-/// that it does not read: with more it is cut off.
+/// Bytes of notifications that may wait for one client that is in a transaction or does not read: a
+/// client with more is disconnected.
 pub const NOTIFICATIONS_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Milliseconds below which a client's statement_timeout is brought last and taken off first, and
-/// its transaction_timeout does not move.
+/// Milliseconds below which a client's statement_timeout is set last and lifted first, and its
+/// transaction_timeout does not move.
 pub const TIMEOUT_MS_MIN: u64 = 1_000;
-/// How often it is tried to take off a timeout that cuts that off, and to ask under it.
+/// Attempts to lift a timeout that cuts them off, and to ask under it.
 pub const LIFTS_MAX: u8 = 100;
 /// Room for a usual question to a server: see `unverified`.
 pub const QUESTION_BYTES: usize = 512;
@@ -66,6 +65,6 @@ pub const QUESTION_BYTES: usize = 512;
 /// when a shared statement turns out to be stale.
 pub const REPLAY_BYTES: usize = 8 * 1024;
 
-/// Bytes of a text that streams, and makes functions, that are kept until its end: what they do is read
-/// in them.
+/// Bytes of a streaming text that creates functions which are kept until its end, to read what
+/// these do.
 pub const MADE_BYTES_MAX: usize = 512 * 1024;

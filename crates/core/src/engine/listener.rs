@@ -1,19 +1,19 @@
 //! The listening connections of the pools whose hubs are on this loop.
 //!
 //! # Model
-//! A pool's hub lives on one loop, by the pool's number; loops reach it by messages, and so does
-//! this one. The connection is opened when a client listens, outside of the pool's size and inside of
-//! all other limits, and closed a while after the last has ended listening. What comes on it is
-//! notifications, and answers to one query at a time.
+//! A pool's hub lives on one loop, chosen by the pool's number; all loops, also that one, reach it
+//! by messages. The connection is opened when a client listens, outside of the pool's size and
+//! inside of all other limits, and closed a while after the last client has stopped listening.
+//! Notifications come on it, and answers to one query at a time.
 //!
 //! # Invariants
 //! * it is never lent: no client's statement runs on it
-//! * a query that is not answered within [`ANSWER_US`] ends it: nobody waits for it without an end
+//! * a query that is not answered within [`ANSWER_US`] ends it: no wait for it is endless
 //!
 //! # Limits
-//! RECONNECT and `server_lifetime` leave it alone: to replace it would lose what is notified meanwhile. It ends
-//! with its server process, as a client's own connection would, and where the pool has left its server:
-//! what is notified on another never comes.
+//! RECONNECT and `server_lifetime` do not replace it: that would lose what is notified meanwhile.
+//! It ends with its server process, as a client's own connection would, and if the pool has left
+//! its server: notifications on another server never come.
 
 mod steps;
 
@@ -33,7 +33,7 @@ use crate::wire::{backend as kind, build, error, frame};
 
 /// Microseconds within which the server must answer a query.
 const ANSWER_US: u64 = 30_000_000;
-/// Microseconds for which the connection stays when nobody listens.
+/// Microseconds for which the connection stays without listening clients.
 const UNUSED_US: u64 = 30_000_000;
 /// Microseconds between attempts to open it.
 const RETRY_US: u64 = 1_000_000;
@@ -51,9 +51,10 @@ pub(super) struct Listener<S: Socket> {
     output: PendingBytes,
     /// It listens on the channel of markers: the first query has been answered.
     ready: bool,
-    /// When the query under way was sent.
+    /// When the query in flight was sent.
     asked: Time,
-    /// What the server said last before it closed the connection, or an error of a query of ours.
+    /// The server's last message before it closed the connection, or an error of a query of
+    /// Hawser's.
     error: Option<ClientError>,
     _permit: Box<dyn std::any::Any + Send>,
 }
@@ -63,39 +64,39 @@ pub(super) struct PoolHub<S: Socket> {
     hub: Hub,
     pool: PoolRef<S>,
     place: Option<Slot>,
-    /// When somebody last wanted it.
+    /// When it was last needed.
     wanted: Time,
-    /// No attempt to open it before this moment.
+    /// No attempt to open it before this time.
     not_before: Time,
 }
 
 impl<S: Socket> PoolHub<S> {
-    /// Whether its connection is wanted, and is not there.
+    /// Whether its connection is needed and does not exist.
     pub(super) fn is_to_be_opened(&self) -> bool {
         self.place.is_none() && self.hub.is_needed()
     }
 }
 
 /// What has come on a listening connection.
-enum Heard {
+enum Received {
     Notified(Notification),
     Ready,
 }
 
 impl<S: Socket> Listener<S> {
-    /// The channel on which this connection alone hears markers.
+    /// The channel on which only this connection receives markers.
     fn marker(&self) -> Channel {
         Channel::new(format!("hawser_{}_{}", self.process, self.id.0).as_bytes())
     }
 
-    /// Whether what the pool's clients notify does not come on it: the pool has left its server.
+    /// Whether it does not receive what the pool's clients notify: the pool has left its server.
     fn is_left(&self) -> bool {
         self.pool.left().has(self.server, self.opened)
             || self.pool.has_moved_from(self.server, self.epoch)
     }
 
-    /// What makes a new connection ready. It sits idle where a connection of a client's own would
-    /// not, so that the server must not end it for that.
+    /// The query that makes a new connection ready. It sits idle when a client's own connection
+    /// would not, so the server must not end it for that.
     fn first_query(&self, server: &ServerParameters) -> Vec<u8> {
         const IDLE_SESSION_TIMEOUT_SINCE: u32 = 14;
         let mut text = Vec::new();
@@ -154,9 +155,9 @@ impl<S: Socket> Listener<S> {
 }
 
 impl<S: Socket> Listener<S> {
-    /// Takes whole messages from what has come; and why the connection must end, if it must.
-    fn take_heard(&mut self) -> (Vec<Heard>, Option<&'static str>) {
-        let mut heard = Vec::new();
+    /// Takes the whole messages that have come, and why the connection must end, if it must.
+    fn take_received(&mut self) -> (Vec<Received>, Option<&'static str>) {
+        let mut received = Vec::new();
         let mut at = 0;
         let ended = loop {
             let rest = &self.input[at..];
@@ -176,10 +177,10 @@ impl<S: Socket> Listener<S> {
             let body = &rest[HEADER_BYTES..header.total()];
             match header.kind {
                 kind::NOTIFICATION => match Notification::read(body) {
-                    Some(notification) => heard.push(Heard::Notified(notification)),
+                    Some(notification) => received.push(Received::Notified(notification)),
                     None => break Some("the server sent a malformed notification"),
                 },
-                kind::READY_FOR_QUERY => heard.push(Heard::Ready),
+                kind::READY_FOR_QUERY => received.push(Received::Ready),
                 kind::COMMAND_COMPLETE
                 | kind::EMPTY_QUERY
                 | kind::NOTICE
@@ -206,6 +207,6 @@ impl<S: Socket> Listener<S> {
         if self.input.is_empty() {
             self.input = Vec::new();
         }
-        (heard, ended)
+        (received, ended)
     }
 }

@@ -1,26 +1,28 @@
-//! Clients that listen, and share backends: what their transactions change, what they are given.
+//! Clients that listen, and share backends: what their transactions change, and what they are
+//! given.
 //!
 //! # States of a client that listens
 //! ```text
 //!   AtRest ── has channels, and begins a transaction ──► Cleaning ── ticket ──► AtRest
 //!     │ has channels, and sends a LISTEN ──► Ahead ── ticket ──► AtRest
 //!     │ a transaction has ended; its answer is held back (AfterCancel: while a cancel request is on its way,
-//!     │ which would hit a query of ours)
+//!     │ which would hit a query of Hawser's)
 //!     ├─ nothing changed ───────────────────────────────► Fencing ── ticket ──► answered
 //!     ├─ it keeps its backend to listen ──► TakingOver ── ticket ──► Returning ──► answered
 //!     └─ LISTEN, UNLISTEN ──► Asking ──► (new channels) Joining ── ticket ──► Leaving ──► answered
 //! ```
 //! * Ahead: see [`ahead`]; then there is no Joining
-//! * Cleaning: what was notified before a transaction begins is given to the client before it: PostgreSQL
-//!   does that before it reads the next command (`ProcessClientReadInterrupt`, postgres.c). Notifications
-//!   that the backend's client before has sent would be taken for this client's own, too; and what comes
-//!   later on a channel that the transaction leaves is not for the client
+//! * Cleaning: notifications from before the start of a transaction are given to the client before
+//!   it: PostgreSQL does that before it reads the next command (`ProcessClientReadInterrupt`,
+//!   postgres.c). Notifications from the backend's previous client would otherwise count as this
+//!   client's own; and what comes later on a channel that the transaction leaves is not for the
+//!   client
 //! * Fencing: what this transaction has notified comes before its ReadyForQuery
-//! * Asking: the backend says what it listens on (see [`crate::listen::change`])
-//! * Joining: the listening connection is to listen, too, while the backend still does
-//! * Leaving: the backend sends the marker and ends listening; up to the marker what it has heard
-//!   counts, after it what the listening connection hears
-//! * TakingOver, Returning: the other way round, see [`returning`]
+//! * Asking: the backend reports what it listens on (see [`crate::listen::change`])
+//! * Joining: the listening connection starts to listen while the backend still listens
+//! * Leaving: the backend sends the marker and stops listening; up to the marker the notifications
+//!   on the backend count, after it those on the listening connection
+//! * TakingOver, Returning: the reverse, see [`returning`]
 //!
 //! # Invariants
 //! * a client's backend listens on nothing when it is given back
@@ -28,17 +30,17 @@
 //! * the bytes that wait for one client are bounded ([`super::limits::NOTIFICATIONS_BYTES_MAX`])
 //!
 //! # Limits
-//! A client whose client_encoding is not the server's own for it keeps its backend for LISTEN, as do
-//! those whose LISTEN stands where it cannot be read for certain, or whose prepared statements are not
-//! shared: an UNLISTEN of these ends listening here even if it is rolled back. A text that ends the
-//! transaction in which a channel was left, and listens to it again, hears what came in between.
+//! A client whose client_encoding is not the server's own for it keeps its backend for LISTEN, as
+//! do those whose LISTEN cannot be read for certain, or whose prepared statements are not shared:
+//! an UNLISTEN of these stops listening here even if it is rolled back. A text that ends the
+//! transaction in which a channel was left, and listens to it again, gets what came in between.
 
 mod ahead;
 mod answer;
 mod ending;
-mod heard;
-mod hearing_out;
+mod fence;
 mod named;
+mod notified;
 mod returning;
 mod shown;
 mod state;
@@ -50,7 +52,7 @@ use std::sync::Arc;
 use crate::listen::change::{Pending, Taken};
 use crate::listen::{Channel, Marker, Notification};
 
-/// What is under way for a client that listens.
+/// What is in progress for a client that listens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Stage {
     /// Nothing.
@@ -62,15 +64,15 @@ enum Stage {
     Asking,
     Joining,
     Leaving {
-        /// The backend has done all that it was sent.
+        /// The backend has answered everything.
         answered: bool,
-        /// The marker has come by the listening connection.
+        /// The marker has come on the listening connection.
         marked: bool,
     },
     Fencing,
     /// As Fencing, before Returning.
     TakingOver,
-    /// Its own backend is to listen on all of its channels.
+    /// Its own backend starts to listen on all of its channels.
     Returning {
         /// As of Leaving.
         answered: bool,
@@ -79,15 +81,15 @@ enum Stage {
     },
 }
 
-/// Whether what was notified before the message that waits has come.
+/// Whether earlier notifications than the waiting message have come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Before {
-    /// It was not asked for.
+    /// The message does not wait for them.
     #[default]
     Unasked,
-    /// The message is to wait for it.
+    /// The message is to wait for them.
     Due,
-    /// It has come, or does not: the message goes.
+    /// They have come, or will not: the message is sent.
     Come,
 }
 
@@ -95,35 +97,36 @@ enum Before {
 #[derive(Debug, Default)]
 pub(super) struct Listening {
     channels: BTreeSet<Channel>,
-    /// What its transaction under way has done.
+    /// What its current transaction has done.
     pending: Pending,
-    /// What the listening connection is on besides, for LISTENs under way.
+    /// What the listening connection listens on in advance, for LISTENs in flight.
     ahead: Ahead,
-    /// Channels that are heard by its own backend yet.
+    /// Channels on which its own backend still receives.
     joining: BTreeSet<Channel>,
-    /// The listening connection has heard them, too, from before the LISTEN on.
+    /// The listening connection receives on these, too, since before the LISTEN.
     joining_ahead: bool,
     stage: Stage,
     before_message: Before,
     serial: u32,
     /// The answer that is held back.
     held: Vec<u8>,
-    /// What the server reports after it, and after the notifications.
+    /// Reports of the server that follow the answer and the notifications.
     held_reports: Vec<u8>,
-    /// Reports after which nothing has come yet.
+    /// Reports with nothing after them yet.
     reports: Vec<u8>,
     /// Notifications that wait for it.
     queue: VecDeque<Waiting>,
     queued_bytes: usize,
-    /// What its own backend has heard, on which it keeps listening: it comes after `queue`.
+    /// Notifications on its own backend, where it keeps listening: they follow `queue`.
     native: Vec<Waiting>,
-    /// What its own backend has heard since the transaction that listened.
-    overheard: Vec<Notification>,
-    /// It has heard its own marker: what comes after that is heard otherwise.
-    overheard_all: bool,
-    /// The channel of markers on which it listens while it takes over: it hears those of others, too.
+    /// Notifications on its own backend since the transaction that listened.
+    backend_received: Vec<Notification>,
+    /// Its own marker has come: later ones come on the other connection.
+    backend_received_all: bool,
+    /// The channel of markers on which it listens during TakingOver: it gets those of others, too.
     marker: Option<Channel>,
-    /// What the listening connection has heard after the marker, while the backend has not answered.
+    /// Notifications on the listening connection after the marker, while the backend has not
+    /// answered.
     later: Vec<Waiting>,
     /// What its own backend listens on.
     on_backend: Vec<Box<[u8]>>,
@@ -131,9 +134,9 @@ pub(super) struct Listening {
     shown: bool,
     /// It has looked at them before.
     looks: bool,
-    /// Its pipeline under way has executed something: the transaction may be over.
+    /// Its current pipeline has executed something: the transaction may be over.
     executed: bool,
-    /// Channels that it leaves at the end of its transaction, whatever becomes of that.
+    /// Channels that it leaves at the end of its transaction, whatever the outcome.
     left: BTreeSet<Channel>,
 }
 
@@ -141,20 +144,20 @@ pub(super) struct Listening {
 #[derive(Debug)]
 struct Waiting {
     message: Arc<[u8]>,
-    /// That of a notification.
+    /// `None`: it is no notification.
     channel: Option<Channel>,
 }
 
-/// What the listening connection is on before the LISTENs of a transaction.
+/// What the listening connection listens on before the LISTENs of a transaction.
 #[derive(Debug, Default)]
 struct Ahead {
     /// Channels that it has been asked for.
     channels: BTreeSet<Channel>,
     /// Channels that it is to be asked for.
     wanted: Vec<Channel>,
-    /// Where it hears markers.
+    /// Where it receives markers.
     marker: Option<Marker>,
-    /// It has failed: the transaction goes on without.
+    /// It has failed: the transaction goes on without it.
     given_up: bool,
 }
 
@@ -163,15 +166,15 @@ impl Ahead {
         &self.channels
     }
 
-    /// Where it hears markers, if it has heard all of these channels ahead.
+    /// Where it receives markers, if it has listened on all of these channels in advance.
     fn marker_for(&self, joined: &BTreeSet<Channel>) -> Option<Marker> {
-        let heard = !self.given_up && joined.is_subset(&self.channels);
-        self.marker.clone().filter(|_| heard)
+        let has_joined = !self.given_up && joined.is_subset(&self.channels);
+        self.marker.clone().filter(|_| has_joined)
     }
 }
 
 impl Listening {
-    /// Whether it is so of what was notified before the message that waits; it is noted no more then.
+    /// Whether this is so for the notifications before the waiting message; then it is unset.
     fn take_before(&mut self, before: Before) -> bool {
         let is_so = self.before_message == before;
         if is_so {
@@ -185,7 +188,8 @@ impl Listening {
         self.queue.push_back(Waiting { message, channel });
     }
 
-    /// Of what waits, keeps what is of channels of which this is true, and what is of none.
+    /// Of what waits, keeps the notifications on channels for which this is true, and everything
+    /// else.
     fn keep_queued(&mut self, is_of: impl Fn(&Self, &Channel) -> bool) {
         let mut queue = std::mem::take(&mut self.queue);
         queue.retain(|waiting| waiting.channel.as_ref().is_none_or(|channel| is_of(self, channel)));
@@ -196,8 +200,8 @@ impl Listening {
     fn count_queued(&mut self) {
         let waiting = self.queue.iter().chain(&self.native).chain(&self.later);
         let queued = waiting.map(|waiting| waiting.message.len());
-        let overheard = self.overheard.iter().map(|one| one.message.len());
-        self.queued_bytes = queued.chain(overheard).sum();
+        let backend_received = self.backend_received.iter().map(|one| one.message.len());
+        self.queued_bytes = queued.chain(backend_received).sum();
     }
 
     fn is_nothing(&self) -> bool {
@@ -217,14 +221,14 @@ impl Listening {
             && self.ahead.channels().is_empty()
     }
 
-    /// An UNLISTEN is under way that cannot be marked.
+    /// An UNLISTEN is in flight that cannot be marked.
     fn take(&mut self, what: &Taken) {
         let taken = self.channels.iter().filter(|channel| what.takes(channel.as_bytes()));
         self.left.extend(taken.cloned());
     }
 
-    /// A DISCARD ALL has worked: of all channels and marks up to there, none is left on the backend. What
-    /// is pending stays: its pipeline may have listened after it, and the backend says on what.
+    /// A DISCARD ALL has succeeded: the backend has no channels and marks from before it. `pending`
+    /// stays: its pipeline may have listened after it, and the backend reports on what.
     pub(super) fn discard(&mut self) {
         self.left.extend(self.channels.iter().cloned());
     }

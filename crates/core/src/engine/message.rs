@@ -1,4 +1,4 @@
-//! What comes to a loop from outside: new connections, lent backends, orders of the operator.
+//! What comes to a loop from outside: new connections, lent backends, commands of the operator.
 
 use core::any::Any;
 
@@ -19,7 +19,7 @@ use crate::session::settings::Settings;
 use crate::time::Time;
 use crate::wire::error::ClientError;
 
-/// A client that has logged in, on its way to the loop that serves it from now on.
+/// A client that has logged in, on its way to the loop that will serve it.
 pub struct NewClient<S: Socket> {
     /// Its connection.
     pub socket: S,
@@ -29,8 +29,8 @@ pub struct NewClient<S: Socket> {
     pub mode: PoolMode,
     /// Its start values that differ from the server's own; RESET goes back to them.
     pub start: Settings,
-    /// AuthenticationOk and ParameterStatus messages, not yet sent. BackendKeyData and
-    /// ReadyForQuery are the engine's to send.
+    /// AuthenticationOk and ParameterStatus messages, not yet sent. The engine sends BackendKeyData
+    /// and ReadyForQuery.
     pub greeting: Vec<u8>,
     /// For its cancel requests.
     pub secret: ClientSecret,
@@ -40,7 +40,7 @@ pub struct NewClient<S: Socket> {
     pub permit: S::Permit,
     /// Bytes that came after the login.
     pub early: Vec<u8>,
-    /// A replication connection: its backend was opened for it alone and serves nobody else.
+    /// A replication connection: its backend was opened for it alone and serves no other client.
     pub exclusive: bool,
 }
 
@@ -50,55 +50,55 @@ pub enum ToLoop<S: Socket> {
     Adopt(Box<NewClient<S>>),
     /// A backend for a client of this loop; no loop watches it.
     Lend {
-        /// Who is to get it.
+        /// The client that gets it.
         client: ClientId,
         /// The backend.
         backend: Box<Backend<S>>,
     },
     /// A backend that was opened for a pool.
     Opened(Box<BackendSeed<S>>),
-    /// A backend could not be opened. `fatal`: the server refused in a way that waiting does
-    /// not mend (wrong password, no such database): clients that wait are told at once.
+    /// A backend could not be opened. `fatal`: waiting would not help (wrong password, no such
+    /// database), and waiting clients get the error at once.
     OpenFailed {
-        /// For which pool.
+        /// The pool.
         pool: PoolRef<S>,
         /// Why.
         error: ClientError,
-        /// Whether waiting clients are told now.
+        /// Whether waiting clients get the error now.
         fatal: bool,
         /// How long no further attempt is made.
         retry_after: Duration,
     },
-    /// Clients that wait for this pool are told that they wait in vain.
+    /// Clients that wait for this pool get an error.
     Refuse {
         /// The pool.
         pool: PoolRef<S>,
-        /// What they are told.
+        /// The error.
         error: ClientError,
-        /// Those that have waited so long.
+        /// Only clients that have waited at least this long.
         waited: Duration,
     },
-    /// A loop asks the hub of a pool, which is here, for something: see [`crate::listen`].
+    /// A loop sends a request to the hub of a pool, which is here: see [`crate::listen`].
     ToHub {
         /// The pool.
         pool: PoolRef<S>,
-        /// Which loop.
+        /// The loop.
         from: LoopId,
-        /// For what.
+        /// The request.
         ask: Ask,
     },
-    /// The hub of a pool has something to say.
+    /// The hub of a pool sends a message.
     FromHub {
         /// The pool.
         pool: PoolRef<S>,
-        /// What.
+        /// The message.
         said: FromHub,
     },
     /// A connection that is to listen for a pool, whose hub is here.
     ListenerOpened(Box<BackendSeed<S>>),
     /// It could not be opened.
     ListenerFailed {
-        /// For which pool.
+        /// The pool.
         pool: PoolRef<S>,
         /// Why.
         error: ClientError,
@@ -107,7 +107,7 @@ pub enum ToLoop<S: Socket> {
     Poke(PoolRef<S>),
     /// A loop has taken an idle backend that was resident here.
     Departed(Slot),
-    /// A client asks for its query to be cancelled.
+    /// A client's cancel request.
     Cancel {
         /// Process id that the request names.
         process: u32,
@@ -116,44 +116,44 @@ pub enum ToLoop<S: Socket> {
     },
     /// The idle connections to a database have been closed for a statement of this client's.
     Vacated {
-        /// Who.
+        /// The client.
         client: ClientId,
-        /// None is opened before it is dropped.
+        /// No connection is opened before it is dropped.
         kept: Arc<dyn Any + Send + Sync>,
     },
-    /// The connection that listens for this pool ends if nobody listens.
+    /// The connection that listens for this pool ends if no client listens.
     EndUnusedListener(PoolRef<S>),
-    /// Cancels a client's query at the word of somebody who may (pg_cancel_backend).
+    /// Cancels a client's query on behalf of a session that may do so (pg_cancel_backend).
     CancelClient(ClientId),
-    /// The server has dealt with a cancel request for a backend resident here.
+    /// The server has handled a cancel request for a backend resident here.
     CancelDone(Slot),
     /// A cancel request for the backend in this place was sent, and the server has not closed that
-    /// connection in time: it may still deal with it.
+    /// connection in time: it may still handle it.
     CancelUnanswered(Slot),
     /// Ends a client's connection (KILL_CLIENT, a dropped database).
     Kill {
-        /// Who.
+        /// The client.
         client: ClientId,
-        /// What it is told.
+        /// The error that it gets.
         error: ClientError,
     },
     /// Ends all clients (of one pool, or of all) and closes their backends.
     KillAll {
         /// Of this pool only.
         pool: Option<PoolRef<S>>,
-        /// What they are told.
+        /// The error that they get.
         error: ClientError,
     },
-    /// So many more clients may be on their way to the successor: those at rest are given to it
+    /// This many more clients may be on their way to the successor: those at rest are given to it
     /// ([`super::Host::give`]).
     GiveClients(usize),
     /// There is no successor any more: clients stay.
     KeepClients,
     /// A client that was another process's, or comes back from the way there.
     TakeClient(Box<MovedClient<S>>, Arrival),
-    /// No new transactions: clients are told goodbye as soon as they are in none.
+    /// No new transactions: clients are disconnected as soon as they are in none.
     Drain(ClientError),
-    /// What is here, for SHOW.
+    /// The state of this loop, for SHOW.
     Snapshot(Scope, Box<dyn FnOnce(Snapshot) + Send>),
 }
 
@@ -189,23 +189,23 @@ impl<S: Socket> fmt::Debug for ToLoop<S> {
     }
 }
 
-/// How much of a loop is looked at for a [`Snapshot`].
+/// How much of a loop goes into a [`Snapshot`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Scope {
     /// Its backends: few.
     Backends,
-    /// Its clients too, and our ends of those over MPTCP.
+    /// Its clients too, and Hawser's ends of those over MPTCP.
     Clients,
-    /// And the near ends of all connections: a system call for each.
+    /// And Hawser's ends of all connections: a system call for each.
     Addresses,
 }
 
-/// What a loop holds at a moment.
+/// The state of a loop at one moment.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     /// Its clients.
     pub clients: Vec<ClientRow>,
-    /// The backends lent to them (idle ones are in their pools), and what listens for them.
+    /// The backends lent to them (idle ones are in their pools), and listening connections.
     pub backends: Vec<BackendRow>,
 }
 
@@ -216,7 +216,7 @@ pub struct ClientRow {
     pub id: ClientId,
     /// Its pool.
     pub pool: PoolId,
-    /// Our end of its connection.
+    /// Hawser's end of its connection.
     pub local: Option<(String, u16)>,
     /// Database that it asked for.
     pub database: String,
@@ -224,7 +224,7 @@ pub struct ClientRow {
     pub user: String,
     /// What it is doing.
     pub state: ClientState,
-    /// Who it is.
+    /// Its login.
     pub about: ClientAbout,
     /// Its application_name.
     pub application_name: String,
@@ -238,7 +238,7 @@ pub struct ClientRow {
     pub pins: PartSet,
     /// Since when it has kept it between transactions.
     pub pinned_since: Option<Time>,
-    /// Channels that are listened on for it by another connection than its backend.
+    /// Channels that another connection than its backend listens on for it.
     pub channels: usize,
     /// Prepared statements that it has named.
     pub statements: usize,
@@ -255,11 +255,11 @@ pub struct ClientRow {
 pub enum BackendState {
     /// With a client.
     Active,
-    /// Being tidied after its client has left, or while a cancel request is under way.
+    /// Being tidied after its client has left, or while a cancel request is in flight.
     Tested,
     /// In the pool.
     Idle,
-    /// No backend at all: it listens for clients.
+    /// No backend: a listening connection.
     Listening,
 }
 
@@ -270,11 +270,11 @@ pub struct BackendRow {
     pub id: BackendId,
     /// Its pool.
     pub pool: PoolId,
-    /// Our end of its connection.
+    /// Hawser's end of its connection.
     pub local: Option<(String, u16)>,
-    /// Cancel requests for it that are under way to its server.
+    /// Cancel requests for it in flight to its server.
     pub cancels: u32,
-    /// A cancel request for it waits until no query of ours is before its client's.
+    /// A cancel request for it waits until no query of Hawser's precedes its client's.
     pub cancel_waits: bool,
     /// The epoch of its pool in which its opening began.
     pub epoch: u32,
@@ -284,7 +284,7 @@ pub struct BackendRow {
     pub user: String,
     /// What it is doing.
     pub state: BackendState,
-    /// Which of the configured server addresses.
+    /// The index among the configured server addresses.
     pub server: crate::ids::ServerAddressId,
     /// The server's process id.
     pub process: u32,
@@ -294,7 +294,7 @@ pub struct BackendRow {
     pub parked: bool,
     /// The client that has it.
     pub client: Option<ClientId>,
-    /// And the process id that this client knows; 0: no client has it.
+    /// The process id that this client knows; 0: no client has it.
     pub client_process: u32,
     /// The settings that this client started with, as they differ from the server's own.
     pub client_start: Settings,
@@ -310,7 +310,7 @@ pub struct BackendRow {
     pub kept_out: usize,
 }
 
-/// The reason of a server connection that its server has ended, by a crash or by its own will.
+/// The reason given for a connection that its server has ended, in a crash or in order.
 pub const SERVER_CLOSED: &str = "server closed the connection";
 
 /// An event for the log.
@@ -318,9 +318,9 @@ pub const SERVER_CLOSED: &str = "server closed the connection";
 pub enum Event<'a> {
     /// A client's connection has ended.
     ClientClosed {
-        /// Who.
+        /// The client.
         client: ClientId,
-        /// Who it is.
+        /// Its login.
         about: &'a ClientAbout,
         /// Database of its pool.
         database: &'a str,
@@ -329,18 +329,18 @@ pub enum Event<'a> {
         /// Why.
         reason: &'a str,
     },
-    /// A client is told an error that is Hawser's own, or a server's where `error` says so.
-    Told {
-        /// Which.
+    /// A client gets an error of Hawser's own, or of a server where `error` says so.
+    ErrorSent {
+        /// The error.
         error: &'a ClientError,
     },
-    /// A statement has worked, and been committed, after which new sessions may start with other
-    /// values (ALTER ROLE and the like): whether they do is for the server to say.
+    /// A statement has succeeded, and been committed, after which new sessions may start with other
+    /// values (ALTER ROLE and the like): only the server knows whether they do.
     StartValuesChanged {
-        /// The pool on one of whose servers.
+        /// The pool whose server has run it.
         pool: PoolId,
     },
-    /// What a server reports of a session cannot be read: no report is believed in this pool any more.
+    /// A server's report of a session cannot be read: no report is used in this pool any more.
     ReportUnreadable {
         /// Database of its pool.
         database: &'a str,
@@ -349,9 +349,9 @@ pub enum Event<'a> {
         /// What is wrong.
         error: ReportError,
     },
-    /// A server reports other settings of a session than this has been given: it is not used on.
+    /// A server reports other settings of a session than the books have: the connection is closed.
     SettingsMismatch {
-        /// Which.
+        /// The backend.
         backend: BackendId,
         /// Database of its pool.
         database: &'a str,
@@ -360,9 +360,9 @@ pub enum Event<'a> {
     },
     /// A transaction, with the wait before it, took `log_min_duration` or longer.
     SlowTransaction {
-        /// Whose.
+        /// The client.
         client: ClientId,
-        /// Who it is.
+        /// Its login.
         about: &'a ClientAbout,
         /// Database of its pool.
         database: &'a str,
@@ -375,7 +375,7 @@ pub enum Event<'a> {
     },
     /// A server connection has ended. [`SERVER_CLOSED`] is the reason where the server ended it.
     BackendClosed {
-        /// Which.
+        /// The backend.
         backend: BackendId,
         /// Database of its pool.
         database: &'a str,

@@ -1,12 +1,12 @@
-//! A client's names for prepared statements, counted as what they cost.
+//! A client's names for prepared statements, counted by their cost.
 //!
 //! # Invariant
-//! What is counted in [`StatementMemory`] is what the names in all these maps cost, those in flight among
-//! them.
+//! [`StatementMemory`] counts exactly what the names in all these maps cost, including those in
+//! flight.
 //!
 //! # Why names are counted apart from texts
-//! Names push texts out that nobody needs. Texts must not make a statement that all share
-//! unnameable: only names that alone exceed the bound do.
+//! Names displace texts that no client needs. Texts must not make a shared statement unnameable:
+//! only names that alone exceed the bound do.
 
 use std::sync::Arc;
 
@@ -19,26 +19,26 @@ use crate::pool::description::Seen;
 use crate::pool::statement::{Statement, StatementMemory};
 use crate::session::settings::Settings;
 
-/// What a name costs beside its bytes: its place in the map and what it shares with nobody.
+/// What a name costs in addition to its bytes: its place in the map and what it does not share.
 const NAME_OVERHEAD_BYTES: usize = size_of::<(Name, ClientStatement)>() + 32;
 
 /// A statement under the name that a client gave it.
 #[derive(Clone, Debug)]
 pub(super) struct ClientStatement {
     pub(super) statement: Arc<Statement>,
-    /// Finds it again from the answer to its Parse. Never 0.
+    /// Identifies it in the answer to its Parse. Never 0.
     pub(super) serial: u32,
-    /// The backend and the number of its pipeline that prepared it for this client, if one did: another
-    /// backend has numbers of its own.
+    /// The backend that prepared it for this client, if one did, and the number of the pipeline
+    /// there: each backend has its own numbers.
     pub(super) prepared_in: Option<(BackendId, u64)>,
-    /// Something of that pipeline was executed before it, and may have changed the settings.
-    pub(super) behind: bool,
-    /// What the client has been told of it.
+    /// Something was executed before it in that pipeline, and may have changed the settings.
+    pub(super) after_setter: bool,
+    /// How it was described to the client.
     pub(super) seen: Arc<Seen>,
     /// The epoch of the schema when the client parsed it.
     pub(super) epoch: SchemaEpoch,
-    /// The client's settings for which it was last seen to that this is a statement to be run under them;
-    /// `None` if that has to be looked at.
+    /// The client's settings for which it was last checked that this statement may be run under
+    /// them; `None` if that must be checked.
     pub(super) fits: Option<Settings>,
 }
 
@@ -54,14 +54,14 @@ impl ClientStatement {
             statement,
             serial,
             prepared_in: None,
-            behind: false,
+            after_setter: false,
             seen: Arc::default(),
             epoch,
             fits: Some(settings.clone()),
         }
     }
 
-    /// Another statement of the same text, of which it is not known under which settings it may be run.
+    /// Another statement of the same text; it is not known under which settings it may be run.
     pub(super) fn replace(&mut self, statement: Arc<Statement>) {
         self.statement = statement;
         self.fits = None;
@@ -84,16 +84,16 @@ impl ClientStatement {
     }
 }
 
-/// Which statements of the protocol a DEALLOCATE takes away.
+/// Which statements of the protocol a DEALLOCATE removes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Deallocated {
     /// The one of this name.
     One(Box<[u8]>),
-    /// All that the client has.
+    /// All of the client's.
     All,
 }
 
-/// As much of a statement's or portal's name as tells it apart.
+/// The significant bytes of a statement's or portal's name.
 pub(super) fn significant(name: &[u8]) -> &[u8] {
     &name[..name.len().min(limits::NAME_BYTES_MAX)]
 }
@@ -103,7 +103,7 @@ pub(super) fn significant(name: &[u8]) -> &[u8] {
 pub(super) struct ClientStatements {
     names: Journal<ClientStatement>,
     memory: Arc<StatementMemory>,
-    /// What is counted there.
+    /// The cost that is counted there.
     counted: usize,
 }
 
@@ -129,7 +129,7 @@ impl ClientStatements {
         self.names.get_mut(name)
     }
 
-    /// What any name stands for, or will if what is in flight is answered.
+    /// What the names stand for, or will when the changes in flight are answered.
     pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut ClientStatement> {
         self.names.values_mut()
     }

@@ -1,12 +1,12 @@
-//! Messages that change what a client's names for prepared statements mean: the change, and its entry in the
-//! queue of requests, in one step.
+//! Messages that change what a client's names for prepared statements mean: records the change and
+//! its entry in the queue of requests in one step.
 
 use super::backend::Backend;
 use super::client::Client;
 use super::halt::TooManyStatements;
 use super::journal::Journal;
 use super::limits;
-use super::names::{ClientStatement, ClientStatements, significant};
+use super::names::{ClientStatement, significant};
 use super::noted::NotedStatement;
 use super::request_queue::{Change, Entry, Request};
 use super::server_unnamed::ServerUnnamed;
@@ -17,40 +17,40 @@ use crate::session::part::Part;
 impl<S: Socket> Client<S> {
     /// What a name stands for, for a message that is sent now.
     pub(super) fn statement(&self, name: &[u8]) -> Option<&ClientStatement> {
-        self.statements.as_ref()?.get(significant(name))
+        self.prepared.statements()?.get(significant(name))
     }
 
-    /// The pipeline of the newest change under way of what a name means.
+    /// The pipeline of the newest change in flight of a name.
     pub(super) fn name_changes_in(&self, name: &[u8]) -> Option<u64> {
-        self.statements.as_ref()?.names().changes_in(significant(name))
+        self.prepared.statements()?.names().changes_in(significant(name))
     }
 
-    /// Whether it may give one name more.
+    /// Whether it may give another name.
     pub(super) fn has_room_for_name(&self) -> Result<(), TooManyStatements> {
-        let count = self.statements.as_ref().map_or(0, |names| names.names().standing());
+        let count = self.prepared.statements().map_or(0, |names| names.names().standing());
         if count < limits::CLIENT_STATEMENTS_MAX { Ok(()) } else { Err(TooManyStatements) }
     }
 
-    /// Whether no change of a name is under way.
+    /// Whether no change of a name is in flight.
     pub(super) fn names_are_settled(&self) -> bool {
         let noted = self.pending_session.as_ref().and_then(|extra| extra.noted.as_ref());
-        self.statements.as_ref().is_none_or(|names| names.names().is_settled())
+        self.prepared.statements().is_none_or(|names| names.names().is_settled())
             && noted.is_none_or(|noted| noted.is_settled())
     }
 
-    /// The server has answered the message of this change, the oldest of its kind that is under way; or what
-    /// precedes an answer of ours to it.
+    /// The server has answered the message of this change, the oldest of its kind in flight; or
+    /// everything before an answer of Hawser's to it.
     #[inline]
     pub(super) fn confirm(&mut self, change: Option<&Change>, unnamed: &mut ServerUnnamed) {
         match change {
-            Some(Change::Unnamed) => unnamed.confirm(&mut self.unnamed),
+            Some(Change::Unnamed) => unnamed.confirm(self.prepared.unnamed_mut()),
             Some(Change::Names) => self.change_names(Journal::confirm),
             Some(Change::Notes) => self.change_notes(Journal::confirm),
             _ => {}
         }
     }
 
-    /// The server has failed or ignored it.
+    /// The server has refused or ignored it.
     pub(super) fn ignore(&mut self, change: &Change, unnamed: &mut ServerUnnamed) {
         match change {
             Change::Unnamed => self.ignore_unnamed(unnamed),
@@ -62,12 +62,12 @@ impl<S: Socket> Client<S> {
 
     fn ignore_unnamed(&mut self, unnamed: &mut ServerUnnamed) {
         if unnamed.ignore() {
-            self.pins.remove(Part::UnnamedStatement);
+            self.session.unpin(Part::UnnamedStatement);
         }
     }
 
     fn change_names(&mut self, change: impl FnOnce(&mut Journal<ClientStatement>)) {
-        if let Some(names) = &mut self.statements {
+        if let Some(names) = self.prepared.statements_mut() {
             names.change(change);
         }
     }
@@ -78,14 +78,15 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// A DISCARD ALL or DEALLOCATE ALL of the client's has worked, whatever fails after it in the same text.
+    /// A DISCARD ALL or DEALLOCATE ALL of the client's has succeeded, even if something after it in
+    /// the same text fails.
     pub(super) fn took_all_names(&mut self) {
         self.change_names(Journal::took_all);
     }
 }
 
 impl<S: Socket> Backend<S> {
-    /// A Parse is sent, or is answered here, that gives a name.
+    /// A Parse that gives a name is sent, or answered here.
     pub(super) fn request_naming(
         &mut self,
         owed: Request,
@@ -94,49 +95,50 @@ impl<S: Socket> Backend<S> {
         hash_key: Keyed,
     ) {
         let memory = self.pool.statements.memory();
-        let new = || Box::new(ClientStatements::new(hash_key, memory.clone()));
-        let names = client.statements.get_or_insert_with(new);
+        let names = client.prepared.names(hash_key, memory);
         let pipeline = self.requests.pipeline();
         names.change(|names| names.give(significant(name).into(), statement, pipeline));
         self.request_with(owed, Some(Change::Names));
     }
 
-    /// What precedes takes a name away, if it stands for something, or a Close does that is answered here
-    /// (`told`).
-    pub(super) fn request_taking(&mut self, client: &mut Client<S>, name: &[u8], told: bool) {
+    /// The preceding request removes a name, if that stands for a statement, or a Close does that
+    /// is answered here (`answered`).
+    pub(super) fn request_taking(&mut self, client: &mut Client<S>, name: &[u8], answered: bool) {
         let name = significant(name);
-        let Some(names) = client.statements.as_mut().filter(|names| names.get(name).is_some())
+        let Some(names) =
+            client.prepared.statements_mut().filter(|names| names.get(name).is_some())
         else {
             return;
         };
         names.change(|names| names.take(name, self.requests.pipeline()));
-        self.request_with(Request::CloseKnown { told }, Some(Change::Names));
+        self.request_with(Request::CloseKnown { answered }, Some(Change::Names));
     }
 
-    /// The Execute that precedes is of a DISCARD ALL or DEALLOCATE ALL.
+    /// The preceding Execute is of a DISCARD ALL or DEALLOCATE ALL.
     pub(super) fn request_taking_all(&mut self, client: &mut Client<S>) {
-        let Some(names) = &mut client.statements else { return };
+        let Some(names) = client.prepared.statements_mut() else { return };
         names.change(|names| names.take_all(self.requests.pipeline()));
-        self.request_with(Request::CloseKnown { told: false }, Some(Change::Names));
+        self.request_with(Request::CloseKnown { answered: false }, Some(Change::Names));
     }
 
-    /// The Query that has just been sent has a DISCARD ALL or DEALLOCATE ALL in it.
+    /// The Query that has just been sent contains a DISCARD ALL or DEALLOCATE ALL.
     pub(super) fn last_query_takes_all(&mut self, client: &mut Client<S>) {
-        let Some(names) = &mut client.statements else { return };
+        let Some(names) = client.prepared.statements_mut() else { return };
         if self.requests.mark_last_query(Change::Names) {
             names.change(|names| names.take_all(self.requests.pipeline() - 1));
         }
     }
 
-    /// What precedes, a query of ours, takes a name away if it works: it is no longer ours to translate.
+    /// The preceding query of Hawser's removes a name if it succeeds: it is not translated any
+    /// more.
     pub(super) fn own_query_takes(&mut self, client: &mut Client<S>, name: &[u8]) {
-        let Some(names) = &mut client.statements else { return };
+        let Some(names) = client.prepared.statements_mut() else { return };
         names.change(|names| names.take(significant(name), self.requests.pipeline()));
-        let owed = Request::CloseKnown { told: false };
+        let owed = Request::CloseKnown { answered: false };
         self.requests.push_unsent(Entry { owed, change: Some(Change::Names) });
     }
 
-    /// A Parse or Close is sent under its client's own name, of which this is noted from then on.
+    /// A Parse or Close is sent under its client's own name, for which this is noted from now on.
     pub(super) fn request_noting(
         &mut self,
         owed: Request,

@@ -1,32 +1,33 @@
-//! What is sent to a server is noted here: what it owes for it, and what it does to the pipeline that it
-//! goes into.
+//! Records each message that is sent to a server: what it owes for it, and the effect on the
+//! pipeline that the message belongs to.
 //!
 //! # Model
 //! ```text
 //!   Sync ──► Bind Execute Bind Execute ──► Sync      one implicit transaction of the client's
 //!                        ▲
-//!                        └── a Query of ours, or a Sync of ours after an Execute, would commit the first half
+//!                        └── a Query or Sync of Hawser's after an Execute would commit the first half
 //! ```
 //! # Invariants
-//! * no query of ours, and after an Execute no Sync of ours, goes into a pipeline that a client has begun
-//! * nothing but a Sync ends a pipeline in which settings travel ([`super::within`])
+//! * no query of Hawser's, and after an Execute no Sync of Hawser's, is sent within a pipeline that
+//!   a client has begun
+//! * only a Sync ends a pipeline within which settings are sent ([`super::within`])
 //!
-//! Code that would break one of these is wrong. In debug builds, and so in the simulation, it panics.
-//! Elsewhere the connection is *broken off*: what has been made for it is not written, nor anything
-//! more, its client gets an error, and it is closed.
+//! Code that would violate one of these is wrong. In debug builds, and so in the simulation, it
+//! panics. Elsewhere the connection is *broken off*: what was made for it is not written, nor
+//! anything after that, its client gets an error, and it is closed.
 
 use super::backend::Backend;
 use super::request_queue::{Change, Entry, Request};
 use super::socket::Socket;
 
 impl<S: Socket> Backend<S> {
-    /// Notes what a message that is being sent owes.
+    /// Records what the server owes for a message that is being sent.
     #[inline]
     pub(super) fn request(&mut self, owed: Request) {
         self.request_with(owed, None);
     }
 
-    /// The same of a message that changes something.
+    /// The same for a message that changes the books.
     #[inline]
     pub(super) fn request_with(&mut self, owed: Request, change: Option<Change>) {
         if self.requests.is_in_pipeline()
@@ -39,17 +40,17 @@ impl<S: Socket> Backend<S> {
         self.requests.push(Entry { owed, change });
     }
 
-    /// Whether the pipeline under way must not be ended by this.
+    /// Whether this must not end the current pipeline.
     fn would_be_cut_by(&self, expect: Request) -> bool {
         expect.is_injected_query()
-            || (expect == Request::InjectedSync && self.requests.is_behind_execute())
+            || (expect == Request::InjectedSync && self.requests.is_after_execute())
             || (self.session.within().is_some() && !expect.ends_ignoring())
     }
 
-    /// Our own books are wrong: nothing is written to it any more.
+    /// The books are wrong: nothing is written to the connection any more.
     #[cold]
     fn break_off(&mut self, why: &'static str) {
-        #[cfg(not(test))] // the engine's own tests look at what becomes of it
+        #[cfg(not(test))] // the engine's own tests examine the outcome
         debug_assert!(!self.requests.is_in_pipeline(), "{why}: {:?}", self.requests);
         self.to_server.break_off(why);
     }

@@ -1,12 +1,12 @@
 //! Bytes that wait: for the rest of a message, or for a socket that is full.
 //!
 //! # Why not a `Vec`
-//! Of tens of thousands of connections almost none has such bytes at any moment, and a `Vec` costs
-//! 24 bytes where there are none. This costs a pointer.
+//! Of tens of thousands of connections almost none has such bytes at any moment, and an empty `Vec`
+//! costs 24 bytes. This costs a pointer.
 
 use std::ops::Deref;
 
-/// Memory of bytes that waited, to be used again.
+/// Memory of bytes that have waited, to be reused.
 #[derive(Debug)]
 pub(super) struct Spare {
     #[expect(clippy::vec_box, reason = "the boxes are what is used again")]
@@ -15,16 +15,15 @@ pub(super) struct Spare {
     bytes_max: usize,
 }
 
-/// Memories that are kept: for one turn.
+/// Memories that are kept: enough for one turn.
 const SPARE_MAX: usize = 64;
 /// The largest that is kept for answers.
 const ANSWER_BYTES_MAX: usize = 8 * 1024;
-/// The largest that is kept for messages that wait for a server connection. Thousands of clients may wait
-/// at once, each with such a memory, however short its message is.
+/// The largest that is kept for messages that wait for a server connection. Thousands of clients
+/// may wait at once, each with such a memory, however short its message is.
 const MESSAGE_BYTES_MAX: usize = 512;
 
 impl Spare {
-    /// For answers.
     pub(super) const fn for_answers() -> Self {
         Self { memories: Vec::new(), bytes_max: ANSWER_BYTES_MAX }
     }
@@ -43,7 +42,6 @@ pub(super) struct PendingBytes(
 );
 
 impl PendingBytes {
-    /// None.
     pub(super) const EMPTY: Self = Self(None);
 
     /// Adds bytes at the end.
@@ -53,7 +51,7 @@ impl PendingBytes {
         }
     }
 
-    /// The same, with memory that was used before if there are none yet.
+    /// The same, with reused memory if there are none yet.
     pub(super) fn extend_in(&mut self, bytes: &[u8], spare: &mut Spare) {
         if bytes.is_empty() {
             return;
@@ -64,7 +62,7 @@ impl PendingBytes {
         self.0.get_or_insert_default().extend_from_slice(bytes);
     }
 
-    /// Forgets all, and leaves the memory to others.
+    /// Removes all, and leaves the memory for reuse.
     pub(super) fn clear_into(&mut self, spare: &mut Spare) {
         if let Some(mut bytes) = self.0.take()
             && bytes.capacity() <= spare.bytes_max
@@ -75,15 +73,15 @@ impl PendingBytes {
         }
     }
 
-    /// Forgets all.
+    /// Removes all.
     pub(super) fn clear(&mut self) {
         self.0 = None;
     }
 
-    /// Forgets the first so many.
+    /// Removes the first `count`.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there are fewer.
     pub(super) fn forget_first(&mut self, count: usize) {
         if count == self.len() {
             self.clear();
@@ -92,7 +90,7 @@ impl PendingBytes {
         }
     }
 
-    /// All of them; none are left.
+    /// Takes all of them.
     pub(super) fn take(&mut self) -> Vec<u8> {
         self.0.take().map_or_else(Vec::new, |bytes| *bytes)
     }

@@ -1,17 +1,17 @@
-//! RESET, DISCARD, DEALLOCATE ALL and UNLISTEN * that are under way: what they will have done to the books.
+//! RESET, DISCARD, DEALLOCATE ALL and UNLISTEN * in flight: how they will change the books.
 //!
 //! # Model
 //! ```text
 //!   sent ──► pending ── its pipeline has ended ──► done
 //!               │  └─── has failed ─────────────► nothing
-//!               └ CommandComplete of DISCARD ALL, DEALLOCATE ALL ──► done, whatever fails after it
+//!               └ CommandComplete of DISCARD ALL, DEALLOCATE ALL ──► done, even if a later statement fails
 //! ```
-//! The books change where the pipeline ends in which they were sent: an error takes a RESET back. DISCARD ALL
-//! commits at once (`PreventInTransactionBlock`, xact.c), and DEALLOCATE ALL knows of no transactions
-//! (`DropAllPreparedStatements`, prepare.c).
+//! The books change at the end of the pipeline in which they were sent: an error undoes a RESET.
+//! DISCARD ALL commits at once (`PreventInTransactionBlock`, xact.c), and DEALLOCATE ALL is not
+//! transactional (`DropAllPreparedStatements`, prepare.c).
 //!
 //! # Invariant
-//! While there is one, the client's later messages wait, but for those of the same pipeline.
+//! While there is one, the client's later messages wait, except those of the same pipeline.
 
 mod steps;
 
@@ -23,25 +23,25 @@ use crate::session::part::PartSet;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum DiscardAll {
     No,
-    /// It is under way, and ends these pins; those that came after it stay.
+    /// It is in flight, and ends these pins; those made after it stay.
     Pending(PartSet),
-    /// It has worked.
+    /// It has succeeded.
     Done,
 }
 
-/// What is under way of one pipeline.
+/// What is in flight of one pipeline.
 #[derive(Debug)]
 pub(super) struct PendingReset {
-    /// The pipeline with whose end it is settled.
+    /// The pipeline at whose end it is settled.
     settles_in: u64,
-    /// Settings that go back to their start values.
+    /// Settings that are reset to their start values.
     resetting: Resetting,
     /// Settings that are SET after such a RESET, in the same text.
     set_again: Vec<Box<[u8]>>,
-    /// All prepared statements are taken away.
+    /// All prepared statements are removed.
     forgets_statements: bool,
     discards_all: DiscardAll,
-    /// Of LISTEN, nothing pins any more.
+    /// LISTEN pins no more.
     unlistens: bool,
 }
 
@@ -69,12 +69,12 @@ impl PendingReset {
         requests.has_come_to(self.settles_in)
     }
 
-    /// Its end has been sent already, before what it does was known.
+    /// Its end was sent before its effects were known.
     pub(super) fn was_ended_before(&mut self, pipeline: u64) {
         self.settles_in = self.settles_in.min(pipeline.saturating_sub(1));
     }
 
-    /// Whether settings go back to their start values.
+    /// Whether settings are reset to their start values.
     pub(super) fn resets(&self) -> bool {
         self.resetting != Resetting::No
     }
@@ -84,7 +84,7 @@ impl PendingReset {
         self.discards_all != DiscardAll::No
     }
 
-    /// The pins that a DISCARD ALL ends, which may fail yet.
+    /// The pins that a DISCARD ALL ends, which may still fail.
     pub(super) fn ends(&self) -> PartSet {
         match self.discards_all {
             DiscardAll::Pending(ends) => ends,

@@ -1,4 +1,4 @@
-//! What is known of a client only while it does something out of the ordinary.
+//! What is known of a client only while its state is out of the ordinary.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use crate::session::scan::{Findings, Scanner};
 use crate::session::settings::Settings;
 use crate::wire::build;
 
-/// All of it. Each part is empty where nothing of its kind is under way.
+/// All of that. Each part is empty unless something of its kind is in flight.
 #[derive(Default)]
 pub(super) struct PendingSession {
-    /// What it is sent before its BackendKeyData; none once it has been greeted.
+    /// The messages before its BackendKeyData; `None` once it has been greeted.
     pub(super) greeting: Option<Vec<u8>>,
-    /// What it was told of its session before there was one: see [`super::hand_over`].
-    pub(super) told_early: Option<Vec<Parameter>>,
+    /// The values that it was sent before it had a session: see [`super::hand_over`].
+    pub(super) reported_early: Option<Vec<Parameter>>,
     /// RESET, DISCARD and the like whose pipeline has not ended.
     pub(super) reset: Option<Box<PendingReset>>,
-    pub(super) untold: Untold,
+    pub(super) unreported: Unreported,
     /// Statements that the server knows by the client's own names, and that take start values.
     pub(super) noted: Option<Box<Journal<NotedStatement>>>,
     pub(super) portals: Portals,
@@ -37,7 +37,7 @@ pub(super) struct PendingSession {
     pub(super) by_sql: Option<Box<ClientSql>>,
     /// What it listens on without a backend of its own.
     pub(super) listening: Option<Box<Listening>>,
-    /// How far a database has been emptied of connections for a statement of its.
+    /// How far a database has been emptied of connections for its statement.
     pub(super) vacancy: Option<Vacancy>,
     /// A Query that streams.
     pub(super) streaming: Option<Box<StreamingQuery>>,
@@ -48,12 +48,12 @@ pub(super) struct PendingSession {
 }
 
 impl PendingSession {
-    /// Whether nothing of it is under way any more.
+    /// Whether none of it is in flight any more.
     pub(super) fn is_empty(&self) -> bool {
         self.greeting.is_none()
-            && self.told_early.is_none()
+            && self.reported_early.is_none()
             && self.reset.is_none()
-            && self.untold.is_empty()
+            && self.unreported.is_empty()
             && self.noted.as_ref().is_none_or(|noted| noted.is_empty())
             && self.portals.are_ordinary()
             && self.by_sql.is_none()
@@ -66,30 +66,30 @@ impl PendingSession {
     }
 }
 
-/// ParameterStatus messages that a client is due with the end of its own pipeline, where no server sends them.
+/// ParameterStatus messages that a client is due at the end of its own pipeline, where no server
+/// sends them.
 #[derive(Default)]
-pub(super) struct Untold {
-    /// A pipeline that a Sync of ours has ended changed what the server reports: what the client has been told
-    /// before, and what it is due.
+pub(super) struct Unreported {
+    /// A pipeline that a Sync of Hawser's has ended changed reported settings: the values that the
+    /// client knows, and the reports that it is due.
     changed: Option<(Settings, Vec<u8>)>,
-    /// What the server has reported after a ROLLBACK that went before the client's Query, or, of who the session
-    /// is, after a DISCARD ALL in such a pipeline.
+    /// The server's reports after a ROLLBACK that was sent before the client's Query, or, of the
+    /// session's user, after a DISCARD ALL in such a pipeline.
     reports: Vec<u8>,
 }
 
-impl Untold {
+impl Unreported {
     fn is_empty(&self) -> bool {
         self.changed.is_none() && self.reports.is_empty()
     }
 
-    /// All of it, in its order.
+    /// All of it, in order.
     pub(super) fn take(&mut self) -> Vec<u8> {
-        let mut told = self.take_reports();
-        told.extend(self.changed.take().into_iter().flat_map(|(_, told)| told));
-        told
+        let mut due = self.take_reports();
+        due.extend(self.changed.take().into_iter().flat_map(|(_, due)| due));
+        due
     }
 
-    /// The server has reported this.
     pub(super) fn report(&mut self, name: &[u8], value: &[u8]) {
         build::parameter_status(&mut self.reports, name, value);
     }
@@ -98,16 +98,17 @@ impl Untold {
         std::mem::take(&mut self.reports)
     }
 
-    /// A pipeline that a Sync of ours has ended changed what the client has been told, `believed`.
-    pub(super) fn change(&mut self, believed: Settings, told: Vec<u8>) {
-        self.changed = Some((believed, told));
+    /// A pipeline that a Sync of Hawser's has ended changed settings that the client knows,
+    /// `believed`.
+    pub(super) fn change(&mut self, believed: Settings, due: Vec<u8>) {
+        self.changed = Some((believed, due));
     }
 
     pub(super) fn is_changed(&self) -> bool {
         self.changed.is_some()
     }
 
-    /// What the client has been told before; what it is due is reckoned anew.
+    /// The values that the client knows; the reports that it is due are computed again.
     pub(super) fn take_believed(&mut self) -> Option<Settings> {
         self.changed.take().map(|(believed, _)| believed)
     }
@@ -120,9 +121,9 @@ impl Untold {
 /// Portals that are out of the ordinary, by their names.
 #[derive(Default)]
 pub(super) struct Portals {
-    /// Of statements whose execution changes the books: see [`super::restore`].
+    /// Portals of statements whose execution changes the books: see [`super::restore`].
     unusual: BTreeMap<Box<[u8]>, Box<Unusual>>,
-    /// Of statements that the client has not been told the rows of.
+    /// Portals of statements whose rows have not been described to the client.
     undescribed: BTreeMap<Box<[u8]>, Arc<Seen>>,
 }
 
@@ -137,12 +138,12 @@ impl Portals {
         self.undescribed.clear();
     }
 
-    /// What is noted of a portal's execution.
+    /// What is noted for a portal's execution.
     pub(super) fn unusual(&self, portal: &[u8]) -> Option<&Unusual> {
         self.unusual.get(significant(portal)).map(|unusual| &**unusual)
     }
 
-    /// A portal of this name has been made, of an ordinary statement.
+    /// A portal of this name has been made of an ordinary statement.
     pub(super) fn made_ordinary(&mut self, portal: &[u8]) {
         self.unusual.remove(significant(portal));
     }
@@ -160,44 +161,44 @@ impl Portals {
         Ok(())
     }
 
-    /// The description of a portal of this name will be the first that the client is told of the rows of its
-    /// statement.
+    /// The description of a portal of this name will be the first description of the rows of its
+    /// statement that the client gets.
     pub(super) fn note_undescribed(&mut self, portal: &[u8], seen: Arc<Seen>) {
         let portal = significant(portal);
         let known = &mut self.undescribed;
         if known.len() >= limits::UNUSUAL_PORTALS_MAX && !known.contains_key(portal) {
-            seen.rows(u64::MAX); // what it is told then is not known, and nothing is equal to it
+            seen.rows(u64::MAX); // the coming description is not known, and nothing is equal to it
             return;
         }
         known.insert(portal.into(), seen);
     }
 
-    /// What a description of this portal tells is noted nowhere.
+    /// A description of this portal is noted nowhere.
     pub(super) fn forget_undescribed(&mut self, portal: &[u8]) {
         self.undescribed.remove(significant(portal));
     }
 
-    /// Where is noted what a portal's description tells the client.
+    /// Where to note the description of a portal that the client gets.
     pub(super) fn described_by(&self, portal: &[u8]) -> Option<Arc<Seen>> {
         self.undescribed.get(significant(portal)).cloned()
     }
 }
 
-/// A Query of which more is still to come: what has been found in its text.
+/// A Query that has come in part: the findings in its text so far.
 pub(super) struct StreamingQuery {
     scanner: Scanner,
-    /// What the functions do that its words reach.
+    /// The effects of functions that its words reach.
     reader: Option<Reader>,
-    /// The text from where it begins to make functions on, up to [`limits::MADE_BYTES_MAX`].
+    /// The text from where it begins to create functions, up to [`limits::MADE_BYTES_MAX`].
     makes: Vec<u8>,
 }
 
-/// What there is to know of a Query that has streamed.
+/// The findings in a Query that has streamed.
 pub(super) struct Streamed {
     pub(super) findings: Findings,
-    /// What the functions do that its words reach.
+    /// The effects of functions that its words reach.
     pub(super) reached: Option<Effects>,
-    /// The part of the text that makes functions.
+    /// The part of the text that creates functions.
     pub(super) makes: Vec<u8>,
 }
 
@@ -226,12 +227,13 @@ impl StreamingQuery {
     }
 }
 
-/// What a client sends that goes nowhere.
+/// Messages of a client that are discarded.
 #[derive(Default)]
 pub(super) struct Dropped {
     /// Bytes still to come of a message.
     bytes: usize,
-    /// Its pipeline failed and its backend has been given back: all up to its Sync, which is answered here.
+    /// Its pipeline has failed and its backend has been given back: everything up to its Sync,
+    /// which is answered here.
     to_sync: bool,
 }
 
@@ -240,7 +242,7 @@ impl Dropped {
         self.bytes > 0 || self.to_sync
     }
 
-    /// So many bytes of the message at hand are still to come.
+    /// This many bytes of the current message are still to come.
     pub(super) fn rest_of_message(&mut self, bytes: usize) {
         self.bytes = bytes;
     }
@@ -249,7 +251,7 @@ impl Dropped {
         self.bytes > 0
     }
 
-    /// Of what has come, so much belongs to that message.
+    /// Of `come` bytes that have come, returns how many belong to that message.
     pub(super) fn take_part(&mut self, come: usize) -> usize {
         let part = self.bytes.min(come);
         self.bytes -= part;
@@ -269,17 +271,17 @@ impl Dropped {
     }
 }
 
-/// How far a client has left that is still owed answers.
+/// How a client leaves that is still owed answers.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) enum Farewell {
     #[default]
     None,
-    /// It has said goodbye.
+    /// It has sent Terminate.
     Said {
-        /// To a query that had been running for a while.
+        /// During a query that had been running for a while.
         gave_up: bool,
     },
-    /// And has closed its connection since.
+    /// And it has closed its connection since.
     Gone { gave_up: bool },
 }
 

@@ -1,19 +1,19 @@
 //! Clients that keep their backends between transactions: how many may, and for how long.
 //!
 //! # Model
-//! A client whose backend is at rest, and that keeps it all the same for state that does not move,
-//! is counted with its pool ([`crate::pool::PinCount`]) from then on until it lets go of it. Whether
-//! it keeps it is known once the server has answered the question about that state, if there is one.
+//! A client whose backend is at rest, and that keeps it for state that does not move, is counted in
+//! its pool ([`crate::pool::PinCount`]) until it gives the backend back. Whether it keeps it is
+//! known once the server has answered the question about that state, if there is one.
 //!
 //! # Invariants
-//! * at most `max_pinned` backends of a pool are kept so: one client more is told, and disconnected.
-//!   While a server is asked about another of them, whose client has its answer and may know that it has
-//!   ended what kept it, the one more is left alone until the next tick
-//! * a client in a transaction, or of session mode, is never counted anew
+//! * at most `max_pinned` backends of a pool are kept in this way: one client more gets an error
+//!   and is disconnected. While a server is asked about another of them, whose client has its
+//!   answer and may know that it has ended the state, the one more stays until the next tick
+//! * a client in a transaction, or of session mode, is never added to the count
 //!
 //! # Why not refuse the statement
-//! Which statement makes state that lasts is not known from its text: a temporary table may be
-//! dropped at COMMIT, an advisory lock released by the next statement.
+//! A text does not show whether its state lasts: a temporary table may be dropped at COMMIT, an
+//! advisory lock released by the next statement.
 
 use super::client::Client;
 use super::host::Host;
@@ -24,19 +24,19 @@ use crate::session::part::{Part, PartSet};
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 
-/// How to keep no server connection.
+/// How to avoid keeping a server connection.
 const HINT: &str = "End this state in the transaction that makes it (ON COMMIT DROP, \
                     pg_advisory_xact_lock, DEALLOCATE, CLOSE), give users that need it \
                     pool_mode = \"session\", or raise ";
 
 impl<S: Socket> Engine<S> {
-    /// A client's backend may be at rest, and may be kept by it: counts it, or sends it away if there
-    /// are too many. Whether it goes.
+    /// A client's backend may be at rest, and kept by it: counts it, or disconnects the client if
+    /// there are too many. Returns whether it is disconnected.
     pub(super) fn count_pinned<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) -> bool {
         self.count_pinned_at(host, slot, false, now)
     }
 
-    /// The same at a tick, of a client that was left alone before.
+    /// The same at a tick, for a client that was allowed to stay before.
     pub(super) fn count_pinned_again<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         self.count_pinned_at(host, slot, true, now);
     }
@@ -49,7 +49,7 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) -> bool {
         let Some(client) = self.clients.get_mut(slot) else { return false };
-        if client.pins.is_empty() || client.is_session_mode() || client.is_unsettled() {
+        if client.session.pins().is_empty() || client.is_session_mode() || client.is_unsettled() {
             return false;
         }
         let bounded = client.keeps_to_ask();
@@ -75,9 +75,9 @@ impl<S: Socket> Engine<S> {
         if !again && backend.pool.pins.has_in_question() {
             return false;
         }
-        if client.pins == PartSet::of(&[Part::SequenceValue]) {
-            // All that it loses is an answer, which the server's own error takes the place of.
-            client.pins = PartSet::EMPTY;
+        if client.session.pins() == PartSet::of(&[Part::SequenceValue]) {
+            // It loses only an answer, and gets the server's own error in its place.
+            client.session.set_pins(PartSet::EMPTY);
             self.give_back_if_unused(host, slot, now);
             return false;
         }
@@ -91,14 +91,14 @@ impl<S: Socket> Engine<S> {
         .detail(format!(
             "{max} of the pool may be kept between transactions (max_pinned). This session would \
              keep one, too, for: {}.",
-            client.pins
+            client.session.pins()
         ))
         .hint(format!("{HINT}max_pinned."));
         self.say_goodbye(host, slot, &error, now);
         true
     }
 
-    /// What a client is told that has kept its backend idle for too long.
+    /// The error for a client that has kept its backend idle for too long.
     pub(super) fn pinned_for_too_long(
         client: &Client<S>,
         timeout: std::time::Duration,
@@ -109,7 +109,7 @@ impl<S: Socket> Engine<S> {
                 "session kept a server connection and sat idle longer than pin_timeout ({timeout:?})"
             ),
         )
-        .detail(format!("It is kept for: {}.", client.pins))
+        .detail(format!("It is kept for: {}.", client.session.pins()))
         .hint(format!("{HINT}pin_timeout."))
     }
 }

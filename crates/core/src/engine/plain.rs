@@ -1,27 +1,25 @@
-//! The plain lane: a query or a pipeline of a client of whose session nothing is unusual, for a server
-//! connection of which nothing is unusual either.
+//! The plain lane: a query or pipeline, when neither the client's session nor the server connection
+//! is unusual.
 //!
 //! # Model
 //! ```text
 //!   Bind Describe Execute Sync          of a named statement that the server has
 //!   Parse Bind Describe Execute Sync    of the unnamed statement, whose text is plain
 //!   Query                               whose text is plain: see `session::scan::is_plain`
-//!        │ all here, nothing outstanding, and each check passed?  no ──► the full lane (`from_client`),
+//!        │ all here, nothing outstanding, and all checks passed?  no ──► the full lane (`from_client`),
 //!        ▼                                                              from the first byte
 //!   a named statement gets its shared name; one entry in the queue of requests for each message; one write
 //!
 //!   ReadyForQuery, and nothing else outstanding  ──►  the books of one transaction, no more
 //! ```
-//! Most transactions of most applications are of these kinds. The checks change nothing, so the full lane
-//! finds everything as it was.
+//! Most transactions of most applications are of these kinds. The checks change nothing, so the
+//! full lane starts from the same state.
 //!
 //! # Invariant
-//! For the same bytes both lanes write the same bytes and leave the same books: the simulation runs seeds
-//! with the lane and without, and compares.
+//! For the same bytes both lanes write the same bytes and leave the same books: the simulation runs
+//! seeds with and without the lane, and compares.
 
 mod answer;
-
-use std::sync::Arc;
 
 use super::about::PoolMode;
 use super::backend::Backend;
@@ -33,13 +31,13 @@ use super::halt::Halt;
 use super::host::Host;
 use super::limits;
 use super::names::{ClientStatement, significant};
-use super::request_queue::PlainPipeline;
+use super::request_queue::{Change, Describes, PlainPipeline};
 use super::socket::Socket;
 use super::table::Engine;
 use crate::ids::Slot;
+use crate::pool::Asks;
 use crate::pool::description::Shape;
 use crate::pool::statement::Unnamed;
-use crate::pool::{Asks, Wish};
 use crate::session::commands::draws_nothing;
 use crate::session::scan::ScanOptions;
 use crate::time::Time;
@@ -48,27 +46,27 @@ use crate::wire::{TransactionStatus, build, frame, frontend};
 
 /// A Describe of the unnamed portal.
 const DESCRIBE_PORTAL: [u8; 7] = [frontend::DESCRIBE, 0, 0, 0, 6, b'P', 0];
-/// The start of an Execute of the unnamed portal; the limit of its rows follows.
+/// The start of an Execute of the unnamed portal; its row limit follows.
 const EXECUTE_PORTAL: [u8; 6] = [frontend::EXECUTE, 0, 0, 0, 9, 0];
 const EXECUTE_BYTES: usize = EXECUTE_PORTAL.len() + 4;
 
 /// What runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Runs<'a> {
-    /// The named statement that a Bind names, which ends there.
+    /// The named statement that a Bind names; the Bind ends there.
     Named { name: &'a [u8], bind_end: usize },
-    /// The unnamed statement of a Parse: its text, and the types of its parameters after that.
+    /// The unnamed statement of a Parse: its text, and the body, which has the types of its
+    /// parameters after the text.
     Unnamed { text: &'a [u8], body: &'a [u8] },
     /// The text of a Query.
     Query { text: &'a [u8] },
 }
 
-/// A whole Query, or a whole pipeline of one statement, which is bound to the unnamed portal, perhaps
+/// A whole Query, or a whole pipeline of one statement, which is bound to the unnamed portal, maybe
 /// described, and executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Pipeline<'a> {
     runs: Runs<'a>,
-    /// All bytes.
     bytes: &'a [u8],
     /// The length of its longest message.
     longest: usize,
@@ -76,8 +74,8 @@ pub(super) struct Pipeline<'a> {
     describes: bool,
 }
 
-/// The length of the message at the start of these bytes, if it is of this kind and all here, and as short
-/// as one is that never streams.
+/// The length of the message at the start of these bytes, if it is of this kind, complete, and so
+/// short that it never streams.
 #[inline]
 fn whole(bytes: &[u8], kind: u8) -> Option<usize> {
     let Framed::Header(header) = frame::header(bytes) else { return None };
@@ -85,8 +83,21 @@ fn whole(bytes: &[u8], kind: u8) -> Option<usize> {
     (fits && bytes.len() >= header.total()).then(|| header.total())
 }
 
-/// The length of Describe, Execute and Sync at the start of these bytes, if no more and no less is
-/// there, and whether the first of these is.
+/// Whether a message of this kind with this body needs a server, whatever else is known.
+#[inline]
+fn needs_server(kind: u8, body: &[u8]) -> bool {
+    match kind {
+        frontend::BIND => true,
+        // One with a name may be prepared already.
+        frontend::PARSE => body.first() == Some(&0),
+        // DEALLOCATE may be answered here.
+        frontend::QUERY => !matches!(body.trim_ascii_start().first(), None | Some(b'd' | b'D')),
+        _ => false,
+    }
+}
+
+/// The length of Describe, Execute and Sync at the start of these bytes, if there is exactly that,
+/// and whether it begins with a Describe.
 #[inline]
 fn tail(rest: &[u8]) -> Option<(usize, bool)> {
     let describes = rest.starts_with(&DESCRIBE_PORTAL);
@@ -98,7 +109,7 @@ fn tail(rest: &[u8]) -> Option<(usize, bool)> {
 }
 
 impl<'a> Pipeline<'a> {
-    /// The one at the start of these bytes, if that is one.
+    /// The pipeline at the start of these bytes, if there is exactly one.
     #[inline]
     pub(super) fn read(bytes: &'a [u8]) -> Option<Self> {
         match *bytes.first()? {
@@ -114,7 +125,7 @@ impl<'a> Pipeline<'a> {
         let (rest, describes) = tail(&bytes[bind_end..])?;
         let name = bytes[HEADER_BYTES..bind_end].strip_prefix(&[0])?;
         let (name, _) = frame::take_string(name)?;
-        // It must be kept as a whole, for the case that the server has lost the statement.
+        // It must be kept as a whole, in case the server has lost the statement.
         if name.is_empty() || bind_end > limits::REPLAY_BYTES / 2 {
             return None;
         }
@@ -147,7 +158,7 @@ impl<'a> Pipeline<'a> {
         Some(Self { runs, bytes: &bytes[..end], longest: end, describes: false })
     }
 
-    /// The text that has not been looked at yet.
+    /// The text, if it has not been examined yet.
     fn text(&self) -> Option<&'a [u8]> {
         match self.runs {
             Runs::Named { .. } => None,
@@ -156,9 +167,9 @@ impl<'a> Pipeline<'a> {
     }
 }
 
-/// What has become of a pipeline.
+/// The outcome for a pipeline.
 pub(super) enum Passed {
-    /// It has gone.
+    /// It has been sent.
     Plain,
     /// It is for the full lane.
     Unusual,
@@ -169,36 +180,35 @@ impl<S: Socket> Client<S> {
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
         self.pending_session.is_none()
-            && self.pins.is_empty()
-            && self.mode == PoolMode::Transaction
-            && !self.exclusive
-            && self.asks == Asks::Never
+            && self.session.pins().is_empty()
+            && self.serving.mode() == PoolMode::Transaction
+            && !self.serving.is_exclusive()
+            && self.session.asks() == Asks::Never
     }
 }
 
 impl<S: Socket> Backend<S> {
-    /// Whether nothing of it is unusual, and nothing is outstanding: what a client without anything
-    /// unusual sends needs nothing before it.
+    /// Whether it is not unusual, and nothing is outstanding: then the messages of a client with a
+    /// plain session need nothing before them.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
         self.requests.is_plain()
             && !self.to_server.is_open()
             && self.lending.cancels_in_flight() == 0
-            && !self.owner.shared
+            && self.owner.is_untold()
             && !self.session.is_applying()
-            && !self.known.at_stake.has_parsed()
-            && self.owner.client_identity.is_none()
-            && self.known.session_report.is_none()
+            && !self.known.at_stake().has_parsed()
+            && self.known.session_report().is_none()
             && self.session.within().is_none()
             && self.prepared.by_sql().is_none()
-            && self.known.unverified.is_none()
-            && self.prepared.replay.is_idle()
-            && !self.prepared.statements.keeps_none()
+            && self.known.unverified().is_none()
+            && self.prepared.replay().is_idle()
+            && !self.prepared.statements().keeps_none()
             && !self.pool.asking.has_asked()
     }
 
-    /// The server's copy of a client's statement, by the time since which it is there, if a Bind needs
-    /// neither a Parse nor a look at it. It counts as used then.
+    /// The server's copy of a client's statement, as the time since which it exists, if a Bind
+    /// needs neither a Parse nor a check of it. It counts as used then.
     #[inline]
     fn bind_as_it_is(&mut self, named: &ClientStatement) -> Option<u64> {
         let statement = &named.statement;
@@ -207,26 +217,26 @@ impl<S: Socket> Backend<S> {
         if statement.is_superseded() || !statement.is_plain || !fits {
             return None;
         }
-        let told = named.seen.told();
+        let described = named.seen.described();
         let only_in = self.sole_transaction();
-        self.prepared.statements.use_if(statement.id, |copy| {
+        self.prepared.statements_mut().use_if(statement.id, |copy| {
             copy.only_in == only_in
-                && match told == Shape::default() {
+                && match described == Shape::default() {
                     true => copy.epoch >= named.epoch,
-                    false => copy.shape.is_known_for(told) && copy.shape.fits(told),
+                    false => copy.shape.is_known_for(described) && copy.shape.fits(described),
                 }
         })
     }
 
-    /// Whether a text that is plain does nothing to the session here either: it is read as most are, and
-    /// calls no function that does.
+    /// Whether a plain text has no effect on the session here either: it is read in the usual way,
+    /// and calls no function that has effects.
     fn takes_as_plain(&self, client: &Client<S>, text: &[u8]) -> bool {
         client.scan_options(self.session.reading()) == ScanOptions::default()
             && self.effects_of_functions(text).is_none_or(|effects| effects.is_none())
     }
 
-    /// Appends what the server gets, and notes what it owes. Whether it is for the plain lane; if not,
-    /// nothing has changed.
+    /// Appends the bytes for the server, and records what it owes. Returns whether the pipeline is
+    /// for the plain lane; if not, nothing has changed.
     #[inline]
     fn take_plain(
         &mut self,
@@ -240,18 +250,21 @@ impl<S: Socket> Backend<S> {
             self.from_server.status(),
             TransactionStatus::Idle | TransactionStatus::InTransaction
         );
-        if !may_run || !self.is_plain() || !self.session.applied().is_shared_with(&client.desired) {
+        if !may_run
+            || !self.is_plain()
+            || !self.session.applied().is_shared_with(client.session.desired())
+        {
             return Ok(Passed::Unusual);
         }
         if self.from_server.status() == TransactionStatus::Idle
-            && !self.has_function_plans_of(&client.desired)
+            && !self.has_function_plans_of(client.session.desired())
         {
             return Ok(Passed::Unusual);
         }
         match pipeline.runs {
             Runs::Named { name, bind_end } => {
-                // (Out of the client, so that both can be used.)
-                let names = client.statements.take();
+                // (Taken out of the client, so that both can be used.)
+                let names = client.prepared.take_statements();
                 let named = names.as_ref().and_then(|names| names.get(significant(name)));
                 let taken = match named {
                     Some(named) => self.take_named(client, named, pipeline, passage, now),
@@ -263,7 +276,7 @@ impl<S: Socket> Backend<S> {
                     let parameters = &pipeline.bytes[HEADER_BYTES + 1 + name.len() + 1..bind_end];
                     let length = 4 + 1 + own.len() + 1 + parameters.len();
                     out.push(frontend::BIND);
-                    // (The bytes of a pipeline are bounded, and so is a name of ours.)
+                    // (The bytes of a pipeline are bounded, and so is a name of Hawser's.)
                     let length = u32::try_from(length).unwrap_or(u32::MAX);
                     out.extend_from_slice(&length.to_be_bytes());
                     out.push(0);
@@ -272,11 +285,11 @@ impl<S: Socket> Backend<S> {
                     out.extend_from_slice(&pipeline.bytes[bind_end..]);
                     passage.skip(pipeline.bytes.len());
                 }
-                client.statements = names;
+                client.prepared.set_statements(names);
                 return Ok(if taken? { Passed::Plain } else { Passed::Unusual });
             }
             Runs::Unnamed { text, .. } | Runs::Query { text }
-                if self.prepared.unnamed.has_changed() || !self.takes_as_plain(client, text) =>
+                if self.prepared.unnamed().has_changed() || !self.takes_as_plain(client, text) =>
             {
                 return Ok(Passed::Unusual);
             }
@@ -286,9 +299,9 @@ impl<S: Socket> Backend<S> {
             }
             Runs::Query { text } => {
                 self.begin_plain(client, now);
-                self.known.drawn.note(!draws_nothing(text));
-                self.prepared.unnamed.taken_by_query();
-                client.unnamed = None;
+                self.known.drawn_mut().note(!draws_nothing(text));
+                self.prepared.unnamed_mut().taken_by_query();
+                client.prepared.unnamed_mut().forget();
                 self.requests.push_plain(PlainPipeline::Query);
             }
         }
@@ -296,19 +309,19 @@ impl<S: Socket> Backend<S> {
         Ok(Passed::Plain)
     }
 
-    /// What begins with any message that is sent while nothing is outstanding.
+    /// Begins as any message does that is sent while nothing is outstanding.
     fn begin_plain(&mut self, client: &mut Client<S>, now: Time) {
-        client.held = false;
-        client.since = now;
+        client.serving.release();
+        client.times.begin(now);
         self.unpark();
         self.ahead.end();
         if self.from_server.status() == TransactionStatus::Idle {
-            client.transaction_since = now;
+            client.times.begin_transaction(now);
         }
     }
 
-    /// Notes the pipeline of a named statement. Whether it is for the plain lane; if not, nothing has
-    /// changed.
+    /// Records the pipeline of a named statement. Returns whether it is for the plain lane; if not,
+    /// nothing has changed.
     fn take_named(
         &mut self,
         client: &mut Client<S>,
@@ -321,20 +334,24 @@ impl<S: Socket> Backend<S> {
         let ClientStatement { statement, seen, serial, .. } = named;
         self.begin_plain(client, now);
         if self.from_server.status() == TransactionStatus::Idle {
-            self.prepared.replay.begin_whole(pipeline.bytes, *serial);
+            self.prepared.replay_mut().begin_whole(pipeline.bytes, *serial);
         }
         seen.binds(statement.id, since);
-        self.known.drawn.note(!statement.draws_nothing);
-        if !client.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, seen)) {
-            client.bound = Some(seen.clone());
-        }
-        let describes = pipeline.describes.then(|| seen.clone());
+        self.known.drawn_mut().note(!statement.draws_nothing);
+        client.prepared.bind(seen);
+        // (This copy gives what the client has been told, or it would not be bound as it is.)
+        let is_known = seen.described().rows != 0 && !statement.redescribes_rows;
+        let describes = match pipeline.describes {
+            false => Describes::No,
+            true if is_known => Describes::Known,
+            true => Describes::Noted(Change::Describes(seen.clone())),
+        };
         self.requests.push_plain(PlainPipeline::Named { statement: statement.id, describes });
         passage.cut(self)?;
         Ok(true)
     }
 
-    /// Notes the pipeline of the unnamed statement. `body`: of its Parse, after the name.
+    /// Records the pipeline of the unnamed statement. `body`: of its Parse, after the name.
     fn take_unnamed(
         &mut self,
         client: &mut Client<S>,
@@ -344,19 +361,19 @@ impl<S: Socket> Backend<S> {
         now: Time,
     ) {
         let epoch = self.pool.schema_epoch_at(now);
-        let unnamed = Unnamed::new(body, client.desired.clone(), None, epoch);
-        self.known.drawn.note(!unnamed.draws_nothing);
-        // (It is not ignored, for nothing precedes it: what was there before does not come back.)
-        client.unnamed = Some(unnamed.clone());
-        self.prepared.unnamed.parsed_alone(unnamed, self.requests.pipeline());
-        client.bound = None;
+        let unnamed = Unnamed::new(body, client.session.desired().clone(), None, epoch);
+        self.known.drawn_mut().note(!unnamed.draws_nothing);
+        // (It is not ignored, for nothing precedes it: the earlier statement does not come back.)
+        client.prepared.unnamed_mut().set(unnamed.clone());
+        self.prepared.unnamed_mut().parsed_alone(unnamed, self.requests.pipeline());
+        client.prepared.bind_other();
         self.requests.push_plain(PlainPipeline::Unnamed { serial, describes });
     }
 }
 
 impl<S: Socket> Relay<'_, S> {
-    /// Closes the books of a pipeline that ends as most do: nothing else is outstanding, and nothing of
-    /// the session is unusual on either side. Whether it is one; if not, nothing has changed, and
+    /// Closes the books of a pipeline that ends in the usual way: nothing else is outstanding, and
+    /// neither side is unusual. Returns whether it is one; if not, nothing has changed, and
     /// [`Relay::ready`] does the same and more.
     #[inline]
     pub(super) fn ready_as_usual(&mut self, status: &[u8], now: Time, ended: &mut Ended) -> bool {
@@ -372,17 +389,17 @@ impl<S: Socket> Relay<'_, S> {
         };
         if !self.has_plain_lane
             || !backend.requests.owes_one_end()
-            || !backend.prepared.longer.of_query().is_empty()
-            || client.failed
+            || !backend.prepared.longer().of_query().is_empty()
+            || client.serving.has_failed()
             || !client.is_plain()
-            || backend.known.session_report.is_some()
+            || backend.known.session_report().is_some()
             || backend.session.within().is_some()
-            || backend.known.unverified.is_some()
+            || backend.known.unverified().is_some()
             || backend.lending.holds_vacancy()
-            || backend.known.drawn.has_last()
-            || !backend.prepared.replay.is_idle()
-            || !backend.known.at_stake.is_nothing()
-            || !client.desired.is_shared_with(backend.session.applied())
+            || backend.known.drawn().has_last()
+            || !backend.prepared.replay().is_idle()
+            || !backend.known.at_stake().is_nothing()
+            || !client.session.desired().is_shared_with(backend.session.applied())
         {
             return false;
         }
@@ -393,7 +410,7 @@ impl<S: Socket> Relay<'_, S> {
             let backend = &mut *self.backend;
             backend.requests.forget_portals();
             backend.session.settle_texts();
-            backend.prepared.retry_sql(); // a table may be there now
+            backend.prepared.retry_sql(); // a table may exist now
             backend.lending.transaction_ended();
         }
         ended.note(status == TransactionStatus::Idle);
@@ -402,7 +419,7 @@ impl<S: Socket> Relay<'_, S> {
 }
 
 impl<S: Socket> Engine<S> {
-    /// Passes on what was read from a client, if that is one plain pipeline and nothing else. `None`: it is
+    /// Passes on what was read from a client, if that is exactly one plain pipeline. `None`: it is
     /// not, or it is for the full lane.
     #[inline]
     pub(super) fn pass_plain_alone<H: Host<S>>(
@@ -414,6 +431,9 @@ impl<S: Socket> Engine<S> {
     ) -> Option<Result<(), Halt>> {
         if !self.has_plain_lane {
             return None;
+        }
+        if let Err(halt) = self.attach_at_once(host, slot, passage.rest(), now) {
+            return Some(Err(halt));
         }
         let pipeline = Pipeline::read(passage.rest())?;
         if pipeline.bytes.len() != passage.rest().len() {
@@ -430,8 +450,36 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Passes on what a client has sent whose session is plain, if its server connection is, too. The client
-    /// gets one, if it has none.
+    /// Gets the client a server connection if its message needs one whatever it says, before it is read: most
+    /// clients must wait for one, and what they send is read when they have it. (The full lane does the
+    /// same, later.)
+    #[inline]
+    fn attach_at_once<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        bytes: &[u8],
+        now: Time,
+    ) -> Result<(), Halt> {
+        let Some(client) = self.clients.get(slot) else { return Ok(()) };
+        if client.backend.is_some() || !client.is_plain() {
+            return Ok(());
+        }
+        let Framed::Header(header) = frame::header(bytes) else { return Ok(()) };
+        let total = header.total();
+        if total > limits::PACKET_BYTES_MIN || total > bytes.len() {
+            return Ok(());
+        }
+        let body = &bytes[HEADER_BYTES..total];
+        if !needs_server(header.kind, body) {
+            return Ok(());
+        }
+        let wish = self.wish(slot, header, body);
+        self.attach(host, slot, wish, now)
+    }
+
+    /// Passes on what a client with a plain session has sent, if its server connection is plain,
+    /// too. The client gets a connection, if it has none.
     #[inline]
     pub(super) fn pass_plain<H: Host<S>>(
         &mut self,
@@ -455,22 +503,16 @@ impl<S: Socket> Engine<S> {
             return Ok(Passed::Unusual);
         }
         if client.backend.is_none() {
-            // The settings of a client without any are those of most backends where none has any.
-            let statement = match pipeline.runs {
-                Runs::Named { name, .. } => match client.statement(name) {
-                    None => return Ok(Passed::Unusual),
-                    Some(_) if client.desired.is_empty() => 0,
-                    Some(named) => named.statement.id,
-                },
-                Runs::Unnamed { .. } | Runs::Query { .. } => 0,
+            let wish = match pipeline.runs {
+                Runs::Named { name, .. } => client.wish_for(Some(name)),
+                Runs::Unnamed { .. } | Runs::Query { .. } => client.wish_for(None),
             };
-            let wish = Wish { settings: client.desired.mark(), statement, ..Wish::default() };
             self.attach(host, slot, wish, now)?;
         }
         let serial = self.next_serial;
         let Some(client) = self.clients.get_mut(slot) else { return Ok(Passed::Unusual) };
         let Some(mut backend) = client.backend.take() else { return Ok(Passed::Unusual) };
-        // (It may have other start values, and the client with it.)
+        // (It may have other start values, which makes the client unusual.)
         let passed = match client.is_plain() {
             true => backend.take_plain(client, pipeline, passage, serial, now),
             false => Ok(Passed::Unusual),

@@ -4,19 +4,19 @@
 //! ```text
 //! id = first of the peer + number * loops + loop        number = start, start + 1, ...
 //! ```
-//! Without peers the first is [`PROCESS_ID_FIRST`], and all up to [`PROCESS_ID_LAST`] are ours. Peers, of
-//! which there are [`PEERS_MAX`] at most, have a part of that each, in the order of their numbers: so an id
-//! names the peer that a cancel request is for.
+//! Without peers the first is [`PROCESS_ID_FIRST`], and all up to [`PROCESS_ID_LAST`] are this
+//! process's. Each of at most [`PEERS_MAX`] peers has a part of that, in the order of their
+//! numbers: so an id shows which peer a cancel request is for.
 //!
-//! An id lies above any that Linux gives to a process, and is a positive int32. It names its loop, so
-//! that a cancel request finds it. Numbers are counted up, and begin again from 0 past the last. The
-//! start is random, so that the ids of two processes (a successor's, another host's) seldom meet.
+//! An id is above any that Linux gives to a process, and is a positive int32. It contains its loop,
+//! so that a cancel request reaches that. Numbers count up, and wrap around to 0. The start is
+//! random, so that the ids of two processes (a successor's, another host's) rarely collide.
 //!
 //! # Invariants
 //! * no two clients have an id at the same time
-//! * an id is not given out again before all others of the loop have been: without peers and with fewer
-//!   than 2,000 loops not within 2^20 connections, with peers and fewer than 128 loops not within 2^16.
-//!   Drivers and tests tell sessions apart by their ids.
+//! * an id is not reused before all others of the loop have been used: without peers and with fewer
+//!   than 2,000 loops not within 2^20 connections, with peers and fewer than 128 loops not within
+//!   2^16. Drivers and tests tell sessions apart by their ids.
 
 use crate::hash::IdMap;
 use crate::ids::LoopId;
@@ -31,14 +31,14 @@ pub const PEERS_MAX: u8 = 255;
 /// How many ids each peer has.
 const OF_A_PEER: u32 = (PROCESS_ID_LAST - PROCESS_ID_FIRST + 1) / PEERS_MAX as u32;
 
-/// The number of the peer whose client has this id; `None` for the id of a server's process, and for those
-/// that no peer gives out.
+/// The number of the peer whose client has this id; `None` for the id of a server's process, and
+/// for those that no peer uses.
 pub fn peer_of_process(process: u32) -> Option<u8> {
     let part = process.checked_sub(PROCESS_ID_FIRST)? / OF_A_PEER;
     u8::try_from(part + 1).ok()
 }
 
-/// The ids that this process gives out, and where it begins.
+/// The ids that this process uses, and where it begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OwnProcessIds {
     first: u32,
@@ -47,18 +47,19 @@ pub struct OwnProcessIds {
 }
 
 impl OwnProcessIds {
-    /// All there are, from a number that `start` stands for.
+    /// All ids, from a number that `start` stands for.
     pub fn all(start: u32) -> Self {
         Self { first: PROCESS_ID_FIRST, count: PROCESS_ID_LAST - PROCESS_ID_FIRST + 1, start }
     }
 
-    /// Those of the peer with this number, from 1 on.
+    /// The ids of the peer with this number, from 1 on.
     pub fn of_peer(peer: u8, start: u32) -> Self {
         let first = PROCESS_ID_FIRST + u32::from(peer.saturating_sub(1)) * OF_A_PEER;
         Self { first, count: OF_A_PEER, start }
     }
 
-    /// The loop that gives out a process id; `None` for the id of a server's process, or of a peer's client.
+    /// The loop that uses a process id; `None` for the id of a server's process, or of a peer's
+    /// client.
     pub fn loop_of(self, process: u32, loops: u16) -> Option<LoopId> {
         let offset = process.checked_sub(self.first).filter(|offset| *offset < self.count)?;
         u16::try_from(offset % u32::from(loops.max(1))).ok().map(LoopId)
@@ -71,17 +72,17 @@ pub(super) struct ProcessIds {
     own: OwnProcessIds,
     home: u32,
     loops: u32,
-    /// The number that comes next.
+    /// The next number.
     next: u32,
-    /// Where the client is that has an id: its index in the loop's table.
+    /// The client that has an id, as its index in the loop's table.
     places: IdMap<u32, u32>,
-    /// The id of the client at each index. Apart from the clients, whose alignment would take twice as
-    /// much; 0: none.
+    /// The id of the client at each index; 0: none. Kept apart from the clients, whose alignment
+    /// would double its size.
     of: Vec<u32>,
 }
 
 impl ProcessIds {
-    /// Those of the loop `home` out of `loops`.
+    /// The ids of the loop `home` out of `loops`.
     pub(super) fn new(home: LoopId, loops: u16, own: OwnProcessIds) -> Self {
         let loops = u32::from(loops.max(1));
         let (home, places) = (u32::from(home.0), IdMap::default());
@@ -95,10 +96,10 @@ impl ProcessIds {
         self.own.count / self.loops
     }
 
-    /// Gives the client at this index an id.
+    /// Gives an id to the client at this index.
     pub(super) fn take(&mut self, index: u32) -> u32 {
-        // A loop has fewer clients than ids: a client is a descriptor, of which Linux has 2^31 at most
-        // for all loops together, and memory for far fewer.
+        // A loop has fewer clients than ids: each client is a descriptor, of which Linux has at
+        // most 2^31 for all loops together, and memory for far fewer.
         loop {
             let process = self.own.first + self.next * self.loops + self.home;
             self.next = (self.next + 1) % self.numbers();
@@ -109,8 +110,8 @@ impl ProcessIds {
         }
     }
 
-    /// Gives the client at this index the id that it has had with a predecessor, or another one if a client
-    /// has that already. Whether it is the same.
+    /// Gives the client at this index the id that it had with a predecessor, or another one if a
+    /// client already has that. Returns whether it is the same.
     pub(super) fn take_this(&mut self, index: u32, process: u32) -> bool {
         if !self.gives_out(process) || self.places.contains_key(&process) {
             self.take(index);
@@ -129,7 +130,7 @@ impl ProcessIds {
         self.of[at] = process;
     }
 
-    /// Whether an id is one that this loop gives out.
+    /// Whether this loop uses an id.
     pub(super) fn gives_out(&self, process: u32) -> bool {
         let home = self.own.loop_of(process, u16::try_from(self.loops).unwrap_or(u16::MAX));
         home.is_some_and(|home| u32::from(home.0) == self.home)
@@ -149,7 +150,7 @@ impl ProcessIds {
     pub(super) fn give_back(&mut self, index: u32) {
         let Some(process) = self.of.get_mut(index as usize).map(std::mem::take) else { return };
         self.places.remove(&process);
-        // The table has grown to what a rush of clients needed.
+        // The table has grown with a rush of clients.
         if self.places.capacity() > 1024 && self.places.len() < self.places.capacity() / 8 {
             self.places.shrink_to(self.places.capacity() / 4);
         }
@@ -198,7 +199,7 @@ mod tests {
     fn a_client_that_stays_keeps_its_id_for_itself() {
         let mut ids = ProcessIds::new(LoopId(0), 1, OwnProcessIds::all(0));
         let lasting = ids.take(7);
-        ids.next = 0; // all others have been given out meanwhile
+        ids.next = 0; // all others have been used meanwhile
         let next = ids.take(8);
         assert_ne!(lasting, next);
         assert_eq!((ids.index_of(lasting), ids.index_of(next)), (Some(7), Some(8)));

@@ -1,21 +1,22 @@
-//! A client comes to a server connection whose own values are not those that it logged in to.
+//! A client comes to a server connection whose own values differ from those at its login.
 //!
 //! # The trap
-//! A session keeps the values with which it began, whatever ALTER DATABASE or ALTER ROLE say to new
-//! ones. A client's values are kept as differences from the server's own: where these change, or
-//! another server has others, what did not differ would silently become another value, even one
+//! A session keeps the values with which it began, even if ALTER DATABASE or ALTER ROLE give new
+//! sessions others. A client's values are kept as differences from the server's own: if these
+//! change, or another server has others, values that did not differ would silently change, even one
 //! that the client asked for.
 //!
 //! # Model
-//! For each setting that servers report and a client can set, what it has (and what it began with,
-//! to which RESET goes back) is reckoned anew as a difference from the new values. Its statements
-//! keep the settings of their Parse likewise. A client that comes from a predecessor begins with values
-//! that no server connection has, also where they are the same: so what its statements do, which only a
-//! server connection says, is found here as well.
+//! For each setting that servers report and a client can set, its current value (and the one it
+//! began with, to which RESET goes back) is computed again as a difference from the new values. So
+//! are the settings of its statements' Parses. A client that comes from a predecessor begins with
+//! values that no server connection has, even if they are the same: so the effects of its
+//! statements, which only a server connection decides, are found here as well.
 //!
 //! # Limits
-//! Of what no server reports, only what the client asked for is known. A change of postgresql.conf
-//! reaches clients that did not ask for a value only as far as their connection tells them.
+//! For settings that no server reports, only values that the client asked for are known. A change
+//! of postgresql.conf reaches clients that did not ask for a value only as far as their connection
+//! reports it.
 
 use super::backend::Backend;
 use super::client::Client;
@@ -39,20 +40,20 @@ fn rebased(settings: &Settings, old: &ServerParameters, new: &ServerParameters) 
 }
 
 impl<S: Socket> Client<S> {
-    /// It is to work on this backend: settings and pins follow from that one's own values.
+    /// It is to work on this backend, whose own values decide its settings and pins.
     pub(super) fn begin_with(&mut self, backend: &Backend<S>) {
-        if self.basis != backend.session.basis() {
+        if self.session.basis() != backend.session.basis() {
             self.rebase(backend);
         }
         if backend.session.makes_temporary() {
-            self.pins = self.pins.union(self.lasting_pins(backend));
+            self.session.pin_all(self.lasting_pins(backend));
         }
     }
 
-    /// Reckons its settings from this backend's own values. Nothing of it is under way.
+    /// Computes its settings from this backend's own values. Nothing of it is in flight.
     #[cold]
     pub(super) fn rebase(&mut self, backend: &Backend<S>) {
-        let before = std::mem::replace(&mut self.basis, backend.session.basis());
+        let before = self.session.set_basis(backend.session.basis());
         let pool = &backend.pool;
         let (Some(old), Some(new)) =
             (pool.values_of(before), pool.values_of(backend.session.basis()))
@@ -60,20 +61,20 @@ impl<S: Socket> Client<S> {
             if before.is_of_predecessor() {
                 self.read_unnamed(backend, Settings::clone);
             }
-            return; // the first that it comes to
+            return; // its first backend
         };
-        if self.exclusive {
+        if self.serving.is_exclusive() {
             return; // it was opened with this client's values
         }
         let moved = |settings: &Settings| pool.interner().share(rebased(settings, &old, &new));
-        self.desired = moved(&self.desired);
+        self.session.want(moved(self.session.desired()));
         self.record.start = moved(&self.record.start);
         if let Some(believed) =
-            self.pending_session.as_mut().and_then(|extra| extra.untold.believed_mut())
+            self.pending_session.as_mut().and_then(|extra| extra.unreported.believed_mut())
         {
             *believed = moved(believed);
         }
-        for named in self.statements.iter_mut().flat_map(|names| names.values_mut()) {
+        for named in self.prepared.all_named_mut() {
             let statement = named.statement.clone();
             let settings = moved(&statement.settings);
             if statement.basis != backend.session.basis() {
@@ -84,20 +85,22 @@ impl<S: Socket> Client<S> {
         self.rebase_sql_statements(moved);
         if before.is_of_predecessor() {
             self.read_unnamed(backend, moved);
-        } else if let Some(unnamed) = &self.unnamed {
+        } else if let Some(unnamed) = self.prepared.unnamed() {
             let settings = moved(&unnamed.settings);
             if settings != unnamed.settings {
                 let effects = unnamed.effects().clone();
-                self.unnamed = Some(unnamed.under(settings, effects));
+                let again = unnamed.under(settings, effects);
+                self.prepared.unnamed_mut().set(again);
             }
         }
     }
 
-    /// Finds what the unnamed statement of a client does that comes from a predecessor.
+    /// Finds the effects of the unnamed statement of a client that comes from a predecessor.
     fn read_unnamed(&mut self, backend: &Backend<S>, moved: impl Fn(&Settings) -> Settings) {
-        let Some(unnamed) = &self.unnamed else { return };
+        let Some(unnamed) = self.prepared.unnamed() else { return };
         let settings = moved(&unnamed.settings);
         let effects = backend.effects_of_body(&unnamed.body, &settings);
-        self.unnamed = Some(unnamed.under(settings, effects));
+        let again = unnamed.under(settings, effects);
+        self.prepared.unnamed_mut().set(again);
     }
 }

@@ -1,13 +1,13 @@
-//! What is left to do when a panic has ended the work on a connection.
+//! What remains to be done when a panic has ended the work on a connection.
 //!
 //! # Model
-//! A panic is a defect of ours. It ends the connections on whose account it came, and no others:
-//! their state is not believed, so a client's backend is closed with it, not tidied. The steps that the
-//! event leads to for others ([`super::work`]) are gone on with at the next event or tick.
+//! A panic is a defect of Hawser's. It ends the connections that it concerns, and no others: their
+//! state is not trusted, so a client's backend is closed with it, not tidied. Steps that the event
+//! has queued for others ([`super::work`]) continue at the next event or tick.
 //!
 //! # Limits
 //! A backend that was being moved when the panic came (taken out of the pool, or on its way back)
-//! has been closed by the unwinding, and its pool goes on counting it, unless it was a client's.
+//! has been closed by the unwinding, and its pool still counts it, unless it was a client's.
 
 use super::host::Host;
 use super::limits;
@@ -19,10 +19,10 @@ use crate::time::Time;
 const REASON: &str = "internal error";
 
 impl<S: Socket> Engine<S> {
-    /// Makes the engine fit to go on after one of its calls has panicked. `about` is what the
-    /// call was about.
+    /// Brings the engine into a usable state after one of its calls has panicked. `about` is the
+    /// connection of that call.
     pub fn recover<H: Host<S>>(&mut self, host: &mut H, about: Option<Token>, now: Time) {
-        // The call may have had them: an empty one would read as the end of every stream.
+        // The call may have taken them: an empty one would read as the end of every stream.
         for buffer_of in [&mut self.server_input, &mut self.client_input] {
             if buffer_of.len() != limits::READ_BYTES {
                 *buffer_of = buffer();
@@ -35,7 +35,7 @@ impl<S: Socket> Engine<S> {
         self.end_all_about(host, about, now);
     }
 
-    /// Ends what an event, or a step that it led to, was about.
+    /// Ends the connections of an event, or of a step that it led to.
     fn end_all_about<H: Host<S>>(&mut self, host: &mut H, about: Option<Token>, now: Time) {
         match about {
             None => {}
@@ -58,13 +58,13 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Ends a client and whatever backend it had.
+    /// Ends a client and any backend that it had.
     fn end_client<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let own = self.clients.get_mut(slot).and_then(|client| client.backend.take());
         for backend in self.work.take_lent(slot).into_iter().chain(own) {
             self.close_backend(host, backend, REASON, now);
         }
-        // Backends that were the client's and went down with the panic.
+        // Backends of the client's that the panic has closed.
         let lost: Vec<Slot> = self
             .resident
             .iter()

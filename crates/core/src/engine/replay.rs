@@ -1,16 +1,16 @@
-//! "cached plan must not change result type", and shared statements that the server has lost: healed
-//! where no client can notice.
+//! "cached plan must not change result type", and shared statements that the server has lost:
+//! healed if no client can notice.
 //!
 //! # The trap
-//! After DDL a statement prepared before it may give other columns; the server then refuses to
-//! run it (`RevalidateCachedQuery`, plancache.c). A client that shares it, and prepared it after
-//! the DDL or never looked at its columns, has done nothing wrong (trap 6). Nor has one whose shared
-//! statement was taken away unseen: by a DEALLOCATE ALL within a function, for example.
+//! After DDL an earlier prepared statement may give other columns; the server then refuses to run
+//! it (`RevalidateCachedQuery`, plancache.c). A client that shares it, and prepared it after the
+//! DDL or never looked at its columns, has done nothing wrong (trap 6). Nor has one whose shared
+//! statement was removed unnoticed: by a DEALLOCATE ALL within a function, for example.
 //!
 //! # Model
 //! A pipeline that begins with a Bind of a shared statement outside a transaction is kept as the
-//! client sent it, until its first answer. If that is the server's refusal, the client is not
-//! told: the statement is prepared again and described, and the pipeline sent once more.
+//! client sent it, until its first answer. If that is the server's refusal, the client does not get
+//! it: the statement is prepared again and described, and the pipeline sent once more.
 //!
 //! ```text
 //! Recording ──refusal──► Swallowing ──ready──► Checking ──as the client knows it──► sent again
@@ -20,11 +20,10 @@
 //! ```
 //!
 //! # Invariants
-//! * never within a transaction block, never after anything of the pipeline was answered (so
-//!   nothing of it has been carried out: the refusal comes at the first Bind, the rest was
-//!   ignored), never twice
-//! * a client that has been given a description of the statement gets rows of that description, also
-//!   where the pipeline asks for it anew; parameters likewise
+//! * never within a transaction block, never after an answer to the pipeline (so none of it has
+//!   been carried out: the refusal comes at the first Bind, and the rest was ignored), never twice
+//! * a client that has a description of the statement gets rows of that description, also if the
+//!   pipeline asks for it again; the same for parameters
 
 mod steps;
 
@@ -33,9 +32,9 @@ use crate::pool::description::{Seen, Shape};
 use crate::wire::error::field;
 use crate::wire::{build, frontend};
 
-/// Whether an error about a shared statement says that it was prepared before its result changed,
-/// or that the server does not have it. Its name is ours alone: something has taken it away unseen,
-/// and the next to use it must not find that again.
+/// Whether an error about a shared statement means that it was prepared before its result changed,
+/// or that the server does not have it. Only Hawser uses its name: something has removed it
+/// unnoticed, and the next client must not find that again.
 pub(super) fn is_stale_or_lost(error: &[u8]) -> bool {
     match field(error, b'C') {
         Some(b"0A000") => field(error, b'R') == Some(b"RevalidateCachedQuery"),
@@ -68,14 +67,14 @@ pub(super) struct Replay {
     again: bool,
     /// The server's refusal.
     refusal: Vec<u8>,
-    /// What the statement is like now.
+    /// The statement's current description.
     now: Shape,
     /// It could not be prepared again.
     failed: bool,
 }
 
 impl Replay {
-    /// Whether a refusal is being dealt with: nothing else may be sent meanwhile.
+    /// Whether a refusal is being healed: nothing else may be sent meanwhile.
     pub(super) fn is_healing(&self) -> bool {
         matches!(self.healing, Healing::Swallowing | Healing::Checking)
     }
@@ -104,7 +103,7 @@ impl Replay {
         self.serial = serial;
     }
 
-    /// The same of a whole pipeline, which is its first Bind's alone.
+    /// The same for a whole pipeline with only that Bind.
     #[inline]
     pub(super) fn begin_whole(&mut self, pipeline: &[u8], serial: u32) {
         if self.again || pipeline.len() > limits::REPLAY_BYTES {
@@ -122,7 +121,7 @@ impl Replay {
         self.healing == Healing::Idle
     }
 
-    /// Keeps one more message; `whole`: all of it is here.
+    /// Keeps another message; `whole`: all of it has come.
     #[inline]
     pub(super) fn record(&mut self, message: &[u8], whole: bool) {
         let Healing::Recording { ended } = self.healing else { return };
@@ -145,7 +144,7 @@ impl Replay {
         self.healing = Healing::Recording { ended: kind == frontend::SYNC };
     }
 
-    /// The server has refused the first Bind. Whether the client need not know, for now.
+    /// The server has refused the first Bind. Returns whether the client need not know, for now.
     pub(super) fn refused(&mut self, error: &[u8]) -> bool {
         if self.healing != (Healing::Recording { ended: true }) {
             return false;
@@ -163,7 +162,7 @@ impl Replay {
         self.failed = true;
     }
 
-    /// What the statement is like now; what is 0 is not said.
+    /// The statement's current description; a 0 in it is unknown.
     pub(super) fn now(&mut self, shape: Shape) {
         if shape.parameters != 0 {
             self.now.parameters = shape.parameters;
@@ -173,8 +172,8 @@ impl Replay {
         }
     }
 
-    /// Whether the client gets what it has been told that it gets.
+    /// Whether the client gets what was described to it.
     fn is_as_seen(&self, seen: &Seen) -> bool {
-        !self.failed && self.now.fits(seen.told())
+        !self.failed && self.now.fits(seen.described())
     }
 }

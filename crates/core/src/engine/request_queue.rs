@@ -1,112 +1,93 @@
-//! The requests that a server has not answered yet, and what the protocol says of their answers.
+//! The requests that a server has not answered yet, and the protocol's rules of their answers.
 //!
 //! # Primer
-//! A server reads messages one after the other and answers them in that order. One queue of entries,
-//! one for each message that is answered, so says what the next message from the server is about:
+//! A server reads messages one by one and answers them in that order. So one queue with an entry
+//! for each message that is answered shows what the server's next message is about:
 //! * **Query** and FunctionCall: anything, then ReadyForQuery. An error ends them early, and
 //!   ReadyForQuery comes all the same.
 //! * **Parse, Bind, Describe, Execute, Close**: one answer each, and no ReadyForQuery. Those up to the
 //!   next Sync are a *pipeline*, one transaction unless something in it says otherwise.
 //! * **Sync** ends a pipeline: ReadyForQuery.
-//! * **An error** of a message of a pipeline answers that message. The server then *skips to Sync*: it
-//!   reads and ignores all messages up to the next Sync, a Query as well, and answers that alone
-//!   (`ignore_till_sync`, postgres.c).
-//! * **CopyInResponse** answers a Query or an Execute: the server wants data, and reads and ignores the
-//!   Flushes and Syncs among them (`CopyGetData`, copyfromparse.c). CopyDone or CopyFail ends the data,
-//!   and CommandComplete or an error the copy. What no copy reads (a Query, say) fails it.
+//! * **An error** of a message of a pipeline answers that message. The server then *skips to Sync*:
+//!   it reads and ignores all messages up to the next Sync, including a Query, and answers only
+//!   that (`ignore_till_sync`, postgres.c).
+//! * **CopyInResponse** answers a Query or an Execute: the server wants data, and reads and ignores
+//!   Flushes and Syncs within it (`CopyGetData`, copyfromparse.c). CopyDone or CopyFail ends the
+//!   data, and CommandComplete or an error the copy. A message that no copy reads (a Query, say)
+//!   fails it.
 //! * **ParameterStatus, NoticeResponse, NotificationResponse** come at any time and answer nothing.
 //!
-//! Messages that Hawser answers in the server's place have entries as well, so that such an answer keeps
-//! its place among the others (traps 4 and 5), and so have messages of Hawser's own, whose answers go to
-//! no client. What comes from the server and does not fit the first entry means that order or framing is
-//! lost: the connection is closed (trap 14).
+//! Messages that Hawser answers in the server's place have entries as well, so that such an answer
+//! keeps its place among the others (traps 4 and 5), and so have messages of Hawser's own, whose
+//! answers go to no client. A message of the server's that does not fit the first entry means that
+//! order or framing is lost: the connection is closed (trap 14).
 //!
 //! # States
-//! Of what is sent ([`Position`]):
+//! For what is sent ([`Position`]):
 //! ```text
 //!                  Parse, Bind, Describe, Execute, Close
 //!   Between ───────────────────────────────────────────────► InPipeline
-//!      ▲ ◄──────────────── Sync, Query ─────────────────────────┘ │ error, and no Sync is under way
+//!      ▲ ◄──────────────── Sync, Query ─────────────────────────┘ │ error, and no Sync is in flight
 //!      │                                                          ▼
 //!      └──────────────────────── Sync ─────────────────────── SkippingToSync   nothing else has an entry
 //! ```
-//! Of a copy ([`CopyIn`], which says what becomes of its Syncs):
+//! For a copy ([`CopyIn`], which decides what becomes of its Syncs):
 //! ```text
 //!   No ──► Reading ──────────────────────────────► Ended ──► No     CommandComplete, ReadyForQuery, or
 //!             │  CopyDone, CopyFail                   ▲             an error, after which Syncs are in doubt
 //!             └──► TakenAsFailed ─────────────────────┘
 //!        a Query, a Parse ...      its client leaves
 //! ```
-//! Of answers that may come or not ([`InDoubt`]): a copy has failed, and whether it had read the Syncs
-//! among its data before that cannot be seen. A ReadyForQuery that fits no entry is one of theirs.
+//! For answers that may or may not come ([`InDoubt`]): a copy has failed, and it cannot be seen
+//! whether it had read the Syncs within its data before that. A ReadyForQuery that fits no entry
+//! answers one of these.
 //!
 //! # Invariants
 //! * as many ReadyForQuery are outstanding as entries end with one
-//! * while the server skips to Sync, there is no entry: what it ignores has none, and a Sync ends the state
-//! * a number of a pipeline never comes again
+//! * while the server skips to Sync, there is no entry: ignored messages have none, and a Sync ends
+//!   the state
+//! * a pipeline's number is never reused
 //!
 //! # Limits
 //! The queue has no bound of its own: its owner sends no more while it [`RequestQueue::is_full`].
 
 mod change;
 mod copy_in;
+mod entries;
+mod entry;
 mod request;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-
 use super::limits;
-use crate::pool::description::Seen;
 use crate::wire::build;
 pub(super) use change::{Change, Comparing, Refusal, StoodInFor};
 use copy_in::CopyIn;
+use entries::Entries;
+pub(super) use entry::{Describes, Entry, PlainOwed, PlainPipeline};
 pub(super) use request::Request;
 
-/// What is sent whole while nothing is outstanding: see [`super::plain`].
-#[derive(Debug)]
-pub(super) enum PlainPipeline {
-    /// Bind, perhaps Describe, Execute and Sync, of the shared statement with this id. `describes`: where
-    /// the description is noted.
-    Named { statement: u64, describes: Option<Arc<Seen>> },
-    /// The same of the unnamed statement, with its Parse. `serial`: as for [`Request::Parse`].
-    Unnamed { serial: u32, describes: bool },
-    /// A Query.
-    Query,
-}
-
-/// What answers a plain pipeline or Query, its end aside: see `engine::plain::answer`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct PlainOwed {
-    /// ParseComplete.
-    pub(super) parses: bool,
-    /// BindComplete; else it is a Query.
-    pub(super) binds: bool,
-    /// The description of the portal.
-    pub(super) describes: bool,
-}
-
-/// Where the next message to the server stands.
+/// The position of the next message to the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Position {
     /// After a Sync or a Query: it begins a query or pipeline.
     Between,
-    /// Messages of the extended protocol have been sent that no Sync has followed yet.
+    /// Messages of the extended protocol have been sent, with no Sync after them yet.
     InPipeline,
     /// The same, and the server ignores everything up to the next Sync.
     SkippingToSync,
 }
 
-/// ReadyForQuery that may still come, or not.
+/// ReadyForQuery that may or may not still come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum InDoubt {
     /// None.
     No,
-    /// So many, for Syncs that a copy may have read before it failed.
+    /// This many, for Syncs that a copy may have read before it failed.
     Syncs {
         count: u32,
-        /// Something has come for the query that the server is at, so that its ReadyForQuery is its own.
+        /// The server has begun to answer its current query, so the ReadyForQuery will be that
+        /// query's own.
         fence_passed: bool,
     },
 }
@@ -114,42 +95,26 @@ enum InDoubt {
 /// An answer that Hawser gives in the server's place.
 #[derive(Debug)]
 pub(super) struct OwnAnswer {
-    /// What the client gets, which may be nothing.
+    /// The bytes for the client, maybe none.
     pub(super) bytes: &'static [u8],
-    /// What is done with it.
+    /// The change that it confirms.
     pub(super) change: Option<Change>,
-}
-
-/// One request. An ordinary Bind, Execute, Query or Sync carries no change.
-#[derive(Debug)]
-pub(super) struct Entry {
-    /// What answers it, and what becomes of the answer.
-    pub(super) owed: Request,
-    /// What is done with the answer besides, or undone without one.
-    pub(super) change: Option<Change>,
-}
-
-impl From<Request> for Entry {
-    #[inline]
-    fn from(owed: Request) -> Self {
-        Self { owed, change: None }
-    }
 }
 
 /// The requests that a server has not answered yet, in the order of their answers.
 #[derive(Debug)]
 pub(super) struct RequestQueue {
-    entries: VecDeque<Entry>,
+    entries: Entries,
     /// How many of them end with ReadyForQuery.
     syncs_outstanding: u32,
-    /// How many requests that end with ReadyForQuery there have ever been.
+    /// How many requests that end with ReadyForQuery there have been so far.
     pipeline: u64,
     position: Position,
-    /// The pipeline in which its client has executed something last.
+    /// The pipeline in which its client has last executed something.
     executed_in: Option<u64>,
-    /// Something is bound that may change settings.
+    /// A statement is bound that may change settings.
     binds_setter: bool,
-    /// The last pipeline in which that may have been executed.
+    /// The last pipeline in which such a statement may have been executed.
     set_in: Option<u64>,
     /// Queries and pipelines since nothing was outstanding.
     unbroken: u32,
@@ -160,7 +125,7 @@ pub(super) struct RequestQueue {
 impl Default for RequestQueue {
     fn default() -> Self {
         Self {
-            entries: VecDeque::new(),
+            entries: Entries::default(),
             syncs_outstanding: 0,
             pipeline: 0,
             position: Position::Between,
@@ -188,23 +153,23 @@ impl RequestQueue {
     }
 
     fn owed(&self) -> impl DoubleEndedIterator<Item = Request> {
-        self.entries.iter().map(|entry| entry.owed)
+        self.entries.owed()
     }
 
-    /// What the server answers next.
+    /// The next request that the server answers.
     #[inline]
     pub(super) fn front(&self) -> Option<Request> {
-        self.entries.front().map(|entry| entry.owed)
+        self.entries.front()
     }
 
-    /// What it answers after that.
+    /// The request after that.
     pub(super) fn second(&self) -> Option<Request> {
-        self.entries.get(1).map(|entry| entry.owed)
+        self.entries.owed().nth(1)
     }
 
-    /// What has been sent last.
+    /// The last request that was sent.
     pub(super) fn back(&self) -> Option<Request> {
-        self.entries.back().map(|entry| entry.owed)
+        self.entries.back()
     }
 
     /// Whether one of these is outstanding.
@@ -212,7 +177,7 @@ impl RequestQueue {
         self.owed().any(|owed| owed == expect)
     }
 
-    /// What has been sent since the last Sync, the newest first.
+    /// The requests since the last Sync, the newest first.
     pub(super) fn since_sync(&self) -> impl Iterator<Item = Request> {
         self.owed().rev().take_while(|owed| !owed.ends_ignoring())
     }
@@ -228,42 +193,43 @@ impl RequestQueue {
         self.owed().any(|owed| !owed.is_injected_query())
     }
 
-    /// Whether something of the client's is outstanding, and not only what is ours.
+    /// Whether requests of the client are outstanding, not only Hawser's.
     pub(super) fn owes_beside_ours(&self) -> bool {
         self.owed().any(|owed| !owed.is_injected())
     }
 
-    /// Whether a query or pipeline of the client is to be answered to its end yet.
+    /// Whether a query or pipeline of the client is still to be answered to its end.
     pub(super) fn owes_client_ready(&self) -> bool {
         self.owes_ready()
             && self.owed().any(|owed| owed.ends_with_ready() && !owed.is_injected_query())
     }
 
-    /// The same, and the end comes whatever the client sends next: no copy waits for its data.
+    /// The same, and the end comes without further messages of the client: no copy waits for its
+    /// data.
     pub(super) fn ends_by_itself(&self) -> bool {
         self.owes_client_ready() && self.copy_in.waits_for_nothing()
     }
 
-    /// Whether a query of ours is outstanding.
+    /// Whether a query of Hawser's is outstanding.
     pub(super) fn has_injected_query(&self) -> bool {
         self.owed().any(Request::is_injected_query)
     }
 
-    /// Whether so much is outstanding that the client's further messages wait.
+    /// Whether so many requests are outstanding that the client's further messages wait.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.entries.len() >= limits::EXPECTED_ANSWERS_MAX
             || self.syncs_outstanding >= limits::SYNCS_OUTSTANDING_MAX
     }
 
-    /// Whether nothing is under way: nothing is outstanding, and what is sent next begins a query or a
-    /// pipeline. (Syncs may be in doubt.)
+    /// Whether nothing is in flight: nothing is outstanding, and the next message begins a query or
+    /// a pipeline. (Syncs may be in doubt.)
     #[inline]
     pub(super) fn is_at_rest(&self) -> bool {
         self.entries.is_empty() && self.position == Position::Between && !self.copy_in.wants_data()
     }
 
-    /// Whether it is at rest for certain.
+    /// Whether it is certainly at rest.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
         self.is_at_rest() && self.in_doubt == InDoubt::No
@@ -272,11 +238,9 @@ impl RequestQueue {
     /// Whether the end of one query or pipeline is all that is outstanding, and nothing is unusual.
     #[inline]
     pub(super) fn owes_one_end(&self) -> bool {
-        self.entries.len() == 1
-            && matches!(self.front(), Some(Request::Sync | Request::Query))
+        self.entries.are_one_end()
             && self.position == Position::Between
             && self.in_doubt == InDoubt::No
-            && self.front_change().is_none()
     }
 
     /// What the first entries owe, if they are those of a plain pipeline or Query.
@@ -285,22 +249,7 @@ impl RequestQueue {
         if self.in_doubt != InDoubt::No {
             return None;
         }
-        let owed = |at: usize| self.entries.get(at).map(|entry| entry.owed);
-        let parses = match owed(0)? {
-            Request::Query => {
-                return Some(PlainOwed { parses: false, binds: false, describes: false });
-            }
-            Request::Bind { .. } => false,
-            Request::Parse { statement: 0, serial } if serial != 0 => true,
-            _ => return None,
-        };
-        let bind = usize::from(parses);
-        if !matches!(owed(bind)?, Request::Bind { .. }) {
-            return None;
-        }
-        let describes = owed(bind + 1)? == Request::DescribePortal;
-        let executes = owed(bind + 1 + usize::from(describes))? == Request::Execute;
-        executes.then_some(PlainOwed { parses, binds: true, describes })
+        self.entries.owe_plain()
     }
 }
 
@@ -312,7 +261,7 @@ impl RequestQueue {
         self.pipeline
     }
 
-    /// The first pipeline of which nothing has been sent.
+    /// The first pipeline none of which has been sent.
     pub(super) fn next_pipeline(&self) -> u64 {
         self.pipeline + u64::from(self.is_in_pipeline())
     }
@@ -322,22 +271,22 @@ impl RequestQueue {
         self.pipeline - u64::from(self.syncs_outstanding)
     }
 
-    /// Whether what the server says now is about this pipeline or an earlier one. (A Sync of ours
+    /// Whether the server's next answer is to this pipeline or an earlier one. (A Sync of Hawser's
     /// ends the client's pipeline and begins none.)
     pub(super) fn has_come_to(&self, pipeline: u64) -> bool {
         pipeline + u64::from(self.syncs_outstanding) <= self.pipeline
     }
 
-    /// Whether an earlier pipeline than the one being sent now is not answered yet: what it did
-    /// may turn out to have been ignored. (Within one pipeline that does not matter: all of what
-    /// follows is ignored then, too.)
+    /// Whether this pipeline is earlier than the current one and not answered yet: it may turn out
+    /// to have been ignored. (Within one pipeline that does not matter: everything after it is
+    /// ignored then, too.)
     pub(super) fn is_in_doubt(&self, pipeline: u64) -> bool {
         pipeline < self.pipeline
             && pipeline + u64::from(self.syncs_outstanding) >= self.pipeline
             && !self.is_copying_in()
     }
 
-    /// Whether messages of the extended protocol have been sent that no Sync has followed yet.
+    /// Whether messages of the extended protocol have been sent, with no Sync after them yet.
     #[inline]
     pub(super) fn is_in_pipeline(&self) -> bool {
         self.position != Position::Between
@@ -349,18 +298,18 @@ impl RequestQueue {
         self.position == Position::SkippingToSync
     }
 
-    /// Whether what is sent now stands after something in its pipeline that may have changed settings:
-    /// what is prepared, bound and described does not.
-    pub(super) fn is_behind_execute(&self) -> bool {
+    /// Whether the next message follows an Execute in its pipeline, which may have changed
+    /// settings; Parse, Bind and Describe do not.
+    pub(super) fn is_after_execute(&self) -> bool {
         self.is_in_pipeline() && self.executed_in == Some(self.pipeline)
     }
 
-    /// Whether what is prepared now comes after something in its pipeline that may have changed settings.
-    pub(super) fn is_behind_setter(&self) -> bool {
+    /// Whether a Parse sent now follows something in its pipeline that may have changed settings.
+    pub(super) fn is_after_setter(&self) -> bool {
         self.is_in_pipeline() && self.set_in == Some(self.pipeline)
     }
 
-    /// Something is bound that may change settings when it is executed.
+    /// A statement is bound that may change settings when it is executed.
     pub(super) fn bind_setter(&mut self) {
         self.binds_setter = true;
     }
@@ -372,18 +321,19 @@ impl RequestQueue {
         }
     }
 
-    /// The pipeline under way has failed, or the server has committed it by itself: a Sync of ours
-    /// commits nothing.
+    /// The current pipeline has failed, or the server has committed it by itself: a Sync of
+    /// Hawser's commits nothing.
     pub(super) fn let_sync_end_pipeline(&mut self) {
         self.executed_in = None;
     }
 
-    /// Whether queries and pipelines have followed each other for so long that it is time for others.
+    /// Whether queries and pipelines have followed each other for so long that it is time for
+    /// others.
     pub(super) fn is_unbroken_for_long(&self) -> bool {
         self.unbroken >= limits::UNBROKEN_QUERIES_MAX
     }
 
-    /// Nothing is outstanding: what is sent next goes on with nothing.
+    /// Nothing is outstanding: the next message continues no run.
     pub(super) fn break_run(&mut self) {
         self.unbroken = 0;
         self.forget_portals();
@@ -392,7 +342,7 @@ impl RequestQueue {
 
 /// What is sent.
 impl RequestQueue {
-    /// Notes what a message that is being sent owes: nothing, if the server ignores it.
+    /// Records what a message that is being sent owes: nothing, if the server ignores it.
     #[inline]
     pub(super) fn push(&mut self, entry: Entry) {
         if self.is_skipping_to_sync() && entry.owed != Request::Sync {
@@ -412,66 +362,48 @@ impl RequestQueue {
             }
             self.position = Position::InPipeline;
         }
-        self.entries.push_back(entry);
+        self.entries.push(entry);
     }
 
-    /// Notes an answer of ours for which nothing is sent: it is part of what precedes it.
+    /// Records an answer of Hawser's for which nothing is sent: it belongs to the preceding
+    /// request.
     pub(super) fn push_unsent(&mut self, entry: Entry) {
-        self.entries.push_back(entry);
+        self.entries.push(entry);
     }
 
-    /// The Query that has just been sent changes something. `false`: the server ignores it.
+    /// The Query that has just been sent changes the books. `false`: the server ignores it.
     pub(super) fn mark_last_query(&mut self, change: Change) -> bool {
-        let query = self.entries.back_mut().filter(|entry| entry.owed == Request::Query);
+        let query = self.entries.apart().back_mut().filter(|entry| entry.owed == Request::Query);
         query.map(|entry| entry.change = Some(change)).is_some()
     }
 
-    /// Notes a Sync of ours that ends a pipeline which the server skips.
+    /// Records a Sync of Hawser's that ends a pipeline which the server skips.
     pub(super) fn push_sync_after_error(&mut self) {
         self.position = Position::InPipeline;
         self.let_sync_end_pipeline();
         self.push(Request::InjectedSync.into());
     }
 
-    /// Notes what a whole pipeline, or a Query, owes that is sent while nothing is outstanding: see
-    /// [`super::plain`].
+    /// Records what a whole pipeline, or a Query, owes that is sent while nothing is outstanding:
+    /// see [`super::plain`].
     #[inline]
     pub(super) fn push_plain(&mut self, pipeline: PlainPipeline) {
         debug_assert!(self.is_at_rest());
         let ends_with_sync = !matches!(pipeline, PlainPipeline::Query);
-        let mut push = |owed, change| self.entries.push_back(Entry { owed, change });
-        match pipeline {
-            PlainPipeline::Named { statement, describes } => {
-                push(Request::Bind { statement }, None);
-                if let Some(seen) = describes {
-                    push(Request::DescribePortal, Some(Change::Describes(seen)));
-                }
-            }
-            PlainPipeline::Unnamed { serial, describes } => {
-                push(Request::Parse { serial, statement: 0 }, None);
-                push(Request::Bind { statement: 0 }, None);
-                if describes {
-                    push(Request::DescribePortal, None);
-                }
-            }
-            PlainPipeline::Query => {}
-        }
         if ends_with_sync {
-            push(Request::Execute, None);
-            push(Request::Sync, None);
             self.executed_in = Some(self.pipeline);
-        } else {
-            push(Request::Query, None);
         }
+        self.entries.push_plain(pipeline);
         self.syncs_outstanding += 1;
-        // Before it nothing was outstanding: no run of queries goes on.
+        // Nothing was outstanding before it: it continues no run of queries.
         self.unbroken = if self.is_unbroken_for_long() { 1 } else { self.unbroken + 1 };
         self.pipeline += 1;
     }
 
-    /// The Sync that the client has just sent is the one that ours has stood for. `false`: none has.
+    /// The Sync that the client has just sent is the one that Hawser's has replaced. `false`: none
+    /// has.
     pub(super) fn give_sync_to_client(&mut self) -> bool {
-        match self.entries.back_mut() {
+        match self.entries.apart().back_mut() {
             Some(made) if made.owed == Request::InjectedSync => {
                 made.owed = Request::Sync;
                 true
@@ -486,12 +418,21 @@ impl RequestQueue {
     /// The first entry is answered.
     #[inline]
     pub(super) fn complete(&mut self) {
-        self.entries.pop_front();
+        self.entries.complete();
     }
 
-    /// A statement of the first entry is answered. Whether that was its last one.
+    /// All but the end of what [`Self::owes_plain`] is answered. `Err`: its entries are completed one by one. `Ok`:
+    /// what is done with its description.
+    #[inline]
+    pub(super) fn complete_plain(&mut self) -> Result<Option<Change>, ()> {
+        let described = self.entries.complete_plain()?;
+        self.copy_ended();
+        Ok(described)
+    }
+
+    /// A statement of the first entry is answered. Returns whether that was its last one.
     pub(super) fn complete_statement(&mut self) -> bool {
-        match self.entries.front_mut() {
+        match self.entries.apart().front_mut() {
             Some(Entry { owed: Request::Statements(left), .. }) if *left > 1 => {
                 *left -= 1;
                 false
@@ -500,40 +441,41 @@ impl RequestQueue {
         }
     }
 
-    /// Takes the first entry off, if its answer is ours to give and its turn has come.
+    /// Removes the first entry, if Hawser answers it and its turn has come.
     #[inline]
     pub(super) fn take_own_answer(&mut self) -> Option<OwnAnswer> {
-        let answered = self.entries.pop_front_if(|entry| entry.owed.is_answered_here())?;
+        let answered = self.entries.complete_if(Request::is_answered_here)?;
         Some(OwnAnswer {
             bytes: match answered.owed {
                 Request::ParseKnown => &build::PARSE_COMPLETE,
-                Request::CloseKnown { told: true } => &build::CLOSE_COMPLETE,
+                Request::CloseKnown { answered: true } => &build::CLOSE_COMPLETE,
                 _ => &[],
             },
             change: answered.change,
         })
     }
 
-    /// Takes copy data off that nothing precedes: whether a copy has read them does not matter now.
+    /// Removes copy data at the front: whether a copy has read them does not matter now.
     #[inline]
     pub(super) fn take_copy_input(&mut self) -> bool {
-        self.entries.pop_front_if(|entry| matches!(entry.owed, Request::CopyInput { .. })).is_some()
+        self.entries.complete_if(|owed| matches!(owed, Request::CopyInput { .. })).is_some()
     }
 
-    /// The second entry is no part of the first any more, which has failed. Its change.
+    /// Removes the second entry, which does not belong to the failed first one any more. Returns
+    /// its change.
     pub(super) fn take_second(&mut self) -> Option<Change> {
-        self.entries.remove(1)?.change
+        self.entries.apart().remove(1)?.change
     }
 
-    /// The text of a Query has failed: none of its other statements is run.
+    /// The text of a Query has failed: the server runs none of its other statements.
     pub(super) fn fail_text(&mut self) {
-        while self.entries.pop_front_if(|entry| entry.owed.is_within_query()).is_some() {}
+        while self.entries.complete_if(Request::is_within_query).is_some() {}
     }
 
-    /// A message of a pipeline has failed. Takes it off, and then, one at a time, what the server ignores
-    /// after it. `None`: the Sync has come up that ends this, or nothing more has been sent.
+    /// A message of a pipeline has failed. Removes it, and then, one at a time, the messages that
+    /// the server ignores after it. `None`: at the Sync that ends this, or at the end of the queue.
     pub(super) fn take_ignored(&mut self) -> Option<Entry> {
-        let ignored = self.entries.pop_front_if(|entry| !entry.owed.ends_ignoring())?;
+        let ignored = self.entries.complete_if(|owed| !owed.ends_ignoring())?;
         if ignored.owed.ends_with_ready() {
             self.syncs_outstanding -= 1;
         }
@@ -549,7 +491,7 @@ impl RequestQueue {
     #[inline]
     pub(super) fn complete_one_end(&mut self) {
         debug_assert!(self.owes_one_end());
-        self.entries.pop_front();
+        self.entries.complete_end();
         self.syncs_outstanding -= 1;
         self.copy_ended();
     }
@@ -557,10 +499,10 @@ impl RequestQueue {
     /// ReadyForQuery has come for the first entry.
     #[inline]
     pub(super) fn complete_with_ready(&mut self) {
-        self.entries.pop_front();
+        self.entries.complete();
         self.syncs_outstanding -= 1;
         self.copy_ended();
-        while self.take_copy_input() {} // no copy took them
+        while self.take_copy_input() {} // no copy read them
         if let InDoubt::Syncs { fence_passed, .. } = &mut self.in_doubt {
             *fence_passed = false;
         }
@@ -569,13 +511,13 @@ impl RequestQueue {
 
 /// What is in doubt.
 impl RequestQueue {
-    /// Whether a ReadyForQuery may still come that has no entry.
+    /// Whether a ReadyForQuery without an entry may still come.
     #[inline]
     pub(super) fn has_syncs_in_doubt(&self) -> bool {
         self.in_doubt != InDoubt::No
     }
 
-    /// Something has come for the first entry.
+    /// An answer to the first entry has come.
     #[inline]
     pub(super) fn pass_fence(&mut self) {
         if let InDoubt::Syncs { fence_passed, .. } = &mut self.in_doubt {
@@ -583,19 +525,20 @@ impl RequestQueue {
         }
     }
 
-    /// A query of ours has been answered that was sent after them all: none of them will come any more.
+    /// A query of Hawser's that was sent after all of them has been answered: none will come any
+    /// more.
     pub(super) fn settle_doubt(&mut self) {
         self.in_doubt = InDoubt::No;
     }
 
-    /// ReadyForQuery has come. Takes it for one in doubt, if it is not that of the first entry.
+    /// ReadyForQuery has come. Counts it as one in doubt, unless it is that of the first entry.
     pub(super) fn take_ready_in_doubt(&mut self) -> bool {
         let InDoubt::Syncs { count, fence_passed } = self.in_doubt else { return false };
         match self.front() {
-            // Not its own, if it has one: that comes after its completion.
+            // Before anything else has come for the first entry, this is not its ReadyForQuery.
             Some(owed) if fence_passed || owed.ends_ignoring() => return false,
             Some(_) => {}
-            None => self.position = Position::Between, // and no Sync more is needed
+            None => self.position = Position::Between, // and no further Sync is needed
         }
         self.in_doubt = match count {
             0 | 1 => InDoubt::No,
@@ -604,7 +547,7 @@ impl RequestQueue {
         true
     }
 
-    /// These may be answered, or not.
+    /// These may or may not be answered.
     fn doubt_syncs(&mut self, more: u32) {
         self.in_doubt = match self.in_doubt {
             _ if more == 0 => return,

@@ -1,4 +1,4 @@
-//! Puts a client's start values back after a statement that takes the server's.
+//! Sets a client's start values again after a statement that resets settings to the server's.
 //!
 //! # The trap
 //! RESET, RESET ALL, SET ... TO DEFAULT and DISCARD ALL give a setting the value with which the
@@ -7,25 +7,26 @@
 //!
 //! # Model
 //! * extended protocol: the client's values are SET in the same pipeline, after the Execute
-//! * a simple query: they are SET in its text, after the statement that takes them; answers
-//!   to what was put in are swallowed, and positions of errors counted back
-//! * DISCARD ALL stands alone in a text, and commits by itself in a pipeline. What is SET after it
-//!   there would be undone by an error of what follows: a Sync of ours, which commits no more than
-//!   DISCARD ALL has, ends the pipeline; what follows waits for the outcome; and the start values
-//!   go before it, as before any first message.
+//! * a simple query: they are SET in its text, after the statement that resets them; answers to the
+//!   inserted statements are dropped, and positions of errors counted back
+//! * DISCARD ALL stands alone in a text, and commits by itself in a pipeline. An error after it in
+//!   the pipeline would undo a SET there: so a Sync of Hawser's, which commits no more than DISCARD
+//!   ALL has, ends the pipeline; the following messages wait for the outcome; and the start values
+//!   are sent before them, as before any first message.
 //!
 //! # Invariants
-//! The values are SET in the same transaction and savepoint as they were taken in: what undoes the
-//! one undoes the other.
+//! The values are SET in the same transaction and savepoint as the reset: whatever undoes the one
+//! undoes the other.
 //!
 //! # Limits
-//! set_config() of a literal name with NULL is a RESET: the client's value is written in place of the
-//! NULL, in a Parse as well, and in a Bind (`from_client::client_message::written`). In a text that streams ([`super::limits::WHOLE_TEXT_BYTES`]), that has
-//! more statements of note than are listed, into which more than [`INSERTED_BYTES_MAX`] would be put,
-//! or that cannot be read for certain, nothing is put: the start values are back when it has ended
-//! (not behind set_config()). A message's length goes before its text, so what is to be put must be
-//! known before the first byte goes: such a text has to be kept, and no client may keep more than a
-//! loop's buffer holds. What functions and DO blocks reset: `Effects::resets`.
+//! set_config() of a literal name with NULL is a RESET: the client's value is written in place of
+//! the NULL, in a Parse as well, and in a Bind (`from_client::client_message::written`). Nothing is
+//! inserted in a text that streams ([`super::limits::WHOLE_TEXT_BYTES`]), that has more notable
+//! statements than are listed, that would get more than [`INSERTED_BYTES_MAX`], or that cannot be
+//! read for certain: the start values are back when it has ended (not after set_config()). A
+//! message's length precedes its text, so the insertions must be known before the first byte is
+//! sent: such a text has to be kept, and no client may keep more than a loop's buffer holds. What
+//! functions and DO blocks reset: `Effects::resets`.
 
 mod steps;
 
@@ -38,22 +39,21 @@ use crate::session::settings::quoting::write_value;
 use crate::session::settings::{Change, Settings};
 use crate::wire::error::with_position;
 
-/// Bytes that are put into one text: as many RESET ALL as fit there, each with all start values
-/// after it, would make much of little.
+/// Bytes that are inserted in one text: many RESET ALL, each with all start values after it, would
+/// multiply.
 const INSERTED_BYTES_MAX: usize = 256 * 1024;
 
-/// Statements that are put into a text.
+/// Statements that are inserted in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Insertion {
-    /// Where: the end of a statement.
+    /// The end of a statement.
     pub(super) at: usize,
     /// The client's statements since the last insertion.
-    pub(super) behind: u32,
-    /// The statements.
+    pub(super) statements_before: u32,
     pub(super) statements: Vec<Vec<u8>>,
 }
 
-/// What is written in place of something that is never longer.
+/// A replacement in a text that is never longer than the original.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Replacement {
     range: Range<usize>,
@@ -61,7 +61,7 @@ pub(super) struct Replacement {
 }
 
 impl Replacement {
-    /// With spaces after it where it has fewer characters.
+    /// Padded with spaces if it has fewer characters.
     pub(super) fn new(range: Range<usize>, mut literal: Vec<u8>) -> Self {
         let missing = range.len().saturating_sub(characters(&literal, true));
         literal.resize(literal.len() + missing, b' ');
@@ -69,16 +69,16 @@ impl Replacement {
     }
 }
 
-/// Where a text is longer than the client's own.
+/// A place from which on a text is longer than the client's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Longer {
-    /// Characters of the client's text ahead.
+    /// Characters of the client's text before it.
     at: usize,
-    /// Characters put in.
+    /// Characters inserted.
     by: usize,
 }
 
-/// Where texts under way are longer than their client's own.
+/// Where texts in flight are longer than their client's own.
 #[derive(Debug, Default)]
 pub(super) struct LongerTexts {
     /// The text of the Query that is being answered, in order.
@@ -100,13 +100,13 @@ impl LongerTexts {
         self.query.clear();
     }
 
-    /// The Query's text is longer there, too.
+    /// The Query's text is longer at these places, too.
     fn extend(&mut self, longer: impl IntoIterator<Item = Longer>) {
         self.query.extend(longer);
         self.query.sort_by_key(|longer| longer.at);
     }
 
-    /// The text of this Parse is longer there.
+    /// The text of this Parse is longer at these places.
     pub(super) fn parse(&mut self, serial: u32, longer: Box<[Longer]>) {
         self.parse = Some((serial, longer));
     }
@@ -117,7 +117,7 @@ impl LongerTexts {
     }
 }
 
-/// One statement that gives a setting its value in `start`, if it has one there.
+/// The statement that gives a setting its value in `start`, if it has one there.
 fn set_again(start: &Settings, name: &[u8], local: bool) -> Option<Vec<u8>> {
     let value = start.get(name)?;
     let name = name.to_ascii_lowercase();
@@ -131,7 +131,7 @@ fn set_again(start: &Settings, name: &[u8], local: bool) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// The statements that give a setting its value in `start`, and what goes back to its own with it: see
+/// The statements that give a setting its value in `start`, and those that are reset with it: see
 /// [`Resetting::add`].
 fn set_with_others_again(start: &Settings, name: &[u8], local: bool) -> Vec<Vec<u8>> {
     let with_user = name.eq_ignore_ascii_case(b"session_authorization");
@@ -146,8 +146,8 @@ fn set_all_again(start: &Settings) -> Vec<Vec<u8>> {
     names.filter_map(|name| set_again(start, name, false)).collect()
 }
 
-/// What must follow the only statement of a text.
-fn behind(start: &Settings, unusual: &Unusual) -> Vec<Vec<u8>> {
+/// The statements that must follow the only statement of a text.
+fn statements_after(start: &Settings, unusual: &Unusual) -> Vec<Vec<u8>> {
     let mut texts = match &unusual.resetting {
         Resetting::No | Resetting::Names(_) => Vec::new(),
         Resetting::All { .. } => set_all_again(start),
@@ -159,7 +159,7 @@ fn behind(start: &Settings, unusual: &Unusual) -> Vec<Vec<u8>> {
     texts
 }
 
-/// What must be put into a text that has been scanned. `None` if that cannot be told.
+/// The insertions for a text that has been scanned. `None` if they are not certain.
 pub(super) fn insertions(findings: &Findings, start: &Settings) -> Option<Vec<Insertion>> {
     if findings.unsure || findings.truncated {
         return None;
@@ -173,15 +173,17 @@ pub(super) fn insertions(findings: &Findings, start: &Settings) -> Option<Vec<In
             }
             Verb::Reset(name) => set_with_others_again(start, name.as_bytes(), false),
             Verb::ResetAll => set_all_again(start),
-            // Among others it fails, wherever it stands (`PreventInTransactionBlock`, xact.c).
+            // With other statements it fails, at any position (`PreventInTransactionBlock`,
+            // xact.c).
             Verb::Discard(Discard::All) if findings.count() > 1 => Vec::new(),
             Verb::Discard(Discard::All) => return None,
             _ => Vec::new(),
         };
         if !statements.is_empty() {
             bytes += statements.iter().map(Vec::len).sum::<usize>();
-            let behind = statement.number - std::mem::replace(&mut before, statement.number);
-            all.push(Insertion { at: statement.range.end, behind, statements });
+            let statements_before =
+                statement.number - std::mem::replace(&mut before, statement.number);
+            all.push(Insertion { at: statement.range.end, statements_before, statements });
         }
         if bytes > INSERTED_BYTES_MAX {
             return None;
@@ -190,7 +192,7 @@ pub(super) fn insertions(findings: &Findings, start: &Settings) -> Option<Vec<In
     Some(all)
 }
 
-/// A client's start values, to be written in place of the NULLs of a text that has been scanned.
+/// A client's start values, as replacements of the NULLs of a text that has been scanned.
 pub(super) fn values_for_nulls(findings: &Findings, start: &Settings) -> Vec<Replacement> {
     if findings.unsure || findings.truncated {
         return Vec::new();
@@ -225,24 +227,24 @@ pub(super) fn replaced(
     out
 }
 
-/// Both of two sets of replacements in one text, which have no place in common.
+/// Both of two sets of replacements in one text that do not overlap.
 pub(super) fn both(mut one: Vec<Replacement>, other: Vec<Replacement>) -> Vec<Replacement> {
     one.extend(other);
     one.sort_by_key(|replaced| replaced.range.start);
     one
 }
 
-/// Both of two sets of insertions into one text, which never are at the same place.
+/// Both of two sets of insertions in one text, which are never at the same place.
 pub(super) fn merged(one: Vec<Insertion>, other: Vec<Insertion>) -> Vec<Insertion> {
     if one.is_empty() || other.is_empty() {
         return if one.is_empty() { other } else { one };
     }
-    // As the numbers of the statements after which they stand.
+    // By the numbers of the statements that they follow.
     let mut all: Vec<(u32, Insertion)> = Vec::new();
     for set in [one, other] {
         let mut number = 0;
         for insertion in set {
-            number += insertion.behind;
+            number += insertion.statements_before;
             all.push((number, insertion));
         }
     }
@@ -250,13 +252,13 @@ pub(super) fn merged(one: Vec<Insertion>, other: Vec<Insertion>) -> Vec<Insertio
     let mut before = 0;
     all.into_iter()
         .map(|(number, insertion)| {
-            let behind = number - std::mem::replace(&mut before, number);
-            Insertion { behind, ..insertion }
+            let statements_before = number - std::mem::replace(&mut before, number);
+            Insertion { statements_before, ..insertion }
         })
         .collect()
 }
 
-/// Writes a text with what is put into it.
+/// Writes a text with its insertions.
 pub(super) fn write_with(text: &[u8], insertions: &[Insertion], out: &mut Vec<u8>) {
     let mut from = 0;
     for insertion in insertions {
@@ -278,7 +280,7 @@ fn characters(text: &[u8], utf8: bool) -> usize {
 /// An error's body with the position in the client's own text.
 pub(super) fn count_back(error: &[u8], longer: &[Longer]) -> Option<Vec<u8>> {
     with_position(error, |position| {
-        // Counted from 1; each insertion is reckoned in characters of the client's text.
+        // Counted from 1; each insertion counts characters of the client's text.
         let mut own = position;
         for longer in longer {
             if own > longer.at + longer.by {
@@ -291,7 +293,7 @@ pub(super) fn count_back(error: &[u8], longer: &[Longer]) -> Option<Vec<u8>> {
     })
 }
 
-/// By how much replacements make a text longer, and where.
+/// By how much, and where, replacements make a text longer.
 pub(super) fn lengthened(
     text: &[u8],
     replaced: &[Replacement],
@@ -345,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn start_values_stand_behind_what_takes_them() {
+    fn start_values_stand_after_what_takes_them() {
         let zone = "SET \"timezone\" TO 'Asia/Tokyo'";
         let path = "SELECT pg_catalog.set_config('search_path','a,b',false)";
         for (text, put) in [
@@ -376,7 +378,8 @@ mod tests {
     fn what_is_put_into_a_text_has_a_bound() {
         let count = |text: &str| {
             let findings = scan(text.as_bytes(), ScanOptions::default());
-            insertions(&findings, &start()).map(|all| (all.len(), all.last().unwrap().behind))
+            insertions(&findings, &start())
+                .map(|all| (all.len(), all.last().unwrap().statements_before))
         };
         let many = "SELECT 1;".repeat(1_000);
         assert_eq!(count(&format!("{many}RESET TimeZone; SELECT 2")), Some((1, 1_001)));

@@ -1,15 +1,16 @@
-//! The unnamed statement: the one that a server has, and what its client's will be.
+//! The unnamed statement: the server's, and its client's with the changes in flight.
 //!
 //! # Model
 //! ```text
 //!                              give, take                     confirm
 //!   Parse, Close, Query ───────────────────────► in flight ─────────────► the client's
 //!                                                    │ ignore
-//!                                                    └──► nowhere
+//!                                                    └──► dropped
 //! ```
-//! As with names (see [`super::journal`]), each change in flight has an entry in the queue of requests, in the
-//! same order. What is sent while nothing is outstanding cannot be ignored: it changes the client's at once.
-//! The client's unnamed statement is what the newest change in flight makes of it, else what is confirmed.
+//! As for names (see [`super::journal`]), each change in flight has an entry in the queue of
+//! requests, in the same order. A message sent while nothing is outstanding cannot be ignored: it
+//! changes the client's at once. The client's unnamed statement is what the newest change in flight
+//! says, else what is confirmed.
 //!
 //! # Invariant
 //! While nothing is outstanding no change is in flight.
@@ -21,34 +22,63 @@ use std::sync::Arc;
 
 use crate::pool::statement::Unnamed;
 
-/// The place of a Parse.
+/// The position of a Parse.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parsed {
     pipeline: u64,
-    /// Something of that pipeline was executed before it, and may have changed the settings.
-    behind: bool,
+    /// Something was executed before it in that pipeline, and may have changed the settings.
+    after_setter: bool,
 }
 
 impl Parsed {
-    /// Whether the settings at the end of this pipeline, which has changed them, may be those under which it
-    /// was parsed.
+    /// Whether the settings at the end of this pipeline, which has changed them, may be those of
+    /// the Parse.
     pub(super) fn may_follow(self, ended: u64) -> bool {
-        ended < self.pipeline || (ended == self.pipeline && self.behind)
+        ended < self.pipeline || (ended == self.pipeline && self.after_setter)
     }
 }
 
 /// A change of the client's unnamed statement that the server has not answered yet.
 #[derive(Debug)]
 struct InFlight {
-    /// What it is then.
+    /// The statement after it.
     makes: Option<Arc<Unnamed>>,
-    /// Where that is parsed; `None` if it is brought.
+    /// Where that is parsed; `None` if Hawser prepares it.
     parsed: Option<Parsed>,
-    /// It is then one that the server alone knows, so that the client is pinned.
+    /// Only the server knows the statement after it, so the client is pinned.
     native: bool,
 }
 
-/// The unnamed statement of a server connection, and since when it is that.
+/// A client's unnamed statement, as far as it is confirmed.
+#[derive(Default, Debug)]
+pub(super) struct ConfirmedUnnamed(Option<Arc<Unnamed>>);
+
+impl From<Option<Arc<Unnamed>>> for ConfirmedUnnamed {
+    fn from(unnamed: Option<Arc<Unnamed>>) -> Self {
+        Self(unnamed)
+    }
+}
+
+impl ConfirmedUnnamed {
+    #[inline]
+    pub(super) fn get(&self) -> Option<&Arc<Unnamed>> {
+        self.0.as_ref()
+    }
+
+    /// It is this from now on.
+    #[inline]
+    pub(super) fn set(&mut self, unnamed: Arc<Unnamed>) {
+        self.0 = Some(unnamed);
+    }
+
+    /// It has none any more.
+    #[inline]
+    pub(super) fn forget(&mut self) {
+        self.0 = None;
+    }
+}
+
+/// The unnamed statement of a server connection, and since when it has that.
 #[derive(Default, Debug)]
 pub(super) struct ServerUnnamed {
     /// Compared with its client's by identity.
@@ -57,11 +87,12 @@ pub(super) struct ServerUnnamed {
     since: u64,
     /// Changes of its client's that are in flight, the oldest first.
     in_flight: VecDeque<InFlight>,
-    /// Nothing that is confirmed pins the client for its unnamed statement: one in flight does.
+    /// No confirmed change pins the client for its unnamed statement: one in flight does.
     pins_in_flight: bool,
-    /// Where its client's, as far as it is confirmed, was parsed; `None` if it was brought.
+    /// Where its client's confirmed one was parsed; `None` if Hawser prepared it.
     parsed: Option<Parsed>,
-    /// Prepared anew, it is another than its client has been told, whose message has waited for that.
+    /// Prepared again, it differs from its description to the client, whose message has waited for
+    /// that.
     has_changed: bool,
 }
 
@@ -71,38 +102,38 @@ impl ServerUnnamed {
     pub(super) fn parsed_alone(&mut self, statement: Arc<Unnamed>, pipeline: u64) {
         self.statement = Some(statement);
         self.since = pipeline;
-        self.parsed = Some(Parsed { pipeline, behind: false });
+        self.parsed = Some(Parsed { pipeline, after_setter: false });
     }
 
-    /// Its client's own is brought, or taken away where that has none, in this pipeline.
+    /// Its client's own is prepared, or removed if the client has none, in this pipeline.
     pub(super) fn brought(&mut self, statement: Option<Arc<Unnamed>>, pipeline: u64) {
         self.statement = statement;
         self.since = pipeline;
         *self.newest_parsed_mut() = None;
     }
 
-    /// Something else takes its place in this pipeline: a Close, or a statement that is not looked at.
+    /// A Close, or a statement that is not examined, replaces it in this pipeline.
     pub(super) fn closed(&mut self, pipeline: u64) {
         self.statement = None;
         self.since = pipeline;
     }
 
-    /// A simple query takes it away (`exec_simple_query`, postgres.c).
+    /// A simple query removes it (`exec_simple_query`, postgres.c).
     pub(super) fn taken_by_query(&mut self) {
         self.statement = None;
     }
 
-    /// Whether it was changed last in this pipeline decides what an error means for it.
+    /// The pipeline that last changed it decides what an error means for it.
     pub(super) fn changes_in(&mut self, pipeline: u64) {
         self.since = pipeline;
     }
 
-    /// It is not known any more: whoever uses it next prepares or closes it first.
+    /// It is not known any more: the next use prepares or closes it first.
     pub(super) fn forget(&mut self) {
         self.statement = Some(Unnamed::unknown());
     }
 
-    /// Whether it is this one, or none where this is none.
+    /// Whether it is this one, or none if this is none.
     pub(super) fn is(&self, other: Option<&Arc<Unnamed>>) -> bool {
         match (&self.statement, other) {
             (None, None) => true,
@@ -117,7 +148,7 @@ impl ServerUnnamed {
         self.since
     }
 
-    /// It has been prepared anew, and is another than its client has been told.
+    /// It has been prepared again, and differs from its description to the client.
     pub(super) fn note_change(&mut self, waits: bool) {
         self.has_changed = waits;
     }
@@ -134,7 +165,7 @@ impl ServerUnnamed {
 
 /// Changes in flight.
 impl ServerUnnamed {
-    /// The client's, for a message that is sent now. `confirmed`: as far as it is confirmed.
+    /// The client's, for a message that is sent now. `confirmed`: the confirmed one.
     #[inline]
     pub(super) fn of_client<'a>(
         &'a self,
@@ -146,11 +177,11 @@ impl ServerUnnamed {
         }
     }
 
-    /// The same statement of the client's is known by other settings, or another body.
-    pub(super) fn restate(&mut self, confirmed: &mut Option<Arc<Unnamed>>, again: Arc<Unnamed>) {
+    /// The client's same statement is known under other settings, or by another body.
+    pub(super) fn restate(&mut self, confirmed: &mut ConfirmedUnnamed, again: Arc<Unnamed>) {
         match self.in_flight.back_mut() {
             Some(newest) => newest.makes = Some(again),
-            None => *confirmed = Some(again),
+            None => confirmed.set(again),
         }
     }
 
@@ -161,19 +192,21 @@ impl ServerUnnamed {
         }
     }
 
-    /// The pipeline that has ended has changed settings: each statement that may have been parsed after that
-    /// is known by `again` of it.
-    pub(super) fn restate_after(
+    /// A pipeline that has ended has changed settings: `again` replaces each statement that may
+    /// have been parsed after that.
+    fn restate_after(
         &mut self,
-        confirmed: &mut Option<Arc<Unnamed>>,
+        confirmed: &mut ConfirmedUnnamed,
         ended: u64,
         again: impl Fn(&Unnamed) -> Arc<Unnamed>,
     ) {
         let Self { statement, in_flight, parsed, .. } = self;
         let in_flight = in_flight.iter_mut().map(|change| (&mut change.makes, change.parsed));
         let may_follow = |parsed: Option<Parsed>| parsed.is_some_and(|one| one.may_follow(ended));
-        for (known, _) in
-            [(confirmed, *parsed)].into_iter().chain(in_flight).filter(|(_, at)| may_follow(*at))
+        for (known, _) in [(&mut confirmed.0, *parsed)]
+            .into_iter()
+            .chain(in_flight)
+            .filter(|(_, at)| may_follow(*at))
         {
             let Some(before) = known.take() else { continue };
             let after = again(&before);
@@ -185,16 +218,16 @@ impl ServerUnnamed {
     }
 
     /// The server has answered the oldest change.
-    pub(super) fn confirm(&mut self, confirmed: &mut Option<Arc<Unnamed>>) {
+    pub(super) fn confirm(&mut self, confirmed: &mut ConfirmedUnnamed) {
         debug_assert!(!self.in_flight.is_empty(), "an entry of the queue is of no change");
         if let Some(InFlight { makes, parsed, native }) = self.in_flight.pop_front() {
-            (*confirmed, self.parsed) = (makes, parsed);
+            (confirmed.0, self.parsed) = (makes, parsed);
             self.pins_in_flight &= !native;
         }
     }
 
-    /// The server has failed or ignored the message of the oldest change. Whether the client is not pinned
-    /// any more.
+    /// The server has refused or ignored the message of the oldest change. Returns whether the
+    /// client is not pinned any more.
     pub(super) fn ignore(&mut self) -> bool {
         debug_assert!(!self.in_flight.is_empty(), "an entry of the queue is of no change");
         self.in_flight.pop_front();
@@ -203,9 +236,12 @@ impl ServerUnnamed {
         unpins
     }
 
-    /// The client has left: what becomes of its changes is of no use.
+    /// The client has left: the outcome of its changes does not matter.
+    #[inline]
     pub(super) fn leave_client(&mut self) {
-        self.in_flight = VecDeque::new();
+        if !self.in_flight.is_empty() {
+            self.in_flight = VecDeque::new();
+        }
         self.pins_in_flight = false;
         self.parsed = None;
         self.has_changed = false;
@@ -223,12 +259,13 @@ mod tests {
         Unnamed::new(text.as_bytes(), Settings::EMPTY, None, SchemaEpoch::NEVER)
     }
 
-    /// Beside a list in which all changes stand, of which those count that were not ignored.
+    /// Compared with a list of all changes, of which those count that were not ignored.
     #[test]
     fn the_clients_is_what_is_confirmed_with_what_is_in_flight() {
         for seed in 0..200 {
             let mut random = Random::of_seed(seed);
-            let (mut server, mut confirmed) = (ServerUnnamed::default(), None);
+            let (mut server, mut confirmed) =
+                (ServerUnnamed::default(), ConfirmedUnnamed::default());
             let mut expected: (Option<Arc<Unnamed>>, VecDeque<_>) = (None, VecDeque::new());
             for number in 0..100 {
                 match random.below(6) {
@@ -252,7 +289,7 @@ mod tests {
                 }
                 let newest = expected.1.back().unwrap_or(&expected.0);
                 assert_eq!(
-                    server.of_client(confirmed.as_ref()).map(|one| &one.body),
+                    server.of_client(confirmed.get()).map(|one| &one.body),
                     newest.as_ref().map(|one| &one.body)
                 );
             }
@@ -261,10 +298,10 @@ mod tests {
 
     #[test]
     fn what_was_parsed_after_a_change_of_settings_is_known_by_the_new_ones() {
-        let of = |pipeline, behind| Some(Parsed { pipeline, behind });
+        let of = |pipeline, after_setter| Some(Parsed { pipeline, after_setter });
         let old = statement("old");
         let mut server = ServerUnnamed { parsed: of(1, false), ..ServerUnnamed::default() };
-        let mut confirmed = Some(old.clone());
+        let mut confirmed = ConfirmedUnnamed::from(Some(old.clone()));
         for (text, parsed) in
             [("same", of(2, false)), ("after", of(2, true)), ("later", of(3, false))]
         {
@@ -276,7 +313,7 @@ mod tests {
             statement(&format!("{} again", before.text().escape_ascii()))
         });
         let text = |one: &Option<Arc<Unnamed>>| one.as_ref().map(|one| one.text().to_vec());
-        assert!(Arc::ptr_eq(&confirmed.expect("one"), &old));
+        assert!(Arc::ptr_eq(confirmed.get().expect("one"), &old));
         assert_eq!(text(&server.in_flight[0].makes).as_deref(), Some(&b"same"[..]));
         assert_eq!(text(&server.in_flight[1].makes).as_deref(), Some(&b"after again"[..]));
         assert!(server.is(server.in_flight[2].makes.as_ref()), "the server's is the same one");

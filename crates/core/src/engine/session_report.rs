@@ -1,36 +1,38 @@
-//! Servers that report what their sessions hold: the report, and what follows from it.
+//! Servers that report the state of their sessions: the report, and what follows from it.
 //!
 //! # Model
 //! A server with the extension sends `hawser.state` before the ReadyForQuery of a transaction that
-//! has changed it ([`crate::session::report`]). When the backend has come to rest after its client's
-//! transaction, the last report is the truth about all parts that it covers: what it does not name
-//! pins no more, what it names pins or moves, whatever the texts have shown. Only values that it
-//! leaves out are asked for (see [`super::unverified`]).
+//! has changed it ([`crate::session::report`]). When the backend has come to rest after its
+//! client's transaction, the last report is the truth about all parts that it covers: what it does
+//! not name pins no more, what it names pins or moves, whatever the texts have shown. The server is
+//! asked only for values that the report leaves out (see [`super::unverified`]).
 //!
 //! # Invariants
 //! * a report never reaches a client
-//! * a transaction that is not over changes nothing here: reports are of sessions at rest
+//! * a transaction that is not over changes nothing here: a report describes a session at rest
 //! * what a server connection has before its first client, or is left with on purpose
-//!   (`connect_query`, `server_reset_query`), is nobody's: of such parts nothing is believed
-//! * a report that cannot be read ends all this for the connection; its client keeps it to the end
-//! * what a client may perhaps not set itself (a SECURITY DEFINER function has set it) does not move
+//!   (`connect_query`, `server_reset_query`), is unowned: reports of such parts are not used
+//! * a report that cannot be read ends the use of reports for the connection; its client keeps it
+//!   to the end
+//! * what a client may not be able to set itself (a SECURITY DEFINER function has set it) does not
+//!   move
 //!
 //! # The books are compared
-//! Nobody but Hawser has changed anything between the end of its own queries and the client's first
-//! message, nor in a transaction that has failed as a whole, nor where no report has come: there the
-//! report must say what the books say ([`super::Backend::disagrees`]). Where it does not, the server
-//! connection serves nobody any more, and that is counted. Compared are custom names and the role, whose
-//! values are spelt in one way only.
+//! Only Hawser can have changed anything between the end of its own queries and the client's first
+//! message, in a transaction that has failed as a whole, and while no report has come: then the
+//! report must agree with the books ([`super::Backend::disagrees`]). If it does not, the server
+//! connection serves no further client, and that is counted. Custom names and the role are
+//! compared, because their values have only one spelling.
 //!
 //! # Costs
-//! No report, no pin, no doubt: the test of a pointer and a few bits. With one: its text is read and
-//! compared with what the backend is known to have.
+//! Without a report, a pin or a doubt: the test of a pointer and a few bits. With a report: its
+//! text is read and compared with the backend's known state.
 //!
 //! # currval and lastval
-//! `drawn_by` says whose value they would give. Anybody else's is discarded before a client's first
-//! message. A client that draws keeps its backend until it asks: for as long as it likes if it has
-//! asked before, else within the bounds of [`crate::pool::Asking`], also in a pool that has never
-//! asked.
+//! `drawn_by` is the client whose value they would return. Another client's is discarded before a
+//! client's first message. A client that draws keeps its backend until it asks: without bound if it
+//! has asked before, else within the bounds of [`crate::pool::Asking`], also in a pool that has
+//! never asked.
 
 mod steps;
 
@@ -45,29 +47,29 @@ use crate::session::settings::{Settings, is_custom};
 pub(super) struct SessionReport {
     /// The last report that has come.
     report: Report,
-    /// It has come since it was last looked at.
+    /// It has come since it was last processed.
     fresh: bool,
-    /// What of it is no client's.
-    nobodys: Report,
-    /// The custom names of which the backend's books know already.
+    /// The part of it that belongs to no client.
+    unowned: Report,
+    /// The custom names that the backend's books already have.
     noted: Vec<Box<[u8]>>,
-    /// The first pipeline that the report before did not tell of.
+    /// The first pipeline that the previous report did not cover.
     since: u64,
-    /// Something is set that does not move.
+    /// A setting is set that does not move.
     stays: bool,
-    /// There are settings without their values in the report, which may change unseen.
-    untold: bool,
-    /// Who has the backend, or had it last.
+    /// The report has settings without their values, which may change unseen.
+    unreported: bool,
+    /// The client that has the backend, or had it last.
     holder: Option<ClientId>,
-    /// Settings that the server reports, which have changed in this transaction.
+    /// Reported settings that have changed in this transaction.
     changed: Vec<Changed>,
     /// The books that agree with the report.
     compared: Settings,
-    /// Whose value currval and lastval would give.
+    /// The client whose value currval and lastval would return.
     drawn_by: Option<ClientId>,
-    /// In this transaction they are asked for.
+    /// This transaction asks for them.
     asks: bool,
-    /// They have been asked for since they were drawn.
+    /// A client has asked for them since they were drawn.
     asked: bool,
     /// The client has kept the backend for that in vain since the last report.
     unasked: bool,
@@ -80,29 +82,29 @@ struct Changed {
     name: Box<[u8]>,
     /// It had the server's own value before the transaction.
     was_own: bool,
-    /// It has that now.
+    /// It has the server's own value now.
     is_own: bool,
 }
 
 impl Changed {
-    /// It has come to the server's own value: by a RESET, or by a SET that the report tells of. What had
-    /// that before has come back to it with the end of a LOCAL value, or a ROLLBACK.
+    /// It has got the server's own value: by a RESET, or by a SET that the report shows. A setting
+    /// that had it before has got it back at the end of a LOCAL value, or by a ROLLBACK.
     fn came_to_own(&self) -> bool {
         self.is_own && !self.was_own
     }
 }
 
 impl SessionReport {
-    /// Of a server connection that reports this before its first client.
+    /// For a server connection that reports this before its first client.
     pub(super) fn new(report: Report, counted: Reporting) -> Self {
         Self {
             report,
             fresh: true,
-            nobodys: Report::default(),
+            unowned: Report::default(),
             noted: Vec::new(),
             since: 0,
             stays: false,
-            untold: false,
+            unreported: false,
             holder: None,
             changed: Vec::new(),
             compared: Settings::EMPTY,
@@ -114,25 +116,25 @@ impl SessionReport {
         }
     }
 
-    /// The parts of which all is known.
+    /// The parts that are completely known.
     fn covered(&self) -> PartSet {
-        COVERED.minus(self.nobodys.parts)
+        COVERED.minus(self.unowned.parts)
     }
 
     fn may_draw(&self) -> bool {
         self.report.parts.contains(Part::SequenceValue)
     }
 
-    /// Whether what currval and lastval answer is the client's own that has it.
+    /// Whether currval and lastval return the current client's own values.
     pub(super) fn is_drawn_by_holder(&self) -> bool {
         self.drawn_by.is_some() && self.drawn_by == self.holder
     }
 }
 
-/// What no command takes off, and of which a report tells that it has ended.
-const TOLD_TO_END: PartSet = PartSet::of(&[Part::BackupInProgress, Part::ReplicationOrigin]);
+/// State that no command removes, and whose end a report shows.
+const END_IS_REPORTED: PartSet = PartSet::of(&[Part::BackupInProgress, Part::ReplicationOrigin]);
 
-/// What a report tells of beside the settings that the backend is known to have.
+/// What a report contains in addition to the settings that the backend is known to have.
 fn beside(report: &Report, applied: &Settings) -> Report {
     let mut beside = report.clone();
     beside.parts.remove(Part::SequenceValue); // that is known to be a client's
@@ -141,7 +143,7 @@ fn beside(report: &Report, applied: &Settings) -> Report {
     beside
 }
 
-/// What must not be another client's, and has one spelling.
+/// Whether this setting must not reach another client, and its values have one spelling each.
 fn is_compared(name: &[u8]) -> bool {
     is_custom(name) || name == b"role"
 }

@@ -8,11 +8,11 @@ use crate::ids::Slot;
 /// A connection over Multipath TCP, at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mptcp {
-    /// It goes on as plain TCP: the peer, or something between, does not speak it.
+    /// It has fallen back to plain TCP: the peer, or a middlebox, does not support it.
     pub fell_back: bool,
-    /// Subflows at work.
+    /// Active subflows.
     pub subflows: u8,
-    /// Its number at this end.
+    /// Its token at this end.
     pub token: u32,
 }
 
@@ -21,28 +21,28 @@ pub struct Mptcp {
 /// Non-blocking: [`io::ErrorKind::WouldBlock`] when nothing can be done now, and readiness comes
 /// edge-triggered afterwards. A read that returns fewer bytes than `buf` has drained the socket.
 pub trait Socket: Send {
-    /// What a client holds as long as it is connected; frees its place under the limits when it is
-    /// dropped. Kept by value: tens of thousands hang on each byte, and what a login allocates and
-    /// leaves behind would keep the memory of all that it has freed from being given back.
+    /// Held by a client as long as it is connected; frees its place under the limits when it is
+    /// dropped. Kept by value: each byte counts for tens of thousands, and small allocations that
+    /// outlive a login would keep the memory that the login has freed from being returned.
     type Permit: Send;
 
-    /// Reads what is there. `Ok(0)` is the end of the stream.
+    /// Reads what has come. `Ok(0)` is the end of the stream.
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize>;
     /// Writes what fits.
     fn write(&mut self, buf: &[u8]) -> io::Result<usize>;
-    /// Pushes out what an earlier `write` took and still holds (TLS records). `Ok(())` when
-    /// nothing is held any more.
+    /// Writes what an earlier `write` took and still holds (TLS records). `Ok(())` when nothing is
+    /// held any more.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-    /// Whether something is still held.
+    /// Whether it still holds bytes.
     fn has_unsent(&self) -> bool {
         false
     }
-    /// Ends the sending side in an orderly way, as far as that goes without waiting.
+    /// Ends the sending side in order, as far as that is possible without waiting.
     fn shutdown(&mut self) {}
-    /// Our end of the connection, for SHOW: address and port; `unix` and the port in its file's
-    /// name. `None` if it is not known.
+    /// Hawser's end of the connection, for SHOW: address and port; `unix` and the port in its
+    /// file's name. `None` if it is not known.
     fn local_address(&self) -> Option<(String, u16)> {
         None
     }
@@ -50,21 +50,21 @@ pub trait Socket: Send {
     fn is_encrypted(&self) -> bool {
         false
     }
-    /// Whether another process can go on with it, from its descriptor alone.
+    /// Whether another process can continue it, from its descriptor alone.
     fn can_move(&self) -> bool {
         true
     }
-    /// Whether bytes have been received that no read has given yet and the kernel no longer has.
+    /// Whether it holds received bytes that have not been read and that the kernel no longer has.
     fn holds_input(&self) -> bool {
         false
     }
-    /// What there is of MPTCP in it now; `None` if it is none.
+    /// Its current MPTCP state; `None` without MPTCP.
     fn mptcp(&self) -> Option<Mptcp> {
         None
     }
 }
 
-/// What a readiness event is about; goes through epoll's 64 bits of user data.
+/// The connection of a readiness event; goes through epoll's 64 bits of user data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Token {
     /// A client's connection.
@@ -95,18 +95,18 @@ impl Token {
 /// What has happened on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Readiness {
-    /// There is something to read (also the end of the stream).
+    /// There are bytes to read, or the end of the stream.
     pub readable: bool,
     /// There is room to write.
     pub writable: bool,
-    /// The other side has closed its sending half, or the connection is broken.
+    /// The peer has closed its sending half, or the connection is broken.
     pub hangup: bool,
     /// The connection is broken in both directions (a reset): nothing that is sent arrives.
     pub broken: bool,
 }
 
-/// Writes to a connection what it takes, after what it did not take before; keeps the rest.
-/// Returns how many bytes it took.
+/// Writes to a connection what it takes, after the kept bytes; keeps the rest. Returns how many
+/// bytes it took.
 pub(super) fn write_or_keep<S: Socket>(
     socket: &mut S,
     kept: &mut PendingBytes,
@@ -128,8 +128,8 @@ pub(super) fn write_or_keep<S: Socket>(
     Ok(written)
 }
 
-/// Writes to a connection what it did not take before. Returns how many bytes it took; `kept`
-/// gives its memory back once it is empty.
+/// Writes kept bytes to a connection. Returns how many bytes it took; `kept` releases its memory
+/// once it is empty.
 pub(super) fn write_kept<S: Socket>(socket: &mut S, kept: &mut PendingBytes) -> io::Result<usize> {
     let pending = kept.take();
     let written = write_or_keep(socket, kept, &pending)?;

@@ -1,31 +1,32 @@
-//! Statements of SQL's PREPARE: kept by their client, brought to the backend that it gets.
+//! Statements of SQL's PREPARE: kept for their client, prepared on the backend that it gets.
 //!
 //! # Model
-//! Behind a transaction that may have changed them the server is asked which there are
-//! ([`super::unverified`]). The client keeps them: name, text, and the settings in force at the PREPARE,
-//! which parse analysis reads. Ahead of the first message of a transaction the backend's are made
-//! the client's: others' are deallocated, those that it lacks are prepared, each as a simple query of
-//! ours under the settings of its own PREPARE. The client's message waits for the outcome.
+//! After a transaction that may have changed them the server is asked which ones exist
+//! ([`super::unverified`]). Hawser keeps them for the client: name, text, and the settings in force
+//! at the PREPARE, which parse analysis reads. Before the first message of a transaction the
+//! backend's are made the client's: others' are deallocated, those that it lacks are prepared, each
+//! as a simple query of Hawser's under the settings of its own PREPARE. The client's message waits
+//! for the outcome.
 //!
 //! # Why all of them, and not what the message names
-//! A Bind can name one, the list can be looked at, and what comes later in the transaction is not
-//! known. Only a plain simple query that begins no transaction does without (preparing waits for locks
-//! on tables, too). A function in it that runs an EXECUTE fails: the client has its statements ahead
-//! of everything from then on.
+//! A Bind can name one, a query can look at the list, and later messages of the transaction are not
+//! known. Only a plain simple query that begins no transaction does without (preparing waits for
+//! locks on tables, too). A function in it that runs an EXECUTE fails: from then on the client gets
+//! its statements before everything.
 //!
 //! # Where one cannot be prepared (its table is gone, its role has no rights any more)
-//! A *stand-in* takes its name, so that DEALLOCATE and another PREPARE find what they would find. It
-//! fails when it is executed, and the error is replaced by the one of the PREPARE, which is about what
-//! the client would be told without a pooler. It is tried again before a later transaction.
+//! A *stand-in* takes its name, so that DEALLOCATE and another PREPARE find what they would find.
+//! It fails when it is executed, and its error is replaced by that of the PREPARE, which is roughly
+//! what the client would get without a pooler. It is tried again before a later transaction.
 //!
 //! # Invariants
-//! * whoever gets a backend never finds another client's statements there
-//! * what is not known for certain (its text, its settings, what it does when it is executed) pins
+//! * a client that gets a backend never finds another client's statements there
+//! * a statement that is not completely known (its text, its settings, its effects) pins
 //! * texts never reach a log
 //!
 //! # Limits
-//! Plans, and how often a statement was planned, stay with the server connection: a client that looks
-//! at these (pg_prepared_statements, EXPLAIN EXECUTE) keeps it.
+//! Plans, and how often a statement was planned, stay with the server connection: a client that
+//! looks at these (pg_prepared_statements, EXPLAIN EXECUTE) keeps it.
 
 mod steps;
 
@@ -39,13 +40,13 @@ use crate::session::settings::Settings;
 use crate::session::settings::quoting::write_string;
 use crate::wire::error::{SqlState, field};
 
-/// What a stand-in says when it is executed, before its number.
+/// The error of a stand-in that is executed, before its number.
 const STANDS_IN: &str = "hawser stands in for a statement that could not be prepared: ";
 
 /// The longest error that is kept.
 const ERROR_BYTES_MAX: usize = 4 * 1024;
 
-/// What a statement costs beside its texts.
+/// The cost of a statement in addition to its texts.
 const OVERHEAD_BYTES: usize = 200;
 
 const THIS_PART: PartSet = PartSet::of(&[Part::SqlStatement]);
@@ -62,9 +63,9 @@ pub(super) struct SqlStatement {
     types: Box<[u8]>,
     /// Settings in force at the PREPARE.
     settings: Settings,
-    /// All is known that another backend needs for it.
+    /// Everything is known that another backend needs for it.
     moves: bool,
-    /// What executing it does to the session.
+    /// The effects of executing it on the session.
     effects: Option<Box<Effects>>,
     /// Where its texts are counted.
     memory: Arc<StatementMemory>,
@@ -82,25 +83,25 @@ impl Drop for SqlStatement {
     }
 }
 
-/// Those of a client.
+/// The statements of a client.
 #[derive(Default)]
 pub(super) struct ClientSql {
     all: Vec<Arc<SqlStatement>>,
-    /// The client has looked at what does not move.
+    /// The client has looked at state that does not move.
     watched: bool,
     /// A function has missed one.
     missed: bool,
-    /// Statements of the protocol that one has missed: they are brought under these names.
+    /// Names of statements of the protocol that a function has missed, to be prepared under these.
     missed_names: Vec<Box<[u8]>>,
 }
 
-/// What has become of a client's statement on a backend.
+/// The state of a client's statement on a backend.
 enum Standing {
-    /// It is there.
+    /// The backend has it.
     Prepared,
     /// The server has refused it, with this error.
     Refused(Box<[u8]>),
-    /// The stand-in of this number is there in its place.
+    /// The backend has the stand-in of this number in its place.
     StandsIn { number: u64, error: Box<[u8]> },
 }
 
@@ -109,18 +110,18 @@ struct There {
     standing: Standing,
 }
 
-/// Those that a backend has.
+/// The statements of a backend.
 #[derive(Default)]
 pub(super) struct BackendSql {
     all: Vec<There>,
-    /// Stand-ins that it has had.
+    /// The number of stand-ins so far.
     stand_ins: u64,
-    /// A name was taken by what no text had shown, and has been made free.
+    /// A name was taken by a statement that no text had shown, and has been freed.
     freed: bool,
 }
 
-/// The PREPARE of this name in a text: all of it, where there is nothing else, for the server shows what
-/// stands around it, too. `None` if it cannot be told for certain.
+/// The PREPARE of this name in a text. The whole text if it has nothing else, for the server shows
+/// everything around a statement, too. `None` if that is not certain.
 fn prepare_in<'a>(text: &'a [u8], name: &[u8], options: ScanOptions) -> Option<&'a [u8]> {
     let findings = scan(text, options);
     if findings.unsure || findings.truncated {
@@ -133,7 +134,7 @@ fn prepare_in<'a>(text: &'a [u8], name: &[u8], options: ScanOptions) -> Option<&
     found.next().is_none().then_some(own)
 }
 
-/// Whether executing a statement does nothing to a session but what its PREPARE does.
+/// Whether executing a statement has no other effect on a session than its PREPARE.
 fn only_prepares(effects: &Effects) -> bool {
     effects.pins == THIS_PART
         && effects.ends.is_empty()
@@ -143,7 +144,7 @@ fn only_prepares(effects: &Effects) -> bool {
         && effects.unusual.is_none()
 }
 
-/// Whether it says that the name stands for something.
+/// Whether the error means that the name is taken.
 fn is_taken(error: &[u8]) -> bool {
     field(error, b'C') == Some(&SqlState::DUPLICATE_PREPARED_STATEMENT.0[..])
 }
@@ -179,12 +180,13 @@ impl BackendSql {
         self.all.iter().position(|there| Arc::ptr_eq(&there.statement, statement))
     }
 
-    /// Whether any of these is neither there nor stood in for.
+    /// Whether any of these is neither prepared nor stood in for.
     fn lacks(&self, wanted: &[Arc<SqlStatement>]) -> bool {
         !self.are_all_there(wanted) && wanted.iter().any(|one| self.place(one).is_none())
     }
 
-    /// They are in the order in which they are wanted: this is asked under the pool's lock.
+    /// Whether they are there in the desired order, which is checked first: this runs under the
+    /// pool's lock.
     fn are_all_there(&self, wanted: &[Arc<SqlStatement>]) -> bool {
         let is_there = |(there, one): (&There, &Arc<SqlStatement>)| {
             Arc::ptr_eq(&there.statement, one) && matches!(there.standing, Standing::Prepared)

@@ -1,4 +1,4 @@
-//! A process hands its clients over to its successor: what goes with them, and when one may go.
+//! A process gives its clients to its successor: what moves with them, and when one may move.
 //!
 //! # Model
 //! ```text
@@ -7,55 +7,55 @@
 //!                     └───────────── BackFromSuccessor ◄── it does not ──────────────┤
 //!                                                       FromPredecessor ─► its engine ◄┘
 //! ```
-//! A client goes over between its transactions, when it has no server connection, waits for none, and no
-//! byte of it is kept here: what it sends meanwhile is in the kernel's socket, and goes with that. So what
-//! there is of it is its [`ClientRecord`]: what it has asked for. The first server connection that it gets
-//! there is made what it desires as any other is.
+//! A client moves between its transactions, when it has no server connection, waits for none, and
+//! no byte of it is kept here: what it sends meanwhile stays in the kernel's socket, and moves with
+//! that. So all of its state is its [`ClientRecord`]. The first server connection that it gets
+//! there is bound to its desired settings as usual.
 //!
 //! # Invariants
-//! * what a record does not tell stays: [`Client::to_record`] takes a client apart field by field, so that
-//!   a new one does not compile without a decision
-//! * a client is in one process at a time: it is out of this engine, and watched by nobody, before the
-//!   successor learns of it
-//! * at most as many are under way as the host has asked for: others go on here
+//! * state that a record lacks prevents the move: [`Client::to_record`] takes a client apart field
+//!   by field, so that a new field does not compile without a decision
+//! * a client is in one process at a time: it has left this engine, and no loop watches it, before
+//!   the successor gets it
+//! * at most as many move at once as the host has asked for: others continue here
 //!
 //! # What stays
-//! TLS, for its keys cannot be taken out of rustls; whatever pins; session mode and replication; clients of
-//! users that share server connections; clients that listen, or have statements of SQL's PREPARE: until
-//! that ends.
+//! TLS, for its keys cannot be taken out of rustls; whatever pins; session mode and replication;
+//! clients of users that share server connections; clients that listen, or have statements of SQL's
+//! PREPARE: until that ends.
 
 mod steps;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::about::{ClientAbout, ClientSecret, ClientState, PoolMode};
+use super::about::{ClientAbout, ClientSecret, PoolMode};
 use super::backend::PoolRef;
 use super::client::{Client, Record};
 use super::names::ClientStatement;
 use super::socket::Socket;
 use crate::ids::Slot;
-use crate::pool::{Asks, Basis, ServerParameters, Told};
+use crate::pool::{Asks, Basis, Described, ServerParameters};
 use crate::session::settings::Settings;
 use crate::time::Time;
 use crate::wire::error::ClientError;
 
-/// All that a client's session is, between its transactions.
+/// A client's whole session, between its transactions.
 #[derive(Clone)]
 pub struct ClientRecord {
-    /// The process id that it knows.
+    /// The process id that the client knows.
     pub process: u32,
     /// The key of its cancel requests.
     pub secret: ClientSecret,
-    /// Who it is.
+    /// Its login.
     pub about: ClientAbout,
     /// When it gives its server connections back.
     pub mode: PoolMode,
-    /// What its settings differ from: what its server says at connect.
+    /// The values that its settings differ from: its server's at connect.
     pub values: Arc<ServerParameters>,
     /// The settings with which it started.
     pub start: Settings,
-    /// The settings that it wants in force.
+    /// The settings that it desires.
     pub desired: Settings,
     /// Its prepared statements of the protocol.
     pub statements: Vec<StatementRecord>,
@@ -63,9 +63,9 @@ pub struct ClientRecord {
     pub unnamed: Option<UnnamedRecord>,
     /// It has asked for currval or lastval before.
     pub reads_sequences: bool,
-    /// Since when it has been idle.
+    /// When it became idle.
     pub since: Time,
-    /// How many changes of its database's schema were known to this process.
+    /// The number of changes of its database's schema that this process knew.
     pub schema_changes: u64,
 }
 
@@ -78,8 +78,8 @@ pub struct StatementRecord {
     pub body: Box<[u8]>,
     /// Settings in force at the Parse.
     pub settings: Settings,
-    /// What the client has been told of it.
-    pub told: Told,
+    /// How it was described to the client.
+    pub told: Described,
 }
 
 /// The unnamed statement of a client.
@@ -89,35 +89,35 @@ pub struct UnnamedRecord {
     pub body: Box<[u8]>,
     /// Settings in force at the Parse.
     pub settings: Settings,
-    /// What the client has been told of it, if anything.
-    pub told: Option<Told>,
+    /// How it was described to the client, if it was.
+    pub told: Option<Described>,
 }
 
 /// A client on its way between two engines.
 pub struct MovedClient<S: Socket> {
     /// Its connection; no loop watches it.
     pub socket: S,
-    /// Its pool, of the process that it is in.
+    /// Its pool, in its current process.
     pub pool: PoolRef<S>,
     /// Its place under the limits of that process.
     pub permit: S::Permit,
-    /// What its session is.
+    /// Its session.
     pub record: ClientRecord,
 }
 
-/// From where a moved client comes.
+/// Where a moved client comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arrival {
     /// This process is the successor.
     FromPredecessor,
-    /// The successor does not take it: it stays here.
+    /// The successor does not accept it: it stays here.
     BackFromSuccessor,
 }
 
-/// Why a client does not go over.
+/// Why a client does not move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stays {
-    /// Something of it is under way, or does not move: it may go later.
+    /// It has work in flight, or state that does not move: it may move later.
     ForNow,
     /// It stays with this process.
     ForGood,
@@ -129,25 +129,25 @@ pub(super) enum Departure {
     /// They stay.
     #[default]
     None,
-    /// They are told goodbye with this as soon as they are in no transaction.
+    /// They get this error as soon as they are in no transaction.
     Goodbye(ClientError),
-    /// They go to the successor as soon as they are at rest.
+    /// They move to the successor as soon as they are at rest.
     ToSuccessor(Box<Giving>),
 }
 
 /// Clients that go to a successor.
 #[derive(Default)]
 pub(super) struct Giving {
-    /// So many more may be under way.
+    /// This many more may be in transit.
     room: usize,
-    /// Those that may be at rest, to be looked at.
+    /// Clients that may be at rest, to be checked.
     candidates: BTreeSet<Slot>,
-    /// Those that the successor does not take.
+    /// Clients that the successor does not accept.
     refused: BTreeSet<Slot>,
 }
 
 impl<S: Socket> Client<S> {
-    /// What there is of it, if that is all that there is.
+    /// Its record, if that is all of its state.
     ///
     /// # Errors
     /// It stays.
@@ -158,89 +158,79 @@ impl<S: Socket> Client<S> {
             record,
             input,
             output,
-            desired,
-            statements,
-            unnamed,
-            bound: _, // its portal has ended with the transaction
+            session,
+            prepared, // what it has bound has ended with the transaction
             pending_session,
-            since,
-            transaction_since: _, // it is in none
-            deadline: _,          // reckoned from `since`
-            armed: _,
+            times,   // it is in no transaction, and its deadline is reckoned from `since`
             pool: _, // as `pool`
-            pins,
-            basis,
-            state,
-            mode,
-            exclusive,
-            readable: _, // what is unread is in the kernel, and told of when it is watched again
-            hung_up,
-            late,
-            asks,
-            held,
-            failed,
+            serving,
+            at_socket,
         } = self;
         let Record { about, secret, start, _permit: _ } = &**record;
         if socket.is_encrypted() || !socket.can_move() {
             return Err(Stays::ForGood);
         }
-        if *mode == PoolMode::Session || *exclusive || pool.is_shared_by_users() {
+        if serving.mode() == PoolMode::Session
+            || serving.is_exclusive()
+            || pool.is_shared_by_users()
+        {
             return Err(Stays::ForGood);
         }
-        let is_at_rest = *state == ClientState::Idle
+        let is_at_rest = serving.may_move()
+            && at_socket.may_move()
             && backend.is_none()
             && input.is_empty()
             && output.is_empty()
-            && !(*late || *held || *failed || *hung_up)
             && pending_session.as_ref().is_none_or(|extra| extra.is_empty())
-            && pins.is_empty();
+            && session.pins().is_empty();
         if !is_at_rest {
             return Err(Stays::ForNow);
         }
-        let values = pool.values_of(*basis).ok_or(Stays::ForNow)?;
-        let names = statements.iter().flat_map(|names| names.names().pairs());
+        let basis = session.basis();
+        let values = pool.values_of(basis).ok_or(Stays::ForNow)?;
+        let names = prepared.statements().into_iter().flat_map(|names| names.names().pairs());
         let statements = names
-            .map(|(name, named)| named.to_record(name, *basis).ok_or(Stays::ForNow))
+            .map(|(name, named)| named.to_record(name, basis).ok_or(Stays::ForNow))
             .collect::<Result<_, _>>()?;
-        let unnamed = unnamed.as_ref().map(|unnamed| UnnamedRecord {
+        let unnamed = prepared.unnamed().map(|unnamed| UnnamedRecord {
             body: unnamed.body.clone(),
             settings: unnamed.settings.clone(),
-            told: unnamed.told().map(|told| told.to_told()),
+            told: unnamed.described().map(|told| told.to_described()),
         });
         Ok(ClientRecord {
             process,
             secret: secret.clone(),
             about: about.clone(),
-            mode: *mode,
+            mode: serving.mode(),
             values,
             start: start.clone(),
-            desired: desired.clone(),
+            desired: session.desired().clone(),
             statements,
             unnamed,
-            reads_sequences: *asks != Asks::Never,
-            since: *since,
+            reads_sequences: session.asks() != Asks::Never,
+            since: times.since(),
             schema_changes: pool.schema_epoch().changes(),
         })
     }
 }
 
 impl ClientStatement {
-    /// `None` if its settings differ from other values than its client's.
+    /// `None` if its settings differ from other values than its client's do.
     fn to_record(&self, name: &[u8], basis: Basis) -> Option<StatementRecord> {
         let Self {
             statement,
-            serial: _,      // finds it from an answer that is still to come: there is none
-            prepared_in: _, // a connection of this process
-            behind: _,      // of that pipeline
+            serial: _,       // identifies it in an answer: none is still to come
+            prepared_in: _,  // a connection of this process
+            after_setter: _, // of that pipeline
             seen,
             epoch: _, // of this process: see `schema_changes`
-            fits: _,  // looked at again
+            fits: _,  // checked again
         } = self;
         (statement.basis == basis).then(|| StatementRecord {
             name: name.into(),
             body: statement.body.clone(),
             settings: statement.settings.clone(),
-            told: seen.to_told(),
+            told: seen.to_described(),
         })
     }
 }

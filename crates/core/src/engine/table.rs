@@ -21,22 +21,22 @@ use crate::listen::Board;
 use crate::pool::{LoopStats, PoolSettings};
 use crate::session::part::PartSet;
 use crate::session::scan::KnownTexts;
-use crate::session::settings::Settings;
+use crate::session::settings::{Mark, Settings};
 use crate::wire::frame::{self, Framed};
 
-/// How many entries a table allocates at once. Tables never move what they hold, so they waste
-/// at most one chunk, where a `Vec` would waste half of itself.
+/// How many entries a table allocates at once. Entries never move, so a table wastes at most one
+/// chunk, where a `Vec` would waste half of itself.
 const CHUNK: usize = 64;
 
-/// Places side by side. Generations are kept apart from the values, whose alignment would give each
-/// of them four bytes more.
+/// Adjacent entries. Generations are kept apart from the values, whose alignment would add four
+/// bytes to each.
 #[derive(Debug)]
 struct Chunk<T> {
     generations: [u32; CHUNK],
     values: [Option<T>; CHUNK],
 }
 
-/// A table with stable places. A place that is given out again has another generation.
+/// A table with stable places. A reused place has another generation.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     chunks: Vec<Box<Chunk<T>>>,
@@ -53,7 +53,7 @@ impl<T> Table<T> {
         self.len
     }
 
-    /// Takes a place for what `make` gives, which is told the place.
+    /// Takes a place for the value of `make`, which gets the place.
     pub(super) fn insert_with(&mut self, make: impl FnOnce(Slot) -> T) -> Slot {
         let index = match self.free.pop() {
             Some(index) => index,
@@ -97,7 +97,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// The slot of whatever is at this index now.
+    /// The slot of the entry at this index.
     pub(super) fn at(&self, index: u32) -> Option<Slot> {
         let chunk = self.chunks.get(index as usize / CHUNK)?;
         let within = index as usize % CHUNK;
@@ -139,7 +139,7 @@ pub(super) enum Holder<S: Socket> {
     Client(Slot),
     /// Idle, in its pool.
     Pool,
-    /// With nobody: see [`super::backend::Tidying`].
+    /// With no client: see [`super::backend::Tidying`].
     Engine(Box<Backend<S>>),
     /// It listens for clients: see [`super::listener`].
     Listener(Box<Listener<S>>),
@@ -155,19 +155,47 @@ pub(super) struct Resident<S: Socket> {
 /// A pool as this loop sees it.
 pub(super) struct PoolView<S: Socket> {
     pub(super) pool: PoolRef<S>,
-    /// Settings when the loop last looked: at most one tick old.
+    /// Settings when the loop last checked: at most one tick old.
     pub(super) settings: Arc<PoolSettings>,
-    /// A limit of theirs runs while a client has a backend or sits idle.
+    /// One of its limits applies while a client has a backend or sits idle.
     pub(super) limits_clients: bool,
+    wanted: Wanted,
+}
+
+/// The settings that the clients of a pool want that have come for a server connection here.
+enum Wanted {
+    Nothing,
+    /// All the same.
+    One(Mark),
+    Different,
 }
 
 impl<S: Socket> PoolView<S> {
     fn new(pool: PoolRef<S>) -> Self {
         let settings = pool.settings();
-        Self { pool, limits_clients: limits_clients(&settings), settings }
+        let limits_clients = limits_clients(&settings);
+        Self { pool, settings, limits_clients, wanted: Wanted::Nothing }
     }
 
-    /// Looks whether the configuration has changed.
+    /// A client that wants these settings comes for a server connection. Whether others that have come here
+    /// wanted different ones: only then does it matter which statements a server connection has.
+    #[inline]
+    pub(super) fn want_different(&mut self, settings: Mark) -> bool {
+        match self.wanted {
+            Wanted::One(known) if known == settings => false,
+            Wanted::Different => true,
+            Wanted::Nothing => {
+                self.wanted = Wanted::One(settings);
+                false
+            }
+            Wanted::One(_) => {
+                self.wanted = Wanted::Different;
+                true
+            }
+        }
+    }
+
+    /// Checks whether the configuration has changed.
     pub(super) fn look(&mut self) {
         let settings = self.pool.settings();
         if !Arc::ptr_eq(&settings, &self.settings) {
@@ -176,7 +204,7 @@ impl<S: Socket> PoolView<S> {
         }
     }
 
-    /// Why a backend no longer is what the configuration asks for, if so.
+    /// Why the configuration does not allow a backend any more, if it does not.
     pub(super) fn outdated(&self, backend: &Backend<S>) -> Option<&'static str> {
         if backend.epoch() != self.pool.epoch() {
             return Some("the server or its roles have changed");
@@ -186,7 +214,7 @@ impl<S: Socket> PoolView<S> {
     }
 }
 
-/// Whether a limit runs while a client has a backend or sits idle.
+/// Whether a limit applies while a client has a backend or sits idle.
 fn limits_clients(settings: &PoolSettings) -> bool {
     !settings.client_idle_timeout.is_zero()
         || !settings.idle_transaction_timeout.is_zero()
@@ -208,7 +236,7 @@ pub struct Engine<S: Socket> {
     pub(super) wheel: Wheel,
     pub(super) again: Again,
     pub(super) work: WorkQueue<S>,
-    /// Who listens on what, by pool.
+    /// Which clients listen on what, by pool.
     pub(super) boards: BTreeMap<PoolId, Board>,
     /// Hubs of pools whose listening connection is here.
     pub(super) hubs: BTreeMap<PoolId, PoolHub<S>>,
@@ -217,12 +245,12 @@ pub struct Engine<S: Socket> {
     pub(super) next_serial: u32,
     /// See [`super::plain`].
     pub(super) has_plain_lane: bool,
-    /// Pipelines that have gone by it.
+    /// Pipelines that have used it.
     pub(super) plain_pipelines: u64,
     /// Texts that clients have sent.
     pub(super) known: KnownTexts,
-    /// What is read from servers; what is read from clients; what goes to each that is not passed
-    /// straight from where it was read. Taken while in use.
+    /// Buffers: for reads from servers, for reads from clients, and for output that is not passed
+    /// on from those. Taken while in use.
     pub(super) server_input: Box<[u8]>,
     /// Clients whose answers wait for the end of the turn.
     pub(super) late: Vec<Slot>,
@@ -275,7 +303,7 @@ impl<S: Socket> Engine<S> {
         self
     }
 
-    /// How many pipelines have gone by the plain lane.
+    /// How many pipelines have used the plain lane.
     pub fn plain_pipelines(&self) -> u64 {
         self.plain_pipelines
     }
@@ -290,23 +318,23 @@ impl<S: Socket> Engine<S> {
         self.resident.len()
     }
 
-    /// How many connections it has that listen for clients.
+    /// The number of its listening connections.
     pub fn listener_count(&self) -> usize {
         self.resident.iter().filter(|(_, r)| matches!(r.holder, Holder::Listener(_))).count()
     }
 
-    /// A client for which notifications wait though it could be given them: there must be none
-    /// between two events.
+    /// A client for which notifications wait although it could get them: there must be none between
+    /// two events.
     pub fn keeps_notifications(&self) -> Option<ClientId> {
         let kept = self.clients.iter().find(|(_, client)| client.neglects_notifications());
         kept.map(|(slot, _)| self.client_id(slot))
     }
 
-    /// A client that is idle though the whole of its next message is here: there must be none between two
-    /// events, for nothing but the client's next byte would wake it.
+    /// A client that is idle although its whole next message has come: there must be none between
+    /// two events, for only the client's next byte would wake it.
     pub fn forgets_a_message(&self) -> Option<ClientId> {
         let forgotten = |client: &Client<S>| {
-            client.state == ClientState::Idle
+            client.serving.state() == ClientState::Idle
                 && !client.is_leaving()
                 && client.output.len() <= limits::OUTPUT_HIGH_BYTES
                 && matches!(frame::header(&client.input), Framed::Header(header)
@@ -317,16 +345,16 @@ impl<S: Socket> Engine<S> {
     }
 
     /// Settings of backends that clients have, and that are at rest, as far as they are known: the
-    /// servers have these, and no others.
+    /// servers have exactly these.
     pub fn resting_books(&self) -> impl Iterator<Item = (BackendId, &Settings)> {
         self.clients.iter().filter_map(|(_, client)| {
             let known = !client.is_session_mode()
-                && !client.exclusive
+                && !client.serving.is_exclusive()
                 && client.pending_session.is_none()
-                && client.pins.intersection(PartSet::ANY_SETTING).is_empty();
+                && client.session.pins().intersection(PartSet::ANY_SETTING).is_empty();
             let backend = client.backend.as_deref().filter(|_| known)?;
             let rests = backend.is_at_rest()
-                && backend.known.unverified.is_none()
+                && backend.known.unverified().is_none()
                 && !backend.is_handing_over()
                 && !backend.is_classic();
             rests.then(|| (backend.id(), backend.applied()))
@@ -337,7 +365,7 @@ impl<S: Socket> Engine<S> {
         ClientId { home: self.id, slot }
     }
 
-    /// Index of this pool's view, made if there is none.
+    /// Index of this pool's view, created if there is none.
     pub(super) fn view_of(&mut self, pool: &PoolRef<S>) -> u32 {
         if let Some(index) = self.pool_index.get(&pool.id) {
             return *index;
@@ -348,8 +376,8 @@ impl<S: Socket> Engine<S> {
         index
     }
 
-    /// Forgets the views of pools that neither a client nor a backend here belongs to: ephemeral
-    /// pools (replication) must not pile up. Indexes of views change.
+    /// Drops the views of pools that neither a client nor a backend here belongs to: ephemeral
+    /// pools (replication) must not accumulate. Indexes of views change.
     pub(super) fn forget_unused_views(&mut self) {
         let mut used = vec![false; self.pools.len()];
         for (_, client) in self.clients.iter() {
@@ -361,7 +389,7 @@ impl<S: Socket> Engine<S> {
         if used.iter().all(|used| *used) {
             return;
         }
-        // The others move up: who belongs to them learns their new places.
+        // The others move up: their clients and backends get the new indexes.
         let mut places = Vec::with_capacity(used.len());
         let mut next = 0;
         for used in &used {

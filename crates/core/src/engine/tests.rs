@@ -1,7 +1,7 @@
 //! The engine against scripted clients and servers: one situation a test.
 //!
-//! The simulation in the lab crate runs whole crowds; here stands what is easier to read as a
-//! script, above all the traps that other poolers fell into.
+//! The simulation in the lab crate runs whole crowds; these are situations that are easier to read
+//! as a script, above all the traps of other poolers.
 
 mod cancels;
 mod census;

@@ -1,30 +1,29 @@
-//! A statement_timeout so short that statements of ours could run into it.
+//! A statement_timeout so short that statements of Hawser's could run into it.
 //!
 //! # Why
-//! What a client has set counts for what brings settings, too. Where that is cut off, the next client's
-//! settings are not there, and it has nothing to do with it.
+//! A client's timeout applies also to the query that sets another client's settings. If that is cut
+//! off, the next client, which did not set the timeout, does not get its settings.
 //!
 //! # Model
-//! A timeout below [`limits::TIMEOUT_MS_MIN`] is the last that goes before its client's message, by
-//! itself, and the first that is taken off before another's. To take it off is a statement under it: of
-//! a server that gets no time of its processor for as long as it lasts that is cut off. Then nothing has
-//! changed, and it is tried again; so the client's message, and all else that goes before it, wait for
-//! the outcome. (A round trip between here and the server.)
+//! A timeout below [`limits::TIMEOUT_MS_MIN`] is set last before its client's message, in a query
+//! of its own, and lifted first before another's. The statement that lifts it runs under it: if the
+//! server gets no processor time for that long, the statement is cut off. Then nothing has changed,
+//! and it is tried again; so the client's message, and everything else before it, wait for the
+//! outcome. (A round trip between Hawser and the server.)
 //!
-//! A timer that runs out just as its statement ends cuts off the next message, whatever it is: a cancel is
-//! then pending that is only looked for after that (`finish_xact_command`, `PostgresMain`, postgres.c).
-//! So the same goes twice, in one write. Where the first is carried out, the second finds no timer, and
-//! takes what the first one's has left.
+//! A timer that expires just as its statement ends cuts off the next message, whatever it is: a
+//! cancel is then pending that is only checked after that (`finish_xact_command`, `PostgresMain`,
+//! postgres.c). So the statement is sent twice, in one write. If the first succeeds, the second
+//! runs without a timer, and takes the pending cancel.
 //!
-//! A client that finds its own timeout there waits for nothing, unless something goes before its first
-//! message in a query of ours. So is a question about a session asked again that is cut off
-//! ([`super::unverified`]); settings that are brought within the client's pipeline ([`super::within`]) fail
-//! with it.
+//! A client that finds its own timeout on its backend does not wait, unless a query of Hawser's
+//! precedes its first message. A question about a session that is cut off is asked again as well
+//! ([`super::unverified`]); settings within the client's pipeline ([`super::within`]) fail with it.
 //!
 //! # Limits
-//! A transaction_timeout ends the connection: a short one is not brought to another. What is sent in the
-//! midst of a client's transaction or pipeline (DEALLOCATE ALL, LISTEN), or to end what it has left open,
-//! runs under its own timeout.
+//! A transaction_timeout ends the connection: a short one is not set on another. What is sent in
+//! the middle of a client's transaction or pipeline (DEALLOCATE ALL, LISTEN), or to end what it has
+//! left open, runs under its own timeout.
 
 mod steps;
 
@@ -35,8 +34,8 @@ use crate::wire::error::{SqlState, field};
 const NAME: &[u8] = b"statement_timeout";
 const OF_TRANSACTION: &[u8] = b"transaction_timeout";
 
-/// What a backend has where the first of the two was cut off and the second may not have been: short, and
-/// no client's.
+/// The value of a backend if the first of the two was cut off and the second may not have been:
+/// short, and no client's.
 const EITHER: &[u8] = b"0ms";
 
 /// Whether a timeout, as the server shows it, is below a second.
@@ -46,17 +45,17 @@ fn is_short(settings: &Settings, name: &[u8]) -> bool {
     ms.is_some_and(|ms: u64| ms < limits::TIMEOUT_MS_MIN)
 }
 
-/// Whether what takes a timeout off for the next client could end the connection.
+/// Whether lifting the timeout for the next client could end the connection.
 pub(super) fn ends_transactions_soon(settings: &Settings) -> bool {
     is_short(settings, OF_TRANSACTION)
 }
 
-/// Whether an error says that a statement has taken too long, or has been cancelled.
+/// Whether an error means that a statement has taken too long, or has been cancelled.
 pub(super) fn is_cut_off(error: &[u8]) -> bool {
     field(error, b'C') == Some(&SqlState::QUERY_CANCELED.0[..])
 }
 
-/// What is brought first: all but a short timeout.
+/// The settings that are set first: all but a short timeout.
 pub(super) fn without_short_timeout(settings: &Settings) -> Settings {
     if !is_short(settings, NAME) {
         return settings.clone();
@@ -66,8 +65,8 @@ pub(super) fn without_short_timeout(settings: &Settings) -> Settings {
     others.build()
 }
 
-/// The settings for a Parse of ours, with the timeout that is in force: it reads none, and another's
-/// could cut off what stands after it.
+/// The settings for a Parse of Hawser's, with the timeout in force: the Parse reads none, and
+/// another's could cut off the following messages.
 pub(super) fn with_timeout_of(settings: &Settings, in_force: &Settings) -> Settings {
     if settings.get(NAME) == in_force.get(NAME) {
         return settings.clone();
@@ -80,28 +79,28 @@ pub(super) fn with_timeout_of(settings: &Settings, in_force: &Settings) -> Setti
     others.build()
 }
 
-/// Tries to take a short timeout off a server connection.
+/// Attempts to lift a short timeout of a server connection.
 #[derive(Debug, Default)]
 pub(super) struct Lifts {
-    /// How many have failed, one after the other.
+    /// How many have failed in a row.
     failed: u8,
     /// The last one has been cut off.
     cut_off: bool,
 }
 
 impl Lifts {
-    /// The first statement of a try has been cut off.
+    /// The first statement of an attempt has been cut off.
     fn fail(&mut self) {
         self.failed = self.failed.saturating_add(1);
         self.cut_off = true;
     }
 
-    /// Whether one that has been cut off may be tried again.
+    /// Whether another attempt may be made.
     fn may_go_on(&self) -> bool {
         self.failed < limits::LIFTS_MAX
     }
 
-    /// A try has come to its end. The timeout that is there now.
+    /// An attempt has ended. Returns the current timeout.
     fn end(&mut self) -> &'static [u8] {
         if std::mem::take(&mut self.cut_off) {
             return EITHER;

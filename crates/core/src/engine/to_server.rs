@@ -1,10 +1,10 @@
 //! The stream of bytes to a server: whole messages, one writer at a time.
 //!
 //! # Model
-//! A client's long message is passed on in parts as they come. As long as its end has not been passed
-//! on the stream is *open*, and the server takes whatever follows as a part of that message. So
-//! nothing of Hawser's own goes into an open stream: [`ToServer::inject`] refuses it, and so does
-//! [`super::from_client::passage::Passage::cut`] for what is put among a client's messages.
+//! A client's long message is passed on in parts as they come. Until its end has been passed on the
+//! stream is *open*, and the server reads everything as part of that message. So Hawser writes
+//! nothing of its own into an open stream: [`ToServer::inject`] refuses it, and so does
+//! [`super::from_client::passage::Passage::cut`] for insertions among a client's messages.
 //!
 //! # States
 //! ```text
@@ -13,8 +13,8 @@
 //!    │ inject, relay                    │ relay only
 //! ```
 //! # Invariant
-//! In debug builds and the simulation the headers of all that is written are walked once more, and
-//! what that says of the last message must agree with `rest`.
+//! In debug builds and the simulation the headers of all written bytes are walked again, and the
+//! rest of the last message by that walk must equal `rest`.
 
 use std::io;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use crate::time::Time;
 pub(super) enum WriteError {
     /// The connection broke.
     Broken,
-    /// A client's message is open: the server would take the bytes as a part of it.
+    /// A client's message is open: the server would read the bytes as part of it.
     Open,
     /// Nothing more is written, for this reason: see [`super::owed`].
     BrokenOff(&'static str),
@@ -49,7 +49,7 @@ impl WriteError {
 /// The client's message whose end has not been passed on.
 #[derive(Clone, Copy, Debug, Default)]
 struct Open {
-    /// Bytes still to come. 0: the stream is at the end of a message.
+    /// Bytes still to come. 0: the stream is at a message's end.
     rest: usize,
     /// Its length, header included.
     length: usize,
@@ -81,7 +81,7 @@ impl ToServer {
         self.open.rest > 0
     }
 
-    /// The message at the end of the stream lacks so many bytes; 0: it is complete.
+    /// The message at the end of the stream lacks this many bytes; 0: it is complete.
     #[inline]
     pub(super) fn leave_open(&mut self, rest: usize) {
         self.open.rest = rest;
@@ -102,8 +102,8 @@ impl ToServer {
         part
     }
 
-    /// Whether the open message has taken longer than a message of its length may. A byte now and then
-    /// is a client that keeps its server connection from others all the same.
+    /// Whether the open message has taken longer than its length allows. A client that sends a byte
+    /// now and then keeps its server connection from others as well.
     pub(super) fn crawls(&self, timeout: Duration, now: Time) -> bool {
         let sent = self.open.length.saturating_sub(self.open.rest) as u64;
         let allowed = Duration::from_micros(
@@ -125,7 +125,8 @@ impl ToServer {
         self.relay(socket, messages)
     }
 
-    /// Writes what a client has sent, as far as it is here, with what was put among its messages.
+    /// Writes a client's bytes, as far as they have come, with what was inserted among its
+    /// messages.
     pub(super) fn relay<S: Socket>(
         &mut self,
         socket: &mut S,
@@ -140,7 +141,7 @@ impl ToServer {
         Ok(())
     }
 
-    /// All that was passed on has been written: the walk must have come to the same place.
+    /// Everything passed on has been written: the walk must be at the same position.
     #[inline]
     pub(super) fn check(&self) {
         #[cfg(debug_assertions)]
@@ -152,7 +153,7 @@ impl ToServer {
         );
     }
 
-    /// Writes what the socket did not take before.
+    /// Writes the bytes that the socket has not taken.
     pub(super) fn flush<S: Socket>(&mut self, socket: &mut S) -> io::Result<()> {
         write_kept(socket, &mut self.pending).map(drop)
     }
@@ -170,13 +171,13 @@ impl ToServer {
     }
 }
 
-/// Where the stream stands by the headers of what was written.
+/// The position of the stream by the headers of the written bytes.
 #[cfg(debug_assertions)]
 #[derive(Debug, Default)]
 struct Walk {
     /// Bytes of the last message still to come.
     rest: usize,
-    /// A header that is no message's was written: the server will end the connection.
+    /// An invalid header was written: the server will end the connection.
     lost: bool,
 }
 

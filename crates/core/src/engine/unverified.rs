@@ -1,21 +1,24 @@
-//! What is not known of a session until its server is asked, and the asking.
+//! What is not known of a session until its server is asked, and the question.
 //!
 //! # Model
-//! A statement whose text may have made state that does not move pins its client, and leaves a
-//! [`Unverified`]: whether there is any is for the server to say. So does one that may have ended what
-//! pins. When the transaction is over, and the backend would be given back but for the pin, the
-//! server is asked ([`crate::session::question`]); what it says is gone pins no more.
+//! A statement whose text may have made state that does not move pins its client, and leaves an
+//! [`Unverified`]: only the server knows whether there is such state. So does one that may have
+//! ended state that pins. When the transaction is over, and the backend would be given back but for
+//! the pin, the server is asked ([`crate::session::question`]); state that it reports as gone pins
+//! no more.
 //!
 //! # Order
-//! The question goes out before the client gets the answer that ends its transaction, and delays
-//! nothing but the client's own next message, which waits for the server's word.
+//! The question is sent before the client gets the answer that ends its transaction, and delays
+//! only the client's next message, which waits for the server's answer.
 //!
 //! # Invariants
-//! * only the server's own answer ends a pin; an error, or what is no answer, leaves it
-//! * a client whose statements neither made nor ended anything since is not asked for again
-//! * who is pinned to the end, or by what nobody can ask for, is not asked for
-//! * a question is not under way while a cancel may hit it: it is asked, then, when that has been sent,
-//!   and before what the client sends next
+//! * only the server's own answer ends a pin; an error, or an unreadable answer, leaves it
+//! * the server is not asked again if the client's statements have neither made nor ended anything
+//!   since
+//! * the server is not asked for a client that is pinned to the end, or by state that no question
+//!   covers
+//! * no question is in flight while a cancel may hit it: it is sent after that, before the client's
+//!   next message
 
 mod steps;
 
@@ -29,32 +32,33 @@ use crate::session::settings::{Settings, can_move};
 /// Parts that end with the transaction: they need no question.
 pub(super) const PASSING: PartSet = PartSet::of(&[Part::SessionCatalog]);
 
-/// What is to be found out of a backend's session.
+/// What must be found out about a backend's session.
 #[derive(Debug, Default)]
 pub(super) struct Unverified {
     parts: PartSet,
-    /// Settings that may have other values than is known.
+    /// Settings that may have other values than the books.
     names: Vec<Box<[u8]>>,
     /// Custom names among them that a function or a block of code may have reset: then they are empty.
     resets: Vec<Box<[u8]>>,
     /// The first pipeline that may have changed them.
     since: u64,
-    /// Settings of which the names are not known, or more than can be asked for.
+    /// Settings whose names are not known, or too many for a question.
     vague: bool,
     /// Some of them may have been reset, or undone by a rollback.
     exact: bool,
     /// Statements of PREPARE.
     noted: Noted,
-    /// The transactions of the backend when the server was last asked.
+    /// The number of the backend's transactions when the server was last asked.
     tried: Option<u64>,
-    /// How often it was cut off.
+    /// How often the question was cut off.
     cut_off: u8,
-    /// A DISCARD ALL has come since: what its settings are on the server now is what a RESET gives there.
+    /// A DISCARD ALL has come since: the server has its settings at the values that a RESET gives
+    /// there.
     discarded: bool,
-    /// Its client's settings went within the pipeline that put them in doubt, and have been taken back with all
-    /// that it did: what the server has now is what was there before, perhaps another client's.
+    /// Its client's settings were sent within the pipeline that put them in doubt, and have been
+    /// rolled back with it: the server has the earlier values again, maybe another client's.
     reverted: bool,
-    /// The question that is under way.
+    /// The question in flight.
     question: Option<Question>,
     answer: Option<Answer>,
 }
@@ -63,20 +67,20 @@ pub(super) struct Unverified {
 #[derive(Debug, Default)]
 pub(super) struct Noted {
     prepared: Vec<NotedPrepare>,
-    /// Some may have been taken away.
+    /// Some may have been removed.
     ended: bool,
 }
 
 #[derive(Debug)]
 struct NotedPrepare {
     name: Box<[u8]>,
-    /// What is known of the settings in force before its text.
+    /// The known settings in force before its text.
     settings: Settings,
-    /// They may have been others.
+    /// Other settings may have been in force.
     doubtful: bool,
-    /// And may be so although they are the same after the transaction.
+    /// The same, even if they are unchanged after the transaction.
     unknown: bool,
-    /// What Parses give this name; of several, one has it at most.
+    /// Statements to which Parses give this name; at most one of several has it.
     parsed: Vec<Arc<Statement>>,
 }
 
@@ -84,7 +88,7 @@ impl Noted {
     fn add(&mut self, noted: NotedPrepare) {
         let known = self.prepared.iter_mut().find(|known| known.name == noted.name);
         if let Some(known) = known {
-            // One of them has failed, or another has been taken away in between.
+            // One of them has failed, or another has been removed in between.
             known.doubtful |=
                 noted.doubtful || !same_parse_settings(&known.settings, &noted.settings);
             known.unknown |= noted.unknown;
@@ -93,7 +97,7 @@ impl Noted {
             let new: Vec<_> = noted.parsed.into_iter().filter(is_new).collect();
             known.parsed.extend(new);
         } else if self.prepared.len() < NAMES_MAX || !noted.parsed.is_empty() {
-            self.prepared.push(noted); // beyond, it is not known
+            self.prepared.push(noted); // beyond that, it is not known
         }
     }
 
@@ -116,20 +120,20 @@ impl Noted {
         self.parsed_names().next().is_some()
     }
 
-    /// Whether one that was there before may be another by now.
-    pub(super) fn is_prepared_anew(&self, name: &[u8]) -> bool {
+    /// Whether a statement that existed before may be another one now.
+    pub(super) fn is_prepared_again(&self, name: &[u8]) -> bool {
         self.ended && self.of(name).is_some()
     }
 
     /// The settings under which a statement was prepared; `now` are those in force. `None` if they
-    /// are not known for certain. `all_told`: what no text has shown is the client's all the same.
+    /// are not certain. `all_reported`: what no text has shown is the client's as well.
     pub(super) fn settings_of(
         &self,
         name: &[u8],
         now: &Settings,
-        all_told: bool,
+        all_reported: bool,
     ) -> Option<Settings> {
-        let Some(known) = self.of(name) else { return all_told.then(|| now.clone()) };
+        let Some(known) = self.of(name) else { return all_reported.then(|| now.clone()) };
         let doubtful = known.doubtful && !same_parse_settings(&known.settings, now);
         (!doubtful && !known.unknown).then(|| known.settings.clone())
     }
@@ -141,38 +145,40 @@ impl Unverified {
         &self.noted
     }
 
-    /// The same, taken out.
+    /// Takes it out.
     pub(super) fn take_noted(&mut self) -> Noted {
         std::mem::take(&mut self.noted)
     }
 
-    /// Something has failed that may have undone what it was about.
+    /// Something has failed that may have undone the changes in question.
     pub(super) fn undone(&mut self) {
         self.exact = true;
     }
 
-    /// A DISCARD ALL has worked. Its client's start values are known, and no SET has brought them back yet.
+    /// A DISCARD ALL has succeeded. Its client's start values are known, and no SET has restored
+    /// them yet.
     pub(super) fn discarded(&mut self) {
         self.discarded = !self.names.is_empty();
     }
 
-    /// The pipeline that put settings in doubt has failed, and with it those of the client that went within.
+    /// The pipeline that put settings in doubt has failed, and the client's settings within it have
+    /// been rolled back.
     pub(super) fn reverted(&mut self) {
         self.reverted = true;
     }
 
-    /// The parts that it is about.
+    /// The parts in question.
     pub(super) fn parts(&self) -> PartSet {
         self.parts
     }
 
-    /// The settings that it is about.
+    /// The settings in question.
     pub(super) fn names(&self) -> &[Box<[u8]>] {
         &self.names
     }
 
-    /// Settings are in doubt again, by what has come after a DISCARD ALL.
-    fn begin_anew_if_discarded(&mut self) {
+    /// Settings are in doubt again, because of what has followed a DISCARD ALL.
+    fn begin_again_if_discarded(&mut self) {
         if std::mem::take(&mut self.discarded) {
             self.names.clear();
             self.resets.clear();

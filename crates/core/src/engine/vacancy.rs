@@ -1,4 +1,5 @@
-//! Statements for which nobody else may be connected to a database: DROP DATABASE and the like.
+//! Statements that require that no other connection to a database exists: DROP DATABASE and the
+//! like.
 //!
 //! # Model
 //! ```text
@@ -6,13 +7,13 @@
 //!                                                                                        │
 //!        connections may be opened again ◄─ what was given is dropped ◄─ all is answered ┘
 //! ```
-//! The server counts connections, not clients: those that sit idle in a pool would be in its way (55006).
-//! The message waits until they have been closed, and none is opened before the server has answered.
-//! Whether clients are connected there as well is the host's to see.
+//! The server counts connections, not clients: idle ones in a pool would make it fail (55006). The
+//! message waits until they have been closed, and none is opened before the server has answered.
+//! The host checks whether clients are connected there as well.
 //!
 //! # Limits
-//! A statement that was prepared by its own name on a connection that is not shared is not seen when it
-//! is executed: it waits when it is parsed.
+//! A statement that was prepared under its own name on a connection that is not shared is not
+//! examined when it is executed: it waits when it is parsed.
 
 mod steps;
 
@@ -24,10 +25,10 @@ pub(super) type Hold = Arc<dyn Any + Send + Sync>;
 
 /// How far a database has been emptied of connections.
 pub(super) enum Vacancy {
-    /// It is to be.
+    /// It is to be emptied.
     Wanted(Box<[u8]>),
-    /// The host sees to it.
+    /// The host has been asked.
     Asked,
-    /// It is, as long as this is kept.
+    /// It is empty, as long as this is kept.
     Given(Hold),
 }

@@ -1,4 +1,4 @@
-//! When clients and server connections are looked at next.
+//! When clients and server connections are checked next.
 
 use crate::ids::Slot;
 use crate::time::Time;
@@ -6,7 +6,7 @@ use crate::time::Time;
 /// Microseconds of a tick.
 pub(super) const TICK_US: u64 = 50_000;
 
-/// Ticks that the wheel spans; later ones wait for their turn in the last class.
+/// Ticks that the wheel spans; later ones wait in the last class.
 pub(super) const SPAN: u32 = 1024;
 
 /// The wheel of deadlines.
@@ -23,12 +23,12 @@ impl Wheel {
         Self { buckets: (0..SPAN).map(|_| Vec::new()).collect(), done: 0, armed: 0 }
     }
 
-    /// The tick in which this moment lies; never 0.
+    /// The tick of this moment; never 0.
     pub(super) fn tick(now: Time) -> u32 {
         u32::try_from(now.as_micros() / TICK_US + 1).unwrap_or(u32::MAX)
     }
 
-    /// Puts a client in for a tick, or the latest that the wheel spans. Returns the tick.
+    /// Inserts a client for a tick, or for the latest that the wheel spans. Returns the tick.
     pub(super) fn arm(&mut self, slot: Slot, tick: u32) -> u32 {
         let tick = tick.clamp(self.done + 1, self.done + SPAN - 1);
         self.buckets[(tick % SPAN) as usize].push((slot, tick));
@@ -36,7 +36,7 @@ impl Wheel {
         tick
     }
 
-    /// What is in the wheel up to this tick.
+    /// Takes what is due up to this tick.
     pub(super) fn take_due(&mut self, upto: u32) -> Vec<(Slot, u32)> {
         let mut due = Vec::new();
         while self.done < upto {

@@ -1,24 +1,24 @@
-//! What one event leads to beside the connection that it is about.
+//! What one event causes on other connections.
 //!
 //! # Model
-//! Work on one client never serves another. What a client's message or a server's answer leads to
-//! elsewhere is put into a queue, and the entry points of the engine (an event, a message, a tick) work
-//! that off before they return (what a panic has left, the next of them):
+//! Work on one client never serves another. What a client's message or a server's answer causes
+//! elsewhere is put into a queue, and the entry points of the engine (an event, a message, a tick)
+//! work that off before they return (the next one, after a panic):
 //! ```text
 //!   event ──► read, decide, write ──► Lend, Resume, LastWords ... ──► queue ──► the same, one by one
 //! ```
-//! So a client's slot, its backend and the loop's buffers are what they were after any call, and the
+//! So a client's slot, its backend and the loop's buffers are unchanged after any call, and the
 //! depth of the stack does not depend on how many clients wait.
 //!
 //! # Order
-//! First in, first out. A backend that a finished transaction gives back is lent before the finished
-//! client goes on, and small answers wait for the end of the turn ([`super::answer`]): so the next
-//! waiter's message is written to the server before the finished client is answered.
+//! First in, first out. A backend that a finished transaction gives back is lent before the
+//! finished client continues, and small answers wait for the end of the turn ([`super::answer`]):
+//! so the next waiter's message is written to the server before the finished client is answered.
 //!
 //! # Bounds
-//! A backend is in at most one entry, and an event leads to a bounded number of reads
-//! ([`limits::READS_AN_EVENT_MAX`](super::limits::READS_AN_EVENT_MAX)), so the queue is not longer than
-//! the clients and backends that these reads concern.
+//! A backend is in at most one entry, and an event causes a bounded number of reads
+//! ([`limits::READS_AN_EVENT_MAX`](super::limits::READS_AN_EVENT_MAX)), so the queue is not longer
+//! than the clients and backends of these reads.
 
 mod steps;
 
@@ -32,18 +32,18 @@ use crate::ids::{BackendId, Slot};
 pub(super) enum Work<S: Socket> {
     /// A backend of this loop goes to a client of this loop that waits for one.
     Lend { client: Slot, backend: Box<Backend<S>> },
-    /// A client goes on with what it has sent: what it waited for has come.
+    /// A client continues with what it has sent: what it waited for has come.
     Resume(Slot),
-    /// A client's backend cannot be written to: what the server said before it went is read.
+    /// A client's backend cannot be written to: the server's last messages are read.
     LastWords { client: Slot, backend: Option<BackendId>, reason: &'static str },
-    /// A client has closed its side, and what it sent before has been seen to.
+    /// A client has closed its side, and everything that it sent before has been processed.
     HungUp(Slot),
-    /// A backend without a client, by its place, has something to be read.
+    /// A backend without a client, by its place, has bytes to read.
     Tidy(Slot),
 }
 
 impl<S: Socket> Work<S> {
-    /// Which connection it is about.
+    /// The connection of this step.
     fn about(&self) -> Token {
         match self {
             Self::Lend { client, .. }
@@ -58,7 +58,7 @@ impl<S: Socket> Work<S> {
 /// Steps that are due, in order.
 pub(super) struct WorkQueue<S: Socket> {
     due: VecDeque<Work<S>>,
-    /// What the event or step at hand is about, in case of a panic.
+    /// The connection of the current event or step, in case of a panic.
     at: Option<Token>,
 }
 
@@ -78,12 +78,12 @@ impl<S: Socket> WorkQueue<S> {
         work
     }
 
-    /// What the work was about that was under way when a panic came.
+    /// The connection of the work that was in progress when a panic came.
     pub(super) fn take_at(&mut self) -> Option<Token> {
         self.at.take()
     }
 
-    /// An event is on account of this client, until [`WorkQueue::end`].
+    /// An event of this client begins, until [`WorkQueue::end`].
     #[inline]
     pub(super) fn begin(&mut self, client: Slot) {
         self.at = Some(Token::Client(client));
@@ -107,7 +107,7 @@ impl<S: Socket> WorkQueue<S> {
         lent.into_iter().filter_map(backend).collect()
     }
 
-    /// Whether a client goes on in a step that is due.
+    /// Whether a client continues in a step that is due.
     fn resumes(&self, client: Slot) -> bool {
         self.due.iter().any(|work| matches!(work, Work::Resume(slot) if *slot == client))
     }

@@ -27,9 +27,9 @@ pub(crate) struct Prepared {
     /// It was parsed or planned in this transaction, under settings that are not all known, and
     /// serves only this one. `None`: it serves all.
     pub(crate) only_in: Option<NonZeroU64>,
-    /// Its pipeline, which has not ended, may have changed settings before it: it may have been
-    /// prepared under unknown ones.
-    behind_setter: bool,
+    /// Its pipeline, which has not ended, may have changed settings before it: it may have been prepared
+    /// under others than are known.
+    after_setter: bool,
     /// The epoch of the schema when its Parse was sent.
     pub(crate) epoch: SchemaEpoch,
     /// When that was, by the clock of [`BackendStatements`].
@@ -48,8 +48,8 @@ pub(crate) struct Prepared {
 pub struct BackendStatements {
     by_id: IdMap<u64, Prepared>,
     clock: u64,
-    /// Some are [`Prepared::behind_setter`].
-    any_behind_setter: bool,
+    /// Some are [`Prepared::after_setter`].
+    any_after_setter: bool,
     sight: Sight,
     keep: usize,
     /// Names of those that may still exist: their removal may have failed.
@@ -88,7 +88,7 @@ impl BackendStatements {
         Self {
             by_id: IdMap::default(),
             clock: 0,
-            any_behind_setter: false,
+            any_after_setter: false,
             sight: Sight::Common,
             keep,
             left: BTreeSet::new(),
@@ -257,12 +257,11 @@ impl BackendStatements {
         self.get(id).is_some_and(|prepared| prepared.only_in != transaction)
     }
 
-    /// Records that the pipeline in which it has just been prepared may have changed settings
-    /// before.
-    pub(crate) fn is_behind_setter(&mut self, id: u64) {
+    /// Notes that the pipeline in which it has just been prepared may have changed settings before.
+    pub(crate) fn is_after_setter(&mut self, id: u64) {
         if let Some(prepared) = self.by_id.get_mut(&id) {
-            prepared.behind_setter = true;
-            self.any_behind_setter = true;
+            prepared.after_setter = true;
+            self.any_after_setter = true;
         }
     }
 
@@ -270,16 +269,16 @@ impl BackendStatements {
     /// while statements prepared under them still exist.
     #[inline]
     pub(crate) fn pipeline_ended(&mut self, pipeline: u64, takes_back: bool) {
-        if !self.any_behind_setter {
+        if !self.any_after_setter {
             return;
         }
-        self.any_behind_setter = false;
-        for prepared in self.by_id.values_mut().filter(|prepared| prepared.behind_setter) {
+        self.any_after_setter = false;
+        for prepared in self.by_id.values_mut().filter(|prepared| prepared.after_setter) {
             if prepared.pipeline <= pipeline {
-                prepared.behind_setter = false;
+                prepared.after_setter = false;
                 prepared.stale |= takes_back;
             } else {
-                self.any_behind_setter = true;
+                self.any_after_setter = true;
             }
         }
     }
@@ -328,7 +327,7 @@ impl BackendStatements {
             pipeline,
             stale: false,
             only_in: None,
-            behind_setter: false,
+            after_setter: false,
             epoch,
             since: self.clock,
             unanswered: 1 + self.by_id.get(&statement.id).map_or(0, |before| before.unanswered),

@@ -1,5 +1,5 @@
-//! The description of a statement's parameters and rows that a client or a server connection has
-//! received, as hashes.
+//! Descriptions of a statement's parameters and rows that a client or a server connection has got, as
+//! hashes.
 
 use std::hash::Hasher;
 use std::sync::OnceLock;
@@ -19,21 +19,22 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Whether all parts that the client has received are known here.
+    /// Whether it covers everything that was described to a client.
     #[inline]
-    pub(crate) fn is_known_for(self, told: Self) -> bool {
-        (told.parameters == 0 || self.parameters != 0) && (told.rows == 0 || self.rows != 0)
+    pub(crate) fn is_known_for(self, described: Self) -> bool {
+        (described.parameters == 0 || self.parameters != 0)
+            && (described.rows == 0 || self.rows != 0)
     }
 
-    /// Whether it equals what the client has received, in the parts that it has received.
+    /// Whether it is as described to a client, as far as that goes.
     #[inline]
-    pub(crate) fn fits(self, told: Self) -> bool {
-        (told.parameters == 0 || told.parameters == self.parameters)
-            && (told.rows == 0 || told.rows == self.rows)
+    pub(crate) fn fits(self, described: Self) -> bool {
+        (described.parameters == 0 || described.parameters == self.parameters)
+            && (described.rows == 0 || described.rows == self.rows)
     }
 }
 
-/// The description of a statement that a client has received: hashes, 0 for none.
+/// How a statement was described to a client: hashes, 0 for nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     rows: AtomicU64,
@@ -45,21 +46,21 @@ pub(crate) struct Seen {
     since: AtomicU64,
 }
 
-/// The description of a statement's parameters and rows that a client has received, by hashes.
+/// How a statement's parameters and rows were described to a client, as hashes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Told {
-    /// Hash of the ParameterDescription; 0: it has received none.
+pub struct Described {
+    /// Hash of the ParameterDescription; 0: it has got none.
     pub parameters: u64,
-    /// Hash of the RowDescription, or of NoData; 0: it has received none.
+    /// Hash of the RowDescription, or of NoData; 0: it has got none.
     pub rows: u64,
     /// The types of the parameters, as in a Parse, if there are any.
     pub types: Option<Box<[u8]>>,
 }
 
 impl Seen {
-    /// From a record.
-    pub(crate) fn of(told: Told) -> Self {
-        let Told { parameters, rows, types } = told;
+    /// As a record has it.
+    pub(crate) fn of(described: Described) -> Self {
+        let Described { parameters, rows, types } = described;
         let seen = Self::default();
         seen.parameters.store(parameters, Ordering::Relaxed);
         seen.rows.store(rows, Ordering::Relaxed);
@@ -68,9 +69,9 @@ impl Seen {
     }
 
     /// For a record. (What it was bound to last is a matter of the transaction.)
-    pub(crate) fn to_told(&self) -> Told {
+    pub(crate) fn to_described(&self) -> Described {
         let Self { rows, parameters, types, bound: _, since: _ } = self;
-        Told {
+        Described {
             parameters: parameters.load(Ordering::Relaxed),
             rows: rows.load(Ordering::Relaxed),
             types: types.get().cloned(),
@@ -85,8 +86,7 @@ impl Seen {
     pub(crate) fn parameters(&self, body: &[u8]) {
         self.parameters.store(hash_of_parameters(body), Ordering::Relaxed);
         if body.len() > 2 {
-            // (A later description gives the same types: see
-            // [`super::from_client::client_message::fit`].)
+            // (A later description is the same: see [`super::from_client::client_message::fit`].)
             self.types.get_or_init(|| body.into());
         }
     }
@@ -102,14 +102,14 @@ impl Seen {
     }
 
     #[inline]
-    pub(crate) fn told(&self) -> Shape {
+    pub(crate) fn described(&self) -> Shape {
         Shape {
             parameters: self.parameters.load(Ordering::Relaxed),
             rows: self.rows.load(Ordering::Relaxed),
         }
     }
 
-    /// The types of its parameters, as a Parse has them, if the client has received any.
+    /// The types of its parameters, as in a Parse, if any were described.
     pub(crate) fn types(&self) -> Option<&[u8]> {
         self.types.get().map(|types| &**types)
     }

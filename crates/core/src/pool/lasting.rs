@@ -176,8 +176,11 @@ impl KnownLasting {
 
     /// What a client with these settings must avoid.
     pub(super) fn avoided_by(&self, settings: &Settings) -> Lasting {
+        if !self.any.load(Ordering::Relaxed) {
+            return Lasting::NONE;
+        }
         let sizes = settings.get(TEMP_BUFFERS).is_some();
-        if !(sizes || settings.has_custom()) || !self.any.load(Ordering::Relaxed) {
+        if !sizes && !settings.has_custom() {
             return Lasting::NONE;
         }
         self.with(|seen| {

@@ -1,25 +1,25 @@
 //! Which client has sent a notification: the server knows only its own process, which serves many.
 //!
 //! # Model
-//! A client whose text has a NOTIFY or `pg_notify()`, or reaches a function or trigger that has
-//! one, as the census knows them, is recorded for its server connection before the text is sent.
-//! Notifications of that process are the client's until another client gets the connection, and for
-//! at most [`HEARD_WITHIN`] after it has given the connection back. No other client gets it before
-//! the pool's listening connection has received all of them (`engine::listening::hearing_out`).
+//! A client whose text has a NOTIFY, or `pg_notify()`, or reaches a function or trigger that has, as the census
+//! knows them, is noted for its server connection before the text
+//! is sent. What is heard of that process is its own until another client gets the connection, and for
+//! [`RECEIVED_WITHIN`] at most after it has given the connection back. No other client gets it before the
+//! pool's listening connection has heard all of that (`engine::listening::fence`).
 //!
-//! Earlier notifications of other clients on that connection, from functions that the census does
-//! not know, may still be on their way then. So if clients of the pool listen, and another client
-//! has had the connection since the last such wait, the text waits until the listening connection
-//! has received all of these. For other listeners, and if the text cannot wait (it follows other
-//! messages in a pipeline), the notifications of others are taken to have arrived [`HEARD_WITHIN`]
-//! after they had the connection.
+//! What other clients have notified by that connection before may still be
+//! on its way then, by what the census does not know. So where clients of the pool listen, and another client
+//! has had the connection since something was last heard out on it, the text waits until their
+//! listening connection has
+//! heard all of that. For who else hears it, and where the text could not wait (it stands in a pipeline after
+//! other messages), what others have notified has come [`RECEIVED_WITHIN`] after they had the connection.
 //!
 //! # Invariant
 //! No client is named that may not be the sender: a notification that may be another's keeps the
 //! server's process id.
 //!
 //! # Limits
-//! A server, or another pool's listening connection, that is late by more than [`HEARD_WITHIN`]. What
+//! A server, or another pool's listening connection, that is late by more than [`RECEIVED_WITHIN`]. What
 //! functions in C notify, and dynamic SQL that comes from elsewhere than the text, has the server's process id.
 
 use std::sync::{Mutex, MutexGuard};
@@ -30,8 +30,9 @@ use crate::hash::IdMap;
 use crate::ids::PoolId;
 use crate::time::Time;
 
-/// The longest time between the end of a client's transaction and the arrival of its notifications.
-pub(crate) const HEARD_WITHIN: Duration = Duration::from_secs(1);
+/// The longest time between the end of a client's transaction and the moment in which what it has notified
+/// is heard.
+pub(crate) const RECEIVED_WITHIN: Duration = Duration::from_secs(1);
 
 /// From this many entries on, useless ones are removed.
 const SWEPT_AT: usize = 256;
@@ -52,7 +53,7 @@ struct OfProcess {
 impl OfProcess {
     /// Whether notifications of it may still arrive.
     fn is_of_use(&self, now: Time) -> bool {
-        self.left.is_none_or(|left| now.since(left) < HEARD_WITHIN)
+        self.left.is_none_or(|left| now.since(left) < RECEIVED_WITHIN)
     }
 }
 
@@ -115,7 +116,7 @@ impl Notifiers {
     pub fn of(&self, process: u32, hears: Option<PoolId>, now: Time) -> Option<u32> {
         let of = *self.known().get(&process)?;
         let heard_before = of.heard_by.is_some() && of.heard_by == hears;
-        let is_alone = heard_before || now.since(of.others_left) >= HEARD_WITHIN;
+        let is_alone = heard_before || now.since(of.others_left) >= RECEIVED_WITHIN;
         (is_alone && of.is_of_use(now)).then_some(of.client)
     }
 }

@@ -62,8 +62,8 @@ pub struct Unnamed {
     pub(crate) draws_nothing: bool,
     /// The epoch of the schema when its client parsed it.
     pub(crate) epoch: SchemaEpoch,
-    /// The description that its client has received.
-    told: OnceLock<Arc<Seen>>,
+    /// How it was described to its client.
+    described: OnceLock<Arc<Seen>>,
 }
 
 impl Unnamed {
@@ -75,8 +75,8 @@ impl Unnamed {
     ) -> Arc<Self> {
         let draws_nothing = draws_nothing(text_of(body));
         let effects = effects.filter(|effects| *effects != NO_EFFECTS).map(Box::new);
-        let told = OnceLock::new();
-        Arc::new(Self { body: body.into(), settings, effects, draws_nothing, epoch, told })
+        let described = OnceLock::new();
+        Arc::new(Self { body: body.into(), settings, effects, draws_nothing, epoch, described })
     }
 
     /// Stands for an unknown statement, which belongs to no client.
@@ -87,7 +87,7 @@ impl Unnamed {
     /// The same as parsed under other settings.
     pub(crate) fn under(&self, settings: Settings, effects: effects::Effects) -> Arc<Self> {
         let again = Self::new(&self.body, settings, Some(effects), self.epoch);
-        self.told.get().map(|told| again.told.set(told.clone()));
+        self.described.get().map(|described| again.described.set(described.clone()));
         again
     }
 
@@ -95,32 +95,32 @@ impl Unnamed {
     pub(crate) fn with_body(&self, body: &[u8]) -> Arc<Self> {
         let effects = self.effects.as_deref().cloned();
         let again = Self::new(body, self.settings.clone(), effects, self.epoch);
-        self.told.get().map(|told| again.told.set(told.clone()));
+        self.described.get().map(|described| again.described.set(described.clone()));
         again
     }
 
-    /// The unnamed statement of a client that comes from another process, with the description that
-    /// it has received. Its effects are found when the client first gets a server connection.
+    /// The unnamed statement of a client that comes from another process, as described to it.
+    /// What it does is found when the client first gets a server connection.
     pub(crate) fn to_be_read(
         body: &[u8],
         settings: Settings,
-        told: Option<Arc<Seen>>,
+        described: Option<Arc<Seen>>,
         epoch: SchemaEpoch,
     ) -> Arc<Self> {
         let unnamed = Self::new(body, settings, None, epoch);
-        told.map(|told| unnamed.told.set(told));
+        described.map(|described| unnamed.described.set(described));
         unnamed
     }
 
-    /// The description that its client has received, if any.
+    /// How it was described to its client, if it was.
     #[inline]
-    pub(crate) fn told(&self) -> Option<&Arc<Seen>> {
-        self.told.get()
+    pub(crate) fn described(&self) -> Option<&Arc<Seen>> {
+        self.described.get()
     }
 
-    /// Where the description that its client receives is recorded.
+    /// Where its description to its client is noted.
     pub(crate) fn noting(&self) -> Arc<Seen> {
-        self.told.get_or_init(Arc::default).clone()
+        self.described.get_or_init(Arc::default).clone()
     }
 
     /// What executing it may do to the session.
@@ -175,7 +175,10 @@ pub struct Statement {
     pub(crate) is_plain: bool,
     /// It draws nothing from sequences: also looked for once.
     pub(crate) draws_nothing: bool,
-    /// Its result depends on other state of its client: no two clients share it.
+    /// Its rows are described anew for each portal: those of another statement, or of a cursor. Of such
+    /// statements the server never says that they have changed (`RevalidateCachedQuery`, plancache.c).
+    pub(crate) redescribes_rows: bool,
+    /// What it gives depends on other things of its client's: no two share it.
     is_private: bool,
     /// The epoch of the schema in which a server has prepared it last.
     proven: AtomicU64,
@@ -187,14 +190,7 @@ pub struct Statement {
 }
 
 impl Statement {
-    /// Whether its rows are described again for each portal: those of another statement, or of a
-    /// cursor. For such statements the server never reports a change (`RevalidateCachedQuery`,
-    /// plancache.c).
-    pub(crate) fn describes_rows_anew(&self) -> bool {
-        begins_with_any(self.text(), &[b"fetch", b"execute", b"explain", b"show", b"call"])
-    }
-
-    /// Whether it must be made again.
+    /// Whether it is to be made anew.
     #[inline]
     pub(crate) fn is_superseded(&self) -> bool {
         self.superseded.load(Ordering::Relaxed)
@@ -691,6 +687,10 @@ impl StatementTable {
             run_under: run_under.clone(),
             basis,
             draws_nothing: draws_nothing(text_of(body)),
+            redescribes_rows: begins_with_any(
+                text_of(body),
+                &[b"fetch", b"execute", b"explain", b"show", b"call"],
+            ),
             is_private: is_private(body, &effects),
             is_plain: effects == effects::Effects::NONE,
             effects,

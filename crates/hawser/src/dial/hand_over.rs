@@ -171,7 +171,7 @@ pub async fn begin(
         sent: 0,
         takes_transport: flags & FLAG_TRANSPORT != 0,
     };
-    key.write_to_nobody(talk.out());
+    key.write_without_client(talk.out());
     talk.send().await?;
     let mut answered = false;
     for _ in 0..LOGIN_MESSAGES_MAX {

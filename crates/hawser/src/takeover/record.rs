@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use hawser_core::engine::succession::{ClientRecord, StatementRecord, UnnamedRecord};
 use hawser_core::engine::{ClientAbout, ClientSecret, PeerAddress, PoolMode};
-use hawser_core::pool::{ServerParameters, Told};
+use hawser_core::pool::{Described, ServerParameters};
 use hawser_core::session::settings::{Settings, SettingsBuilder};
 use hawser_core::time::Time;
 use serde::de::Error as _;
@@ -88,14 +88,14 @@ pub struct Description {
     types: Option<Bytes>,
 }
 
-impl From<Told> for Description {
-    fn from(told: Told) -> Self {
-        let Told { parameters, rows, types } = told;
+impl From<Described> for Description {
+    fn from(told: Described) -> Self {
+        let Described { parameters, rows, types } = told;
         Self { parameters, rows, types: types.map(Bytes) }
     }
 }
 
-impl From<Description> for Told {
+impl From<Description> for Described {
     fn from(told: Description) -> Self {
         let Description { parameters, rows, types } = told;
         Self { parameters, rows, types: types.map(|types| types.0) }
@@ -375,7 +375,7 @@ mod tests {
                 name: (*b"s\xff").into(),
                 body: (*b"SELECT $1\0\0\x01\0\0\0\x17").into(),
                 settings: settings(&[(b"search_path", b"a, b")]),
-                told: Told { parameters: u64::MAX, rows: 7, types: Some((*b"\0\x01").into()) },
+                told: Described { parameters: u64::MAX, rows: 7, types: Some((*b"\0\x01").into()) },
             }],
             unnamed: Some(UnnamedRecord {
                 body: (*b"SELECT 1\0\0\0").into(),

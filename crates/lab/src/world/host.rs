@@ -183,7 +183,7 @@ impl Host<Stream> for SimHost<'_> {
             Event::StartValuesChanged { .. }
             | Event::ReportUnreadable { .. }
             | Event::SlowTransaction { .. }
-            | Event::Told { .. } => return,
+            | Event::ErrorSent { .. } => return,
         };
         *counts.entry(reason.to_owned()).or_default() += 1;
     }

@@ -1,4 +1,4 @@
-//! Reading on where one event has left something.
+//! Reads on where an event has left bytes unread.
 
 use crate::engine::host::Host;
 use crate::engine::socket::Socket;
@@ -6,10 +6,10 @@ use crate::engine::table::Engine;
 use crate::time::Time;
 
 impl<S: Socket> Engine<S> {
-    /// Sees to those that have been noted before now.
+    /// Handles the connections that were noted before this call.
     pub(in crate::engine) fn see_again<H: Host<S>>(&mut self, host: &mut H, now: Time) {
-        // Those that are noted anew wait for the next turn. Each goes when it is seen to: a panic at
-        // one must not lose the others.
+        // Those that are noted again meanwhile wait for the next turn. Each leaves the list only
+        // when it is handled: a panic at one must not lose the others.
         for _ in 0..self.again.noted.len() {
             let Some((token, ready)) = self.again.noted.pop_front() else { return };
             self.again.at = Some(token);

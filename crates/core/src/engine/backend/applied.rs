@@ -8,7 +8,7 @@ use crate::pool::{Basis, CustomNames, Lasting, ServerParameters};
 use crate::session::scan::{ScanOptions, names_temporary_schema};
 use crate::session::settings::Settings;
 
-/// The settings in force there.
+/// The settings in force on the server.
 pub(in crate::engine) struct AppliedSession {
     applied: Settings,
     own: OwnValues,
@@ -19,22 +19,22 @@ pub(in crate::engine) struct AppliedSession {
     lifts: Lifts,
     within: Option<Box<Within>>,
     function_plans: FunctionPlans,
-    /// No other client than the one that has it has made any of these.
+    /// Only the client that has it now has made any of these.
     function_plans_are_own: bool,
 }
 
-/// Under which settings its process has made the plans of functions that it keeps.
+/// The settings under which the process has made the plans of functions that it keeps.
 #[derive(Clone, Debug)]
 pub(in crate::engine) enum FunctionPlans {
     /// It has none.
     None,
-    /// These, as they differ from the values of that number.
+    /// These, as they differ from the values of that basis.
     Under(Basis, Settings),
-    /// Several, or some that are not known.
+    /// Several, or unknown ones.
     Several,
 }
 
-/// What the server has by itself, and what follows from that.
+/// The server's own values, and what follows from them.
 struct OwnValues {
     parameters: Arc<ServerParameters>,
     basis: Basis,
@@ -54,14 +54,15 @@ impl OwnValues {
     }
 }
 
-/// What texts may have changed since it was last at rest, outside of a transaction.
+/// What texts may have changed since the connection was last at rest outside of a transaction.
 #[derive(Clone, Copy, Default)]
 struct Texts {
-    /// How it reads texts.
+    /// How the server reads texts.
     reread: bool,
-    /// A search_path that is not known before the end of the transaction.
+    /// The search_path, to a value that is not known before the end of the transaction.
     unseen_path: bool,
-    /// What plans depend on, which is not known, or not before an answer, or ends with the transaction.
+    /// Settings that plans depend on: unknown, or unknown until an answer, or in force until the
+    /// end of the transaction.
     plans: bool,
 }
 
@@ -81,14 +82,14 @@ impl AppliedSession {
         }
     }
 
-    /// Settings in force, as they differ from the server's own at connect; or those that will be, once what has
-    /// been sent is answered.
+    /// The settings in force, as they differ from the server's own at connect, once everything that
+    /// has been sent is answered.
     #[inline]
     pub(in crate::engine) fn applied(&self) -> &Settings {
         &self.applied
     }
 
-    /// These are in force from now on. What was before.
+    /// These are in force from now on. Returns the settings before.
     pub(in crate::engine) fn apply(&mut self, settings: Settings) -> Settings {
         std::mem::replace(&mut self.applied, settings)
     }
@@ -99,18 +100,18 @@ impl AppliedSession {
         &self.own.parameters
     }
 
-    /// The number of these.
+    /// The basis of these parameters.
     #[inline]
     pub(in crate::engine) fn basis(&self) -> Basis {
         self.own.basis
     }
 
-    /// Whether a plain CREATE TABLE may make a temporary table by these.
+    /// Whether a plain CREATE TABLE may make a temporary table under the server's own values.
     pub(in crate::engine) fn makes_temporary(&self) -> bool {
         self.own.makes_temporary
     }
 
-    /// How it reads texts by these.
+    /// How the server reads texts under its own values.
     #[inline]
     pub(in crate::engine) fn reading(&self) -> ScanOptions {
         self.own.reading
@@ -121,14 +122,14 @@ impl AppliedSession {
         self.own = OwnValues::new(parameters, basis);
     }
 
-    /// Something is sent that may change how it reads texts, or set a search_path that is not known before the
-    /// end of the transaction.
+    /// Something is sent that may change how the server reads texts, or set a search_path that is
+    /// not known before the end of the transaction.
     pub(in crate::engine) fn doubt_texts(&mut self, rereads: bool, unseen_path: bool) {
         self.texts.reread |= rereads;
         self.texts.unseen_path |= unseen_path;
     }
 
-    /// Whether something has been sent that may change how it reads texts.
+    /// Whether something has been sent that may change how the server reads texts.
     #[inline]
     pub(in crate::engine) fn may_read_otherwise(&self) -> bool {
         self.texts.reread
@@ -145,30 +146,31 @@ impl AppliedSession {
         self.mix_function_plans();
     }
 
-    /// What it keeps of functions may be made under more settings than one from here on.
+    /// The process may keep plans of functions under several settings from now on.
     pub(in crate::engine) fn mix_function_plans(&mut self) {
         self.function_plans = FunctionPlans::Several;
     }
 
-    /// Under which settings it has made the plans of functions.
+    /// The settings under which the process has made the plans of functions.
     #[inline]
     pub(in crate::engine) fn function_plans(&self) -> &FunctionPlans {
         &self.function_plans
     }
 
-    /// All that it keeps of functions is made under these from here on.
+    /// The process makes all plans of functions under these settings from now on.
     pub(in crate::engine) fn plan_functions_under(&mut self, settings: &Settings) {
         self.function_plans = FunctionPlans::Under(self.own.basis, settings.clone());
     }
 
-    /// Whether its client alone has made what it keeps of functions: whatever that sets, it finds what a session
-    /// of its own would have.
+    /// Whether its client alone has made the plans of functions that the process keeps: whatever
+    /// the client sets, it finds what a session of its own would have.
     #[inline]
     pub(in crate::engine) fn has_own_function_plans(&self) -> bool {
         self.function_plans_are_own
     }
 
-    /// It keeps nothing of functions that others have made, or may do so, for another client has come.
+    /// Whether the plans of functions in the process are this client's own: not once another client
+    /// has come.
     pub(in crate::engine) fn own_function_plans(&mut self, are_own: bool) {
         self.function_plans_are_own = are_own;
     }
@@ -179,57 +181,57 @@ impl AppliedSession {
         self.texts.plans
     }
 
-    /// It is at rest, outside of a transaction: all of that is known.
+    /// The connection is at rest outside of a transaction: nothing of that is in doubt any more.
     #[inline]
     pub(in crate::engine) fn settle_texts(&mut self) {
         self.texts = Texts::default();
     }
 
-    /// Settings that may fail are sent, in a transaction block of ours.
+    /// Settings that may fail are sent, in a transaction block of Hawser's.
     pub(in crate::engine) fn begin_applying(&mut self) {
         self.applying = true;
     }
 
-    /// Whether settings that may fail are under way.
+    /// Whether settings that may fail are in flight.
     #[inline]
     pub(in crate::engine) fn is_applying(&self) -> bool {
         self.applying
     }
 
-    /// They have come to their end.
+    /// They have been answered.
     pub(in crate::engine) fn end_applying(&mut self) {
         self.applying = false;
     }
 
-    /// Custom names that it knows for good.
+    /// Custom names that the server knows for good.
     #[inline]
     pub(in crate::engine) fn custom(&self) -> CustomNames {
         self.custom
     }
 
-    /// It knows these, too. All that it knows.
+    /// The server knows these as well. Returns all that it knows.
     pub(in crate::engine) fn know_custom(&mut self, names: CustomNames) -> CustomNames {
         self.custom = self.custom.and(names);
         self.custom
     }
 
-    /// What its process keeps to its end that some clients must not meet.
+    /// What the process keeps to its end and some clients must not meet.
     #[inline]
     pub(in crate::engine) fn lasting(&self) -> Lasting {
         self.lasting
     }
 
-    /// It keeps this, too.
+    /// The process keeps this as well.
     pub(in crate::engine) fn keep_lasting(&mut self, more: Lasting) {
         self.lasting = self.lasting.and(more);
     }
 
-    /// What has become of tries to take a short timeout off.
+    /// The outcome of attempts to lift a short timeout.
     pub(in crate::engine) fn lifts(&mut self) -> &mut Lifts {
         &mut self.lifts
     }
 
-    /// Settings under way within its client's pipeline.
+    /// Settings in flight within its client's pipeline.
     #[inline]
     pub(in crate::engine) fn within(&self) -> Option<&Within> {
         self.within.as_deref()

@@ -7,8 +7,9 @@ use crate::engine::socket::Socket;
 use crate::ids::LoopId;
 
 impl<S: Socket> Backend<S> {
-    /// Cancels what its client has sent so far. At once, unless that could hit a query of ours (trap 16):
-    /// its client's would then run on, under settings that are not its own.
+    /// Cancels what its client has sent so far. At once, unless the signal could hit a query of
+    /// Hawser's (trap 16): the client's query would then run on, under settings that are not its
+    /// own.
     pub(in crate::engine) fn cancel_what_was_sent<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -18,12 +19,13 @@ impl<S: Socket> Backend<S> {
         self.cancel_if_due(host, reply_to);
     }
 
-    /// The same of what is about to be written: a server that has not got it ignores the signal.
+    /// Cancels also what is about to be written: a server that has not received it ignores the
+    /// signal.
     pub(in crate::engine) fn cancel_what_is_being_sent(&mut self) {
         self.lending.cancel_before(self.requests.next_pipeline());
     }
 
-    /// Sends the cancel request that is due, if it can be sent now.
+    /// Sends the cancel request that is due, if that is safe now.
     #[inline]
     pub(in crate::engine) fn cancel_if_due<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
         if let Some(end) = self.lending.cancel_due() {
@@ -31,7 +33,7 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// `end`: the first pipeline that it is not for.
+    /// `end`: the first pipeline that the request is not for.
     #[cold]
     fn cancel_when_safe<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId, end: u64) {
         let ours = self.requests.has_injected_query()
@@ -46,7 +48,7 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// Has whatever the server does for this backend cancelled.
+    /// Cancels whatever the server does for this backend.
     pub(in crate::engine) fn cancel<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
         self.lending.cancel_sent();
         host.cancel(CancelRequest {

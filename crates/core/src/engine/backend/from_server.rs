@@ -1,21 +1,21 @@
-//! What has come of a server's messages, and what may come yet.
+//! The state of the stream of messages from a server.
 
 use std::cell::Cell;
 
 use crate::wire::TransactionStatus;
 
-/// What has come of the server's messages, and what may come yet.
+/// The state of the stream of messages from the server.
 pub(in crate::engine) struct FromServer {
     status: TransactionStatus,
-    /// Start of a message that is not complete yet.
+    /// The start of a message that is not complete yet.
     kept: Vec<u8>,
-    /// A message is half passed on: bytes of it still to come.
+    /// Bytes still to come of a message that has been passed on in part.
     rest: usize,
     unread: bool,
     hung_up: bool,
     gone: bool,
     new_reports: u32,
-    tells_of_room: Cell<bool>,
+    awaits_room: Cell<bool>,
 }
 
 impl FromServer {
@@ -28,29 +28,29 @@ impl FromServer {
             hung_up: false,
             gone: false,
             new_reports: 0,
-            tells_of_room: Cell::new(false),
+            awaits_room: Cell::new(false),
         }
     }
 
-    /// What it said last with ReadyForQuery.
+    /// The status in the last ReadyForQuery.
     #[inline]
     pub(in crate::engine) fn status(&self) -> TransactionStatus {
         self.status
     }
 
-    /// It is ready for a query.
+    /// The server is ready for a query.
     #[inline]
     pub(in crate::engine) fn is_ready(&mut self, status: TransactionStatus) {
         (self.status, self.new_reports) = (status, 0);
     }
 
-    /// Bytes that have come of a message that is not complete yet.
+    /// The bytes of a message that is not complete yet.
     #[inline]
     pub(in crate::engine) fn kept(&self) -> &[u8] {
         &self.kept
     }
 
-    /// These bytes are kept, and none else.
+    /// Keeps these bytes, and no others.
     #[inline]
     pub(in crate::engine) fn keep(&mut self, bytes: &[u8]) {
         self.kept.clear();
@@ -72,13 +72,14 @@ impl FromServer {
         self.rest > 0
     }
 
-    /// A message is passed on of which so many bytes are still to come.
+    /// A message is passed on of which this many bytes are still to come.
     #[inline]
     pub(in crate::engine) fn leave_rest(&mut self, bytes: usize) {
         self.rest = bytes;
     }
 
-    /// Of so many bytes that have come, so many belong to the message that has been passed on in part.
+    /// Of `come` bytes that have come, returns how many belong to the message that has been passed
+    /// on in part.
     #[inline]
     pub(in crate::engine) fn take_of_rest(&mut self, come: usize) -> usize {
         let part = self.rest.min(come);
@@ -86,19 +87,20 @@ impl FromServer {
         part
     }
 
-    /// Whether there may be something that has not been read, for which no event will come.
+    /// Whether there may be unread bytes for which no event will come.
     #[inline]
     pub(in crate::engine) fn is_unread(&self) -> bool {
         self.unread
     }
 
-    /// Whether there may be something more to read.
+    /// Sets whether there may be more to read.
     #[inline]
     pub(in crate::engine) fn leave_unread(&mut self, unread: bool) {
         self.unread = unread;
     }
 
-    /// The end of its stream stands after what is still to be read, and no other event comes of it.
+    /// The server has closed the connection after what is still unread; no other event reports
+    /// that.
     pub(in crate::engine) fn hangs_up(&mut self) {
         self.hung_up = true;
     }
@@ -108,7 +110,7 @@ impl FromServer {
         self.hung_up
     }
 
-    /// It has said goodbye (FATAL, PANIC), or its connection has ended.
+    /// The server has sent its last message (FATAL, PANIC), or the connection has ended.
     pub(in crate::engine) fn goes(&mut self) {
         self.gone = true;
     }
@@ -118,19 +120,20 @@ impl FromServer {
         self.gone
     }
 
-    /// It reports a setting that it had not reported before. How many these are since it was last ready.
+    /// The server reports a setting that it had not reported before. Returns how many of these
+    /// there are since it was last ready.
     pub(in crate::engine) fn reports_one_more(&mut self) -> u32 {
         self.new_reports += 1;
         self.new_reports
     }
 
-    /// Its loop is to be told when its socket takes bytes again. Whether it was not before.
-    pub(in crate::engine) fn tell_of_room(&self) -> bool {
-        !self.tells_of_room.replace(true)
+    /// Asks for an event when the socket takes bytes again. Returns whether that is new.
+    pub(in crate::engine) fn await_room(&self) -> bool {
+        !self.awaits_room.replace(true)
     }
 
-    /// Another loop watches its socket, which is told nothing of the kind.
-    pub(in crate::engine) fn tell_of_no_room(&self) {
-        self.tells_of_room.set(false);
+    /// Another loop watches the socket, and has not been asked for that event.
+    pub(in crate::engine) fn stop_awaiting_room(&self) {
+        self.awaits_room.set(false);
     }
 }

@@ -1,4 +1,4 @@
-//! What becomes of a server connection between transactions, and since when.
+//! What a server connection does between transactions, and since when.
 
 use crate::engine::vacancy::Hold;
 use crate::pool::Pinned;
@@ -9,19 +9,19 @@ use crate::time::Time;
 pub(in crate::engine) enum Tidying {
     /// Nothing: it serves its client.
     No,
-    /// Its client left in the middle of something: answers are thrown away until the server has
-    /// come to an end with it.
+    /// Its client left in the middle of something: answers are discarded until the server has
+    /// finished.
     Draining,
-    /// A ROLLBACK is under way.
+    /// A ROLLBACK is in flight.
     RollingBack,
-    /// The reset query is under way.
+    /// The reset query is in flight.
     Resetting,
-    /// A query of ours is under way after answers that may come or not: when it is answered,
-    /// they have come.
+    /// A query of Hawser's is in flight after answers that may or may not come: its answer shows
+    /// that they have come.
     Fencing,
-    /// Only cancel requests are still under way.
+    /// Only cancel requests are still in flight.
     AwaitingCancel,
-    /// Its last client has notified: the listening connection of its pool is to hear that first.
+    /// Its last client has notified: the pool's listening connection must receive that first.
     AwaitingListener,
 }
 
@@ -30,20 +30,20 @@ pub(in crate::engine) enum Tidying {
 pub(in crate::engine) enum Reset {
     /// Nothing.
     No,
-    /// As the pool's `server_reset_query` says: the client was one of session mode.
+    /// As the pool's `server_reset_query` says: that client was in session mode.
     AsConfigured,
     /// Everything.
     All,
 }
 
-/// What becomes of it between transactions, and since when.
+/// What it does between transactions, and since when.
 pub(in crate::engine) struct Lending {
     tidying: Tidying,
     reset_due: Reset,
     spoiled: Option<&'static str>,
     cancels_in_flight: u32,
-    /// A cancel request goes out once no query of ours is before the client's: for what comes before this
-    /// pipeline.
+    /// A cancel request for everything before this pipeline is sent once no query of Hawser's
+    /// precedes the client's.
     cancel_due: Option<u64>,
     /// Its client keeps it without working: it does not count against the pool's size.
     parked: bool,
@@ -73,36 +73,37 @@ impl Lending {
         }
     }
 
-    /// A client has it from now on.
+    /// It is lent to a client.
     pub(in crate::engine) fn begin(&mut self, now: Time) {
         (self.since, self.progress) = (now, now);
     }
 
-    /// It is idle from now on, as far as its client is concerned.
+    /// Its client leaves it idle.
     #[inline]
     pub(in crate::engine) fn rests(&mut self, now: Time) {
         self.since = now;
     }
 
-    /// When it became idle in a transaction, or between two of a client that keeps it, or when its tidying
-    /// began.
+    /// When it became idle, in a transaction or between two transactions of a client that keeps it,
+    /// or when tidying began.
     #[inline]
     pub(in crate::engine) fn since(&self) -> Time {
         self.since
     }
 
-    /// Its client has taken or sent a byte.
+    /// Its client has taken or sent bytes.
     #[inline]
     pub(in crate::engine) fn gets_on(&mut self, now: Time) {
         self.progress = now;
     }
 
-    /// When its client last took or sent a byte.
+    /// When its client last took or sent bytes.
     pub(in crate::engine) fn progress(&self) -> Time {
         self.progress
     }
 
-    /// What cannot be undone has happened to it: it is closed, not given back. The first reason counts.
+    /// It is in a state that cannot be undone: it is closed, not given back. The first reason
+    /// counts.
     pub(in crate::engine) fn spoil(&mut self, reason: &'static str) {
         self.spoiled.get_or_insert(reason);
     }
@@ -113,23 +114,22 @@ impl Lending {
         self.spoiled
     }
 
-    /// This is to be discarded before it serves another client, or more.
+    /// At least this must be discarded before it serves another client.
     pub(in crate::engine) fn owe_reset(&mut self, reset: Reset) {
         self.reset_due = self.reset_due.max(reset);
     }
 
-    /// What is to be discarded before it serves another client.
+    /// What must be discarded before it serves another client.
     #[inline]
     pub(in crate::engine) fn reset_due(&self) -> Reset {
         self.reset_due
     }
 
-    /// That has been discarded.
     pub(in crate::engine) fn was_reset(&mut self) {
         self.reset_due = Reset::No;
     }
 
-    /// Something is still to be done before another client may have it.
+    /// Something must be done before another client may have it.
     pub(in crate::engine) fn begin_tidying(&mut self, tidying: Tidying, now: Time) {
         (self.tidying, self.since) = (tidying, now);
     }
@@ -139,40 +139,40 @@ impl Lending {
         self.tidying
     }
 
-    /// Nothing more is to be done. What was under way.
+    /// Tidying has ended. Returns what was in flight.
     #[inline]
     pub(in crate::engine) fn end_tidying(&mut self) -> Tidying {
         std::mem::replace(&mut self.tidying, Tidying::No)
     }
 
-    /// A cancel request is to be sent for what comes before this pipeline.
+    /// A cancel request is to be sent for everything before this pipeline.
     pub(super) fn cancel_before(&mut self, pipeline: u64) {
         self.cancel_due = Some(pipeline);
     }
 
-    /// The first pipeline that a cancel request is not for which is still to be sent.
+    /// The first pipeline that the cancel request still to be sent is not for.
     #[inline]
     pub(in crate::engine) fn cancel_due(&self) -> Option<u64> {
         self.cancel_due
     }
 
-    /// It is sent, or not needed any more.
+    /// The request has been sent, or is not needed any more.
     pub(super) fn cancel_is_settled(&mut self) {
         self.cancel_due = None;
     }
 
-    /// A cancel request is on its way.
+    /// A cancel request has been sent.
     pub(super) fn cancel_sent(&mut self) {
         self.cancels_in_flight += 1;
     }
 
-    /// The server has taken one. Whether no other is under way.
+    /// The server has handled one. Returns whether no other is in flight.
     pub(in crate::engine) fn cancel_done(&mut self) -> bool {
         self.cancels_in_flight = self.cancels_in_flight.saturating_sub(1);
         self.cancels_in_flight == 0
     }
 
-    /// Cancel requests that are under way: each may hit whatever runs then.
+    /// Cancel requests in flight: each may hit whatever runs when it arrives.
     #[inline]
     pub(in crate::engine) fn cancels_in_flight(&self) -> u32 {
         self.cancels_in_flight
@@ -183,18 +183,19 @@ impl Lending {
         self.parked
     }
 
-    /// Its client keeps it without working. Whether it did not before.
+    /// Its client keeps it without working. Returns whether that is new.
     pub(in crate::engine) fn park(&mut self) -> bool {
         !std::mem::replace(&mut self.parked, true)
     }
 
-    /// It counts against the pool's size again. Whether it did not before.
+    /// It counts against the pool's size again. Returns whether that is new.
     #[inline]
     pub(in crate::engine) fn unpark(&mut self) -> bool {
         std::mem::take(&mut self.parked)
     }
 
-    /// How it is counted that its client keeps it between transactions. `None`: it does not, or is not counted.
+    /// How its pin between transactions is counted. `None`: its client does not keep it, or is not
+    /// counted.
     pub(in crate::engine) fn pinned(&self) -> Option<&Pinned> {
         self.pinned.as_deref()
     }
@@ -203,7 +204,7 @@ impl Lending {
         self.pinned.as_deref_mut()
     }
 
-    /// Its client keeps it between transactions, and is counted for that.
+    /// Its client keeps it between transactions, and is counted for it.
     pub(in crate::engine) fn pin(&mut self, pinned: Pinned) {
         self.pinned = Some(Box::new(pinned));
     }
@@ -213,7 +214,8 @@ impl Lending {
         self.pinned = None;
     }
 
-    /// Keeps connections from being opened to a database that a statement under way wants for itself.
+    /// Keeps connections from being opened to a database that a statement in flight needs for
+    /// itself.
     pub(in crate::engine) fn hold_vacancy(&mut self, hold: Hold) {
         self.vacancy = Some(hold);
     }
@@ -223,7 +225,6 @@ impl Lending {
         self.vacancy.is_some()
     }
 
-    /// That statement has ended.
     #[inline]
     pub(in crate::engine) fn end_vacancy(&mut self) {
         self.vacancy = None;
@@ -234,13 +235,12 @@ impl Lending {
         self.waited_us = us;
     }
 
-    /// The same, for the first transaction alone.
+    /// Takes that value, for the first transaction alone.
     #[inline]
     pub(in crate::engine) fn take_waited_us(&mut self) -> u64 {
         std::mem::take(&mut self.waited_us)
     }
 
-    /// One transaction more has ended.
     #[inline]
     pub(in crate::engine) fn transaction_ended(&mut self) {
         self.transactions += 1;

@@ -1,19 +1,21 @@
-//! What clients notify by a server connection, and whether it has been heard.
+//! What clients notify by a server connection, and whether the listening connection has received
+//! it.
 
 use crate::ids::ClientId;
 use crate::time::Time;
 
-/// Whether a client notifies by its backend, and others are to know by its process id that it is this client.
+/// Whether a client notifies by its backend, so that the backend's process id must identify it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// Not by its own texts.
+    /// It does not by its own texts.
     No,
-    /// A text that may do so is at hand.
+    /// The current text may notify.
     Due,
-    /// It is noted ([`crate::pool::Notifiers`]), and what it has notified may not have been heard.
+    /// The client is noted ([`crate::pool::Notifiers`]), and its notifications may not have been
+    /// received.
     Noted,
-    /// It is noted, and has been heard, unless nobody listens.
-    Heard,
+    /// The client is noted, and its notifications have been received, if any connection listens.
+    Received,
 }
 
 /// Who notifies by a server connection.
@@ -22,20 +24,20 @@ pub(in crate::engine) struct Notifying {
     stage: Stage,
     /// The client that has the connection, or had it last.
     holder: Option<ClientId>,
-    /// When another client was done with it last.
+    /// When another client last gave it back.
     others_left: Time,
-    /// The listening connection has heard all that was notified by it before its client had it.
-    heard_before: bool,
+    /// The listening connection has received everything notified by it before its client had it.
+    received_before: bool,
 }
 
 impl Default for Notifying {
     fn default() -> Self {
-        Self { stage: Stage::No, holder: None, others_left: Time::ZERO, heard_before: false }
+        Self { stage: Stage::No, holder: None, others_left: Time::ZERO, received_before: false }
     }
 }
 
 impl Notifying {
-    /// This client has the connection from now on; the one before left at `since`. Whether it is another
+    /// It is lent to this client; the one before left at `since`. Returns whether that was another
     /// one.
     #[inline]
     pub(in crate::engine) fn is_lent_to(&mut self, client: ClientId, since: Time) -> bool {
@@ -46,71 +48,71 @@ impl Notifying {
         is_another
     }
 
-    /// Its client has left. `heard_on`: what is heard meanwhile is what its clients have notified.
+    /// Its client has left. `still_received`: a listening connection receives what its clients notify.
     #[inline]
-    pub(in crate::engine) fn leave_client(&mut self, heard_on: bool) {
-        self.heard_before &= heard_on;
+    pub(in crate::engine) fn leave_client(&mut self, still_received: bool) {
+        self.received_before &= still_received;
     }
 
-    /// A text of its client that may notify is at hand.
+    /// The current text of its client may notify.
     pub(in crate::engine) fn is_due(&mut self) {
         self.stage = Stage::Due;
     }
 
-    /// A text that may notify is sent, if one was at hand: whether what was notified before its client had the
-    /// connection has been heard, and when another client was done with it last.
+    /// A text is sent. If it may notify: whether everything notified before this client had the
+    /// connection has been received, and when another client last gave it back.
     #[inline]
     pub(in crate::engine) fn take_due(&mut self) -> Option<(bool, Time)> {
         if self.stage != Stage::Due {
             return None;
         }
         self.stage = Stage::Noted;
-        Some((self.heard_before, self.others_left))
+        Some((self.received_before, self.others_left))
     }
 
-    /// Whether any of its clients is noted.
+    /// Whether one of its clients is noted.
     #[inline]
     pub(in crate::engine) fn is_noted(&self) -> bool {
         self.stage != Stage::No
     }
 
-    /// Whether something notified by it may not have been heard.
-    pub(in crate::engine) fn is_unheard(&self) -> bool {
+    /// Whether notifications by it may not have been received.
+    pub(in crate::engine) fn is_unreceived(&self) -> bool {
         self.stage == Stage::Noted
     }
 
-    /// Whether all that was notified by it before its client had it has been heard.
-    pub(in crate::engine) fn was_heard_before(&self) -> bool {
-        self.heard_before
+    /// Whether everything notified by it before its client had it has been received.
+    pub(in crate::engine) fn was_received_before(&self) -> bool {
+        self.received_before
     }
 
-    /// All has been heard that was notified by it, or is waited for no more. `here`: by the listening connection
-    /// of its own server.
-    pub(in crate::engine) fn is_heard_out(&mut self, here: bool) {
-        self.stage = Stage::Heard;
-        self.heard_before = here;
+    /// Everything notified by it has been received, or is not waited for any more. `here`: by the
+    /// listening connection of its own server.
+    pub(in crate::engine) fn is_fenced(&mut self, here: bool) {
+        self.stage = Stage::Received;
+        self.received_before = here;
     }
 
-    /// The listening connection has heard what was notified up to here.
-    pub(in crate::engine) fn is_heard(&mut self) {
-        self.heard_before = true;
+    /// The listening connection has received everything notified so far.
+    pub(in crate::engine) fn is_received(&mut self) {
+        self.received_before = true;
         if self.stage == Stage::Noted {
-            self.stage = Stage::Heard;
+            self.stage = Stage::Received;
         }
     }
 
-    /// Whether another client's notifications are noted still, which nobody waits for.
+    /// Whether another client is noted still whose notifications are not waited for.
     #[inline]
     pub(in crate::engine) fn may_be_forgotten(&self) -> bool {
-        self.stage == Stage::Heard
+        self.stage == Stage::Received
     }
 
-    /// Its client goes, and nothing waits for what it has notified.
+    /// Its client leaves, and its notifications are not waited for.
     pub(in crate::engine) fn is_left(&mut self) {
-        self.stage = Stage::Heard;
+        self.stage = Stage::Received;
     }
 
-    /// What earlier clients have notified is forgotten.
+    /// Earlier clients are not noted any more.
     pub(in crate::engine) fn forget(&mut self) {
         self.stage = Stage::No;
     }

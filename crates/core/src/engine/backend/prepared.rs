@@ -8,15 +8,10 @@ use crate::pool::backend_statements::BackendStatements;
 
 /// The statements that the server has.
 pub(in crate::engine) struct PreparedThere {
-    /// Shared prepared statements that the server has.
-    pub(in crate::engine) statements: BackendStatements,
-    /// The unnamed statement that the server has.
-    pub(in crate::engine) unnamed: ServerUnnamed,
-    /// The pipeline under way, in case it must be sent again.
-    pub(in crate::engine) replay: Replay,
-    /// Where texts under way are longer than their client's own.
-    pub(in crate::engine) longer: LongerTexts,
-    /// Statements of SQL's PREPARE that it has, as far as they move.
+    statements: BackendStatements,
+    unnamed: ServerUnnamed,
+    replay: Replay,
+    longer: LongerTexts,
     by_sql: Option<Box<BackendSql>>,
     has_empty: bool,
     retries_sql: bool,
@@ -24,7 +19,7 @@ pub(in crate::engine) struct PreparedThere {
 }
 
 impl PreparedThere {
-    /// None yet; it will keep so many.
+    /// None yet; `keep`: how many shared ones are kept.
     pub(super) fn new(keep: usize) -> Self {
         Self {
             statements: BackendStatements::new(keep),
@@ -38,7 +33,57 @@ impl PreparedThere {
         }
     }
 
-    /// Statements of SQL's PREPARE that it has, as far as they move.
+    /// Shared prepared statements that the server has.
+    #[inline]
+    pub(in crate::engine) fn statements(&self) -> &BackendStatements {
+        &self.statements
+    }
+
+    #[inline]
+    pub(in crate::engine) fn statements_mut(&mut self) -> &mut BackendStatements {
+        &mut self.statements
+    }
+
+    /// The unnamed statement that the server has.
+    #[inline]
+    pub(in crate::engine) fn unnamed(&self) -> &ServerUnnamed {
+        &self.unnamed
+    }
+
+    #[inline]
+    pub(in crate::engine) fn unnamed_mut(&mut self) -> &mut ServerUnnamed {
+        &mut self.unnamed
+    }
+
+    /// The pipeline under way, in case it must be sent again.
+    #[inline]
+    pub(in crate::engine) fn replay(&self) -> &Replay {
+        &self.replay
+    }
+
+    #[inline]
+    pub(in crate::engine) fn replay_mut(&mut self) -> &mut Replay {
+        &mut self.replay
+    }
+
+    /// That is not sent again: an answer came, or the client left.
+    #[inline]
+    pub(in crate::engine) fn forget_replay(&mut self) {
+        self.replay.forget();
+    }
+
+    /// Where texts under way are longer than their client's own.
+    #[inline]
+    pub(in crate::engine) fn longer(&self) -> &LongerTexts {
+        &self.longer
+    }
+
+    #[inline]
+    pub(in crate::engine) fn longer_mut(&mut self) -> &mut LongerTexts {
+        &mut self.longer
+    }
+
+    /// Statements of SQL's PREPARE that the server has and that move.
     #[inline]
     pub(in crate::engine) fn by_sql(&self) -> Option<&BackendSql> {
         self.by_sql.as_deref()
@@ -52,17 +97,17 @@ impl PreparedThere {
         self.by_sql.take()
     }
 
-    /// It has these, and no others.
+    /// The server has these, and no others.
     pub(in crate::engine) fn set_by_sql(&mut self, there: Box<BackendSql>) {
         self.by_sql = Some(there);
     }
 
-    /// It has none.
     pub(in crate::engine) fn forget_by_sql(&mut self) {
         self.by_sql = None;
     }
 
-    /// Those of SQL's PREPARE that could not be prepared are tried again, for a table may be there now.
+    /// Statements of SQL's PREPARE that could not be prepared are tried again, for a table may
+    /// exist now.
     #[inline]
     pub(in crate::engine) fn retry_sql(&mut self) {
         self.retries_sql = true;
@@ -73,8 +118,8 @@ impl PreparedThere {
         std::mem::take(&mut self.retries_sql)
     }
 
-    /// It may have the empty statement (see [`crate::engine::from_client::client_message::aborted`]), or has it no
-    /// more.
+    /// Whether the server may have the empty statement (see
+    /// [`crate::engine::from_client::client_message::aborted`]).
     pub(in crate::engine) fn may_have_empty(&mut self, has: bool) {
         self.has_empty = has;
     }
@@ -83,40 +128,40 @@ impl PreparedThere {
         self.has_empty
     }
 
-    /// Whether it may have shared statements, or others of ours.
+    /// Whether the server may have shared statements, or others of Hawser's.
     pub(in crate::engine) fn may_have_any(&self) -> bool {
         self.uncertain || self.has_empty || !self.statements.is_empty()
     }
 
-    /// A DISCARD ALL or DEALLOCATE ALL has been sent, or a Close has been ignored: a statement is closed before it
-    /// is prepared.
+    /// A DISCARD ALL or DEALLOCATE ALL has been sent, or a Close has been ignored: each statement
+    /// is closed before it is prepared.
     pub(in crate::engine) fn doubt(&mut self) {
         self.uncertain = true;
     }
 
-    /// The same of all shared statements, which may be gone.
+    /// As [`Self::doubt`], for all shared statements.
     pub(in crate::engine) fn doubt_all(&mut self) {
         self.statements.clear_in_doubt();
         self.uncertain = true;
     }
 
-    /// Whether statements may be there that are not known.
+    /// Whether the server may have statements that are not known.
     pub(in crate::engine) fn is_uncertain(&self) -> bool {
         self.uncertain
     }
 
-    /// What was in doubt has been closed.
+    /// The statements in doubt have been closed.
     pub(in crate::engine) fn is_certain(&mut self) {
         self.uncertain = false;
     }
 
-    /// What was in doubt is gone.
+    /// The statements in doubt are gone.
     pub(in crate::engine) fn all_went(&mut self) {
         self.uncertain = false;
         self.statements.settle();
     }
 
-    /// All are gone, for certain.
+    /// All are certainly gone.
     pub(in crate::engine) fn forget_all(&mut self) {
         self.statements.clear();
         self.by_sql = None;

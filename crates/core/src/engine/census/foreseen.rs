@@ -1,14 +1,16 @@
-//! What a text makes that is being sent, before a census can see it.
+//! What a text that is being sent creates, before a census can see it.
 //!
 //! # Model
-//! A text that makes or changes a function, trigger, view ... has the source in it. From the moment at
-//! which it is sent, its name (of a trigger, rule or policy: its table's) may do what the source does, and
-//! what the words of the text lead to. Should the text fail, that costs questions until the next census.
+//! A text that creates or changes a function, trigger, view ... contains the source. From the
+//! moment at which it is sent, its name (of a trigger, rule or policy: the name of its table) may
+//! do what the source does, and what the words of the text lead to. If the text fails, that costs
+//! questions until the next census.
 //!
 //! # Limits
 //! The pool of the client that sends it knows this at once; other pools of the database, and server
-//! connections that are lent at that time, with the next census or client. What a text of EXECUTE makes
-//! is not seen before that, and of a text that streams what stands after `limits::MADE_BYTES_MAX`.
+//! connections that are lent at that time, with the next census or client. What a text of EXECUTE
+//! creates is not seen before that, nor is the part of a streaming text after
+//! `limits::MADE_BYTES_MAX`.
 
 use std::sync::Arc;
 
@@ -18,7 +20,7 @@ use super::{
     lower, words,
 };
 
-/// After these stands the name of what is made.
+/// The name of the created object follows these words.
 const NAMED: [&[u8]; 8] = [
     b"aggregate",
     b"domain",
@@ -29,24 +31,25 @@ const NAMED: [&[u8]; 8] = [
     b"table",
     b"view",
 ];
-/// After two words stands one, too: its new name, or that of a table which gets the triggers of another.
+/// Two names follow these words: the second is the new name, or that of a table which gets the
+/// triggers of another.
 const NAMED_BY_TWO: [[&[u8]; 2]; 2] = [[b"rename", b"to"], [b"attach", b"partition"]];
-/// Of these it matters for which table they are: ON says that.
+/// These belong to a table, which ON names.
 const OF_A_TABLE: [&[u8]; 3] = [b"policy", b"rule", b"trigger"];
-/// What is made after these any text may call: see [`ANY_TEXT`].
+/// Any text may call what is created after these: see [`ANY_TEXT`].
 const CALLED_BY_ANY: [[&[u8]; 2]; 4] =
     [[b"alter", b"operator"], [b"create", b"cast"], [b"create", b"operator"], [b"create", b"type"]];
-/// What may stand before a name.
+/// Words that may stand before a name.
 const BEFORE_NAMES: [&[u8]; 5] = [b"concurrently", b"exists", b"if", b"not", b"only"];
 
-/// What a text makes.
+/// What a text creates.
 #[derive(Default)]
 struct Made {
     names: Vec<Word>,
     sources: Vec<Box<[u8]>>,
     language: Option<Word>,
     immutable: bool,
-    /// It has a body that is no string (RETURN, BEGIN ATOMIC), or none.
+    /// Its body is no string (RETURN, BEGIN ATOMIC), or it has none.
     inline: bool,
 }
 
@@ -109,8 +112,8 @@ impl Made {
 }
 
 impl Census {
-    /// The same with what a text makes that is being sent; `None` if that is nothing more. `reported` as
-    /// for [`Self::take`].
+    /// The census, with what a text that is being sent creates; `None` if that adds nothing.
+    /// `reported` as for [`Self::take`].
     pub(crate) fn foreseeing(
         self: &Arc<Self>,
         text: &[u8],
@@ -233,11 +236,11 @@ mod tests {
         let text =
             "create function f() returns text language sql as 'select dblink_connect(''a'', '''')'";
         let census = foreseen(&Arc::new(Census::default()), text).expect("a connection of dblink");
-        let untold = census.untold.as_ref().expect("no report tells of it");
-        assert_ne!(of(untold, "select f()"), Effects::default());
+        let unreported = census.unreported.as_ref().expect("no report tells of it");
+        assert_ne!(of(unreported, "select f()"), Effects::default());
         let census = foreseen(&census, "create view v as select f()").expect("a view of it");
-        let untold = census.untold.as_ref().expect("no report tells of it");
-        assert_ne!(of(untold, "select * from v"), Effects::default());
+        let unreported = census.unreported.as_ref().expect("no report tells of it");
+        assert_ne!(of(unreported, "select * from v"), Effects::default());
     }
 
     #[test]

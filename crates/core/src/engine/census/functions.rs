@@ -10,7 +10,8 @@ use crate::session::functions::FunctionNames;
 /// The functions of a pool that do something to sessions.
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct Functions {
-    /// Behind whose calls no other client may come, as the configuration says.
+    /// After a call of one of these no other client may have the connection, as the configuration
+    /// says.
     named: Arc<FunctionNames>,
     census: Option<Arc<Census>>,
 }
@@ -23,23 +24,29 @@ impl Functions {
         (!named.is_empty() || census.is_some()).then(|| Box::new(Self { named, census }))
     }
 
-    /// The effects of a text, with those of the functions that it may call. `told`: the server reports its
-    /// sessions, and has what functions do, and knows what the client could not do itself.
-    pub(in crate::engine) fn add_to(&self, effects: Effects, text: &[u8], told: bool) -> Effects {
+    /// The effects of a text, with those of the functions that it may call. `reported`: the server
+    /// reports its sessions, which covers what functions do and what the client could not do
+    /// itself.
+    pub(in crate::engine) fn add_to(
+        &self,
+        effects: Effects,
+        text: &[u8],
+        reported: bool,
+    ) -> Effects {
         let mut effects = if !self.named.is_empty() && self.named.stand_in(text) {
             effects.and_keeps_variables()
         } else {
             effects
         };
-        if let Some(more) = self.census(told).and_then(|census| census.of_text(text)) {
+        if let Some(more) = self.census(reported).and_then(|census| census.of_text(text)) {
             effects.absorb(&more);
         }
         effects
     }
 
-    fn census(&self, told: bool) -> Option<&Arc<Census>> {
+    fn census(&self, reported: bool) -> Option<&Arc<Census>> {
         let all = self.census.as_ref()?;
-        if told { all.untold.as_ref() } else { Some(all).filter(|all| !all.is_empty()) }
+        if reported { all.unreported.as_ref() } else { Some(all).filter(|all| !all.is_empty()) }
     }
 
     /// Whether a text reaches a function that may draw from a sequence.
@@ -48,14 +55,14 @@ impl Functions {
         drawing.is_some_and(|drawing| drawing.of_text(text).is_some())
     }
 
-    /// Whether a text that is too long to be looked at as a whole can be read for the names that the
-    /// configuration has: it cannot.
+    /// Whether the configuration names functions: a text that is too long to be examined as a whole
+    /// cannot be read for their names.
     pub(in crate::engine) fn are_named(&self) -> bool {
         !self.named.is_empty()
     }
 
-    /// Reads a text that comes in chunks. `told`: see [`Self::add_to`].
-    pub(in crate::engine) fn reader(&self, told: bool) -> Option<Reader> {
-        self.census(told).cloned().map(Reader::new)
+    /// Reads a text that comes in chunks. `reported`: see [`Self::add_to`].
+    pub(in crate::engine) fn reader(&self, reported: bool) -> Option<Reader> {
+        self.census(reported).cloned().map(Reader::new)
     }
 }

@@ -1,7 +1,7 @@
-//! The parts of a text: words, names and strings, where that is all that is to be known of it.
+//! The tokens of a text: words, names and strings, for those who need no more of it.
 //!
-//! # Limits  strings are read as with `standard_conforming_strings`; in E'' a quote after a backslash ends
-//!           them.
+//! # Limits  strings are read as with `standard_conforming_strings`; in E'' a quote after a
+//!           backslash ends them.
 
 use std::borrow::Cow;
 
@@ -18,14 +18,14 @@ pub(in crate::engine) enum Token<'a> {
 
 /// A string.
 pub(in crate::engine) struct Literal<'a> {
-    /// As it is written, between its quotes.
+    /// As written, between its quotes.
     pub(super) written: &'a [u8],
-    /// Quotes stand twice in it.
+    /// It contains doubled quotes.
     doubled: bool,
 }
 
 impl<'a> Literal<'a> {
-    /// What is written, with each quote once. (Backslashes are left as they are.)
+    /// The value, with doubled quotes undone. (Backslashes stay.)
     pub(in crate::engine) fn value(&self) -> Cow<'a, [u8]> {
         if !self.doubled || !self.written.contains(&b'\'') {
             return Cow::Borrowed(self.written);
@@ -42,11 +42,11 @@ impl<'a> Literal<'a> {
     }
 }
 
-/// The parts of a text, without spaces and comments.
+/// The tokens of a text, without spaces and comments.
 pub(in crate::engine) struct Tokens<'a>(pub(in crate::engine) &'a [u8]);
 
 impl<'a> Tokens<'a> {
-    /// The bytes before this one, which are taken with it.
+    /// The bytes before `end`, which are taken with it.
     fn until(&mut self, end: &[u8]) -> &'a [u8] {
         let at = memchr::memmem::find(self.0, end).unwrap_or(self.0.len());
         let before = &self.0[..at];

@@ -1,4 +1,4 @@
-//! Telling a server of the clients of its one user.
+//! Informing a server of the clients of its one user.
 
 use crate::engine::about::ClientAbout;
 use crate::engine::backend::Backend;
@@ -10,19 +10,19 @@ use crate::session::settings::SettingsBuilder;
 const RESET_ROLES: &[u8] = b"RESET SESSION AUTHORIZATION;RESET ROLE";
 
 impl<S: Socket> Backend<S> {
-    /// Appends what tells the server of the client whose message follows.
-    pub(in crate::engine) fn tell(
+    /// Appends the message that tells the server which client's message follows.
+    pub(in crate::engine) fn send_identity(
         &mut self,
         about: &ClientAbout,
         mptcp: Option<Mptcp>,
         out: &mut Vec<u8>,
     ) {
-        if !self.owner.client_identity.as_ref().is_some_and(|told| told.is_due()) {
+        if !self.owner.is_due() {
             return;
         }
         let roles: [&[u8]; 2] = [b"role", b"session_authorization"];
         if roles.iter().any(|name| self.session.applied().get(name).is_some()) {
-            // The call ends them; but where it fails, for the function is gone, they would stay.
+            // The call ends them; but if it fails, because the function is gone, they would stay.
             self.inject_query(RESET_ROLES, out);
             let mut applied = SettingsBuilder::from(self.session.applied());
             for name in roles {
@@ -30,11 +30,11 @@ impl<S: Socket> Backend<S> {
             }
             self.session.apply(self.pool.interner().share(applied.build()));
         }
-        if let Some(told) = &mut self.owner.client_identity
-            && let Some(process) = told.due.take()
+        if let Some(identity) = self.owner.client_identity_mut()
+            && let Some(process) = identity.due.take()
         {
-            told.key.write_to(process, None, about, mptcp, out);
-            self.request(Request::TellIdentity);
+            identity.key.write_to(process, None, about, mptcp, out);
+            self.request(Request::SendIdentity);
         }
     }
 }

@@ -1,17 +1,19 @@
 //! What a DO block does, by its source.
 //!
-//! # Model   words show that a block may change settings, not which: its client would keep its server
-//!           connection, and nothing be asked. What it resets is then at the server connection's start value,
-//!           where the client's is meant. So a block is read as the source of a function is.
-//! # Limits  a text that is nothing but `DO $$ ... $$`, in PL/pgSQL. Where the source does not show all
-//!           settings that the block may change (EXECUTE of a variable, RESET ALL), of those that no server
-//!           reports nothing is known, and the words count.
+//! # Model   words show that a block may change settings, not which: its client would keep its
+//!           server connection, without a question that could end that. A reset in it takes the
+//!           server connection's start value, where the client's is meant. So a block is read in
+//!           the same way as the source of a function.
+//! # Limits  only a text that is nothing but `DO $$ ... $$`, in PL/pgSQL. Where the source does not
+//!           show all settings that the block may change (EXECUTE of a variable, RESET ALL),
+//!           nothing is known of those that the server does not report, and the words count.
 
 use super::Effects;
 use crate::session::scan::body::scan_body;
 use crate::session::scan::{Findings, Verb};
 
-/// Whether these are the words beside a source in PL/pgSQL: `DO [LANGUAGE plpgsql]`, or what may follow.
+/// Whether these are the words around a source in PL/pgSQL: `DO [LANGUAGE plpgsql]`, or what may
+/// follow.
 fn is_plpgsql(words: &[u8]) -> bool {
     let mut words = words.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let mut next = || words.next().map(<[u8]>::to_ascii_lowercase);
@@ -42,7 +44,8 @@ fn source(text: &[u8]) -> Option<&[u8]> {
 }
 
 impl Effects {
-    /// Of a text that has been scanned: what its source does, if it is a DO block whose source shows it.
+    /// Adds what the source of the text does, if it is a DO block whose source shows that. The text
+    /// has been scanned.
     pub(in crate::engine) fn and_of_block(
         mut self,
         text: &[u8],
@@ -55,7 +58,7 @@ impl Effects {
         let Some(source) = source(text) else { return self };
         let found = scan_body(source, true);
         let block = Self::of_body(&found, reported);
-        // (That a text cannot be read for certain comes from what the block executes.)
+        // (The text itself is uncertain only because of what the block executes.)
         if block.vague || found.unsure || found.truncated || found.dynamic {
             self.resets = block.resets;
             return self;

@@ -1,18 +1,18 @@
-//! What a function does that executes a text which it is given.
+//! What a function does that executes a text given to it.
 //!
-//! # Model   the text is a string of its call, or a value that a Bind gives: one that begins like a statement
-//!           is read like one.
-//! # Limits  what is put together of several strings, or comes from a table, is not known.
+//! # Model   the text is a string of its call, or a value that a Bind gives: one that begins like a
+//!           statement is read as one.
+//! # Limits  a text made of several strings, or that comes from a table, is not known.
 
 use super::Effects;
 use crate::engine::census::tokens::{Token, Tokens};
 use crate::session::functions::is_of_a_word;
 use crate::session::scan::body::scan_body;
 
-/// Strings within strings that are looked into: a text may have thousands, `$a$$b$$c$...`.
+/// Levels of strings within strings that are examined: a text may have thousands, `$a$$b$$c$...`.
 const DEPTH_MAX: u8 = 4;
 
-/// Words with which statements begin that may leave something behind.
+/// First words of statements that may leave state on the server.
 const BEGINNING: [&[u8]; 17] = [
     b"alter",
     b"begin",
@@ -33,7 +33,7 @@ const BEGINNING: [&[u8]; 17] = [
     b"with",
 ];
 
-/// Whether a text may be a statement. (Others have quotes that end nowhere, too.)
+/// Whether a text may be a statement. (Others have unterminated quotes, too.)
 fn may_be_statement(text: &[u8]) -> bool {
     let text = text.trim_ascii_start();
     let length = text.iter().position(|byte| !is_of_a_word(*byte)).unwrap_or(text.len());
@@ -49,7 +49,7 @@ impl Effects {
         if !may_be_statement(value) {
             return Self::default();
         }
-        // As SQL, or as what stands in a DO.
+        // As SQL, or as the body of a DO.
         let mut effects = Self::of_body(&scan_body(value, false), &reported);
         effects.absorb(&Self::of_body(&scan_body(value, true), &reported));
         effects
@@ -69,7 +69,7 @@ impl Effects {
             if let Token::Literal(literal) = token {
                 let value = literal.value();
                 all.absorb(&Self::of_executed(&value, reported));
-                // A block may give what stands in it.
+                // A block may execute its own strings.
                 all.absorb(&Self::of_strings_within(&value, reported, depth - 1));
             }
         }

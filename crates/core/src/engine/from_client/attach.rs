@@ -1,6 +1,5 @@
-//! How a client comes to its backend.
+//! How a client gets its backend.
 
-use crate::engine::about::ClientState;
 use crate::engine::backend::Backend;
 use crate::engine::halt::Halt;
 use crate::engine::host::Host;
@@ -26,10 +25,10 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return Err(Halt::Dry) };
         let view = &self.pools[client.pool as usize];
         let sql = client.sql_statements();
-        let names = view.pool.custom_names(&client.desired);
+        let names = view.pool.custom_names(client.session.desired());
         let wish = Wish {
-            settings: view.pool.mark_of(wish.settings, client.basis),
-            avoids: wish.avoids.and(view.pool.avoided_by(&client.desired)),
+            settings: view.pool.mark_of(wish.settings, client.session.basis()),
+            avoids: wish.avoids.and(view.pool.avoided_by(client.session.desired())),
             ..wish
         };
         let acquired = view.pool.lock().acquire_with(
@@ -38,7 +37,7 @@ impl<S: Socket> Engine<S> {
             wish,
             |backend| match wish.own {
                 true => backend.has_sql_of(sql),
-                false => wish.statement != 0 && backend.prepared.statements.has(wish.statement),
+                false => wish.statement != 0 && backend.prepared.statements().has(wish.statement),
             },
             now,
         );
@@ -50,8 +49,8 @@ impl<S: Socket> Engine<S> {
             }
             Acquired::Down(error) => Err(Halt::Refused(error)),
             Acquired::Wait { open } | Acquired::Replace { open, .. } => {
-                client.state = ClientState::Waiting;
-                client.since = now;
+                client.serving.wait();
+                client.times.begin(now);
                 if open {
                     host.open(&view.pool, self.id);
                 }
@@ -64,19 +63,21 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// What the client would like to find, whose first message this is.
-    pub(in crate::engine) fn wish(&self, slot: Slot, header: Header, body: &[u8]) -> Wish {
+    /// What the client would like to find on a backend for this first message.
+    #[inline]
+    pub(in crate::engine) fn wish(&mut self, slot: Slot, header: Header, body: &[u8]) -> Wish {
         let Some(client) = self.clients.get(slot) else { return Wish::default() };
+        let view = &mut self.pools[client.pool as usize];
+        let wanted = view.pool.mark_of(client.session.desired().mark(), client.session.basis());
+        let differ = view.want_different(wanted);
         let avoids = match header.kind {
-            frontend::QUERY | frontend::PARSE => {
-                self.pools[client.pool as usize].pool.avoided_by_text(body)
-            }
+            frontend::QUERY | frontend::PARSE => view.pool.avoided_by_text(body),
             _ => Lasting::NONE,
         };
-        Wish { avoids, ..client.wish(header, body) }
+        Wish { avoids, ..client.wish(header, body, differ) }
     }
 
-    /// Makes a backend the client's. `home` is the loop that watches it, maybe none yet.
+    /// Makes a backend the client's. `home` is the loop that watches it, if any.
     pub(in crate::engine) fn take_over<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -101,12 +102,12 @@ impl<S: Socket> Engine<S> {
         }
         let id = self.client_id(slot);
         backend.is_lent_to(id);
-        if backend.known.notifying.may_be_forgotten()
+        if backend.known.notifying().may_be_forgotten()
             && !backend.pool.notifiers().lent(backend.process(), self.process_of(slot))
         {
-            backend.known.notifying.forget();
+            backend.known.notifying_mut().forget();
         }
-        backend.learn_functions();
+        backend.known.learn_functions(&backend.pool);
         let Some(client) = self.clients.get_mut(slot) else { return Err("its client is gone") };
         backend.lending.begin(now);
         // (If users share it, it has other values once it has been handed over.)
@@ -115,13 +116,13 @@ impl<S: Socket> Engine<S> {
             client.begin_with(&backend);
         }
         client.backend = Some(backend);
-        client.state = ClientState::Active;
+        client.serving.begin();
         let pool = client.pool;
         self.stats(pool).assignments.add(1);
         Ok(())
     }
 
-    /// Takes a backend into this loop's table and watch.
+    /// Moves a backend into this loop's table, which watches it from now on.
     pub(in crate::engine) fn settle_here<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -133,7 +134,7 @@ impl<S: Socket> Engine<S> {
         let place =
             self.resident.insert_with(|_| super::super::table::Resident { id, pool, holder });
         backend.move_to(self.id, place);
-        backend.from_server.tell_of_no_room();
+        backend.from_server.stop_awaiting_room();
         if host.watch(&backend.socket, Token::Backend(place)).is_err() {
             return Err("its connection could not be watched");
         }

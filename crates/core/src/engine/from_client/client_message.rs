@@ -1,9 +1,8 @@
-//! One message of a client that has a backend: what is changed of it on its way.
+//! One message of a client that has a backend: how it is changed on its way.
 //!
-//! Clients that share backends have their names of prepared statements replaced by the shared
-//! ones; what a statement may do to the session is taken note of before it is sent. Bodies that
-//! cannot be read are passed on: the server knows what to say of them, and their length keeps
-//! the framing.
+//! Clients that share backends have their names of prepared statements replaced by the shared ones;
+//! the effects of a statement on the session are recorded before it is sent. Bodies that cannot be
+//! read are passed on: the server gives the right error, and their length keeps the framing.
 
 pub(in crate::engine) mod aborted;
 pub(in crate::engine) mod fit;
@@ -39,9 +38,9 @@ use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{HEADER_BYTES, Header};
 use crate::wire::{TransactionStatus, build, frame, frontend};
 
-/// Whether a FunctionCall (by its body, or the start of it) is of any other function than those on
-/// large objects, for which libpq uses this message. Which function an oid stands for is not known,
-/// but for the server's own: those of pg_proc.dat never change.
+/// Whether a FunctionCall (by its body, or the start of it) calls any other function than those on
+/// large objects, for which libpq uses this message. Only the oids of pg_proc.dat are known: they
+/// never change.
 fn calls_unknown_function(body: &[u8]) -> bool {
     // lo_create, lo_open, lo_close, loread, lowrite, lo_lseek, lo_creat, lo_tell, lo_unlink,
     // lo_truncate, lo_lseek64, lo_tell64, lo_truncate64
@@ -90,13 +89,13 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.body.len() == self.header.body
     }
 
-    /// Passes the message on as it is; what has not come yet streams.
+    /// Passes the message on unchanged; the rest of it streams.
     fn pass(&mut self) {
         self.passage.pass(HEADER_BYTES + self.body.len());
         self.backend.to_server.leave_open(self.header.body - self.body.len());
     }
 
-    /// Passes on a message whose body cannot be read: the server knows what to say of it, and its
+    /// Passes on a message whose body cannot be read: the server gives the right error, and its
     /// length keeps the framing.
     fn malformed(&mut self, expect: Request) {
         self.pass();
@@ -122,7 +121,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// Sends what must go before the first message of a query.
+    /// Sends what must precede the first message of a query.
     pub(in crate::engine) fn open(&mut self, now: Time) -> Result<(), Halt> {
         if !self.backend.requests.is_empty() {
             return if self.backend.ahead.waits() {
@@ -132,23 +131,27 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             };
         }
         self.backend.ahead.end();
-        self.client.since = now;
+        self.client.times.begin(now);
         if self.backend.requests.is_in_pipeline() {
             return Ok(());
         }
         if self.backend.from_server.status() == TransactionStatus::Idle {
-            self.client.transaction_since = now;
+            self.client.times.begin_transaction(now);
         }
-        if self.backend.from_server.status() == TransactionStatus::Failed || self.client.exclusive {
+        if self.backend.from_server.status() == TransactionStatus::Failed
+            || self.client.serving.is_exclusive()
+        {
             return Ok(());
         }
-        if self.backend.must_lift_for(&self.client.desired) && !self.client.is_session_mode() {
+        if self.backend.must_lift_for(self.client.session.desired())
+            && !self.client.is_session_mode()
+        {
             self.lift_first()?;
         }
-        if self.backend.owner.client_identity.as_ref().is_some_and(|told| told.is_due()) {
+        if self.backend.owner.is_due() {
             self.passage.cut(self.backend)?;
             let mptcp = self.client.socket.mptcp();
-            self.backend.tell(&self.client.record.about, mptcp, &mut self.passage.out);
+            self.backend.send_identity(&self.client.record.about, mptcp, &mut self.passage.out);
         }
         self.open_functions()?;
         let go_within = self.settings_fit_within();
@@ -169,18 +172,19 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if go_within && !self.settings_go_within()? {
             self.open_settings()?;
         }
-        if !self.client.is_session_mode() && *self.backend.session.applied() != self.client.desired
+        if !self.client.is_session_mode()
+            && *self.backend.session.applied() != *self.client.session.desired()
         {
             self.passage.cut(self.backend)?;
-            self.backend.apply_timeout(&self.client.desired, &mut self.passage.out);
+            self.backend.apply_timeout(self.client.session.desired(), &mut self.passage.out);
         }
-        // Whatever is put here ends the transaction that the settings are part of.
+        // Any command sent here would end the transaction that the settings are part of.
         Ok(())
     }
 
-    /// Sees to it that functions keep no plans of clients with other settings. (A client that keeps its backend has
-    /// no others there. One that has statements of PREPARE there keeps these as they are: they would be analysed
-    /// anew as well.)
+    /// Ensures that functions keep no plans of clients with other settings. (A client that keeps
+    /// its backend finds no others there. One that has statements of PREPARE there keeps the plans:
+    /// the statements would be analysed again as well.)
     fn open_functions(&mut self) -> Result<(), Halt> {
         if self.client.is_session_mode() {
             self.backend.session.mix_function_plans();
@@ -188,11 +192,11 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         if self.backend.from_server.status() == TransactionStatus::Idle
             && !self.client.is_pinned()
-            && !self.backend.has_function_plans_of(&self.client.desired)
+            && !self.backend.has_function_plans_of(self.client.session.desired())
             && !self.has_sql_statements_there()
         {
             self.passage.cut(self.backend)?;
-            self.backend.discard_plans(&self.client.desired, &mut self.passage.out);
+            self.backend.discard_plans(self.client.session.desired(), &mut self.passage.out);
         }
         Ok(())
     }
@@ -203,19 +207,19 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         !own.is_empty() && self.backend.has_sql_of(own)
     }
 
-    /// Sends what the backend's settings lack, each query in a transaction of its own.
+    /// Sends the settings that the backend lacks, each query in a transaction of its own.
     fn open_settings(&mut self) -> Result<(), Halt> {
-        if *self.backend.session.applied() == self.client.desired {
+        if *self.backend.session.applied() == *self.client.session.desired() {
             return Ok(());
         }
         self.passage.cut(self.backend)?;
         if self.client.is_session_mode() {
-            self.backend.apply_beside_unnamed(&self.client.desired, &mut self.passage.out);
+            self.backend.apply_beside_unnamed(self.client.session.desired(), &mut self.passage.out);
             self.backend.ahead.begin();
             return self.wait();
         }
         self.lift_first()?;
-        let first = without_short_timeout(&self.client.desired);
+        let first = without_short_timeout(self.client.session.desired());
         self.backend.apply_settings(&first, &mut self.passage.out);
         if self.backend.session.is_applying() && !self.fails_in_failed_block() {
             // It would end the block that keeps it from running without its settings.
@@ -225,8 +229,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// Whether the message at hand certainly runs nothing in a transaction block that has failed:
-    /// its text begins with a word that does not end one (`IsTransactionExitStmt`, postgres.c).
+    /// Whether the current message certainly runs nothing in a failed transaction block: its text
+    /// begins with a word that does not end one (`IsTransactionExitStmt`, postgres.c).
     fn fails_in_failed_block(&self) -> bool {
         let text = match self.header.kind {
             frontend::QUERY => Some(self.body),
@@ -246,9 +250,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         })
     }
 
-    /// Waits while what is under way must end before any message of the client's goes on.
+    /// Waits while something in flight must end before any message of the client's goes on.
     fn wait_for_turn(&mut self) -> Result<(), Halt> {
-        if self.backend.prepared.replay.is_healing() {
+        if self.backend.prepared.replay().is_healing() {
             return self.wait();
         }
         if (self.client.is_unsettled() || self.client.listens()) && !self.becomes_ours() {
@@ -260,12 +264,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if (self.backend.session.is_applying() || self.backend.session.within().is_some())
             && self.backend.requests.owes_client_ready()
         {
-            // One query or pipeline fails if the settings do, or they with it; another may end the
-            // block.
+            // One query or pipeline fails with the settings, or makes them fail; a second one may
+            // end the block.
             return self.wait();
         }
         if self.backend.requests.is_unbroken_for_long() {
-            // A pipeline without end must not keep the backend from those who wait for it.
+            // An endless pipeline must not keep the backend from waiters.
             if self.backend.requests.is_empty() {
                 self.backend.requests.break_run();
             } else if !self.client.is_pinned() && self.backend.pool.anybody_waits() {
@@ -275,12 +279,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// A call of a function by its number.
+    /// A call of a function by its oid.
     fn function_call(&mut self) -> Result<(), Halt> {
         if let Some((function, _)) = frame::take_u32(self.body)
             && self.backend.is_hand_over(function)
         {
-            // The server would not believe it, and end a session that others want.
+            // The server would reject it, and end a session that others use.
             return Err(Halt::Refused(ClientError::fatal(
                 SqlState::INSUFFICIENT_PRIVILEGE,
                 "hawser.hand_over() is not for clients",
@@ -294,14 +298,15 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// Deals with the message.
+    /// Processes the message.
     pub(in crate::engine) fn message(&mut self) -> Result<(), Halt> {
         self.wait_for_turn()?;
         let message = self.passage.current(HEADER_BYTES + self.body.len());
-        self.backend.prepared.replay.record(message, self.is_whole());
+        let whole = self.is_whole();
+        self.backend.prepared.replay_mut().record(message, whole);
         if self.backend.requests.is_skipping_to_sync() && self.header.kind != frontend::SYNC {
-            // The server would read it and ignore it (`ignore_till_sync`, postgres.c), and what
-            // it means for names and settings must not be noted either.
+            // The server would read it and ignore it (`ignore_till_sync`, postgres.c), so its
+            // effects on names and settings must not be recorded either.
             return self.drop_message();
         }
         if self.backend.requests.is_copying_in() {
@@ -317,7 +322,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 self.pass();
                 self.backend.request(Request::Execute);
                 if self.client.pending_session.is_some() {
-                    self.behind_execute()?;
+                    self.after_execute()?;
                 }
             }
             frontend::SYNC => {
@@ -346,45 +351,47 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// Makes the message at hand wait until the queries and pipelines before its own are
-    /// answered: how they end decides what it means.
+    /// Makes the current message wait until all earlier queries and pipelines are answered: its
+    /// meaning depends on their outcome.
     ///
-    /// That comes by itself, but for a copy that wants data: whatever the client sends then is for
-    /// the server to judge. Once it has been sent something else, it has refused the copy, or says so.
+    /// The answers come without further input, except for a copy that wants data: the server then
+    /// judges whatever the client sends next. Any other message shows that the server has refused
+    /// the copy, or will.
     pub(in crate::engine) fn hold(&mut self) -> Result<(), Halt> {
-        let comes = self.backend.requests.ends_by_itself() && !self.client.exclusive;
+        let comes = self.backend.requests.ends_by_itself() && !self.client.serving.is_exclusive();
         if comes {
             return self.wait();
         }
         Ok(())
     }
 
-    /// Makes the message at hand wait for an answer that is still to come.
+    /// Makes the current message wait for an answer that is still to come.
     pub(in crate::engine) fn wait(&mut self) -> Result<(), Halt> {
-        self.client.held = true;
-        // Were the backend given back meanwhile, another client could take away what is brought here.
+        self.client.serving.hold();
+        // If the backend were given back meanwhile, another client could remove what was sent for
+        // the message.
         let requests = &self.backend.requests;
         self.backend.ahead.wait(!requests.is_empty() && !requests.owes_client());
         Err(Halt::Full)
     }
 
-    /// Makes a LISTEN wait until the listening connection is on its channels, too (see
+    /// Makes a LISTEN wait until the listening connection listens on its channels, too (see
     /// [`crate::engine::listening`]).
     fn hold_for_listener(&mut self, unusual: &Unusual) -> Result<(), Halt> {
         if !self.client.joins_ahead(unusual, self.backend) {
             return Ok(());
         }
-        self.backend.prepared.replay.forget(); // it has the message already, which comes again
+        self.backend.prepared.forget_replay(); // it has the message already, which is processed again
         Err(Halt::Full)
     }
 
-    /// Makes the message wait while it is not known whether its name was given, or taken away.
+    /// Makes the message wait while it is not known whether its name was given, or removed.
     fn hold_for_name(&mut self, name: &[u8]) -> Result<(), Halt> {
         if !self.backend.requests.owes_ready() {
             return Ok(());
         }
         let since = match name.is_empty() {
-            true => Some(self.backend.prepared.unnamed.since()),
+            true => Some(self.backend.prepared.unnamed().since()),
             false => self.client.name_changes_in(name),
         };
         if since.is_some_and(|since| self.backend.requests.is_in_doubt(since)) {
@@ -393,7 +400,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// The message goes nowhere, nor does what has not come of it yet.
+    /// Discards the message, and the part of it that has not come yet.
     fn drop_message(&mut self) -> Result<(), Halt> {
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
@@ -404,16 +411,16 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// A copy wants data. Whoever sends something else without having ended it has foreseen that the
-    /// server has refused them: then it reads on, and a Sync that follows is answered. (If not, the
-    /// server ends the connection: `CopyGetData`, copyfromparse.c.)
+    /// A copy wants data. A client that sends another message without ending the copy expects the
+    /// server to have refused the data: then the server reads on, and answers a Sync that follows.
+    /// (If not, the server ends the connection: `CopyGetData`, copyfromparse.c.)
     fn judge_copy(&mut self) {
         if !self.is_of_copy() {
             self.backend.requests.take_copy_as_failed();
         }
     }
 
-    /// Whether a copy may read the message at hand.
+    /// Whether a copy may read the current message.
     fn is_of_copy(&self) -> bool {
         matches!(
             self.header.kind,
@@ -427,7 +434,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     fn copy_input(&mut self, ends: bool) -> Result<(), Halt> {
         if self.backend.requests.is_empty() && !self.backend.requests.is_copying_in() {
-            // The server would read it and ignore it; a backend is not kept busy with it.
+            // The server would read and ignore it; that is no reason to use a backend.
             return self.drop_message();
         }
         self.pass();
@@ -439,28 +446,28 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.client.scan_options(self.backend.session.reading())
     }
 
-    /// Whether something ahead that is not answered yet may change how texts are read.
+    /// Whether an earlier message that is not answered yet may change how texts are read.
     fn may_be_reread(&self) -> bool {
         self.backend.session.may_read_otherwise()
             && (self.backend.requests.is_in_pipeline() || self.backend.requests.owes_client())
     }
 
-    /// The same, for a text of which more than one reading is possible at all.
+    /// The same, for a text that can be read in more than one way.
     fn is_in_doubt(&self, text: &[u8]) -> bool {
         self.may_be_reread() && (memchr::memchr(b'\\', text).is_some() || !text.is_ascii())
     }
 
-    /// What a text does if it is read as the settings say that are known.
+    /// The effects of a text that is read by the known settings.
     fn effects_of(&self, text: &[u8]) -> Effects {
         let reported = |name: &[u8]| self.backend.session.parameters().get(name).is_some();
         let effects = Effects::of_text(text, self.scan_options(), reported);
         self.backend.with_functions(text, effects)
     }
 
-    /// What a text does whose reading is in doubt: all that it may do in any.
+    /// The effects of a text that may be read in several ways: the sum of all.
     fn effects_in_doubt(&self, text: &[u8]) -> Effects {
         let [one, other] = [true, false].map(|standard_conforming_strings| {
-            // Characters of an encoding that is not known cannot be read.
+            // Characters of an unknown encoding cannot be read.
             let options = ScanOptions { standard_conforming_strings, unsafe_encoding: true };
             let reported = |name: &[u8]| self.backend.session.parameters().get(name).is_some();
             Effects::of(&scan(text, options), reported)
@@ -468,8 +475,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.backend.with_functions(text, one.either(other))
     }
 
-    /// What the text of a Query does, and what was found in it if that is known for certain.
-    /// `None`: nothing at all.
+    /// The effects of a Query's text, and the findings if they are certain. `None`: no effects.
     fn read_query(&mut self, text: &[u8]) -> Result<Option<(Effects, Option<Findings>)>, Halt> {
         if self.is_in_doubt(text) {
             self.hold()?;
@@ -494,10 +500,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.is_whole() {
             let Some((text, [])) = frame::take_string(self.body) else {
                 self.malformed(Request::Query);
-                self.backend.known.drawn.note(true);
+                self.backend.known.drawn_mut().note(true);
                 return Ok(());
             };
-            draws = self.backend.known.drawn.by_client() || !draws_nothing(text);
+            draws = self.backend.known.drawn().by_client() || !draws_nothing(text);
             let read = self.read_query(text)?;
             if let Some((_, Some(findings))) = &read
                 && !findings.nulls.is_empty()
@@ -515,7 +521,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 }
             }
         } else {
-            // What it has further on is not known until it has gone.
+            // The rest of the text is not known until it has been sent.
             draws = true;
             self.begin_scan()?;
         }
@@ -527,21 +533,21 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.backend.last_query_takes_all(self.client);
         }
         if unsynced {
-            // It may be ignored, and then takes nothing away.
-            self.backend.prepared.unnamed.changes_in(self.backend.requests.pipeline() - 1);
+            // It may be ignored, and then removes nothing.
+            self.backend.prepared.unnamed_mut().changes_in(self.backend.requests.pipeline() - 1);
             if self.backend.is_left_started_by_mixed_pipelines() {
                 self.backend.lending.spoil("a simple query stood in its client's pipeline");
             }
         }
         if !is_ignored {
-            self.backend.prepared.unnamed.taken_by_query();
+            self.backend.prepared.unnamed_mut().taken_by_query();
         }
-        self.backend.known.drawn.note(draws);
+        self.backend.known.drawn_mut().note(draws);
         Ok(())
     }
 
-    /// What a Query with effects needs before it, and what is written into its text; and takes note of its
-    /// effects. Whether it has been answered with that.
+    /// Sends what must precede a Query with effects, finds what is written into its text, and
+    /// records its effects. Returns whether the Query has been answered with that.
     fn before_query(
         &mut self,
         text: &[u8],
@@ -550,10 +556,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         written: &mut Written,
     ) -> Result<bool, Halt> {
         if !effects.prepares.is_empty() {
-            self.hold()?; // under what settings depends on what is ahead
+            self.hold()?; // the settings that apply depend on earlier messages
         }
         if let Some(unusual) = &effects.unusual {
-            // What it does to the books depends on how what is before it ends.
+            // How it changes the books depends on the outcome of earlier messages.
             self.hold()?;
             self.hold_for_listener(unusual)?;
             self.hold_for_vacancy(unusual)?;
@@ -566,7 +572,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         let mut restored = false;
         if effects.unusual.is_some() {
-            // By itself, it only warns: with more after it, it would not.
+            // As the only statement it merely warns; with more after it, it would not.
             let warns = findings.as_ref().is_some_and(sets_a_local_default)
                 && self.backend.from_server.status() == TransactionStatus::Idle
                 && !self.backend.requests.is_in_pipeline();
@@ -594,7 +600,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(false)
     }
 
-    /// Answers the Query at hand, if it is a DEALLOCATE of statements that the server has under other names.
+    /// Answers the current Query, if it is a DEALLOCATE of statements that the server has under
+    /// other names.
     fn answers_deallocate(&mut self, unusual: &Unusual) -> Result<bool, Halt> {
         if let Some(name) = &unusual.deallocates
             && !self.client.is_session_mode()
@@ -611,7 +618,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(false)
     }
 
-    /// Begins to look at the text of a Query that streams.
+    /// Begins to scan the text of a streaming Query.
     fn begin_scan(&mut self) -> Result<(), Halt> {
         self.clear_catalog()?;
         self.before_sequences_unseen()?;
@@ -620,11 +627,11 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.hold()?;
         }
         let mut scanner = Scanner::new(self.scan_options());
-        let functions = self.backend.functions();
+        let functions = self.backend.known.functions();
         if in_doubt || functions.is_some_and(Functions::are_named) {
             scanner.doubt();
         }
-        let told = self.backend.known.session_report.is_some();
+        let told = self.backend.known.session_report().is_some();
         let reader = functions.and_then(|functions| functions.reader(told));
         let mut streaming = Box::new(StreamingQuery::new(scanner, reader));
         streaming.feed(self.body);
@@ -632,7 +639,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// Passes the Query at hand on, with what is written into it.
+    /// Passes the current Query on, with what is written into it.
     fn pass_query(&mut self, written: &Written) -> Result<(), Halt> {
         let Written { insertions, replacements } = written;
         if insertions.is_empty() && replacements.is_empty() {
@@ -650,12 +657,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// What a statement with effects needs before it; and takes note of them.
+    /// Sends what must precede a statement with effects, and records them.
     fn before(&mut self, effects: &Effects, restored: bool) -> Result<(), Halt> {
         let with_values = self.effects_of_bound(effects);
         let effects = with_values.as_ref().unwrap_or(effects);
         if effects.notifies && self.client.must_wait_to_notify(self.backend) {
-            self.backend.prepared.replay.forget(); // it has the message already, which comes again
+            self.backend.prepared.forget_replay(); // it has the message already, which is processed again
             return Err(Halt::Full);
         }
         self.before_catalog(effects)?;
@@ -666,17 +673,17 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// Sees to it that a statement which may look at what is prepared on the server finds nothing of
-    /// other clients'. Once is enough: the client keeps the backend then.
+    /// Ensures that a statement which may look at the server's prepared statements finds none of
+    /// other clients. Once is enough: the client keeps the backend then.
     fn before_catalog(&mut self, effects: &Effects) -> Result<(), Halt> {
         let looks = effects.pins.contains(Part::SessionCatalog);
-        let looked = self.client.pins.contains(Part::SessionCatalog);
+        let looked = self.client.session.pins().contains(Part::SessionCatalog);
         if looks && (!looked || !self.backend.requests.is_in_pipeline()) {
-            self.clear_catalog()?; // of its own shared ones, too, once it keeps the backend
+            self.clear_catalog()?; // also the client's own shared ones, once it keeps the backend
         }
         if looks && !looked && !self.backend.is_classic() {
-            self.client.pins.insert(Part::SessionCatalog);
-            self.backend.mark_unverified(PartSet::of(&[Part::SessionCatalog])); // it ends by itself
+            self.client.session.pin(Part::SessionCatalog);
+            self.backend.mark_unverified(PartSet::of(&[Part::SessionCatalog])); // it ends without a command
         }
         if looks {
             self.before_channels()?;
@@ -684,18 +691,18 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// Sees to it that `pg_listening_channels()` shows what the client listens on.
+    /// Ensures that `pg_listening_channels()` shows what the client listens on.
     fn before_channels(&mut self) -> Result<(), Halt> {
         if self.client.listens() && self.client.looks_at_channels() {
             self.hold()?;
             self.passage.cut(self.backend)?;
             self.client.show_channels(self.backend, &mut self.passage.out);
-            self.backend.prepared.replay.forget();
+            self.backend.prepared.forget_replay();
         }
         Ok(())
     }
 
-    /// What is to be written into a text where its backend shows no channels of the client's.
+    /// What is to be written into a text if its backend does not show the client's channels.
     fn channels_written(&self, text: &[u8], effects: &Effects) -> Vec<restore::Replacement> {
         if self.is_in_doubt(text) {
             return Vec::new();
@@ -710,18 +717,18 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.hold()?;
         self.passage.cut(self.backend)?;
         let own = [Part::SqlStatement, Part::ProtocolStatement, Part::UnnamedStatement];
-        // A DISCARD ALL under way may fail, or not be run at all.
+        // A DISCARD ALL in flight may fail, or not run at all.
         let discarding = self.client.reset_under_way().map_or(PartSet::EMPTY, PendingReset::ends);
-        let pins = self.client.pins.union(discarding);
+        let pins = self.client.session.pins().union(discarding);
         let keeps =
             own.iter().any(|part| pins.contains(*part)) || !self.client.sql_statements().is_empty();
         self.backend.deallocate_all(keeps, &mut self.passage.out);
-        self.backend.prepared.replay.forget();
+        self.backend.prepared.forget_replay();
         Ok(())
     }
 
-    /// Answers a DEALLOCATE of statements that the server has under other names. `false` if it
-    /// cannot be answered here, and the server shall say what is wrong.
+    /// Answers a DEALLOCATE of statements that the server has under other names. `false` if only
+    /// the server can answer it, with its error.
     fn answer_deallocate(&mut self, deallocated: &Deallocated) -> Result<bool, Halt> {
         if self.backend.requests.owes_client()
             || self.backend.requests.is_in_pipeline()
@@ -732,9 +739,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.client.deallocate(deallocated, self.backend.from_server.status());
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
-        // As any simple query it takes the unnamed statement away, which here the server alone knows, and
-        // the unnamed portal, which outlasts its pipeline in a transaction block.
-        let native = self.client.pins.contains(Part::UnnamedStatement);
+        // As any simple query it removes the unnamed statement, which only the server knows here,
+        // and the unnamed portal, which outlasts its pipeline in a transaction block.
+        let native = self.client.session.pins().contains(Part::UnnamedStatement);
         let in_block = self.backend.from_server.status() == TransactionStatus::InTransaction;
         if native {
             build::close_statement(&mut self.passage.out, b"");

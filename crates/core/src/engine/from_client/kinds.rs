@@ -4,11 +4,11 @@ use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{self, Header};
 use crate::wire::frontend;
 
-/// PostgreSQL's limit on messages that have no business being long (`PQ_SMALL_MESSAGE_LIMIT`,
+/// PostgreSQL's limit on messages that are never long (`PQ_SMALL_MESSAGE_LIMIT`,
 /// src/include/libpq/libpq.h).
 const SMALL_MESSAGE_BYTES: usize = 10_000;
 
-/// The longest body that PostgreSQL takes of each kind; `None` for what is no kind at all.
+/// The longest body that PostgreSQL accepts of each kind; `None` for unknown kinds.
 pub(super) fn allowed_length(kind: u8) -> Option<usize> {
     match kind {
         frontend::QUERY

@@ -5,53 +5,53 @@ use crate::engine::halt::Halt;
 use crate::engine::socket::Socket;
 use crate::engine::to_server::WriteError;
 
-/// Bytes from which a run is written from where it was read, not copied first.
+/// Runs from this size on are written from the buffer they were read into, not copied first.
 const DIRECT_WRITE_BYTES: usize = 4096;
 
 /// Bytes on their way from a client to its backend.
 pub(in crate::engine) struct Passage<'a> {
     input: &'a [u8],
-    /// Start of the run that is passed on as it is.
+    /// Start of the run that is passed on unchanged.
     run: usize,
-    /// What has been dealt with.
+    /// Bytes before this have been processed.
     at: usize,
     /// Bytes before the run.
     pub(in crate::engine) out: Vec<u8>,
 }
 
 impl<'a> Passage<'a> {
-    /// Of bytes that have been read. `room` is used again for what is written before them.
+    /// The passage of bytes that have been read. `room` is reused for what is written before them.
     pub(in crate::engine) fn of(input: &'a [u8], mut room: Vec<u8>) -> Self {
         room.clear();
         Self { input, run: 0, at: 0, out: room }
     }
 
-    /// How many bytes have been dealt with.
+    /// How many bytes have been processed.
     #[inline]
     pub(in crate::engine) fn done(&self) -> usize {
         self.at
     }
 
-    /// The message at hand is passed on as it is.
+    /// The current message is passed on unchanged.
     #[inline]
     pub(in crate::engine) fn pass(&mut self, bytes: usize) {
         self.at += bytes;
     }
 
-    /// The message at hand, as far as it is here.
+    /// The current message, as far as it has come.
     #[inline]
     pub(in crate::engine) fn current(&self, bytes: usize) -> &'a [u8] {
         &self.input[self.at..self.at + bytes]
     }
 
-    /// The message at hand, and what is here after it.
+    /// The current message, and what has come after it.
     #[inline]
     pub(in crate::engine) fn rest(&self) -> &'a [u8] {
         &self.input[self.at..]
     }
 
     /// Ends the run, so that messages of Hawser's own can be put after it: never within a client's
-    /// message, of which the server would take them as a part.
+    /// message, where the server would read them as part of it.
     pub(in crate::engine) fn cut<S: Socket>(
         &mut self,
         backend: &mut Backend<S>,
@@ -79,7 +79,7 @@ impl<'a> Passage<'a> {
         backend.relay(run)
     }
 
-    /// Writes everything, a client's message as far as it is here.
+    /// Writes everything, a client's message as far as it has come.
     pub(in crate::engine) fn flush<S: Socket>(
         &mut self,
         backend: &mut Backend<S>,
@@ -100,7 +100,7 @@ impl<'a> Passage<'a> {
         Ok(())
     }
 
-    /// The message at hand is not passed on.
+    /// The current message is not passed on.
     pub(in crate::engine) fn skip(&mut self, bytes: usize) {
         debug_assert_eq!(self.run, self.at, "a run must be cut before it is skipped over");
         self.at += bytes;

@@ -1,4 +1,4 @@
-//! What a client's statements do to the books kept of its session, as they are sent.
+//! How a client's statements change the books of its session when they are sent.
 
 use crate::engine::backend::{Backend, Reset};
 use crate::engine::client::Client;
@@ -10,29 +10,29 @@ use crate::session::part::{Part, PartSet, Undo};
 use crate::session::scan::{ScanOptions, SchemaChange};
 
 impl<S: Socket> Backend<S> {
-    /// What is sent may change what statements mean.
+    /// The message may change what statements mean.
     pub(in crate::engine) fn note_schema_change(&mut self, change: SchemaChange) {
         match change {
             SchemaChange::None => {}
-            SchemaChange::Own => self.prepared.statements.client_sees_its_own(),
+            SchemaChange::Own => self.prepared.statements_mut().client_sees_its_own(),
             SchemaChange::All => {
-                self.prepared.statements.transaction_sees_its_own();
-                self.known.at_stake.note_schema();
+                self.prepared.statements_mut().transaction_sees_its_own();
+                self.known.at_stake_mut().note_schema();
             }
         }
     }
 }
 
 impl<S: Socket> Backend<S> {
-    /// A temporary table may be made by what is sent, which no other session sees, and whose buffers the
-    /// process keeps. (A server that reports tells of these.)
+    /// The message may create a temporary table, which no other session sees, and whose buffers the
+    /// process keeps. (A server that reports shows these.)
     fn note_temporary(&mut self, effects: &Effects) {
         let makes =
             effects.pins.contains(Part::TemporaryObject) || self.may_make_temporary(effects);
         if makes {
-            self.prepared.statements.client_sees_its_own();
+            self.prepared.statements_mut().client_sees_its_own();
         }
-        if makes && self.known.session_report.is_none() && !self.session.lasting().has_buffers() {
+        if makes && self.known.session_report().is_none() && !self.session.lasting().has_buffers() {
             let size = buffers_of(self.session.applied());
             self.session.keep_lasting(self.pool.temporary_buffers(size));
         }
@@ -40,17 +40,17 @@ impl<S: Socket> Backend<S> {
 }
 
 impl<S: Socket> Client<S> {
-    /// How this client's statements are to be read, once everything is answered, by a backend that
-    /// reads them like `own` where it has set nothing.
+    /// How this client's statements are read, once everything is answered, by a backend that reads
+    /// them like `own` without settings.
     pub(in crate::engine) fn scan_options(&self, own: ScanOptions) -> ScanOptions {
-        if self.desired.is_empty() {
+        if self.session.desired().is_empty() {
             return own;
         }
-        own.with(|name| self.desired.get(name))
+        own.with(|name| self.session.desired().get(name))
     }
 
-    /// A statement with these effects is on its way to the server.
-    /// `restored`: what it resets is SET again after it (see [`crate::engine::restore`]).
+    /// A statement with these effects is being sent. `restored`: what it resets is SET again after
+    /// it (see [`crate::engine::restore`]).
     pub(in crate::engine) fn record_effects(
         &mut self,
         backend: &mut Backend<S>,
@@ -66,7 +66,7 @@ impl<S: Socket> Client<S> {
         }
         let unusual = effects.unusual.as_ref();
         let start_values = unusual.is_some_and(|unusual| unusual.changes_start_values);
-        backend.known.at_stake.note(start_values, effects.changes_catalog);
+        backend.known.at_stake_mut().note(start_values, effects.changes_catalog);
         backend.note_schema_change(effects.schema);
         backend.note_names(effects);
         self.note_resets_within(backend, &effects.resets);
@@ -75,11 +75,11 @@ impl<S: Socket> Client<S> {
             return self.record_in_session_mode(backend, effects, restored);
         }
         if effects.notifies {
-            backend.known.notifying.is_due();
+            backend.known.notifying_mut().is_due();
         }
         self.record_pins(backend, effects);
-        // What a server reports is known from it.
-        if if backend.known.session_report.is_some() {
+        // A server that reports shows it.
+        if if backend.known.session_report().is_some() {
             effects.spoils_unseen
         } else {
             effects.spoils
@@ -87,19 +87,19 @@ impl<S: Socket> Client<S> {
             backend.spoil_for_good();
         }
         if effects.reads_sequences {
-            if self.asks == Asks::Never {
-                self.asks = Asks::Before;
+            if self.session.asks() == Asks::Never {
+                self.session.may_ask();
                 backend.pool.asking.note_question();
             }
-            backend.known.drawn.note_last(Last::Asked);
-            backend.pool.asking.note_use(backend.known.drawn.text());
+            backend.known.drawn_mut().note_last(Last::Asked);
+            backend.pool.asking.note_use(backend.known.drawn().text());
         }
         if let Some(unusual) = &effects.unusual {
             self.record_unusual(backend, unusual, restored);
         }
     }
 
-    /// The same of a client that has its server connection to itself.
+    /// The same for a client that has its server connection to itself.
     fn record_in_session_mode(
         &mut self,
         backend: &mut Backend<S>,
@@ -119,33 +119,33 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// What keeps the client on its server connection from now on.
+    /// Records what keeps the client on its server connection from now on.
     fn record_pins(&mut self, backend: &mut Backend<S>, effects: &Effects) {
         if !effects.pins.is_empty() && backend.is_classic() {
             // Lost when the transaction ends, and no other client finds it.
             backend.lending.owe_reset(Reset::All);
-            if backend.known.session_report.is_none() && effects.leaves_what_stays() {
+            if backend.known.session_report().is_none() && effects.leaves_what_stays() {
                 backend.spoil_for_good();
             }
         } else {
-            // What pins already does so whatever is made besides.
+            // What pins already does so whatever is created besides.
             let mut pins = effects.pins.minus(backend.known_to_stay(effects));
             if backend.may_make_temporary(effects) {
                 pins.insert(Part::TemporaryObject);
             }
-            let mut new = pins.minus(self.pins);
+            let mut new = pins.minus(self.session.pins());
             let ends_sql = effects.ends.contains(Part::SqlStatement);
             if pins.contains(Part::SqlStatement) || (ends_sql && !self.sql_statements().is_empty())
             {
-                // What pins may be another one from now on.
+                // The statement that pins may be another one from now on.
                 pins.insert(Part::SqlStatement);
                 new.insert(Part::SqlStatement);
             }
-            self.pins = self.pins.union(pins);
-            backend.mark_unverified(new.union(effects.ends.intersection(self.pins)));
+            self.session.pin_all(pins);
+            backend.mark_unverified(new.union(effects.ends.intersection(self.session.pins())));
             if pins.contains(Part::SqlStatement) {
                 let beside = effects.several && effects.sets_beside;
-                backend.note_sql(&effects.prepares, &self.desired, ends_sql, beside);
+                backend.note_sql(&effects.prepares, self.session.desired(), ends_sql, beside);
             }
             if effects.watches {
                 self.watch_sql_statements();
@@ -159,9 +159,9 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// What is out of the ordinary, and settled when it is known how it has ended.
+    /// Records unusual effects, which are settled when their outcome is known.
     fn record_unusual(&mut self, backend: &mut Backend<S>, unusual: &Unusual, restored: bool) {
-        backend.prepared.replay.forget();
+        backend.prepared.forget_replay();
         self.note_resetting_of(backend, unusual, restored);
         if restored
             && !unusual.discards_all
@@ -174,39 +174,41 @@ impl<S: Socket> Client<S> {
             self.note_forgetting(backend);
         }
         if unusual.discards_all {
-            // What no command undoes is left on the server by this one, too.
+            // This one, too, leaves on the server what no command undoes.
             let lasting = self.lasting_pins(backend);
             let stays = |part: &Part| {
                 matches!(part.row().undo, Undo::CloseBackend | Undo::CloseWhileThere)
                     || lasting.contains(*part)
             };
-            let stays = self.pins.iter().filter(stays).collect();
-            let ends = std::mem::replace(&mut self.pins, stays);
+            let stays = self.session.pins().iter().filter(stays).collect();
+            let ends = self.session.set_pins(stays);
             self.note_discarding(backend, ends);
         }
         self.record_listening(unusual);
         self.note_unlistening(backend, unusual);
     }
 
-    /// Settings go back to start values: whose is settled when it is known what has come of it,
-    /// unless the client's are SET after it at once.
+    /// Settings are reset to start values: whose is settled when the outcome is known, unless the
+    /// client's are SET right after it.
     fn note_resetting_of(&mut self, backend: &Backend<S>, unusual: &Unusual, restored: bool) {
         if !restored || unusual.discards_all {
             self.note_resetting(backend, &unusual.resetting, &unusual.set_again);
         }
     }
 
-    /// What functions and blocks of code reset of the settings that the server reports: where one comes
-    /// to the server connection's own value, the client's start value is in force. (The extension tells of it
-    /// too late: the server's report of the own value comes before. Of the settings that no server reports, the
-    /// extension tells, or the server is asked.)
+    /// Notes the reported settings that functions and blocks of code reset: if one gets the server
+    /// connection's own value, the client's start value counts as in force. (The extension's report
+    /// is too late: the server reports the own value before it. Settings that no server reports are
+    /// reported by the extension, or the server is asked.)
     fn note_resets_within(&mut self, backend: &mut Backend<S>, resets: &Resetting) {
         if *resets == Resetting::No || !self.has_start_values() {
             return;
         }
-        // One that the client has set to the server's own value may not have been reset at all.
+        // A setting that the client has set to the server's own value may not have been reset at
+        // all.
         let differs = |name: &[u8]| {
-            backend.session.applied().get(name).is_some() || self.desired.get(name).is_some()
+            backend.session.applied().get(name).is_some()
+                || self.session.desired().get(name).is_some()
         };
         let start = self.record.start.iter().map(|(name, _)| name);
         let names: Vec<_> = start
@@ -217,7 +219,7 @@ impl<S: Socket> Client<S> {
         if names.is_empty() {
             return;
         }
-        backend.prepared.replay.forget();
+        backend.prepared.forget_replay();
         self.note_resetting(backend, &Resetting::Names(names), &[]);
     }
 }

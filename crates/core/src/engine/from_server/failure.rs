@@ -1,4 +1,4 @@
-//! An error: what the server ignores after it, and what that undoes in the books.
+//! Errors: what the server ignores after one, and what that undoes in the books.
 
 use std::sync::Arc;
 
@@ -14,16 +14,16 @@ use crate::engine::timeouts::is_cut_off;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::{TransactionStatus, backend as kind, build};
 
-/// What the server has failed or ignored.
+/// What the server has refused or ignored.
 #[derive(Default)]
 struct Undone {
-    /// One of them is a Parse or Close of the unnamed statement, or may be one.
+    /// One of the requests is a Parse or Close of the unnamed statement, or may be one.
     touches_unnamed: bool,
-    /// The Parse whose error it is.
+    /// The Parse that got the error.
     parse: Option<u32>,
-    /// What the client is due in place of the error.
+    /// What the client gets in place of the error.
     refusal: Option<Box<[u8]>>,
-    /// The client's name of the statement in whose place a stand-in was bound, whose error it is.
+    /// The client's name of the statement in whose place a stand-in got the error.
     stood_in_for: Option<Box<StoodInFor>>,
 }
 
@@ -40,19 +40,20 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.fail_within();
         let healing = self.begins_to_heal(owed, body, relayed);
         if !healing {
-            self.backend.prepared.replay.forget();
+            self.backend.prepared.forget_replay();
             if let Some(client) = &mut self.client {
-                client.failed = true;
+                client.serving.fail();
             }
         }
         self.backend.requests.copy_failed();
         match owed {
             Request::Query | Request::Statements(_) | Request::InjectedStatement => {
                 self.backend.requests.fail_text();
-                return Ok(in_own_text(body, self.backend.prepared.longer.of_query(), relayed));
+                return Ok(in_own_text(body, self.backend.prepared.longer().of_query(), relayed));
             }
             Request::Call | Request::Sync => return Ok(Fate::Pass),
-            // (One that is cut off is its client's pipeline: by its timeout, or on its request.)
+            // (One that was cancelled belongs to its client's pipeline: by its timeout, or on its
+            // request.)
             Request::InjectedSettings { statement }
                 if healing || (statement != 0 && is_cut_off(body)) => {}
             Request::InjectedQuery
@@ -72,13 +73,14 @@ impl<S: Socket> Relay<'_, S> {
         Ok(self.skip_to_sync(owed, body, healing, relayed))
     }
 
-    /// Deals with the error of a query of ours that its client need not know of. Whether it was one.
+    /// Processes the error of a query of Hawser's that does not concern its client. Returns whether
+    /// it was one.
     fn is_dealt_with(&mut self, owed: Request, body: &[u8], relayed: &mut Relayed) -> bool {
         match owed {
             Request::InjectedQuestion => self.backend.question_failed(body),
             Request::InjectedLift => return self.backend.lift_failed(body),
             Request::HandOver => self.backend.hand_over_refused(body),
-            Request::TellIdentity => {
+            Request::SendIdentity => {
                 // The function is gone, or may not be called any more.
                 self.backend.lending.spoil("it could not be told whose it is");
             }
@@ -99,7 +101,7 @@ impl<S: Socket> Relay<'_, S> {
         true
     }
 
-    /// A query of ours has failed, without which its client cannot go on.
+    /// A query of Hawser's has failed without which its client cannot go on.
     fn part_for_failed_query(&self, message: &'static str, body: &[u8], relayed: &mut Relayed) {
         relayed.injected_query_failed = true;
         if self.client.is_some() {
@@ -110,7 +112,8 @@ impl<S: Socket> Relay<'_, S> {
         }
     }
 
-    /// Whether the error is one that is healed: the statement is prepared anew, and the message sent again.
+    /// Whether the error is one that is healed: the statement is prepared again, and the message
+    /// sent again.
     fn begins_to_heal(&mut self, owed: Request, body: &[u8], relayed: &Relayed) -> bool {
         let mut healing = false;
         if let (
@@ -120,26 +123,26 @@ impl<S: Socket> Relay<'_, S> {
             true,
         ) = (owed, is_stale_or_lost(body))
         {
-            // The next client that uses it prepares it anew.
-            self.backend.prepared.statements.mark_stale(statement);
+            // The next client that uses it prepares it again.
+            self.backend.prepared.statements_mut().mark_stale(statement);
             if matches!(owed, Request::InjectedSettings { .. }) {
-                // What has taken ours away has taken all.
-                self.backend.prepared.statements.mark_stale_since(0);
+                // The command that removed Hawser's own has removed all.
+                self.backend.prepared.statements_mut().mark_stale_since(0);
             }
             healing = relayed.whole
                 && self.client.is_some()
                 && !matches!(owed, Request::DescribeStatement { .. })
-                && self.backend.prepared.replay.refused(body);
+                && self.backend.prepared.replay_mut().refused(body);
         }
-        if self.backend.prepared.replay.is_checking() && owed.is_injected() {
-            self.backend.prepared.replay.check_failed();
+        if self.backend.prepared.replay().is_checking() && owed.is_injected() {
+            self.backend.prepared.replay_mut().check_failed();
             healing = true;
         }
         healing
     }
 
-    /// A message of a pipeline has failed: the server ignores everything up to the next Sync. What it would
-    /// have done is taken back.
+    /// A message of a pipeline has failed: the server ignores everything up to the next Sync. The
+    /// changes of those messages are dropped.
     fn skip_to_sync(
         &mut self,
         owed: Request,
@@ -165,9 +168,9 @@ impl<S: Socket> Relay<'_, S> {
             }
             Some(_) => {}
         }
-        self.backend.known.drawn.discard_again(); // what was to do that may be ignored
-        if undone.touches_unnamed && self.backend.prepared.unnamed.since() <= erring {
-            self.backend.prepared.unnamed.forget();
+        self.backend.known.drawn_mut().discard_again(); // the command for that may be ignored
+        if undone.touches_unnamed && self.backend.prepared.unnamed().since() <= erring {
+            self.backend.prepared.unnamed_mut().forget();
         }
         if healing {
             return Fate::Skip;
@@ -178,7 +181,8 @@ impl<S: Socket> Relay<'_, S> {
         if let Some(own) = undone.stood_in_for {
             return with_name(body, STAND_IN, &own.name, relayed);
         }
-        match undone.parse.and_then(|serial| self.backend.prepared.longer.take_parse(serial)) {
+        match undone.parse.and_then(|serial| self.backend.prepared.longer_mut().take_parse(serial))
+        {
             Some(longer) => in_own_text(body, &longer, relayed),
             None => self.under_own_name(owed, body, relayed),
         }
@@ -189,7 +193,7 @@ impl<S: Socket> Relay<'_, S> {
         if failed.owed.parses_unnamed()
             && let Some(client) = &mut self.client
         {
-            client.unnamed = None; // it has taken away what was there before, too
+            client.prepared.unnamed_mut().forget(); // it has removed the earlier one, too
         }
         if let Request::Parse { serial, .. } = failed.owed {
             undone.parse = Some(serial);
@@ -217,35 +221,39 @@ impl<S: Socket> Relay<'_, S> {
         match ignored.owed {
             Request::Parse { statement, .. } | Request::InjectedParse { statement } => {
                 let pipeline = self.backend.requests.answered_pipeline();
-                self.backend.prepared.statements.remove(statement, pipeline);
+                self.backend.prepared.statements_mut().remove(statement, pipeline);
             }
-            // A Close of ours was ignored: the statement is still there.
+            // A Close of Hawser's was ignored: the statement still exists.
             Request::Injected => self.backend.prepared.doubt(),
             _ => {}
         }
         if let (Some(change), Some(client)) = (ignored.change, &mut self.client) {
-            client.ignore(&change, &mut self.backend.prepared.unnamed);
+            client.ignore(&change, self.backend.prepared.unnamed_mut());
         }
     }
 
-    /// An error that has our name of a statement in it, with the client's in its place: ours is for
-    /// no client to know.
+    /// An error that has Hawser's name of a statement in it, with the client's in its place:
+    /// clients do not know Hawser's.
     fn under_own_name(&self, owed: Request, body: &[u8], relayed: &Relayed) -> Fate {
         let (Request::Bind { statement } | Request::DescribeStatement { statement }) = owed else {
             return Fate::Pass;
         };
-        // Another number of parameters, or it is not there: no other error has its name. (Those come
-        // often, and there may be many names.)
+        // A Bind with another number of parameters, or a missing statement: no other error has its
+        // name. (Others are frequent, and there may be many names.)
         let code = crate::wire::error::field(body, b'C');
         if code.is_none_or(|code| ![&b"08P01"[..], b"26000"].contains(&code)) {
             return Fate::Pass;
         }
         let Some(client) = &self.client else { return Fate::Pass };
-        let names = client.statements.iter().flat_map(|names| names.names().confirmed_pairs());
+        let names = client
+            .prepared
+            .statements()
+            .into_iter()
+            .flat_map(|names| names.names().confirmed_pairs());
         let named = names.filter(|(_, named)| named.statement.id == statement);
         // Of several names the one that was bound last is most likely meant.
         let is_bound = |named: &ClientStatement| {
-            client.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, &named.seen))
+            client.prepared.bound().is_some_and(|bound| Arc::ptr_eq(bound, &named.seen))
         };
         match named.min_by_key(|(_, named)| (!is_bound(named), named.serial)) {
             Some((own, named)) => with_name(body, &named.statement.name, significant(own), relayed),
@@ -253,18 +261,18 @@ impl<S: Socket> Relay<'_, S> {
         }
     }
 
-    /// The server knows a statement of the protocol by its client's own name no more than before.
+    /// The server has refused a statement of the protocol under its client's own name.
     fn own_name_refused(&mut self, error: &[u8]) {
-        if self.backend.requests.second() == Some(Request::CloseKnown { told: false })
+        if self.backend.requests.second() == Some(Request::CloseKnown { answered: false })
             && let Some(change) = self.backend.requests.take_second()
             && let Some(client) = &mut self.client
         {
-            client.ignore(&change, &mut self.backend.prepared.unnamed);
+            client.ignore(&change, self.backend.prepared.unnamed_mut());
         }
         self.backend.ahead.own_name_refused(error);
     }
 
-    /// Where a stand-in has been executed, the error of the statement in whose place it stands.
+    /// If a stand-in has been executed, the error of the statement in whose place it stands.
     pub(super) fn in_place_of_stand_in(
         &mut self,
         owed: Request,
@@ -290,18 +298,18 @@ impl<S: Socket> Relay<'_, S> {
         }
     }
 
-    /// A pipeline has failed, and the client's Sync has not come: one of ours ends it, so that a
-    /// client that sends none holds no backend (trap 15). What the client sends goes nowhere until
-    /// its own Sync, as the server would have it. Not within a transaction block or for a client
-    /// that keeps its backend anyway.
+    /// A pipeline has failed, and the client's Sync has not come: a Sync of Hawser's ends it, so
+    /// that a client that sends none holds no backend (trap 15). The client's messages are
+    /// discarded until its own Sync, as the server would do. Not within a transaction block or for
+    /// a client that keeps its backend anyway.
     fn sync_for_client(&mut self) {
         self.backend.requests.skip_to_sync();
         if self.backend.to_server.is_open() {
             return; // the rest of the client's message goes first: see `end_failed_pipeline`
         }
         let Some(client) = &mut self.client else {
-            // It left behind a simple query that the server now ignores: no Sync was seen to be
-            // missing.
+            // The pipeline contained a simple query, which the server ignores now, so the missing
+            // Sync was not noticed.
             if self.backend.send(&build::SYNC).is_ok() {
                 self.backend.request(Request::Sync);
             }
@@ -317,9 +325,9 @@ impl<S: Socket> Relay<'_, S> {
 }
 
 impl<S: Socket> Backend<S> {
-    /// Whether a Sync of ours ends the pipeline that has failed. Not within a transaction block or for a
-    /// client that keeps its server connection anyway; nor where a Sync that crossed with the error may
-    /// be answered yet, for it would be one too many.
+    /// Whether a Sync of Hawser's ends the failed pipeline. Not within a transaction block or for a
+    /// client that keeps its server connection anyway; nor where the server may still answer a Sync
+    /// that crossed with the error, for it would be one too many.
     pub(in crate::engine) fn owes_failed_pipeline_a_sync(&self, pinned: bool) -> bool {
         !pinned
             && self.from_server.status() == TransactionStatus::Idle
@@ -327,7 +335,7 @@ impl<S: Socket> Backend<S> {
     }
 }
 
-/// An error with the client's own name in place of ours.
+/// An error with the client's own name in place of Hawser's.
 fn with_name(body: &[u8], ours: &[u8], own: &[u8], relayed: &Relayed) -> Fate {
     let Some(at) = memchr::memmem::find(body, ours).filter(|_| relayed.whole) else {
         return Fate::Pass;

@@ -12,7 +12,7 @@ use crate::wire::{TransactionStatus, backend as kind};
 
 const OUT_OF_TURN: &str = "the server sent an answer out of turn";
 
-/// What a message of the server does to the entry that it is about.
+/// What a message of the server is to the entry that it answers.
 enum Answers {
     /// It is part of the answer, which goes on.
     Part(Fate),
@@ -44,7 +44,7 @@ impl<S: Socket> Relay<'_, S> {
         };
         if message == kind::ERROR {
             if is_fatal(body) {
-                // Whatever it answers, it is the last that the client hears.
+                // Whatever it answers, it is the last message that the client gets.
                 self.backend.from_server.goes();
                 return Ok(Fate::Pass);
             }
@@ -70,7 +70,7 @@ impl<S: Socket> Relay<'_, S> {
             self.completed(owed, body);
         }
         if !owed.is_injected() {
-            self.backend.prepared.replay.forget();
+            self.backend.prepared.forget_replay();
         }
         if let Request::DescribeStatement { .. } | Request::DescribePortal = owed {
             self.note_description(owed, message, body);
@@ -84,7 +84,7 @@ impl<S: Socket> Relay<'_, S> {
         }
     }
 
-    /// What may come at any time, and answers nothing.
+    /// Messages that may come at any time, and answer nothing.
     fn at_any_time(
         &mut self,
         message: u8,
@@ -100,7 +100,7 @@ impl<S: Socket> Relay<'_, S> {
         }
         if message == kind::NOTICE {
             if let Some(Request::Parse { statement, .. }) = self.backend.requests.front() {
-                self.backend.prepared.statements.note(statement);
+                self.backend.prepared.statements_mut().note(statement);
             }
             let ours = self.backend.requests.front().is_some_and(Request::is_injected);
             return Ok(if ours { Fate::Skip } else { Fate::Pass });
@@ -117,11 +117,13 @@ impl<S: Socket> Relay<'_, S> {
             Some(notification.named(self.backend.pool.notifiers(), None, now))
         };
         if !client.is_session_mode()
-            && (client.overhears(named, process) || !client.pins.contains(Part::Listen))
+            && (client.takes_notification(named, process)
+                || !client.session.pins().contains(Part::Listen))
         {
             return Fate::Skip;
         }
-        // Each client is known by the process id that it was given: in session mode the server's.
+        // Each client knows itself by the process id that it was given: in session mode the
+        // server's.
         let is_session_mode = client.is_session_mode();
         let message = match named().filter(|_| relayed.whole) {
             Some(own) if own.process == process && !is_session_mode => {
@@ -153,7 +155,7 @@ impl<S: Socket> Relay<'_, S> {
         Err(OUT_OF_TURN)
     }
 
-    /// What a message is of the answer to the first entry.
+    /// What a message is to the first entry.
     #[inline]
     fn answers(
         &mut self,
@@ -203,7 +205,7 @@ impl<S: Socket> Relay<'_, S> {
         })
     }
 
-    /// The same, for a message of ours: what answers it goes to no client.
+    /// The same for a message of Hawser's: its answer goes to no client.
     fn answers_ours(
         &mut self,
         owed: Request,
@@ -222,7 +224,7 @@ impl<S: Socket> Relay<'_, S> {
                 Request::InjectedPrepare,
                 kind::COMMAND_COMPLETE | kind::PARSE_COMPLETE | kind::ROW_DESCRIPTION,
             )
-            | (Request::TellIdentity, kind::FUNCTION_RESULT)
+            | (Request::SendIdentity, kind::FUNCTION_RESULT)
             | (Request::InjectedStatement, kind::ROW_DESCRIPTION) => Answers::Part(Fate::Skip),
             (Request::HandOver, kind::FUNCTION_RESULT) => {
                 self.backend.hand_over_answered();
@@ -254,27 +256,27 @@ impl<S: Socket> Relay<'_, S> {
     /// A command has been completed, as this tag says.
     fn completed(&mut self, owed: Request, tag: &[u8]) {
         self.backend.requests.copy_ended();
-        if self.backend.known.at_stake.has_start_values() && changes_start_values(tag) {
-            self.backend.known.at_stake.start_values_changed();
+        if self.backend.known.at_stake().has_start_values() && changes_start_values(tag) {
+            self.backend.known.at_stake_mut().start_values_changed();
         }
         if !owed.is_injected() && (tag == b"DISCARD ALL\0" || tag == b"DEALLOCATE ALL\0") {
             self.forgotten_for_good(tag);
         }
     }
 
-    /// The first entry is answered to its end.
+    /// The first entry is completely answered.
     fn ended(&mut self, owed: Request) {
         if let Some(client) = &mut self.client {
             client
-                .confirm(self.backend.requests.front_change(), &mut self.backend.prepared.unnamed);
+                .confirm(self.backend.requests.front_change(), self.backend.prepared.unnamed_mut());
         }
         self.backend.requests.complete();
         if let Request::Parse { statement, .. } | Request::InjectedParse { statement } = owed {
-            self.backend.prepared.statements.prove(statement);
+            self.backend.prepared.statements_mut().prove(statement);
         }
     }
 
-    /// The client is told what a statement takes and gives.
+    /// The client gets the description of a statement's parameters or rows.
     pub(in crate::engine) fn note_description(&mut self, owed: Request, message: u8, body: &[u8]) {
         let backend = &mut *self.backend;
         let Some(Change::Describes(seen)) = backend.requests.front_change() else { return };
@@ -286,9 +288,9 @@ impl<S: Socket> Relay<'_, S> {
         };
         match owed {
             Request::DescribeStatement { statement } => {
-                backend.prepared.statements.described(statement, shape);
+                backend.prepared.statements_mut().described(statement, shape);
             }
-            _ => backend.prepared.statements.described_portal(seen.bound(), shape.rows),
+            _ => backend.prepared.statements_mut().described_portal(seen.bound(), shape.rows),
         }
         if message == kind::PARAMETER_DESCRIPTION {
             seen.parameters(body);
@@ -297,19 +299,19 @@ impl<S: Socket> Relay<'_, S> {
         }
     }
 
-    /// The server describes a statement that was prepared for Hawser to look at.
+    /// The server describes a statement that was prepared so that Hawser sees its description.
     fn described(&mut self, statement: u64, shape: Shape) {
-        self.backend.prepared.replay.now(shape);
+        self.backend.prepared.replay_mut().now(shape);
         if statement != 0 {
-            self.backend.prepared.statements.described(statement, shape);
+            self.backend.prepared.statements_mut().described(statement, shape);
         } else if let Some(Change::Compares(comparing)) = self.backend.requests.front_change_mut() {
             let Shape { parameters, rows } = &mut comparing.shape;
             (*parameters, *rows) = (*parameters | shape.parameters, *rows | shape.rows);
         }
     }
 
-    /// The client's unnamed statement has been prepared anew, and described. If it is another, and the
-    /// client's message has not waited for that, its rows must not reach the client.
+    /// The client's unnamed statement has been prepared again, and described. If it differs, and
+    /// the client's message has not waited for that, its rows must not reach the client.
     fn compare_unnamed(&mut self, statement: u64) -> Option<Box<ClientError>> {
         if statement != 0 {
             return None;
@@ -317,11 +319,11 @@ impl<S: Socket> Relay<'_, S> {
         let Some(Change::Compares(comparing)) = self.backend.requests.front_change() else {
             return None;
         };
-        let (fits, waits) = (comparing.shape.fits(comparing.seen.told()), comparing.waits);
+        let (fits, waits) = (comparing.shape.fits(comparing.seen.described()), comparing.waits);
         if fits || self.client.is_none() {
             return None;
         }
-        self.backend.prepared.unnamed.note_change(waits);
+        self.backend.prepared.unnamed_mut().note_change(waits);
         (!waits).then(|| {
             let error = ClientError::fatal(
                 SqlState::FEATURE_NOT_SUPPORTED,

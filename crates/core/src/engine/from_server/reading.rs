@@ -1,10 +1,9 @@
-//! Reads from backends, for a client and for nobody.
+//! Reads from backends, with and without a client.
 
 use std::io::ErrorKind;
 use std::time::Duration;
 
 use super::{LOOKED_AT_BYTES_MAX, Relay, Relayed};
-use crate::engine::about::ClientState;
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
 use crate::engine::ended::Ended;
@@ -16,7 +15,7 @@ use crate::engine::table::{Engine, Holder, PoolView};
 use crate::ids::{ClientId, Slot};
 use crate::time::Time;
 
-/// Room for a read that is worth while.
+/// Room that makes a read worthwhile.
 const READ_ROOM_BYTES: usize = 4096;
 
 impl<S: Socket> PoolView<S> {
@@ -34,12 +33,12 @@ impl<S: Socket> PoolView<S> {
         if ended.queries > 0 {
             let stats = self.pool.stats.of(id.home);
             stats.queries.add(ended.queries);
-            stats.query.record(now.micros_since(client.since));
+            stats.query.record(now.micros_since(client.times.since()));
             if ended.transactions > 0 {
                 stats.transactions.add(ended.transactions);
-                let duration_us = now.micros_since(client.transaction_since);
+                let duration_us = now.micros_since(client.times.transaction_since());
                 stats.transaction.record(duration_us);
-                client.transaction_since = now;
+                client.times.begin_transaction(now);
                 let wait_us = backend.lending.take_waited_us();
                 let slow = self.settings.log_min_duration;
                 if !slow.is_zero() && Duration::from_micros(wait_us + duration_us) >= slow {
@@ -53,12 +52,12 @@ impl<S: Socket> PoolView<S> {
                     });
                 }
             }
-            // What is outstanding after it begins now, if anything is.
-            client.since = now;
+            // What is still outstanding begins now.
+            client.times.begin(now);
         }
     }
 
-    /// Counts what has come from a client's backend, and reports what is to be known of it.
+    /// Counts what has come from a client's backend, and reports its events.
     fn count<H: Host<S>>(
         &self,
         host: &mut H,
@@ -86,7 +85,7 @@ impl<S: Socket> PoolView<S> {
 }
 
 impl<S: Socket> Engine<S> {
-    /// Reads from a client's backend as long as it has something and the client takes it.
+    /// Reads from a client's backend as long as bytes come and the client takes them.
     pub(in crate::engine) fn read_backend<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -116,8 +115,8 @@ impl<S: Socket> Engine<S> {
         self.to_client = out;
     }
 
-    /// A buffer with room after so many bytes: the loop's own, or for a message that is looked at
-    /// whole a longer one.
+    /// A buffer with room after this many bytes: the loop's own, or a longer one for a message that
+    /// is read whole.
     fn take_buffer(&mut self, kept: usize) -> Box<[u8]> {
         if kept + READ_ROOM_BYTES > limits::READ_BYTES {
             return vec![0; LOOKED_AT_BYTES_MAX + 2 * limits::READ_BYTES].into_boxed_slice();
@@ -132,7 +131,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// One read from a client's backend. Whether another may follow.
+    /// Reads once from a client's backend. Returns whether it may be read again.
     fn read_backend_once<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -164,11 +163,11 @@ impl<S: Socket> Engine<S> {
         };
         let read = filled - backend.from_server.kept().len();
         backend.from_server.forget_kept();
-        // A short read says that there are no more bytes, not that the end is not after them.
+        // A short read shows that there are no more bytes, but the end may follow.
         let drained = filled < buffer.len() && !backend.from_server.has_hung_up();
         backend.from_server.leave_unread(!drained);
         out.clear();
-        let was_full = backend.requests.is_full() || client.held;
+        let was_full = backend.requests.is_full() || client.serving.is_held();
         let pool = client.pool;
         let (listens_elsewhere, listened) = (client.listens(), client.awaits_listener());
         let (id, view) = (ClientId { home: self.id, slot }, &self.pools[pool as usize]);
@@ -200,7 +199,7 @@ impl<S: Socket> Engine<S> {
         self.go_on_after(host, slot, backend, relayed, &answered, now)
     }
 
-    /// Goes on after what has come from a client's backend. Whether another read may follow.
+    /// Acts on what has come from a client's backend. Returns whether it may be read again.
     fn go_on_after<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -222,7 +221,7 @@ impl<S: Socket> Engine<S> {
         let listens = goes_on && relayed.listens;
         let queries = relayed.ended.queries;
         let settled = match at_rest && !listens && relayed.handed_over.is_none() {
-            // What it waits for is not the server's word on its pins.
+            // It does not wait for the server's report on its pins.
             true if listened => Ok(!client.is_pinned()),
             true => client.can_give_back(&mut backend),
             false => Ok(false),
@@ -230,9 +229,8 @@ impl<S: Socket> Engine<S> {
         let lost = settled.is_err();
         let done = settled.unwrap_or(false);
         if done {
-            // The next waiter first: the server is the slowest of all.
-            client.state = ClientState::Idle;
-            client.since = now;
+            // The next waiter first: the server is the slowest part.
+            client.rest(now);
             self.give_back(host, backend, now);
         } else {
             client.backend = Some(backend);
@@ -242,7 +240,7 @@ impl<S: Socket> Engine<S> {
             return !drained;
         }
         if listened && out.len() + passed.len() > 0 {
-            // Last words, or a warning: after what it has answered before, which may begin within a
+            // A last message, or a warning: after the earlier answers, which may begin within a
             // message.
             self.give_held_answer(slot);
         }
@@ -260,7 +258,7 @@ impl<S: Socket> Engine<S> {
         }
         if at_rest && listens_elsewhere {
             self.leave_discarded(host, slot);
-            // While the server was asked about the session, what came was kept.
+            // Notifications that came while the server was asked about the session were kept.
             self.give_notifications(host, slot, now);
         }
         if self.clients_leave() {
@@ -278,8 +276,8 @@ impl<S: Socket> Engine<S> {
         !done && !drained
     }
 
-    /// Does what has come of a server's messages besides the answer. `None`: nothing that ends the work on
-    /// this client; else whether more may be read for it.
+    /// Acts on the outcome of a server's messages besides the answer. `None`: the work on this
+    /// client continues; else whether more may be read for it.
     fn follow_up<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -299,11 +297,11 @@ impl<S: Socket> Engine<S> {
             self.handed_over(host, slot, *outcome, now);
             return Some(true);
         }
-        if relayed.lifted && self.begin_behind_lift(host, slot, now) {
+        if relayed.lifted && self.begin_after_lift(host, slot, now) {
             return Some(true);
         }
         if self.clients.get(slot).is_some_and(|client| {
-            // A copy waits for data, and one that has read a Sync has ignored it: nothing comes.
+            // A copy waits for data, and has ignored a Sync that it has read: nothing comes.
             client.is_leaving()
                 && client
                     .backend
@@ -319,8 +317,8 @@ impl<S: Socket> Engine<S> {
         None
     }
 
-    /// Goes on after the end of a plain pipeline. Nothing else has come, and nothing of the client's session
-    /// is unusual, so that of what may follow an answer only this can. Whether another read may follow.
+    /// Continues after the end of a plain pipeline. Nothing else has come, and the client's session
+    /// is not unusual, so only this can follow the answer. Returns whether it may be read again.
     fn plain_answered<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -333,9 +331,8 @@ impl<S: Socket> Engine<S> {
         let done = backend.is_at_rest();
         let Some(client) = self.clients.get_mut(slot) else { return false };
         if done {
-            // The next waiter first: the server is the slowest of all.
-            client.state = ClientState::Idle;
-            client.since = now;
+            // The next waiter first: the server is the slowest part.
+            client.rest(now);
             self.give_back(host, backend, now);
         } else {
             client.backend = Some(backend);
@@ -364,9 +361,9 @@ impl<S: Socket> Engine<S> {
         else {
             return;
         };
-        // What its client has not been given comes first.
+        // Bytes that the client has not been given come first.
         let kept = backend.from_server.take_kept();
-        let mut relayed = relay_to_nobody(&mut backend, &kept, now);
+        let mut relayed = relay_without_client(&mut backend, &kept, now);
         let mut unread = false;
         while relayed.is_ok() {
             if !self.again.may_read(Token::Backend(place)) {
@@ -376,7 +373,7 @@ impl<S: Socket> Engine<S> {
             let mut buffer = self.take_buffer(backend.from_server.kept().len());
             let read = read_into(&mut backend, &mut buffer);
             if let Read::Bytes(filled) = read {
-                relayed = relay_to_nobody(&mut backend, &buffer[..filled], now);
+                relayed = relay_without_client(&mut backend, &buffer[..filled], now);
             }
             self.put_buffer(buffer);
             match read {
@@ -409,10 +406,11 @@ impl<S: Socket> Engine<S> {
 /// What one read has brought for a client: the end of a plain pipeline.
 #[derive(Clone, Copy)]
 struct PlainAnswer<'a> {
-    /// What goes to the client, and what goes after that from where it was read.
+    /// What is written to the client first, and what is written after it from the buffer it was
+    /// read into.
     out: &'a [u8],
     passed: &'a [u8],
-    /// So much was outstanding that its messages waited.
+    /// The queue of requests was full, so the client's messages waited.
     was_full: bool,
     /// There is no more to read.
     drained: bool,
@@ -421,10 +419,11 @@ struct PlainAnswer<'a> {
 /// What one read has brought for a client.
 #[derive(Clone, Copy)]
 struct Answered<'a> {
-    /// What goes to the client, and what goes after that from where it was read.
+    /// What is written to the client first, and what is written after it from the buffer it was
+    /// read into.
     out: &'a [u8],
     passed: &'a [u8],
-    /// So much was outstanding that its messages waited.
+    /// The queue of requests was full, so the client's messages waited.
     was_full: bool,
     /// There is no more to read.
     drained: bool,
@@ -434,17 +433,17 @@ struct Answered<'a> {
     listened: bool,
 }
 
-/// What a read has given.
+/// The outcome of a read.
 enum Read {
-    /// So many bytes are in the buffer, with those that were kept.
+    /// This many bytes are in the buffer, with those that were kept.
     Bytes(usize),
-    /// There is none now.
+    /// There are none now.
     Nothing,
     /// The connection has ended.
     Ended,
 }
 
-/// Puts what was kept of a backend's bytes into a buffer, and reads more after it.
+/// Puts the kept bytes of a backend into a buffer, and reads more after them.
 fn read_into<S: Socket>(backend: &mut Backend<S>, buffer: &mut [u8]) -> Read {
     let kept = backend.from_server.kept().len();
     buffer[..kept].copy_from_slice(backend.from_server.kept());
@@ -458,8 +457,8 @@ fn read_into<S: Socket>(backend: &mut Backend<S>, buffer: &mut [u8]) -> Read {
     }
 }
 
-/// Deals with bytes of a backend without a client. Why it must be closed, if it must.
-fn relay_to_nobody<S: Socket>(
+/// Processes bytes of a backend without a client. `Err`: why it must be closed.
+fn relay_without_client<S: Socket>(
     backend: &mut Backend<S>,
     bytes: &[u8],
     now: Time,

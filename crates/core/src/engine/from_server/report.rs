@@ -1,4 +1,4 @@
-//! ParameterStatus: whose value has changed, and who is told.
+//! ParameterStatus: whose value has changed, and which client gets the report.
 
 use std::sync::Arc;
 
@@ -13,11 +13,12 @@ use crate::session::report::{NAME, PROCESS, SCHEMA};
 use crate::wire::frame;
 use crate::wire::frame::HEADER_BYTES;
 
-/// Settings that a server may begin to report within one query: an extension that it loads makes some.
+/// Settings that a server may begin to report within one query: an extension that it loads adds
+/// some.
 const NEW_REPORTS_MAX: u32 = 100;
 
 impl<S: Socket> Relay<'_, S> {
-    /// A setting has changed, or the server tells its start value.
+    /// A setting has changed, or the server reports its start value.
     pub(super) fn parameter(
         &mut self,
         body: &[u8],
@@ -33,7 +34,7 @@ impl<S: Socket> Relay<'_, S> {
             return Ok(Fate::Skip);
         }
         let backend = &mut *self.backend;
-        backend.told_within(name);
+        backend.reported_within(name);
         if backend.requests.front() == Some(Request::HandOver) {
             backend.take_own_value(name, value)?;
             return Ok(Fate::Skip);
@@ -47,25 +48,25 @@ impl<S: Socket> Relay<'_, S> {
             backend.lending.spoil("the server's role has changed");
         }
         if fixed || backend.requests.is_empty() {
-            // Nobody asked: the server's own value has changed (a reload, a promotion).
+            // No client caused it: the server's own value has changed (a reload, a promotion).
             let mut parameters = (**backend.session.parameters()).clone();
             parameters.set(name, value);
             backend.take_parameters(Arc::new(parameters));
             if let Some(client) = &mut self.client
                 && !backend.is_handing_over()
             {
-                client.basis = backend.session.basis(); // it is told, and follows
+                client.session.set_basis(backend.session.basis()); // it gets the report, and follows
             }
         }
         self.take_value(name, value, fixed)?;
         Ok(self.fate_of_report(name, value, fixed))
     }
 
-    /// What the extension reports by a parameter of its own.
+    /// What the extension reports in a parameter of its own.
     fn extension_reports(&mut self, name: &[u8], value: &[u8], relayed: &mut Relayed) {
         let taken = match name {
             SCHEMA => {
-                // Before the client is told that its transaction has ended.
+                // Before the client learns that its transaction has ended.
                 self.backend.pool.schema_changed();
                 Ok(())
             }
@@ -76,7 +77,7 @@ impl<S: Socket> Relay<'_, S> {
         if let Err(error) = taken {
             relayed.unreadable_report = Some(error);
             if let Some(client) = &mut self.client {
-                client.pins.insert(Part::Setting); // what it holds is not known
+                client.session.pin(Part::Setting); // what it holds is not known
                 self.backend.doubt_all();
             }
         }
@@ -88,7 +89,7 @@ impl<S: Socket> Relay<'_, S> {
         if backend.session.parameters().get(name).is_none()
             && backend.session.applied().get(name).is_none()
         {
-            // Each new one costs as much as there are: no server has so many.
+            // Each new one costs as much as there are already: no server has so many.
             if backend.from_server.reports_one_more() > NEW_REPORTS_MAX {
                 return Err("the server reported too many settings that it had not at the start");
             }
@@ -97,12 +98,12 @@ impl<S: Socket> Relay<'_, S> {
         let brought = backend.requests.front().is_some_and(Request::is_injected)
             && backend.requests.front() != Some(Request::InjectedRollback);
         if converted && !brought {
-            // In which encoding the server told it is not known before the last report of this end of a
-            // transaction has come; then it is asked what it has.
+            // The encoding of the value is not known before the last report of this end of a
+            // transaction has come; then the server is asked for the value.
             match &mut self.client {
-                Some(client) if !client.is_session_mode() && !client.exclusive => {
-                    client.pins.insert(Part::Setting);
-                    backend.doubt_told(name);
+                Some(client) if !client.is_session_mode() && !client.serving.is_exclusive() => {
+                    client.session.pin(Part::Setting);
+                    backend.doubt_encoding_of(name);
                 }
                 Some(_) => {}
                 None => backend.spoil_for_good(),
@@ -135,8 +136,8 @@ impl<S: Socket> Relay<'_, S> {
             _ => false,
         };
         if waits && let Some(client) = &mut self.client {
-            // The query, or pipeline, ends here for the server alone.
-            client.pending_session().untold.report(name, value);
+            // The query, or pipeline, ends here for the server only.
+            client.pending_session().unreported.report(name, value);
             return Fate::Skip;
         }
         let ours = backend.requests.front().is_some_and(Request::is_injected)
@@ -146,13 +147,13 @@ impl<S: Socket> Relay<'_, S> {
                 |extra| {
                     let resets =
                         |reset: &PendingReset| reset.resets() && reset.has_come(&backend.requests);
-                    extra.untold.is_changed() || extra.reset.as_deref().is_some_and(resets)
+                    extra.unreported.is_changed() || extra.reset.as_deref().is_some_and(resets)
                 },
             );
         if ours || (resetting && !fixed) { Fate::Skip } else { Fate::Pass }
     }
 
-    /// A report that is for the client waits until it is known whether a transaction ends after it.
+    /// A report for the client waits until it is known whether a transaction ends after it.
     pub(super) fn place_report(
         &mut self,
         fate: Fate,
@@ -163,7 +164,7 @@ impl<S: Socket> Relay<'_, S> {
     ) -> Fate {
         let listens = self.client.as_ref().is_some_and(|client| client.listens());
         if !listens || self.backend.requests.is_empty() {
-            return fate; // nothing need come after it
+            return fate; // nothing must come after it
         }
         let end = at + HEADER_BYTES + body.len();
         if relayed.last.end != at {
@@ -193,13 +194,13 @@ impl<S: Socket> Relay<'_, S> {
         relayed.last.reports.extend_from_slice(message);
     }
 
-    /// The last reports are not the last any more.
+    /// Other output follows the last reports.
     fn put_back(&mut self, relayed: &mut Relayed) {
         let Last { reports, place, .. } = &mut relayed.last;
         self.out.splice(*place..*place, reports.drain(..));
     }
 
-    /// Takes up reports with which the last read ended.
+    /// Takes the reports with which the last read ended.
     pub(super) fn take_up_reports(&mut self, relayed: &mut Relayed) {
         if let Some(client) = &mut self.client
             && client.listens()
@@ -208,7 +209,7 @@ impl<S: Socket> Relay<'_, S> {
         }
     }
 
-    /// All up to `at` has been dealt with.
+    /// Everything up to `at` has been processed.
     pub(super) fn settle_reports(&mut self, at: usize, relayed: &mut Relayed) {
         if relayed.last.reports.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! ReadyForQuery: where books are closed. Settings, names, pins, the release of the backend.
+//! ReadyForQuery, where books are closed: settings, names, pins, the release of the backend.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::{TransactionStatus, build};
 
-/// Why a connection is closed whose server reports other settings than its books.
+/// Why a connection is closed whose server reports other settings than the books have.
 const MISMATCH: &str = "its server reported other settings than it was given";
 
 impl<S: Socket> Relay<'_, S> {
@@ -41,8 +41,8 @@ impl<S: Socket> Relay<'_, S> {
         if let (Some(change), Some(client)) =
             (self.backend.requests.front_change(), &mut self.client)
         {
-            let unnamed = &mut self.backend.prepared.unnamed;
-            match client.failed {
+            let unnamed = self.backend.prepared.unnamed_mut();
+            match client.serving.has_failed() {
                 true => client.ignore(change, unnamed),
                 false => client.confirm(Some(change), unnamed),
             }
@@ -50,12 +50,12 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.requests.complete_with_ready();
         self.backend.from_server.is_ready(status);
         let ends_pipeline = owed.ends_ignoring();
-        let unsaid = if ends_pipeline { self.backend.unsaid_within() } else { Vec::new() };
+        let due_within = if ends_pipeline { self.backend.reports_due_within() } else { Vec::new() };
         let reverted = ends_pipeline && self.backend.settle_within();
         if owed.is_injected_query() && owed != Request::InjectedRollback {
             return self.query_of_ours_ended(owed, relayed);
         }
-        if self.backend.prepared.replay.is_healing() {
+        if self.backend.prepared.replay().is_healing() {
             relayed.heal = true;
             return Ok(Fate::Skip);
         }
@@ -63,28 +63,30 @@ impl<S: Socket> Relay<'_, S> {
             self.rolled_back_ahead();
             return Ok(Fate::Skip);
         }
-        // An error takes settings back, and no prepared statement; of a client that has left it is not known.
+        // An error undoes settings, but no prepared statement; for a client that has left, it is
+        // not known whether there was one.
         let ended = self.backend.requests.answered_pipeline().saturating_sub(1);
-        let takes_back = reverted || self.client.as_ref().is_none_or(|client| client.failed);
-        self.backend.prepared.statements.pipeline_ended(ended, takes_back);
+        let takes_back =
+            reverted || self.client.as_ref().is_none_or(|client| client.serving.has_failed());
+        self.backend.prepared.statements_mut().pipeline_ended(ended, takes_back);
         self.close_books(owed, now, relayed);
         let Some(client) = self.client.as_deref_mut() else { return Ok(Fate::Skip) };
         let own = owed != Request::InjectedSync;
-        let mut told = close_session_books(client, self.backend, Ended { own, later, reverted });
+        let mut due = close_session_books(client, self.backend, Ended { own, later, reverted });
         if own {
-            told.extend(unsaid);
+            due.extend(due_within);
         }
-        if !told.is_empty() {
-            self.report(&told, at, run, relayed);
+        if !due.is_empty() {
+            self.report(&due, at, run, relayed);
         }
-        let told = self.compare_with_report(reverted, relayed)?;
-        if own && !told.is_empty() {
-            self.report(&told, at, run, relayed);
+        let due = self.compare_with_report(reverted, relayed)?;
+        if own && !due.is_empty() {
+            self.report(&due, at, run, relayed);
         }
         Ok(if own { self.give_ready(relayed) } else { Fate::Skip })
     }
 
-    /// A query of ours has come to its end: no client learns of it.
+    /// A query of Hawser's has ended: no client gets anything of it.
     fn query_of_ours_ended(
         &mut self,
         owed: Request,
@@ -98,7 +100,7 @@ impl<S: Socket> Relay<'_, S> {
                 }
                 let is_last = next.is_some_and(|next| !next.is_injected_query());
                 if is_last && self.backend.session.within().is_none() && self.backend.disagrees() {
-                    // What the client has sent runs under these: it hears nothing of that.
+                    // The client's messages would run under these, and it gets no report of that.
                     relayed.settings_mismatch = true;
                     return Err(MISMATCH);
                 }
@@ -110,19 +112,19 @@ impl<S: Socket> Relay<'_, S> {
             Request::InjectedPrepare => self.backend.prepare_ended(),
             Request::InjectedQuestion => match &mut self.client {
                 Some(client) => client.conclude(self.backend),
-                None => self.backend.known.unverified = None,
+                None => drop(self.backend.known.settle_doubt()),
             },
             _ => {}
         }
         Ok(Fate::Skip)
     }
 
-    /// The ROLLBACK has worked that went before the Query that waits.
+    /// The ROLLBACK has succeeded that was sent before the waiting Query.
     fn rolled_back_ahead(&mut self) {
         self.backend.prepared.retry_sql();
         self.backend.lending.transaction_ended();
         if let Some(client) = &mut self.client {
-            client.desired = self.backend.session.applied().clone();
+            client.session.want(self.backend.session.applied().clone());
             client.pending_session().portals.clear();
         }
     }
@@ -140,40 +142,40 @@ impl<S: Socket> Relay<'_, S> {
         }
         relayed.ended.queries += 1;
         if is_idle {
-            backend.prepared.retry_sql(); // a table may be there now
+            backend.prepared.retry_sql(); // a table may exist now
             backend.lending.transaction_ended();
             relayed.ended.transactions += 1;
-            let changed = backend.known.at_stake.settle(!backend.requests.is_empty());
+            let changed = backend.known.at_stake_mut().settle(!backend.requests.is_empty());
             relayed.start_values_changed |= changed.start_values;
             if changed.catalog {
                 backend.pool.expect_other_functions();
             }
             if changed.schema {
-                backend.pool.schema_changed(); // before any client can learn of it here
-                let more = backend.known.at_stake.has_schema();
-                backend.prepared.statements.transaction_ended(more);
+                backend.pool.schema_changed(); // before any client here can learn of it
+                let more = backend.known.at_stake().has_schema();
+                backend.prepared.statements_mut().transaction_ended(more);
             }
         }
         if owed == Request::Query {
-            backend.prepared.longer.query_ended();
+            backend.prepared.longer_mut().query_ended();
         }
     }
 
-    /// Compares the books with what the server reports of its session, once nothing is under way. What the
-    /// client is due of that report.
+    /// Compares the books with what the server reports of its session, once nothing is in flight.
+    /// Returns the reports that the client is due because of that.
     fn compare_with_report(
         &mut self,
         reverted: bool,
         relayed: &mut Relayed,
     ) -> Result<Vec<u8>, &'static str> {
         let Some(client) = self.client.as_deref_mut() else { return Ok(Vec::new()) };
-        let failed = std::mem::replace(&mut client.failed, false);
+        let failed = client.serving.take_failed();
         if !self.backend.is_between_transactions() {
             return Ok(Vec::new());
         }
         client.keep_to_ask(self.backend, failed);
-        // (A client that has its backend to itself sets what the books do not have.)
-        let alone = client.is_session_mode() || client.exclusive;
+        // (A client that has its backend to itself sets what the books do not cover.)
+        let alone = client.is_session_mode() || client.serving.is_exclusive();
         if !alone && (reverted || !self.backend.has_fresh_report()) && self.backend.disagrees() {
             relayed.settings_mismatch = true;
             self.backend.lending.spoil(MISMATCH);
@@ -184,10 +186,10 @@ impl<S: Socket> Relay<'_, S> {
         Ok(client.heed_report(self.backend))
     }
 
-    /// What becomes of the ReadyForQuery of a client's own.
+    /// What becomes of the ReadyForQuery of a client's own query or pipeline.
     fn give_ready(&mut self, relayed: &mut Relayed) -> Fate {
         let Some(client) = &self.client else { return Fate::Skip };
-        if client.mode == PoolMode::Statement
+        if client.serving.mode() == PoolMode::Statement
             && self.backend.from_server.status() != TransactionStatus::Idle
         {
             let error = ClientError::fatal(
@@ -199,15 +201,15 @@ impl<S: Socket> Relay<'_, S> {
             return Fate::Skip;
         }
         if client.holds_ready() && self.backend.is_between_transactions() {
-            relayed.listens = true; // answered once the listening connection is where it must be
+            relayed.listens = true; // answered once the listening connection has caught up
             return Fate::Skip;
         }
         Fate::Pass
     }
 
-    /// A DISCARD ALL or DEALLOCATE ALL has worked. An error after it in the same text or pipeline
-    /// takes nothing back: the one commits at once (`PreventInTransactionBlock`, xact.c), the other
-    /// knows of no transactions (`DropAllPreparedStatements`, prepare.c).
+    /// A DISCARD ALL or DEALLOCATE ALL has succeeded. An error after it in the same text or
+    /// pipeline undoes neither: the one commits at once (`PreventInTransactionBlock`, xact.c), the
+    /// other is not transactional (`DropAllPreparedStatements`, prepare.c).
     pub(super) fn forgotten_for_good(&mut self, tag: &[u8]) {
         let Some(client) = &mut self.client else { return };
         client.took_all_names();
@@ -215,18 +217,18 @@ impl<S: Socket> Relay<'_, S> {
     }
 }
 
-/// A query or pipeline that has ended, to its client.
+/// How a query or pipeline has ended, for its client.
 #[derive(Clone, Copy)]
 struct Ended {
-    /// It is one of the client's, not one that a Sync of ours has ended.
+    /// It is one of the client's, not one that a Sync of Hawser's has ended.
     own: bool,
-    /// What is out of the ordinary is settled by a later one.
+    /// Unusual effects are settled by a later one.
     later: bool,
-    /// Settings that went within it have been taken back with it.
+    /// Settings that were sent within it have been rolled back with it.
     reverted: bool,
 }
 
-/// Closes the books of a client's session. The ParameterStatus messages that it is due.
+/// Closes the books of a client's session. Returns the ParameterStatus messages that it is due.
 fn close_session_books<S: Socket>(
     client: &mut Client<S>,
     backend: &mut Backend<S>,
@@ -242,92 +244,92 @@ fn close_session_books<S: Socket>(
         }
         backend.requests.forget_portals();
     }
-    // What was taken back with the pipeline is wanted all the same.
-    let wanted = ended.reverted.then(|| client.desired.clone());
-    if !client.is_session_mode() && !ended.reverted && !backend.depend_alike(&client.desired) {
+    // The client still desires what was rolled back with the pipeline.
+    let wanted = ended.reverted.then(|| client.session.desired().clone());
+    if !client.is_session_mode()
+        && !ended.reverted
+        && !backend.depend_alike(client.session.desired())
+    {
         settings_changed(client, backend);
     }
-    let mut told = Vec::new();
+    let mut due = Vec::new();
     if client.pending_session.is_some() && !ended.later {
         let reports = client.pending_session.as_mut().filter(|_| ended.own);
-        told = reports.map_or_else(Vec::new, |extra| extra.untold.take_reports());
-        told.extend(settle_pending(client, backend, ended.own));
-    } else if client.desired != *backend.session.applied() {
-        client.desired = backend.session.applied().clone();
+        due = reports.map_or_else(Vec::new, |extra| extra.unreported.take_reports());
+        due.extend(settle_pending(client, backend, ended.own));
+    } else if *client.session.desired() != *backend.session.applied() {
+        client.session.want(backend.session.applied().clone());
     }
     if let Some(wanted) = wanted {
-        client.desired = wanted;
-        if let Some(doubt) = &mut backend.known.unverified {
+        client.session.want(wanted);
+        if let Some(doubt) = backend.known.unverified_mut() {
             doubt.reverted();
         }
     }
-    if client.failed
-        && let Some(doubt) = &mut backend.known.unverified
+    if client.serving.has_failed()
+        && let Some(doubt) = backend.known.unverified_mut()
     {
         doubt.undone();
     }
-    told
+    due
 }
 
-/// The pipeline that has just ended has changed settings that parse analysis reads: what was parsed
-/// after the change, and before it was known, is noted under the settings before it.
+/// The pipeline that has just ended has changed settings that parse analysis reads: statements
+/// parsed after the change, before it was known, are noted under the settings before it.
 fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) {
     let ended = backend.requests.answered_pipeline() - 1;
-    // Which of its Parses came after the change is not known: other clients get none of them.
-    backend.prepared.statements.mark_stale_of(ended);
-    let names = client.statements.iter_mut().flat_map(|names| names.values_mut());
+    // It is not known which of its Parses came after the change: other clients get none of them.
+    backend.prepared.statements_mut().mark_stale_of(ended);
+    let names = client.prepared.all_named_mut();
     let id = backend.id();
-    for named in names.filter(|named| named.behind && named.prepared_in == Some((id, ended))) {
+    for named in names.filter(|named| named.after_setter && named.prepared_in == Some((id, ended)))
+    {
         let before = named.statement.clone();
         let session = &backend.session;
         named.replace(backend.statement_of(&before.body, session.basis(), session.applied()));
     }
-    let mut unnamed = std::mem::take(&mut backend.prepared.unnamed);
-    unnamed.restate_after(&mut client.unnamed, ended, |before| {
-        let effects = backend.effects_of_body(&before.body, backend.session.applied());
-        before.under(backend.session.applied().clone(), effects)
-    });
-    backend.prepared.unnamed = unnamed;
+    backend.restate_unnamed_after(client, ended);
 }
 
 impl<S: Socket> Client<S> {
-    /// Of a statement of its own it is not known any more what it does, or by whom it is shared.
+    /// It is not known any more what a statement of the client's does, or who shares it.
     #[cold]
-    pub(in crate::engine) fn make_anew(&mut self, name: &[u8], backend: &Backend<S>) {
-        let named = self.statements.as_mut().and_then(|names| names.get_mut(name));
+    pub(in crate::engine) fn resolve_again(&mut self, name: &[u8], backend: &Backend<S>) {
+        let named = self.prepared.statements_mut().and_then(|names| names.get_mut(name));
         let Some(named) = named else { return };
         let before = named.statement.clone();
-        // Where those with other custom settings have shared it, it may have come with another's.
+        // If clients with other custom settings have shared it, it may have another client's.
         let mut settings = SettingsBuilder::from(&before.settings);
         for (name, _) in before.settings.iter().filter(|(name, _)| is_custom(name)) {
             settings.remove(name);
         }
-        for (name, value) in self.desired.iter().filter(|(name, _)| is_custom(name)) {
+        for (name, value) in self.session.desired().iter().filter(|(name, _)| is_custom(name)) {
             settings.set(name, value);
         }
         let settings = backend.pool.interner().share(settings.build());
         named.replace(backend.statement_of(&before.body, before.basis, &settings));
     }
 
-    /// What the server analyses again, it analyses under this client's settings: they are not left to
-    /// clients that have not set the same. (Where its transaction has failed nothing can be prepared.)
+    /// When the server analyses a statement again, it does so under this client's settings: clients
+    /// that have not set the same must not get it. (In a failed transaction nothing can be
+    /// prepared.)
     pub(in crate::engine) fn run_under_own(&mut self, name: &[u8], backend: &Backend<S>) {
-        let Self { statements, desired, basis, .. } = self;
-        let named = statements.as_mut().and_then(|names| names.get_mut(name));
+        let Self { prepared, session, .. } = self;
+        let named = prepared.statements_mut().and_then(|names| names.get_mut(name));
         let Some(named) = named else { return };
-        if named.statement.basis != *basis
+        if named.statement.basis != session.basis()
             || backend.from_server.status() == TransactionStatus::Failed
         {
             return;
         }
         let statement = named.statement.clone();
-        named.statement = backend.pool.statements.to_be_run_under(statement, desired);
-        named.fits_to(desired);
+        named.statement = backend.pool.statements.to_be_run_under(statement, session.desired());
+        named.fits_to(session.desired());
     }
 }
 
 impl<S: Socket> Backend<S> {
-    /// The statement that clients share of this body of a Parse, under these settings.
+    /// The shared statement for this body of a Parse, under these settings.
     pub(in crate::engine) fn statement_of(
         &self,
         body: &[u8],
@@ -338,7 +340,7 @@ impl<S: Socket> Backend<S> {
         self.pool.statements.intern(body, basis, settings, effects)
     }
 
-    /// What the text in the body of a Parse does under these settings.
+    /// The effects of the text in the body of a Parse under these settings.
     pub(in crate::engine) fn effects_of_body(&self, body: &[u8], settings: &Settings) -> Effects {
         let text = text_of(body);
         let options = self.session.reading().with(|name| settings.get(name));
@@ -348,28 +350,27 @@ impl<S: Socket> Backend<S> {
     }
 }
 
-/// What a client is due whose view of the settings that the server reports changes from what it believed.
+/// The reports that a client is due if its view of the reported settings was `believed`.
 fn reports_due<S: Socket>(
     desired: &Settings,
     believed: &Settings,
     backend: &Backend<S>,
 ) -> Vec<u8> {
-    let mut told = Vec::new();
-    // (Who it is, the server has told it.)
+    let mut due = Vec::new();
+    // (The server itself has reported who the user is.)
     let settable =
         backend.session.parameters().pairs.iter().filter(|(n, _)| !ServerParameters::is_fixed(n));
     for (name, own) in settable {
         let now = desired.get(name).unwrap_or(own);
         if now != believed.get(name).unwrap_or(own) {
-            build::parameter_status(&mut told, name, now);
+            build::parameter_status(&mut due, name, now);
         }
     }
-    told
+    due
 }
 
-/// Closes the books of what was out of the ordinary. Returns the ParameterStatus messages that
-/// the client is due.
-/// `own`: a pipeline of the client's has ended, not one that a Sync of ours has.
+/// Settles unusual effects. Returns the ParameterStatus messages that the client is due. `own`: a
+/// pipeline of the client's has ended, not one that a Sync of Hawser's has ended.
 fn settle_pending<S: Socket>(
     client: &mut Client<S>,
     backend: &mut Backend<S>,
@@ -377,17 +378,18 @@ fn settle_pending<S: Socket>(
 ) -> Vec<u8> {
     let Some(extra) = &mut client.pending_session else { return Vec::new() };
     let resets = extra.reset.as_ref().is_some_and(|reset| reset.resets());
-    let tells = resets || extra.untold.is_changed();
-    let told_before = extra.untold.take_believed();
+    let tells = resets || extra.unreported.is_changed();
+    let told_before = extra.unreported.take_believed();
     let desired = client.settle_reset(backend);
-    let before = std::mem::replace(&mut client.desired, desired);
+    let before = client.session.want(desired);
     let believed = told_before.unwrap_or(before);
-    let told = if tells { reports_due(&client.desired, &believed, backend) } else { Vec::new() };
-    if !own && !told.is_empty() {
-        // With the end of its own pipeline, as the server would tell it.
-        client.pending_session().untold.change(believed, told);
+    let due =
+        if tells { reports_due(client.session.desired(), &believed, backend) } else { Vec::new() };
+    if !own && !due.is_empty() {
+        // At the end of its own pipeline, as the server would report it.
+        client.pending_session().unreported.change(believed, due);
         return Vec::new();
     }
     client.settle();
-    told
+    due
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{ON_THE_WAY, Outcome, REPORTED_MAX, UnderWay, basis_of};
-use crate::engine::about::{ClientAbout, ClientState, PoolMode};
+use super::{ON_THE_WAY, Outcome, REPORTED_MAX, UnderWay};
+use crate::engine::about::{ClientAbout, PoolMode};
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
 use crate::engine::halt::Halt;
@@ -21,17 +21,12 @@ use crate::wire::{TransactionStatus, build};
 impl<S: Socket> Backend<S> {
     /// The role whose session it is.
     pub(in crate::engine) fn role(&self) -> &str {
-        self.owner.hand_over.as_ref().map_or(&self.pool.user, |hand_over| &hand_over.user)
-    }
-
-    /// The number of these own values of the session's.
-    pub(in crate::engine) fn basis_of(&self, parameters: &Arc<ServerParameters>) -> Basis {
-        basis_of(&self.pool, self.owner.hand_over.as_deref(), parameters)
+        self.owner.hand_over().map_or(&self.pool.user, |hand_over| &hand_over.user)
     }
 
     /// Whether the user is a superuser.
     pub(in crate::engine) fn is_of_superuser(&self) -> bool {
-        match &self.owner.hand_over {
+        match self.owner.hand_over() {
             Some(hand_over) => *hand_over.is_superuser == *b"on",
             None => self.session.parameters().get(b"is_superuser") == Some(b"on"),
         }
@@ -42,25 +37,25 @@ impl<S: Socket> Backend<S> {
         self.requests.back() == Some(Request::HandOver)
     }
 
-    /// Whether it is this client's, as far as hand-overs make it that.
+    /// Whether it has been handed over to this client, or needs no hand-over.
     pub(in crate::engine) fn is_handed_to(&self, client: ClientId) -> bool {
-        if !self.owner.shared {
+        if !self.owner.is_shared() {
             return true;
         }
-        let hand_over = self.owner.hand_over.as_ref();
+        let hand_over = self.owner.hand_over();
         hand_over.is_some_and(|hand_over| {
             hand_over.client == Some(client) && hand_over.under_way.is_none()
         })
     }
 
-    /// Whether this is the number of the function that only the pooler calls.
+    /// Whether this is the oid of the function that only the pooler calls.
     pub(in crate::engine) fn is_hand_over(&self, function: u32) -> bool {
-        self.owner.hand_over.as_ref().is_some_and(|hand_over| hand_over.key.function == function)
-            || self.owner.client_identity.as_ref().is_some_and(|told| told.is_of(function))
+        self.owner.hand_over().is_some_and(|hand_over| hand_over.key.function == function)
+            || self.owner.client_identity().is_some_and(|told| told.is_of(function))
     }
 
-    /// Sees to it that the session is this client's. `true` if that is under way: nothing of the
-    /// client's may be sent before the answer.
+    /// Ensures that the session is this client's. `true` if the hand-over is in flight: no message
+    /// of the client's may be sent before the answer.
     pub(in crate::engine) fn hand_over_to(
         &mut self,
         client: ClientId,
@@ -80,7 +75,7 @@ impl<S: Socket> Backend<S> {
         let at_rest = self.is_at_rest();
         let clean = self.has_own_settings_only();
         let Some(user) = about.user() else { return Err(Halt::Refused(is_the_poolers())) };
-        let Some(hand_over) = self.owner.hand_over.as_mut().filter(|_| at_rest) else {
+        let Some(hand_over) = self.owner.hand_over_mut().filter(|_| at_rest) else {
             return Err(Halt::BackendLost("it could not be handed over to its client"));
         };
         let mut out = Vec::with_capacity(256);
@@ -121,7 +116,7 @@ impl<S: Socket> Backend<S> {
         value: &[u8],
     ) -> Result<(), &'static str> {
         self.note_authorization(name, value);
-        let under_way = self.owner.hand_over.as_mut().and_then(|h| h.under_way.as_mut());
+        let under_way = self.owner.hand_over_mut().and_then(|h| h.under_way.as_mut());
         let Some(under_way) = under_way else { return Ok(()) };
         if under_way.reported.len() >= REPORTED_MAX {
             return Err("the server reported too many settings of a user");
@@ -130,9 +125,9 @@ impl<S: Socket> Backend<S> {
         Ok(())
     }
 
-    /// The server says whose session it is.
+    /// The server reports whose session it is.
     pub(in crate::engine) fn note_authorization(&mut self, name: &[u8], value: &[u8]) {
-        let Some(hand_over) = &mut self.owner.hand_over else { return };
+        let Some(hand_over) = self.owner.hand_over_mut() else { return };
         match name {
             b"session_authorization" => hand_over.authorization = value.into(),
             b"is_superuser" => hand_over.is_superuser = value.into(),
@@ -140,15 +135,15 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// The function has come to its end.
+    /// The function has ended.
     pub(in crate::engine) fn hand_over_answered(&mut self) {
-        if let Some(under_way) = self.owner.hand_over.as_mut().and_then(|h| h.under_way.as_mut()) {
+        if let Some(under_way) = self.owner.hand_over_mut().and_then(|h| h.under_way.as_mut()) {
             under_way.answered = true;
         }
     }
 
-    /// The server refuses. What it does not refuse by the function's own words, it does because that
-    /// is not what it was: then this connection is of no more use.
+    /// The server refuses. An error that is not the function's own means that the function has
+    /// changed: then this connection cannot be used any more.
     pub(in crate::engine) fn hand_over_refused(&mut self, body: &[u8]) {
         let words = |tag| field(body, tag).map(|text| String::from_utf8_lossy(text).into_owned());
         let code = field(body, b'C').and_then(|code| <[u8; 5]>::try_from(code).ok());
@@ -164,16 +159,16 @@ impl<S: Socket> Backend<S> {
         let message = words(b'M').unwrap_or_else(|| "the server gave no reason".to_owned());
         let mut error = ClientError::fatal(code, message);
         (error.detail, error.hint, error.of_server) = (words(b'D'), words(b'H'), true);
-        if let Some(under_way) = self.owner.hand_over.as_mut().and_then(|h| h.under_way.as_mut()) {
+        if let Some(under_way) = self.owner.hand_over_mut().and_then(|h| h.under_way.as_mut()) {
             under_way.refused = Some(error);
         }
     }
 
-    /// A hand-over has come to its end. `Err`: whose session it is cannot be told.
+    /// A hand-over has ended. `Err`: it is not known whose session it is.
     pub(in crate::engine) fn hand_over_ended(&mut self) -> Result<Outcome, &'static str> {
         const ODD: &str = "the server did not do what a hand-over asks for";
         let idle = self.from_server.status() == TransactionStatus::Idle;
-        let Some(hand_over) = &mut self.owner.hand_over else { return Err(ODD) };
+        let Some(hand_over) = self.owner.hand_over_mut() else { return Err(ODD) };
         let Some(under_way) = hand_over.under_way.take() else { return Err(ODD) };
         if let Some(error) = under_way.refused {
             return if idle { Ok(Err(error)) } else { Err(ODD) };
@@ -204,9 +199,10 @@ impl<S: Socket> Backend<S> {
         Ok(Ok(()))
     }
 
-    /// What the server has told its client at the login, if this is its session.
-    fn greet_as_own(&self, client: &Client<S>, out: &mut Vec<u8>, told: &[Parameter]) {
-        let hand_over = self.owner.hand_over.as_ref();
+    /// Appends what the server has reported to its client at the login, if this is its session.
+    /// `sent`: what the client has already got.
+    fn greet_as_own(&self, client: &Client<S>, out: &mut Vec<u8>, sent: &[Parameter]) {
+        let hand_over = self.owner.hand_over();
         for (name, own) in &self.session.parameters().pairs {
             let said = hand_over.and_then(|hand_over| match &**name {
                 b"session_authorization" => Some(&*hand_over.authorization),
@@ -214,14 +210,14 @@ impl<S: Socket> Backend<S> {
                 _ => None,
             });
             let value = said.or_else(|| client.record.start.get(name)).unwrap_or(own);
-            if !told.iter().any(|(known, before)| known == name && **before == *value) {
+            if !sent.iter().any(|(known, before)| known == name && **before == *value) {
                 build::parameter_status(out, name, value);
             }
         }
     }
 }
 
-/// Nobody works as the role by which users share backends.
+/// No client works as the role by which users share backends.
 fn is_the_poolers() -> ClientError {
     ClientError::fatal(
         SqlState::INVALID_AUTHORIZATION,
@@ -238,10 +234,11 @@ fn too_many_users() -> ClientError {
 }
 
 impl<S: Socket> Client<S> {
-    /// Its session begins on this backend, which has been handed over to it: what it has not asked
-    /// for has the values of its user. Returns what it is due if it has been greeted already.
+    /// The client's session begins on this backend, which has been handed over to it: settings that
+    /// it has not asked for have its user's values. Returns what the client is due if it has been
+    /// greeted already.
     fn begin_on(&mut self, backend: &Backend<S>) -> Vec<u8> {
-        self.basis = backend.session.basis();
+        self.session.set_basis(backend.session.basis());
         let mut start = SettingsBuilder::from(&self.record.start);
         for (name, own) in backend.session.parameters().settable() {
             if self.record.start.get(name) == Some(own) {
@@ -249,10 +246,10 @@ impl<S: Socket> Client<S> {
             }
         }
         self.record.start = backend.pool.interner().share(start.build());
-        self.desired = self.record.start.clone();
+        self.session.want(self.record.start.clone());
         let mut said = Vec::with_capacity(512);
-        let told = self.pending_session.as_mut().and_then(|extra| extra.told_early.take());
-        backend.greet_as_own(self, &mut said, told.as_deref().unwrap_or_default());
+        let sent = self.pending_session.as_mut().and_then(|extra| extra.reported_early.take());
+        backend.greet_as_own(self, &mut said, sent.as_deref().unwrap_or_default());
         if let Some(greeting) =
             self.pending_session.as_mut().and_then(|extra| extra.greeting.as_mut())
         {
@@ -262,11 +259,12 @@ impl<S: Socket> Client<S> {
         said
     }
 
-    /// What it is told of a session that it has not got yet. No superuser shares backends.
-    fn tell_early(&mut self, values: &ServerParameters) {
+    /// Reports the values of a session that the client has not got yet. No superuser shares
+    /// backends.
+    fn report_early(&mut self, values: &ServerParameters) {
         let user = self.record.about.user().unwrap_or_default().as_bytes();
         let start = &self.record.start;
-        let told: Vec<Parameter> = values
+        let sent: Vec<Parameter> = values
             .pairs
             .iter()
             .map(|(name, own)| {
@@ -280,21 +278,21 @@ impl<S: Socket> Client<S> {
             .collect();
         let extra = self.pending_session();
         if let Some(greeting) = &mut extra.greeting {
-            for (name, value) in &told {
+            for (name, value) in &sent {
                 build::parameter_status(greeting, name, value);
             }
         }
-        extra.told_early = Some(told);
+        extra.reported_early = Some(sent);
     }
 
-    /// Whether it has been greeted, and its session has not begun.
+    /// Whether it has been greeted before its session has begun.
     pub(in crate::engine) fn has_no_session_yet(&self) -> bool {
-        self.pending_session.as_ref().is_some_and(|extra| extra.told_early.is_some())
+        self.pending_session.as_ref().is_some_and(|extra| extra.reported_early.is_some())
     }
 }
 
 impl<S: Socket> Engine<S> {
-    /// Sees to it that a client's backend is that client's. `true` if that is under way.
+    /// Ensures that a client's backend has been handed over to it. `true` if that is in flight.
     pub(in crate::engine) fn hand_over(&mut self, slot: Slot) -> Result<bool, Halt> {
         let (id, process) = (self.client_id(slot), self.process_of(slot));
         let Some(client) = self.clients.get_mut(slot) else { return Ok(false) };
@@ -304,12 +302,12 @@ impl<S: Socket> Engine<S> {
         }
         let under_way =
             backend.hand_over_to(id, process, &client.record.about, client.socket.mptcp())?;
-        client.held = under_way;
+        client.serving.hold_if(under_way);
         Ok(under_way)
     }
 
-    /// Begins the session of a client that is to be greeted, and has got a backend that users share.
-    /// Whether it is one.
+    /// Begins the session of a client that is to be greeted, and has got a backend that users
+    /// share. Returns whether it is such a client.
     pub(in crate::engine) fn introduce<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -318,7 +316,7 @@ impl<S: Socket> Engine<S> {
     ) -> bool {
         let Some(client) = self.clients.get(slot) else { return false };
         let shared = self.pool_of(client).pool.is_shared_by_users();
-        if !shared || !client.is_to_be_greeted() || client.exclusive {
+        if !shared || !client.is_to_be_greeted() || client.serving.is_exclusive() {
             return false;
         }
         match self.hand_over(slot) {
@@ -331,11 +329,11 @@ impl<S: Socket> Engine<S> {
         true
     }
 
-    /// Whether a client waits for nothing but its greeting, which may do without its session. (In session
-    /// mode, that tells the server's own process id.)
+    /// Whether a client waits only for its greeting, and can be greeted without its session. (In
+    /// session mode the greeting has the server's own process id.)
     pub(in crate::engine) fn may_be_greeted_early(&self, client: &Client<S>) -> bool {
         client.is_to_be_greeted()
-            && client.mode != PoolMode::Session
+            && client.serving.mode() != PoolMode::Session
             && self.pool_of(client).pool.is_shared_by_users()
             && self.probable_values(client).is_some()
     }
@@ -345,7 +343,7 @@ impl<S: Socket> Engine<S> {
         self.pool_of(client).pool.probable_values_of_user(user)
     }
 
-    /// Greets a client whose turn to get a backend has not come.
+    /// Greets a client before it has got a backend.
     pub(in crate::engine) fn greet_early<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -356,14 +354,14 @@ impl<S: Socket> Engine<S> {
         let values = self.clients.get(slot).and_then(|client| self.probable_values(client));
         let Some(client) = self.clients.get_mut(slot) else { return };
         let pool = &self.pools[client.pool as usize].pool;
-        let Some(values) = values.filter(|_| pool.lock().forget_waiter(id, client.since)) else {
+        let Some(values) = values.filter(|_| pool.lock().forget_waiter(id, client.times.since()))
+        else {
             // Its backend is on the way.
             self.set_deadline(slot, Some(now.after(ON_THE_WAY)));
             return;
         };
-        client.tell_early(&values);
-        client.state = ClientState::Idle;
-        client.since = now;
+        client.report_early(&values);
+        client.rest(now);
         self.greet(host, slot, process, now);
         self.rearm(slot, now);
         if !self.resume_later(slot) {
@@ -371,7 +369,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// A hand-over to this client has come to its end.
+    /// A hand-over to this client has ended.
     pub(in crate::engine) fn handed_over<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -386,7 +384,7 @@ impl<S: Socket> Engine<S> {
         let process = self.process_of(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(backend) = client.backend.take() else { return };
-        client.held = false;
+        client.serving.release();
         let begins = client.is_to_be_greeted();
         let mut said = Vec::new();
         if begins || client.has_no_session_yet() {
@@ -394,7 +392,7 @@ impl<S: Socket> Engine<S> {
         }
         client.begin_with(&backend);
         client.backend = Some(backend);
-        let mode = client.mode;
+        let mode = client.serving.mode();
         match mode {
             _ if !begins => self.say(host, slot, &said, now), // before its first answer
             PoolMode::Session => self.greet_late(host, slot, now),
@@ -404,7 +402,7 @@ impl<S: Socket> Engine<S> {
             self.rearm(slot, now);
         }
         if !self.resume_later(slot) {
-            if self.clients.get(slot).is_some_and(|client| !client.held) {
+            if self.clients.get(slot).is_some_and(|client| !client.serving.is_held()) {
                 self.give_back_if_unused(host, slot, now);
             }
             self.drain_if_idle(host, slot, now);

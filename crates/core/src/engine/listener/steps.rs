@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{ANSWER_US, Heard, Listener, PoolHub, RETRY_US, UNUSED_US};
+use super::{ANSWER_US, Listener, PoolHub, RETRY_US, Received, UNUSED_US};
 use crate::engine::about::ListenLost;
 use crate::engine::backend::{BackendSeed, PoolRef};
 use crate::engine::host::Host;
@@ -19,7 +19,7 @@ use crate::wire::build;
 use crate::wire::error::{ClientError, Severity, SqlState};
 
 impl<S: Socket> Engine<S> {
-    /// A loop asks a hub of this loop for something.
+    /// A loop sends a request to a hub of this loop.
     pub(in crate::engine) fn hub_asked<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -35,12 +35,13 @@ impl<S: Socket> Engine<S> {
             wanted: now,
             not_before: Time::ZERO,
         });
-        let unheard = ask
+        let unserved = ask
             .claimant
             .take_if(|claimant| matches!(claimant, Claimant::Backend(_)) && !hub.hub.is_open());
         hub.hub.ask(from, ask);
-        if let Some(claimant) = unheard {
-            // Nothing is heard at the moment: no backend is kept from clients for that.
+        if let Some(claimant) = unserved {
+            // No notifications are received at the moment: no backend is kept from clients for
+            // them.
             self.fail_claimants(host, pool, vec![(from, claimant)], false);
         }
         self.work_hub(host, pool.id, now);
@@ -104,7 +105,7 @@ impl<S: Socket> Engine<S> {
             _permit: seed.permit,
         });
         let Some(hub) = self.hubs.get_mut(&pool.id).filter(|hub| hub.place.is_none()) else {
-            return; // nobody wants it any more
+            return; // it is not needed any more
         };
         let view = hub.pool.clone();
         let view = self.view_of(&view);
@@ -152,7 +153,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Something has happened on a listening connection.
+    /// An event has come for a listening connection.
     pub(in crate::engine) fn listener_event<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -187,8 +188,8 @@ impl<S: Socket> Engine<S> {
                 Ok(0) => break Some("server closed the connection"),
                 Ok(read) => {
                     listener.input.extend_from_slice(&buffer[..read]);
-                    let (heard, ended) = listener.take_heard();
-                    self.heard(host, place, heard, now);
+                    let (received, ended) = listener.take_received();
+                    self.process_received(host, place, received, now);
                     if ended.is_some() {
                         break ended;
                     }
@@ -204,32 +205,38 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Deals with what has come, in its order.
-    fn heard<H: Host<S>>(&mut self, host: &mut H, place: Slot, heard: Vec<Heard>, now: Time) {
+    /// Processes what has come, in order.
+    fn process_received<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        place: Slot,
+        received: Vec<Received>,
+        now: Time,
+    ) {
         let Some(listener) = self.listener(place) else { return };
         let (pool, marker) = (listener.pool.clone(), listener.marker());
-        let heard_at = Marker { channel: marker.clone(), server: listener.server };
-        for heard in heard {
+        let received_at = Marker { channel: marker.clone(), server: listener.server };
+        for received in received {
             let Some(hub) = self.hubs.get_mut(&pool.id) else { return };
-            let tell = |said| ToLoop::FromHub { pool: pool.clone(), said };
-            match heard {
-                Heard::Notified(one) if one.channel == marker => {
+            let message = |said| ToLoop::FromHub { pool: pool.clone(), said };
+            match received {
+                Received::Notified(one) if one.channel == marker => {
                     if let Some((to, ticket)) = Ticket::read(one.payload())
                         && to.0 < self.loops
                     {
-                        host.send(to, tell(FromHub::Marked(ticket, one.process)));
+                        host.send(to, message(FromHub::Marked(ticket, one.process)));
                     }
                 }
-                Heard::Notified(one) => {
+                Received::Notified(one) => {
                     pool.stats.listen.heard.add(1);
                     let one = std::sync::Arc::new(one.named(pool.notifiers(), Some(pool.id), now));
                     for to in hub.hub.loops(&one.channel) {
-                        host.send(to, tell(FromHub::Notified(one.clone())));
+                        host.send(to, message(FromHub::Notified(one.clone())));
                     }
                 }
-                Heard::Ready => {
+                Received::Ready => {
                     for (to, claimant) in hub.hub.answered() {
-                        host.send(to, tell(FromHub::Passed(claimant, heard_at.clone())));
+                        host.send(to, message(FromHub::Passed(claimant, received_at.clone())));
                     }
                     let first = self
                         .listener(place)
@@ -243,7 +250,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// A listening connection has ended, or must.
+    /// A listening connection has ended, or must end.
     pub(in crate::engine) fn listener_ends<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -272,12 +279,12 @@ impl<S: Socket> Engine<S> {
         if is_needed {
             hub.not_before = now.after(Duration::from_micros(RETRY_US / 10));
         }
-        let told: Vec<LoopId> = hub.hub.all_loops().into_iter().collect();
+        let loops: Vec<LoopId> = hub.hub.all_loops().into_iter().collect();
         let claimants = hub.hub.lost(again);
         self.fail_claimants(host, &pool, claimants, !again);
         if is_needed {
             let error = lost_error(listener.error.take(), reason, again);
-            for to in told {
+            for to in loops {
                 let said = FromHub::Lost { error: error.clone(), again };
                 host.send(to, ToLoop::FromHub { pool: pool.clone(), said });
             }
@@ -285,7 +292,7 @@ impl<S: Socket> Engine<S> {
         self.work_hub(host, pool.id, now); // not before the pause is over
     }
 
-    /// Nobody is to be connected to a pool's database who does not listen.
+    /// Closes the connection to a pool's database if no client listens there.
     pub(in crate::engine) fn end_unused_listener<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -300,7 +307,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Looks after the hubs of this loop: once a tick.
+    /// Checks the hubs of this loop, once a tick.
     pub(in crate::engine) fn look_after_hubs<H: Host<S>>(&mut self, host: &mut H, now: Time) {
         if self.hubs.is_empty() {
             return;
@@ -333,7 +340,7 @@ impl<S: Socket> Engine<S> {
     }
 }
 
-/// What clients are told when what they listen by is lost.
+/// The error that clients get when their listening connection is lost.
 fn lost_error(of_server: Option<ClientError>, reason: &str, again: bool) -> ClientError {
     let mut error = of_server.unwrap_or_else(|| {
         let text = "server closed the connection unexpectedly";

@@ -1,26 +1,27 @@
-//! The listening connection listens before a client that listens already.
+//! The listening connection listens before a client that already listens.
 //!
 //! # Model
 //! ```text
-//!   the client's backend        hears   [ new channels, from its COMMIT on .............. marker
-//!   the listening connection    hears  old and new channels, in the order of the commits .. marker ..
+//!   the client's backend        receives [ new channels, from its COMMIT on .............. marker
+//!   the listening connection    receives old and new channels, in the order of the commits .. marker ..
 //! ```
-//! What a client hears by two connections has no order between them. So a LISTEN of a client that has
-//! channels waits until the listening connection is on the new ones, too: then that hears all there is
-//! to hear, in its order. The client is given what was notified on them after its LISTEN was sent on,
-//! if the channels are its own once the transaction has ended. This is what a server does for a session
-//! that listens already: it reads the queue at the end of a transaction, and gives what has come since
-//! the one before on all channels on which it listens then (`asyncQueueReadAllNotifications`, async.c).
-//! A session's first LISTEN counts from its COMMIT on; there the client's backend says from where.
+//! Notifications on two connections have no order. So a LISTEN of a client that has channels waits
+//! until the listening connection listens on the new ones, too: from then on that receives
+//! everything, in order. The client is given what was notified on them after its LISTEN was sent,
+//! if the channels are its own once the transaction has ended. A server does this for a session
+//! that already listens: it reads the queue at the end of a transaction, and gives what has come
+//! since the previous one on all channels on which it listens then
+//! (`asyncQueueReadAllNotifications`, async.c). A session's first LISTEN counts from its COMMIT on;
+//! there the client's backend decides from where.
 //!
 //! # Why not
-//! The other way round, with the backend on the channels that the client had before: each LISTEN would
-//! bring as many as there are, and the server looks through all of them for each.
+//! The reverse, with the backend on the client's existing channels: each LISTEN would set all of
+//! them, and the server searches all of them for each.
 //!
 //! # Limits
-//! Names that the server might refuse are not asked for ahead: an error would end the connection that
-//! listens for all. Nor is anything while that connection cannot be opened, or has been lost on the
-//! way, nor for a client with another `client_encoding`, whose backend is kept.
+//! Names that the server might refuse are not listened on in advance: an error would end the
+//! connection that listens for all. Nor are any while that connection cannot be opened, or has been
+//! lost meanwhile, nor for a client with another `client_encoding`, whose backend is kept.
 
 use super::{Before, Listening, Stage};
 use crate::engine::backend::Backend;
@@ -34,7 +35,7 @@ use crate::listen::{Ask, CHANNELS_A_CLIENT_MAX, Channel, Marker};
 use crate::session::part::Part;
 use crate::time::Time;
 
-/// Names of fewer bytes than this are not cut off by any server, wherever their characters begin
+/// No server cuts off names of fewer bytes than this, wherever their characters begin
 /// (`NAMEDATALEN`, less the longest character).
 const UNCUT_BYTES_MAX: usize = 59;
 
@@ -45,7 +46,8 @@ fn is_sure(name: &[u8], utf8: bool) -> bool {
 }
 
 impl<S: Socket> Client<S> {
-    /// Whether a statement must wait until the listening connection listens to what it names.
+    /// Whether a statement must wait until the listening connection listens on the channels it
+    /// names.
     pub(in crate::engine) fn joins_ahead(
         &mut self,
         unusual: &Unusual,
@@ -54,9 +56,9 @@ impl<S: Socket> Client<S> {
         let Some(named) = &unusual.named_channels else { return false };
         let keeps = [Part::Listen, Part::UnnamedStatement, Part::ProtocolStatement]
             .iter()
-            .any(|part| self.pins.contains(*part));
+            .any(|part| self.session.pins().contains(*part));
         let unanswered = backend.requests.owes_client_ready();
-        if keeps || unanswered || self.desired.get(b"client_encoding").is_some() {
+        if keeps || unanswered || self.session.desired().get(b"client_encoding").is_some() {
             return false;
         }
         let is_utf8 = |name: &[u8]| backend.session.parameters().get(name) == Some(b"UTF8");
@@ -73,14 +75,14 @@ impl<S: Socket> Client<S> {
             return false;
         }
         ahead.wanted = wanted;
-        self.held = true;
+        self.serving.hold();
         true
     }
 }
 
 impl<S: Socket> Engine<S> {
-    /// A client's message has been dealt with. If it must wait for the listening connection, that is
-    /// asked now.
+    /// A client's message has been processed. If it must wait for the listening connection, the
+    /// request is sent now.
     pub(in crate::engine) fn join_ahead<H: Host<S>>(&mut self, host: &mut H, slot: Slot) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let pool = self.pools[client.pool as usize].pool.id;
@@ -102,8 +104,8 @@ impl<S: Socket> Engine<S> {
         self.wait_for_hub(host, slot, Stage::Ahead, ask);
     }
 
-    /// The listening connection listens, and the statement that waits for it may go. `marker` is `None`
-    /// if it does not: then it goes, too.
+    /// The listening connection listens, and the statement that waits for it may be sent. `marker`
+    /// is `None` if it does not: then the statement is sent nevertheless.
     pub(super) fn joined_ahead<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -112,13 +114,13 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        client.held = false;
+        client.serving.release();
         let Some(listening) = client.listening() else { return };
         listening.stage = Stage::AtRest;
         listening.before_message = Before::Come;
         let wanted = std::mem::take(&mut listening.ahead.wanted);
         match marker {
-            // What has come on them until now was notified before the LISTEN.
+            // What has come on them so far was notified before the LISTEN.
             Some(_) => listening.keep_queued(|_, channel| !wanted.contains(channel)),
             None => listening.give_up_ahead(),
         }
@@ -129,8 +131,8 @@ impl<S: Socket> Engine<S> {
 }
 
 impl Listening {
-    /// Whether a notification of the listening connection is not for the client: its own
-    /// backend hears it, or it comes before its LISTEN.
+    /// Whether a notification on the listening connection is not for the client: its own backend
+    /// gets it, or it comes before its LISTEN.
     pub(super) fn ignores(&self, channel: &Channel) -> bool {
         if self.joining.contains(channel) {
             return !self.joining_ahead;
@@ -138,8 +140,8 @@ impl Listening {
         !self.channels.contains(channel) && (self.pending.is_empty() || self.ahead.given_up)
     }
 
-    /// What the listening connection has heard ahead has gaps, or will have: the client's backend is
-    /// asked alone.
+    /// What the listening connection has received in advance has gaps, or will have: only the
+    /// client's backend counts.
     pub(super) fn give_up_ahead(&mut self) {
         self.ahead.given_up = !self.ahead.channels.is_empty();
         self.joining_ahead = false;

@@ -1,13 +1,12 @@
 //! The answer that is held back while a client waits, and its release.
 //!
 //! # Order
-//! What the server has answered, the notifications, what it reports of settings, ReadyForQuery: as
-//! PostgreSQL 14 and later have it (`PostgresMain`, postgres.c).
+//! The server's answer, the notifications, reports of settings, ReadyForQuery: as in PostgreSQL 14
+//! and later (`PostgresMain`, postgres.c).
 
 use std::collections::VecDeque;
 
 use super::{Before, Stage};
-use crate::engine::about::ClientState;
 use crate::engine::client::Client;
 use crate::engine::host::Host;
 use crate::engine::socket::Socket;
@@ -17,7 +16,7 @@ use crate::time::Time;
 use crate::wire::{TransactionStatus, build};
 
 impl<S: Socket> Client<S> {
-    /// Keeps what its server has reported last.
+    /// Keeps the last reports of its server.
     pub(in crate::engine) fn keep_reports(&mut self, reports: Vec<u8>) {
         if let Some(listening) = self.listening() {
             listening.reports = reports;
@@ -39,14 +38,14 @@ impl<S: Socket> Engine<S> {
     /// Gives a client the answer that was held back, and what has waited.
     pub(super) fn release_answer<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        client.held = false;
+        client.serving.release();
         let Some(listening) = client.listening() else { return };
         let answers = listening.stage != Stage::Cleaning;
         listening.stage = Stage::AtRest;
         listening.joining.clear();
         listening.joining_ahead = false;
-        listening.overheard = Vec::new();
-        listening.overheard_all = false;
+        listening.backend_received = Vec::new();
+        listening.backend_received_all = false;
         listening.marker = None;
         if !answers {
             listening.before_message = Before::Come;
@@ -76,8 +75,7 @@ impl<S: Socket> Engine<S> {
             };
             lost = done.is_err();
             if done.unwrap_or(false) {
-                client.state = ClientState::Idle;
-                client.since = now;
+                client.rest(now);
                 self.give_back(host, backend, now);
             } else {
                 client.backend = Some(backend);
@@ -101,17 +99,17 @@ impl<S: Socket> Engine<S> {
         self.resume_later(slot);
     }
 
-    /// A client is about to be told goodbye, or something else: what has been carried out for it, and
-    /// was held back, it is told before; but nothing that stands after its notifications: these may
-    /// be missing.
+    /// A client is about to get its last message, or another one: before that it gets the held
+    /// answer to what has been carried out for it; but nothing that follows its notifications, for
+    /// these may be missing.
     pub(in crate::engine) fn give_held_answer(&mut self, slot: Slot) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(listening) = client.listening() else { return };
         let answer = std::mem::take(&mut listening.held);
         if !answer.is_empty() {
-            let waits = client.late;
+            let waits = client.at_socket.is_late();
             client.reply(&answer);
-            if client.late && !waits {
+            if client.at_socket.is_late() && !waits {
                 self.late.push(slot);
             }
         }

@@ -1,6 +1,6 @@
-//! A transaction of a client that listens has ended: what has come of its LISTENs and UNLISTENs.
+//! A transaction of a client that listens has ended: the outcome of its LISTENs and UNLISTENs.
 //!
-//! See [`crate::listen::change`]: the backend is asked, and ends listening once the listening
+//! See [`crate::listen::change`]: the backend is asked, and stops listening once the listening
 //! connection has taken over.
 
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ const CHANNELS_QUERY: &[u8] = b"SELECT pg_catalog.pg_listening_channels()";
 const UNLISTEN_ALL: &[u8] = b"UNLISTEN *";
 
 impl<S: Socket> Client<S> {
-    /// A row has come that answers a query of ours.
+    /// A row has come in answer to a query of Hawser's.
     pub(in crate::engine) fn note_row(&mut self, body: &[u8]) {
         let Some(listening) = self.listening().filter(|l| l.stage == Stage::Asking) else { return };
         // One column: its count, its length, its bytes.
@@ -33,8 +33,8 @@ impl<S: Socket> Client<S> {
 }
 
 impl<S: Socket> Engine<S> {
-    /// A client that listens has come to the end of a transaction, and `answer` is held back until
-    /// the listening connection is where it must be.
+    /// A transaction of a client that listens has ended, and `answer` is held back until the
+    /// listening connection has caught up.
     pub(in crate::engine) fn transaction_ended<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -50,7 +50,7 @@ impl<S: Socket> Engine<S> {
         self.settle_channels(host, slot, now);
     }
 
-    /// A cancel request has been delivered for which the end of a client's transaction has waited.
+    /// A cancel request has been delivered that the end of a client's transaction has waited for.
     pub(in crate::engine) fn settle_channels_after_cancel<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -62,14 +62,15 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Finds out what has become of its channels; its answer is held back.
+    /// Finds out what has become of the client's channels; its answer is held back.
     fn settle_channels<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let cancelled = client.backend.as_ref().is_some_and(|b| b.lending.cancels_in_flight() > 0);
-        let keeps_natively = client.pins.contains(Part::Listen);
-        // Its statements are the server's alone, and a query of ours would take the unnamed one away.
-        let by_name = client.pins.contains(Part::UnnamedStatement)
-            || client.pins.contains(Part::ProtocolStatement);
+        let keeps_natively = client.session.pins().contains(Part::Listen);
+        // Only the server knows its statements, and a query of Hawser's would remove the unnamed
+        // one.
+        let by_name = client.session.pins().contains(Part::UnnamedStatement)
+            || client.session.pins().contains(Part::ProtocolStatement);
         let Some(listening) = client.listening() else { return };
         if listening.is_unchanged() && listening.channels.is_empty() {
             self.release_answer(host, slot, now);
@@ -77,12 +78,12 @@ impl<S: Socket> Engine<S> {
         }
         if cancelled {
             listening.stage = Stage::AfterCancel;
-            client.held = true;
+            client.serving.hold();
             return;
         }
         listening.stage = Stage::AtRest;
         if listening.is_unchanged() {
-            // By far the most often; and there may be thousands of channels.
+            // The most frequent case; and there may be thousands of channels.
             self.fence(host, slot, Ask::default());
             return;
         }
@@ -103,7 +104,8 @@ impl<S: Socket> Engine<S> {
         let Some(listening) = self.clients.get_mut(slot).and_then(Client::listening) else {
             return;
         };
-        // Where its own backend listens, that has what it has listened on: but not what it has left.
+        // If its own backend listens, that has the channels it has listened on, but not those it
+        // has left.
         let asks = match keeps_natively {
             true => listening.pending.unlistens(),
             false => !listening.pending.is_empty(),
@@ -119,7 +121,7 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let pool = client.pool;
         if asks {
-            client.held = true;
+            client.serving.hold();
             if let Some(listening) = client.listening() {
                 listening.stage = Stage::Asking;
                 listening.on_backend.clear();
@@ -140,8 +142,8 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// A DISCARD ALL has worked, and a Sync of ours has ended its pipeline: the client's own may be
-    /// answered without a server. From here on it listens on nothing.
+    /// A DISCARD ALL has succeeded, and a Sync of Hawser's has ended its pipeline: the client's own
+    /// may be answered without a server. From now on it listens on nothing.
     pub(in crate::engine) fn leave_discarded<H: Host<S>>(&mut self, host: &mut H, slot: Slot) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let pool = client.pool;
@@ -165,7 +167,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Notes on which channels a client listens from now on. What the hub is to be told.
+    /// Notes on which channels a client listens from now on. Returns the request for the hub.
     pub(super) fn change_channels(&mut self, slot: Slot, after: &BTreeSet<Channel>) -> Ask {
         let Some(listening) = self.clients.get_mut(slot).and_then(Client::listening) else {
             return Ask::default();
@@ -174,7 +176,7 @@ impl<S: Socket> Engine<S> {
         self.change_from(slot, after, ahead.channels(), &BTreeSet::new())
     }
 
-    /// The same, while its backend is asked what has come of its LISTENs.
+    /// The same, while its backend is asked for the outcome of its LISTENs.
     pub(super) fn change_channels_ahead(&mut self, slot: Slot, after: &BTreeSet<Channel>) -> Ask {
         let Some(listening) = self.clients.get_mut(slot).and_then(Client::listening) else {
             return Ask::default();
@@ -198,17 +200,17 @@ impl<S: Socket> Engine<S> {
             return ask;
         }
         let before: BTreeSet<Channel> = listening.channels.union(was_ahead).cloned().collect();
-        let heard: BTreeSet<Channel> = after.union(ahead).cloned().collect();
+        let listened: BTreeSet<Channel> = after.union(ahead).cloned().collect();
         let board = self.boards.entry(pool).or_default();
-        for channel in before.difference(&heard) {
+        for channel in before.difference(&listened) {
             if board.remove(slot, channel) {
                 ask.unlisten.push(channel.clone());
             }
         }
-        // What has come on them since the transaction began is not read any more (async.c); what was
-        // committed before has come before (Cleaning).
-        listening.keep_queued(|_, channel| heard.contains(channel));
-        for channel in heard.difference(&before) {
+        // What has come on them since the transaction began is not read any more (async.c); what
+        // was committed earlier has come before it (Cleaning).
+        listening.keep_queued(|_, channel| listened.contains(channel));
+        for channel in listened.difference(&before) {
             if board.add(slot, channel) {
                 ask.listen.push(channel.clone());
             }
@@ -220,7 +222,7 @@ impl<S: Socket> Engine<S> {
         ask
     }
 
-    /// Sends queries of ours to a client's backend.
+    /// Sends queries of Hawser's to a client's backend.
     pub(super) fn send_made(&mut self, slot: Slot, texts: &[&[u8]]) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(backend) = &mut client.backend else { return };
@@ -231,14 +233,14 @@ impl<S: Socket> Engine<S> {
         self.write_to_backend(slot, &out);
     }
 
-    /// A client's backend has answered what it was sent for the sake of listening.
+    /// A client's backend has answered the queries that were sent for its listening.
     pub(in crate::engine) fn listening_answered<H: Host<S>>(
         &mut self,
         host: &mut H,
         slot: Slot,
         now: Time,
     ) {
-        self.give_notifications(host, slot, now); // what the backend has heard may be too much
+        self.give_notifications(host, slot, now); // notifications on the backend may be too many
         let Some(client) = self.clients.get_mut(slot) else { return };
         if !client.backend.as_ref().is_some_and(|backend| backend.is_at_rest()) {
             return;
@@ -265,7 +267,8 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// A client's backend has ended listening, and the listening connection has come to where it did.
+    /// A client's backend has stopped listening, and the listening connection has come to the same
+    /// point.
     pub(super) fn has_left<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let own = self.process_of(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
@@ -273,11 +276,11 @@ impl<S: Socket> Engine<S> {
         let Some(listening) = client.listening() else { return };
         let fenced = !listening.joining.is_empty();
         if listening.joining_ahead {
-            listening.overheard.clear(); // it has come by the listening connection, too
+            listening.backend_received.clear(); // they have come on the listening connection, too
         } else {
             listening.give_up_ahead();
-            let heard = listening.take_overheard(process, own);
-            listening.queue.extend(heard);
+            let received = listening.take_backend_received(process, own);
+            listening.queue.extend(received);
         }
         listening.queue.extend(std::mem::take(&mut listening.later));
         listening.count_queued();
@@ -289,11 +292,11 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// A client's backend has said what it listens on.
+    /// A client's backend has reported what it listens on.
     pub(super) fn channels_known<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let other_encoding = client.desired.get(b"client_encoding").is_some();
-        let keeps_natively = client.pins.contains(Part::Listen);
+        let other_encoding = client.session.desired().get(b"client_encoding").is_some();
+        let keeps_natively = client.session.pins().contains(Part::Listen);
         let Some(listening) = client.listening() else { return };
         let pending = std::mem::take(&mut listening.pending);
         let on_backend = std::mem::take(&mut listening.on_backend);
@@ -305,7 +308,7 @@ impl<S: Socket> Engine<S> {
         }
         let joined: BTreeSet<Channel> = after.difference(&listening.channels).cloned().collect();
         if joined.is_empty() {
-            listening.overheard.clear();
+            listening.backend_received.clear();
             let ask = self.change_channels(slot, &after);
             let Some(client) = self.clients.get_mut(slot) else { return };
             let pool = self.pools[client.pool as usize].pool.clone();
@@ -346,7 +349,7 @@ impl<S: Socket> Engine<S> {
     }
 
     /// A client whose own backend listens has left channels on which the listening connection
-    /// listens for it besides: the backend leaves the marks of that.
+    /// listens for it as well: the backend leaves the channels that mark them.
     fn left_natively<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -367,7 +370,7 @@ impl<S: Socket> Engine<S> {
         self.leave(slot, &[&text], true);
     }
 
-    /// The listening connection is on the new channels: the backend may leave them.
+    /// The listening connection listens on the new channels: the backend may leave them.
     pub(super) fn mark_and_leave(&mut self, ticket: Ticket, marker: &Channel) {
         let mut text = b"LISTEN ".to_vec();
         marker.write_quoted(&mut text);
@@ -379,7 +382,7 @@ impl<S: Socket> Engine<S> {
 
     pub(super) fn leave(&mut self, slot: Slot, texts: &[&[u8]], marked: bool) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        client.held = true;
+        client.serving.hold();
         if let Some(listening) = client.listening() {
             listening.stage = Stage::Leaving { answered: false, marked };
             listening.shown &= texts.last() != Some(&UNLISTEN_ALL);
@@ -388,7 +391,7 @@ impl<S: Socket> Engine<S> {
     }
 
     /// The client listens on its own backend, and keeps it; on the channels `after` the listening
-    /// connection listens for it all the same.
+    /// connection still listens for it.
     pub(super) fn keep_to_listen<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -403,13 +406,13 @@ impl<S: Socket> Engine<S> {
         let process = self.process_of(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let own = client.backend.as_ref().map_or(0, |backend| backend.process());
-        client.pins.insert(Part::Listen);
+        client.session.pin(Part::Listen);
         if let Some(listening) = client.listening() {
             listening.joining.clear();
             listening.joining_ahead = false;
-            // What the listening connection has heard up to here comes first.
-            let heard = listening.take_overheard(own, process);
-            let native = heard.into_iter().map(|waiting| Waiting { channel: None, ..waiting });
+            // What the listening connection has received so far comes first.
+            let received = listening.take_backend_received(own, process);
+            let native = received.into_iter().map(|waiting| Waiting { channel: None, ..waiting });
             listening.native.extend(native);
         }
         if after.is_empty() {

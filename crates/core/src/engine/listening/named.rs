@@ -13,14 +13,15 @@ use crate::session::part::Part;
 use crate::session::scan::{Findings, Verb};
 
 impl<S: Socket> Client<S> {
-    /// A statement that listens, or ends it, is on its way to the server.
+    /// A statement that listens, or stops listening, is being sent.
     pub(in crate::engine) fn record_listening(&mut self, unusual: &Unusual) {
         let Some(named) = &unusual.named_channels else { return };
         if !named.listens.is_empty() {
             self.listens_again();
         }
-        if self.pins.contains(Part::Listen) {
-            // Its own backend listens. What it has here besides, and comes back to, it keeps here.
+        if self.session.pins().contains(Part::Listen) {
+            // Its own backend listens. Channels that it also has here, and listens on again, it
+            // keeps here.
             if self.has_channels()
                 && let Some(Listening { channels, pending, .. }) = self.listening()
             {
@@ -37,7 +38,7 @@ impl<S: Socket> Client<S> {
             pending.listen(name);
         }
         if pending.len() > CHANNELS_A_CLIENT_MAX {
-            self.pins.insert(Part::Listen);
+            self.session.pin(Part::Listen);
         }
     }
 
@@ -72,8 +73,9 @@ impl<S: Socket> Client<S> {
                 && let Some(mark) = self.mark_unlisten(taken(what), backend)
             {
                 let at = statement.range.end;
-                let behind = statement.number - std::mem::replace(&mut before, statement.number);
-                all.push(Insertion { at, behind, statements: vec![mark] });
+                let statements_before =
+                    statement.number - std::mem::replace(&mut before, statement.number);
+                all.push(Insertion { at, statements_before, statements: vec![mark] });
             }
         }
         all

@@ -2,28 +2,28 @@
 //!
 //! # Model
 //! ```text
-//!   sent ahead, in the same write   the client's transaction                   after it
-//!   LISTEN a; LISTEN b          ──► SELECT pg_listening_channels() ... COMMIT ──► UNLISTEN *
+//!   sent before it, in one write   the client's transaction                  after it
+//!   LISTEN a; LISTEN b         ──► SELECT pg_listening_channels() ... COMMIT ──► UNLISTEN *
 //! ```
-//! The function gives what its own server process listens on, as of the last COMMIT there
-//! (`listenChannels`, async.c). What the backend hears meanwhile is passed over: the listening connection
-//! hears it, too.
+//! The function returns what its own server process listens on, as of the last COMMIT there
+//! (`listenChannels`, async.c). Notifications on the backend are ignored meanwhile: they come on
+//! the listening connection, too.
 //!
-//! Within a transaction that has begun without them, no command brings the channels: a LISTEN there takes
-//! effect at COMMIT, and would outlast it. So they are written into the text of a client that asks there
-//! for the first time, in place of the call (see [`crate::session::calls`]):
+//! Within a transaction that has begun without them, no command adds the channels: a LISTEN there
+//! takes effect at COMMIT, and would outlast it. So they are written into the text of a client that
+//! asks there for the first time, in place of the call (see [`crate::session::calls`]):
 //! ```text
 //!   SELECT pg_listening_channels()
 //!   SELECT pg_catalog.unnest(ARRAY['a','b']::pg_catalog.text[]) AS pg_listening_channels
 //! ```
-//! In place of a prepared statement one of such a text is bound. From then on they go before each of the
-//! client's transactions, up to [`CHANNELS_A_QUERY_MAX`] channels.
+//! In place of a prepared statement, one of such a text is bound. From then on the LISTENs precede
+//! each of the client's transactions, up to [`CHANNELS_A_QUERY_MAX`] channels.
 //!
 //! # Limits
-//! Not written: in place of a call of which it is not certain that it means the same, in what EXECUTE and
-//! functions run, and where a COMMIT in the same text or pipeline may have changed the channels. Nothing is
-//! sent to a standby, which cannot listen, nor names that are not ASCII in another `client_encoding`, nor
-//! LISTEN where a query would take an unnamed statement away.
+//! Not written: in place of a call that may mean something else, in what EXECUTE and functions run,
+//! and where a COMMIT in the same text or pipeline may have changed the channels. Nothing is sent
+//! to a standby, which cannot listen, nor names that are not ASCII in another `client_encoding`,
+//! nor LISTEN where a query would remove an unnamed statement.
 
 use super::Listening;
 use crate::engine::backend::Backend;
@@ -38,11 +38,11 @@ use crate::session::scan::{ScanOptions, Verb, scan};
 use crate::session::settings::quoting::write_string;
 use crate::wire::TransactionStatus;
 
-/// Bytes that are written into one text: many channels and many calls would make much of little.
+/// Bytes that are written into one text: many channels and many calls would multiply.
 const WRITTEN_BYTES_MAX: usize = 256 * 1024;
 
-/// Where the first statement stands in a text that may end the transaction under way; the text's end if
-/// there is none. `None` if that is not known.
+/// The start of the first statement in a text that may end the current transaction; the text's end
+/// if there is none. `None` if that is not known.
 fn end_of_transaction(text: &[u8], options: ScanOptions) -> Option<usize> {
     let found = scan(text, options);
     let ends = |verb: &Verb| {
@@ -61,7 +61,8 @@ fn end_of_transaction(text: &[u8], options: ScanOptions) -> Option<usize> {
 }
 
 impl<S: Socket> Client<S> {
-    /// A statement may look at what it listens on. Whether its backend does not show that yet.
+    /// A statement may look at what it listens on. Returns whether its backend does not show that
+    /// yet.
     pub(in crate::engine) fn looks_at_channels(&mut self) -> bool {
         let Some(listening) = self.listening().filter(|l| !l.channels.is_empty()) else {
             return false;
@@ -79,7 +80,7 @@ impl<S: Socket> Client<S> {
         })
     }
 
-    /// Appends what has its channels listened on by its backend, where that is possible now.
+    /// Appends the commands that make its backend listen on its channels, if that is possible now.
     pub(in crate::engine) fn show_channels(&mut self, backend: &mut Backend<S>, out: &mut Vec<u8>) {
         let at_rest = backend.from_server.status() == TransactionStatus::Idle
             && !backend.requests.is_in_pipeline()
@@ -87,8 +88,8 @@ impl<S: Socket> Client<S> {
         let standby = backend.session.parameters().get(b"in_hot_standby") == Some(b"on");
         let by_name = [Part::UnnamedStatement, Part::ProtocolStatement]
             .iter()
-            .any(|part| self.pins.contains(*part));
-        let other_encoding = self.desired.get(b"client_encoding").is_some();
+            .any(|part| self.session.pins().contains(*part));
+        let other_encoding = self.session.desired().get(b"client_encoding").is_some();
         let Some(Listening { channels, shown, .. }) = self.listening() else { return };
         let unreadable = other_encoding && channels.iter().any(|name| !name.as_bytes().is_ascii());
         if *shown || channels.is_empty() || !at_rest || standby || by_name || unreadable {
@@ -111,8 +112,8 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// A statement looks at what it listens on, and its backend does not show that. Its channels, and up
-    /// to where in the text it is certain that these are in force when the statement runs.
+    /// A statement looks at what it listens on, and its backend does not show that. Returns its
+    /// channels, and up to where in the text they are certainly in force when the statement runs.
     fn channels_to_write(
         &self,
         backend: &Backend<S>,
@@ -121,7 +122,10 @@ impl<S: Socket> Client<S> {
         options: ScanOptions,
     ) -> Option<(&Listening, usize)> {
         let listening = self.pending_session.as_ref()?.listening.as_deref()?;
-        if listening.shown || listening.channels.is_empty() || self.pins.contains(Part::Listen) {
+        if listening.shown
+            || listening.channels.is_empty()
+            || self.session.pins().contains(Part::Listen)
+        {
             return None;
         }
         let same_transaction = backend.from_server.status() == TransactionStatus::InTransaction
@@ -129,7 +133,7 @@ impl<S: Socket> Client<S> {
             && !listening.executed;
         let changes = effects.listens() || effects.unusual.as_ref().is_some_and(|u| u.unlistens());
         let still_in_force = listening.pending.is_empty() && listening.left.is_empty() && !changes;
-        let other_encoding = self.desired.get(b"client_encoding").is_some();
+        let other_encoding = self.session.desired().get(b"client_encoding").is_some();
         let readable =
             !other_encoding || listening.channels.iter().all(|c| c.as_bytes().is_ascii());
         let end = match (still_in_force, same_transaction) {
@@ -140,7 +144,7 @@ impl<S: Socket> Client<S> {
         readable.then_some((listening, end))
     }
 
-    /// What is to be written into a text with these effects in place of `pg_listening_channels()`.
+    /// What is written into a text with these effects in place of `pg_listening_channels()`.
     pub(in crate::engine) fn channels_written(
         &self,
         backend: &Backend<S>,

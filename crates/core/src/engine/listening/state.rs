@@ -1,4 +1,4 @@
-//! What a client is doing for its channels.
+//! What a client does for its channels.
 
 use super::{Listening, Stage};
 use crate::engine::client::Client;
@@ -20,7 +20,7 @@ impl<S: Socket> Client<S> {
         self.pending_session.as_ref().is_some_and(|extra| extra.listening.is_some())
     }
 
-    /// Whether its backend may listen on something on its account.
+    /// Whether its backend may listen on something for it.
     pub(in crate::engine) fn keeps_backend_to_listen(&self) -> bool {
         self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref()).is_some_and(
             |listening| {
@@ -29,12 +29,12 @@ impl<S: Socket> Client<S> {
         )
     }
 
-    /// Whether what it sends must wait for the listening connection.
+    /// Whether its messages must wait for the listening connection.
     pub(in crate::engine) fn awaits_listener(&self) -> bool {
         self.stage() != Stage::AtRest
     }
 
-    /// How many channels are listened on for it by another connection than its backend.
+    /// How many channels another connection than its backend listens on for it.
     pub(in crate::engine) fn channel_count(&self) -> usize {
         let listening = self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref());
         listening.map_or(0, |listening| listening.channels.len())

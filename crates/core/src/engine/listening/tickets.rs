@@ -1,4 +1,4 @@
-//! What a client waits for at its pool's hub, and what the hub says.
+//! What a client waits for at its pool's hub, and the hub's messages.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -17,8 +17,8 @@ use crate::time::Time;
 use crate::wire::error::ClientError;
 
 impl<S: Socket> Client<S> {
-    /// Whether its backend is of another server than the listening connection, which then hears nothing of it:
-    /// the servers of the pool are being changed.
+    /// Whether its backend is of another server than the listening connection, which then receives
+    /// nothing of it: the servers of the pool are being changed.
     pub(super) fn is_on_another_server(&self, marker: &Marker) -> bool {
         self.backend.as_ref().is_some_and(|backend| backend.server() != marker.server)
     }
@@ -31,36 +31,38 @@ impl<S: Socket> Client<S> {
 }
 
 impl<S: Socket> Client<S> {
-    /// It is about to send a text that notifies. Whether that must wait, so that others are told by whom: what
-    /// the clients before it have notified by its backend may not have been heard (see
-    /// [`crate::pool::Notifiers`]).
+    /// It is about to send a text that notifies. Returns whether that must wait, so that others can
+    /// attribute the notifications: those of earlier clients on its backend may not have been
+    /// received (see [`crate::pool::Notifiers`]).
     pub(in crate::engine) fn must_wait_to_notify(&mut self, backend: &Backend<S>) -> bool {
         if self.listening().is_some_and(|listening| listening.take_before(Before::Come)) {
             self.forget_no_channels();
             return false;
         }
-        let is_heard = backend.pool.stats.listen.channels.load(Ordering::Relaxed) > 0;
-        if !is_heard
+        let is_received = backend.pool.stats.listen.channels.load(Ordering::Relaxed) > 0;
+        if !is_received
             || self.is_session_mode()
-            || self.exclusive
-            || backend.known.notifying.was_heard_before()
-            || backend.known.notifying.is_noted()
+            || self.serving.is_exclusive()
+            || backend.known.notifying().was_received_before()
+            || backend.known.notifying().is_noted()
             || backend.requests.owes_client_ready()
         {
             return false;
         }
         let listening = self.pending_session().listening.get_or_insert_default();
-        // (What its backend has heard since a LISTEN of this transaction stays.)
+        // (What its backend has received since a LISTEN of this transaction stays.)
         let waits = listening.stage == Stage::AtRest && listening.pending.is_empty();
         if waits {
             listening.before_message = Before::Due;
         }
-        self.held |= waits;
+        if waits {
+            self.serving.hold();
+        }
         self.forget_no_channels();
         waits
     }
 
-    /// Leaves no trace where it has no channels, and waits for nothing.
+    /// Drops the listening state of a client without channels that waits for nothing.
     fn forget_no_channels(&mut self) {
         if let Some(extra) = &mut self.pending_session
             && extra
@@ -88,7 +90,7 @@ impl<S: Socket> Engine<S> {
         host.send(self.hub_of(pool.id), message);
     }
 
-    /// Hands in a ticket for a client, which waits from now on.
+    /// Submits a ticket for a client, which waits from now on.
     pub(super) fn wait_for_hub<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -97,7 +99,7 @@ impl<S: Socket> Engine<S> {
         mut ask: Ask,
     ) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        client.held = true;
+        client.serving.hold();
         let pool = client.pool;
         ask.claimant = client.next_ticket(slot).map(Claimant::Client);
         let Some(listening) = client.listening() else { return };
@@ -106,8 +108,8 @@ impl<S: Socket> Engine<S> {
         self.ask_hub(host, &pool, ask);
     }
 
-    /// A client is about to send something to a backend. Whether that must wait: a transaction begins once
-    /// what was notified before it has come.
+    /// A client is about to send something to a backend. Returns whether that must wait: a
+    /// transaction begins once earlier notifications have come.
     pub(in crate::engine) fn clean_backend<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -116,7 +118,7 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get(slot) else { return false };
         if client.awaits_listener() {
             if let Some(client) = self.clients.get_mut(slot) {
-                client.held = true;
+                client.serving.hold();
             }
             return true;
         }
@@ -133,7 +135,7 @@ impl<S: Socket> Engine<S> {
         true
     }
 
-    /// A hub has something to say.
+    /// A message of a hub has come.
     pub(in crate::engine) fn on_hub<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -150,10 +152,10 @@ impl<S: Socket> Engine<S> {
                 self.hub_failed(host, ticket, lost, now);
             }
             FromHub::Passed(Claimant::Backend(place), marker) => {
-                self.heard_out(host, place, Some(&marker), now);
+                self.backend_fenced(host, place, Some(&marker), now);
             }
             FromHub::Failed { claimant: Claimant::Backend(place), .. } => {
-                self.heard_out(host, place, None, now);
+                self.backend_fenced(host, place, None, now);
             }
             FromHub::Marked(ticket, process) => self.marked(host, ticket, process, now),
             FromHub::Lost { error, again } => self.listener_lost(host, pool, &error, again, now),
@@ -164,7 +166,8 @@ impl<S: Socket> Engine<S> {
         let client = self.clients.get_mut(ticket.slot)?;
         let stage = client.stage();
         let serial = client.listening()?.serial;
-        (serial == ticket.serial && client.state != ClientState::Closing).then_some((client, stage))
+        (serial == ticket.serial && client.serving.state() != ClientState::Closing)
+            .then_some((client, stage))
     }
 
     pub(super) fn passed<H: Host<S>>(
@@ -177,7 +180,7 @@ impl<S: Socket> Engine<S> {
         let Some((client, stage)) = self.waiting_with(ticket) else { return };
         let elsewhere = client.is_on_another_server(marker);
         if let Some(backend) = client.backend.as_mut().filter(|_| !elsewhere) {
-            backend.known.notifying.is_heard();
+            backend.known.notifying_mut().is_received();
         }
         match stage {
             Stage::Cleaning | Stage::Fencing => self.release_answer(host, ticket.slot, now),
@@ -194,8 +197,8 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// The listening connection does not join the channels at hand: the client's own backend listens on
-    /// them, and is kept.
+    /// The listening connection does not join the current channels: the client's own backend
+    /// listens on them, and is kept.
     pub(super) fn keep_joining<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(listening) = self.clients.get_mut(slot).and_then(Client::listening) else {
             return;
@@ -204,7 +207,7 @@ impl<S: Socket> Engine<S> {
         self.keep_to_listen(host, slot, &after, now);
     }
 
-    /// From here on the listening connection hears all for this client.
+    /// From now on the listening connection receives everything for this client.
     pub(super) fn marked<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -235,7 +238,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// What a client waits for does not come.
+    /// What a client waits for will not come.
     pub(super) fn hub_failed<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -245,7 +248,7 @@ impl<S: Socket> Engine<S> {
     ) {
         let Some((client, stage)) = self.waiting_with(ticket) else { return };
         match stage {
-            // Its own notifications have not come: it must not take the transaction for ended.
+            // Its own notifications have not come: it must not see its transaction as ended.
             Stage::Cleaning | Stage::Fencing | Stage::TakingOver | Stage::Ahead if lost => {}
             Stage::Cleaning | Stage::Fencing | Stage::TakingOver => {
                 self.release_answer(host, ticket.slot, now);
@@ -265,7 +268,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// The listening connection has been lost, and with it what was to be heard.
+    /// The listening connection has been lost, with notifications that were still to come on it.
     pub(super) fn listener_lost<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -282,9 +285,9 @@ impl<S: Socket> Engine<S> {
                 if stage != Stage::AtRest
                     && let Some(backend) = &mut client.backend
                 {
-                    backend.lending.owe_reset(Reset::All); // it may listen yet
+                    backend.lending.owe_reset(Reset::All); // it may still listen
                 }
-                // Whoever listens from now on is the first again.
+                // The next client that listens is the first again.
                 let ask = self.change_channels(slot, &BTreeSet::new());
                 self.ask_hub(host, pool, ask);
                 self.say_goodbye(host, slot, error, now);
@@ -317,14 +320,14 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// A client leaves: it listens no more.
+    /// A client leaves: it stops listening.
     pub(in crate::engine) fn forget_listening<H: Host<S>>(&mut self, host: &mut H, slot: Slot) {
         let Some(client) = self.clients.get(slot) else { return };
         if !client.listens() {
             return;
         }
         let pool = self.pools[client.pool as usize].pool.clone();
-        // Those of LISTENs under way, too.
+        // On those of LISTENs in flight, too.
         let ask = self.change_channels(slot, &BTreeSet::new());
         self.ask_hub(host, &pool, ask);
     }

@@ -1,4 +1,4 @@
-//! Which server connections know what is noted.
+//! What is noted for the statements of a session.
 
 use super::NotedStatement;
 use crate::engine::backend::Backend;
@@ -9,13 +9,13 @@ use crate::engine::names::significant;
 use crate::engine::socket::Socket;
 
 impl<S: Socket> Client<S> {
-    /// What is noted of a statement, for a message that is sent now.
+    /// What is noted for a statement, for a message that is sent now.
     pub(in crate::engine) fn noted(&self, name: &[u8]) -> Option<&NotedStatement> {
         self.pending_session.as_ref()?.noted.as_ref()?.get(significant(name))
     }
 
-    /// This, where there is room for it. (What more of them give to set_config() is settled after the
-    /// transaction.)
+    /// The note, if there is room for it. (What further ones give to set_config() is settled after
+    /// the transaction.)
     pub(in crate::engine) fn if_room_to_note(
         &self,
         now: NotedStatement,
@@ -31,8 +31,8 @@ impl<S: Socket> Client<S> {
 }
 
 impl<S: Socket> Backend<S> {
-    /// Whether it is still open what is noted of a name, for a message of the pipeline under way. (Where
-    /// a Parse of its own is ignored, so is what stands after that.)
+    /// Whether the note for a name is still undecided, for a message of the current pipeline. (If a
+    /// Parse of its own is ignored, so is everything after it.)
     pub(in crate::engine) fn is_being_noted(&self, client: &Client<S>, name: &[u8]) -> bool {
         let noted = client.pending_session.as_ref().and_then(|extra| extra.noted.as_ref());
         let pipeline = noted.and_then(|noted| noted.changes_in(significant(name)));

@@ -1,4 +1,4 @@
-//! What RESET, DISCARD and the like do to the books, when their pipeline has ended.
+//! How RESET, DISCARD and the like change the books, when their pipeline has ended.
 
 use super::{DiscardAll, PendingReset};
 use crate::engine::backend::Backend;
@@ -16,13 +16,13 @@ impl<S: Socket> Client<S> {
         self.pending_session().reset.get_or_insert_with(new)
     }
 
-    /// What is under way of RESET, DISCARD and the like.
+    /// The RESET, DISCARD and the like in flight.
     #[inline]
     pub(in crate::engine) fn reset_under_way(&self) -> Option<&PendingReset> {
         self.pending_session.as_ref()?.reset.as_deref()
     }
 
-    /// Settings go back to start values with the pipeline at hand.
+    /// Settings are reset to start values with the current pipeline.
     pub(in crate::engine) fn note_resetting(
         &mut self,
         backend: &Backend<S>,
@@ -36,19 +36,19 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// All prepared statements are taken away with the pipeline at hand.
+    /// All prepared statements are removed with the current pipeline.
     pub(in crate::engine) fn note_forgetting(&mut self, backend: &mut Backend<S>) {
         self.pending_reset(backend).forgets_statements = true;
         backend.prepared.doubt_all();
     }
 
-    /// A DISCARD ALL is part of the pipeline at hand, and ends these pins.
+    /// A DISCARD ALL is part of the current pipeline, and ends these pins.
     pub(in crate::engine) fn note_discarding(&mut self, backend: &Backend<S>, ends: PartSet) {
         let reset = self.pending_reset(backend);
         reset.discards_all = DiscardAll::Pending(reset.ends().union(ends));
     }
 
-    /// An UNLISTEN * by itself is part of the pipeline at hand.
+    /// An UNLISTEN * that stands alone is part of the current pipeline.
     pub(in crate::engine) fn note_unlistening(&mut self, backend: &Backend<S>, unusual: &Unusual) {
         if unusual.unlistens_all {
             self.pending_reset(backend).unlistens = true;
@@ -64,7 +64,7 @@ impl<S: Socket> Client<S> {
         extra.reset.take_if(|reset| reset.is_empty());
     }
 
-    /// A DISCARD ALL or DEALLOCATE ALL has worked, whatever fails after it.
+    /// A DISCARD ALL or DEALLOCATE ALL has succeeded, even if something after it fails.
     pub(in crate::engine) fn has_discarded(&mut self, backend: &mut Backend<S>, all: bool) {
         let Some(extra) = &mut self.pending_session else { return };
         let Some(reset) = &mut extra.reset else { return };
@@ -80,21 +80,22 @@ impl<S: Socket> Client<S> {
         extra.reset.take_if(|reset| reset.is_empty());
     }
 
-    /// The pipeline of what is under way has ended. The settings that the client wants by that.
+    /// The pipeline of what is in flight has ended. Returns the settings that the client desires
+    /// after it.
     pub(in crate::engine) fn settle_reset(&mut self, backend: &mut Backend<S>) -> Settings {
         let reset = self.pending_session.as_mut().and_then(|extra| extra.reset.take());
         let Some(reset) = reset else { return backend.session.applied().clone() };
         let done = reset.discards_all == DiscardAll::Done;
-        let failed = self.failed && !done;
+        let failed = self.serving.has_failed() && !done;
         match reset.discards_all {
             DiscardAll::No => {}
-            // Bound and not executed, or failed, it has done nothing.
-            DiscardAll::Pending(ends) => self.pins = self.pins.union(ends),
+            // If it was bound and not executed, or has failed, it has done nothing.
+            DiscardAll::Pending(ends) => self.session.pin_all(ends),
             DiscardAll::Done => self.discarded(backend),
         }
         // In a transaction the UNLISTEN may still be rolled back: the pin stays.
         if reset.unlistens && !failed && backend.from_server.status() == TransactionStatus::Idle {
-            self.pins.remove(Part::Listen);
+            self.session.unpin(Part::Listen);
         }
         if reset.forgets_statements && !failed {
             backend.prepared.all_went();
@@ -111,7 +112,7 @@ impl<S: Socket> Client<S> {
         interner.share(desired.build())
     }
 
-    /// A DISCARD ALL has worked.
+    /// A DISCARD ALL has succeeded.
     fn discarded(&mut self, backend: &mut Backend<S>) {
         if let Some(extra) = &mut self.pending_session {
             extra.by_sql = None;
@@ -120,23 +121,23 @@ impl<S: Socket> Client<S> {
             }
         }
         backend.prepared.forget_by_sql();
-        if let Some(doubt) = &mut backend.known.unverified {
+        if let Some(doubt) = backend.known.unverified_mut() {
             doubt.discarded();
         }
     }
 }
 
-/// Whether a setting was set after its RESET: the text says so, or the server has it at another
-/// value than the one that a RESET gives.
+/// Whether a setting was set after its RESET: the text shows it, or the server has another value
+/// than the one that a RESET gives.
 fn set_after_all<S: Socket>(backend: &Backend<S>, set_again: &[Box<[u8]>], name: &[u8]) -> bool {
     set_again.iter().any(|again| again.eq_ignore_ascii_case(name))
         || (backend.session.parameters().get(name).is_some()
             && backend.session.applied().get(name).is_some())
 }
 
-/// A RESET or DISCARD ALL that has worked.
+/// A RESET or DISCARD ALL that has succeeded.
 struct Reset<'a> {
-    /// What it took back.
+    /// What it has reset.
     resetting: &'a Resetting,
     /// It is a DISCARD ALL.
     discards: bool,
@@ -145,8 +146,8 @@ struct Reset<'a> {
 }
 
 impl Reset<'_> {
-    /// What the server has now, where the settings that it took back are at the server's own start values;
-    /// and what the client wants, with the client's (`start`).
+    /// The server's settings, with the server's own start values for those that were reset; and the
+    /// client's desired ones, with the client's (`start`).
     fn settings<S: Socket>(
         &self,
         backend: &Backend<S>,

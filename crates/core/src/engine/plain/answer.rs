@@ -1,21 +1,22 @@
-//! The answer of a plain pipeline, taken at once.
+//! The answer to a plain pipeline, processed at once.
 //!
 //! # Model
 //! ```text
 //!   [ParseComplete] [BindComplete] [RowDescription] DataRow* CommandComplete │ ReadyForQuery
-//!   └──────────────── dealt with here, if it is all there ──────────────────┘ └─ `ready_as_usual`
+//!   └──────────────── processed here, if it is complete ────────────────────┘ └─ `ready_as_usual`
 //! ```
-//! [`Relay::run`] does the same with each of these messages, one after the other.
+//! [`Relay::run`] does the same with each of these messages, one by one.
 
 use crate::engine::ended::Ended;
 use crate::engine::from_server::Relay;
-use crate::engine::request_queue::{PlainOwed, Request};
+use crate::engine::request_queue::{Change, PlainOwed, Request};
 use crate::engine::socket::Socket;
+use crate::pool::description::{Seen, hash_of_rows};
 use crate::time::Time;
 use crate::wire::backend as kind;
 use crate::wire::frame::{self, Framed, HEADER_BYTES};
 
-/// What has come for it, ReadyForQuery aside.
+/// The answer that has come, without ReadyForQuery.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Answer {
     bytes: usize,
@@ -23,7 +24,7 @@ struct Answer {
     description: std::ops::Range<usize>,
 }
 
-/// The end of the message of this kind at a place, if it is there and all here, and not too long.
+/// The end of the message of this kind at `at`, if it is there, complete, and not too long.
 #[inline]
 fn end_of(bytes: &[u8], at: usize, of_kind: u8, most: usize) -> Option<usize> {
     let Framed::Header(header) = frame::header(bytes.get(at..)?) else { return None };
@@ -32,7 +33,7 @@ fn end_of(bytes: &[u8], at: usize, of_kind: u8, most: usize) -> Option<usize> {
 }
 
 impl PlainOwed {
-    /// The answer at the start of these bytes, of messages that are not longer than `most`.
+    /// The answer at the start of these bytes, of messages not longer than `most`.
     #[inline]
     fn read(self, bytes: &[u8], most: usize) -> Option<Answer> {
         let mut at = 0;
@@ -63,33 +64,58 @@ impl PlainOwed {
 }
 
 impl<S: Socket> Relay<'_, S> {
-    /// What the server owes first, if that is what a plain pipeline is answered with.
+    /// What the server owes first, if that is the answer to a plain pipeline.
     #[inline]
     fn owed_for_plain(&self) -> Option<PlainOwed> {
         let backend = &*self.backend;
         if !self.has_plain_lane
             || self.client.is_none()
             || backend.is_in_mid_answer()
-            || backend.known.at_stake.has_start_values()
+            || backend.known.at_stake().has_start_values()
         {
             return None;
         }
         backend.requests.owes_plain()
     }
 
-    /// The client's Parse of its unnamed statement, which is the first entry, is answered.
+    /// The client's Parse of its unnamed statement, the first entry, is answered.
     #[inline]
     pub(in crate::engine) fn complete_unnamed_parse(&mut self) {
         if let (Some(change), Some(client)) =
             (self.backend.requests.front_change(), &mut self.client)
         {
-            client.confirm(Some(change), &mut self.backend.prepared.unnamed);
+            client.confirm(Some(change), self.backend.prepared.unnamed_mut());
         }
         self.backend.requests.complete();
     }
 
-    /// Deals with what comes after the answer of a plain pipeline, if that is its end and nothing else. Whether
-    /// it is; if not, nothing has changed.
+    /// The client is told, for the first time, what the statement gives that it has bound.
+    fn note_rows(&mut self, seen: &Seen, description: &[u8]) {
+        let rows = hash_of_rows(Some(description));
+        self.backend.prepared.statements_mut().described_portal(seen.bound(), rows);
+        seen.rows(rows);
+    }
+
+    /// Completes what a pipeline owes that has an entry for each of its messages, but for its end.
+    fn complete_one_by_one(&mut self, owed: PlainOwed, description: &[u8]) {
+        if owed.parses {
+            self.complete_unnamed_parse();
+        }
+        if owed.binds {
+            self.backend.requests.complete();
+        }
+        if owed.describes {
+            self.note_description(Request::DescribePortal, kind::ROW_DESCRIPTION, description);
+            self.backend.requests.complete();
+        }
+        self.backend.requests.copy_ended();
+        if owed.binds {
+            self.backend.requests.complete();
+        }
+    }
+
+    /// Processes the bytes after the answer to a plain pipeline, if they are exactly its end.
+    /// Returns whether they are; if not, nothing has changed.
     #[inline]
     pub(in crate::engine) fn end_plain_answer(
         &mut self,
@@ -101,27 +127,18 @@ impl<S: Socket> Relay<'_, S> {
             if self.ready_as_usual(&[*status], now, ended))
     }
 
-    /// Deals with the answer at the start of what was read, if it is a plain pipeline's and all there up to
-    /// its ReadyForQuery. How long it is; 0: it is none, and nothing has changed.
+    /// Processes the answer at the start of what was read, if it is a plain pipeline's and complete
+    /// up to its ReadyForQuery. Returns its length; 0: there is none, and nothing has changed.
     #[inline]
     pub(in crate::engine) fn pass_plain_answer(&mut self) -> usize {
         let Some(owed) = self.owed_for_plain() else { return 0 };
         let Some(answer) = owed.read(self.bytes, self.message_bytes_max) else { return 0 };
-        self.backend.prepared.replay.forget();
-        if owed.parses {
-            self.complete_unnamed_parse();
-        }
-        if owed.binds {
-            self.backend.requests.complete();
-        }
-        if owed.describes {
-            let description = &self.bytes[answer.description];
-            self.note_description(Request::DescribePortal, kind::ROW_DESCRIPTION, description);
-            self.backend.requests.complete();
-        }
-        self.backend.requests.copy_ended();
-        if owed.binds {
-            self.backend.requests.complete();
+        self.backend.prepared.forget_replay();
+        let description = &self.bytes[answer.description];
+        match self.backend.requests.complete_plain() {
+            Ok(Some(Change::Describes(seen))) => self.note_rows(&seen, description),
+            Ok(_) => {}
+            Err(()) => self.complete_one_by_one(owed, description),
         }
         answer.bytes
     }

@@ -1,4 +1,4 @@
-//! What an entry carries besides what answers it.
+//! What an entry carries besides the kind of its answer.
 
 mod under_way;
 
@@ -8,42 +8,42 @@ use crate::engine::sql_statement::SqlStatement;
 use crate::pool::description::{Seen, Shape};
 use crate::wire::error::SqlState;
 
-/// An unnamed statement that has been prepared anew, and what its client has been told of it.
+/// An unnamed statement that has been prepared again, and its client's description of it.
 #[derive(Debug)]
 pub(in crate::engine) struct Comparing {
     pub(in crate::engine) seen: Arc<Seen>,
-    /// The client's message waits for it.
+    /// The client's message waits for the comparison.
     pub(in crate::engine) waits: bool,
-    /// As the server describes it.
+    /// The server's description.
     pub(in crate::engine) shape: Shape,
 }
 
-/// A client's statement in whose place one of ours is bound.
+/// A client's statement in whose place one of Hawser's is bound.
 #[derive(Debug)]
 pub(in crate::engine) struct StoodInFor {
-    /// The client's name of it.
+    /// The client's name for it.
     pub(in crate::engine) name: Box<[u8]>,
 }
 
-/// What is done with the answer, and with the change that it confirms.
+/// What is done with the answer, and the change that it confirms.
 #[derive(Debug)]
 pub(in crate::engine) enum Change {
-    /// What the answer tells the client of a statement is noted there.
+    /// The description that the client gets of a statement is noted there.
     Describes(Arc<Seen>),
-    /// An unnamed statement that has been prepared anew is compared with what its client knows of it.
+    /// An unnamed statement that has been prepared again is compared with its client's description.
     Compares(Box<Comparing>),
-    /// The oldest change to the client's names for statements that is under way: see
+    /// The oldest change in flight to the client's names for statements: see
     /// [`super::super::names`].
     Names,
-    /// The oldest change to the client's unnamed statement that is in flight: see
+    /// The oldest change in flight to the client's unnamed statement: see
     /// [`super::super::server_unnamed`].
     Unnamed,
-    /// The oldest change under way of what is noted of the client's names that the server knows, too: see
+    /// The oldest change in flight to the notes for client's names that the server knows, too: see
     /// [`super::super::noted`].
     Notes,
     /// The error that the client is due in place of the server's.
     Refuses(Box<Refusal>),
-    /// A statement of ours is bound in place of the client's.
+    /// A statement of Hawser's is bound in place of the client's.
     StandsInFor(Box<StoodInFor>),
     /// A statement of SQL's PREPARE, which the server may refuse.
     Prepares(Arc<SqlStatement>),
@@ -51,12 +51,12 @@ pub(in crate::engine) enum Change {
     Deallocates,
 }
 
-/// An error that a client is due for a message that is made to fail.
+/// The error that a client is due for a message that is made to fail.
 #[derive(Debug)]
 pub(in crate::engine) struct Refusal {
     /// ErrorResponse, and what precedes it.
     pub(in crate::engine) answer: Box<[u8]>,
-    /// In place of this error alone: any other of the text's comes first on the server, too.
+    /// In place of this error only: any other error of the text comes first on the server, too.
     pub(in crate::engine) of: Option<SqlState>,
 }
 

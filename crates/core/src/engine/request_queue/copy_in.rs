@@ -1,29 +1,29 @@
-//! What a COPY FROM STDIN does to the queue: the server reads and ignores the Syncs within it.
+//! How a COPY FROM STDIN affects the queue: the server reads and ignores the Syncs within it.
 //!
 //! # Which Syncs are answered
-//! While a copy wants data, a Sync gets no answer (trap 15); once it has refused them, each does. It
-//! refuses them as it looks at the last that it has read, and reads nothing meanwhile: a Sync after
-//! all data was not read by the copy, and is answered for certain. Whether one before other data
-//! was cannot be seen.
+//! While a copy wants data, a Sync gets no answer (trap 15); once the server has refused the data,
+//! each does. It refuses the data when it processes what it has read last, and reads nothing
+//! meanwhile: the copy has not read a Sync after all data, which is certainly answered. For one
+//! before other data that cannot be seen.
 
 mod syncs;
 
 /// A copy from the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::engine::request_queue) enum CopyIn {
-    /// None that is known of.
+    /// None that is known.
     No,
-    /// The server has asked for data, and the client has not ended them.
+    /// The server has asked for data, and the client has not ended it.
     Reading {
-        /// Syncs that it is taken to have read and ignored: data have followed.
+        /// Syncs that count as read and ignored: data has followed.
         syncs_in_copy: u32,
-        /// Those after all of its data.
-        syncs_behind_data: u32,
+        /// Syncs after all of its data.
+        syncs_after_data: u32,
     },
-    /// The same, and the client has gone on as if it had failed.
+    /// The same, and the client has gone on as if the copy had failed.
     TakenAsFailed {
         syncs_in_copy: u32,
-        /// Something has been sent that no copy reads: whether it has failed will be seen.
+        /// A message has been sent that no copy reads: whether the copy has failed will be seen.
         followed: bool,
     },
     /// The client has ended its data. How the copy ends is not known yet.
@@ -31,13 +31,13 @@ pub(in crate::engine::request_queue) enum CopyIn {
 }
 
 impl CopyIn {
-    /// Whether the server has asked for data, and the client has not ended them.
+    /// Whether the server has asked for data, and the client has not ended it.
     #[inline]
     pub(in crate::engine::request_queue) fn wants_data(self) -> bool {
         matches!(self, Self::Reading { .. } | Self::TakenAsFailed { .. })
     }
 
-    /// Whether its end depends on nothing that the client has not sent.
+    /// Whether it ends without further messages of the client.
     pub(in crate::engine::request_queue) fn waits_for_nothing(self) -> bool {
         !self.wants_data() || matches!(self, Self::TakenAsFailed { followed: true, .. })
     }
@@ -51,13 +51,13 @@ impl CopyIn {
         }
     }
 
-    /// Data, or their end, are sent.
+    /// Data, or the end of it, is sent.
     fn take_data(&mut self, ends: bool) {
-        if let Self::Reading { syncs_in_copy, syncs_behind_data } = *self {
-            let syncs_in_copy = syncs_in_copy + syncs_behind_data;
+        if let Self::Reading { syncs_in_copy, syncs_after_data } = *self {
+            let syncs_in_copy = syncs_in_copy + syncs_after_data;
             *self = match ends {
                 true => Self::Ended { syncs_in_copy },
-                false => Self::Reading { syncs_in_copy, syncs_behind_data: 0 },
+                false => Self::Reading { syncs_in_copy, syncs_after_data: 0 },
             };
         }
     }

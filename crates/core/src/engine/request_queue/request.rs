@@ -1,16 +1,16 @@
 //! The kinds of requests: what answers each, and what becomes of the answer.
 
-/// One message to the server, as its answers see it. *Injected* ones are Hawser's own: what answers them
-/// goes to no client.
+/// One message to the server, by its answers. *Injected* ones are Hawser's own: their answers go to
+/// no client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::engine) enum Request {
     /// The client's Query: anything, then ReadyForQuery.
     Query,
-    /// So many statements of the client's Query, ahead of `InjectedStatement`s: see
+    /// This many statements of the client's Query, before `InjectedStatement`s: see
     /// [`super::super::restore`].
     Statements(u32),
-    /// A statement of ours in the text of the client's Query: one completion to be swallowed, with
-    /// the rows before it.
+    /// A statement of Hawser's in the text of the client's Query: one completion that is dropped,
+    /// with the rows before it.
     InjectedStatement,
     /// The client's FunctionCall: FunctionCallResponse or ErrorResponse, then ReadyForQuery.
     Call,
@@ -23,11 +23,12 @@ pub(in crate::engine) enum Request {
         /// Id of the shared statement that the server gets; 0 for any other.
         statement: u64,
     },
-    /// A Parse that was not sent because the server has the statement: ParseComplete is ours.
+    /// A Parse that was not sent because the server has the statement: Hawser gives the
+    /// ParseComplete.
     ParseKnown,
-    /// A Parse or Bind made to fail in place of one that is due another error: see [`super::Change::Refuses`].
+    /// A Parse or Bind made to fail, in place of one that is due another error: see
+    /// [`super::Change::Refuses`].
     Refused,
-    /// Bind.
     Bind {
         /// Id of the shared statement that it names; 0 for any other.
         statement: u64,
@@ -39,19 +40,17 @@ pub(in crate::engine) enum Request {
     },
     /// Describe of a portal: RowDescription or NoData.
     DescribePortal,
-    /// Execute.
     Execute,
-    /// Close.
     Close,
-    /// A Flush with a body: an error alone, or nothing within a copy, which does not look at it
+    /// A Flush with a body: only an error, or no answer within a copy, which does not read it
     /// (`CopyGetData`, copyfromparse.c).
     MalformedFlush,
-    /// A Close that was not sent, or a DEALLOCATE in another's place.
+    /// A Close that was not sent, or a DEALLOCATE in place of another.
     CloseKnown {
-        /// CloseComplete is ours to give.
-        told: bool,
+        /// Hawser gives the CloseComplete.
+        answered: bool,
     },
-    /// A message after what is not answered yet takes the unnamed statement away, if it is not skipped: no
+    /// A message after unanswered ones removes the unnamed statement, if it is not skipped: no
     /// answer of its own.
     Unnaming,
     /// CopyData, CopyDone or CopyFail in an extended-protocol copy: no answer of its own, but it
@@ -60,37 +59,37 @@ pub(in crate::engine) enum Request {
         /// Whether it ends the copy.
         ends: bool,
     },
-    /// Injected: one completion to be swallowed: Bind, Execute or Close around a statement that
-    /// is prepared again.
+    /// Injected: one completion that is dropped: Bind, Execute or Close around a statement that is
+    /// prepared again.
     Injected,
-    /// Injected: a Parse of a shared statement, whose id is taken off the backend if it fails.
+    /// Injected: a Parse of a shared statement, whose id is removed from the backend if it fails.
     InjectedParse {
-        /// Id of the statement; 0 for any other Parse of ours.
+        /// Id of the statement; 0 for any other Parse of Hawser's.
         statement: u64,
     },
-    /// Injected: a simple query (settings, ROLLBACK, reset), swallowed up to ReadyForQuery.
+    /// Injected: a simple query (settings, ROLLBACK, reset), dropped up to ReadyForQuery.
     InjectedQuery,
-    /// Injected: a simple query that takes off a timeout, and may run into that itself (see
+    /// Injected: a simple query that lifts a timeout, and may itself be cut off by it (see
     /// [`super::super::timeouts`]).
     InjectedLift,
     /// Injected: a simple query about the session, whose row is read (see [`super::super::unverified`]).
     InjectedQuestion,
-    /// Injected: the call that hands the session over, swallowed up to ReadyForQuery (see
+    /// Injected: the call that hands the session over, dropped up to ReadyForQuery (see
     /// [`super::super::hand_over`]).
     HandOver,
-    /// Injected: the call that tells whose the session is, swallowed up to ReadyForQuery (see
+    /// Injected: the call that informs the server of its client, dropped up to ReadyForQuery (see
     /// [`super::super::client_identity`]).
-    TellIdentity,
-    /// Injected: a simple query that prepares a statement of SQL's PREPARE or takes one away,
-    /// which the server may refuse (see [`super::super::sql_statement`]).
+    SendIdentity,
+    /// Injected: a simple query that prepares a statement of SQL's PREPARE or removes one, which
+    /// the server may refuse (see [`super::super::sql_statement`]).
     InjectedPrepare,
-    /// Injected: a ROLLBACK with which the client's Query begins that waits for it (see
+    /// Injected: the ROLLBACK at the start of the client's Query, which waits for it (see
     /// [`super::super::from_client::client_message`]).
     InjectedRollback,
-    /// Injected: Bind and Execute of a statement that brings settings within the client's pipeline
+    /// Injected: Bind and Execute of a statement that applies settings within the client's pipeline
     /// (see [`super::super::within`]).
     InjectedSettings {
-        /// Id of the statement; 0 where they are set before a client's message that waits for it.
+        /// Id of the statement; 0 if they are set before a client's message that waits for it.
         statement: u64,
     },
     /// Injected: Describe of a statement.
@@ -108,7 +107,7 @@ impl Request {
         matches!(self, Self::Parse { serial, statement: 0 } if serial != 0)
     }
 
-    /// Whether it may do something to the server's unnamed statement.
+    /// Whether it may affect the server's unnamed statement.
     pub(in crate::engine) fn touches_unnamed(self) -> bool {
         self.parses_unnamed()
             || matches!(
@@ -127,12 +126,12 @@ impl Request {
             || matches!(self, Self::Query | Self::Call | Self::Sync | Self::InjectedSync)
     }
 
-    /// Whether the server reads on after it what it would have ignored after an error.
+    /// Whether the server stops ignoring messages after it.
     pub(in crate::engine) fn ends_ignoring(self) -> bool {
         matches!(self, Self::Sync | Self::InjectedSync)
     }
 
-    /// Whether it is a simple query, or a call, that no client has asked for.
+    /// Whether it is a simple query, or a call, that no client has sent.
     pub(in crate::engine) fn is_injected_query(self) -> bool {
         matches!(
             self,
@@ -142,11 +141,11 @@ impl Request {
                 | Self::InjectedPrepare
                 | Self::InjectedRollback
                 | Self::HandOver
-                | Self::TellIdentity
+                | Self::SendIdentity
         )
     }
 
-    /// Whether what answers it is swallowed.
+    /// Whether its answer is dropped.
     pub(in crate::engine) fn is_injected(self) -> bool {
         matches!(
             self,
@@ -157,7 +156,7 @@ impl Request {
                 | Self::InjectedQuestion
                 | Self::InjectedLift
                 | Self::HandOver
-                | Self::TellIdentity
+                | Self::SendIdentity
                 | Self::InjectedPrepare
                 | Self::InjectedRollback
                 | Self::InjectedSettings { .. }
@@ -171,7 +170,7 @@ impl Request {
         matches!(self, Self::Statements(_) | Self::InjectedStatement)
     }
 
-    /// Whether the server answers it only outside the state in which it ignores all up to Sync.
+    /// Whether Hawser answers it, in the server's place.
     pub(in crate::engine) fn is_answered_here(self) -> bool {
         matches!(self, Self::ParseKnown | Self::CloseKnown { .. } | Self::Unnaming)
     }

@@ -1,6 +1,7 @@
-//! What the protocol says of answers, without a server.
+//! The protocol's rules of answers, without a server.
 
 use super::*;
+use crate::seeded::Random;
 
 impl RequestQueue {
     /// The invariants.
@@ -10,7 +11,7 @@ impl RequestQueue {
         assert!(!self.is_skipping_to_sync() || self.entries.is_empty(), "{:?}", self.entries);
         assert!(u64::from(self.syncs_outstanding) <= self.pipeline);
         assert!(!matches!(self.in_doubt, InDoubt::Syncs { count: 0, .. }));
-        for Entry { owed, change } in &self.entries {
+        for (owed, change) in self.entries.each() {
             let fits = match owed {
                 Request::ParseKnown | Request::CloseKnown { .. } => {
                     matches!(change, Some(Change::Names))
@@ -18,7 +19,7 @@ impl RequestQueue {
                 Request::Unnaming => matches!(change, Some(Change::Unnamed)),
                 Request::Refused => matches!(change, Some(Change::Refuses(_))),
                 Request::InjectedDescribe { statement } => {
-                    matches!(change, Some(Change::Compares(_))) == (*statement == 0)
+                    matches!(change, Some(Change::Compares(_))) == (statement == 0)
                 }
                 _ => true,
             };
@@ -26,7 +27,7 @@ impl RequestQueue {
         }
     }
 
-    /// How many entries are such ones.
+    /// How many entries satisfy this.
     pub(in crate::engine) fn count(&self, is_one: impl Fn(Request) -> bool) -> usize {
         self.owed().filter(|owed| is_one(*owed)).count()
     }
@@ -52,9 +53,9 @@ fn ignored(queue: &mut RequestQueue) -> Vec<Request> {
 #[test]
 fn a_pipeline_ends_with_its_sync() {
     let mut queue = queue(&[BIND, Request::Execute]);
-    assert!(queue.is_in_pipeline() && queue.is_behind_execute() && !queue.is_at_rest());
+    assert!(queue.is_in_pipeline() && queue.is_after_execute() && !queue.is_at_rest());
     queue.push(Request::Sync.into());
-    assert!(!queue.is_in_pipeline() && !queue.is_behind_execute());
+    assert!(!queue.is_in_pipeline() && !queue.is_after_execute());
     assert_eq!((queue.pipeline(), queue.answered_pipeline()), (1, 0));
     assert!(queue.has_come_to(0) && !queue.has_come_to(1) && queue.is_in_doubt(0));
     queue.complete();
@@ -69,7 +70,7 @@ fn a_pipeline_ends_with_its_sync() {
 fn both_lanes_leave_the_same_entries() {
     for (plain, sent) in [
         (
-            PlainPipeline::Named { statement: 7, describes: None },
+            PlainPipeline::Named { statement: 7, describes: Describes::No },
             &[Request::Bind { statement: 7 }, Request::Execute, Request::Sync][..],
         ),
         (
@@ -83,6 +84,102 @@ fn both_lanes_leave_the_same_entries() {
         lane.push_plain(plain);
         lane.check();
         assert_eq!(format!("{lane:?}"), format!("{full:?}"));
+    }
+}
+
+/// What a queue shows of itself, beside its fields.
+fn seen(queue: &RequestQueue) -> String {
+    format!(
+        "{queue:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
+        (queue.len(), queue.is_empty(), queue.is_at_rest(), queue.owes_one_end()),
+        (queue.front(), queue.second(), queue.back()),
+        queue.owes_plain(),
+        (queue.front_change(), queue.looks_at_description()),
+        queue.since_sync().collect::<Vec<_>>(),
+        (queue.owes_client(), queue.owes_client_ready(), queue.ends_by_itself()),
+        queue.changes().collect::<Vec<_>>(),
+    )
+}
+
+/// Does the same to both, if it may be done.
+fn do_to(queue: &mut RequestQueue, what: usize) {
+    match (what, queue.front()) {
+        (0, Some(front)) if !front.ends_with_ready() => queue.complete(),
+        (1, Some(Request::Sync | Request::Query)) => match queue.owes_one_end() {
+            true => queue.complete_one_end(),
+            false => queue.complete_with_ready(),
+        },
+        (2, Some(front)) if !front.ends_with_ready() => {
+            while queue.take_ignored().is_some() {}
+            if queue.is_empty() {
+                queue.skip_to_sync();
+            }
+        }
+        (3, Some(Request::Execute | Request::Query)) if !queue.is_copying_in() => {
+            queue.copy_begins();
+        }
+        (4, _) if !queue.is_copying_in() => queue.push(BIND.into()),
+        (5, _) if !queue.is_copying_in() => queue.push(Request::Sync.into()),
+        (6, _) => drop(queue.take_own_answer()),
+        (7, _) => drop(queue.mark_last_query(Change::Deallocates)),
+        (8, _) => drop(queue.front_change_mut()),
+        (9, _) => queue.push_unsent(Request::Unnaming.into()),
+        (10, Some(_)) => drop(queue.take_copy_input()),
+        (11, _) => drop(queue.give_sync_to_client()),
+        _ => {}
+    }
+}
+
+#[test]
+fn a_pipeline_that_is_one_entry_is_the_same_as_its_messages() {
+    for seed in 0..2_000 {
+        let mut random = Random::of_seed(seed);
+        let (mut whole, mut apart) = (RequestQueue::default(), RequestQueue::default());
+        let (describes, notes) = (random.below(2) == 0, random.below(2) == 0);
+        let seen_by = std::sync::Arc::default();
+        let change = || Change::Describes(std::sync::Arc::clone(&seen_by));
+        let (plain, first): (_, &[Request]) = match random.below(3) {
+            0 => {
+                let describes = match (describes, notes) {
+                    (false, _) => Describes::No,
+                    (true, false) => Describes::Known,
+                    (true, true) => Describes::Noted(change()),
+                };
+                let plain = PlainPipeline::Named { statement: 7, describes };
+                (plain, &[Request::Bind { statement: 7 }])
+            }
+            1 => {
+                let plain = PlainPipeline::Unnamed { serial: 3, describes };
+                (plain, &[Request::Parse { serial: 3, statement: 0 }, BIND])
+            }
+            _ => (PlainPipeline::Query, &[Request::Query]),
+        };
+        let is_named = matches!(plain, PlainPipeline::Named { .. });
+        let carries = (is_named && notes).then(change);
+        let is_query = matches!(plain, PlainPipeline::Query);
+        whole.push_plain(plain);
+        first.iter().for_each(|owed| apart.push((*owed).into()));
+        if !is_query {
+            if describes {
+                apart.push(Entry { owed: Request::DescribePortal, change: carries });
+            }
+            apart.push(Request::Execute.into());
+            apart.push(Request::Sync.into());
+        }
+        assert_eq!(seen(&whole), seen(&apart), "seed {seed}");
+        if random.below(2) == 0 && whole.owes_plain().is_some() {
+            let noted = whole.complete_plain().expect("one entry");
+            assert_eq!(noted.is_some(), is_named && describes && notes);
+            while apart.front().is_some_and(|front| !front.ends_with_ready()) {
+                apart.complete();
+            }
+        }
+        for _ in 0..12 {
+            let what = random.below(12);
+            do_to(&mut whole, what);
+            do_to(&mut apart, what);
+            assert_eq!(seen(&whole), seen(&apart), "seed {seed}, {what}");
+        }
     }
 }
 
@@ -187,9 +284,9 @@ fn a_copy_reads_syncs_and_ends_well_without_answers_to_them() {
 fn a_copy_that_fails_answers_the_syncs_after_its_data_and_leaves_the_others_in_doubt() {
     let mut queue = queue(&[Request::Query]);
     queue.copy_begins();
-    assert!(queue.is_sync_of_copy()); // other data follow: it may have been read
+    assert!(queue.is_sync_of_copy()); // other data follows: it may have been read
     queue.push_copy_input(false);
-    assert!(queue.is_sync_of_copy()); // none do
+    assert!(queue.is_sync_of_copy()); // none does
     queue.copy_failed();
     assert_eq!(queue.len(), 2);
     assert!(queue.has_syncs_in_doubt() && !queue.is_copying_in());

@@ -1,6 +1,6 @@
 //! RESET, and the error positions of texts that are longer than their client's own.
 
-use super::{Insertion, Longer, Replacement, behind, characters, lengthened};
+use super::{Insertion, Longer, Replacement, characters, lengthened, statements_after};
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
 use crate::engine::effects::Unusual;
@@ -10,41 +10,41 @@ use crate::engine::socket::Socket;
 use crate::wire::build;
 
 impl<S: Socket> Backend<S> {
-    /// Notes what a Query owes into which something was put.
+    /// Records what a Query with insertions owes.
     pub(in crate::engine) fn request_with_insertions(
         &mut self,
         text: &[u8],
         insertions: &[Insertion],
         utf8: bool,
     ) {
-        self.prepared.longer.query_ended();
+        self.prepared.longer_mut().query_ended();
         for insertion in insertions {
-            self.request(Request::Statements(insertion.behind));
+            self.request(Request::Statements(insertion.statements_before));
             for _ in &insertion.statements {
                 self.request(Request::InjectedStatement);
             }
             let by = insertion.statements.iter().map(|made| 1 + characters(made, utf8)).sum();
             let at = characters(&text[..insertion.at], utf8);
-            self.prepared.longer.extend([Longer { at, by }]);
+            self.prepared.longer_mut().extend([Longer { at, by }]);
         }
         self.request(Request::Query);
     }
 
-    /// Notes what is written in place of NULLs in that Query.
+    /// Notes the replacements of NULLs in that Query.
     pub(in crate::engine) fn note_replaced(
         &mut self,
         text: &[u8],
         replaced: &[Replacement],
         utf8: bool,
     ) {
-        self.prepared.longer.extend(lengthened(text, replaced, utf8));
+        self.prepared.longer_mut().extend(lengthened(text, replaced, utf8));
     }
 }
 
 impl<S: Socket> Client<S> {
-    /// Whether its start values are not those of the server connections that serve it.
+    /// Whether its start values differ from those of the server connections that it gets.
     pub(in crate::engine) fn has_start_values(&self) -> bool {
-        !self.record.start.is_empty() && !self.exclusive
+        !self.record.start.is_empty() && !self.serving.is_exclusive()
     }
 
     /// A portal has been made of a statement.
@@ -59,25 +59,25 @@ impl<S: Socket> Client<S> {
         match unusual.filter(|unusual| {
             unusual.deallocates.is_some()
                 || unusual.forgets_statements
-                || self.is_restored_behind(unusual)
+                || self.is_restored_after(unusual)
         }) {
             Some(unusual) => self.pending_session().portals.made_unusual(portal, unusual),
             None => Ok(()),
         }
     }
 
-    /// Whether something must follow the Execute of a statement that does this.
-    pub(in crate::engine) fn is_restored_behind(&self, unusual: &Unusual) -> bool {
+    /// Whether something must follow the Execute of a statement with these effects.
+    pub(in crate::engine) fn is_restored_after(&self, unusual: &Unusual) -> bool {
         (self.has_start_values() && unusual.takes_start_values()) || unusual.unlistens()
     }
 
-    /// What was noted of a portal.
+    /// What was noted for a portal.
     pub(in crate::engine) fn portal(&self, portal: &[u8]) -> Option<Box<Unusual>> {
         self.pending_session.as_ref()?.portals.unusual(portal).map(|of| Box::new(of.clone()))
     }
 
-    /// Appends what puts the start values back after an Execute.
-    pub(in crate::engine) fn restore_behind(
+    /// Appends the messages that set the start values again after an Execute.
+    pub(in crate::engine) fn restore_after(
         &self,
         unusual: &Unusual,
         backend: &mut Backend<S>,
@@ -90,7 +90,7 @@ impl<S: Socket> Client<S> {
             backend.request(Request::InjectedSync);
             return;
         }
-        for text in behind(&self.record.start, unusual) {
+        for text in statements_after(&self.record.start, unusual) {
             backend.run_within_pipeline(text, out);
         }
     }

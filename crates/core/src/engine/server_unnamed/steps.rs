@@ -1,4 +1,4 @@
-//! What a client's messages do to its unnamed statement.
+//! How a client's messages change its unnamed statement.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ impl<S: Socket> Backend<S> {
         &'a self,
         client: &'a Client<S>,
     ) -> Option<&'a Arc<Unnamed>> {
-        self.prepared.unnamed.of_client(client.unnamed.as_ref())
+        self.prepared.unnamed().of_client(client.prepared.unnamed())
     }
 
-    /// The client parses its unnamed statement. What the entry of that Parse carries.
+    /// The client parses its unnamed statement. Returns the change for the entry of that Parse.
     pub(in crate::engine) fn give_unnamed(
         &mut self,
         client: &mut Client<S>,
@@ -30,48 +30,62 @@ impl<S: Socket> Backend<S> {
             return None; // the server ignores it
         }
         let pipeline = self.requests.pipeline();
-        let parsed = Some(Parsed { pipeline, behind: self.requests.is_behind_setter() });
-        let unnamed = &mut self.prepared.unnamed;
+        let parsed = Some(Parsed { pipeline, after_setter: self.requests.is_after_setter() });
+        let unnamed = self.prepared.unnamed_mut();
         unnamed.statement = Some(statement.clone());
         unnamed.since = pipeline;
         if self.requests.is_empty() {
-            (client.unnamed, unnamed.parsed) = (Some(statement), parsed);
+            client.prepared.unnamed_mut().set(statement);
+            unnamed.parsed = parsed;
             return None;
         }
         unnamed.in_flight.push_back(InFlight { makes: Some(statement), parsed, native: false });
         Some(Change::Unnamed)
     }
 
-    /// The message that is sent next takes the client's unnamed statement away.
+    /// The next message removes the client's unnamed statement.
     pub(in crate::engine) fn displace_unnamed(&mut self, client: &mut Client<S>) {
         self.displace(client, false);
     }
 
-    /// The same, by a Parse of one that the server alone knows from then on: the client keeps its backend.
+    /// The same, by a Parse of one that only the server knows from then on: the client keeps its
+    /// backend.
     pub(in crate::engine) fn displace_unnamed_natively(&mut self, client: &mut Client<S>) {
         if self.requests.is_skipping_to_sync() {
             return; // the server ignores it
         }
         if !self.requests.is_empty() {
-            self.prepared.unnamed.pins_in_flight |= !client.pins.contains(Part::UnnamedStatement);
+            self.prepared.unnamed_mut().pins_in_flight |=
+                !client.session.pins().contains(Part::UnnamedStatement);
         }
         self.displace(client, true);
-        client.pins.insert(Part::UnnamedStatement);
-        self.prepared.unnamed.closed(self.requests.pipeline());
+        client.session.pin(Part::UnnamedStatement);
+        self.prepared.unnamed_mut().closed(self.requests.pipeline());
     }
 
-    /// `native`: by one that the server alone knows. (An error before that leaves what is there, which may
-    /// be another client's, so it is a change even where the client has none.)
+    /// The pipeline that has ended has changed settings: what may have been parsed after that is known by
+    /// those in force.
+    pub(in crate::engine) fn restate_unnamed_after(&mut self, client: &mut Client<S>, ended: u64) {
+        let mut unnamed = std::mem::take(self.prepared.unnamed_mut());
+        unnamed.restate_after(client.prepared.unnamed_mut(), ended, |before| {
+            let effects = self.effects_of_body(&before.body, self.session.applied());
+            before.under(self.session.applied().clone(), effects)
+        });
+        *self.prepared.unnamed_mut() = unnamed;
+    }
+
+    /// `native`: by one that only the server knows. (An error before that leaves the server's
+    /// current one, which may be another client's, so it is a change even if the client has none.)
     fn displace(&mut self, client: &mut Client<S>, native: bool) {
         if self.requests.is_skipping_to_sync() {
             return;
         }
         if self.requests.is_empty() {
-            client.unnamed = None;
+            client.prepared.unnamed_mut().forget();
             return;
         }
-        let in_flight = &mut self.prepared.unnamed.in_flight;
-        if native || client.unnamed.is_some() || !in_flight.is_empty() {
+        let in_flight = &mut self.prepared.unnamed_mut().in_flight;
+        if native || client.prepared.unnamed().is_some() || !in_flight.is_empty() {
             in_flight.push_back(InFlight { makes: None, parsed: None, native });
             self.request_with(Request::Unnaming, Some(Change::Unnamed));
         }

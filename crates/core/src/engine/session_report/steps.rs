@@ -1,6 +1,6 @@
 //! What follows from a report, for the server connection and for its client.
 
-use super::{Changed, SessionReport, TOLD_TO_END, beside, is_compared, significant};
+use super::{Changed, END_IS_REPORTED, SessionReport, beside, is_compared, significant};
 use crate::engine::backend::{Backend, Reset};
 use crate::engine::client::Client;
 use crate::engine::socket::Socket;
@@ -16,27 +16,27 @@ use crate::session::settings::{
 };
 use crate::wire::build;
 
-/// What has become of settings that a report tells of.
+/// The outcome for the settings of a report.
 #[derive(Default)]
 struct ReportedSettings {
-    /// Those whose values are to be asked for.
+    /// Those whose values the server must be asked for.
     names: Vec<Box<[u8]>>,
-    /// Of some of these another value would give the same report.
-    untold: bool,
+    /// For some of these another value would give the same report.
+    unreported: bool,
     /// Some do not move.
     stays: PartSet,
     /// Those whose values are known.
     applied: Option<(Settings, Settings)>,
-    /// What the client is told of those that go back to its own start values.
+    /// The reports that the client gets of those that were reset to its own start values.
     restored: Vec<u8>,
 }
 
 impl<S: Socket> Backend<S> {
-    /// Whether the last report and the books say something else of a setting, where nobody but Hawser
-    /// may have changed any since the report.
+    /// Whether the last report and the books differ on a setting, where only Hawser may have
+    /// changed any since the report.
     #[inline]
     pub(in crate::engine) fn disagrees(&mut self) -> bool {
-        let Some(exact) = &self.known.session_report else { return false };
+        let Some(exact) = self.known.session_report() else { return false };
         if !exact.fresh && exact.compared.is_shared_with(self.session.applied()) {
             return false;
         }
@@ -45,11 +45,11 @@ impl<S: Socket> Backend<S> {
 
     #[cold]
     fn compare_with_report(&mut self) -> bool {
-        let Some(exact) = &self.known.session_report else { return false };
-        let in_doubt = self.owner.shared
-            || self.known.unverified.is_some()
+        let Some(exact) = self.known.session_report() else { return false };
+        let in_doubt = self.owner.is_shared()
+            || self.known.unverified().is_some()
             || exact.stays
-            || exact.untold
+            || exact.unreported
             || exact.report.is_cut
             || self.is_classic();
         if in_doubt {
@@ -63,29 +63,30 @@ impl<S: Socket> Backend<S> {
             }
         };
         let known = self.session.applied().iter().filter(|(name, _)| is_compared(name));
-        let mut lost = known.filter(|(name, _)| !self.tells_of(name));
+        let mut lost = known.filter(|(name, _)| !self.reports_settable(name));
         let differs = lost.any(|(name, value)| !reported(name, value))
             || exact.report.settings.iter().any(|set| {
                 is_compared(&set.name)
                     && self.session.applied().get(&set.name).is_none()
-                    && exact.nobodys.setting(&set.name) != Some(set)
+                    && exact.unowned.setting(&set.name) != Some(set)
                     && !reported(&set.name, b"")
             });
         let applied = self.session.applied().clone();
-        if let Some(exact) = self.known.session_report.as_mut().filter(|_| !differs) {
+        if let Some(exact) = self.known.session_report_mut().filter(|_| !differs) {
             exact.compared = applied;
         }
         differs
     }
 
-    /// Whether a report has come that has not been looked at.
+    /// Whether a report has come that has not been processed.
     pub(in crate::engine) fn has_fresh_report(&self) -> bool {
-        self.known.session_report.as_ref().is_some_and(|exact| exact.fresh)
+        self.known.session_report().is_some_and(|exact| exact.fresh)
     }
 
-    /// A report has come. `Err`: it is none, and nothing is believed of this connection any more.
+    /// A report has come. `Err`: it cannot be read, and reports of this connection are not used any
+    /// more.
     pub(in crate::engine) fn take_report(&mut self, text: &[u8]) -> Result<(), ReportError> {
-        let Some(exact) = &mut self.known.session_report else { return Ok(()) };
+        let Some(exact) = self.known.session_report_mut() else { return Ok(()) };
         match Report::read(text) {
             Ok(report) => {
                 exact.report = report;
@@ -96,12 +97,13 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// The server has told what its process keeps. (What it began with, by `connect_query` say, each has.)
+    /// The server has reported what its process keeps. (Each has what it began with, by
+    /// `connect_query` say.)
     ///
     /// # Errors
     /// As [`Backend::take_report`].
     pub(in crate::engine) fn take_kept(&mut self, text: &[u8]) -> Result<(), ReportError> {
-        if self.known.session_report.is_none() {
+        if self.known.session_report().is_none() {
             return Ok(());
         }
         let kept = match Kept::read(text) {
@@ -118,18 +120,19 @@ impl<S: Socket> Backend<S> {
     }
 
     fn believe_no_more(&mut self, error: ReportError) -> ReportError {
-        self.known.session_report = None;
+        self.known.take_session_report();
         self.lending.spoil("its server reported what cannot be read");
         error
     }
 
-    /// It has come to rest without a client, or is to have its first: what it has by now is nobody's.
-    /// What no command undoes, a client has left that was gone before the report came.
-    pub(in crate::engine) fn leave_to_nobody(&mut self, to_its_first: bool) {
-        let Some(mut exact) = self.known.session_report.take_if(|exact| exact.fresh) else {
+    /// It has come to rest without a client, or is to get its first: its current state is unowned.
+    /// State that no command undoes comes from a client that was gone before the report came.
+    pub(in crate::engine) fn leave_unowned(&mut self, to_its_first: bool) {
+        if !self.has_fresh_report() {
             return;
-        };
-        let left = exact.report.parts.minus(exact.nobodys.parts);
+        }
+        let Some(mut exact) = self.known.take_session_report() else { return };
+        let left = exact.report.parts.minus(exact.unowned.parts);
         if !to_its_first && (exact.report.is_cut || Policy::pooler().must_close_with(left)) {
             self.spoil_for_good();
         }
@@ -137,65 +140,64 @@ impl<S: Socket> Backend<S> {
         exact.since = self.requests.pipeline();
         exact.drawn_by = exact.drawn_by.filter(|by| Some(*by) == exact.holder);
         self.note_reported_names(&mut exact);
-        exact.nobodys = beside(&exact.report, self.session.applied());
+        exact.unowned = beside(&exact.report, self.session.applied());
         if self.prepared.by_sql().is_some() && self.has_sql_statements(&exact.report.statements) {
-            exact.nobodys.parts.remove(Part::SqlStatement);
+            exact.unowned.parts.remove(Part::SqlStatement);
         }
-        self.known.session_report = Some(exact);
+        self.known.set_session_report(exact);
     }
 
-    /// It has been handed over: what it has by now is its user's own. (Custom names of a user's own
-    /// settings stay behind with an empty value, and are not reckoned with.)
+    /// It has been handed over: its current state is its user's own. (Custom names of a user's own
+    /// settings remain with an empty value, and do not count.)
     pub(in crate::engine) fn begin_reports(&mut self) {
-        let Some(exact) = &mut self.known.session_report else { return };
-        (exact.fresh, exact.untold, exact.stays) = (false, false, false);
+        let Some(exact) = self.known.session_report_mut() else { return };
+        (exact.fresh, exact.unreported, exact.stays) = (false, false, false);
         exact.since = self.requests.pipeline();
         exact.noted.clone_from(&exact.report.names);
-        exact.nobodys = beside(&exact.report, self.session.applied());
+        exact.unowned = beside(&exact.report, self.session.applied());
     }
 
-    /// Whether all settings certainly have the values that they have by themselves.
+    /// Whether all settings certainly have the server's own values.
     pub(in crate::engine) fn has_own_settings_only(&self) -> bool {
-        let report = self.known.session_report.as_ref().map(|exact| &exact.report);
+        let report = self.known.session_report().map(|exact| &exact.report);
         self.session.applied().is_empty()
             && report.is_some_and(|report| !report.is_cut && report.settings.is_empty())
     }
 
-    /// A client that was gone before the report came has left something that a reset takes off.
+    /// A client that was gone before the report came has left state that a reset removes.
     pub(in crate::engine) fn has_left_overs(&self) -> bool {
-        let Some(exact) = self.known.session_report.as_ref().filter(|exact| exact.fresh) else {
+        let Some(exact) = self.known.session_report().filter(|exact| exact.fresh) else {
             return false;
         };
-        let mut left = exact.report.parts.minus(exact.nobodys.parts);
+        let mut left = exact.report.parts.minus(exact.unowned.parts);
         if self.has_sql_statements(&exact.report.statements) {
-            left.remove(Part::SqlStatement); // who is next has them taken away
+            left.remove(Part::SqlStatement); // the next client removes them
         }
         let set = exact.report.settings.iter().any(|set| {
             let known = self.session.applied().get(&set.name);
-            (known.is_some() || exact.nobodys.setting(&set.name) != Some(set))
-                && !self.tells_of(&set.name)
+            (known.is_some() || exact.unowned.setting(&set.name) != Some(set))
+                && !self.reports_settable(&set.name)
                 && known != set.value.as_deref()
         });
         let reset = self.session.applied().iter().any(|(name, value)| {
             let stays = is_custom(name) && value.is_empty();
-            !stays && !self.tells_of(name) && exact.report.setting(name).is_none()
+            !stays && !self.reports_settable(name) && exact.report.setting(name).is_none()
         });
         set || reset || !left.minus(PartSet::of(&[Part::SequenceValue])).is_empty()
     }
 
-    /// Whether its server's word on statements of PREPARE is about its client's alone.
-    pub(in crate::engine) fn tells_all_statements(&self) -> bool {
-        let exact = self.known.session_report.as_ref();
+    /// Whether its server's report on statements of PREPARE covers only its client's.
+    pub(in crate::engine) fn reports_all_statements(&self) -> bool {
+        let exact = self.known.session_report();
         exact.is_some_and(|exact| exact.covered().contains(Part::SqlStatement))
     }
 
-    /// This client has it from now on.
     pub(in crate::engine) fn is_lent_to(&mut self, client: ClientId) {
         self.ahead.forget_outcome();
-        if self.known.notifying.is_lent_to(client, self.lending.since()) {
+        if self.known.notifying_mut().is_lent_to(client, self.lending.since()) {
             self.session.own_function_plans(false);
         }
-        if let Some(exact) = &mut self.known.session_report {
+        if let Some(exact) = self.known.session_report_mut() {
             exact.holder = Some(client);
             exact.asks = false;
             exact.changed.clear();
@@ -209,14 +211,14 @@ impl<S: Socket> Backend<S> {
         was_own: bool,
         is_own: bool,
     ) {
-        let Some(exact) = &mut self.known.session_report else { return };
+        let Some(exact) = self.known.session_report_mut() else { return };
         match exact.changed.iter_mut().find(|changed| *changed.name == *name) {
             Some(changed) => changed.is_own = is_own,
             None => exact.changed.push(Changed { name: name.into(), was_own, is_own }),
         }
     }
 
-    /// Custom names stay with the connection, whoever has made them.
+    /// Custom names stay with the connection, whichever client has set them.
     fn note_reported_names(&mut self, exact: &mut SessionReport) {
         if exact.noted == exact.report.names {
             return;
@@ -229,44 +231,44 @@ impl<S: Socket> Backend<S> {
         exact.noted.clone_from(&exact.report.names);
     }
 
-    /// Whether currval and lastval must be discarded before what its client sends first: their
-    /// value is another's, or one that it has asked for already and that would hide what it draws
-    /// now. `None`: the server reports nothing.
+    /// Whether currval and lastval must be discarded before its client's first message: their value
+    /// is another client's, or one that the client has already asked for and that would hide what
+    /// it draws now. `None`: the server reports nothing.
     pub(in crate::engine) fn must_discard_sequences(
         &self,
         asks: impl FnOnce() -> bool,
     ) -> Option<bool> {
-        let exact = self.known.session_report.as_ref()?;
+        let exact = self.known.session_report()?;
         let own = exact.is_drawn_by_holder();
         Some(exact.may_draw() && (!own || (exact.asked && !asks())))
     }
 
-    /// Its client, not one of session mode, asks for currval or lastval. Whether the server's report
-    /// sees to the rest.
+    /// Its client, not one of session mode, asks for currval or lastval. Returns whether the
+    /// server's report covers the rest.
     pub(in crate::engine) fn asks_for_sequences(&mut self) -> bool {
-        let Some(exact) = &mut self.known.session_report else { return false };
+        let Some(exact) = self.known.session_report_mut() else { return false };
         exact.asks = true;
         true
     }
 
     /// Its client has kept it to ask for what it drew, and has not asked.
     pub(in crate::engine) fn note_unasked(&mut self) {
-        let text = self.known.drawn.text();
-        match self.known.drawn.is_asked() {
+        let text = self.known.drawn().text();
+        match self.known.drawn().is_asked() {
             true => self.pool.asking.note_waste_of_again(text),
             false => self.pool.asking.note_waste(text),
         }
-        if let Some(exact) = &mut self.known.session_report {
+        if let Some(exact) = self.known.session_report_mut() {
             exact.unasked = true;
         }
     }
 
     /// Whether it has settings that do not move.
     pub(in crate::engine) fn keeps_settings(&self) -> bool {
-        self.known.session_report.as_ref().is_some_and(|exact| exact.stays)
+        self.known.session_report().is_some_and(|exact| exact.stays)
     }
 
-    /// Whether text under its `client_encoding` is what the server has, byte by byte.
+    /// Whether text under its `client_encoding` has the server's own bytes.
     pub(in crate::engine) fn reads_raw(&self) -> bool {
         let name = &b"client_encoding"[..];
         let of_client =
@@ -284,34 +286,34 @@ impl<S: Socket> Backend<S> {
             .is_some_and(is_unsafe_encoding)
     }
 
-    /// Whether ParameterStatus tells of this setting, which a client can set.
-    fn tells_of(&self, name: &[u8]) -> bool {
+    /// Whether ParameterStatus reports this setting, which a client can set.
+    fn reports_settable(&self, name: &[u8]) -> bool {
         name != b"session_authorization" && self.session.parameters().get(name).is_some()
     }
 
-    /// Whether it tells the value itself: one that is not ASCII comes converted.
-    fn tells_value(&self, set: &SetTo) -> bool {
-        self.tells_of(&set.name) && set.value.as_deref().is_none_or(<[u8]>::is_ascii)
+    /// Whether it reports the value itself: one that is not ASCII comes converted.
+    fn reports_value(&self, set: &SetTo) -> bool {
+        self.reports_settable(&set.name) && set.value.as_deref().is_none_or(<[u8]>::is_ascii)
     }
 }
 
 impl<S: Socket> Client<S> {
-    /// Its transaction is over, and its backend at rest: the report is the truth, if there is one. What
-    /// it is to be told of its settings.
+    /// Its transaction is over, and its backend at rest: the report is the truth, if there is one.
+    /// Returns the reports of settings that it is due.
     #[inline]
     pub(in crate::engine) fn heed_report(&mut self, backend: &mut Backend<S>) -> Vec<u8> {
-        if let Some(exact) = &backend.known.session_report
+        if let Some(exact) = backend.known.session_report()
             && (exact.fresh
                 || exact.asks
-                || exact.untold
-                || backend.known.unverified.is_some()
-                || !self.pins.is_empty())
+                || exact.unreported
+                || backend.known.unverified().is_some()
+                || !self.session.pins().is_empty())
         {
             return self.settle_report(backend);
         }
-        if let Some(exact) = &mut backend.known.session_report {
+        if let Some(exact) = backend.known.session_report_mut() {
             exact.changed.clear();
-            // It has reported nothing: up to here all settings are as they were.
+            // It has reported nothing: so far all settings are unchanged.
             exact.since = backend.requests.pipeline();
         }
         Vec::new()
@@ -319,18 +321,19 @@ impl<S: Socket> Client<S> {
 
     #[cold]
     fn settle_report(&mut self, backend: &mut Backend<S>) -> Vec<u8> {
-        let mut told = Vec::new();
-        let Some(mut exact) = backend.known.session_report.take() else { return told };
+        let mut reported = Vec::new();
+        let Some(mut exact) = backend.known.take_session_report() else { return reported };
         backend.note_reported_names(&mut exact);
-        let held = exact.report.parts.minus(exact.nobodys.parts);
+        let held = exact.report.parts.minus(exact.unowned.parts);
         let mut pinning = Policy::pooler().pinning(held);
         if held.contains(Part::Listen) {
-            pinning.insert(Part::Listen); // what the text shows moves, and is no longer here by then
+            pinning.insert(Part::Listen); // the text's LISTEN moves, and has left the backend by then
         }
-        let one_keeps_it = self.is_session_mode() || self.exclusive || backend.is_classic();
+        let one_keeps_it =
+            self.is_session_mode() || self.serving.is_exclusive() || backend.is_classic();
         let lasting = match one_keeps_it {
             true => Policy::pooler().must_close_with(pinning),
-            false => Policy::pooler().must_close(pinning.minus(TOLD_TO_END)),
+            false => Policy::pooler().must_close(pinning.minus(END_IS_REPORTED)),
         };
         if lasting {
             backend.spoil_for_good();
@@ -341,32 +344,36 @@ impl<S: Socket> Client<S> {
         exact.unasked &= !exact.fresh;
         exact.drawn_by = exact.holder.filter(|_| draws);
         if exact.report.is_cut {
-            // What the text shows pins as without it, and what else there is does not end.
+            // What the text shows pins as it would without a report, and whatever else there is
+            // does not end.
             backend.lending.spoil("its session held more than its server could report");
-            self.pins.insert(Part::Setting);
+            self.session.pin(Part::Setting);
             backend.doubt_all();
-        } else if self.is_session_mode() || self.exclusive {
+        } else if self.is_session_mode() || self.serving.is_exclusive() {
             // One client has it for all its life.
         } else if backend.is_classic() {
             let sql = held.intersection(PartSet::of(&[Part::SqlStatement]));
             self.lose(backend, &exact, pinning.union(sql));
         } else {
-            told = self.hold_what_is_reported(backend, &mut exact, pinning);
+            reported = self.hold_what_is_reported(backend, &mut exact, pinning);
             if draws && exact.fresh && !asked {
-                self.asks.draws();
+                self.session.draws();
             }
-            if draws && !exact.unasked && (!exact.asked || matches!(self.asks, Asks::Last(_))) {
+            if draws
+                && !exact.unasked
+                && (!exact.asked || matches!(self.session.asks(), Asks::Last(_)))
+            {
                 self.keep_what_it_drew(backend);
             }
         }
         exact.fresh = false;
         exact.since = backend.requests.pipeline();
         exact.changed.clear();
-        backend.known.session_report = Some(exact);
-        told
+        backend.known.set_session_report(exact);
+        reported
     }
 
-    /// What pins is lost, and no other client finds it.
+    /// State that pins is lost, and no other client finds it.
     fn lose(&mut self, backend: &mut Backend<S>, exact: &SessionReport, pinning: PartSet) {
         let mut lost = pinning.minus(PartSet::of(&[Part::SequenceValue]));
         if self.keeps_backend_to_listen() {
@@ -374,8 +381,8 @@ impl<S: Socket> Client<S> {
         }
         let sets = exact.fresh
             && exact.report.settings.iter().any(|set| {
-                exact.nobodys.setting(&set.name) != Some(set)
-                    && !backend.tells_of(&set.name)
+                exact.unowned.setting(&set.name) != Some(set)
+                    && !backend.reports_settable(&set.name)
                     && set.value.as_deref() != backend.session.applied().get(&set.name)
             });
         if !lost.is_empty() || sets {
@@ -383,29 +390,29 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// Pins and settings are those of the report.
+    /// Sets pins and settings to those of the report.
     fn hold_what_is_reported(
         &mut self,
         backend: &mut Backend<S>,
         exact: &mut SessionReport,
         pinning: PartSet,
     ) -> Vec<u8> {
-        let mut doubt = backend.known.unverified.take();
+        let mut doubt = backend.known.settle_doubt();
         let noted = doubt.as_mut().map(|doubt| doubt.take_noted()).unwrap_or_default();
         let named = doubt.as_ref().map_or(&[][..], |doubt| doubt.names());
-        let mut told = ReportedSettings::default();
-        if exact.fresh || exact.untold {
-            told = self.read_settings(backend, exact, named);
-            exact.stays = !told.stays.is_empty();
-            exact.untold = told.untold;
+        let mut reported = ReportedSettings::default();
+        if exact.fresh || exact.unreported {
+            reported = self.read_settings(backend, exact, named);
+            exact.stays = !reported.stays.is_empty();
+            exact.unreported = reported.unreported;
         } else if exact.stays {
-            told.stays = self.pins.intersection(PartSet::ANY_SETTING);
+            reported.stays = self.session.pins().intersection(PartSet::ANY_SETTING);
         }
-        if let Some((applied, desired)) = told.applied.take() {
+        if let Some((applied, desired)) = reported.applied.take() {
             self.adopt_settings(backend, applied, desired, exact.since);
         }
         let mut covered = exact.covered().union(PASSING);
-        if exact.report.parts.contains(Part::Listen) && self.pins.contains(Part::Listen) {
+        if exact.report.parts.contains(Part::Listen) && self.session.pins().contains(Part::Listen) {
             covered.remove(Part::Listen);
         }
         let mut pins = pinning.minus(PartSet::of(&[Part::SequenceValue]));
@@ -416,34 +423,34 @@ impl<S: Socket> Client<S> {
             && exact.report.statements.is_empty()
             && !backend.has_parsed_statements()
             && !noted.has_parsed();
-        let prepared = self.pins.contains(Part::SqlStatement) || taken_away;
-        self.pins = self.pins.minus(covered).union(pins).union(told.stays);
+        let prepared = self.session.pins().contains(Part::SqlStatement) || taken_away;
+        self.session.set_pins(self.session.pins().minus(covered).union(pins).union(reported.stays));
         if pins.contains(Part::TemporaryObject) {
-            backend.prepared.statements.client_sees_its_own(); // whatever has made it
+            backend.prepared.statements_mut().client_sees_its_own(); // whatever has created it
         }
         let left = doubt.as_ref().map_or(PartSet::EMPTY, |doubt| doubt.parts());
-        let mut asked = left.intersection(exact.nobodys.parts);
+        let mut asked = left.intersection(exact.unowned.parts);
         if exact.covered().contains(Part::SqlStatement)
             && self.is_to_ask_for_sql(backend, exact, left, noted.has_parsed())
         {
             asked.insert(Part::SqlStatement);
-            self.pins.insert(Part::SqlStatement);
+            self.session.pin(Part::SqlStatement);
         }
-        if prepared && !self.pins.contains(Part::SqlStatement) {
-            // A DEALLOCATE ALL within a function has taken the shared ones away, too.
+        if prepared && !self.session.pins().contains(Part::SqlStatement) {
+            // A DEALLOCATE ALL within a function has removed the shared ones, too.
             backend.prepared.doubt_all();
         }
-        self.pins = self.pins.union(self.pins_of_settings(backend));
-        backend.doubt_reported(asked, told.names, exact.since, noted);
+        self.session.pin_all(self.pins_of_settings(backend));
+        backend.doubt_reported(asked, reported.names, exact.since, noted);
         if backend.settings_in_doubt() {
-            self.pins.insert(Part::Setting);
+            self.session.pin(Part::Setting);
         }
-        told.restored
+        reported.restored
     }
 
-    /// Whether the server is to be asked for its statements of PREPARE: of these a report has the
-    /// names. `left`: what texts have left in doubt. `parsed`: the protocol has given such a name, of
-    /// which it tells nothing.
+    /// Whether the server must be asked for its statements of PREPARE, whose names the report has.
+    /// `left`: what texts have left in doubt. `parsed`: the protocol has given such a name, which
+    /// no report shows.
     fn is_to_ask_for_sql(
         &mut self,
         backend: &mut Backend<S>,
@@ -459,20 +466,20 @@ impl<S: Socket> Client<S> {
             return false;
         }
         if names.is_empty() && !parsed {
-            return false; // of what it has, nothing was brought
+            return false; // none of the statements that it has was brought to it
         }
         let others = !backend.has_sql_statements(names);
         if left.contains(Part::SqlStatement) || (others && exact.fresh) {
             return true;
         }
         if others || self.keeps_sql_statements() {
-            self.pins.insert(Part::SqlStatement);
+            self.session.pin(Part::SqlStatement);
         }
         false
     }
 
-    /// Compares the settings of the report with what the backend is known to have. What differs, the
-    /// client has done.
+    /// Compares the settings of the report with what the backend is known to have. The client has
+    /// made the differences.
     fn read_settings(
         &self,
         backend: &Backend<S>,
@@ -481,42 +488,42 @@ impl<S: Socket> Client<S> {
     ) -> ReportedSettings {
         let mut reading = ReadingSettings {
             applied: SettingsBuilder::from(backend.session.applied()),
-            desired: SettingsBuilder::from(&self.desired),
+            desired: SettingsBuilder::from(self.session.desired()),
             changed: false,
-            told: ReportedSettings::default(),
+            reported: ReportedSettings::default(),
         };
         reading.take_set(backend, exact, named);
         reading.take_reset(backend, exact, &self.record.start);
         reading.take_taken_back(backend, exact, self);
         reading.take_own_values(exact, self);
-        let ReadingSettings { applied, desired, changed, mut told } = reading;
-        told.applied = changed.then(|| (applied.build(), desired.build()));
-        told
+        let ReadingSettings { applied, desired, changed, mut reported } = reading;
+        reported.applied = changed.then(|| (applied.build(), desired.build()));
+        reported
     }
 }
 
-/// Whether a setting of the report is the client's: it is not at the value that it has for a client
-/// without any, nor is it the role that the pool gives.
+/// Whether a setting of the report is the client's: it has not the value that it has for a client
+/// without settings, nor is it the role that the pool gives.
 fn is_clients<S: Socket>(backend: &Backend<S>, exact: &SessionReport, set: &SetTo) -> bool {
-    let nobodys = exact.nobodys.setting(&set.name) == Some(set);
-    (!nobodys || backend.session.applied().get(&set.name).is_some())
+    let unowned = exact.unowned.setting(&set.name) == Some(set);
+    (!unowned || backend.session.applied().get(&set.name).is_some())
         && !(*set.name == *b"session_authorization"
             && set.value.as_deref() == Some(backend.role().as_bytes()))
 }
 
-/// What a report says of settings, as far as it has been read.
+/// The settings of a report, as far as they have been read.
 struct ReadingSettings {
-    /// What the server has.
+    /// The server's settings.
     applied: SettingsBuilder,
-    /// What the client wants.
+    /// The client's desired settings.
     desired: SettingsBuilder,
     /// Either differs from what was known.
     changed: bool,
-    told: ReportedSettings,
+    reported: ReportedSettings,
 }
 
 impl ReadingSettings {
-    /// Takes what has been set.
+    /// Takes settings that were set.
     fn take_set<S: Socket>(
         &mut self,
         backend: &Backend<S>,
@@ -528,7 +535,7 @@ impl ReadingSettings {
         for set in report.settings.iter().filter(|set| is_clients(backend, exact, set)) {
             let name = &*set.name;
             let part = Part::of_setting(name, |_| false);
-            let Some(part) = part.filter(|part| *part != Part::Seed && !backend.tells_value(set))
+            let Some(part) = part.filter(|part| *part != Part::Seed && !backend.reports_value(set))
             else {
                 continue;
             };
@@ -538,7 +545,7 @@ impl ReadingSettings {
                 || backend.is_of_superuser()
                 || if is_custom(name) { report.knows(name) } else { !is_for_superusers(name) };
             if !may_set || !can_move(name) {
-                self.told.stays.insert(part);
+                self.reported.stays.insert(part);
                 continue;
             }
             match &set.value {
@@ -549,16 +556,17 @@ impl ReadingSettings {
                         self.changed = true;
                     }
                 }
-                None if self.told.names.len() < NAMES_MAX => {
-                    self.told.untold = true;
-                    self.told.names.push(name.into());
+                None if self.reported.names.len() < NAMES_MAX => {
+                    self.reported.unreported = true;
+                    self.reported.names.push(name.into());
                 }
-                None => self.told.stays.insert(part),
+                None => self.reported.stays.insert(part),
             }
         }
     }
 
-    /// Takes what has been reset, be it within a function: it is at the client's own start value.
+    /// Takes settings that were reset, also within a function: they have the client's own start
+    /// values.
     fn take_reset<S: Socket>(
         &mut self,
         backend: &Backend<S>,
@@ -567,7 +575,7 @@ impl ReadingSettings {
     ) {
         let report = &exact.report;
         for (name, value) in
-            backend.session.applied().iter().filter(|(name, _)| !backend.tells_of(name))
+            backend.session.applied().iter().filter(|(name, _)| !backend.reports_settable(name))
         {
             if report.setting(name).is_some_and(|set| is_clients(backend, exact, set)) {
                 continue;
@@ -590,7 +598,7 @@ impl ReadingSettings {
         }
     }
 
-    /// Takes what was set and taken back, and is no longer unheard of.
+    /// Takes settings that were set and taken back, and are covered by the report again.
     fn take_taken_back<S: Socket>(
         &mut self,
         backend: &Backend<S>,
@@ -601,31 +609,32 @@ impl ReadingSettings {
         for name in report.names.iter().filter(|name| {
             backend.session.applied().get(name).is_none()
                 && report.setting(name).is_none()
-                && !exact.nobodys.knows(name)
+                && !exact.unowned.knows(name)
                 && can_move(name)
         }) {
             self.applied.set(name, b"");
-            if client.desired.get(name).is_none() {
-                // (Otherwise by us, in a pipeline that has failed: the client still wants it.)
+            if client.session.desired().get(name).is_none() {
+                // (Otherwise Hawser has set it, in a pipeline that has failed: the client still
+                // desires it.)
                 self.desired.set(name, start.get(name).unwrap_or_default());
             }
             self.changed = true;
         }
     }
 
-    /// Takes what has come to the server's own value. (Of those that the server reports it has told the value
-    /// alone.)
+    /// Takes settings that have got the server's own value. (For reported ones only their value was
+    /// reported.)
     fn take_own_values<S: Socket>(&mut self, exact: &SessionReport, client: &Client<S>) {
         let (report, start) = (&exact.report, &client.record.start);
         for one in exact.changed.iter().filter(|one| exact.fresh && one.came_to_own()) {
             let name = &one.name;
             if let Some(value) = start.get(name)
-                && client.desired.get(name).is_none()
+                && client.session.desired().get(name).is_none()
                 && report.setting(&name.to_ascii_lowercase()).is_none()
             {
                 self.desired.set(name, value);
                 self.changed = true;
-                build::parameter_status(&mut self.told.restored, name, value);
+                build::parameter_status(&mut self.reported.restored, name, value);
             }
         }
     }

@@ -1,4 +1,5 @@
-//! Bringing statements of PREPARE to the server connection at hand, and noting what a client has.
+//! Preparing statements of PREPARE on a client's server connection, and noting which ones a client
+//! has.
 
 use std::sync::Arc;
 
@@ -25,18 +26,18 @@ use crate::wire::error::{SqlState, field};
 use crate::wire::{TransactionStatus, build, frame, frontend};
 
 impl<S: Socket> Backend<S> {
-    /// Whether these are the names of the statements that are known to be there.
+    /// Whether these are the names of the statements that it is known to have.
     pub(in crate::engine) fn has_sql_statements(&self, names: &[Box<[u8]>]) -> bool {
         let Some(there) = self.prepared.by_sql() else { return names.is_empty() };
-        // (Of those of the protocol a report has none.)
+        // (A report has none of the protocol's.)
         let by_sql = there.all.iter().filter(|there| there.statement.parsed.is_none());
         let mut known: Vec<_> = by_sql.map(|there| &there.statement.name).collect();
         known.sort_unstable();
         known.len() == names.len() && known.iter().zip(names).all(|(one, other)| *one == other)
     }
 
-    /// Whether it is known to have a statement of this name, which is its last client's, or has been
-    /// tried to have it: it goes when another client comes.
+    /// Whether it is known to have a statement of this name of its last client, or to have tried to
+    /// prepare it: it is removed when another client comes.
     pub fn has_statement_of_last_client(&self, name: &str) -> bool {
         let there = self.prepared.by_sql();
         there.is_some_and(|there| {
@@ -48,7 +49,7 @@ impl<S: Socket> Backend<S> {
     pub(in crate::engine) fn has_parsed_statements(&self) -> bool {
         let there = self.prepared.by_sql();
         there.is_some_and(|there| there.all.iter().any(|one| one.statement.parsed.is_some()))
-            || self.known.unverified.as_ref().is_some_and(|doubt| doubt.noted().has_parsed())
+            || self.known.unverified().is_some_and(|doubt| doubt.noted().has_parsed())
     }
 
     /// Whether it has the statements of this client.
@@ -56,9 +57,9 @@ impl<S: Socket> Backend<S> {
         self.prepared.by_sql().is_some_and(|there| there.are_all_there(wanted))
     }
 
-    /// Appends what takes others' statements away and, if it `brings`, makes them the client's. What
-    /// could not be prepared before is tried again, once for each transaction. Whether the client's message has
-    /// to wait for the outcome.
+    /// Appends the messages that remove others' statements and, if it `brings`, prepare the
+    /// client's. Statements that could not be prepared are tried again, once for each transaction.
+    /// Returns whether the client's message has to wait for the outcome.
     fn bring_sql(
         &mut self,
         wanted: &[Arc<SqlStatement>],
@@ -126,7 +127,7 @@ impl<S: Socket> Backend<S> {
         !missing.is_empty()
     }
 
-    /// Appends a PREPARE or DEALLOCATE of ours, or what stands around one.
+    /// Appends a PREPARE or DEALLOCATE of Hawser's, or a command around one.
     pub(in crate::engine) fn inject_prepare(
         &mut self,
         text: &[u8],
@@ -135,10 +136,10 @@ impl<S: Socket> Backend<S> {
     ) {
         build::query(out, text);
         self.request_with(Request::InjectedPrepare, change);
-        self.prepared.unnamed.taken_by_query();
+        self.prepared.unnamed_mut().taken_by_query();
     }
 
-    /// Appends a Parse of ours that gives a statement its client's own name.
+    /// Appends a Parse of Hawser's that gives a statement its client's own name.
     pub(in crate::engine) fn inject_own_parse(
         &mut self,
         name: &[u8],
@@ -151,15 +152,15 @@ impl<S: Socket> Backend<S> {
         self.request_with(Request::InjectedPrepare, change);
     }
 
-    /// Whether a DEALLOCATE of ours has failed with this error, and the statement may still be there.
-    /// (It finds none where a function has taken the statement away.)
+    /// Whether a DEALLOCATE of Hawser's has failed with this error, and the statement may still
+    /// exist. (It does not if a function has removed it.)
     pub(in crate::engine) fn leaves_anothers_statement(&self, error: &[u8]) -> bool {
         self.prepared.by_sql().is_some()
             && matches!(self.requests.front_change(), Some(Change::Deallocates))
             && field(error, b'C') != Some(b"26000")
     }
 
-    /// The server has refused a PREPARE of ours, or knows no statement that is to be deallocated.
+    /// The server has refused a PREPARE of Hawser's, or has no statement to deallocate.
     pub(in crate::engine) fn prepare_refused(&mut self, error: &[u8]) {
         let Some(there) = self.prepared.by_sql_mut() else { return };
         if let Some(Change::Prepares(statement)) = self.requests.front_change()
@@ -171,7 +172,7 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// The server has come to the end of one.
+    /// The server has answered one.
     pub(in crate::engine) fn prepare_ended(&mut self) {
         if self.prepared.by_sql().is_some_and(|there| there.all.is_empty())
             && !self.requests.has_sql_under_way()
@@ -180,8 +181,8 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// The error of the PREPARE in whose place a stand-in has been executed: it has failed with this
-    /// one.
+    /// The error of the PREPARE in whose place a stand-in has been executed, which has failed with
+    /// `error`.
     pub(in crate::engine) fn error_stood_in_for(&self, error: &[u8]) -> Option<&[u8]> {
         let there = self.prepared.by_sql()?;
         let message = field(error, b'M')?;
@@ -197,7 +198,7 @@ impl<S: Socket> Backend<S> {
     }
 }
 
-/// Whether a name stands in a text, and not as a part of a longer one.
+/// Whether a name occurs in a text, and not as a part of a longer one.
 fn stands_in(name: &[u8], text: &[u8]) -> bool {
     let belongs = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
     memchr::memmem::find_iter(text, name).any(|at| {
@@ -207,15 +208,14 @@ fn stands_in(name: &[u8], text: &[u8]) -> bool {
 }
 
 impl<S: Socket> Client<S> {
-    /// Its statements.
     #[inline]
     pub(in crate::engine) fn sql_statements(&self) -> &[Arc<SqlStatement>] {
         let kept = self.pending_session.as_ref().and_then(|extra| extra.by_sql.as_ref());
         kept.map_or(&[], |kept| &kept.all)
     }
 
-    /// What executing its statement of this name does to the session, as far as that is not nothing.
-    /// Functions that it calls may do something else since its PREPARE.
+    /// The effects of executing its statement of this name, if it has any. Functions that it calls
+    /// may behave differently since its PREPARE.
     pub(in crate::engine) fn effects_of_sql_statement(
         &self,
         backend: &Backend<S>,
@@ -232,7 +232,8 @@ impl<S: Socket> Client<S> {
         self.sql_statements().iter().any(|known| *known.name == *name)
     }
 
-    /// Whether the name of one of its statements stands in a text, be it in a string that a function executes.
+    /// Whether the name of one of its statements occurs in a text, also in a string that a function
+    /// executes.
     fn names_sql_statement(&self, text: &[u8]) -> bool {
         let folded = text.to_ascii_lowercase();
         self.sql_statements()
@@ -247,7 +248,7 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// It has not that one any more; its backend finds out before its next transaction.
+    /// It does not have that one any more; its backend is corrected before its next transaction.
     pub(in crate::engine) fn forget_sql_statement(&mut self, name: &[u8]) {
         let Some(kept) = self.pending_session.as_mut().and_then(|extra| extra.by_sql.as_mut())
         else {
@@ -259,7 +260,7 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// Their settings are reckoned anew.
+    /// Their settings are computed again.
     pub(in crate::engine) fn rebase_sql_statements(
         &mut self,
         moved: impl Fn(&Settings) -> Settings,
@@ -283,15 +284,16 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// It is to keep its backend as long as it has statements: it looks at what does not move.
+    /// It keeps its backend as long as it has statements: it looks at state that does not move.
     pub(in crate::engine) fn watch_sql_statements(&mut self) {
-        if !self.sql_statements().is_empty() || self.pins.contains(Part::SqlStatement) {
-            self.pins.insert(Part::SqlStatement);
+        if !self.sql_statements().is_empty() || self.session.pins().contains(Part::SqlStatement) {
+            self.session.pin(Part::SqlStatement);
             self.pending_session().by_sql.get_or_insert_default().watched = true;
         }
     }
 
-    /// An error has come: it may be about one that was not brought, or was not there under this name.
+    /// An error has come: it may be about a statement that was not prepared, or not under this
+    /// name.
     pub(in crate::engine) fn note_missed_sql(&mut self, error: &[u8]) {
         if field(error, b'C') != Some(&SqlState::INVALID_STATEMENT_NAME.0[..])
             || self.is_session_mode()
@@ -299,8 +301,8 @@ impl<S: Socket> Client<S> {
             return;
         }
         let message = field(error, b'M').unwrap_or_default();
-        let names = self.statements.iter().flat_map(|names| names.names().pairs());
-        // (Some quote it like this, others otherwise: of several the longest is meant.)
+        let names = self.prepared.statements().into_iter().flat_map(|names| names.names().pairs());
+        // (Quoting varies: of several names the longest is meant.)
         let missed =
             names.filter(|(name, _)| stands_in(name, message)).max_by_key(|(name, _)| name.len());
         let missed = missed.map(|(name, _)| name.clone());
@@ -312,7 +314,7 @@ impl<S: Socket> Client<S> {
         kept.missed_names.extend(missed);
     }
 
-    /// Whether statements of the protocol have been missed, and not been brought since.
+    /// Whether statements of the protocol have been missed, and not been prepared since.
     pub(in crate::engine) fn has_missed_names(&self) -> bool {
         let kept = self.pending_session.as_ref().and_then(|extra| extra.by_sql.as_ref());
         kept.is_some_and(|kept| !kept.missed_names.is_empty())
@@ -324,7 +326,7 @@ impl<S: Socket> Client<S> {
         kept.map(|kept| std::mem::take(&mut kept.missed_names)).unwrap_or_default()
     }
 
-    /// Whether it keeps its backend for those that it is known to have.
+    /// Whether it keeps its backend for its known statements.
     pub(in crate::engine) fn keeps_sql_statements(&self) -> bool {
         let kept = self.pending_session.as_ref().and_then(|extra| extra.by_sql.as_ref());
         kept.is_some_and(|kept| {
@@ -332,7 +334,8 @@ impl<S: Socket> Client<S> {
         })
     }
 
-    /// The server has said which there are; `None`: more than are kept. Whether they pin.
+    /// The server has reported which ones exist; `None`: more than are kept. Returns whether they
+    /// pin.
     pub(in crate::engine) fn take_sql_statements(
         &mut self,
         backend: &mut Backend<S>,
@@ -350,7 +353,7 @@ impl<S: Socket> Client<S> {
         };
         let Some(shown) = shown else { return true };
         if shown.is_empty() {
-            // Those that a function has missed are still to be brought.
+            // Those that a function has missed are still to be prepared.
             if !kept.missed_names.is_empty() {
                 self.pending_session().by_sql =
                     Some(Box::new(ClientSql { all: Vec::new(), ..*kept }));
@@ -380,7 +383,7 @@ impl<S: Socket> Client<S> {
                     Some(known) => known.text() == &*shown.text,
                     None => own == Some(&*known.text),
                 };
-                stands_in.is_some() || (as_known && !noted.is_prepared_anew(&shown.name))
+                stands_in.is_some() || (as_known && !noted.is_prepared_again(&shown.name))
             });
             let statement = match (same, parsed) {
                 (Some(known), _) => known.clone(),
@@ -402,7 +405,7 @@ impl<S: Socket> Client<S> {
         self.keeps_sql_statements()
     }
 
-    /// One that the protocol has prepared, and that is there under the client's own name.
+    /// One that the protocol has prepared, and that exists under the client's own name.
     fn parsed_statement(
         &self,
         backend: &Backend<S>,
@@ -413,7 +416,7 @@ impl<S: Socket> Client<S> {
         let memory = backend.pool.statements.memory().clone();
         let settings = noted.settings_of(&shown.name, backend.session.applied(), false);
         let moves = settings.is_some() && shown.types.is_ascii() && memory.has_room_for_names();
-        // What executing it does by SQL, in a function, is not seen.
+        // The effects of executing it by SQL, in a function, are not seen.
         let moves = moves && parsed.effects.is_none();
         let settings = settings.unwrap_or_else(|| backend.settings_for_parse(&parsed.settings));
         let (text, parsed, effects) = (Box::default(), Some(parsed), None); // it has its own
@@ -424,7 +427,7 @@ impl<S: Socket> Client<S> {
         statement
     }
 
-    /// A statement that is new to it. `own`: its PREPARE, if that is known.
+    /// A statement that is new to the client. `own`: its PREPARE, if known.
     fn sql_statement(
         &self,
         backend: &Backend<S>,
@@ -434,7 +437,7 @@ impl<S: Socket> Client<S> {
     ) -> SqlStatement {
         let memory = backend.pool.statements.memory().clone();
         let now = backend.session.applied();
-        let settings = noted.settings_of(&shown.name, now, backend.tells_all_statements());
+        let settings = noted.settings_of(&shown.name, now, backend.reports_all_statements());
         let certain = settings.is_some();
         let settings = settings.unwrap_or_else(|| now.clone());
         let encoding = |settings: &Settings| {
@@ -462,7 +465,7 @@ impl<S: Socket> Client<S> {
             });
         let effects = effects.filter(|effects| !only_prepares(effects));
         let effects = effects.map(|effects| Box::new(effects.of_executing()));
-        // Of what does not move, the text is of no use.
+        // The text of a statement that does not move is not needed.
         let text = own.filter(|_| moves).unwrap_or_default();
         let Shown { name, types, .. } = shown;
         let parsed = None;
@@ -497,7 +500,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.lift_first()?;
         }
         self.passage.cut(self.backend)?;
-        let desired = &self.client.desired;
+        let desired = self.client.session.desired();
         if self.backend.bring_sql(&wanted, desired, brings, &mut self.passage.out) {
             self.backend.ahead.begin();
             return self.wait();
@@ -505,7 +508,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// Makes a message wait that follows one which did without, or settings of ours, and does not.
+    /// Makes a message wait that needs its statements and follows one that did without, or settings
+    /// of Hawser's.
     #[inline]
     pub(in crate::engine) fn hold_for_sql_statements(&mut self) -> Result<(), Halt> {
         let wanted = self.client.sql_statements();
@@ -516,7 +520,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         {
             return Ok(());
         }
-        // Ahead of the first of a pipeline there is nothing to be ended by a Sync.
+        // Before the first message of a pipeline there is nothing that a Sync would end.
         if self.backend.requests.owes_ready()
             && !self.backend.requests.is_in_pipeline()
             && !self.backend.requests.is_copying_in()
@@ -526,8 +530,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// Whether the message at hand, which may begin a transaction, ends it as well, and nothing in it
-    /// tells of prepared statements.
+    /// Whether the current message, which may begin a transaction, also ends it, and does not
+    /// concern prepared statements.
     fn does_without_sql_statements(&self) -> bool {
         if self.header.kind != frontend::QUERY {
             // An Execute, too, has others after it in its pipeline, though it only fails there.

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::{Arrival, ClientRecord, Departure, Giving, MovedClient, Stays, UnnamedRecord};
-use crate::engine::about::ClientState;
-use crate::engine::client::{Client, Record, parts_of_start};
+use crate::engine::client::{
+    AtSocket, Client, ClientPrepared, ClientSession, ClientTimes, Record, Serving, parts_of_start,
+};
 use crate::engine::host::Host;
 use crate::engine::names::{ClientStatement, ClientStatements};
 use crate::engine::pending_bytes::PendingBytes;
@@ -26,7 +27,7 @@ impl<S: Socket> Engine<S> {
                 self.departure = Departure::ToSuccessor(Box::new(giving));
             }
             Departure::ToSuccessor(giving) => giving.room += more,
-            // The process ends: who is here is told so.
+            // The process ends: its clients get an error.
             Departure::Goodbye(_) => {}
         }
     }
@@ -38,7 +39,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// All of them are looked at again: what kept one here may have ended by itself.
+    /// All clients are checked again: what kept one here may have ended by itself.
     pub(in crate::engine) fn look_for_leavers(&mut self) {
         if let Departure::ToSuccessor(giving) = &mut self.departure {
             giving.candidates.extend(self.clients.slots());
@@ -72,7 +73,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Takes a client out of this engine, if it is at rest and all that it is can be said.
+    /// Takes a client out of this engine, if it is at rest and its state fits in a record.
     fn take_out<H: Host<S>>(&mut self, host: &mut H, slot: Slot) -> Option<MovedClient<S>> {
         let client = self.clients.get(slot)?;
         let pool = self.pools[client.pool as usize].pool.clone();
@@ -86,7 +87,7 @@ impl<S: Socket> Engine<S> {
         };
         host.unwatch(&client.socket, self.id);
         if client.socket.holds_input() {
-            // It has said something that is no longer the kernel's.
+            // It has sent bytes that have left the kernel.
             if host.watch(&client.socket, Token::Client(slot)).is_err() {
                 self.close_unwatched(host, slot, record.since);
             }
@@ -101,7 +102,7 @@ impl<S: Socket> Engine<S> {
         self.close_client(host, slot, "its connection could not be watched", now);
     }
 
-    /// The successor does not get this one.
+    /// The successor does not get this client.
     fn stays(&mut self, slot: Slot) {
         if let Departure::ToSuccessor(giving) = &mut self.departure {
             giving.refused.insert(slot);
@@ -133,7 +134,7 @@ impl<S: Socket> Engine<S> {
         self.drain_if_idle(host, slot, now);
     }
 
-    /// The client that a record tells of.
+    /// The client of a record.
     fn client_from(&mut self, moved: MovedClient<S>, now: Time) -> Client<S> {
         let MovedClient { socket, pool, permit, record } = moved;
         let ClientRecord {
@@ -157,49 +158,36 @@ impl<S: Socket> Engine<S> {
         let mut names = (!statements.is_empty()).then(|| {
             Box::new(ClientStatements::new(self.hash_key, pool.statements.memory().clone()))
         });
-        for told in statements {
-            let settings = share(told.settings);
-            let statement = pool.statements.to_be_made(&told.body, basis, &settings);
+        for one in statements {
+            let settings = share(one.settings);
+            let statement = pool.statements.to_be_made(&one.body, basis, &settings);
             let named = ClientStatement {
-                seen: Arc::new(Seen::of(told.told)),
+                seen: Arc::new(Seen::of(one.told)),
                 // (No answer is still to come that names it.)
                 ..ClientStatement::new(statement, 1, epoch, &settings)
             };
             if let Some(names) = &mut names {
-                names.change(|names| names.insert(told.name, named));
+                names.change(|names| names.insert(one.name, named));
             }
         }
         let unnamed = unnamed.map(|UnnamedRecord { body, settings, told }| {
             let told = told.map(|told| Arc::new(Seen::of(told)));
             Unnamed::to_be_read(&body, share(settings), told, epoch)
         });
+        let asks = if reads_sequences { Asks::Before } else { Asks::Never };
         Client {
             socket,
             backend: None,
             input: PendingBytes::EMPTY,
             output: PendingBytes::EMPTY,
-            statements: names,
-            unnamed,
-            bound: None,
+            prepared: ClientPrepared::new(names, unnamed),
             pending_session: None,
-            since,
-            transaction_since: since,
-            deadline: 0,
-            armed: 0,
+            times: ClientTimes::new(since),
             pool: self.view_of(&pool),
-            pins: parts_of_start(&start),
-            basis,
-            state: ClientState::Idle,
-            mode,
-            exclusive: false,
-            readable: false,
-            hung_up: false,
-            late: false,
-            asks: if reads_sequences { Asks::Before } else { Asks::Never },
-            held: false,
-            failed: false,
+            serving: Serving::new(mode, false),
+            at_socket: AtSocket::default(),
+            session: ClientSession::new(desired, basis, parts_of_start(&start), asks),
             record: Box::new(Record { about, secret, start, _permit: permit }),
-            desired,
         }
     }
 }

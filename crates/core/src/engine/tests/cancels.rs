@@ -5,7 +5,7 @@ use crate::engine::request_queue::Request;
 use crate::engine::{PROCESS_ID_FIRST, PoolMode, ToLoop};
 use crate::ids::LoopId;
 
-/// The first client's, with this number from 0 on.
+/// The cancel request of the client with this number, from 0 on.
 fn cancel(client: u32) -> ToLoop<Fake> {
     ToLoop::Cancel { process: PROCESS_ID_FIRST + client, key: [9; 4].into() }
 }
@@ -47,7 +47,8 @@ fn a_server_connection_whose_cancel_request_is_unanswered_serves_no_other_client
     }
 }
 
-/// In session mode clients have the ids of their servers' processes, and of two servers these may be equal.
+/// In session mode clients have the ids of their servers' processes, which may be equal on two
+/// servers.
 #[test]
 fn a_cancel_request_finds_its_client_among_those_with_one_process_id() {
     let mut world = World::with_loops(2, 2);
@@ -72,7 +73,7 @@ fn a_cancel_request_finds_its_client_among_those_with_one_process_id() {
     assert_eq!(Some(world.asked.cancels[0].backend), backend);
 }
 
-/// The server never got the message, and PostgreSQL would have cancelled it.
+/// The server never got the message; PostgreSQL would have cancelled it.
 #[test]
 fn a_cancel_request_for_a_message_that_waits_here_follows_it() {
     // After an earlier cancel request.
@@ -108,7 +109,7 @@ fn a_cancel_request_for_a_message_that_waits_here_follows_it() {
 fn a_cancel_request_hits_nothing_that_was_sent_after_it_came() {
     let (mut world, client, server) = in_a_block();
     world.send(&client, &query("SELECT 1"));
-    // A Sync of ours could be hit.
+    // The signal could hit a Sync of Hawser's.
     world.with_backend_of(&client, |backend| backend.request(Request::InjectedSync));
     world.deliver(LoopId(0), cancel(0));
     assert_eq!(world.asked.cancels.len(), 0);
@@ -140,8 +141,8 @@ fn a_cancel_request_for_a_long_message_follows_its_end() {
     assert_eq!(world.asked.received_at_cancel, [long.len() - 50_000]);
 }
 
-/// A client that keeps its server connection to ask what it has drawn, whose query has been cancelled, and the
-/// number of that client is 1. The cancel request is unanswered. `size`: of the pool.
+/// A client that keeps its server connection to ask what it has drawn. Its query has been
+/// cancelled, and its number is 1. The cancel request is unanswered. `size`: of the pool.
 fn cancelled_after_drawing(size: u32) -> (World, Peer, Peer) {
     let mut world = World::new(size);
     let asker = world.client();
@@ -170,7 +171,7 @@ fn a_message_that_waits_for_a_cancel_request_goes_on_when_its_server_connection_
         let (mut world, client, server) = cancelled_after_drawing(size);
         world.send(&client, &query("BEGIN"));
         assert_eq!(server.kinds(), "", "the request may still hit it");
-        world.wait_ms(1100); // it keeps its server connection no longer
+        world.wait_ms(1100); // it does not keep its server connection any more
         let done = ToLoop::CancelDone(world.asked.cancels[0].backend);
         if size == 1 {
             assert_eq!(server.kinds(), "");
@@ -181,7 +182,7 @@ fn a_message_that_waits_for_a_cancel_request_goes_on_when_its_server_connection_
     }
 }
 
-/// The same, and it is cancelled as well: as any that waits in the queue.
+/// The same, and it is cancelled as well, as any message that waits in the queue.
 #[test]
 fn a_message_that_is_cancelled_before_it_comes_to_the_queue_is_answered_there() {
     let (mut world, client, server) = cancelled_after_drawing(1);

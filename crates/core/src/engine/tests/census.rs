@@ -7,13 +7,13 @@ use crate::engine::PoolMode;
 use crate::engine::census::{Census, Function, Language, Link};
 use crate::ids::LoopId;
 
-/// Of functions of PL/pgSQL, of which the name tells which are IMMUTABLE; `audited` has a trigger. A server
-/// process keeps no plans of theirs.
+/// A census of functions of PL/pgSQL, whose names say which are IMMUTABLE; `audited` has a trigger.
+/// A server process keeps no plans of these.
 pub(super) fn learn(world: &World, functions: &[(&str, &str)]) -> bool {
     world.pool.set_census(&Arc::new(census(functions).keeping_no_plans()))
 }
 
-/// The same, and it does.
+/// The same, and it keeps plans.
 pub(super) fn learn_keeping(world: &World, functions: &[(&str, &str)]) -> bool {
     world.pool.set_census(&Arc::new(census(functions)))
 }
@@ -192,7 +192,7 @@ fn statements_that_change_the_catalog_make_a_census_due_once_they_are_committed(
     assert!(!world.pool.expects_other_functions());
 }
 
-/// A report tells nothing of connections that dblink keeps: another user of the pool could use them.
+/// A report does not cover connections that dblink keeps: another user of the pool could use them.
 #[test]
 fn a_function_that_connects_by_dblink_keeps_its_server_connection_with_reports_too() {
     for report in [None, Some("1")] {
@@ -232,7 +232,8 @@ fn what_an_execute_calls_is_known_though_it_has_come_to_do_more_since_the_prepar
     assert!(asked(&server).contains("pg_locks"));
 }
 
-/// What follows may be made in pg_temp, where it stands first in a search_path that no text shows.
+/// Later statements may create objects in pg_temp, if that is first in a search_path that no text
+/// shows.
 #[test]
 fn what_is_made_under_a_search_path_that_is_not_known_may_be_temporary() {
     for sets in [

@@ -10,7 +10,7 @@ const LOOK: &str = "SELECT pg_listening_channels()";
 const WRITTEN: &str =
     "SELECT pg_catalog.unnest(ARRAY['it''s','one']::pg_catalog.text[]) AS pg_listening_channels";
 
-/// Text between two others, the first time that they stand there.
+/// The text between two others, at their first occurrence.
 fn between<'a>(text: &'a str, before: &str, after: &str) -> &'a str {
     let start = text.find(before).unwrap() + before.len();
     &text[start..start + text[start..].find(after).unwrap()]
@@ -57,7 +57,7 @@ fn listener_with(start: &[(&str, &str)]) -> (World, Peer, Peer, Peer) {
     (world, client, server, hub)
 }
 
-/// A client that listens sends what begins a transaction: what was notified before comes first.
+/// A client that listens begins a transaction: earlier notifications come first.
 fn begins(world: &mut World, client: &Peer, hub: &Peer, messages: &[u8]) {
     world.send(client, messages);
     assert_eq!(hub.kinds(), "Q", "has all come that was notified up to here?");
@@ -90,7 +90,7 @@ fn the_first_look_within_a_transaction_has_the_channels_written_into_its_text() 
 }
 
 #[test]
-fn the_first_look_ahead_of_a_transaction_brings_the_channels() {
+fn the_first_look_before_a_transaction_brings_the_channels() {
     let (mut world, client, server, hub) = listener();
     begins(&mut world, &client, &hub, &query(LOOK));
     let listens = query("LISTEN \"it's\";LISTEN \"one\";");
@@ -98,7 +98,7 @@ fn the_first_look_ahead_of_a_transaction_brings_the_channels() {
 }
 
 #[test]
-fn a_look_behind_a_listen_of_the_same_block_shows_what_was_committed_before() {
+fn a_look_after_a_listen_of_the_same_block_shows_what_was_committed_before() {
     let (mut world, client, server) = in_a_block();
     world.send(&client, &query("UNLISTEN one; SELECT 1"));
     server.received();
@@ -113,12 +113,12 @@ fn a_look_behind_a_listen_of_the_same_block_shows_what_was_committed_before() {
     let commit = [parse("", "COMMIT"), bind(""), execute()].concat();
     world.send(&client, &[&commit[..], &look, &sync()].concat());
     let sent = String::from_utf8_lossy(&server.received()).into_owned();
-    assert!(!sent.contains("unnest"), "behind a COMMIT the server knows best: {sent}");
+    assert!(!sent.contains("unnest"), "after a COMMIT only the server knows: {sent}");
     world.send(
         &server,
         &answers(&format!("{}12C12ET", if sent.contains("DEALLOCATE") { "CT" } else { "" })),
     );
-    // Behind a COMMIT in the same text it is for the server to say what has come of it.
+    // After a COMMIT in the same text, only the server knows the outcome.
     let ends = format!("COMMIT; {LOOK}");
     world.send(&client, &query(&ends));
     assert_eq!(server.received(), [query("DEALLOCATE ALL"), query(&ends)].concat());
@@ -138,7 +138,7 @@ fn in_place_of_a_prepared_statement_that_looks_one_with_the_channels_is_bound() 
             world.send(&client, &[parse(name, LOOK), look].concat());
         }
         let sent = server.received();
-        // What is shared is taken off the server before a look at its lists.
+        // Shared statements are removed from the server before a look at its lists.
         let (clearing, answer) = match (name, alone) {
             ("", _) => ("", answers("12CT")),
             (_, true) => ("Q", answers("CT12CT")),
@@ -165,12 +165,12 @@ fn what_is_not_certain_is_left_as_it_is() {
 }
 
 #[test]
-fn a_rollback_goes_ahead_of_its_text_for_who_listens_too() {
+fn a_rollback_goes_before_its_text_for_a_client_that_listens_too() {
     for refused in [false, true] {
         let (mut world, client, server, hub) = listener();
         begins(&mut world, &client, &hub, &[parse("s", "SELECT 1"), sync()].concat());
         world.send(&server, &answers("1I"));
-        assert_eq!(hub.kinds(), "Q", "what it has notified itself comes ahead of its answer");
+        assert_eq!(hub.kinds(), "Q", "its own notifications come before its answer");
         world.send(&hub, &answers("CI"));
         begins(&mut world, &client, &hub, &query("BEGIN"));
         world.send(&server, &answers("CT"));
@@ -199,7 +199,7 @@ fn a_rollback_goes_ahead_of_its_text_for_who_listens_too() {
             assert_eq!(server.received(), text);
             world.send(&server, &[answers("CTC"), columns(), answers("DCI")].concat());
         }
-        // It is asked what has come of the LISTEN.
+        // The server is asked for the outcome of the LISTEN.
         assert_eq!((client.kinds(), server.kinds()), (String::new(), "Q".to_owned()));
         world.send(&server, &[columns(), answers("CI")].concat());
         while hub.kinds() == "Q" {
@@ -209,7 +209,7 @@ fn a_rollback_goes_ahead_of_its_text_for_who_listens_too() {
     }
 }
 
-/// A notification on a channel of the client's, by the listening connection.
+/// A notification on a channel of the client's, on the listening connection.
 fn notification(channel: &str) -> Vec<u8> {
     message(b'A', &[&7_u32.to_be_bytes()[..], format!("{channel}\0said\0").as_bytes()].concat())
 }
@@ -221,7 +221,7 @@ fn what_is_notified_while_the_server_is_asked_about_the_session_comes_when_it_ha
     begins(&mut world, &client, &hub, &query("SELECT locks()"));
     assert_eq!(server.kinds(), "Q");
     world.send(&server, &answers("CI"));
-    assert_eq!(hub.kinds(), "Q", "what it has notified itself comes ahead of its answer");
+    assert_eq!(hub.kinds(), "Q", "its own notifications come before its answer");
     world.send(&hub, &answers("I"));
     assert_eq!((client.kinds(), server.kinds()), ("CZ".to_owned(), "Q".to_owned()));
     world.send(&hub, &notification("one"));
@@ -230,8 +230,8 @@ fn what_is_notified_while_the_server_is_asked_about_the_session_comes_when_it_ha
     assert_eq!(client.received(), notification("one"));
 }
 
-/// lib/pq's TestListenerUnlisten: what was committed before the UNLISTEN was sent was lost where the listening
-/// connection was slower than the client's own.
+/// lib/pq's TestListenerUnlisten: what was committed before the UNLISTEN was sent was lost if the
+/// listening connection was slower than the client's own.
 #[test]
 fn what_was_notified_before_an_unlisten_comes_before_it() {
     let block = [query("BEGIN"), query("UNLISTEN one"), query("COMMIT")];
@@ -242,7 +242,7 @@ fn what_was_notified_before_an_unlisten_comes_before_it() {
         assert_eq!((server.kinds(), hub.kinds()), (String::new(), "Q".to_owned()));
         world.send(&hub, &[notification("one"), answers("CI")].concat());
         assert_eq!(client.received(), notification("one"));
-        // What comes now, while it has not been answered, is of after it was sent.
+        // What comes now, before it is answered, was notified after it was sent.
         world.send(&hub, &notification("one"));
         for (at, message) in messages.iter().enumerate() {
             if at > 0 {
@@ -274,7 +274,7 @@ fn message_of(tag: &str) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_notified_while_a_failed_pipeline_is_skipped_comes_behind_its_end() {
+fn what_is_notified_while_a_failed_pipeline_is_skipped_comes_after_its_end() {
     let (mut world, client, server, hub) = listener();
     begins(&mut world, &client, &hub, &[bind("nothing"), execute()].concat());
     assert_eq!(server.kinds(), "BE");
@@ -288,7 +288,7 @@ fn what_is_notified_while_a_failed_pipeline_is_skipped_comes_behind_its_end() {
 }
 
 #[test]
-fn a_listen_behind_a_discard_all_of_its_own_pipeline_counts() {
+fn a_listen_after_a_discard_all_of_its_own_pipeline_counts() {
     let (mut world, client, server, hub) = listener();
     let run = |text: &str| [parse("", text), bind(""), execute()].concat();
     begins(&mut world, &client, &hub, &[run("DISCARD ALL"), run("LISTEN two"), sync()].concat());
@@ -306,8 +306,9 @@ fn a_listen_behind_a_discard_all_of_its_own_pipeline_counts() {
     assert_eq!(world.idle_backends(), 0);
 }
 
-/// Isolation test, seed 7108. A client with start values has a Sync of ours after its DISCARD ALL: its own
-/// was answered here, and what it had listened on it still heard up to the end of its next transaction.
+/// Isolation test, seed 7108. A client with start values gets a Sync of Hawser's after its DISCARD
+/// ALL: its own was answered here, and it still got notifications on its old channels until the end
+/// of its next transaction.
 #[test]
 fn a_client_that_has_discarded_all_is_notified_of_nothing() {
     for start in [&[][..], &[("application_name", "a")]] {
@@ -329,7 +330,7 @@ fn a_client_that_has_discarded_all_is_notified_of_nothing() {
         let notified = message(b'A', &[&102_u32.to_be_bytes()[..], b"one\0x\0"].concat());
         world.send(&hub, &notified);
         assert_eq!(client.kinds(), "", "{start:?}");
-        assert_eq!(kinds(&hub.received()), "Q", "{start:?}: nobody listens any more");
+        assert_eq!(kinds(&hub.received()), "Q", "{start:?}: no client listens any more");
     }
 }
 
@@ -349,10 +350,10 @@ fn notified(process: u32, channel: &str, payload: &str) -> Vec<u8> {
     message(b'A', &[&process.to_be_bytes()[..], said.as_bytes()].concat())
 }
 
-/// What a trigger of the client before has notified was told as the next one's, where that notified, too, before
-/// the listening connection had heard it.
+/// Notifications of the previous client's trigger were attributed to the next client, if that
+/// notified, too, before the listening connection had received them.
 #[test]
-fn a_text_that_notifies_waits_until_what_others_notified_before_it_has_been_heard() {
+fn a_text_that_notifies_waits_until_earlier_notifications_have_been_received() {
     for block in [false, true] {
         let (mut world, client, server, hub) = listener();
         let (before, next) = (world.client(), world.client());
@@ -370,7 +371,7 @@ fn a_text_that_notifies_waits_until_what_others_notified_before_it_has_been_hear
         assert_eq!((server.kinds(), hub.kinds()), (String::new(), "Q".to_owned()));
         let of_trigger = notified(process, "one", "a");
         world.send(&hub, &[&of_trigger[..], &answers("CI")].concat());
-        assert_eq!(client.received(), of_trigger, "nobody is named");
+        assert_eq!(client.received(), of_trigger, "no client is named");
         assert_eq!(server.received(), query("NOTIFY one, 'b'"));
         world.send(&server, &answers(if block { "CT" } else { "CI" }));
         world.send(&hub, &notified(process, "one", "b"));
@@ -378,19 +379,23 @@ fn a_text_that_notifies_waits_until_what_others_notified_before_it_has_been_hear
         assert!(text(&told).contains("one\0b"), "{}", text(&told));
         assert_ne!(told, notified(process, "one", "b"), "the sender is known");
         if !block {
-            assert_eq!(hub.kinds(), "Q", "it is heard out before another client gets the backend");
+            assert_eq!(
+                hub.kinds(),
+                "Q",
+                "its notifications are received before another client gets the backend"
+            );
             world.send(&hub, &answers("CI"));
         }
-        // Nothing else has come by it since.
+        // Nothing else has been notified by it since.
         world.send(&next, &query("NOTIFY one, 'c'"));
         assert_eq!((server.kinds(), hub.kinds()), ("Q".to_owned(), String::new()));
     }
 }
 
-/// What had not been heard when the next client got the backend bore the server's own process id; what functions
-/// and triggers notified always did.
+/// Notifications that had not been received when the next client got the backend had the server's
+/// own process id; those of functions and triggers always did.
 #[test]
-fn a_backend_whose_client_has_notified_goes_to_no_other_before_that_has_been_heard() {
+fn a_backend_whose_client_has_notified_goes_to_no_other_before_the_listener_has_received_it() {
     let tells = ("locks", "BEGIN PERFORM pg_notify('one', 'b'); RETURN NEW; END");
     for text in ["NOTIFY one, 'b'", "INSERT INTO audited VALUES (1)", "SELECT locks()"] {
         let (mut world, client, server, hub) = listener();
@@ -417,7 +422,7 @@ fn a_backend_whose_client_has_notified_goes_to_no_other_before_that_has_been_hea
 }
 
 #[test]
-fn a_backend_that_nobody_hears_out_goes_on() {
+fn a_backend_without_an_answer_from_the_listener_goes_on() {
     for lost in [true, false] {
         let (mut world, _client, server, hub) = listener();
         let (sender, next) = (world.client(), world.client());
@@ -457,8 +462,8 @@ fn a_backend_waits_for_no_listening_connection_that_there_is_not() {
     assert_eq!(server.received(), query("SELECT 1"));
 }
 
-/// Simulation, seed 4 of `sessions_of_their_own_share_a_pool_with_others`: it bore an id that the client was
-/// never told.
+/// Simulation, seed 4 of `sessions_of_their_own_share_a_pool_with_others`: it had an id that the
+/// client did not know.
 #[test]
 fn in_session_mode_what_a_client_notifies_bears_the_id_of_its_server_process() {
     let mut world = World::new(1);
@@ -475,8 +480,8 @@ fn in_session_mode_what_a_client_notifies_bears_the_id_of_its_server_process() {
     assert_eq!(client.received(), answer);
 }
 
-/// Isolation test, seed 10003. While a client's backend takes over what it listens on, it hears the markers of
-/// all clients.
+/// Isolation test, seed 10003. While a client's backend takes over its channels, it gets the
+/// markers of all clients.
 #[test]
 fn markers_of_others_are_for_no_client() {
     let (mut world, client, server, hub) = listener();
@@ -501,8 +506,8 @@ fn markers_of_others_are_for_no_client() {
     let process = 101;
     let [own, others] = [ticket, "1.7.502.1"].map(|ticket| notified(process, marker, ticket));
     let of_others = notified(7, marker, "1.7.502.1");
-    let heard = [&others[..], &of_others, &own, &others, &of_others, &notified(7, "one", "x")];
-    world.send(&server, &[&answers("CCCCI")[..], &heard.concat(), &answers("CICI")].concat());
+    let received = [&others[..], &of_others, &own, &others, &of_others, &notified(7, "one", "x")];
+    world.send(&server, &[&answers("CCCCI")[..], &received.concat(), &answers("CICI")].concat());
     world.send(&hub, &own);
     while hub.kinds() == "Q" {
         world.send(&hub, &answers("CI"));
@@ -512,7 +517,8 @@ fn markers_of_others_are_for_no_client() {
     assert_eq!(kinds(&told), "CAZ", "{}", text(&told));
 }
 
-/// A server that has been left may live on: what is notified on the one that clients are on by now never comes.
+/// A server that the pool has left may live on: notifications on the clients' current server never
+/// come there.
 #[test]
 fn the_listening_connection_follows_its_pool_to_another_server() {
     let (mut world, client, old, hub) = listener();
@@ -533,7 +539,7 @@ fn the_listening_connection_follows_its_pool_to_another_server() {
         world.send(&hub, &answers("CI"));
     }
     let sent = String::from_utf8_lossy(&server.received()).into_owned();
-    assert!(!sent.contains("NOTIFY"), "it would not be heard");
+    assert!(!sent.contains("NOTIFY"), "it would not be received");
     assert_eq!(other.kinds(), "CZ", "its own server connection listens");
     assert_eq!(world.idle_backends(), 0);
     world.wait_ms(2_000);
@@ -541,7 +547,8 @@ fn the_listening_connection_follows_its_pool_to_another_server() {
     assert!(String::from_utf8_lossy(&client.received()).contains("listens for this one"));
 }
 
-/// A cancel request that comes late would hit what Hawser asks for the client's channels, and end its session.
+/// A cancel request that comes late would hit Hawser's question about the client's channels, and
+/// end its session.
 #[test]
 fn what_becomes_of_channels_is_asked_once_no_cancel_request_is_on_its_way() {
     let (mut world, client, server, hub) = listener();

@@ -57,7 +57,7 @@ impl Session {
         self.status != b'E' || matches!(text, "ROLLBACK" | "COMMIT" | "")
     }
 
-    /// Carries a statement out. `false`: it failed. A copy goes on until its data have come.
+    /// Executes a statement. `false`: it failed. A copy continues until its data has come.
     fn run(&mut self, text: &str, extended: bool) -> bool {
         if !self.allowed(text) {
             return false;
@@ -139,7 +139,7 @@ impl Session {
             b'Q' => {
                 let text = text(&string(body).0);
                 // A DEALLOCATE that Hawser answers itself does not reach the server: the portal
-                // that it would drop stays, which nobody can mind.
+                // that it would drop stays, which does no harm.
                 if !text.starts_with("DEALLOCATE") {
                     self.unnamed = None;
                     self.portal = None;
@@ -262,13 +262,13 @@ const TEXTS: [&str; 10] = [
     "SELECT 5",
 ];
 
-/// One thing that a client does. Texts of the unnamed statement tell clients apart.
+/// One action of a client. Texts of the unnamed statement tell clients apart.
 fn deed(random: &mut Random, client: usize) -> Vec<u8> {
     let name = random.of(&NAMES);
     let text = random.of(&TEXTS);
     let own = format!("SELECT own{client}");
-    // Which unnamed statement a client has after an aborted pipeline that would have replaced it
-    // is not kept (it gets an error where it would have had the old one): so none is used there.
+    // Hawser does not keep which unnamed statement a client has after an aborted pipeline that
+    // would have replaced it (it gets an error instead of the old one): so none is used there.
     let fresh = if name.is_empty() { parse("", &own) } else { Vec::new() };
     let close = |name: &str| message(b'C', &[b"S", name.as_bytes(), b"\0"].concat());
     let copy_end = |random: &mut Random| {
@@ -308,7 +308,7 @@ fn deed(random: &mut Random, client: usize) -> Vec<u8> {
     }
 }
 
-/// Messages as far as they must be the same: an error's words may name other things.
+/// Messages as far as they must be equal: an error's text may name other things.
 fn essence(mut bytes: &[u8]) -> Vec<String> {
     let mut all = Vec::new();
     while let Framed::Header(head) = header(bytes) {
@@ -328,7 +328,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// Servers answer all that has come, in bits of random size.
+    /// Servers answer everything that has come, in parts of random size.
     fn answer(&mut self) {
         loop {
             let mut quiet = true;

@@ -1,5 +1,5 @@
-//! What goes wrong in the middle of a pipeline, and what clients and servers do that they should
-//! not: nothing of it may reach another client, or keep a backend for ever.
+//! Errors in the middle of a pipeline, and misbehaving clients and servers: none may affect another
+//! client, or keep a backend forever.
 
 use crate::engine::about::PoolMode;
 use crate::engine::message::ToLoop;
@@ -59,7 +59,7 @@ fn what_the_server_ignores_after_an_error_names_and_closes_nothing() {
 }
 
 #[test]
-fn a_close_behind_an_error_that_is_still_under_way_takes_nothing_away() {
+fn a_close_after_an_error_that_is_still_under_way_takes_nothing_away() {
     let mut world = World::new(1);
     let client = world.client();
     world.send(&client, &[parse("kept", "SELECT 1"), sync()].concat());
@@ -176,12 +176,12 @@ fn trap_14_an_unnamed_statement_of_another_client_is_not_run_after_an_error() {
         world.send(&server, &answers("EI"));
         server.received();
         world.send(&two, &[bind(""), execute(), sync()].concat());
-        assert_eq!(server.kinds(), "CBES", "behind a Close, so that the Bind fails");
+        assert_eq!(server.kinds(), "CBES", "after a Close, so that the Bind fails");
     }
 }
 
 #[test]
-fn the_servers_last_words_are_heard_where_writing_to_it_fails_first() {
+fn the_servers_last_message_is_read_where_writing_to_it_fails_first() {
     let mut world = World::new(1);
     let client = world.client();
     world.send(&client, &query("BEGIN"));
@@ -189,24 +189,24 @@ fn the_servers_last_words_are_heard_where_writing_to_it_fails_first() {
     world.send(&server, &answers("CT"));
     client.received();
     let words = message(b'E', b"SFATAL\0VFATAL\0C57P01\0Mterminating connection\0\0");
-    world.is_gone_behind(&server, &words);
+    world.is_gone_after(&server, &words);
     world.send(&client, &query("SELECT 1"));
     assert_eq!(client.received(), words, "the server's own, and nothing else");
     assert!(client.is_dropped() && server.is_dropped());
-    // Who has said nothing is spoken for.
+    // If the server has sent no message, Hawser sends one.
     let client = world.client();
     world.send(&client, &query("BEGIN"));
     let server = world.servers[1].clone();
     world.send(&server, &answers("CT"));
     client.received();
-    world.is_gone_behind(&server, b"");
+    world.is_gone_after(&server, b"");
     world.send(&client, &query("SELECT 1"));
     assert!(String::from_utf8_lossy(&client.received()).contains("C08006"));
     assert!(client.is_dropped() && server.is_dropped());
 }
 
 #[test]
-fn the_servers_last_words_are_heard_where_what_hawser_itself_sends_fails() {
+fn the_servers_last_message_is_read_where_what_hawser_itself_sends_fails() {
     let words = message(b'E', b"SFATAL\0VFATAL\0C57P01\0Mterminating connection\0\0");
     // The start values of a session.
     let mut world = World::new(1);
@@ -214,17 +214,17 @@ fn the_servers_last_words_are_heard_where_what_hawser_itself_sends_fails() {
     world.send(&client, &query("SELECT 1"));
     let server = world.servers[0].clone();
     world.send(&server, &answers("CI"));
-    world.is_gone_behind(&server, &words);
+    world.is_gone_after(&server, &words);
     let session = world.client_of(LoopId(0), PoolMode::Session, &[("TimeZone", "Asia/Tokyo")]);
     assert_eq!(session.received(), words);
     assert!(session.is_dropped() && server.is_dropped());
-    // Questions about what a statement has left behind, and about channels.
+    // Questions about the state that a statement has left, and about channels.
     for (text, told) in [("CREATE TEMP TABLE t (i int)", "CI"), ("LISTEN a", "C")] {
         let mut world = World::new(1);
         let client = world.client();
         world.send(&client, &query(text));
         let server = world.servers[0].clone();
-        world.is_gone_behind(&server, &words);
+        world.is_gone_after(&server, &words);
         world.send(&server, &answers("CI"));
         assert_eq!(client.received(), [answers(told), words.clone()].concat(), "{text}");
         assert!(client.is_dropped() && server.is_dropped());
@@ -277,7 +277,7 @@ fn a_servers_fatal_is_the_last_that_its_client_reads() {
         assert_eq!(client.received(), fatal());
         assert!(client.is_dropped());
         assert_eq!(world.pool.lock().total(), 0);
-        assert_eq!(world.asked.cancels.len(), 0, "there is nobody to be cancelled");
+        assert_eq!(world.asked.cancels.len(), 0, "there is nothing to cancel");
     }
 }
 
@@ -337,7 +337,7 @@ fn an_error_longer_than_any_buffer_reaches_its_client() {
 }
 
 #[test]
-fn an_answer_of_ours_behind_a_servers_is_given_without_another_event() {
+fn an_answer_of_ours_after_a_servers_is_given_without_another_event() {
     let mut world = World::new(1);
     let client = world.client();
     world.send(&client, &[parse("a", "SELECT 1"), sync()].concat());
@@ -459,7 +459,7 @@ fn a_long_parse_waits_while_it_is_not_known_what_its_name_stands_for() {
             world.send(client, part);
         }
     };
-    // The name is given by a Parse that is ignored: it is free.
+    // A Parse would give the name, but is ignored: it is free.
     let mut world = World::new(1);
     let (_, server) = world.client_with("x", "SELECT 1");
     let client = world.client();
@@ -472,7 +472,7 @@ fn a_long_parse_waits_while_it_is_not_known_what_its_name_stands_for() {
     world.send(&server, &answers("CI"));
     world.send(&server, &answers("12CI"));
     assert!(!String::from_utf8_lossy(&client.received()).contains("42P05"));
-    // It is taken away by a Close that is ignored: it is not.
+    // A Close would remove it, but is ignored: it is not free.
     let mut world = World::new(1);
     let (client, _) = world.client_with("s", "SELECT 1");
     world.pool.begin_epoch();
@@ -519,7 +519,7 @@ fn a_client_that_leaves_in_mid_pipeline_has_nothing_committed_after_a_commit_in_
     }
 }
 
-/// What a RESET that streams has done is known when its pipeline has ended.
+/// What a streaming RESET has done is known at the end of its pipeline.
 #[test]
 fn a_client_that_vanishes_after_a_long_reset_leaves_no_books_that_are_not_true() {
     let mut world = World::new(1);
@@ -598,7 +598,7 @@ fn trap_15_two_copies_in_one_query_each_swallow_their_own_syncs() {
 }
 
 #[test]
-fn trap_15_a_copy_in_a_pipeline_with_statements_behind_it() {
+fn trap_15_a_copy_in_a_pipeline_with_statements_after_it() {
     let mut world = World::new(1);
     let client = world.client();
     let copy = [parse("", "COPY t FROM STDIN"), bind(""), execute(), sync()].concat();
@@ -741,7 +741,7 @@ fn a_statement_whose_preparation_may_be_ignored_is_waited_for() {
 }
 
 #[test]
-fn a_query_behind_a_failed_parse_is_ended_when_its_client_has_left() {
+fn a_query_after_a_failed_parse_is_ended_when_its_client_has_left() {
     let mut world = World::new(1);
     let client = world.client();
     world.send(&client, &[parse("", "SELEC"), query("SELECT 1")].concat());
@@ -775,7 +775,7 @@ fn trap_01_an_open_pipeline_whose_client_has_left_is_not_committed() {
 }
 
 #[test]
-fn a_server_that_has_been_promoted_is_chosen_anew() {
+fn a_server_that_has_been_promoted_is_chosen_again() {
     let mut world = World::new(1);
     world.in_hot_standby = "on";
     let client = world.client();
@@ -791,8 +791,8 @@ fn a_server_that_has_been_promoted_is_chosen_anew() {
 }
 
 #[test]
-fn what_a_client_says_ahead_of_its_goodbye_is_carried_out_though_it_must_wait() {
-    // It closes its sending side, or its whole connection, which a unix socket tells at once.
+fn what_a_client_says_before_its_goodbye_is_carried_out_though_it_must_wait() {
+    // It closes its sending side, or its whole connection, which a unix socket reports at once.
     for whole in [false, true] {
         let mut world = World::new(1);
         let (holder, leaving) = (world.client(), world.client());
@@ -841,7 +841,7 @@ fn a_huge_row_in_answer_to_a_setting_ends_the_server_connection_at_once() {
     assert_eq!(world.asked.closed, ["the server sent a row that no setting gives"]);
 }
 
-/// The end of its stream stands behind bytes that were not read when it came, and no event tells of it
+/// The end of its stream follows bytes that were unread when it came, and no event reports it
 /// again.
 #[test]
 fn a_client_that_hung_up_while_it_was_not_read_is_noticed_later() {
@@ -870,10 +870,10 @@ fn a_panic_ends_the_client_that_it_came_of_and_the_next_is_served() {
     assert_eq!(server.kinds(), "Q");
     let goodbye = ClientError::fatal(SqlState::ADMIN_SHUTDOWN, "bye");
     world.deliver(LoopId(0), ToLoop::Drain(goodbye));
-    world.asked.panics_when_told = true;
+    world.asked.panics_on_error = true;
     let answer = std::panic::AssertUnwindSafe(|| world.send(&server, &answers("DCI")));
     assert!(std::panic::catch_unwind(answer).is_err());
-    world.asked.panics_when_told = false;
+    world.asked.panics_on_error = false;
     world.with_engine(LoopId(0), |engine, host, now| engine.recover(host, None, now));
     assert!(client.is_dropped() && !waiter.is_dropped());
     assert_eq!(server.kinds(), "Q", "the waiter's");
@@ -882,7 +882,7 @@ fn a_panic_ends_the_client_that_it_came_of_and_the_next_is_served() {
     assert!(waiter.kinds().starts_with("DCZ"));
 }
 
-/// The panic comes of the step that lends.
+/// The step that lends panics.
 #[test]
 fn a_backend_on_its_way_to_a_client_that_a_panic_ends_is_counted_once() {
     let mut world = World::new(1);

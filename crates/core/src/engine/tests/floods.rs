@@ -1,10 +1,10 @@
-//! One client, or one server, that has more to say than its share.
+//! One client, or one server, that sends more than its share.
 
 use super::harness::*;
 use crate::engine::limits;
 use crate::ids::LoopId;
 
-/// What may wait for a client that reads nothing: the mark, and what one read may lead to.
+/// The most that may wait for a client that reads nothing: the mark, and the output of one read.
 const KEPT_BYTES_MAX: usize = limits::OUTPUT_HIGH_BYTES + 2 * limits::READ_BYTES;
 
 #[test]
@@ -133,7 +133,7 @@ fn rows_that_nobody_waits_for_get_their_share_of_a_turn() {
 }
 
 #[test]
-fn the_end_of_a_stream_is_seen_behind_more_than_one_share() {
+fn the_end_of_a_stream_is_seen_after_more_than_one_share() {
     let mut world = World::new(1);
     let client = world.client();
     world.say_and_close(&client, &sync().repeat(500_000));
@@ -141,7 +141,7 @@ fn the_end_of_a_stream_is_seen_behind_more_than_one_share() {
     assert_eq!(client.unread(), 0);
 }
 
-/// Names of statements, in a number that may be given.
+/// Names of statements with this number.
 fn name(number: usize) -> String {
     format!("s{number}")
 }
@@ -179,7 +179,7 @@ fn names_of_a_failed_pipeline_are_taken_back_in_linear_time() {
     assert!(took < std::time::Duration::from_secs(4), "{took:?}");
     client.received();
     server.received();
-    // What failed has no name; what went before has.
+    // The failed statement has no name; the ones before it have.
     let asks = [message(b'D', b"Sx\0"), sync(), message(b'D', b"Ss0\0"), sync()].concat();
     world.send(&client, &asks);
     let sent = server.received();

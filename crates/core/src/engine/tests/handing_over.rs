@@ -1,4 +1,4 @@
-//! Backends that users share: whose each is, and when.
+//! Backends that users share: to whom each belongs, and when.
 
 use std::hash::Hasher;
 
@@ -9,8 +9,8 @@ use crate::engine::PoolMode;
 use crate::wire::error::SqlState;
 use crate::wire::frame::{Framed, HEADER_BYTES, header};
 
-/// What a server has been sent since the last look: texts of queries, users of hand-overs, kinds of
-/// what else there is. A hand-over must be the pooler's own.
+/// What a server has been sent since the last check: texts of queries, users of hand-overs, kinds
+/// of everything else. A hand-over must be the pooler's own.
 fn sent(server: &Peer) -> Vec<String> {
     let bytes = server.received();
     let mut rest = &bytes[..];
@@ -31,8 +31,8 @@ fn user_of(call: &[u8]) -> String {
     assert_eq!(call[..4], 4242u32.to_be_bytes(), "the number of the function");
     assert_eq!(call[4..10], [0, 1, 0, 1, 0, 1], "one binary argument");
     let length = u32::from_be_bytes(call[10..14].try_into().unwrap()) as usize;
-    let (message, behind) = call[14..].split_at(length);
-    assert_eq!(behind, [0, 1], "a binary result");
+    let (message, formats) = call[14..].split_at(length);
+    assert_eq!(formats, [0, 1], "a binary result");
     let (message, mac) = message.split_at(length - 8);
     let mut hash = SipHasher24::new_with_key(&[7; 16]);
     hash.write(message);
@@ -50,7 +50,7 @@ fn user_of(call: &[u8]) -> String {
     String::from_utf8(message[27..27 + length].to_vec()).unwrap()
 }
 
-/// The server has followed: with what it reports of this user's.
+/// The server's answer to a hand-over: with what it reports for this user.
 fn handed(user: &str, own: &[(&str, &str)]) -> Vec<u8> {
     let mut out = message(b'V', &[0xff; 4]);
     out.extend(parameter("session_authorization", user));
@@ -64,12 +64,12 @@ fn refusal(code: &str) -> Vec<u8> {
     [message(b'E', body.as_bytes()), answers("I")].concat()
 }
 
-/// What the server says to RESET ALL.
+/// The server's answer to RESET ALL.
 fn reset() -> Vec<u8> {
     answers("CI")
 }
 
-/// A client of this user's whose session has begun on the only server, which now is its.
+/// A client of this user whose session has begun on the only server, which belongs to it now.
 fn client(world: &mut World, user: &str) -> Peer {
     let client = world.client_as(Some(user), PoolMode::Transaction, &[]);
     let server = world.servers[0].clone();
@@ -130,7 +130,7 @@ fn another_client_of_the_same_user_costs_no_reset() {
     assert_eq!(sent(&server), ["-> ann"]);
 }
 
-/// One more client of the user whose the server is.
+/// Another client of the server's current user.
 fn client_again(world: &mut World, user: &str) -> Peer {
     let client = world.client_as(Some(user), PoolMode::Transaction, &[]);
     let server = world.servers[0].clone();
@@ -157,7 +157,7 @@ fn where_the_report_tells_of_no_settings_nothing_is_reset() {
 }
 
 #[test]
-fn who_is_refused_at_the_login_is_told_and_the_backend_is_anothers() {
+fn a_client_refused_at_the_login_gets_the_error_and_another_gets_the_backend() {
     let mut world = World::shared(1);
     let ann = client(&mut world, "ann");
     let server = world.servers[0].clone();
@@ -303,7 +303,7 @@ fn values_of_a_user_come_and_go_with_it() {
     world.send(&bob, &query("SELECT 1"));
     assert_eq!(sent(&server), ["SELECT 1"], "what it asks for it has");
     world.send(&server, &answers("CI"));
-    // Her role has been altered since: she keeps what she began with.
+    // Her role has been altered since: she keeps the values that she began with.
     world.send(&ann, &query("SELECT 2"));
     sent(&server);
     world.send(&server, &[reset(), handed("ann", &[])].concat());
@@ -395,7 +395,7 @@ fn a_login_does_not_wait_for_a_busy_pool_and_the_query_does() {
         assert!(has(&greeting, name, value), "{name}");
     }
     assert_eq!(world.pool.lock().waiting_count(), 0, "it wants no backend yet");
-    // A Parse that others have had prepared is not answered for a session that is not there.
+    // A Parse that others have had prepared is not answered for a session that does not exist.
     world.send(&bob, &[parse("s", "SELECT 2"), bind("s"), execute(), sync()].concat());
     assert_eq!((bob.kinds(), world.pool.lock().waiting_count()), (String::new(), 1));
     world.send(&server, &answers("CI"));
@@ -405,14 +405,14 @@ fn a_login_does_not_wait_for_a_busy_pool_and_the_query_does() {
     assert!(has(&told, "TimeZone", "Asia/Tokyo"), "{}", kinds(&told));
     assert_eq!(kinds(&told), "S", "only what is different");
     assert!(sent(&server).ends_with(&["P", "B", "E", "S"].map(str::to_owned)));
-    // The next one of the same user is told at once.
+    // The next one of the same user gets the error at once.
     let again = world.client_as(Some("bob"), PoolMode::Transaction, &[]);
     world.wait_ms(200);
     assert!(has(&again.received(), "TimeZone", "Asia/Tokyo"));
 }
 
 #[test]
-fn who_was_greeted_early_and_is_refused_then_is_told_at_its_first_query() {
+fn a_client_greeted_early_and_refused_later_gets_the_error_at_its_first_query() {
     let mut world = World::shared(1);
     let ann = client(&mut world, "ann");
     let server = world.servers[0].clone();

@@ -22,14 +22,14 @@ use crate::time::Time;
 use crate::wire::build;
 use crate::wire::error::{ClientError, SqlState};
 
-/// One connection: what has been sent each way and not been read.
+/// One connection: bytes sent each way and not read.
 #[derive(Default)]
 struct Pipe {
     to_engine: VecDeque<u8>,
     from_engine: Vec<u8>,
     /// The other side has closed.
     closed: bool,
-    /// What is written fails; then this is there to be read, and the end.
+    /// Writes fail; then these bytes can be read, and the end.
     last_words: Option<Vec<u8>>,
     /// The engine has closed.
     dropped: bool,
@@ -37,7 +37,7 @@ struct Pipe {
     room: usize,
     /// Writes of the engine's.
     writes: usize,
-    /// What is written is taken and held, as by TLS whose socket is full.
+    /// Written bytes are taken and held, as by TLS whose socket is full.
     holds: Option<Vec<u8>>,
     /// Watched by this loop under this token.
     watch: Option<(LoopId, Token)>,
@@ -104,7 +104,7 @@ impl Socket for Fake {
     }
 }
 
-/// What the engines asked for.
+/// The requests of the engines.
 #[derive(Default)]
 pub(super) struct Asked {
     messages: VecDeque<(LoopId, ToLoop<Fake>)>,
@@ -112,12 +112,12 @@ pub(super) struct Asked {
     /// Connections can be opened that listen.
     pub(super) opens_listeners: bool,
     pub(super) cancels: Vec<CancelRequest>,
-    /// A server of which it is kept how much it had got when each cancel request went out.
+    /// A server whose received bytes are counted when each cancel request is sent.
     pub(super) cancelled: Option<Peer>,
     pub(super) received_at_cancel: Vec<usize>,
-    /// Databases that were to be emptied, and for whom.
+    /// Databases that were to be emptied, and for which clients.
     pub(super) vacancies: Vec<(ClientId, Vec<u8>)>,
-    /// They are the test's to answer.
+    /// The test answers them.
     keeps_vacancies: bool,
     pub(super) start_values_changed: u32,
     pub(super) unreadable_reports: u32,
@@ -126,8 +126,8 @@ pub(super) struct Asked {
     pub(super) told: Vec<SqlState>,
     /// Clients that have left for a successor.
     pub(super) given: Vec<MovedClient<Fake>>,
-    /// Nobody can be told anything.
-    pub(super) panics_when_told: bool,
+    /// Each error for a client panics.
+    pub(super) panics_on_error: bool,
     /// Wait and duration of slow transactions.
     pub(super) slow: Vec<(u64, u64)>,
 }
@@ -183,8 +183,8 @@ impl Host<Fake> for FakeHost<'_> {
         match event {
             Event::StartValuesChanged { .. } => self.asked.start_values_changed += 1,
             Event::BackendClosed { reason, .. } => self.asked.closed.push(reason.to_owned()),
-            Event::Told { error } => {
-                assert!(!self.asked.panics_when_told, "told");
+            Event::ErrorSent { error } => {
+                assert!(!self.asked.panics_on_error, "told");
                 self.asked.told.push(error.code);
             }
             Event::SettingsMismatch { .. } => self.asked.mismatches += 1,
@@ -207,12 +207,12 @@ impl Peer {
         (Self(pipe.clone()), Fake(pipe))
     }
 
-    /// What the engine has sent since the last look.
+    /// The bytes that the engine has sent since the last call.
     pub(in crate::engine) fn received(&self) -> Vec<u8> {
         std::mem::take(&mut self.0.lock().unwrap().from_engine)
     }
 
-    /// The kinds of the messages that the engine has sent since the last look.
+    /// The kinds of the messages that the engine has sent since the last call.
     pub(super) fn kinds(&self) -> String {
         kinds(&self.received())
     }
@@ -227,17 +227,17 @@ impl Peer {
         self.0.lock().unwrap().writes
     }
 
-    /// How much has been sent that the engine has not read.
+    /// How many bytes the engine has not read.
     pub(super) fn unread(&self) -> usize {
         self.0.lock().unwrap().to_engine.len()
     }
 
-    /// What is sent to it stays with the engine's TLS from now on.
+    /// The engine's TLS holds what is sent to it from now on.
     pub(super) fn hold(&self) {
         self.0.lock().unwrap().holds = Some(Vec::new());
     }
 
-    /// What TLS has held goes out.
+    /// TLS sends what it has held.
     pub(super) fn let_go(&self) {
         let mut pipe = self.0.lock().unwrap();
         let held = pipe.holds.take().unwrap_or_default();
@@ -269,21 +269,21 @@ pub(super) struct World {
     /// Server connections in the order in which they were opened.
     pub(super) servers: Vec<Peer>,
     pub(super) now: Time,
-    /// What servers say that they are.
+    /// The version that servers report.
     pub(super) server_version: &'static str,
     pub(super) in_hot_standby: &'static str,
-    /// What else servers that are opened from now on report.
+    /// Further settings that servers opened from now on report.
     pub(super) own: Vec<(&'static str, &'static str)>,
     opens_nothing: bool,
-    /// Whose they are.
+    /// The server's address.
     pub(super) server_address: ServerAddressId,
-    /// What they report of their sessions, if they do.
+    /// What they report of their sessions, if they report.
     pub(super) report: Option<&'static str>,
     /// They can be handed over to clients.
     pub(super) hands_over: bool,
 }
 
-/// What hands servers over to clients.
+/// The key that hands servers over to clients.
 pub(super) fn key() -> HandOverKey {
     HandOverKey { key: [7; 16], function: 4242, pooler: 9, sent: 1, takes_transport: true }
 }
@@ -300,7 +300,7 @@ impl World {
         world
     }
 
-    /// A client of this user's that has come to loop 0, and has not been greeted.
+    /// A client of this user that has come to loop 0, and has not been greeted.
     pub(super) fn client_as(
         &mut self,
         user: Option<&str>,
@@ -379,17 +379,17 @@ impl World {
         self.engines.iter().map(Engine::plain_pipelines).sum()
     }
 
-    /// Whether databases are emptied at once, or when the test says so.
+    /// Whether databases are emptied at once, or when the test does so.
     pub(super) fn empties_databases(&mut self, at_once: bool) {
         self.asked.keeps_vacancies = !at_once;
     }
 
-    /// From now on connections take for ever to open, or no longer.
+    /// From now on opening a connection takes forever, or not any more.
     pub(super) fn opens_nothing(&mut self, nothing: bool) {
         self.opens_nothing = nothing;
     }
 
-    /// The server refuses the next one that is asked for, and would refuse others.
+    /// The server refuses the next requested connection, and would refuse others.
     pub(super) fn refuse_opening(&mut self) {
         let (pool, home, _) = self.asked.openings.pop_front().expect("none is asked for");
         let error = ClientError::fatal(SqlState::INVALID_PASSWORD, "it takes no sessions");
@@ -421,7 +421,7 @@ impl World {
         engine.flush(&mut host, self.now);
     }
 
-    /// Delivers messages and opens what is asked for, until nothing is left to do.
+    /// Delivers messages and opens requested connections, until there is nothing left to do.
     pub(super) fn settle(&mut self) {
         loop {
             if let Some((to, message)) = self.asked.messages.pop_front() {
@@ -485,15 +485,15 @@ impl World {
             .map(|(id, _)| id)
     }
 
-    /// With no message under way, the pool's figures are those of the loops' own tables, and
-    /// nobody waits while a backend is idle.
+    /// With no message in flight, the pool's figures match the loops' own tables, and no client
+    /// waits while a backend is idle.
     fn check_books(&self) {
         let (mut lent, mut parked, mut waiting) = (0, 0, 0);
         for engine in &self.engines {
             assert_eq!(engine.forgets_a_message(), None, "idle, and its next message is there");
             for (slot, client) in engine.clients.iter() {
-                waiting += u32::from(client.state == ClientState::Waiting);
-                assert_eq!(client.backend.is_some(), client.state == ClientState::Active);
+                waiting += u32::from(client.serving.state() == ClientState::Waiting);
+                assert_eq!(client.backend.is_some(), client.serving.state() == ClientState::Active);
                 let Some(backend) = &client.backend else { continue };
                 lent += 1;
                 parked += u32::from(backend.lending.is_parked());
@@ -563,7 +563,7 @@ impl World {
         peer
     }
 
-    /// Tells a loop of a connection, and sees to nothing else: one event.
+    /// Gives a loop one event of a connection, and nothing else.
     pub(super) fn only_raise(&mut self, peer: &Peer) {
         let watch = peer.0.lock().unwrap().watch;
         let Some((home, token)) = watch else { return };
@@ -571,7 +571,7 @@ impl World {
         self.with_engine(home, |engine, host, now| engine.on_event(host, token, ready, now));
     }
 
-    /// What a peer sends, before anybody looks.
+    /// A peer sends bytes, before the engine reads them.
     pub(super) fn put(&self, peer: &Peer, bytes: &[u8]) {
         peer.0.lock().unwrap().to_engine.extend(bytes);
     }
@@ -608,7 +608,7 @@ impl World {
         Self::place_of(peer).1
     }
 
-    /// Does something with the backend of a client that no message of the client's does.
+    /// Works on the backend of a client in a way that no message of the client does.
     pub(super) fn with_backend_of(&mut self, peer: &Peer, work: impl FnOnce(&mut Backend<Fake>)) {
         let (home, slot) = Self::place_of(peer);
         let client = self.engines[home].clients.get_mut(slot).unwrap();
@@ -617,7 +617,8 @@ impl World {
 
     /// The names that a client of loop 0 has given.
     pub(super) fn names_of(&self, slot: crate::ids::Slot) -> Vec<Vec<u8>> {
-        let names = self.engines[0].clients.get(slot).and_then(|client| client.statements.as_ref());
+        let names =
+            self.engines[0].clients.get(slot).and_then(|client| client.prepared.statements());
         let names = names.into_iter().flat_map(|names| names.names().pairs());
         names.map(|(name, _)| name.to_vec()).collect()
     }
@@ -638,7 +639,7 @@ impl World {
         self.takes(peer);
     }
 
-    /// A peer takes something again.
+    /// A peer takes bytes again.
     pub(super) fn takes(&mut self, peer: &Peer) {
         self.raise(peer, Readiness { writable: true, ..Readiness::default() });
     }
@@ -656,14 +657,14 @@ impl World {
         self.raise(peer, ready);
     }
 
-    /// A peer sends bytes and closes its connection before anybody looks.
+    /// A peer sends bytes and closes its connection before the engine reads them.
     pub(super) fn say_and_close(&mut self, peer: &Peer, bytes: &[u8]) {
         peer.0.lock().unwrap().to_engine.extend(bytes);
         self.close(peer);
     }
 
-    /// A peer has sent bytes and is gone, which is noticed by writing to it.
-    pub(super) fn is_gone_behind(&self, peer: &Peer, bytes: &[u8]) {
+    /// A peer has sent bytes and closed its connection, which is noticed at a write.
+    pub(super) fn is_gone_after(&self, peer: &Peer, bytes: &[u8]) {
         peer.0.lock().unwrap().last_words = Some(bytes.to_vec());
     }
 
@@ -679,7 +680,7 @@ impl World {
         self.tick();
     }
 
-    /// Time passes for loop 0, whose host writes no answers. Gives how long it may sleep then.
+    /// Time passes for loop 0, whose host writes no answers. Returns how long it may sleep then.
     pub(super) fn only_tick(&mut self, ms: u64) -> std::time::Duration {
         self.now = Time::from_micros(self.now.as_micros() + ms * 1000);
         let mut host = FakeHost { id: LoopId(0), asked: &mut self.asked };
@@ -772,12 +773,12 @@ pub(super) fn columns() -> Vec<u8> {
     message(b'T', b"\0\0")
 }
 
-/// What the server says to a question about one part.
+/// The server's answer to a question about one part.
 pub(super) fn told(held: bool) -> Vec<u8> {
     [columns(), row(held), answers("CI")].concat()
 }
 
-/// The server's word on statements of SQL's PREPARE: those of these names, without parameters.
+/// The server's answer about statements of SQL's PREPARE: those of these names, without parameters.
 pub(super) fn told_prepared(names: &[&str]) -> Vec<u8> {
     let all: Vec<_> = names
         .iter()
@@ -790,7 +791,7 @@ pub(super) fn told_prepared(names: &[&str]) -> Vec<u8> {
     value(&format!("{{{}}}", all.join(",")))
 }
 
-/// What the server says to a question about one setting.
+/// The server's answer to a question about one setting.
 pub(super) fn value(text: &str) -> Vec<u8> {
     let length = u32::try_from(text.len()).unwrap().to_be_bytes();
     let body = [&[0, 1][..], &length, text.as_bytes()].concat();

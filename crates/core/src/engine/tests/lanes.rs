@@ -17,7 +17,7 @@ impl Rng {
     }
 }
 
-/// What a server does with statements, blocks and errors: no more.
+/// A model of a server with statements, blocks and errors.
 struct Server {
     statements: BTreeSet<Vec<u8>>,
     status: char,
@@ -116,7 +116,7 @@ fn describe(of: &[u8]) -> Vec<u8> {
     message(b'D', &[of, b"\0"].concat())
 }
 
-/// What a client sends at once.
+/// Messages that a client sends at once.
 fn unit(rng: &mut Rng) -> Vec<u8> {
     let text = TEXTS[rng.below(TEXTS.len())];
     let name = ["s", "u"][rng.below(2)];

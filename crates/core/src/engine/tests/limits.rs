@@ -60,7 +60,7 @@ fn a_client_that_takes_its_last_answer_slowly_has_time_for_it() {
     assert!(client.is_dropped());
 }
 
-/// They could wait for those that serve: the password was changed, say, and sessions go on.
+/// They could wait for the ones that serve: the password was changed, say, and sessions go on.
 #[test]
 fn an_opening_that_is_refused_ends_no_waiter_while_others_serve() {
     let mut world = World::new(2);
@@ -97,7 +97,7 @@ fn trap_24_a_pipeline_without_end_lets_others_through() {
     world.send(&other, &query("SELECT 2"));
     let mut served = 0;
     for _ in 0..3 * limits::UNBROKEN_QUERIES_MAX {
-        // One more is always outstanding.
+        // One query is always outstanding.
         world.send(&greedy, &query("SELECT 1"));
         world.send(&server, &answers("CI"));
         served += 1;
@@ -109,7 +109,7 @@ fn trap_24_a_pipeline_without_end_lets_others_through() {
 }
 
 #[test]
-fn trap_16_a_cancel_waits_for_settings_ahead_of_the_query() {
+fn trap_16_a_cancel_waits_for_settings_before_the_query() {
     let mut world = World::new(1);
     let start = [("application_name", "mine")];
     let client = world.client_of(LoopId(0), PoolMode::Transaction, &start);
@@ -270,7 +270,7 @@ fn who_keeps_a_backend_that_is_outdated_leaves_between_transactions_with_server_
 }
 
 #[test]
-fn who_would_keep_one_backend_too_many_is_told_and_the_pool_serves_on() {
+fn a_client_that_would_keep_one_backend_too_many_gets_an_error_and_the_pool_serves_on() {
     let mut world = World::new(2);
     world.change_settings(|settings| settings.max_pinned = 1);
     let (first, second, third) = (world.client(), world.client(), world.client());
@@ -398,7 +398,8 @@ fn trap_24_readers_of_nothing_are_set_aside_after_a_second_and_cut_off_where_non
     let server = world.servers[2].clone();
     assert_eq!(server.kinds(), "Q");
     assert!(readers.iter().all(|(client, _)| !client.is_dropped()));
-    // It has no room for another; who has waited for a second gets one of theirs, and one is enough.
+    // It has no room for another; a client that has waited for a second gets one of theirs, and one
+    // is enough.
     world.send(&two, &query("SELECT 2"));
     world.wait_ms(800);
     assert!(readers.iter().all(|(client, _)| !client.is_dropped()));
@@ -536,7 +537,7 @@ fn a_message_beyond_max_packet_size_ends_its_sender_alone() {
     assert!(told.contains("54000") && told.contains("2001") && long.is_dropped(), "{told}");
     assert_eq!(world.asked.told, [SqlState::PROGRAM_LIMIT_EXCEEDED]);
     assert_eq!(world.idle_backends(), 1, "the server has not seen any of it");
-    // A row, however it comes.
+    // A row, in any way.
     world.send(&first, &message(b'D', &[0; 1995]));
     assert!(!other.is_dropped());
     world.send(&first, &message(b'D', &[0; 1996])[..5]);
@@ -579,7 +580,7 @@ fn a_statement_beyond_the_memory_for_texts_pins_its_client() {
     assert_eq!(server.received(), [bind("b"), execute(), sync()].concat());
     world.send(&server, &answers("2CI"));
     world.close(&other);
-    assert!(server.is_dropped(), "nobody else finds that name");
+    assert!(server.is_dropped(), "no other client finds that name");
 }
 
 #[test]
@@ -603,7 +604,7 @@ fn an_answer_that_comes_of_time_alone_is_not_slept_upon() {
 }
 
 #[test]
-fn trap_16_a_query_behind_a_cancelled_one_waits_until_the_signal_has_been_sent() {
+fn trap_16_a_query_after_a_cancelled_one_waits_until_the_signal_has_been_sent() {
     for mode in [PoolMode::Session, PoolMode::Transaction] {
         let mut world = World::new(1);
         let client = world.client_of(LoopId(0), mode, &[]);
@@ -630,7 +631,7 @@ fn trap_16_a_query_behind_a_cancelled_one_waits_until_the_signal_has_been_sent()
 }
 
 #[test]
-fn what_is_sent_behind_a_cancelled_query_goes_on_with_it_until_it_is_answered() {
+fn what_is_sent_after_a_cancelled_query_goes_on_with_it_until_it_is_answered() {
     let mut world = World::new(1);
     let client = world.client();
     world.send(&client, &query("COPY t FROM STDIN"));
@@ -640,7 +641,7 @@ fn what_is_sent_behind_a_cancelled_query_goes_on_with_it_until_it_is_answered() 
     world.deliver(LoopId(0), cancel);
     server.received();
     world.send(&client, &message(b'd', b"1"));
-    assert_eq!(server.kinds(), "d", "a copy reads on until it is told of the cancel");
+    assert_eq!(server.kinds(), "d", "a copy reads on until the cancel arrives");
     world.send(&client, &message(b'X', b""));
     let place = world.asked.cancels[0].backend;
     world.send(&server, &answers("EI"));
@@ -697,13 +698,13 @@ fn a_session_that_is_greeted_late_has_its_client_idle_timeout() {
 fn a_cancel_ends_the_wait_with_a_message_that_streams() {
     for extended in [false, true] {
         let mut world = World::new(1);
-        let (holder, waiting, behind) = (world.client(), world.client(), world.client());
+        let (holder, waiting, last) = (world.client(), world.client(), world.client());
         world.send(&holder, &query("SELECT pg_sleep(9)"));
         let long = "-".repeat(limits::WHOLE_MESSAGE_BYTES * 3);
         let whole = if extended { parse("", &long) } else { query(&long) };
         let (start, rest) = whole.split_at(limits::WHOLE_MESSAGE_BYTES + 100);
         world.send(&waiting, start);
-        world.send(&behind, &query("SELECT 2"));
+        world.send(&last, &query("SELECT 2"));
         let cancel = ToLoop::Cancel { process: PROCESS_ID_FIRST + 1, key: [9; 4].into() };
         world.deliver(LoopId(0), cancel);
         assert_eq!(waiting.kinds(), if extended { "E" } else { "EZ" });

@@ -25,7 +25,7 @@ fn classic_clients_lose_their_state_with_the_transaction_and_nobody_finds_it() {
     world.send(&client, &query("COMMIT"));
     assert_eq!(server.received(), query("COMMIT"), "within the transaction it is there");
     world.send(&server, &answers("CI"));
-    assert_eq!(server.received(), query("DISCARD ALL"), "ahead of the next client");
+    assert_eq!(server.received(), query("DISCARD ALL"), "before the next client");
     world.send(&server, &answers("CI"));
     assert_eq!(server.received(), query("SELECT 1"));
     world.send(&server, &answers("CI"));
@@ -77,7 +77,7 @@ fn a_pin_ends_when_the_server_says_that_its_state_is_gone() {
     world.send(&other, &query("SELECT 1"));
     world.send(&client, &query("SELECT 2"));
     world.send(&server, &answers("CI"));
-    assert_eq!(server.received(), query("SELECT 2"), "the other waits, and nobody asks again");
+    assert_eq!(server.received(), query("SELECT 2"), "the other waits, and no question follows");
     world.send(&client, &query(UNLOCK));
     server.received();
     world.send(&server, &answers("CI"));
@@ -128,7 +128,7 @@ fn a_question_that_fails_or_says_nothing_keeps_the_pin() {
         assert_eq!(world.idle_backends(), 0);
         world.send(&client, &query("SELECT 1"));
         world.send(&server, &answers("CI"));
-        assert_eq!(client.kinds(), "CZCZ", "the client is told nothing of it");
+        assert_eq!(client.kinds(), "CZCZ", "the client gets nothing of it");
         let sent = server.received();
         assert!(sent.starts_with(&query("SELECT 1")));
         assert_eq!(kinds(&sent), "QQ", "asked again, once for each transaction");
@@ -195,9 +195,9 @@ fn a_client_that_leaves_while_the_server_is_asked_leaves_nothing() {
     assert_eq!(server.received(), query("SELECT 1"));
 }
 
-/// A statement was prepared under the settings known before, and these were put back after it.
+/// A statement was prepared under the previously known settings, and these were put back after it.
 #[test]
-fn what_a_cancel_has_put_off_is_asked_ahead_of_what_comes_next() {
+fn what_a_cancel_has_put_off_is_asked_before_what_comes_next() {
     for comes_early in [true, false] {
         let mut world = World::new(1);
         let client = world.client();
@@ -277,7 +277,7 @@ fn nothing_runs_without_the_role_that_could_not_be_applied() {
 }
 
 #[test]
-fn what_ends_a_failed_block_waits_for_the_settings_ahead_of_it() {
+fn what_ends_a_failed_block_waits_for_the_settings_before_it() {
     for first in [query("ROLLBACK; DELETE FROM t"), query(" /* x */ COMMIT; DELETE FROM t"), sync()]
     {
         let (mut world, client, server) = with_role();
@@ -319,7 +319,7 @@ fn a_custom_name_goes_to_clients_that_have_it_and_to_no_others() {
     world.send(&client, &query("SELECT 3"));
     let set = query("BEGIN;SET \"my\".\"user\" TO '7';COMMIT");
     assert_eq!(second.received(), [set, query("SELECT 3")].concat());
-    // It is the head of the queue that decides.
+    // The head of the queue decides.
     world.send(&stranger, &query("SELECT 4"));
     world.send(&second, &answers("CCCICI"));
     assert!(second.is_dropped());
@@ -344,7 +344,7 @@ fn a_custom_name_that_is_set_for_a_transaction_is_asked_about_once() {
 }
 
 #[test]
-fn what_waits_behind_a_client_without_the_name_may_pass_it_so_often_and_no_more() {
+fn what_waits_after_a_client_without_the_name_may_pass_it_so_often_and_no_more() {
     let (mut world, client, server) = with_custom();
     let (stranger, same) =
         (world.client(), world.client_of(LoopId(0), PoolMode::Transaction, &[("my.user", "8")]));
@@ -355,7 +355,7 @@ fn what_waits_behind_a_client_without_the_name_may_pass_it_so_often_and_no_more(
     assert!(asked(&server).contains("SELECT 3"), "it fits");
     world.send(&client, &query("SELECT 4"));
     world.send(&server, &answers("CICI"));
-    assert!(server.is_dropped(), "nobody passes it twice in a pool of one");
+    assert!(server.is_dropped(), "no client passes it twice in a pool of one");
     assert_eq!(world.servers[1].received(), query("SELECT 2"));
 }
 
@@ -389,7 +389,7 @@ fn who_the_session_is_ends_with_discard_all_and_fails_all_where_it_cannot_be_app
 }
 
 #[test]
-fn a_timeout_that_could_end_the_connection_ahead_of_the_next_client_pins() {
+fn a_timeout_that_could_end_the_connection_before_the_next_client_pins() {
     for (name, shown, free) in [
         ("statement", "50ms", 1),
         ("statement", "90s", 1),
@@ -451,7 +451,7 @@ fn a_look_at_the_catalog_leaves_the_clients_own_statements_alone() {
 }
 
 #[test]
-fn behind_a_deallocate_all_that_did_not_come_a_look_at_the_catalog_leaves_them_alone_as_well() {
+fn after_a_deallocate_all_that_did_not_come_a_look_at_the_catalog_leaves_them_alone_as_well() {
     let mut world = World::new(1);
     let (_, server) = world.client_with("s", "SELECT 'secret'");
     let client = world.client();
@@ -528,7 +528,7 @@ fn in_a_failed_transaction_an_empty_statement_stands_in_for_one_that_the_backend
     let described = [&answers("31")[..], &message(b't', b"\0\0"), &answers("nF")].concat();
     world.send(&second, &described);
     assert_eq!(client.kinds(), "tnZ");
-    // A name that is taken is so for a text that may be prepared there, and no other.
+    // A taken name is taken for a text that may be prepared there, and for no other.
     world.send(&client, &[parse("s", ""), sync()].concat());
     let sent = second.received();
     assert_eq!(kinds(&sent), "CPPS");

@@ -2,7 +2,7 @@
 
 use super::harness::*;
 
-/// What the server tells of `p`, the protocol's.
+/// The server's report on `p`, the protocol's.
 fn told_p() -> Vec<u8> {
     value("{{p,\"SELECT 1\",\"\"}}")
 }
@@ -27,11 +27,11 @@ fn client_with_own_p(world: &mut World) -> (Peer, Peer) {
     world.send(&server, &answers("1I"));
     assert_eq!(server.received(), query("EXECUTE p"));
     world.send(&server, &answers("CI"));
-    assert_eq!(client.kinds(), "CZ", "of the Parse it hears nothing");
+    assert_eq!(client.kinds(), "CZ", "it gets no answer to the Parse");
     let asked = text(&server.received());
     assert!(asked.contains("from_sql OR name OPERATOR(pg_catalog.=) ANY(ARRAY['p']"), "{asked}");
     world.send(&server, &told_p());
-    assert_eq!(world.idle_backends(), 1, "it pins nobody");
+    assert_eq!(world.idle_backends(), 1, "it pins no client");
     client.received();
     (client, server)
 }
@@ -59,7 +59,7 @@ fn a_discard_all_that_is_bound_and_not_executed_takes_no_name_away() {
     assert_eq!(client.kinds(), "12Z");
     server.received();
     world.send(&client, &[bind("p"), execute(), sync()].concat());
-    assert_eq!(server.kinds(), "PBES", "it is prepared anew, as it may be gone");
+    assert_eq!(server.kinds(), "PBES", "it is prepared again, as it may be gone");
     // Executed, it does.
     world.send(&server, &answers("12CI"));
     client.received();
@@ -97,7 +97,7 @@ fn a_function_that_executes_what_it_is_given_finds_and_misses_own_names() {
     }
 }
 
-/// By our name it would be there a second time.
+/// By Hawser's name it would exist a second time.
 #[test]
 fn one_that_lists_them_is_prepared_by_its_own_name_alone() {
     let listing = "SELECT name FROM pg_prepared_statements";
@@ -114,7 +114,7 @@ fn one_that_lists_them_is_prepared_by_its_own_name_alone() {
 fn execute_finds_it_and_it_moves() {
     let mut world = World::new(1);
     let (client, server) = client_with_own_p(&mut world);
-    // It is there still, for both.
+    // It still exists, for both.
     world.send(&client, &[bind("p"), execute(), sync()].concat());
     assert_eq!(server.received(), [bind("p"), execute(), sync()].concat());
     world.send(&server, &answers("2CI"));
@@ -141,9 +141,9 @@ fn what_the_server_refuses_to_prepare_is_the_answer_of_the_query() {
     assert_eq!(world.names_of(world.slot_of(&client)), [b"p".to_vec()]);
 }
 
-/// Of the simulation, seed 135: what its client had set in the transaction was hidden.
+/// Of the simulation, seed 135: it did not see what its client had set in the transaction.
 #[test]
-fn in_a_block_it_is_prepared_under_its_settings_and_all_others_are_back_behind_it() {
+fn in_a_block_it_is_prepared_under_its_settings_and_all_others_are_back_after_it() {
     for refused in [false, true] {
         let mut world = World::new(1);
         let (client, server) = client_with_p(&mut world);
@@ -175,9 +175,9 @@ fn in_a_block_it_is_prepared_under_its_settings_and_all_others_are_back_behind_i
     }
 }
 
-/// Of the simulation, seed 435: the server ignored the Query, and nobody was answered.
+/// Of the simulation, seed 435: the server ignored the Query, and no answer came.
 #[test]
-fn nothing_that_fails_goes_ahead_of_a_query_in_a_pipeline_of_a_failed_transaction() {
+fn nothing_that_fails_goes_before_a_query_in_a_pipeline_of_a_failed_transaction() {
     let mut world = World::new(1);
     let (client, server) = client_with_p(&mut world);
     world.send(&client, &query("BEGIN; SELECT 1/0"));
@@ -239,7 +239,7 @@ fn a_name_that_the_other_has_given_is_taken() {
     world.send(&server, &told_p());
     server.received();
     assert_eq!(client.kinds(), "EZ");
-    // The other way round: the server has it by that name.
+    // The reverse: the server has it by that name.
     world.send(&client, &[parse("p", "SELECT 3"), sync()].concat());
     assert_eq!(server.received(), [parse("p", "SELECT 3"), sync()].concat());
 }
@@ -275,7 +275,7 @@ fn a_function_misses_one_once() {
     assert_eq!(server.received(), query("SELECT f()"));
 }
 
-/// The server is asked after each call what the function has left, and has nothing left.
+/// After each call the server is asked what the function has left, which is nothing.
 #[test]
 fn a_function_that_is_known_to_execute_misses_one_once() {
     let mut world = World::new(1);
@@ -329,7 +329,7 @@ fn what_executing_does_to_the_session_is_noted_each_time() {
 }
 
 #[test]
-fn a_query_that_ends_a_failed_transaction_finds_them_behind_that() {
+fn a_query_that_ends_a_failed_transaction_finds_them_after_that() {
     let mut world = World::new(1);
     let (client, server) = client_with_p(&mut world);
     world.send(&client, &query("BEGIN; SELECT 1/0"));
@@ -343,12 +343,16 @@ fn a_query_that_ends_a_failed_transaction_finds_them_behind_that() {
     assert_eq!(server.received(), query("ROLLBACK"));
     let zone = parameter("TimeZone", "UTC");
     world.send(&server, &[answers("C"), zone.clone(), answers("I")].concat());
-    assert_eq!(server.received(), [parse("p", "SELECT 1"), sync()].concat(), "nobody else has it");
+    assert_eq!(
+        server.received(),
+        [parse("p", "SELECT 1"), sync()].concat(),
+        "no other client has it"
+    );
     assert_eq!(client.kinds(), "");
     world.send(&server, &answers("1I"));
     assert_eq!(server.received(), [query("BEGIN"), text].concat());
     world.send(&server, &answers("CTCDCI"));
-    assert_eq!(client.kinds(), "CDCSZ", "of what went ahead it hears what the server reports");
+    assert_eq!(client.kinds(), "CDCSZ", "of the messages before it only the reports");
     world.send(&server, &told_p());
     assert!(text_has(&server.received(), "SELECT 2"));
 }
@@ -371,7 +375,7 @@ fn where_the_server_refuses_one_there_the_rollback_has_been_all_the_same() {
 }
 
 #[test]
-fn a_client_that_leaves_behind_such_a_rollback_leaves_nothing() {
+fn a_client_that_leaves_after_such_a_rollback_leaves_nothing() {
     let mut world = World::new(1);
     let (client, server) = client_with_p(&mut world);
     world.send(&client, &query("BEGIN; SELECT 1/0"));

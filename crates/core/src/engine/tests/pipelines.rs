@@ -1,4 +1,4 @@
-//! Order, framing and release: what must hold whatever is pipelined.
+//! Order, framing and release: what must hold for any pipeline.
 
 use crate::engine::about::PoolMode;
 use crate::engine::message::ToLoop;
@@ -90,7 +90,7 @@ fn trap_04_a_failed_parse_gives_its_name_free() {
     assert_eq!(server.kinds(), "PS", "the name is free again");
     world.send(&server, &answers("1I"));
     assert_eq!(client.kinds(), "1Z");
-    // And the failed one is not thought to be prepared.
+    // And the failed one does not count as prepared.
     world.send(&client, &[parse("t", "SELEC"), sync()].concat());
     assert_eq!(server.kinds(), "PS");
 }
@@ -182,7 +182,7 @@ fn trap_15_copy_data_after_an_error_goes_nowhere() {
 }
 
 #[test]
-fn trap_15_a_pipeline_behind_refused_copy_data_is_answered() {
+fn trap_15_a_pipeline_after_refused_copy_data_is_answered() {
     for told in [false, true] {
         let mut world = World::new(1);
         let client = world.client();
@@ -206,9 +206,9 @@ fn trap_15_a_pipeline_behind_refused_copy_data_is_answered() {
     }
 }
 
-/// Of the simulation, seed 158: its CopyDone was taken for the first one's.
+/// Of the simulation, seed 158: its CopyDone counted as that of the first one.
 #[test]
-fn trap_15_a_copy_behind_refused_copy_data_has_data_of_its_own() {
+fn trap_15_a_copy_after_refused_copy_data_has_data_of_its_own() {
     let mut world = World::new(1);
     let client = world.client();
     world.send(&client, &query("COPY t FROM STDIN"));
@@ -221,17 +221,17 @@ fn trap_15_a_copy_behind_refused_copy_data_has_data_of_its_own() {
     assert_eq!(world.idle_backends(), 1);
 }
 
-/// Of the simulation, seed 366: what came after it was believed to be in force.
+/// Of the simulation, seed 366: what came after it counted as in force.
 #[test]
-fn trap_15_a_discard_all_behind_refused_copy_data_is_settled_before_more_follows() {
+fn trap_15_a_discard_all_after_refused_copy_data_is_settled_before_more_follows() {
     let mut world = World::new(1);
     let client = world.client();
     world.send(&client, &query("COPY t FROM STDIN"));
     let server = world.servers[0].clone();
     world.send(&server, &answers("G"));
     let pipeline = [parse("", "SELECT 1"), bind(""), execute(), sync()].concat();
-    let behind = [pipeline, query("DISCARD ALL"), query("SELECT 1/0")].concat();
-    world.send(&client, &[message(b'd', b"bad\n"), behind].concat());
+    let after = [pipeline, query("DISCARD ALL"), query("SELECT 1/0")].concat();
+    world.send(&client, &[message(b'd', b"bad\n"), after].concat());
     assert_eq!(server.kinds(), "QdPBES");
     world.send(&server, &answers("EI12CI"));
     assert_eq!(server.received(), query("DISCARD ALL"));
@@ -241,23 +241,23 @@ fn trap_15_a_discard_all_behind_refused_copy_data_is_settled_before_more_follows
 
 /// Of the simulation, seed 394.
 #[test]
-fn trap_15_nothing_of_ours_goes_behind_refused_copy_data_that_fails_in_their_block() {
+fn trap_15_nothing_of_ours_goes_after_refused_copy_data_that_fails_in_their_block() {
     let mut world = World::new(1);
     let (client, server) = world.client_with("p", "SELECT 1");
     world.send(&client, &query("BEGIN; COPY t FROM STDIN"));
     world.send(&server, &answers("CG"));
     server.received();
-    let behind = query("ROLLBACK; DISCARD ALL; SET; SELECT 2");
-    world.send(&client, &[message(b'd', b"bad\n"), behind.clone()].concat());
+    let after = query("ROLLBACK; DISCARD ALL; SET; SELECT 2");
+    world.send(&client, &[message(b'd', b"bad\n"), after.clone()].concat());
     let sent = server.received();
     assert_eq!(kinds(&sent), "dCSQ", "a Close does not fail");
-    assert!(sent.ends_with(&behind));
+    assert!(sent.ends_with(&after));
     world.send(&server, &answers("EF3FCDCI"));
     assert_eq!(client.kinds(), "CGEZCDCZ");
 }
 
 #[test]
-fn trap_15_a_sync_and_a_pipeline_behind_refused_copy_data_are_answered() {
+fn trap_15_a_sync_and_a_pipeline_after_refused_copy_data_are_answered() {
     let copies = [
         ([parse("", "COPY t FROM STDIN"), bind(""), execute()].concat(), "12", "E"),
         (query("COPY t FROM STDIN"), "", "EI"), // it ends by itself
@@ -288,7 +288,7 @@ fn trap_15_a_sync_and_a_pipeline_behind_refused_copy_data_are_answered() {
 
 #[test]
 fn trap_15_syncs_between_copy_data_are_answered_or_not() {
-    // The data before the first Sync were refused, or those after it.
+    // The data before the first Sync was refused, or the data after it.
     for early in [true, false] {
         let mut world = World::new(1);
         let client = world.client();
@@ -314,7 +314,7 @@ fn trap_15_syncs_between_copy_data_are_answered_or_not() {
 }
 
 #[test]
-fn trap_15_a_copy_refused_before_it_reads_answers_the_sync_behind_it() {
+fn trap_15_a_copy_refused_before_it_reads_answers_the_sync_after_it() {
     // A trigger for the statement has raised an error: the Sync has been read by no copy.
     let mut world = World::new(1);
     let client = world.client();
@@ -379,7 +379,7 @@ fn trap_16_a_backend_waits_for_the_end_of_a_cancel_request() {
     assert_eq!(world.asked.cancels.len(), 1, "one at a time");
     let request = world.asked.cancels[0].clone();
     assert_eq!((request.process, &*request.key), (101, &[1u8; 4][..]));
-    // The query ends by itself while the cancel request is still under way.
+    // The query ends by itself while the cancel request is still in flight.
     world.send(&server, &answers("CI"));
     assert_eq!(client.kinds(), "CZ");
     assert_eq!(server.kinds(), "", "the signal could still hit the other's query");
@@ -475,7 +475,7 @@ fn trap_24_a_client_that_reads_nothing_is_cut_off_when_others_wait() {
         world.send(&server, &row);
     }
     world.wait_ms(31_000);
-    assert!(!client.is_dropped(), "nobody waits");
+    assert!(!client.is_dropped(), "no client waits");
     world.send(&other, &query("SELECT 2"));
     world.wait_ms(900);
     assert!(!client.is_dropped(), "who has just come waits a moment");
@@ -553,7 +553,7 @@ fn trap_15_a_client_that_sends_no_sync_after_an_error_holds_no_backend() {
     world.send(&other, &query("SELECT 2"));
     assert_eq!(server.kinds(), "Q");
     world.send(&server, &answers("CI"));
-    // What it sends before its Sync goes nowhere, also a simple query.
+    // Messages before its Sync are discarded, also a simple query.
     world.send(&client, &[execute(), query("SELECT 3"), message(b'd', &[b'x'; 40_000])].concat());
     assert_eq!((client.kinds(), server.kinds()), (String::new(), String::new()));
     world.send(&client, &[sync(), query("SELECT 4")].concat());
@@ -618,7 +618,7 @@ fn the_clients_own_sync_overtaken_by_ours_is_answered_once() {
     world.send(&server, &answers("12CE"));
     world.send(&client, &sync());
     assert_eq!(client.kinds(), "12CE");
-    // The block that the pipeline opened is a failed one now, and the client learns it.
+    // The block that the pipeline opened has failed now, and the client gets that.
     world.send(&server, &answers("F"));
     assert_eq!(client.received(), answers("F"));
     assert_eq!(world.idle_backends(), 0, "it is in a transaction");
@@ -662,7 +662,7 @@ fn a_client_that_says_goodbye_still_gets_what_it_asked_for() {
     world.send(&server, &answers("DCI"));
     assert_eq!(client.kinds(), "DCZ");
     assert!(client.is_dropped());
-    // But a client that has given up, and gone, keeps its backend from nobody.
+    // But a client that has given up, and closed its connection, keeps no backend from others.
     let given_up = world.client();
     world.send(&given_up, &query("SELECT pg_sleep(99)"));
     world.wait_ms(100);
@@ -676,7 +676,7 @@ fn a_client_that_says_goodbye_still_gets_what_it_asked_for() {
     world.send(&server, &answers("EI"));
     world.send(&server, &answers("CI"));
     assert_eq!(other.kinds(), "CZ");
-    // Also when others wait; but not for ever: nobody may be there for the answer.
+    // Also when others wait; but not forever: no client may be there for the answer.
     let client = world.client();
     world.send(&client, &[query("INSERT"), message(b'X', b"")].concat());
     world.close(&client);
@@ -690,7 +690,7 @@ fn a_client_that_says_goodbye_still_gets_what_it_asked_for() {
 }
 
 #[test]
-fn a_query_with_a_goodbye_behind_it_is_carried_out_though_others_wait() {
+fn a_query_with_a_goodbye_after_it_is_carried_out_though_others_wait() {
     for mode in [PoolMode::Session, PoolMode::Transaction] {
         let mut world = World::new(1);
         let client = world.client_of(LoopId(0), mode, &[]);
@@ -725,7 +725,7 @@ fn a_simple_query_in_a_pipeline_costs_a_connection_to_postgresql_18_and_no_other
     }
 }
 
-/// A Bind of the unnamed statement with one parameter of so many bytes.
+/// A Bind of the unnamed statement with one parameter of this size.
 fn long_bind(bytes: usize) -> Vec<u8> {
     let mut body = b"\0\0\0\0\0\x01".to_vec();
     body.extend_from_slice(&u32::try_from(bytes).unwrap().to_be_bytes());

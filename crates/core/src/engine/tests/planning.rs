@@ -1,4 +1,5 @@
-//! What a server process keeps of settings: plans of shared statements, and of functions.
+//! What a server process keeps that depends on settings: plans of shared statements, and of
+//! functions.
 
 use super::census::learn_keeping;
 use super::harness::*;
@@ -198,7 +199,8 @@ fn functions_keep_their_plans_where_names_and_costs_alone_differ() {
     assert_eq!(server.kinds(), "QQ", "settings, and its own");
 }
 
-/// What it has not called yet has been called by others; what it calls from then on is its own.
+/// Functions that it has not called yet were called by others; those that it calls from then on are
+/// its own.
 #[test]
 fn what_a_client_sets_itself_changes_its_functions_as_on_a_direct_connection() {
     let mut world = World::new(1);
@@ -206,7 +208,11 @@ fn what_a_client_sets_itself_changes_its_functions_as_on_a_direct_connection() {
     let client = in_tokyo(&mut world);
     let server = world.servers[0].clone();
     world.send(&client, &query("SELECT midnight()"));
-    assert_eq!(server.received(), query("SELECT midnight()"), "nobody else has called anything");
+    assert_eq!(
+        server.received(),
+        query("SELECT midnight()"),
+        "no other client has called anything"
+    );
     world.send(&server, &answers("CI"));
     let other = world.client();
     world.send(&other, &query("SELECT 1"));
@@ -225,9 +231,9 @@ fn what_a_client_sets_itself_changes_its_functions_as_on_a_direct_connection() {
     assert_eq!(server.received(), query("EXECUTE p"));
 }
 
-/// It would be analysed anew under other settings than those of its Parse.
+/// It would be analysed again under other settings than those of its Parse.
 #[test]
-fn a_statement_run_under_other_settings_than_its_own_is_prepared_anew_after_a_discard() {
+fn a_statement_run_under_other_settings_than_its_own_is_prepared_again_after_a_discard() {
     let mut world = World::new(1);
     learn_keeping(&world, &[FUNCTION]);
     let (one, other, server) = alike(&mut world);

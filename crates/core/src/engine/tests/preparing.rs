@@ -1,23 +1,23 @@
-//! Statements of SQL's PREPARE: they go with their client, and nobody else finds them.
+//! Statements of SQL's PREPARE: they move with their client, and no other client finds them.
 
 use super::harness::*;
 use crate::engine::PoolMode;
 use crate::ids::LoopId;
 
-/// A client that has prepared `p`, which the server has told; its backend is free.
+/// A client that has prepared `p`, as the server has reported; its backend is free.
 fn client_with_p(world: &mut World) -> (Peer, Peer) {
     let client = world.client();
     world.send(&client, &query("PREPARE p AS SELECT 1"));
     let server = world.servers[0].clone();
     world.send(&server, &answers("CI"));
     world.send(&server, &told_prepared(&["p"]));
-    assert_eq!(world.idle_backends(), 1, "it pins nobody");
+    assert_eq!(world.idle_backends(), 1, "it pins no client");
     server.received();
     client.received();
     (client, server)
 }
 
-/// Another client, which has had the backend: its statements were taken away.
+/// Another client, which has had the backend: its statements were removed.
 fn another_in_between(world: &mut World, server: &Peer) -> Peer {
     let other = world.client();
     world.send(&other, &query("SELECT 1"));
@@ -46,12 +46,12 @@ fn another_client_finds_none_and_the_client_finds_its_own_again() {
     assert_eq!(other.kinds(), "CZ");
     world.send(&client, &query("EXECUTE p"));
     assert_eq!(server.received(), query("PREPARE p AS SELECT 1"));
-    // Somebody else waits, and does not get what was made ready.
+    // Another client waits, and does not get what was prepared.
     world.send(&other, &query("BEGIN"));
     world.send(&server, &answers("CI"));
     assert_eq!(server.received(), query("EXECUTE p"));
     world.send(&server, &answers("CI"));
-    assert_eq!(client.kinds(), "CZ", "of PREPARE it hears nothing");
+    assert_eq!(client.kinds(), "CZ", "it gets no answer to the PREPARE");
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn one_that_cannot_be_prepared_fails_where_it_is_executed_with_the_servers_reaso
     world.send(&server, &[answers("CI"), failed, answers("I")].concat());
     let told = client.received();
     assert_eq!(told, [message(b'E', gone), answers("I")].concat());
-    // Ahead of a later transaction it is tried again.
+    // Before a later transaction it is tried again.
     world.send(&client, &query("EXECUTE p"));
     let sent = [query("DEALLOCATE \"p\""), query("PREPARE p AS SELECT 1")].concat();
     assert_eq!(server.received(), sent);
@@ -144,9 +144,9 @@ fn a_function_misses_one_once() {
     assert_eq!(server.received(), query("PREPARE p AS SELECT 1"));
 }
 
-/// It was taken for gone, and the next client's EXECUTE found it.
+/// It counted as gone, and the next client's EXECUTE found it.
 #[test]
-fn a_deallocate_that_fails_leaves_anothers_statement_to_nobody() {
+fn a_deallocate_that_fails_leaves_anothers_statement_to_no_client() {
     for (state, goes_on) in [("26000", true), ("57014", false)] {
         let mut world = World::new(1);
         let (_client, server) = client_with_p(&mut world);
@@ -200,7 +200,7 @@ fn the_settings_of_the_prepare_are_in_force_around_it() {
 #[test]
 fn what_is_not_certain_pins() {
     for (sql, names) in [
-        // Its settings may have been changed on the way.
+        // Its settings may have been changed before it.
         ("SET TimeZone TO 'UTC'; PREPARE p AS SELECT 1; SET TimeZone TO 'Asia/Tokyo'", &["p"][..]),
         ("DO $$ BEGIN PREPARE p AS SELECT 1; END $$", &["p"]),
         // It has come from elsewhere.
@@ -245,14 +245,14 @@ fn a_client_of_session_mode_finds_none_either() {
     let (_, server) = client_with_p(&mut world);
     let other = world.client_of(LoopId(0), PoolMode::Session, &[]);
     world.send(&other, &query("SELECT 1"));
-    // What others have by the protocol goes as well, and what they have drawn.
+    // Other clients' statements of the protocol go as well, and their values of sequences.
     let ahead = [query("DEALLOCATE ALL"), query("DISCARD SEQUENCES")].concat();
     assert_eq!(server.received(), [ahead, query("SELECT 1")].concat());
 }
 
 /// Of the simulation, seed 637: its first message came before its settings were answered, and found it.
 #[test]
-fn a_client_of_session_mode_finds_none_behind_its_start_values_either() {
+fn a_client_of_session_mode_finds_none_after_its_start_values_either() {
     let mut world = World::new(1);
     let (client, server) = client_with_p(&mut world);
     // The one of the protocol is gone, the one of SQL is not.
@@ -295,5 +295,9 @@ fn a_report_with_other_names_leads_to_the_question_and_its_own_names_to_none() {
     world.send(&server, &[answers("C"), report, answers("I")].concat());
     assert_eq!(server.received(), query("EXECUTE p"));
     world.send(&server, &answers("CI"));
-    assert_eq!((server.kinds(), world.idle_backends()), (String::new(), 1), "nobody is asked");
+    assert_eq!(
+        (server.kinds(), world.idle_backends()),
+        (String::new(), 1),
+        "the server is not asked"
+    );
 }

@@ -9,7 +9,7 @@ use crate::ids::LoopId;
 const CALL_IF_OFF: &str = r"SELECT '\'', set_config('statement_timeout','1',false) --'";
 /// A call where they do not.
 const CALL_IF_ON: &str = r"SELECT '\', set_config('statement_timeout','1',false) --'";
-/// A call where backslashes escape; two strings, and nothing that means anything, where they do not.
+/// A call where backslashes escape; two strings without an effect where they do not.
 const PLAIN_IF_ON: &str = r"SELECT '\', ', pg_advisory_lock(1) --'";
 
 fn strings(value: &'static str) -> (&'static str, &'static str) {
@@ -78,7 +78,7 @@ fn characters_are_read_under_the_servers_own_encoding() {
 }
 
 #[test]
-fn a_query_behind_one_that_changes_how_it_is_read_waits_for_that() {
+fn a_query_after_one_that_changes_how_it_is_read_waits_for_that() {
     for (ahead, works, free) in [
         ("SET standard_conforming_strings = off", true, false),
         ("SET standard_conforming_strings = off", false, true),
@@ -149,9 +149,9 @@ fn a_commit_may_take_back_how_texts_are_read() {
 }
 
 #[test]
-fn a_statement_parsed_behind_a_set_of_its_own_pipeline_is_read_anew() {
+fn a_statement_parsed_after_a_set_of_its_own_pipeline_is_read_again() {
     let (mut world, client, other) = world_with(strings("on"));
-    // What the first does is not in its text.
+    // The text of the first does not show what it does.
     let first = [parse("", "SELECT f()"), bind(""), execute()].concat();
     world.send(&client, &[first, parse("s", CALL_IF_OFF), sync()].concat());
     let server = world.servers[0].clone();
@@ -165,7 +165,7 @@ fn a_statement_parsed_behind_a_set_of_its_own_pipeline_is_read_anew() {
 }
 
 #[test]
-fn strings_with_backslashes_behind_what_changes_no_reading_neither_wait_nor_pin() {
+fn strings_with_backslashes_after_what_changes_no_reading_neither_wait_nor_pin() {
     for ahead in ["BEGIN", "SET work_mem = '1MB'; RESET work_mem", "SELECT 'caf\u{e9}'"] {
         let (mut world, client, _) = world_with(strings("on"));
         world.send(&client, &[query(ahead), query(r"SELECT 'C:\', '\u{e9}'")].concat());

@@ -1,4 +1,4 @@
-//! A session keeps the values with which it began, whatever the servers' own become.
+//! A session keeps the values with which it began, whatever happens to the servers' own.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn client_of_utc(start: &[(&str, &str)]) -> (World, Peer) {
 }
 
 /// What is sent before a client's query.
-fn ahead_of_query(world: &mut World, client: &Peer) -> String {
+fn sent_before_query(world: &mut World, client: &Peer) -> String {
     world.send(client, &query("SELECT 2"));
     let server = world.servers.last().unwrap().clone();
     let sent = String::from_utf8_lossy(&server.received()).into_owned();
@@ -50,9 +50,9 @@ fn ahead_of_query(world: &mut World, client: &Peer) -> String {
 fn a_value_that_was_the_servers_own_stays_when_that_changes() {
     let (mut world, client) = client_of_utc(&[]);
     zone_changes(&mut world, "Asia/Tokyo");
-    assert!(ahead_of_query(&mut world, &client).contains("SET \"timezone\" TO 'UTC'"));
+    assert!(sent_before_query(&mut world, &client).contains("SET \"timezone\" TO 'UTC'"));
     let new = world.client();
-    let sent = ahead_of_query(&mut world, &new);
+    let sent = sent_before_query(&mut world, &new);
     assert!(sent.contains("SET \"timezone\" TO 'Asia/Tokyo'"), "a new one has the new: {sent}");
     // RESET goes back to the value with which the session began.
     world.send(&client, &query("RESET TimeZone"));
@@ -64,9 +64,9 @@ fn a_value_that_was_the_servers_own_stays_when_that_changes() {
 fn a_value_that_becomes_the_servers_own_is_not_set_any_more_and_comes_back_with_it() {
     let (mut world, client) = client_of_utc(&[("TimeZone", "Asia/Tokyo")]);
     zone_changes(&mut world, "Asia/Tokyo");
-    assert!(!ahead_of_query(&mut world, &client).contains("SET"));
+    assert!(!sent_before_query(&mut world, &client).contains("SET"));
     zone_changes(&mut world, "UTC");
-    assert!(ahead_of_query(&mut world, &client).contains("SET \"timezone\" TO 'Asia/Tokyo'"));
+    assert!(sent_before_query(&mut world, &client).contains("SET \"timezone\" TO 'Asia/Tokyo'"));
 }
 
 #[test]
@@ -77,11 +77,11 @@ fn statements_keep_the_settings_of_their_parse() {
     world.send(&client, &[bind("s"), execute(), sync()].concat());
     let server = world.servers[1].clone();
     world.send(&server, &[answers("C"), parameter("TimeZone", "UTC"), answers("I")].concat());
-    assert_eq!(server.kinds(), "QPBES", "one SET ahead, and nothing around the Parse");
+    assert_eq!(server.kinds(), "QPBES", "one SET before it, and nothing around the Parse");
 }
 
 #[test]
-fn a_text_is_read_anew_for_clients_of_the_new_values() {
+fn a_text_is_read_again_for_clients_of_the_new_values() {
     // A call where backslashes escape in any string.
     let text = r"SELECT '\'', set_config('statement_timeout','1',false) --'";
     let mut world = World::new(1);
@@ -103,9 +103,9 @@ fn what_a_session_cannot_set_is_no_reason_to_set_anything() {
     let mut world = World::new(1);
     world.server_version = "15.4";
     let client = world.client();
-    ahead_of_query(&mut world, &client);
+    sent_before_query(&mut world, &client);
     let server = world.servers[0].clone();
     world.close(&server);
     world.server_version = "15.5";
-    assert!(!ahead_of_query(&mut world, &client).contains("SET"));
+    assert!(!sent_before_query(&mut world, &client).contains("SET"));
 }

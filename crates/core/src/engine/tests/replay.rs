@@ -12,7 +12,7 @@ fn refusal() -> Vec<u8> {
     )
 }
 
-/// The same, in the server's place.
+/// The same, made by Hawser.
 pub(super) fn refusal_of_ours() -> Vec<u8> {
     message(b'E', crate::engine::from_client::client_message::fit::CHANGED)
 }
@@ -50,7 +50,7 @@ fn prepared() -> (World, Peer, Peer) {
     (world, client, server)
 }
 
-/// The same, and the client has been told its columns and parameters.
+/// The same, and the client has descriptions of its columns and parameters.
 fn described() -> (World, Peer, Peer) {
     let (mut world, client, server) = prepared();
     world.send(&client, &[describe(b'S', "s"), sync()].concat());
@@ -132,7 +132,7 @@ fn trap_06_parameters_of_another_type_are_an_error() {
 }
 
 #[test]
-fn trap_06_a_pipeline_that_asks_for_the_columns_anew_gets_the_servers_error_as_well() {
+fn trap_06_a_pipeline_that_asks_for_the_columns_again_gets_the_servers_error_as_well() {
     let (mut world, client, server) = described();
     world.send(&client, &[bind("s"), describe(b'P', ""), execute(), sync()].concat());
     world.send(&server, &[refusal(), answers("I")].concat());
@@ -171,7 +171,7 @@ fn trap_06_never_in_a_transaction_block() {
     world.send(&server, &answers("CI"));
     server.received();
     world.send(&client, &run("s"));
-    assert_eq!(server.kinds(), "CPBES", "but the next use prepares it anew");
+    assert_eq!(server.kinds(), "CPBES", "but the next use prepares it again");
     world.send(&server, &answers("312CI"));
     assert_eq!(client.kinds(), "CZ2CZ");
 }
@@ -263,7 +263,7 @@ fn trap_06_a_client_that_leaves_meanwhile_leaves_nothing_behind() {
     }
 }
 
-/// What is sent meanwhile is ours; the client's own pipeline comes again after it.
+/// The messages sent meanwhile are Hawser's; the client's own pipeline is sent again after them.
 #[test]
 fn a_cancel_request_that_comes_meanwhile_hits_the_pipeline_when_it_is_sent_again() {
     for after in 0..2 {
@@ -319,7 +319,7 @@ fn trap_06_a_statement_that_is_lost_where_nothing_can_be_healed_fails_once() {
     assert_eq!(client.kinds(), "CZEZCZ");
     server.received();
     world.send(&client, &run("s"));
-    assert_eq!(server.kinds(), "CPBES", "and is prepared again for whoever is next");
+    assert_eq!(server.kinds(), "CPBES", "and is prepared again for the next client");
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn lists_come_back_by_a_select_whose_row_nobody_sees() {
 }
 
 #[test]
-fn an_error_behind_a_reset_has_its_position_in_the_clients_own_text() {
+fn an_error_after_a_reset_has_its_position_in_the_clients_own_text() {
     let (mut world, client, server) = from_tokyo(PoolMode::Transaction);
     world.send(&client, &query("RESET TimeZone; SELECT x"));
     let by = 1 + SET_TOKYO.len();
@@ -120,7 +120,7 @@ fn an_error_behind_a_reset_has_its_position_in_the_clients_own_text() {
 fn a_copy_in_the_text_of_a_reset_ends_where_it_ends() {
     let (mut world, client, server) = from_tokyo(PoolMode::Transaction);
     world.send(&client, &query("COPY t FROM STDIN; RESET TimeZone; COPY u FROM STDIN"));
-    // All of it at once, as nobody should.
+    // All of it at once, which no client should do.
     let data = |text: &[u8]| [message(b'd', text), message(b'c', b"")].concat();
     world.send(&server, &answers("G"));
     world.send(&client, &data(b"1\n"));
@@ -133,7 +133,7 @@ fn a_copy_in_the_text_of_a_reset_ends_where_it_ends() {
 }
 
 #[test]
-fn a_reset_in_a_long_text_has_the_start_values_right_behind_it() {
+fn a_reset_in_a_long_text_has_the_start_values_right_after_it() {
     let many = "INSERT INTO t VALUES (1);".repeat(500);
     let longest = limits::WHOLE_TEXT_BYTES - 6 - "RESET TimeZone; SELECT now() /**/".len();
     for pad in [&*many, &"x".repeat(20_000), &"x".repeat(longest)] {
@@ -178,8 +178,8 @@ fn a_text_that_streams_has_the_start_values_back_when_it_has_ended() {
     }
 }
 
-/// Runs `statement` of a client of session mode whose server has answered everything. Whether its start
-/// values are set again after it.
+/// Runs `statement` of a client of session mode whose server has answered everything. Returns
+/// whether its start values are set again after it.
 fn is_restored(world: &mut World, client: &Peer, server: &Peer, statement: &str) -> bool {
     world.send(client, &[bind(statement), execute(), sync()].concat());
     let sent = server.kinds();
@@ -210,14 +210,14 @@ fn in_session_mode_a_parse_that_fails_leaves_what_its_name_resets() {
         server.received();
         client.received();
         assert!(is_restored(&mut world, &client, &server, name), "{name:?}");
-        // Closed and made anew it is another.
+        // Closed and parsed again, it is another statement.
         world.send(&client, &[&close[..], &plain, &sync()].concat());
         world.send(&server, &answers("31I"));
         server.received();
         client.received();
         assert!(!is_restored(&mut world, &client, &server, name), "{name:?}");
     }
-    // The name is taken; and the pipeline after that does not wait for what has come of it.
+    // The name is taken; and the pipeline after that does not wait for the outcome.
     world.send(&client, &[parse("s", "RESET TimeZone"), sync()].concat());
     world.send(&server, &answers("1I"));
     server.received();
@@ -269,7 +269,7 @@ fn discard_all_gives_a_session_of_its_own_the_clients_start_values_again() {
     assert_eq!(server.kinds(), "Q", "it has waited");
     world.send(&server, &answers("CI"));
     assert_eq!(client.kinds(), "CZ");
-    // Refused in a transaction, and then there is nothing to bring back.
+    // Refused in a transaction, and then nothing has to be restored.
     world.send(&client, &query("BEGIN"));
     world.send(&server, &answers("CT"));
     world.send(&client, &[query("DISCARD ALL"), query("ROLLBACK")].concat());
@@ -360,7 +360,7 @@ fn set_config_to_null_in_a_parse_means_the_clients_start_value() {
         assert_eq!(kinds(&sent), "PBES");
         assert!(String::from_utf8_lossy(&sent).contains(OWN));
         if mode == PoolMode::Transaction {
-            // The error is about what stands after the value.
+            // The error is about what follows the value.
             let at = |text: &str| text.find("oops").unwrap() + 1;
             let error = |position: usize| {
                 message(b'E', format!("SERROR\0C42703\0Mno oops\0P{position}\0\0").as_bytes())
@@ -416,7 +416,7 @@ fn a_null_that_comes_as_a_parameter_of_set_config_means_the_clients_start_value(
             world.send(&server, &answers("2DCI"));
             assert_eq!(client.kinds(), "2DCZ");
         }
-        // What has taken its name is not what it was.
+        // The statement that has taken its name is another one.
         if name.is_empty() {
             let other = [parse(name, "SELECT $1"), bind_value(name, None), execute(), sync()];
             world.send(&client, &other.concat());

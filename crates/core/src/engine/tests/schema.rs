@@ -1,5 +1,5 @@
-//! Changes of the schema: a client that parses gets what a Parse at that moment gives, and one that has been
-//! told a description gets rows of no other.
+//! Changes of the schema: a client that parses gets the outcome of a Parse at that moment, and one
+//! that has got a description gets rows of that description.
 
 use super::harness::*;
 use super::replay::{INT4, TEXT, describe, parameters, refusal_of_ours, rows, run};
@@ -16,7 +16,7 @@ fn prepared(size: u32) -> (World, Peer, Peer, Peer) {
     (world, client, server, other)
 }
 
-/// What a client gets to the server by its Parse.
+/// Returns what a client's Parse sends to the server.
 fn parses(world: &mut World, client: &Peer, server: &Peer, name: &str) -> String {
     world.send(client, &[parse(name, SQL), sync()].concat());
     let sent = server.kinds();
@@ -38,7 +38,7 @@ fn runs(world: &mut World, client: &Peer, server: &Peer, text: &str) {
     client.received();
 }
 
-/// The server says that it has no such statement: what makes a message fail in the place of another.
+/// The server's error for a missing statement, which makes a message fail in the place of another.
 fn lost() -> Vec<u8> {
     message(b'E', b"SERROR\0VERROR\0C26000\0Mprepared statement \"hawser_gone\" does not exist\0\0")
 }
@@ -110,7 +110,7 @@ fn a_change_in_a_block_is_its_own_sessions_until_it_commits() {
 }
 
 #[test]
-fn a_temporary_table_is_nobody_elses() {
+fn a_temporary_table_belongs_to_its_client_alone() {
     let (mut world, client, server, other) = prepared(2);
     world.send(&client, &query("CREATE TEMP TABLE t (a int)"));
     world.send(&server, &answers("CI"));
@@ -122,8 +122,8 @@ fn a_temporary_table_is_nobody_elses() {
     assert_eq!(parses(&mut world, &other, &server, "a"), "");
 }
 
-/// What a client has prepared after `change`, which others do not see: its own statement `b`, on `one` of two
-/// servers; another client, which has `a` of the same text by the other server.
+/// A client has prepared its own statement `b` after `change`, which others do not see, on `one` of
+/// two servers; another client has `a` of the same text on the other server.
 fn prepared_after(change: &str, status: &str) -> (World, Peer, Peer, Peer) {
     let mut world = World::new(2);
     let (client, other) = (world.client(), world.client());
@@ -208,7 +208,7 @@ fn a_change_counts_for_all_pools_of_the_database_and_when_the_connection_is_lost
 }
 
 #[test]
-fn an_older_statement_is_prepared_anew_once_a_period_is_over() {
+fn an_older_statement_is_prepared_again_once_a_period_is_over() {
     let (mut world, _, server, other) = prepared(1);
     world.wait_ms(900);
     assert_eq!(parses(&mut world, &other, &server, "a"), "");
@@ -287,7 +287,7 @@ fn a_client_that_was_told_other_rows_gets_the_servers_error_and_nothing_is_execu
     assert_eq!(world.idle_backends(), 1);
 }
 
-/// The server sends the parameters before it finds that the rows are others.
+/// The server sends the parameters before it finds that the rows differ.
 #[test]
 fn a_describe_that_is_refused_for_other_rows_says_the_parameters_first() {
     let (mut world, client, server) = told(rows("a", INT4, 0));
@@ -439,7 +439,8 @@ fn clients_of_session_mode_that_change_the_schema_count() {
     assert!(world.pool.schema_epoch() > before);
 }
 
-/// A client that was told what `s` is like by a connection that is gone; the one that there is lacks it.
+/// A client that has got a description of `s` on a connection that is gone; the current one lacks
+/// `s`.
 fn told(now: Vec<u8>) -> (World, Peer, Peer) {
     told_of("s", now)
 }

@@ -1,4 +1,4 @@
-//! Servers that report what their sessions hold.
+//! Servers that report the state of their sessions.
 
 use super::harness::*;
 use crate::engine::{PoolMode, ToLoop};
@@ -76,7 +76,7 @@ fn what_a_text_only_seemed_to_make_pins_no_more_without_a_question() {
         let server = world.servers[0].clone();
         assert_eq!(server.received(), query(sql));
         world.send(&server, &answers("CI"));
-        assert_eq!(server.kinds(), "", "{sql}: nobody is asked");
+        assert_eq!(server.kinds(), "", "{sql}: the server is not asked");
         assert_eq!(world.idle_backends(), 1, "{sql}");
         assert!(!server.is_dropped(), "{sql}");
     }
@@ -89,9 +89,9 @@ fn a_setting_of_a_function_moves_with_its_value() {
     world.send(&client, &query("SELECT sets()"));
     let first = world.servers[0].clone();
     world.send(&first, &reported("1 set=my.user:42,work_mem:5MB names=my.user"));
-    assert_eq!(first.received(), query("SELECT sets()"), "nobody is asked");
+    assert_eq!(first.received(), query("SELECT sets()"), "the server is not asked");
     assert_eq!(world.idle_backends(), 1, "and it does not pin");
-    // Whoever has not set the name does not get that backend.
+    // A client that has not set the name does not get that backend.
     world.send(&other, &query("BEGIN"));
     let second = world.servers[1].clone();
     world.send(&second, &answers("CT"));
@@ -113,7 +113,7 @@ fn a_setting_of_a_function_moves_with_its_value() {
 }
 
 #[test]
-fn so_does_what_the_server_reports_and_the_client_is_told() {
+fn so_does_what_the_server_reports_to_the_client() {
     let mut world = exact(1);
     world.own = vec![("TimeZone", "UTC")];
     let client = world.client_of(LoopId(0), PoolMode::Transaction, &[("TimeZone", "Asia/Tokyo")]);
@@ -148,9 +148,9 @@ fn so_does_what_the_server_reports_and_the_client_is_told() {
     }
 }
 
-/// The client was told the server's own value, and its start value after that.
+/// The client got the server's own value, and its start value after that.
 #[test]
-fn of_a_reset_in_a_block_of_code_the_client_is_told_nothing_where_its_start_value_is_in_force() {
+fn a_reset_in_a_block_of_code_reports_nothing_where_the_start_value_is_in_force() {
     let mut world = exact(1);
     world.own = vec![("TimeZone", "UTC")];
     let client = world.client_of(LoopId(0), PoolMode::Transaction, &[("TimeZone", "Asia/Tokyo")]);
@@ -206,7 +206,7 @@ fn what_a_client_has_set_to_the_servers_own_value_stays_on_every_server_connecti
         &[answers("C"), brought, parameter("TimeZone", "Asia/Tokyo"), answers("I")].concat(),
     );
     world.send(&server, &[answers("C"), set, parameter("TimeZone", "UTC"), answers("I")].concat());
-    // That server connection is reset for another's sake; nothing of the kind is in force there.
+    // That server connection is reset for another client; no such value is in force there.
     world.send(&other, &query("SELECT 1"));
     world.send(&server, &[answers("C"), report("1"), answers("I")].concat());
     client.received();
@@ -375,7 +375,7 @@ fn reports_that_nobody_reads_do_not_reach_clients_either() {
 }
 
 #[test]
-fn what_a_connection_had_before_its_first_client_is_nobodys() {
+fn what_a_connection_had_before_its_first_client_is_unowned() {
     let mut world = exact(1);
     world.report = Some("1 temp statements=p set=work_mem:8MB");
     let client = world.client();
@@ -462,10 +462,10 @@ fn lastval_answers_with_the_clients_own_from_the_first_time_on() {
 }
 
 #[test]
-fn whoever_draws_keeps_its_backend_a_while_in_a_pool_that_may_ask() {
+fn a_client_that_draws_keeps_its_backend_a_while_in_a_pool_that_may_ask() {
     let mut world = exact(1);
     let other = world.client();
-    // Nobody asks: the pool learns it.
+    // No client asks: the pool learns it.
     for n in 0..40 {
         let client = world.client();
         world.send(&client, &query("INSERT INTO t DEFAULT VALUES"));
@@ -480,7 +480,7 @@ fn whoever_draws_keeps_its_backend_a_while_in_a_pool_that_may_ask() {
         world.close(&client);
         assert_eq!(world.idle_backends(), 1, "{n}");
     }
-    // Once anybody asks, it is kept again.
+    // Once a client asks, it is kept again.
     world.send(&other, &query("SELECT lastval()"));
     let server = world.servers[0].clone();
     world.send(&server, &[answers("C"), report("1"), answers("IEI")].concat());
@@ -551,7 +551,7 @@ fn a_client_that_leaves_its_state_leaves_none_of_it_to_the_next() {
 }
 
 #[test]
-fn what_an_operators_own_reset_leaves_is_nobodys() {
+fn what_an_operators_own_reset_leaves_is_unowned() {
     let mut world = exact(1);
     world.change_settings(|settings| settings.server_reset_query = b"SELECT 1"[..].into());
     let client = world.client_of(LoopId(0), PoolMode::Session, &[]);
@@ -564,14 +564,14 @@ fn what_an_operators_own_reset_leaves_is_nobodys() {
     let other = world.client();
     world.send(&other, &query("SELECT 1"));
     world.send(&server, &answers("CI"));
-    assert_eq!(world.idle_backends(), 1, "it pins nobody");
+    assert_eq!(world.idle_backends(), 1, "it pins no client");
     world.close(&server);
     world.send(&other, &query("SELECT 2"));
     assert_eq!(world.servers[1].clone().received(), query("SELECT 2"), "nor moves");
 }
 
 #[test]
-fn a_pool_that_bears_no_more_pins_sends_nobody_away_for_a_sequence() {
+fn a_pool_that_takes_no_more_pins_rejects_no_client_for_a_sequence() {
     let mut world = exact(1);
     world.change_settings(|settings| settings.max_pinned = 0);
     let client = world.client();

@@ -5,7 +5,7 @@ use crate::engine::tests::harness::*;
 use crate::ids::LoopId;
 
 #[test]
-fn start_values_go_ahead_of_the_first_message_in_one_write() {
+fn start_values_go_before_the_first_message_in_one_write() {
     let mut world = World::new(1);
     let client = world.client_of(LoopId(0), PoolMode::Transaction, &[("application_name", "it's")]);
     let other = world.client();
@@ -131,7 +131,7 @@ fn trap_06_equal_texts_under_other_settings_are_other_statements() {
 }
 
 #[test]
-fn a_backend_that_lacks_a_statement_gets_it_ahead_of_the_bind() {
+fn a_backend_that_lacks_a_statement_gets_it_before_the_bind() {
     let mut world = World::new(2);
     let (client, other) = (world.client(), world.client());
     world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
@@ -263,7 +263,7 @@ fn trap_05_discard_all_before_a_later_parse_in_one_pipeline() {
         &client,
         &[query("DISCARD ALL"), parse("s", "SELECT 1"), bind("s"), execute(), sync()].concat(),
     );
-    // What it means for the names is known once it is answered.
+    // Its effect on the names is known once it is answered.
     assert_eq!(server.kinds(), "Q");
     world.send(&server, &answers("CI"));
     assert_eq!(server.kinds(), "PBES");
@@ -272,7 +272,7 @@ fn trap_05_discard_all_before_a_later_parse_in_one_pipeline() {
 }
 
 /// A client, and the only backend, on which another has drawn from a sequence.
-fn behind_one_that_has_drawn(world: &mut World) -> (Peer, Peer) {
+fn after_one_that_has_drawn(world: &mut World) -> (Peer, Peer) {
     let (one, two) = (world.client(), world.client());
     world.send(&one, &query("SELECT nextval('s')"));
     let server = world.servers[0].clone();
@@ -284,16 +284,16 @@ fn behind_one_that_has_drawn(world: &mut World) -> (Peer, Peer) {
 #[test]
 fn currval_never_answers_with_anothers_value() {
     let mut world = World::new(1);
-    let (two, server) = behind_one_that_has_drawn(&mut world);
+    let (two, server) = after_one_that_has_drawn(&mut world);
     world.send(&two, &query("SELECT lastval()"));
     let sent = server.received();
     assert_eq!(sent, [query("DISCARD SEQUENCES"), query("SELECT lastval()")].concat());
 }
 
 #[test]
-fn currval_never_answers_with_anothers_value_behind_other_queries_in_one_write() {
+fn currval_never_answers_with_anothers_value_after_other_queries_in_one_write() {
     let mut world = World::new(1);
-    let (two, server) = behind_one_that_has_drawn(&mut world);
+    let (two, server) = after_one_that_has_drawn(&mut world);
     world.send(&two, &[query("SELECT 1"), query("SELECT lastval()")].concat());
     assert_eq!(server.received(), query("SELECT 1"), "whether a transaction is open is not known");
     world.send(&server, &answers("CI"));
@@ -327,7 +327,8 @@ fn currval_never_answers_with_anothers_value_in_a_transaction_that_has_drawn_non
         server.received();
         world.send(&client, &query(asks));
         let sent = server.received();
-        // Behind what may have drawn, the server knows whether the value is the transaction's own.
+        // After a statement that may have drawn, only the server knows whether the value is the
+        // transaction's own.
         let by_server = ahead == "SELECT f()" && !asks.contains('$');
         let start: &[u8] = if by_server { b"DO $hawser$" } else { b"DISCARD SEQUENCES" };
         assert!(sent[5..].starts_with(start), "{ahead}, {asks}: {}", sent.escape_ascii());
@@ -342,7 +343,7 @@ fn currval_never_answers_with_anothers_value_in_a_transaction_that_has_drawn_non
 #[test]
 fn currval_never_answers_with_anothers_value_in_the_extended_protocol() {
     let mut world = World::new(1);
-    let (two, server) = behind_one_that_has_drawn(&mut world);
+    let (two, server) = after_one_that_has_drawn(&mut world);
     let ask = [parse("", "SELECT lastval()"), bind(""), execute(), sync()].concat();
     world.send(&two, &ask);
     assert_eq!(server.received(), [query("DISCARD SEQUENCES"), ask].concat());
@@ -352,7 +353,7 @@ fn currval_never_answers_with_anothers_value_in_the_extended_protocol() {
 fn currval_never_answers_with_anothers_value_in_the_midst_of_a_pipeline() {
     let within = |ahead: Vec<u8>, ask: Vec<u8>, discards: usize| {
         let mut world = World::new(1);
-        let (two, server) = behind_one_that_has_drawn(&mut world);
+        let (two, server) = after_one_that_has_drawn(&mut world);
         world.send(&two, &[ahead, ask].concat());
         let sent = String::from_utf8_lossy(&server.received()).into_owned();
         assert_eq!(sent.matches("DISCARD SEQUENCES").count(), discards, "{sent:?}");
@@ -360,7 +361,7 @@ fn currval_never_answers_with_anothers_value_in_the_midst_of_a_pipeline() {
     };
     let ask =
         |name: &str| [parse(name, "SELECT lastval()"), bind(name), execute(), sync()].concat();
-    // A named one goes before its Bind, which is where it is known that it is carried out.
+    // For a named one it is sent before its Bind, which shows that it is carried out.
     let (mut world, server, two) = within(Vec::new(), ask("s"), 1);
     assert_eq!(server.kinds(), "");
     world.send(&server, &answers("112C33"));
@@ -369,7 +370,8 @@ fn currval_never_answers_with_anothers_value_in_the_midst_of_a_pipeline() {
     assert_eq!(two.kinds(), "2EZ", "what was put in is swallowed");
     within(message(b'C', b"Sx\0"), ask(""), 1);
     within([parse("", "BEGIN"), bind(""), execute()].concat(), ask(""), 1);
-    // Behind what may have drawn, the value may be the client's own: the server knows.
+    // After a statement that may have drawn, the value may be the client's own: only the server
+    // knows.
     let may_draw = [parse("", "SELECT f()"), bind(""), execute()].concat();
     let (_, server, _) = within(may_draw, ask("s"), 1);
     assert!(server.kinds().is_empty());
@@ -392,7 +394,7 @@ fn currval_of_a_parameter_is_asked_for_by_the_sequence_that_the_bind_names() {
         ("", "s\\", None),
     ] {
         let mut world = World::new(1);
-        let (client, server) = behind_one_that_has_drawn(&mut world);
+        let (client, server) = after_one_that_has_drawn(&mut world);
         world.send(&client, &[query("BEGIN"), query("INSERT INTO t VALUES (1)")].concat());
         world.send(&server, &answers("CTCT"));
         server.received();
@@ -416,7 +418,7 @@ fn currval_of_a_parameter_is_asked_for_by_the_sequence_that_the_bind_names() {
 fn no_query_of_ours_takes_an_unnamed_statement_away_that_asks_for_currval() {
     for (asks, ahead) in [("SELECT currval('s')", "Q"), ("SELECT currval($1)", "")] {
         let mut world = World::new(1);
-        let (client, server) = behind_one_that_has_drawn(&mut world);
+        let (client, server) = after_one_that_has_drawn(&mut world);
         world.send(&client, &[query("BEGIN"), query("INSERT INTO t VALUES (1)")].concat());
         world.send(&server, &answers("CTCT"));
         server.received();
@@ -430,11 +432,11 @@ fn no_query_of_ours_takes_an_unnamed_statement_away_that_asks_for_currval() {
     }
 }
 
-/// Within a pipeline of ours it was discarded again and again for a message that had to wait.
+/// Within a pipeline of Hawser's it was discarded again and again for a message that had to wait.
 #[test]
 fn what_others_have_drawn_is_discarded_once_before_an_unnamed_statement_is_bound() {
     let mut world = World::new(1);
-    let (client, server) = behind_one_that_has_drawn(&mut world);
+    let (client, server) = after_one_that_has_drawn(&mut world);
     world.send(&client, &query("SELECT lastval()"));
     world.send(&server, &answers("CIEI"));
     world.send(&client, &[parse("", "SELECT f()"), sync()].concat());
@@ -479,9 +481,9 @@ fn who_has_asked_once_keeps_its_backend_from_drawing_to_asking() {
 
 /// PHP connects for each request.
 #[test]
-fn once_anybody_has_asked_whoever_draws_keeps_its_backend_for_a_while() {
+fn once_a_client_has_asked_each_that_draws_keeps_its_backend_for_a_while() {
     let mut world = World::new(1);
-    let (one, server) = behind_one_that_has_drawn(&mut world);
+    let (one, server) = after_one_that_has_drawn(&mut world);
     world.send(&one, &query("SELECT lastval()"));
     world.send(&server, &answers("CIEI"));
     let draw = |world: &mut World, sql: &str| {
@@ -498,7 +500,8 @@ fn once_anybody_has_asked_whoever_draws_keeps_its_backend_for_a_while() {
     assert_eq!(server.received(), query("SELECT lastval()"));
     world.send(&server, &answers("DCI"));
     assert_eq!(world.idle_backends(), 1, "it has asked");
-    // Whoever does not ask keeps it for a second, or until others have waited for long enough.
+    // A client that does not ask keeps it for a second, or until others have waited for long
+    // enough.
     let _four = draw(&mut world, "INSERT INTO t VALUES (1)");
     world.wait_ms(900);
     assert_eq!(world.idle_backends(), 0);
@@ -516,7 +519,7 @@ fn once_anybody_has_asked_whoever_draws_keeps_its_backend_for_a_while() {
         world.send(&server, &answers("DCI"));
         world.close(&client);
     }
-    // That text has not been asked after: nobody waits for it any more.
+    // No client has asked after that text: it is not kept for that any more.
     let (fifth, other) = (world.client(), world.client());
     world.send(&fifth, &query("INSERT INTO u VALUES (2)"));
     world.send(&other, &query("SELECT 6"));
@@ -528,11 +531,11 @@ fn once_anybody_has_asked_whoever_draws_keeps_its_backend_for_a_while() {
     assert_eq!(world.idle_backends(), 0, "another text is");
 }
 
-/// It took away what only the server knew, and what the client had drawn itself.
+/// It removed state that only the server knew, and what the client had drawn itself.
 #[test]
-fn in_session_mode_what_others_have_drawn_is_discarded_ahead_of_all_and_never_again() {
+fn in_session_mode_what_others_have_drawn_is_discarded_before_all_and_never_again() {
     let mut world = World::new(1);
-    let (two, server) = behind_one_that_has_drawn(&mut world);
+    let (two, server) = after_one_that_has_drawn(&mut world);
     world.send(&two, &query("SELECT lastval()"));
     world.send(&server, &answers("CIEI"));
     let one = world.client();
@@ -578,7 +581,7 @@ fn once_anybody_has_asked_blocks_begin_without_what_others_have_drawn() {
         one.received();
     };
     draw(&mut world, "SELECT nextval('s')", "DCI");
-    assert!(!first_of(&mut world, "SELECT 1; BEGIN"), "nobody has ever asked");
+    assert!(!first_of(&mut world, "SELECT 1; BEGIN"), "no client has ever asked");
     draw(&mut world, "SELECT lastval()", "CIDCI");
     assert!(first_of(&mut world, "SELECT 1; BEGIN"));
     assert!(
@@ -590,7 +593,7 @@ fn once_anybody_has_asked_blocks_begin_without_what_others_have_drawn() {
 }
 
 #[test]
-fn currval_never_answers_with_anothers_value_behind_settings_of_ours_either() {
+fn currval_never_answers_with_anothers_value_after_settings_of_ours_either() {
     let mut world = World::new(1);
     let one = world.client();
     world.send(&one, &query("SELECT nextval('s')"));
@@ -743,7 +746,7 @@ fn idle_transactions_make_room_for_others() {
 }
 
 #[test]
-fn alter_role_is_told_to_the_host_once_it_has_worked_and_is_committed() {
+fn alter_role_is_reported_to_the_host_once_it_has_worked_and_is_committed() {
     let mut world = World::new(1);
     let client = world.client();
     let alter = "ALTER ROLE me SET work_mem = '1MB'";
@@ -775,7 +778,7 @@ fn alter_role_is_told_to_the_host_once_it_has_worked_and_is_committed() {
 }
 
 #[test]
-fn a_discard_all_that_fails_behind_others_keeps_the_pin() {
+fn a_discard_all_that_fails_after_others_keeps_the_pin() {
     let mut world = World::new(1);
     let (client, other) = (world.client(), world.client());
     world.send(&client, &query("CREATE TEMP TABLE t (a int)"));
@@ -785,7 +788,7 @@ fn a_discard_all_that_fails_behind_others_keeps_the_pin() {
     world.send(&other, &query("SELECT 1"));
     server.received();
     world.send(&client, &[query("BEGIN"), query("DISCARD ALL"), query("COMMIT")].concat());
-    assert_eq!(server.kinds(), "Q", "its outcome depends on what is ahead of it");
+    assert_eq!(server.kinds(), "Q", "its outcome depends on what is before it");
     world.send(&server, &answers("CT"));
     assert_eq!(server.kinds(), "Q");
     world.send(&server, &answers("EF"));
@@ -799,7 +802,7 @@ fn a_discard_all_that_fails_behind_others_keeps_the_pin() {
 }
 
 #[test]
-fn what_comes_behind_a_discard_all_pins_again() {
+fn what_comes_after_a_discard_all_pins_again() {
     let mut world = World::new(1);
     let (client, other) = (world.client(), world.client());
     world.send(&client, &query("DO 'BEGIN LISTEN a; END'"));
@@ -818,7 +821,7 @@ fn what_comes_behind_a_discard_all_pins_again() {
     assert!(text.contains("current_setting('statement_timeout'"), "and not the other's query");
 }
 
-/// A LISTEN that a text does not show for certain.
+/// A LISTEN that a text does not certainly show.
 const HIDDEN_LISTEN: &str = "DO 'BEGIN LISTEN a; END'";
 
 #[test]
@@ -887,7 +890,7 @@ fn a_name_is_free_again_once_its_parse_is_known_to_have_failed() {
 }
 
 #[test]
-fn a_deallocate_behind_other_queries_is_answered_in_its_turn() {
+fn a_deallocate_after_other_queries_is_answered_in_its_turn() {
     let mut world = World::new(1);
     let (client, server) = world.client_with("_pg3_0", "SELECT 1");
     world.send(
@@ -916,7 +919,7 @@ fn pinned_clients_that_sit_idle_make_room_for_others() {
 }
 
 #[test]
-fn trap_06_what_is_parsed_behind_a_set_in_its_own_pipeline_is_not_shared_as_if_before_it() {
+fn trap_06_what_is_parsed_after_a_set_in_its_own_pipeline_is_not_shared_as_if_before_it() {
     let mut world = World::new(1);
     let (one, other) = (world.client(), world.client());
     let set = [parse("", "SET TimeZone TO 'Asia/Tokyo'"), bind(""), execute()].concat();
@@ -929,7 +932,7 @@ fn trap_06_what_is_parsed_behind_a_set_in_its_own_pipeline_is_not_shared_as_if_b
     assert_eq!(server.kinds(), "QCPBES", "prepared again, under its own settings");
 }
 
-/// What has been executed before it shows by its text that it sets nothing.
+/// The text of the statement executed before it shows that it sets nothing.
 #[test]
 fn trap_06_what_is_parsed_before_a_set_in_its_pipeline_is_not_taken_for_parsed_after_it() {
     let mays =
@@ -938,7 +941,7 @@ fn trap_06_what_is_parsed_before_a_set_in_its_pipeline_is_not_taken_for_parsed_a
     for (first, parsed_after) in cases.chain(mays.map(|text| (text, true))) {
         let mut world = World::new(1);
         let run = |text: &str| [parse("", text), bind(""), execute()].concat();
-        // What a client before it has bound is of no interest.
+        // Bind messages of an earlier client do not matter.
         let before = world.client();
         let unknown = run("WITH a AS (SELECT 1) SELECT 1");
         world.send(&before, &[unknown.clone(), unknown, sync()].concat());
@@ -1027,14 +1030,14 @@ fn a_start_value_that_makes_plain_tables_temporary_pins() {
         for text in ["CREATE TABLE t AS SELECT 'A' x", "DISCARD ALL", "CREATE TABLE t ()"] {
             world.send(&client, &query(text));
             let server = world.servers[0].clone();
-            // Its settings go ahead where they have been discarded.
+            // Its settings are sent first where they have been discarded.
             let sent = server.kinds();
             for _ in 0..sent.len() {
                 world.send(&server, &answers("CI"));
             }
             server.received();
             assert_eq!(client.kinds(), "CZ", "{text}");
-            assert_eq!(world.idle_backends() == 1, free, "{own} {start:?} behind {text}");
+            assert_eq!(world.idle_backends() == 1, free, "{own} {start:?} after {text}");
         }
         world.close(&client);
         let server = world.servers[0].clone();
@@ -1066,7 +1069,7 @@ fn a_custom_name_among_the_start_values_is_never_known_to_the_next_client() {
     }
 }
 
-/// A world in which somebody has prepared a statement with a secret in it, and another client.
+/// A world in which a client has prepared a statement with a secret in it, and another client.
 fn world_with_a_secret() -> (World, Peer, Peer) {
     let mut world = World::new(1);
     let (_, server) = world.client_with("s", "SELECT 'secret'");
@@ -1159,7 +1162,7 @@ fn a_client_of_session_mode_finds_no_statements_of_others() {
 }
 
 #[test]
-fn the_unnamed_statement_is_there_behind_a_function_called_by_its_oid() {
+fn the_unnamed_statement_is_there_after_a_function_called_by_its_oid() {
     let mut world = World::new(1);
     let client = world.client();
     world.send(&client, &[parse("", "SELECT 1"), bind(""), execute(), sync()].concat());

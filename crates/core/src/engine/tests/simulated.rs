@@ -1,4 +1,4 @@
-//! Mistakes that the simulation has found, each with the least that shows it.
+//! Mistakes that the simulation has found, each with the shortest script that shows it.
 
 use crate::engine::PROCESS_ID_FIRST;
 use crate::engine::about::PoolMode;
@@ -12,7 +12,7 @@ fn close(name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_name_closed_and_used_again_behind_an_error_is_still_the_old_one() {
+fn a_name_closed_and_used_again_after_an_error_is_still_the_old_one() {
     let mut world = World::new(1);
     let (client, server) = world.client_with("s", "SELECT 1");
     let again = [parse("", "SELEC"), close("s"), parse("s", "SELECT 2"), sync()].concat();
@@ -39,7 +39,7 @@ fn a_name_whose_close_has_no_answer_yet_is_not_taken_for_free() {
 }
 
 #[test]
-fn a_name_closed_ahead_of_deallocate_all_comes_back_if_both_are_ignored() {
+fn a_name_closed_before_deallocate_all_comes_back_if_both_are_ignored() {
     let mut world = World::new(1);
     let (client, server) = world.client_with("s", "SELECT 1");
     let deallocate = [parse("", "DEALLOCATE ALL"), bind(""), execute(), sync()].concat();
@@ -75,11 +75,11 @@ fn discard_all_leaves_the_unnamed_statement_alone() {
     );
     assert_eq!(client.kinds(), "12CZ");
     world.send(&client, &[bind(""), execute(), sync()].concat());
-    assert_eq!(server.kinds(), "BES", "no Close goes ahead of it");
+    assert_eq!(server.kinds(), "BES", "no Close before it");
 }
 
 #[test]
-fn an_error_behind_a_discard_all_takes_nothing_back() {
+fn an_error_after_a_discard_all_takes_nothing_back() {
     let mut world = World::new(1);
     let client = world.client_of(LoopId(0), PoolMode::Transaction, &[("TimeZone", "Asia/Tokyo")]);
     let discard = [parse("", "DISCARD ALL"), bind(""), execute(), execute(), sync()].concat();
@@ -162,7 +162,7 @@ fn an_unnamed_parse_that_the_server_ignores_displaces_nothing() {
 }
 
 #[test]
-fn a_name_that_was_given_and_closed_behind_an_error_does_not_exist() {
+fn a_name_that_was_given_and_closed_after_an_error_does_not_exist() {
     let mut world = World::new(1);
     let client = world.client();
     world.send(&client, &[parse("other", "SELECT 1"), sync()].concat());
@@ -193,7 +193,7 @@ fn a_name_whose_parse_has_no_answer_yet_is_not_taken_for_given() {
 }
 
 #[test]
-fn a_statement_whose_preparing_may_fail_is_prepared_again_behind_the_sync() {
+fn a_statement_whose_preparing_may_fail_is_prepared_again_after_the_sync() {
     let mut world = World::new(1);
     let client = world.client();
     world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
@@ -216,7 +216,7 @@ fn a_statement_whose_preparing_may_fail_is_prepared_again_behind_the_sync() {
 }
 
 #[test]
-fn an_answer_of_ours_precedes_what_the_server_reports_behind_it() {
+fn an_answer_of_ours_precedes_what_the_server_reports_after_it() {
     let mut world = World::new(1);
     let client = world.client();
     world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
@@ -231,7 +231,7 @@ fn an_answer_of_ours_precedes_what_the_server_reports_behind_it() {
 }
 
 #[test]
-fn a_session_that_prepares_what_cannot_be_undone_leaves_its_backend_to_nobody_without_it() {
+fn a_session_that_prepares_what_cannot_be_undone_leaves_its_backend_to_no_client_without_it() {
     let mut world = World::new(1);
     let client = world.client_of(LoopId(0), PoolMode::Session, &[]);
     let text = "SELECT set_config('my.tenant', $1, false)";
@@ -260,7 +260,7 @@ fn discard_all_does_not_part_a_client_from_what_it_cannot_discard() {
 }
 
 #[test]
-fn an_error_behind_a_deallocate_all_brings_no_name_back() {
+fn an_error_after_a_deallocate_all_brings_no_name_back() {
     let mut world = World::new(1);
     let client = world.client();
     world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
@@ -288,7 +288,7 @@ fn an_idle_backend_that_says_goodbye_and_closes_at_once_serves_nobody() {
 }
 
 #[test]
-fn a_query_behind_a_pipeline_without_sync_does_not_end_what_a_cancel_ends() {
+fn a_query_after_a_pipeline_without_sync_does_not_end_what_a_cancel_ends() {
     let mut world = World::new(1);
     let (client, other) = (world.client(), world.client());
     world.send(&client, &query("SELECT 1"));
@@ -298,7 +298,7 @@ fn a_query_behind_a_pipeline_without_sync_does_not_end_what_a_cancel_ends() {
     world.deliver(LoopId(0), cancel());
     assert_eq!(other.kinds(), "E", "its end is still to come");
     world.send(&other, &[query("SELECT 5"), sync()].concat());
-    assert_eq!(other.kinds(), "Z", "what stands behind an error is ignored up to the Sync");
+    assert_eq!(other.kinds(), "Z", "what follows an error is ignored up to the Sync");
     let third = world.client();
     let whole = [parse("", "SELECT 2"), bind(""), query("SELECT 3"), sync(), query("SELECT 4")];
     world.send(&third, &whole.concat());
@@ -308,7 +308,7 @@ fn a_query_behind_a_pipeline_without_sync_does_not_end_what_a_cancel_ends() {
 }
 
 #[test]
-fn a_warning_at_parse_is_heard_by_each_client_that_prepares_it() {
+fn a_warning_at_parse_reaches_each_client_that_prepares_it() {
     let mut world = World::new(1);
     let text = "SELECT 'a\\tb'";
     for name in ["a", "b"] {
@@ -326,7 +326,7 @@ fn a_warning_at_parse_is_heard_by_each_client_that_prepares_it() {
 }
 
 #[test]
-fn a_discard_all_that_is_prepared_again_runs_nothing_ahead_of_it_in_its_pipeline() {
+fn a_discard_all_that_is_prepared_again_runs_nothing_before_it_in_its_pipeline() {
     let mut world = World::new(2);
     let client = world.client();
     let set = query("SET TimeZone TO 'Asia/Tokyo'");
@@ -342,11 +342,15 @@ fn a_discard_all_that_is_prepared_again_runs_nothing_ahead_of_it_in_its_pipeline
     // On another backend, which lacks it, and under other settings than those of its Parse.
     world.send(&client, &[bind("d"), execute(), sync()].concat());
     let second = world.servers[1].clone();
-    assert_eq!(second.kinds(), "QPBES", "25001 if anything but a Parse went ahead in its pipeline");
+    assert_eq!(
+        second.kinds(),
+        "QPBES",
+        "25001 if anything but a Parse preceded it in its pipeline"
+    );
 }
 
 #[test]
-fn settings_around_a_parse_behind_a_begin_in_its_pipeline_end_with_the_transaction() {
+fn settings_around_a_parse_after_a_begin_in_its_pipeline_end_with_the_transaction() {
     let mut world = World::new(2);
     let client = world.client();
     world.send(&client, &[parse("s", "SELECT now()"), sync()].concat());
@@ -374,7 +378,7 @@ fn settings_around_a_parse_behind_a_begin_in_its_pipeline_end_with_the_transacti
 
 /// It may have called set_config($1, ...), a function, or have set a LOCAL value.
 #[test]
-fn what_the_client_has_set_unseen_within_its_block_is_in_force_behind_a_parse_of_ours() {
+fn what_the_client_has_set_unseen_within_its_block_is_in_force_after_a_parse_of_ours() {
     let mut world = World::new(2);
     let client = world.client();
     world.send(&client, &[parse("s", "SELECT now()"), sync()].concat());
@@ -401,12 +405,12 @@ fn what_the_client_has_set_unseen_within_its_block_is_in_force_behind_a_parse_of
     let at = [keeps, "SELECT now()\0", back].map(|text_of| text.find(text_of));
     assert!(at.is_sorted() && at[0].is_some(), "{text}");
     world.send(&second, &answers("12DC33112DC332CT"));
-    assert_eq!(client.kinds(), "2CZ", "of what is around it, it hears nothing");
+    assert_eq!(client.kinds(), "2CZ", "it gets no answer to what is around it");
 }
 
 #[test]
 fn the_unnamed_statement_outlives_a_query_that_the_server_skips() {
-    for (skipped, behind) in [(true, false), (false, false), (true, true)] {
+    for (skipped, follows) in [(true, false), (false, false), (true, true)] {
         let mut world = World::new(1);
         let client = world.client();
         world.send(&client, &[parse("", "SELECT 'mine'"), sync()].concat());
@@ -415,23 +419,23 @@ fn the_unnamed_statement_outlives_a_query_that_the_server_skips() {
         // [Bind that fails, Query, Sync], the Query skipped; or not, and then it takes it away.
         let sent = [bind("none"), query("SELECT 2"), sync()].concat();
         world.send(&client, &sent);
-        if behind {
+        if follows {
             // This one is not skipped.
             world.send(&client, &query("SELECT 3"));
         }
         world.send(&server, &answers(if skipped { "EI" } else { "2CII" }));
-        world.send(&server, &answers(if behind { "CI" } else { "" }));
+        world.send(&server, &answers(if follows { "CI" } else { "" }));
         client.received();
         server.received();
         world.send(&client, &[bind(""), execute(), sync()].concat());
         let sent = server.received();
         let there = String::from_utf8_lossy(&sent).contains("'mine'");
-        assert_eq!(there, skipped && !behind, "{skipped} {behind}");
+        assert_eq!(there, skipped && !follows, "{skipped} {follows}");
     }
 }
 
 #[test]
-fn a_sync_of_ours_ahead_of_a_deallocate_all_does_not_settle_it() {
+fn a_sync_of_ours_before_a_deallocate_all_does_not_settle_it() {
     let mut world = World::new(1);
     let (client, server) = world.client_with("s", "SELECT 1");
     world.send(&client, &query("BEGIN"));

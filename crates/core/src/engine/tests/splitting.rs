@@ -1,5 +1,5 @@
-//! A long message that comes in parts, and all that may happen between them: nothing of Hawser's own
-//! gets into it.
+//! A long message that comes in parts, and everything that may happen between them: no message of
+//! Hawser's own gets into it.
 
 use crate::engine::about::PoolMode;
 use crate::engine::message::ToLoop;
@@ -36,7 +36,7 @@ fn long_messages() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// What comes from elsewhere between two parts.
+/// Events between two parts.
 #[derive(Clone, Copy, Debug)]
 enum Between {
     Answer,
@@ -111,7 +111,7 @@ fn whole(mut stream: &[u8]) -> Option<Vec<&[u8]>> {
     Some(messages)
 }
 
-/// Plays one way, and looks at all that the server has got.
+/// Plays one combination, and checks everything that the server has got.
 fn play(mode: PoolMode, start: &[u8], long: &[u8], split: usize, what: Between) {
     let mut world = World::new(1);
     let (client, other) = (world.client_of(LoopId(0), mode, &[]), world.client());

@@ -1,4 +1,4 @@
-//! Clients that leave an engine for a successor's, and what they find there.
+//! Clients that leave an engine for a successor's, and their state there.
 
 use super::harness::*;
 use crate::engine::message::ToLoop;
@@ -18,7 +18,7 @@ fn given(world: &mut World) -> MovedClient<Fake> {
     world.asked.given.remove(0)
 }
 
-/// A client comes to another process, whose servers are others.
+/// A client comes to another process, which has other servers.
 fn arrives(world: &mut World, mut client: MovedClient<Fake>) {
     client.pool = world.pool.clone();
     world.deliver(HERE, ToLoop::TakeClient(Box::new(client), Arrival::FromPredecessor));
@@ -28,7 +28,7 @@ fn contains(bytes: &[u8], text: &str) -> bool {
     bytes.windows(text.len()).any(|window| window == text.as_bytes())
 }
 
-/// The only server does all that it has been sent, which is given.
+/// The only server executes everything that it has been sent, which is returned.
 fn obeys(world: &mut World) -> Vec<u8> {
     let server = world.servers[0].clone();
     let sent = server.received();
@@ -45,8 +45,8 @@ fn obeys(world: &mut World) -> Vec<u8> {
     sent
 }
 
-/// Both processes, and a client of the first one that has a server connection's word on nothing but
-/// connect.
+/// Both processes, and a client of the first one whose server connection has only reported its
+/// values at connect.
 fn two() -> (World, World) {
     (World::new(1), World::new(1))
 }
@@ -69,13 +69,13 @@ fn settings_and_statements_are_there_and_are_brought_to_the_first_server_connect
     assert_eq!(old.idle_backends(), 1, "its server connection stays");
 
     arrives(&mut new, moved);
-    assert!(client.received().is_empty(), "it is told nothing");
+    assert!(client.received().is_empty(), "it gets nothing");
     new.send(&client, &[bind("mine"), execute(), sync()].concat());
     let sent = obeys(&mut new);
     for text in ["SET \"timezone\" TO 'CET'", "SET \"timezone\" TO 'UTC'", "SELECT 1"] {
         assert!(contains(&sent, text), "{text}: {}", sent.escape_ascii());
     }
-    assert_eq!(client.kinds(), "2CZ", "it is told of no setting that it knows");
+    assert_eq!(client.kinds(), "2CZ", "it gets no setting that it knows");
     new.send(&client, &[bind(""), execute(), sync()].concat());
     let sent = obeys(&mut new);
     assert!(contains(&sent, "SELECT 2"), "{}", sent.escape_ascii());
@@ -171,7 +171,7 @@ fn what_pins_session_mode_and_users_that_share_stay() {
 fn no_more_leave_than_are_asked_for_and_none_when_there_is_no_successor() {
     let (mut old, _) = two();
     let clients: Vec<_> = (0..4).map(|_| old.client()).collect();
-    // (A client's basis is known once a server has said what it says at connect.)
+    // (A client's basis is known once a server has reported its values at connect.)
     old.send(&clients[0], &query("SELECT 1"));
     old.send(&old.servers[0].clone(), &answers("CI"));
     give(&mut old, 0);
@@ -208,7 +208,7 @@ fn what_it_sends_on_the_way_is_read_at_its_end() {
     let moved = given(&mut old);
     old.put(&client, &query("SELECT 7"));
     arrives(&mut new, moved);
-    new.only_raise(&client); // as the host does of what is there when it begins to watch
+    new.only_raise(&client); // as the host does for unread bytes when it begins to watch
     new.settle();
     assert!(contains(&new.servers[0].received(), "SELECT 7"));
 }
@@ -216,7 +216,7 @@ fn what_it_sends_on_the_way_is_read_at_its_end() {
 #[test]
 fn its_process_id_and_key_are_those_that_it_knows() {
     let (mut old, mut new) = two();
-    // In the new process somebody has the id that a new client would have.
+    // In the new process another client has the id that a new client would get.
     let (client, _) = old.client_with("mine", "SELECT 1");
     give(&mut old, 1);
     let moved = given(&mut old);

@@ -1,4 +1,4 @@
-//! Servers that are told whose the transaction is, in pools of one user.
+//! Servers that are informed of each transaction's client, in pools of one user.
 
 use std::hash::Hasher;
 
@@ -10,8 +10,8 @@ use crate::engine::{ClientAbout, Mptcp, PeerAddress, PoolMode};
 use crate::time::Time;
 use crate::wire::frame::{Framed, HEADER_BYTES, header};
 
-/// What a server has been sent since the last look: texts of queries, `->` and the number of each
-/// client that it is told of, kinds of what else there is.
+/// What a server has been sent since the last check: texts of queries, `->` and the number of each
+/// client that it is informed of, kinds of everything else.
 fn sent(server: &Peer) -> Vec<String> {
     let bytes = server.received();
     let mut rest = &bytes[..];
@@ -34,7 +34,7 @@ fn client_of(call: &[u8]) -> u32 {
     let mut hash = SipHasher24::new_with_key(&[7; 16]);
     hash.write(message);
     assert_eq!(mac, hash.finish().to_le_bytes());
-    assert_eq!(message[..2], [1, 8], "version; no user, something behind it, and the transport");
+    assert_eq!(message[..2], [1, 8], "version; no user, a client, and the transport");
     assert_eq!(message[22..], [1, 0, 0, 0, 0, 0, 0, 0, 0], "over a unix socket, without MPTCP");
     u32::from_be_bytes(message[18..22].try_into().unwrap()) - 0x40_0000
 }
@@ -45,13 +45,13 @@ fn world(size: u32) -> World {
     world
 }
 
-/// The server has taken note.
+/// The server's answer.
 fn noted() -> Vec<u8> {
     [message(b'V', &[0xff; 4]), answers("I")].concat()
 }
 
 #[test]
-fn the_transport_is_told_where_the_extension_takes_it() {
+fn the_transport_is_announced_where_the_extension_takes_it() {
     let about = ClientAbout::new(PeerAddress::Unix, None, "", Time::ZERO);
     let transport = |takes_transport, mptcp| {
         let mut out = Vec::new();
@@ -68,7 +68,7 @@ fn the_transport_is_told_where_the_extension_takes_it() {
 }
 
 #[test]
-fn each_change_of_clients_is_told_in_the_same_write() {
+fn each_change_of_clients_is_announced_in_the_same_write() {
     let mut world = world(1);
     let (one, two) = (world.client(), world.client());
     world.send(&one, &query("SELECT 1"));
@@ -86,7 +86,7 @@ fn each_change_of_clients_is_told_in_the_same_write() {
 }
 
 #[test]
-fn a_transaction_is_told_of_once_and_at_its_beginning() {
+fn a_transaction_is_reported_once_and_at_its_beginning() {
     let mut world = world(1);
     let one = world.client();
     world.send(&one, &query("BEGIN"));
@@ -98,7 +98,7 @@ fn a_transaction_is_told_of_once_and_at_its_beginning() {
 }
 
 #[test]
-fn settings_and_roles_are_set_behind_it() {
+fn settings_and_roles_are_set_after_it() {
     let mut world = world(1);
     let one = world.client_as(None, PoolMode::Transaction, &[("DateStyle", "German, DMY")]);
     let two = world.client();
@@ -117,7 +117,7 @@ fn settings_and_roles_are_set_behind_it() {
     let asked = sent(&server);
     assert!(asked.last().unwrap().contains("current_setting('role'"), "{asked:?}");
     world.send(&server, &value("sub"));
-    // The call ends a role; where there is no such function any more, it would stay.
+    // The call ends a role; if the function is gone, it would stay.
     world.send(&one, &query("SELECT 2"));
     let reset = "RESET SESSION AUTHORIZATION;RESET ROLE";
     assert_eq!(sent(&server), [reset, "-> 1", "SET \"datestyle\" TO 'German, DMY'", "SELECT 2"]);

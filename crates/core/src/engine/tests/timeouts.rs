@@ -1,4 +1,5 @@
-//! A statement_timeout so short that statements of ours could run into it: it hits none of them.
+//! A statement_timeout so short that statements of Hawser's could run into it: it hits none of
+//! them.
 
 use super::harness::*;
 use crate::engine::PoolMode;
@@ -6,12 +7,12 @@ use crate::ids::LoopId;
 
 const LIFT: &str = "SET statement_timeout TO 0";
 
-/// What takes it off.
+/// The statements that lift it.
 fn lift() -> Vec<u8> {
     query(LIFT).repeat(2)
 }
 
-/// And what the server says to that.
+/// And the server's answer to these.
 fn lifted() -> Vec<u8> {
     answers("CICI")
 }
@@ -43,7 +44,7 @@ fn set(world: &mut World, client: &Peer) -> Peer {
     server
 }
 
-/// The server's word that a statement has taken too long.
+/// The server's error for a statement that has taken too long.
 fn cut_off() -> Vec<u8> {
     [message(b'E', b"SERROR\0VERROR\0C57014\0Mtoo long\0\0"), answers("I")].concat()
 }
@@ -65,7 +66,7 @@ fn it_is_taken_off_first_and_brought_last() {
     assert_eq!(server.received(), lift());
     world.send(&server, &lifted());
     world.send(&server, &answers("CCICI"));
-    // Its own timeout is there: it waits for nothing.
+    // Its own timeout is set: it does not wait.
     server.received();
     world.send(&server, &answers("CI"));
     world.send(&one, &query("SELECT 3"));
@@ -76,7 +77,7 @@ fn it_is_taken_off_first_and_brought_last() {
 fn taking_it_off_is_tried_again_where_that_is_cut_off() {
     let (mut world, _one, two, server) = with_a_short_timeout();
     world.send(&two, &query("SELECT 1"));
-    // Whatever becomes of the second: it may have run under the timer, too.
+    // Whatever the outcome of the second: it may have run under the timer, too.
     for second in [cut_off(), answers("CI"), cut_off()] {
         assert_eq!(server.received(), lift());
         world.send(&server, &[cut_off(), second].concat());
@@ -85,7 +86,7 @@ fn taking_it_off_is_tried_again_where_that_is_cut_off() {
     assert_eq!(two.kinds(), "", "it knows nothing of it");
     world.send(&server, &lifted());
     assert!(server.received().ends_with(&query("SELECT 1")));
-    // Anything else is what it is.
+    // Any other error counts.
     let (mut world, _one, two, server) = with_a_short_timeout();
     world.send(&two, &query("SELECT 1"));
     let other = message(b'E', b"SERROR\0VERROR\0C42501\0Mno\0\0");
@@ -190,7 +191,7 @@ fn settings_within_a_pipeline_that_it_cuts_off_are_the_clients_own() {
         let server = world.servers[0].clone();
         let text = text_of(&server);
         if text.contains("work_mem") || text.contains("SET \"statement_timeout\"") {
-            world.send(&server, &answers("CICI")); // the first: it has none of them
+            world.send(&server, &answers("CICI")); // the first has none of these settings
             world.send(&server, &answers("12CI"));
         } else {
             world.send(&server, &[answers("12DC"), answers("12CI")].concat());
@@ -200,7 +201,7 @@ fn settings_within_a_pipeline_that_it_cuts_off_are_the_clients_own() {
     }
     let server = world.servers[0].clone();
     world.send(&one, &run);
-    assert_eq!(server.kinds(), "BEBES", "no query goes ahead");
+    assert_eq!(server.kinds(), "BEBES", "no query before it");
     world.send(&server, &cut_off());
     assert_eq!(one.kinds(), "EZ");
     assert!(!one.is_dropped() && !server.is_dropped());

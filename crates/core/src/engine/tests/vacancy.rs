@@ -1,4 +1,4 @@
-//! Statements that want a database for themselves wait until it has been emptied of connections.
+//! Statements that need a database for themselves wait until it has been emptied of connections.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::engine::message::ToLoop;
 use crate::engine::tests::harness::*;
 use crate::ids::LoopId;
 
-/// What a host gives that keeps connections from being opened.
+/// The value that a host gives, which keeps connections from being opened.
 fn kept() -> (Arc<()>, std::sync::Weak<()>) {
     let kept = Arc::new(());
     let weak = Arc::downgrade(&kept);
@@ -39,7 +39,7 @@ fn it_is_sent_once_the_database_is_empty_which_lasts_until_it_is_answered() {
             assert!(!sent.contains(['Q', 'B', 'E', 'S']), "{mode:?} {at}: {sent}");
             let (id, database) = world.asked.vacancies.pop().unwrap();
             assert_eq!(database, b"A b");
-            // Nothing but the answer lets it go on, and it is asked for once.
+            // Only the answer lets it continue, and the host is asked once.
             world.send(&client, &query("SELECT 2"));
             assert!(world.asked.vacancies.is_empty());
             let (kept, weak) = kept();

@@ -1,4 +1,4 @@
-//! Settings that go to the server within the client's own pipeline, and what they must not do there.
+//! Settings that are sent within the client's own pipeline, and what they must not do there.
 
 use super::harness::*;
 use crate::engine::{PoolMode, ToLoop};
@@ -14,9 +14,9 @@ fn run(name: &str) -> Vec<u8> {
     [bind(name), execute(), sync()].concat()
 }
 
-/// Two clients of one server connection, each with its own `my.user` and a statement `s`, of which
-/// that server connection has both and the statement that brings one setting. The last that it
-/// served is the second.
+/// Two clients of one server connection, each with its own `my.user` and a statement `s`. The
+/// server connection has both statements and the one that sets one setting. It last served the
+/// second client.
 fn two_clients() -> (World, Peer, Peer, Peer) {
     let mut world = World::new(1);
     let one = client_of(&mut world, &[("my.user", "1")]);
@@ -37,7 +37,7 @@ fn text_of(peer: &Peer) -> String {
 }
 
 #[test]
-fn they_go_ahead_of_a_pipeline_that_reads_or_writes_rows() {
+fn they_go_before_a_pipeline_that_reads_or_writes_rows() {
     let (mut world, one, two, server) = two_clients();
     world.send(&one, &run("s"));
     let sent = server.received();
@@ -254,10 +254,10 @@ fn what_a_client_sets_back_to_what_the_server_had_is_its_own_although_nothing_is
     assert_eq!(one.kinds(), "2CZ");
 }
 
-/// As `two_clients`, and the second has something that goes with no other client: a query of ours takes it
-/// away before the first client's pipeline.
+/// As `two_clients`, and the second has state that no other client may have: a query of Hawser's
+/// removes it before the first client's pipeline.
 #[test]
-fn what_takes_anothers_statements_away_goes_ahead_of_them_and_not_between() {
+fn what_takes_anothers_statements_away_goes_before_them_and_not_between() {
     let (mut world, one, two, server) = two_clients();
     world.send(&two, &query("PREPARE p AS SELECT 1"));
     world.send(&server, &answers("CI"));
@@ -266,9 +266,9 @@ fn what_takes_anothers_statements_away_goes_ahead_of_them_and_not_between() {
     server.received();
     world.send(&one, &run("s"));
     let sent = server.received();
-    assert_eq!(kinds(&sent), "QCPBECPBES", "the DEALLOCATE would commit what is ahead of it");
+    assert_eq!(kinds(&sent), "QCPBECPBES", "the DEALLOCATE would commit what is before it");
     assert!(sent.starts_with(&query("DEALLOCATE \"p\"")));
-    // The settings are taken back with the pipeline, as the books have it.
+    // The settings are rolled back with the pipeline, as in the books.
     world.send(&server, &answers("CI312DC312EI"));
     assert_eq!(one.kinds(), "2EZ");
     two.received();
@@ -279,7 +279,7 @@ fn what_takes_anothers_statements_away_goes_ahead_of_them_and_not_between() {
 }
 
 #[test]
-fn what_takes_anothers_sequences_away_goes_ahead_of_them_and_not_between() {
+fn what_takes_anothers_sequences_away_goes_before_them_and_not_between() {
     let (mut world, one, two, server) = two_clients();
     // From now on the first client's transactions begin with a DISCARD.
     world.send(&one, &query("SELECT lastval()"));

@@ -14,7 +14,7 @@ use crate::time::Time;
 use crate::wire::{TransactionStatus, build};
 
 impl<S: Socket> Backend<S> {
-    /// Whether it has a short timeout, and this client has not the same.
+    /// Whether it has a short timeout that this client does not have.
     #[inline]
     pub(in crate::engine) fn must_lift_for(&self, desired: &Settings) -> bool {
         *self.session.applied() != *desired
@@ -22,7 +22,7 @@ impl<S: Socket> Backend<S> {
             && self.session.applied().get(NAME) != desired.get(NAME)
     }
 
-    /// Appends what takes off a short timeout. Whether there is one.
+    /// Appends the statement that lifts a short timeout. Returns whether there is one.
     fn lift_timeout(&mut self, out: &mut Vec<u8>) -> bool {
         if !is_short(self.session.applied(), NAME) {
             return false;
@@ -31,17 +31,17 @@ impl<S: Socket> Backend<S> {
             build::query(out, b"SET statement_timeout TO 0");
             self.request(Request::InjectedLift);
         }
-        self.prepared.unnamed.taken_by_query();
+        self.prepared.unnamed_mut().taken_by_query();
         self.ahead.begin();
         true
     }
 
-    /// Whether a short timeout is being taken off.
+    /// Whether a short timeout is being lifted.
     pub(in crate::engine) fn is_lifting(&self) -> bool {
         self.requests.back() == Some(Request::InjectedLift)
     }
 
-    /// Its client has just got it: takes off a short timeout. `true` if that is under way.
+    /// Its client has just got it: lifts a short timeout. `true` if that is in flight.
     pub(in crate::engine) fn lift_alone(&mut self) -> Result<bool, Halt> {
         if self.is_lifting() {
             return Ok(true);
@@ -57,7 +57,7 @@ impl<S: Socket> Backend<S> {
         Ok(true)
     }
 
-    /// One of the two has failed. Whether that does no harm.
+    /// One of the two has failed. Returns whether that is harmless.
     pub(in crate::engine) fn lift_failed(&mut self, error: &[u8]) -> bool {
         if self.requests.second() == Some(Request::InjectedLift) {
             self.session.lifts().fail();
@@ -65,7 +65,7 @@ impl<S: Socket> Backend<S> {
         is_cut_off(error) && self.session.lifts().may_go_on()
     }
 
-    /// One of the two has come to its end. Whether it was the second.
+    /// One of the two has ended. Returns whether it was the second.
     pub(in crate::engine) fn lift_ended(&mut self) -> bool {
         if self.requests.front() == Some(Request::InjectedLift) {
             return false;
@@ -77,7 +77,8 @@ impl<S: Socket> Backend<S> {
         true
     }
 
-    /// Appends what is left to be brought: a short timeout. No statement of ours follows.
+    /// Appends the setting that is still missing: a short timeout. No statement of Hawser's
+    /// follows.
     pub(in crate::engine) fn apply_timeout(&mut self, desired: &Settings, out: &mut Vec<u8>) {
         if *self.session.applied() == *desired {
             return;
@@ -94,7 +95,7 @@ impl<S: Socket> Backend<S> {
 }
 
 impl<S: Socket> ClientMessage<'_, '_, S> {
-    /// A query of ours goes before a client's transaction: not under a short timeout.
+    /// A query of Hawser's precedes a client's transaction: not under a short timeout.
     pub(in crate::engine) fn lift_first(&mut self) -> Result<(), Halt> {
         if self.backend.from_server.status() != TransactionStatus::Idle
             || self.client.is_session_mode()
@@ -110,9 +111,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 }
 
 impl<S: Socket> Engine<S> {
-    /// A client that is to be greeted has waited for a short timeout to be taken off. Whether its
-    /// session begins with a hand-over.
-    pub(in crate::engine) fn begin_behind_lift<H: Host<S>>(
+    /// A client that is to be greeted has waited until a short timeout was lifted. Returns whether
+    /// its session begins with a hand-over.
+    pub(in crate::engine) fn begin_after_lift<H: Host<S>>(
         &mut self,
         host: &mut H,
         slot: Slot,

@@ -1,9 +1,8 @@
-//! Asking the server what a session still has, and what follows from its answer.
+//! Asking the server for a session's state, and what follows from its answer.
 
 use std::sync::Arc;
 
 use super::{Noted, NotedPrepare, PASSING, Unverified};
-use crate::engine::about::ClientState;
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
 use crate::engine::effects::{Effects, IN_DOUBT, KEPT_BY_RESET_ALL, Resetting};
@@ -24,21 +23,21 @@ use crate::time::Time;
 use crate::wire::TransactionStatus;
 
 impl<S: Socket> Backend<S> {
-    /// These parts may have come or gone.
+    /// These parts may have appeared or gone.
     pub(in crate::engine) fn mark_unverified(&mut self, parts: PartSet) {
         if !parts.is_empty() {
-            let doubt = self.known.unverified.get_or_insert_default();
+            let doubt = self.known.doubt();
             doubt.parts = doubt.parts.union(parts);
         }
     }
 
-    /// These settings may have been set by what is about to be sent.
+    /// What is about to be sent may set these settings.
     #[cold]
     pub(in crate::engine) fn doubt_settings(&mut self, effects: &Effects) {
         let within = self.from_server.status() != TransactionStatus::Idle;
         let pipeline = self.requests.pipeline();
-        let doubt = self.known.unverified.get_or_insert_default();
-        doubt.begin_anew_if_discarded();
+        let doubt = self.known.doubt();
+        doubt.begin_again_if_discarded();
         doubt.reverted = false;
         if doubt.names.is_empty() && !doubt.vague {
             doubt.since = pipeline;
@@ -52,11 +51,11 @@ impl<S: Socket> Backend<S> {
         doubt.resets.extend(resets.filter(|name| is_custom(name)).cloned());
     }
 
-    /// Whether what a text makes may be a temporary object though it does not say so: `pg_temp` may stand
-    /// first in the search_path, whose value is not known.
+    /// Whether a text may create a temporary object without saying so: `pg_temp` may be first in
+    /// the search_path, whose value is not known.
     pub(in crate::engine) fn may_make_temporary(&self, effects: &Effects) -> bool {
         let has_path = |names: &[Box<[u8]>]| names.iter().any(|name| **name == *b"search_path");
-        let doubt = self.known.unverified.as_ref();
+        let doubt = self.known.unverified();
         let is_set = effects.vague || has_path(&effects.names);
         effects.schema == SchemaChange::All
             && (self.session.may_have_unseen_path()
@@ -64,12 +63,12 @@ impl<S: Socket> Backend<S> {
                 || doubt.is_some_and(|doubt| doubt.vague || has_path(&doubt.names)))
     }
 
-    /// The server has told the value of this setting, but not byte by byte.
+    /// The server has reported this setting's value, but not its exact bytes.
     #[cold]
-    pub(in crate::engine) fn doubt_told(&mut self, name: &[u8]) {
+    pub(in crate::engine) fn doubt_encoding_of(&mut self, name: &[u8]) {
         let since = self.requests.answered_pipeline();
-        let doubt = self.known.unverified.get_or_insert_default();
-        doubt.begin_anew_if_discarded();
+        let doubt = self.known.doubt();
+        doubt.begin_again_if_discarded();
         if doubt.names.is_empty() && !doubt.vague {
             doubt.since = since;
         }
@@ -77,13 +76,13 @@ impl<S: Socket> Backend<S> {
         doubt.add_name(name);
     }
 
-    /// What the session holds is not known, and no question would tell.
+    /// The state of the session is not known, and no question covers it.
     pub(in crate::engine) fn doubt_all(&mut self) {
-        self.known.unverified.get_or_insert_default().vague = true;
+        self.known.doubt().vague = true;
     }
 
-    /// The server has reported all but this: parts of which it tells nothing, or not all, and the
-    /// values of these settings, changed in this pipeline or later.
+    /// The server has reported everything but this: parts that the report does not cover, or not
+    /// completely, and the values of these settings, changed in this pipeline or later.
     pub(in crate::engine) fn doubt_reported(
         &mut self,
         parts: PartSet,
@@ -92,13 +91,13 @@ impl<S: Socket> Backend<S> {
         noted: Noted,
     ) {
         if !parts.is_empty() || !names.is_empty() {
-            self.known.unverified =
-                Some(Box::new(Unverified { parts, names, since, noted, ..Unverified::default() }));
+            let unverified = Unverified { parts, names, since, noted, ..Unverified::default() };
+            self.known.doubt_only(Box::new(unverified));
         }
     }
 
-    /// A text prepares these by SQL, or takes some away (`ended`), under these settings; `sets`: it may
-    /// change these as well.
+    /// A text prepares these by SQL, or removes some (`ended`), under these settings; `sets`: it
+    /// may change the settings as well.
     pub(in crate::engine) fn note_sql(
         &mut self,
         prepared: &[Box<[u8]>],
@@ -108,10 +107,10 @@ impl<S: Socket> Backend<S> {
     ) {
         let doubtful =
             self.from_server.status() != TransactionStatus::Idle || self.settings_in_doubt();
-        // What was executed before it in its pipeline is not answered yet.
+        // Statements that its pipeline has executed before it are not answered yet.
         let unknown =
             sets || self.session.may_have_unseen_path() || self.requests.contains(Request::Execute);
-        let noted = &mut self.known.unverified.get_or_insert_default().noted;
+        let noted = &mut self.known.doubt().noted;
         noted.ended |= ended;
         for name in prepared {
             let (name, settings) = (name.clone(), settings.clone());
@@ -120,7 +119,7 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// A Parse gives a statement this name there, which is the client's own for it.
+    /// A Parse gives a statement this name on the server, which is the client's own for it.
     pub(in crate::engine) fn note_parsed(&mut self, name: &[u8], statement: &Arc<Statement>) {
         let doubtful = self.settings_in_doubt();
         let noted = NotedPrepare {
@@ -131,20 +130,21 @@ impl<S: Socket> Backend<S> {
             parsed: vec![statement.clone()],
         };
         self.mark_unverified(PartSet::of(&[Part::SqlStatement]));
-        self.known.unverified.get_or_insert_default().noted.add(noted);
+        self.known.doubt().noted.add(noted);
     }
 
-    /// What the protocol may have prepared under this name, while it is not known whether it has.
+    /// Statements that the protocol may have prepared under this name, while that is not known.
     pub(in crate::engine) fn noted_as_parsed(&self, name: &[u8]) -> &[Arc<Statement>] {
-        self.known.unverified.as_ref().map_or(&[], |doubt| doubt.noted.parsed(name))
+        self.known.unverified().map_or(&[], |doubt| doubt.noted.parsed(name))
     }
 
-    /// Whether a text or a Parse that is not known to have failed gives a statement this name there.
+    /// Whether a text or a Parse that is not known to have failed gives a statement this name on
+    /// the server.
     pub(in crate::engine) fn may_have_named(&self, name: &[u8]) -> bool {
-        self.known.unverified.as_ref().is_some_and(|doubt| doubt.noted.of(name).is_some())
+        self.known.unverified().is_some_and(|doubt| doubt.noted.of(name).is_some())
     }
 
-    /// The server knows custom names for good, whatever becomes of the statement.
+    /// The server knows custom names for good, whatever the outcome of the statement.
     pub(in crate::engine) fn note_names(&mut self, effects: &Effects) {
         let names = effects.names.iter().chain(&effects.local_names);
         for name in names.filter(|name| is_custom(name)) {
@@ -152,8 +152,8 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// Of the parts in question those that the statement leaves as they are: custom names that the
-    /// session has, and that are set up to the end of the transaction.
+    /// The parts in question that the statement leaves unchanged: custom names that the session
+    /// has, and that are set until the end of the transaction.
     pub(in crate::engine) fn known_to_stay(&self, effects: &Effects) -> PartSet {
         let stays = !effects.vague
             && !effects.names.iter().any(|name| is_custom(name))
@@ -161,33 +161,35 @@ impl<S: Socket> Backend<S> {
         if stays { PartSet::of(&[Part::CustomSetting]) } else { PartSet::EMPTY }
     }
 
-    /// Whether a statement that is parsed now may be parsed under other settings than is known.
+    /// Whether a statement that is parsed now may be parsed under other settings than the books
+    /// have.
     pub(in crate::engine) fn settings_in_doubt(&self) -> bool {
-        self.known.unverified.as_ref().is_some_and(|doubt| doubt.vague || !doubt.names.is_empty())
+        self.known.unverified().is_some_and(|doubt| doubt.vague || !doubt.names.is_empty())
     }
 
-    /// Whether a setting of which this is true, or of unknown name, may have another value than is known.
+    /// Whether a setting for which this is true, or of unknown name, may have another value than
+    /// the books.
     pub(in crate::engine) fn may_have_set(&self, is_one: impl Fn(&[u8]) -> bool) -> bool {
-        let doubt = self.known.unverified.as_ref();
+        let doubt = self.known.unverified();
         doubt.is_some_and(|doubt| doubt.vague || doubt.names.iter().any(|name| is_one(name)))
     }
 
-    /// Whether the server's word is awaited.
+    /// Whether the answer to a question is awaited.
     pub(in crate::engine) fn is_asking(&self) -> bool {
         self.requests.back() == Some(Request::InjectedQuestion)
     }
 
-    /// A row has come for the question under way.
+    /// A row has come in answer to the question in flight.
     pub(in crate::engine) fn take_answer(&mut self, row: &[u8]) {
-        if let Some(doubt) = &mut self.known.unverified {
+        if let Some(doubt) = self.known.unverified_mut() {
             doubt.answer = doubt.question.as_ref().and_then(|question| question.read(row));
         }
     }
 
-    /// The question has failed: nothing is known. One that was cut off, by a timeout of its client's, is
-    /// asked again at once.
+    /// The question has failed: nothing is known. One that was cut off, by a timeout of its
+    /// client's, is asked again at once.
     pub(in crate::engine) fn question_failed(&mut self, error: &[u8]) {
-        if let Some(doubt) = &mut self.known.unverified {
+        if let Some(doubt) = self.known.unverified_mut() {
             doubt.answer = None;
             if is_cut_off(error) && doubt.cut_off < limits::LIFTS_MAX {
                 doubt.cut_off += 1;
@@ -198,9 +200,9 @@ impl<S: Socket> Backend<S> {
 }
 
 impl<S: Socket> Engine<S> {
-    /// A cancel can hit nothing of this client's any more: what could not be asked for that reason,
-    /// when its transaction ended, is asked now.
-    pub(in crate::engine) fn ask_behind_cancel<H: Host<S>>(
+    /// No cancel can hit this client's queries any more: a question that had to wait for that at
+    /// the end of its transaction is asked now.
+    pub(in crate::engine) fn ask_after_cancel<H: Host<S>>(
         &mut self,
         host: &mut H,
         slot: Slot,
@@ -215,8 +217,7 @@ impl<S: Socket> Engine<S> {
         };
         let done = client.can_give_back(&mut backend);
         if let Ok(true) = done {
-            client.state = ClientState::Idle;
-            client.since = now;
+            client.rest(now);
             self.give_back(host, backend, now);
             self.drain_if_idle(host, slot, now);
             return;
@@ -231,15 +232,15 @@ impl<S: Socket> Engine<S> {
 }
 
 impl<S: Socket> Client<S> {
-    /// Settings go back to values that they have been given in the same text or pipeline: to the
-    /// client's own start values, or to the server's.
+    /// Settings go back to values from the same text or pipeline: to the client's own start values,
+    /// or to the server's.
     #[cold]
     pub(in crate::engine) fn doubt_resetting(
         &mut self,
         backend: &mut Backend<S>,
         resetting: &Resetting,
     ) {
-        let known = backend.known.unverified.as_ref().map_or(&[][..], |doubt| &doubt.names);
+        let known = backend.known.unverified().map_or(&[][..], |doubt| &doubt.names);
         let moved = |name: &[u8]| {
             backend.session.parameters().get(name).is_none()
                 && (backend.session.applied().get(name).is_some()
@@ -262,12 +263,12 @@ impl<S: Socket> Client<S> {
         }
         for name in &names {
             let part = Part::of_setting(name, |_| false);
-            self.pins = self.pins.union(part.into_iter().collect());
+            self.session.pin_all(part.into_iter().collect());
         }
         backend.doubt_settings(&Effects { names, several: true, ..Effects::default() });
     }
 
-    /// Whether its backend, which is at rest, can be given back. Where what pins is in doubt, the
+    /// Whether its backend, which is at rest, can be given back. If what pins is in doubt, the
     /// server is asked.
     #[inline]
     pub(in crate::engine) fn can_give_back(
@@ -277,16 +278,16 @@ impl<S: Socket> Client<S> {
         if !self.is_pinned() {
             return Ok(true);
         }
-        if backend.known.unverified.is_some() { self.ask(backend) } else { Ok(false) }
+        if backend.known.unverified().is_some() { self.ask(backend) } else { Ok(false) }
     }
 
-    /// Its backend is at rest, and it keeps it for reasons that are in doubt. Asks, if asking may
-    /// end that. Whether there is nothing left to ask for, and nothing pins.
+    /// Its backend is at rest, and it keeps it for reasons that are in doubt. Asks, if the answer
+    /// may end that. Returns whether there is nothing left to ask for, and nothing pins.
     #[cold]
     fn ask(&mut self, backend: &mut Backend<S>) -> Result<bool, Halt> {
-        // A sequence's value does not keep it where others may not be kept: what else does must be known.
+        // A sequence's value does not keep the backend from others: what else does must be known.
         let apart = ASKED.union(PASSING).union(IN_DOUBT).union(PartSet::of(&[Part::SequenceValue]));
-        let others = self.pins.minus(apart);
+        let others = self.session.pins().minus(apart);
         let unsettled = self.is_unsettled();
         if self.is_session_mode()
             || !others.is_empty()
@@ -300,11 +301,11 @@ impl<S: Socket> Client<S> {
         let lasting = self.lasting_pins(backend);
         let transactions = backend.lending.transactions();
         let (digits, in_unsafe_encoding) = (!backend.reads_raw(), backend.reads_unsafely());
-        let Some(doubt) = &mut backend.known.unverified else { return Ok(false) };
+        let Some(doubt) = backend.known.unverified_mut() else { return Ok(false) };
         if doubt.vague || doubt.tried == Some(transactions) {
             return Ok(false);
         }
-        let parts = doubt.parts.intersection(self.pins).minus(lasting);
+        let parts = doubt.parts.intersection(self.session.pins()).minus(lasting);
         let known = self.sql_statements().iter().filter(|known| known.parsed.is_some());
         let mut parsed: Vec<_> = known.map(|known| known.name.clone()).collect();
         parsed.extend(doubt.noted.parsed_names().cloned());
@@ -331,15 +332,15 @@ impl<S: Socket> Client<S> {
         Ok(false)
     }
 
-    /// The server has said what there is.
+    /// The server has answered.
     #[cold]
     pub(in crate::engine) fn conclude(&mut self, backend: &mut Backend<S>) {
-        let Some(mut doubt) = backend.known.unverified.take() else { return };
+        let Some(mut doubt) = backend.known.settle_doubt() else { return };
         let mut gone = doubt.parts.intersection(PASSING).union(IN_DOUBT);
         if let Some(question) = doubt.question.take() {
             let Some(answer) = doubt.answer.take() else {
-                // Asked again after the next transaction.
-                backend.known.unverified = Some(doubt);
+                // The server is asked again after the next transaction.
+                backend.known.doubt_only(doubt);
                 return;
             };
             gone = gone.union(question.parts().minus(answer.present));
@@ -356,27 +357,29 @@ impl<S: Socket> Client<S> {
             }
         }
         if gone.contains(Part::SqlStatement) {
-            // A DEALLOCATE ALL within a function has taken the shared ones away, too.
+            // A DEALLOCATE ALL within a function has removed the shared ones, too.
             backend.prepared.doubt_all();
         }
-        self.pins = self.pins.minus(gone).union(self.pins_of_settings(backend));
+        self.session
+            .set_pins(self.session.pins().minus(gone).union(self.pins_of_settings(backend)));
     }
 
-    /// Parts that pin it by the settings in force.
+    /// Parts that pin it because of the settings in force.
     pub(in crate::engine) fn pins_of_settings(&self, backend: &Backend<S>) -> PartSet {
         let mut pins = self.lasting_pins(backend);
         if backend.session.applied().get(b"search_path").is_some_and(names_temporary_schema) {
-            pins.insert(Part::TemporaryObject); // a plain CREATE TABLE may make one
+            pins.insert(Part::TemporaryObject); // a plain CREATE TABLE may create one
         }
         if ends_transactions_soon(backend.session.applied()) || backend.keeps_settings() {
-            pins.insert(Part::Setting); // taking it off could itself take too long
+            pins.insert(Part::Setting); // lifting it could itself take too long
         }
         pins
     }
 
-    /// The server has told the values of settings: they are what the client wants, and what the
-    /// backend has. What was parsed since they were in doubt was noted under the values before.
-    /// After a DISCARD ALL the client wants its start values, which the backend does not have yet.
+    /// The server has reported the values of settings: the client desires these, and the backend
+    /// has them. Statements parsed since they were in doubt were noted under the earlier values.
+    /// After a DISCARD ALL the client desires its start values, which the backend does not have
+    /// yet.
     fn take_settings(
         &mut self,
         backend: &mut Backend<S>,
@@ -388,12 +391,12 @@ impl<S: Socket> Client<S> {
         let empty = |name: &[u8], value: Option<&[u8]>| {
             value == Some(b"") && doubt.resets.iter().any(|reset| reset.eq_ignore_ascii_case(name))
         };
-        let told = |settings: &Settings, start: &Settings| {
+        let with_answer = |settings: &Settings, start: &Settings| {
             let mut settings = SettingsBuilder::from(settings);
             for (name, value) in names.iter().zip(values) {
                 let login = **name == *b"session_authorization";
                 let own = value.as_deref().filter(|v| login && **v == *backend.role().as_bytes());
-                // What has been reset where no SET could be put after it: within a function.
+                // A setting that was reset where no SET could follow: within a function.
                 let reset = doubt.discarded
                     || if is_custom(name) {
                         empty(name, value.as_deref())
@@ -408,15 +411,15 @@ impl<S: Socket> Client<S> {
             }
             settings.build()
         };
-        let applied = told(backend.session.applied(), &Settings::EMPTY);
+        let applied = with_answer(backend.session.applied(), &Settings::EMPTY);
         let desired = match doubt.reverted {
-            true => self.desired.clone(),
-            false => told(&self.desired, &self.record.start),
+            true => self.session.desired().clone(),
+            false => with_answer(self.session.desired(), &self.record.start),
         };
         self.adopt_settings(backend, applied, desired, since);
     }
 
-    /// The backend has these settings, and the client wants those, since this pipeline or a later
+    /// The backend has these settings, and the client desires those, since this pipeline or a later
     /// one.
     pub(in crate::engine) fn adopt_settings(
         &mut self,
@@ -428,16 +431,16 @@ impl<S: Socket> Client<S> {
         let mut interner = backend.pool.interner();
         let (applied, desired) = (interner.share(applied), interner.share(desired));
         drop(interner);
-        if applied == *backend.session.applied() && desired == self.desired {
+        if applied == *backend.session.applied() && desired == *self.session.desired() {
             return;
         }
         if !backend.pool.statements.give_alike(backend.session.applied(), &applied) {
             backend.session.mix_function_plans();
         }
         backend.session.apply(applied);
-        self.desired = desired;
-        backend.prepared.statements.mark_stale_since(since);
-        let named = self.statements.iter_mut().flat_map(|names| names.values_mut());
+        self.session.want(desired);
+        backend.prepared.statements_mut().mark_stale_since(since);
+        let named = self.prepared.all_named_mut();
         let id = backend.id();
         for named in named.filter(|named| named.is_prepared_since(id, since)) {
             let before = named.statement.clone();
@@ -447,12 +450,12 @@ impl<S: Socket> Client<S> {
                 backend.session.applied(),
             );
         }
-        if backend.prepared.unnamed.since() >= since
+        if backend.prepared.unnamed().since() >= since
             && let Some(unnamed) = backend.unnamed_of(self)
         {
             let effects = backend.effects_of_body(&unnamed.body, backend.session.applied());
             let again = unnamed.under(backend.session.applied().clone(), effects);
-            backend.prepared.unnamed.restate(&mut self.unnamed, again);
+            backend.prepared.unnamed_mut().restate(self.prepared.unnamed_mut(), again);
         }
     }
 }

@@ -11,7 +11,8 @@ use crate::ids::{ClientId, Slot};
 use crate::wire::TransactionStatus;
 
 impl<S: Socket> ClientMessage<'_, '_, S> {
-    /// Makes a statement wait until nobody is connected to the database that it wants for itself.
+    /// Makes a statement wait until no other connection exists to the database that it needs for
+    /// itself.
     pub(in crate::engine) fn hold_for_vacancy(&mut self, unusual: &Unusual) -> Result<(), Halt> {
         let Some(database) = &unusual.vacates else { return Ok(()) };
         match self.client.pending_session().vacancy.take() {
@@ -28,7 +29,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             None => self.client.pending_session().vacancy = Some(Vacancy::Wanted(database.clone())),
             under_way => self.client.pending_session().vacancy = under_way,
         }
-        self.backend.prepared.replay.forget(); // it has the message already, which comes again
+        self.backend.prepared.forget_replay(); // it has the message already, which is processed again
         self.wait()
     }
 
@@ -48,8 +49,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 }
 
 impl<S: Socket> Engine<S> {
-    /// A client's message has been dealt with. If it must wait for a database to be emptied, that is
-    /// asked for now.
+    /// A client's message has been processed. If it must wait until a database is empty, the
+    /// request is sent now.
     pub(in crate::engine) fn ask_for_vacancy<H: Host<S>>(&mut self, host: &mut H, slot: Slot) {
         let id = self.client_id(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
@@ -67,7 +68,7 @@ impl<S: Socket> Engine<S> {
         let Some(extra) = &mut client.pending_session else { return };
         if matches!(extra.vacancy, Some(Vacancy::Asked)) {
             extra.vacancy = Some(Vacancy::Given(kept));
-            client.held = false;
+            client.serving.release();
             self.resume_later(id.slot);
         }
     }

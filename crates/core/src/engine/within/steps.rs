@@ -19,14 +19,14 @@ use crate::wire::frame::{Framed, HEADER_BYTES};
 use crate::wire::{TransactionStatus, build, frame, frontend};
 
 impl<S: Socket> Client<S> {
-    /// Whether the messages at the start of `bytes` are a pipeline, whole, that settings may go with.
-    /// `options`: how its texts are read.
+    /// Whether the messages at the start of `bytes` are a whole pipeline within which settings can
+    /// be sent. `options`: how its texts are read.
     fn takes_settings(&self, mut bytes: &[u8], options: ScanOptions, backend: &Backend<S>) -> bool {
         let unnamed = backend.unnamed_of(self);
         // Names that Parses of this pipeline have given.
         let mut parsed: [&[u8]; 4] = [&[]; 4];
         let mut named = 0;
-        // The unnamed portal is one of ours until the client binds it.
+        // The unnamed portal is Hawser's until the client binds it.
         let mut bound = false;
         for _ in 0..limits::WITHIN_MESSAGES_MAX {
             let Framed::Header(header) = frame::header(bytes) else { return false };
@@ -67,8 +67,8 @@ impl<S: Socket> Client<S> {
         false
     }
 
-    /// Whether a statement of the protocol, by the client's name for it, reads or writes rows and does
-    /// nothing to the session.
+    /// Whether a statement of the protocol, by the client's name for it, reads or writes rows and
+    /// has no effect on the session.
     fn is_harmless(&self, name: &[u8], unnamed: Option<&Arc<Unnamed>>) -> bool {
         let (body, effects) = match self.statement(name) {
             Some(named) => (&named.statement.body, &named.statement.effects),
@@ -82,10 +82,10 @@ impl<S: Socket> Client<S> {
 }
 
 impl<S: Socket> ClientMessage<'_, '_, S> {
-    /// Whether the backend lacks settings of the client's that can go with its pipeline.
+    /// Whether the backend lacks settings of the client's that can be sent within its pipeline.
     pub(in crate::engine) fn settings_fit_within(&self) -> bool {
         let (backend, client) = (&*self.backend, &*self.client);
-        *backend.session.applied() != client.desired
+        *backend.session.applied() != *client.session.desired()
             && !client.is_session_mode()
             && client.pending_session.is_none()
             && !backend.shares_nothing()
@@ -94,17 +94,18 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             && client.takes_settings(self.passage.rest(), self.scan_options(), backend)
     }
 
-    /// Sends the client's settings with its pipeline. Whether they have gone. The pipeline's own first
-    /// message is the next: see "The last" above.
+    /// Sends the client's settings within its pipeline. Returns whether they have been sent. The
+    /// pipeline's own first message is next: see "The last" above.
     pub(in crate::engine) fn settings_go_within(&mut self) -> Result<bool, Halt> {
         self.passage.cut(self.backend)?;
-        Ok(self.backend.set_within(&self.client.desired, &mut self.passage.out))
+        Ok(self.backend.set_within(self.client.session.desired(), &mut self.passage.out))
     }
 }
 
 impl<S: Socket> Backend<S> {
-    /// Appends what brings the backend's settings to what is wanted, as part of the pipeline that
-    /// follows. `false`: nothing is appended, not all of them can be.
+    /// Appends the messages that bring the backend's settings to the desired ones, as part of the
+    /// following pipeline. `false`: nothing is appended, because that is not possible for all of
+    /// them.
     fn set_within(&mut self, desired: &Settings, out: &mut Vec<u8>) -> bool {
         let before = self.session.applied().clone();
         let parameters = self.session.parameters().clone();
@@ -118,7 +119,7 @@ impl<S: Socket> Backend<S> {
         let path = before.get(b"search_path").unwrap_or_default();
         let Some(setter) = self.pool.setter(changes.len(), path) else { return false };
         self.define(&changes);
-        if !self.prepared.statements.touch(setter.id) {
+        if !self.prepared.statements_mut().touch(setter.id) {
             self.note_prepared(&setter, out);
             build::parse(out, &setter.name, &setter.body);
             self.request(Request::InjectedParse { statement: setter.id });
@@ -136,7 +137,7 @@ impl<S: Socket> Backend<S> {
         self.request(Request::InjectedSettings { statement: setter.id });
         self.session.apply(desired.clone());
         let (brought, ahead) = (desired.clone(), self.requests.len());
-        let untold = REPORTED.map(|name| {
+        let unreported = REPORTED.map(|name| {
             let own = self.session.parameters().get(name);
             own.is_some() && before.get(name).or(own) != brought.get(name).or(own)
         });
@@ -145,25 +146,25 @@ impl<S: Socket> Backend<S> {
             brought,
             ahead,
             failed: false,
-            untold,
+            unreported,
         });
         true
     }
 
-    /// Whether nothing of the pipeline under way has been sent but settings.
+    /// Whether only settings have been sent of the current pipeline.
     pub(in crate::engine) fn has_sent_settings_alone(&self) -> bool {
         self.session.within().is_some_and(|within| within.ahead == self.requests.len())
     }
 
-    /// Something of the pipeline under way has failed.
+    /// A message of the current pipeline has failed.
     pub(in crate::engine) fn fail_within(&mut self) {
         if let Some(within) = self.session.within_mut() {
             within.failed = true;
         }
     }
 
-    /// Whether the server may say that a setting has this value because it was set within the pipeline
-    /// that ends: that is no news.
+    /// Whether the server may report this value of a setting because it was set within the pipeline
+    /// that ends: that is no change.
     pub(in crate::engine) fn has_set_within(&self, name: &[u8], value: &[u8]) -> bool {
         self.session.within().is_some_and(|within| {
             let own = self.session.parameters().get(name);
@@ -171,8 +172,8 @@ impl<S: Socket> Backend<S> {
         })
     }
 
-    /// The server has reported a setting: it has this value; `None`: its own. Both if the pipeline under way
-    /// works and if it fails.
+    /// The server has reported a setting: it has this value; `None`: its own. Both if the current
+    /// pipeline succeeds and if it fails.
     pub(in crate::engine) fn has_value(&mut self, name: &[u8], value: Option<&[u8]>) {
         if self.pool.statements.read_from(PlanReads::of_results(name)) {
             self.session.mix_function_plans();
@@ -194,23 +195,23 @@ impl<S: Socket> Backend<S> {
     }
 
     /// The server has reported a setting.
-    pub(in crate::engine) fn told_within(&mut self, name: &[u8]) {
+    pub(in crate::engine) fn reported_within(&mut self, name: &[u8]) {
         if let Some(within) = self.session.within_mut()
             && let Some(at) = REPORTED.iter().position(|reported| *reported == name)
         {
-            within.untold[at] = false;
+            within.unreported[at] = false;
         }
     }
 
-    /// A pipeline has ended well. Settings that have the values from before again, for its own
-    /// statements have set these: what the server would have reported to a client that had what was
-    /// brought (ParameterStatus messages).
-    pub(in crate::engine) fn unsaid_within(&mut self) -> Vec<u8> {
-        let mut unsaid = Vec::new();
+    /// A pipeline has succeeded. Settings may have their earlier values again, because its own
+    /// statements have set these. Returns what the server would have reported to a client that had
+    /// the values sent with the pipeline (ParameterStatus messages).
+    pub(in crate::engine) fn reports_due_within(&mut self) -> Vec<u8> {
+        let mut due = Vec::new();
         let Some(within) = self.session.within().filter(|within| !within.failed) else {
-            return unsaid;
+            return due;
         };
-        let names = REPORTED.iter().zip(within.untold).filter(|(_, untold)| *untold);
+        let names = REPORTED.iter().zip(within.unreported).filter(|(_, unreported)| *unreported);
         let mut applied = None;
         for (name, _) in names {
             let applied =
@@ -224,15 +225,15 @@ impl<S: Socket> Backend<S> {
                 .get(name)
                 .or(self.session.parameters().get(name))
                 .unwrap_or_default();
-            build::parameter_status(&mut unsaid, name, value);
+            build::parameter_status(&mut due, name, value);
         }
         if let Some(applied) = applied {
             self.session.apply(self.pool.interner().share(applied.build()));
         }
-        unsaid
+        due
     }
 
-    /// A pipeline has ended. Whether the settings that went with it have failed with it.
+    /// A pipeline has ended. Returns whether the settings sent within it have failed with it.
     pub(in crate::engine) fn settle_within(&mut self) -> bool {
         let Some(within) = self.session.end_within().filter(|within| within.failed) else {
             return false;

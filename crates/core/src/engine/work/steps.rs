@@ -11,24 +11,24 @@ use crate::ids::{BackendId, Slot};
 use crate::time::Time;
 
 impl<S: Socket> Client<S> {
-    /// Whether it has sent something that may be gone on with.
+    /// Whether it has sent a message that may be continued.
     #[inline]
     fn can_resume(&self) -> bool {
-        (self.readable || !self.input.is_empty())
-            && !matches!(self.state, ClientState::Waiting | ClientState::Closing)
+        (self.at_socket.is_unread() || !self.input.is_empty())
+            && !matches!(self.serving.state(), ClientState::Waiting | ClientState::Closing)
     }
 }
 
 impl<S: Socket> Engine<S> {
-    /// A backend is to go to a client of this loop.
+    /// A backend is to be lent to a client of this loop.
     pub(in crate::engine) fn lend_later(&mut self, client: Slot, backend: Box<Backend<S>>) {
         if let Some(resident) = self.resident.get_mut(backend.place()) {
-            resident.holder = Holder::Client(client); // what a panic would lose with the client
+            resident.holder = Holder::Client(client); // a panic would lose it with the client
         }
         self.work.due.push_back(Work::Lend { client, backend });
     }
 
-    /// A client is to go on with what it has sent. `false`: there is nothing.
+    /// A client is to continue with what it has sent. `false`: there is nothing.
     pub(in crate::engine) fn resume_later(&mut self, slot: Slot) -> bool {
         let resumes = self.clients.get(slot).is_some_and(Client::can_resume);
         if resumes {
@@ -37,8 +37,8 @@ impl<S: Socket> Engine<S> {
         resumes
     }
 
-    /// A client's backend cannot be written to: what the server said before it went, mostly why, is
-    /// still to be read.
+    /// A client's backend cannot be written to: the server's last messages, mostly with the reason,
+    /// are still to be read.
     pub(in crate::engine) fn backend_lost(&mut self, slot: Slot, reason: &'static str) {
         let backend = self.clients.get_mut(slot).and_then(|client| client.backend.as_mut());
         let backend = backend.map(|backend| {
@@ -50,24 +50,25 @@ impl<S: Socket> Engine<S> {
         self.work.due.push_back(Work::LastWords { client: slot, backend, reason });
     }
 
-    /// A backend without a client is to be read: nobody gets it before.
+    /// A backend without a client is to be read: no client gets it before that.
     pub(in crate::engine) fn tidy_later(&mut self, place: Slot) {
         self.work.due.push_back(Work::Tidy(place));
     }
 
-    /// A client has closed its side: that is seen to after what it sent before.
+    /// A client has closed its side: that is handled after everything that it sent before.
     pub(in crate::engine) fn hang_up_later(&mut self, slot: Slot) {
         self.work.due.push_back(Work::HungUp(slot));
     }
 
-    /// Does what is due, and what that leads to.
-    #[inline]
+    /// Does what is due, and what that leads to. (Often nothing is: callers see that at once.)
+    #[inline(always)]
     pub(in crate::engine) fn work_off<H: Host<S>>(&mut self, host: &mut H, now: Time) {
         if !self.work.is_empty() {
             self.work_on(host, now);
         }
     }
 
+    #[inline(never)]
     fn work_on<H: Host<S>>(&mut self, host: &mut H, now: Time) {
         while let Some(work) = self.work.take() {
             match work {
@@ -88,14 +89,14 @@ impl<S: Socket> Engine<S> {
     }
 
     fn resume<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
-        // What was due before may have led to a wait.
+        // Earlier work may have led to a wait.
         if !self.clients.get(slot).is_some_and(Client::can_resume) {
             return;
         }
         self.resume_client(host, slot, now);
-        // It may have got its backend for a message that is not here.
+        // It may have got its backend for a message that has not come.
         if let Some(client) = self.clients.get(slot)
-            && !client.held
+            && !client.serving.is_held()
             && client.input.is_empty()
             && !client.holds_ready()
         {

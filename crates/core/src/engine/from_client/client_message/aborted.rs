@@ -1,13 +1,14 @@
-//! What can be asked of prepared statements in a transaction that has failed.
+//! What a client can ask of prepared statements in a failed transaction.
 //!
 //! # The trap
-//! There a server prepares nothing but an empty text, and what ends the transaction. But it goes on
-//! to describe statements that give no rows (`exec_describe_statement_message`, postgres.c), and to
-//! say that a name is taken (`StorePreparedStatement`, prepare.c), and that a Bind has another number of
-//! parameters than its statement (`exec_bind_message`, which looks at the transaction after that): of
-//! statements that it has. A backend that lacks one gets an empty text in its place, or, for the last, a
-//! Bind that it refuses, and whose error is replaced. (Behind what may have ended that transaction
-//! in the same pipeline, too: the answers are the same there.)
+//! In a failed transaction a server prepares nothing but an empty text, and statements that end the
+//! transaction. But it goes on to describe statements that give no rows
+//! (`exec_describe_statement_message`, postgres.c), to report that a name is taken
+//! (`StorePreparedStatement`, prepare.c), and that a Bind has another number of parameters than its
+//! statement (`exec_bind_message`, which checks the transaction after that): of statements that it
+//! has. A backend that lacks one gets an empty text in its place, or, for the last, a Bind that it
+//! refuses, and whose error is replaced. (After a message that may have ended that transaction in
+//! the same pipeline, too: the answers are the same there.)
 
 use super::ClientMessage;
 use crate::engine::halt::Halt;
@@ -63,30 +64,30 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     pub(super) fn cannot_bring(&mut self, statement: &Statement) -> bool {
         self.backend.from_server.status() == TransactionStatus::Failed
             && !self.backend.requests.owes_client_ready()
-            && !self.backend.prepared.statements.touch(statement.id)
+            && !self.backend.prepared.statements_mut().touch(statement.id)
     }
 
-    /// Appends what gives the server an empty statement.
+    /// Appends a Parse of an empty statement.
     pub(super) fn bring_empty(&mut self) -> Result<(), Halt> {
         self.passage.cut(self.backend)?;
         self.backend.prepared.may_have_empty(true);
         let out = &mut self.passage.out;
-        build::close_statement(out, EMPTY); // it may be left of another time
+        build::close_statement(out, EMPTY); // it may exist from an earlier use
         build::parse(out, EMPTY, &[0; 3]);
         self.backend.request(Request::Injected);
         self.backend.request(Request::InjectedParse { statement: 0 });
         Ok(())
     }
 
-    /// Binds what is not there in place of a statement that has another number of parameters than the Bind
-    /// at hand, which is refused for that. Whether it is one.
+    /// Binds a statement that does not exist in place of one that has another number of parameters
+    /// than the current Bind, which is refused for that. Returns whether that was so.
     pub(super) fn refuse_bind(
         &mut self,
         portal: &[u8],
         name: &[u8],
         statement: &Statement,
     ) -> Result<bool, Halt> {
-        // (Behind others of its pipeline the transaction may have ended.)
+        // (After others of its pipeline the transaction may have ended.)
         if self.backend.requests.is_in_pipeline() || !self.cannot_bring(statement) {
             return Ok(false);
         }
@@ -103,7 +104,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         };
         let mut error = Vec::new();
         ClientError::error(SqlState::PROTOCOL_VIOLATION, message).write(&mut error);
-        // What is not there is refused in any state of the transaction, and nothing is left behind.
+        // A statement that does not exist is refused in any state of the transaction, and nothing
+        // remains.
         self.passage.cut(self.backend)?;
         build::close_statement(&mut self.passage.out, EMPTY);
         self.backend.request(Request::Injected);
@@ -115,8 +117,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(true)
     }
 
-    /// Has the empty statement described in place of one that would be described alike. Whether it
-    /// is one.
+    /// Lets the server describe the empty statement in place of one that would be described in the
+    /// same way. Returns whether it is such a one.
     pub(super) fn describe_empty(
         &mut self,
         name: &[u8],

@@ -1,26 +1,28 @@
-//! Statements of the protocol that SQL names: brought to the server under their client's own names.
+//! Statements of the protocol that SQL names: prepared on the server under their client's own
+//! names.
 //!
 //! # Model
-//! Clients share statements of the protocol under names of ours, by which no SQL finds them. Ahead of a
-//! text that may name some of the client's (EXECUTE, DEALLOCATE among others, a PREPARE that would find
-//! the name taken), or that looks at the list of all, these are prepared under the client's own names.
-//! From then on they are statements as those of SQL's PREPARE ([`crate::engine::sql_statement`]): they
-//! move as these do, SQL and the protocol find them by the same name, and the server is asked after the
-//! transaction which are left.
+//! Clients share statements of the protocol under names of Hawser's, which no SQL uses. Before a
+//! text that may name some of the client's (EXECUTE, DEALLOCATE among others, a PREPARE that would
+//! find the name taken), or that looks at the list of all, these are prepared under the client's
+//! own names. From then on they are like statements of SQL's PREPARE
+//! ([`crate::engine::sql_statement`]): they move in the same way, SQL and the protocol find them by
+//! the same name, and the server is asked after the transaction which are left.
 //!
 //! # Order
-//! Of a pipeline's messages it is a part. Ahead of a Query it is one of its own, and the Query waits
-//! for the outcome: where the server refuses to prepare it (its table is gone), that is the Query's
-//! answer.
+//! Before a message of a pipeline it is part of that pipeline. Before a Query it is a pipeline of
+//! its own, and the Query waits for the outcome: if the server refuses to prepare the statement
+//! (its table is gone), the Query gets that error.
 //!
-//! A Query that begins with the ROLLBACK (or COMMIT) of a transaction that has failed, in which nothing can be
-//! prepared, has that ROLLBACK sent ahead, and then, right before itself, a BEGIN for its own.
+//! If a Query begins with the ROLLBACK (or COMMIT) of a failed transaction, in which nothing can be
+//! prepared, that ROLLBACK is sent first, and then, right before the Query, a BEGIN for its own
+//! one.
 //!
 //! # Limits
 //! * what a function executes is not known: the first time it fails, and from then on the statement
 //!   has its own name
-//! * in a transaction that has failed nothing can be prepared for a Query that ends it otherwise, but after
-//!   a ROLLBACK of the same pipeline
+//! * for a Query that ends a failed transaction in another way nothing can be prepared, except
+//!   after a ROLLBACK of the same pipeline
 //! * `fidelity = "classic"`: not done
 
 use std::collections::BTreeSet;
@@ -46,8 +48,8 @@ pub(super) fn shows_statements(text: &[u8], effects: &Effects) -> bool {
         && text.windows(LIST.len()).any(|word| word.eq_ignore_ascii_case(LIST))
 }
 
-/// The first word of a text that begins with a plain ROLLBACK or COMMIT, either of which takes back a
-/// transaction that has failed, and has more after it.
+/// The first word of a text that begins with a plain ROLLBACK or COMMIT, either of which rolls back
+/// a failed transaction, and has more after it.
 fn rolls_back_first(text: &[u8]) -> Option<Range<usize>> {
     plain_rollback(&text[..memchr::memchr(b';', text)?])
 }
@@ -69,20 +71,20 @@ fn plain_rollback(first: &[u8]) -> Option<Range<usize>> {
     (plain && words.next().is_none()).then_some(start..start + word.len())
 }
 
-/// All in a text that may be a name: its words, also those within strings, and what stands between
-/// double quotes.
+/// All of a text that may be a name: its words, also those within strings, and what is in double
+/// quotes.
 fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let ends = |byte: &u8| !(byte.is_ascii_alphanumeric() || *byte == b'_' || *byte >= 0x80);
     let quoted = text.split(|byte| *byte == b'"');
     text.split(ends).chain(quoted).filter(|word| !word.is_empty())
 }
 
-/// Each name of a prepared statement that a text may mean.
+/// Calls `each` with each name of a prepared statement that a text may mean.
 fn for_each_name(text: &[u8], effects: &Effects, each: impl FnMut(&[u8])) {
     for_each_of(text, effects, &effects.mentions, each);
 }
 
-/// Calls `each` with these names, and with all that may be such where a text does not show which.
+/// Calls `each` with these names, and with all that may be names where a text does not show which.
 fn for_each_of(text: &[u8], effects: &Effects, known: &[Box<[u8]>], mut each: impl FnMut(&[u8])) {
     if effects.may_mention || effects.executes_strings {
         for word in words(text) {
@@ -96,12 +98,12 @@ fn for_each_of(text: &[u8], effects: &Effects, known: &[Box<[u8]>], mut each: im
 }
 
 impl<S: Socket> ClientMessage<'_, '_, S> {
-    /// The client's own names of statements of the protocol that a text may mean, in the order in which
-    /// they were given.
+    /// The client's own names of statements of the protocol that a text may mean, in the order in
+    /// which they were given.
     fn own_names_in(&self, text: &[u8], effects: &Effects) -> Vec<Box<[u8]>> {
         let mut found = BTreeSet::new();
         let mut shows = shows_statements(text, effects);
-        // What is executed may execute another in turn, or look at the list.
+        // An executed statement may execute another in turn, or look at the list.
         let mut seen = BTreeSet::new();
         let mut pending = Vec::new();
         let known = |name: &[u8]| self.client.statement(name).is_some() || self.may_be_own(name);
@@ -126,13 +128,18 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             }
         }
         if shows {
-            let all = self.client.statements.iter().flat_map(|names| names.names().pairs());
+            let all = self
+                .client
+                .prepared
+                .statements()
+                .into_iter()
+                .flat_map(|names| names.names().pairs());
             found.extend(all.map(|(name, named)| (named.serial, name.clone())));
         }
         found.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// What the message at hand executes by name has effects of its own.
+    /// Records the effects of the statements that the current message executes by name.
     fn record_executed_effects(&mut self, text: &[u8], effects: &Effects) -> Result<(), Halt> {
         let mut executed = Vec::new();
         for_each_of(text, effects, &effects.executes, |name| {
@@ -154,8 +161,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// Sees to it that the server knows statements of the protocol by the names by which this text, of
-    /// the message at hand, may mean them. Whether the message is answered with that.
+    /// Ensures that the server knows statements of the protocol by the names by which this text, of
+    /// the current message, may mean them. Returns whether the message is answered with that.
     pub(super) fn bring_own_names(&mut self, text: &[u8], effects: &Effects) -> Result<bool, Halt> {
         if !effects.may_name_statements() || self.client.is_session_mode() {
             return Ok(false);
@@ -165,15 +172,15 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return Ok(true);
         }
         if !self.client.names_are_settled() {
-            self.hold()?; // which of them there are depends on what is ahead
+            self.hold()?; // which statements exist depends on earlier messages
         }
         let names = self.own_names_in(text, effects);
-        if names.is_empty() || self.client.exclusive || self.backend.is_classic() {
+        if names.is_empty() || self.client.serving.is_exclusive() || self.backend.is_classic() {
             return self.without_more_names(text, effects);
         }
         self.hold()?;
-        // Behind other messages of its pipeline, which may end that, it fails as they would. (A Query is
-        // answered there: after a Parse that fails it would not be.)
+        // After other messages of its pipeline, which may end the transaction, it fails as they
+        // would. (A Query is answered there: after a Parse that fails it would not be.)
         let is_query = self.header.kind == frontend::QUERY;
         let has_failed = self.backend.from_server.status() == TransactionStatus::Failed
             && !self.rolls_back_in_pipeline();
@@ -201,8 +208,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.without_more_names(text, effects)
     }
 
-    /// See [`Self::bring_own_names`]: of a message of a pipeline. (In place of a DEALLOCATE by itself, a
-    /// stand-in is bound.)
+    /// See [`Self::bring_own_names`], for a message of a pipeline. (In place of a DEALLOCATE that
+    /// stands alone, a stand-in is bound.)
     pub(super) fn bring_own_names_of(
         &mut self,
         text: &[u8],
@@ -215,7 +222,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// Whether the last statement that the pipeline at hand executes ends a transaction that has failed.
+    /// Whether the last statement that the current pipeline executes ends a failed transaction.
     fn rolls_back_in_pipeline(&self) -> bool {
         let mut ahead = self.backend.requests.since_sync();
         ahead.any(|owed| owed == Request::Execute)
@@ -224,26 +231,26 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                     self.unnamed().is_some_and(|unnamed| rolls_back(unnamed.text()))
                 }
                 Some(Request::Bind { statement }) => {
-                    let text = self.backend.prepared.statements.text(statement);
+                    let text = self.backend.prepared.statements().text(statement);
                     text.is_some_and(rolls_back)
                 }
                 _ => false,
             }
     }
 
-    /// Ends the transaction that has failed, before the Query that would.
+    /// Ends the failed transaction before the Query that would end it.
     fn roll_back_ahead(&mut self) -> Result<bool, Halt> {
         self.passage.cut(self.backend)?;
         build::query(&mut self.passage.out, b"ROLLBACK");
         self.backend.request(Request::InjectedRollback);
-        self.backend.prepared.unnamed.taken_by_query();
-        self.backend.prepared.replay.forget();
+        self.backend.prepared.unnamed_mut().taken_by_query();
+        self.backend.prepared.forget_replay();
         self.backend.ahead.roll_back();
         self.wait().map(|()| false)
     }
 
-    /// The Query at hand goes to the server: where its ROLLBACK has gone ahead, it needs a transaction
-    /// block for that again.
+    /// The current Query is sent: if its ROLLBACK has been sent before it, it needs a transaction
+    /// block to roll back.
     pub(super) fn begin_again(
         &mut self,
         text: &[u8],
@@ -255,25 +262,26 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.passage.cut(self.backend)?;
         self.backend.inject_query(b"BEGIN", &mut self.passage.out);
         if let Some(word) = rolls_back_first(text) {
-            // Of a COMMIT it would be said that it has committed.
+            // The tag of a COMMIT would say that it has committed.
             const ROLLBACK: &[u8] = b"ROLLBACK";
             replacements.insert(0, Replacement::new(word, ROLLBACK.to_vec()));
         }
         Ok(())
     }
 
-    /// All is there by its name. (What a Parse executes it executes after its Bind.)
+    /// The server has everything under its name. (What a Parse executes it executes after its
+    /// Bind.)
     fn without_more_names(&mut self, text: &[u8], effects: &Effects) -> Result<bool, Halt> {
         let executes = self.header.kind != frontend::PARSE;
         let has_any =
-            self.backend.known.unverified.is_some() || !self.client.sql_statements().is_empty();
+            self.backend.known.unverified().is_some() || !self.client.sql_statements().is_empty();
         if executes && has_any {
             self.record_executed_effects(text, effects)?;
         }
         Ok(false)
     }
 
-    /// The same of those that a function has missed, before a transaction.
+    /// The same for names that a function has missed, before a transaction.
     pub(super) fn bring_missed_names(&mut self) -> Result<(), Halt> {
         if self.backend.from_server.status() != TransactionStatus::Idle || self.backend.is_classic()
         {
@@ -298,7 +306,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.backend.ahead.begin();
     }
 
-    /// The statement of this name, which the server is to know by it.
+    /// Notes that the server is to know the statement of this name by it. Returns the statement.
     fn note_as_own(&mut self, name: &[u8]) -> Option<Arc<Statement>> {
         let statement = self.client.statement(name)?.statement.clone();
         self.note_own(name, &statement);
@@ -307,23 +315,23 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// A statement is about to be prepared under its client's own name.
     pub(super) fn note_own(&mut self, name: &[u8], statement: &Arc<Statement>) {
-        self.client.pins.insert(Part::SqlStatement);
+        self.client.session.pin(Part::SqlStatement);
         self.backend.note_parsed(significant(name), statement);
-        self.backend.prepared.replay.forget();
+        self.backend.prepared.forget_replay();
     }
 
-    /// The server could not prepare what the Query at hand names.
+    /// The server could not prepare a statement that the current Query names.
     fn answer_refused(&mut self, error: &[u8]) -> Result<(), Halt> {
         let mut answer = Vec::with_capacity(error.len() + 32);
         if self.backend.ahead.take_rolled_back() {
             build::command_complete(&mut answer, b"ROLLBACK");
         }
         build::message(&mut answer, kind::ERROR, |out| out.extend_from_slice(error));
-        answer.append(&mut self.client.take_untold());
+        answer.append(&mut self.client.take_unreported());
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
         if self.client.listens() {
-            // What its transaction has done to its channels is settled after the server's word.
+            // What its transaction has done to its channels is settled after the server's answer.
             self.passage.out.extend_from_slice(&build::SYNC);
             self.backend.request(Request::Sync);
         } else {
@@ -339,8 +347,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.client.has_sql_statement(name) || self.backend.may_have_named(name)
     }
 
-    /// The statements of the protocol of which the server may know one by this name of the client's:
-    /// which of its Parses have failed is not kept.
+    /// The statements one of which the server may know by this name of the client's: the outcome of
+    /// each Parse is not kept.
     pub(super) fn own_statements(&self, name: &[u8]) -> Vec<Arc<Statement>> {
         let name = significant(name);
         let known = self.client.sql_statements().iter().find(|known| *known.name == *name);
@@ -348,12 +356,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         known.into_iter().chain(self.backend.noted_as_parsed(name)).cloned().collect()
     }
 
-    /// A Close takes away what the server may know by this name.
+    /// A Close removes what the server may know by this name.
     pub(super) fn close_own(&mut self, name: &[u8]) {
         if self.may_be_own(name) {
-            self.client.pins.insert(Part::SqlStatement);
+            self.client.session.pin(Part::SqlStatement);
             self.backend.mark_unverified(PartSet::of(&[Part::SqlStatement]));
-            self.backend.note_sql(&[], &self.client.desired, true, false);
+            self.backend.note_sql(&[], self.client.session.desired(), true, false);
         }
     }
 }

@@ -32,18 +32,18 @@ use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::HEADER_BYTES;
 use crate::wire::{TransactionStatus, build, frame};
 
-/// A Parse of which nothing is noted by its serial.
+/// A Parse for which nothing is noted by its serial.
 const UNNOTED: Request = Request::Parse { serial: 0, statement: 0 };
 
-/// The Parse at hand, read.
+/// The current Parse, read.
 struct Parsing<'a> {
     name: &'a [u8],
-    /// After the name: the text and the types of its parameters, as the server gets them; its own where the
-    /// client's start values stand in place of NULLs of set_config().
+    /// The text and the types of its parameters, after the name, as the server gets them; changed
+    /// where the client's start values replace NULLs of set_config().
     rest: Cow<'a, [u8]>,
-    /// Something ahead that is not answered yet may change how the text is read.
+    /// An earlier message that is not answered yet may change how the text is read.
     in_doubt: bool,
-    /// The text does nothing to the session by itself.
+    /// The text itself has no effect on the session.
     plain: bool,
 }
 
@@ -74,13 +74,13 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             let existing = named.statement.clone();
             return self.refuse_parse(parsing.name, &existing, &parsing.rest);
         }
-        if self.client.pins.contains(Part::ProtocolStatement) {
+        if self.client.session.pins().contains(Part::ProtocolStatement) {
             return self.parse_by_own_name(&parsing);
         }
-        // Any query ahead may set what this Parse reads, be it within a function.
+        // Any earlier query may set what this Parse reads, also within a function.
         self.hold()?;
         if parsing.in_doubt {
-            // What others with the same text share is read for certain.
+            // The entry shared by clients with the same text comes from a certain reading.
             let certain = self.effects_of(parsing.text());
             let uncertain = self.effects_in_doubt(parsing.text());
             if uncertain != certain {
@@ -92,7 +92,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         self.parse_shared(&parsing)
     }
 
-    /// Reads the Parse at hand. `None`: its body cannot be read.
+    /// Reads the current Parse. `None`: its body cannot be read.
     fn read_parse(&mut self) -> Option<Parsing<'a>> {
         let (name, rest) = frame::take_string(self.body)?;
         let (text, types) = frame::take_string(rest)?;
@@ -151,7 +151,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         if let Some(effects) = &effects {
             self.backend.note_names(effects);
         }
-        // It is not looked at again when it is executed.
+        // It is not examined again when it is executed.
         self.backend
             .session
             .doubt_texts(effects.as_ref().is_none_or(|effects| effects.rereads), false);
@@ -165,10 +165,10 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             }
         } else {
             if effects.as_ref().is_none_or(Effects::listens) {
-                self.client.pins.insert(Part::Listen);
+                self.client.session.pin(Part::Listen);
             }
             if !is_unnamed {
-                self.client.pins.insert(Part::ProtocolStatement);
+                self.client.session.pin(Part::ProtocolStatement);
             }
             self.backend.lending.spoil("statements are not shared");
         }
@@ -196,7 +196,8 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             }
         }
         let epoch = self.backend.pool.schema_epoch_at(self.now);
-        let unnamed = Unnamed::new(&parsing.rest, self.client.desired.clone(), effects, epoch);
+        let unnamed =
+            Unnamed::new(&parsing.rest, self.client.session.desired().clone(), effects, epoch);
         self.pass_parsing(parsing)?;
         let owed = Request::Parse { serial: self.serial, statement: 0 };
         let change = self.backend.give_unnamed(self.client, unnamed);
@@ -204,8 +205,8 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         Ok(())
     }
 
-    /// Long statements have gone to this server under the client's own names: it knows whether this name is
-    /// one of them.
+    /// The server knows long statements by the client's own names: only it knows whether this name
+    /// is one of them.
     fn parse_by_own_name(&mut self, parsing: &Parsing<'_>) -> Result<(), Halt> {
         let text = parsing.text();
         let effects = self.effects_of_unshared(text);
@@ -226,24 +227,28 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         let (name, text) = (parsing.name, parsing.text());
         let own_name = self.may_be_own(name);
         let pool = self.backend.pool.clone();
-        let desired = &self.client.desired;
+        let desired = self.client.session.desired();
         let statement = pool
             .statements
-            .intern_if_room(&parsing.rest, self.client.basis, desired, || self.effects_of(text))
+            .intern_if_room(&parsing.rest, self.client.session.basis(), desired, || {
+                self.effects_of(text)
+            })
             .filter(|_| pool.statements.memory().has_room_for_names());
         let Some(statement) = statement else {
             let effects = self.effects_of(text);
             if effects.listens() {
-                self.client.pins.insert(Part::Listen); // it is not looked at when it is executed
+                self.client.session.pin(Part::Listen); // it is not examined when it is executed
             }
             self.before_unshared(&effects)?;
             return self.parse_unshared("prepared_statements_memory is full", false);
         };
         self.bring_own_names_of(text, &statement.effects)?;
-        // One that lists prepared statements lists itself, by its own name and not by ours as well.
+        // A statement that lists prepared statements lists itself, which must show its own name and
+        // not Hawser's as well.
         let lists = shows_statements(text, &statement.effects) && !self.backend.is_classic();
         if own_name || lists {
-            // The server knows whether it is taken, and by what, and will know this one by it.
+            // The server knows whether the name is taken, and by what, and will know this statement
+            // by it.
             self.note_own(name, &statement);
             self.pass_parsing(parsing)?;
             self.backend.request(UNNOTED);
@@ -252,8 +257,8 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         self.name_shared(parsing, statement)
     }
 
-    /// Gives a shared statement its client's name. The server gets a Parse, if it lacks the statement or must
-    /// say something itself.
+    /// Gives a shared statement its client's name. The server gets a Parse if it lacks the
+    /// statement or must answer itself.
     fn name_shared(
         &mut self,
         parsing: &Parsing<'_>,
@@ -261,15 +266,15 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
     ) -> Result<(), Halt> {
         self.client.has_room_for_name()?;
         let epoch = self.backend.pool.schema_epoch_at(self.now);
-        let there = self.backend.prepared.statements.touch(statement.id);
-        let known = there && self.backend.prepared.statements.is_new_enough(statement.id, epoch);
+        let there = self.backend.prepared.statements_mut().touch(statement.id);
+        let known = there && self.backend.prepared.statements().is_new_enough(statement.id, epoch);
         let noted = statement.is_noted();
         self.passage.cut(self.backend)?;
-        // In a failed transaction, and while what an earlier pipeline did to the transaction is not
-        // known, the server must say itself whether it takes this one. One of before a SET of the same pipeline
-        // is another.
+        // In a failed transaction, and while it is not known what an earlier pipeline did to the
+        // transaction, only the server knows whether it accepts this one. A copy from before a SET
+        // of the same pipeline differs.
         let servers_to_say = self.backend.settings_in_doubt()
-            || self.backend.requests.is_behind_setter()
+            || self.backend.requests.is_after_setter()
             || self.backend.from_server.status() == TransactionStatus::Failed
             || (self.backend.requests.owes_ready() && self.backend.requests.owes_client());
         let owed = if known && !servers_to_say && !noted {
@@ -281,8 +286,8 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             }
             self.backend.note_prepared(&statement, &mut self.passage.out);
             build::parse(&mut self.passage.out, &statement.name, &parsing.rest);
-            if self.backend.requests.is_behind_setter() {
-                self.backend.prepared.statements.is_behind_setter(statement.id);
+            if self.backend.requests.is_after_setter() {
+                self.backend.prepared.statements_mut().is_after_setter(statement.id);
             }
             self.stats.server_parses.add(1);
             Request::Parse { serial: self.serial, statement: statement.id }
@@ -290,15 +295,15 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         self.passage.skip(self.header.total());
         let named = ClientStatement {
             prepared_in: Some((self.backend.id(), self.backend.requests.pipeline())),
-            behind: self.backend.requests.is_behind_setter(),
-            ..ClientStatement::new(statement, self.serial, epoch, &self.client.desired)
+            after_setter: self.backend.requests.is_after_setter(),
+            ..ClientStatement::new(statement, self.serial, epoch, self.client.session.desired())
         };
         self.backend.request_naming(owed, self.client, (parsing.name, named), self.hash_key);
         Ok(())
     }
 
-    /// The body of a Parse, after the name, in which the client's start values stand in place of
-    /// the NULLs of set_config(). `None` if it stays as it is.
+    /// The body of a Parse, after the name, with the client's start values in place of the NULLs of
+    /// set_config(). `None` if it stays as it is.
     fn in_place_of_nulls(&mut self, rest: &[u8]) -> Option<Vec<u8>> {
         if !self.client.has_start_values() || !self.is_whole() {
             return None;
@@ -315,7 +320,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             return None;
         }
         let longer = restore::lengthened(text, &replacements, self.reads_utf8()).collect();
-        self.backend.prepared.longer.parse(self.serial, longer);
+        self.backend.prepared.longer_mut().parse(self.serial, longer);
         let mut body = restore::replaced(text, &replacements, &mut []);
         body.push(0);
         body.extend_from_slice(types);
@@ -332,17 +337,17 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
 
     /// Whether texts are in UTF-8.
     pub(super) fn reads_utf8(&self) -> bool {
-        let encoding = self.client.desired.get(b"client_encoding");
+        let encoding = self.client.session.desired().get(b"client_encoding");
         encoding.or(self.backend.session.parameters().get(b"client_encoding")) == Some(b"UTF8")
     }
 
-    /// What a text does that is not looked at again when it is executed.
+    /// The effects of a text that is not examined again when it is executed.
     fn effects_of_unshared(&self, text: &[u8]) -> Effects {
         if self.is_in_doubt(text) { self.effects_in_doubt(text) } else { self.effects_of(text) }
     }
 
-    /// The Parse at hand goes to this backend alone, where its client stays, and is not looked at again:
-    /// what it must not find there of others is taken away now.
+    /// The current Parse goes to this backend alone, where its client stays, and is not examined
+    /// again: what it must not find of other clients is removed now.
     fn before_unshared(&mut self, effects: &Effects) -> Result<(), Halt> {
         if effects.pins.contains(Part::SessionCatalog) {
             self.clear_catalog()?;
@@ -351,22 +356,23 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             self.before_sequences()?;
         }
         if effects.listens() {
-            self.client.pins.insert(Part::Listen);
+            self.client.session.pin(Part::Listen);
         }
         self.note_parsed_change(effects.schema);
         Ok(())
     }
 
-    /// The server alone knows by what name the text is executed that the Parse at hand has.
+    /// Only the server knows under which name the text of the current Parse is executed.
     fn note_parsed_change(&mut self, change: SchemaChange) {
         self.backend.note_schema_change(change);
         if change == SchemaChange::All {
-            self.backend.known.at_stake.note_parsed();
+            self.backend.known.at_stake_mut().note_parsed();
         }
     }
 
-    /// A Parse that is not kept: it goes to this backend alone, and pins the client. Why is the
-    /// reason for which the backend is closed after it. `looks`: it may look at what else is prepared.
+    /// A Parse that is not kept: it goes to this backend alone, and pins the client. `why`: the
+    /// reason for which the backend is closed afterwards. `looks`: it may look at other prepared
+    /// statements.
     fn parse_unshared(&mut self, why: &'static str, looks: bool) -> Result<(), Halt> {
         let name = frame::take_string(self.body).map_or(self.body, |(name, _)| name);
         if !name.is_empty() {
@@ -386,9 +392,9 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             self.before_sequences_unseen()?; // its Bind comes within the pipeline
         }
         if !name.is_empty() {
-            self.client.pins.insert(Part::ProtocolStatement);
+            self.client.session.pin(Part::ProtocolStatement);
         }
-        // Its text may not have been seen whole: anything may be in it.
+        // Its text may not have been seen whole: it may do anything.
         self.backend.session.doubt_texts(true, false);
         self.backend.session.doubt_plans();
         const ROWS_ONLY: [&[u8]; 6] =
@@ -408,9 +414,9 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         Ok(())
     }
 
-    /// The client names a statement that exists: the server is asked to prepare the text (`rest`
-    /// of the Parse) under the name that the existing one has there, and refuses that as its last
-    /// step, once it has found nothing else wrong. Its error is replaced by the one that is due.
+    /// The client names a statement that exists: the server is asked to prepare the text (`rest` of
+    /// the Parse) under the name that the existing one has there, and refuses that as its last
+    /// step, if it finds nothing else wrong. Its error is replaced by the right one.
     fn refuse_parse(
         &mut self,
         name: &[u8],

@@ -17,23 +17,23 @@ use crate::wire::{build, frame, frontend};
 pub(in crate::engine) const STAND_IN: &[u8] = b"hawser_deallocate";
 
 impl<S: Socket> ClientMessage<'_, '_, S> {
-    /// What the Execute at hand does to the pooler's books, and what must follow it.
-    pub(super) fn behind_execute(&mut self) -> Result<(), Halt> {
+    /// Records how the current Execute changes the pooler's books, and sends what must follow it.
+    pub(super) fn after_execute(&mut self) -> Result<(), Halt> {
         self.client.note_executing(true);
         let Some((portal, _)) = frame::take_string(self.body) else { return Ok(()) };
         let Some(unusual) = self.client.portal(portal) else { return Ok(()) };
         if let Some(name) = &unusual.deallocates {
-            self.deallocate_behind(name);
+            self.deallocate_after(name);
             return Ok(());
         }
         if unusual.forgets_statements {
             self.backend.request_taking_all(self.client);
         }
-        if !self.client.is_restored_behind(&unusual) {
+        if !self.client.is_restored_after(&unusual) {
             return Ok(());
         }
         self.passage.cut(self.backend)?;
-        self.client.restore_behind(&unusual, self.backend, &mut self.passage.out);
+        self.client.restore_after(&unusual, self.backend, &mut self.passage.out);
         let unlistens = unusual.named_channels.iter().flat_map(|named| &named.unlistens);
         for taken in unlistens {
             if let Some(mark) = self.client.mark_unlisten(taken.clone(), self.backend) {
@@ -43,14 +43,14 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// The Execute at hand takes one of the client's names away, if it works.
-    pub(super) fn deallocate_behind(&mut self, name: &[u8]) {
+    /// The current Execute removes one of the client's names, if it succeeds.
+    pub(super) fn deallocate_after(&mut self, name: &[u8]) {
         self.backend.request_taking(self.client, name, false);
     }
 
-    /// Whether the message at hand is the Sync of a pipeline that one of ours has just ended. (Behind
-    /// settings of ours that go before a pipeline it is one of its own: what the server reports with
-    /// the first is not for the client.)
+    /// Whether the current message is the Sync of a pipeline that a Sync of Hawser's has just
+    /// ended. (After settings of Hawser's that precede a pipeline it is a Sync of its own: what the
+    /// server reports with the first is not for the client.)
     pub(super) fn becomes_ours(&self) -> bool {
         self.header.kind == frontend::SYNC
             && self.client.is_unsettled()
@@ -76,9 +76,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// Whether a portal is to be made of the DEALLOCATE of one of the client's own names, which
-    /// the server has under another. If so, appends a stand-in: a DEALLOCATE of a statement that is
-    /// there for nothing else, so that the server answers as it would, in its turn.
+    /// Whether a portal is to be made of the DEALLOCATE of one of the client's own names, which the
+    /// server has under another. If so, appends a stand-in: a DEALLOCATE of a statement that exists
+    /// only for that, so that the server answers as it would, in order.
     pub(super) fn binds_deallocate(
         &mut self,
         portal: &[u8],
@@ -91,7 +91,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         self.passage.cut(self.backend)?;
         let out = &mut self.passage.out;
-        // They may be left of one that was bound and not executed.
+        // They may exist from a stand-in that was bound and not executed.
         for (name, text) in [(&b"hawser_gone"[..], &b""[..]), (STAND_IN, b"DEALLOCATE hawser_gone")]
         {
             build::close_statement(out, name);
@@ -112,7 +112,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let own = Change::StandsInFor(Box::new(StoodInFor { name: significant(name).into() }));
         self.backend.request_with(Request::Bind { statement: 0 }, Some(own));
         if !self.backend.to_server.is_open() {
-            // The portal has what it needs, and nobody is to find the statement in a list.
+            // The portal has what it needs, and no list may show the statement.
             self.passage.cut(self.backend)?;
             build::close_statement(&mut self.passage.out, STAND_IN);
             self.backend.request(Request::Injected);

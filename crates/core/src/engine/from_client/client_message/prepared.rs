@@ -1,5 +1,5 @@
-//! Bind, Describe and Close: names of prepared statements are replaced by the shared ones,
-//! and what the backend lacks is brought ahead.
+//! Bind, Describe and Close: names of prepared statements are replaced by the shared ones, and
+//! statements that the backend lacks are prepared first.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::session::scan::SchemaChange;
 use crate::wire::frame::HEADER_BYTES;
 use crate::wire::{TransactionStatus, build, frame, frontend};
 
-/// What a Describe or Close is about: `S` or `P`, and the name.
+/// The object of a Describe or Close: `S` or `P`, and the name.
 fn target(body: &[u8]) -> Option<(u8, &[u8])> {
     let (&what, name) = body.split_first()?;
     Some((what, frame::take_string(name)?.0))
@@ -26,7 +26,7 @@ fn target(body: &[u8]) -> Option<(u8, &[u8])> {
 impl<S: Socket> ClientMessage<'_, '_, S> {
     pub(super) fn bind(&mut self) -> Result<(), Halt> {
         self.stats.binds.add(1);
-        if self.backend.known.at_stake.has_parsed() {
+        if self.backend.known.at_stake().has_parsed() {
             self.backend.note_schema_change(SchemaChange::All);
         }
         let names = frame::take_string(self.body)
@@ -59,20 +59,20 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
     }
 
-    /// The client's statement of this name is one that may be run under its settings of now.
+    /// Ensures that the client's statement of this name may be run under its current settings.
     fn see_to_settings_of(&mut self, name: &[u8]) {
         let Some(one) = self.client.statement(name) else { return };
-        let fits = one.is_known_to_fit(&self.client.desired);
+        let fits = one.is_known_to_fit(self.client.session.desired());
         if one.statement.is_superseded() {
-            self.client.make_anew(name, self.backend);
+            self.client.resolve_again(name, self.backend);
         } else if fits {
             return;
         }
         self.client.run_under_own(name, self.backend);
     }
 
-    /// These effects, and what the statement does if it executes a value of the Bind at hand; `None` if that
-    /// is nothing more.
+    /// These effects, with those of executing a value of the current Bind; `None` if that adds
+    /// nothing.
     pub(super) fn effects_of_bound(&self, effects: &Effects) -> Option<Effects> {
         if !effects.executes_strings || self.header.kind != frontend::BIND || !self.is_whole() {
             return None;
@@ -103,7 +103,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 return self.bind_instead(portal, name);
             }
             self.client.note_portal(portal, None)?;
-            self.backend.known.drawn.note(draws);
+            self.backend.known.drawn_mut().note(draws);
             self.pass();
             self.backend.request(Request::Bind { statement: 0 });
             return Ok(());
@@ -115,9 +115,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return self.bind_instead(portal, name);
         }
         self.client.note_portal(portal, unusual)?;
-        self.backend.known.drawn.note(draws);
+        self.backend.known.drawn_mut().note(draws);
         if let Some(written) =
-            self.with_channels(body, self.client.basis, &unnamed.settings, effects)
+            self.with_channels(body, self.client.session.basis(), &unnamed.settings, effects)
         {
             self.bring(&written)?;
             return self.pass_bind(portal, name, &written, None);
@@ -125,8 +125,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.pass_bind_native(portal, name, Some((unnamed.text(), effects)))
     }
 
-    /// A Bind of a name that is none of those that are translated: the server knows it, or says that there
-    /// is none.
+    /// A Bind of a name that is not translated: the server knows it, or answers that it does not
+    /// exist.
     fn bind_unknown(&mut self, portal: &[u8], name: &[u8]) -> Result<(), Halt> {
         let own = self.own_statements(name);
         if !own.is_empty() {
@@ -152,7 +152,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.hold()?;
             self.hold_for_listener(unusual)?;
         }
-        self.before_catalog(effects)?; // it may take this one away
+        self.before_catalog(effects)?; // it may remove this one
         self.keep_apart(&named.statement);
         let Some(ClientStatement { statement, serial, seen, .. }) = self.fit(name, named)? else {
             return self.refuse_changed(&[portal, b"\0"].concat(), name, None);
@@ -160,8 +160,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.begin_replay(&statement, serial);
         let bound = seen.clone();
         if portal.is_empty() {
-            self.client.bound = Some(seen);
-        } else if seen.told().rows == 0 {
+            self.client.prepared.bind(&seen);
+        } else if seen.described().rows == 0 {
             self.client.note_described(portal, seen);
         }
         if self.refuse_bind(portal, name, &statement)? {
@@ -170,7 +170,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let Statement { body, basis, settings, effects, .. } = &*statement;
         let written = self.with_channels(body, *basis, settings, effects);
         self.bring(written.as_ref().unwrap_or(&statement))?;
-        if let Some(copy) = self.backend.prepared.statements.get(statement.id) {
+        if let Some(copy) = self.backend.prepared.statements().get(statement.id) {
             bound.binds(statement.id, copy.since);
         }
         if !statement.effects.is_none() {
@@ -182,36 +182,36 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return self.bind_instead(portal, name);
         }
         self.client.note_portal(portal, unusual)?;
-        self.backend.known.drawn.note(!statement.draws_nothing);
+        self.backend.known.drawn_mut().note(!statement.draws_nothing);
         self.pass_bind(portal, name, &statement, written.as_deref())
     }
 
-    /// Where settings are in force that are not all known, the copy on the server that is bound is for this
-    /// transaction alone, and no other transaction's.
+    /// If settings are in force that are not all known, the server's copy that is bound serves this
+    /// transaction alone.
     fn keep_apart(&mut self, statement: &Statement) {
         let only_in = self.backend.sole_transaction();
-        if self.backend.prepared.statements.is_for_others(statement.id, only_in)
+        if self.backend.prepared.statements().is_for_others(statement.id, only_in)
             && self.prepares()
             && !statement.reads_no_settings()
         {
-            self.backend.prepared.statements.mark_stale(statement.id);
+            self.backend.prepared.statements_mut().mark_stale(statement.id);
         }
     }
 
-    /// The Bind at hand is kept, in case the server has lost its statement, if nothing goes before it that
-    /// could not be sent again.
+    /// Keeps the current Bind, in case the server has lost its statement, if nothing precedes it
+    /// that could not be sent again.
     fn begin_replay(&mut self, statement: &Statement, serial: u32) {
         let first = self.backend.has_sent_settings_alone()
             || (!self.backend.requests.owes_client()
                 && !self.backend.requests.is_in_pipeline()
                 && self.backend.from_server.status() == TransactionStatus::Idle);
-        if first && self.is_whole() && self.backend.prepared.statements.touch(statement.id) {
+        if first && self.is_whole() && self.backend.prepared.statements_mut().touch(statement.id) {
             let message = self.passage.current(HEADER_BYTES + self.body.len());
-            self.backend.prepared.replay.begin(message, serial);
+            self.backend.prepared.replay_mut().begin(message, serial);
         }
     }
 
-    /// A statement is bound: notes if it may change settings when it is executed.
+    /// A statement is bound: notes whether it may change settings when it is executed.
     fn note_setter(&mut self, name: &[u8]) {
         let sets_nothing = match name.is_empty() {
             true => self.unnamed().is_some_and(|unnamed| unnamed.sets_nothing()),
@@ -243,20 +243,20 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return self.bind_instead(portal, name);
         }
         self.client.note_portal(portal, unusual)?;
-        // (Which of several it is the server knows.)
+        // (Only the server knows which of several it is.)
         let only = if let [only] = all { Some((only.text(), &only.effects)) } else { None };
         self.pass_bind_native(portal, name, only)
     }
 
-    /// Sees to it that the server has the statement. Waits while that is not known.
+    /// Ensures that the server has the statement. Waits while that is not known.
     pub(super) fn bring(&mut self, statement: &Arc<Statement>) -> Result<(), Halt> {
         if self.backend.requests.owes_ready()
-            && let Some(since) = self.backend.prepared.statements.prepared_in(statement.id)
+            && let Some(since) = self.backend.prepared.statements().prepared_in(statement.id)
             && self.backend.requests.is_in_doubt(since)
         {
             return self.wait();
         }
-        if !self.backend.prepared.statements.touch(statement.id) {
+        if !self.backend.prepared.statements_mut().touch(statement.id) {
             // The settings around its Parse are put back after it.
             self.hold()?;
         }
@@ -267,8 +267,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// Sees to it that the server's unnamed statement is the client's, or none. Whether it is another
-    /// now than the client knows.
+    /// Ensures that the server's unnamed statement is the client's, or none. Returns whether it
+    /// differs now from what the client knows.
     fn bring_unnamed(&mut self) -> Result<bool, Halt> {
         if self.unnamed_has_changed() {
             return Ok(true);
@@ -283,10 +283,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             if !effects.prepares.is_empty() {
                 self.hold()?;
             }
-            self.before_catalog(effects)?; // it may take the server's away
+            self.before_catalog(effects)?; // it may remove the server's
         }
-        let same = self.backend.prepared.unnamed.is(self.unnamed());
-        if !same && !self.client.pins.contains(Part::UnnamedStatement) {
+        let same = self.backend.prepared.unnamed().is(self.unnamed());
+        if !same && !self.client.session.pins().contains(Part::UnnamedStatement) {
             self.hold()?;
             self.passage.cut(self.backend)?;
             let unnamed = self.unnamed().cloned();
@@ -301,7 +301,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 }
             }
             let pipeline = self.backend.requests.pipeline();
-            self.backend.prepared.unnamed.brought(unnamed.clone(), pipeline);
+            self.backend.prepared.unnamed_mut().brought(unnamed.clone(), pipeline);
             if let Some(unnamed) = &unnamed {
                 self.compare_unnamed(unnamed)?;
             }
@@ -330,8 +330,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.hold_for_name(name)?;
             if name.is_empty() {
                 if self.bring_unnamed()? {
-                    let told = self.unnamed().and_then(|one| one.told()).cloned();
-                    return self.refuse_changed(b"S", name, told.as_deref());
+                    let described = self.unnamed().and_then(|one| one.described()).cloned();
+                    return self.refuse_changed(b"S", name, described.as_deref());
                 }
                 if let Some(unnamed) = self.unnamed() {
                     let noting = Change::Describes(unnamed.noting());
@@ -341,7 +341,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                     return Ok(());
                 }
             } else if let Some(one) = self.client.statement(name) {
-                // (The server describes what it has: that is made anew when it is bound.)
+                // (The server describes its copy: that is prepared again when it is bound.)
                 if !one.statement.is_superseded() {
                     self.see_to_settings_of(name);
                 }
@@ -349,9 +349,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 if self.describe_empty(name, &named.statement)? {
                     return Ok(());
                 }
-                let told = named.seen.clone();
+                let described = named.seen.clone();
                 let Some(ClientStatement { statement, seen, .. }) = self.fit(name, named)? else {
-                    return self.refuse_changed(b"S", name, Some(&told));
+                    return self.refuse_changed(b"S", name, Some(&described));
                 };
                 self.bring(&statement)?;
                 self.pass_with(name.len() + 2, |out| {
@@ -383,12 +383,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             }
             if name.is_empty() {
                 self.backend.displace_unnamed(self.client);
-                self.backend.prepared.unnamed.closed(self.backend.requests.pipeline());
+                self.backend.prepared.unnamed_mut().closed(self.backend.requests.pipeline());
             } else {
                 self.close_own(name);
             }
         }
-        if what == b'P' && self.client.pins.contains(Part::HeldCursor) {
+        if what == b'P' && self.client.session.pins().contains(Part::HeldCursor) {
             self.backend.mark_unverified(PartSet::of(&[Part::HeldCursor])); // it may be this portal
         }
         self.pass();

@@ -3,10 +3,10 @@
 //! # Model
 //! Hawser discards what a backend's earlier clients drew from sequences before a question: in the
 //! client's transaction, in its pipeline, or before it. That also discards what the client drew
-//! itself. So where the transaction may have drawn already, the server decides: a DO block keeps the
-//! values if the transaction drew them itself, and discards all otherwise ([`own_alone`]). The name of
-//! the sequence is in the text or in the Bind. Where it is not known which sequence is asked for, all
-//! are discarded, and the server's own error answers the question.
+//! itself. So where the transaction may have drawn already, the server decides: a DO block keeps
+//! the values if the transaction drew them itself, and discards all otherwise ([`own_alone`]). The
+//! name of the sequence is in the text or in the Bind. Where it is not known which sequence is
+//! asked for, all are discarded, and the server's own error answers the question.
 //!
 //! After the first question of a pool, Hawser discards at the start instead: before each pipeline, block,
 //! list of statements and statement that draws, of each client of the pool.
@@ -56,35 +56,36 @@ fn may_begin(text: &[u8]) -> bool {
 
 /// What a message asks for.
 enum Asked {
-    /// What this command leaves, of the values that the server has.
+    /// This command keeps the values that it asks for.
     Of(Vec<u8>),
     /// Its Bind names the sequence.
     AtBind,
 }
 
 impl<S: Socket> ClientMessage<'_, '_, S> {
-    /// Sees to it that currval and lastval do not answer with another client's value. It waits for
-    /// what stands ahead: only then is it known whether a transaction is open, in which an earlier
-    /// statement of the client's own may have given the value.
+    /// Ensures that currval and lastval do not answer with another client's value. It waits for
+    /// earlier messages: only then is it known whether a transaction is open, in which the client's
+    /// own earlier statement may have given the value.
     pub(super) fn before_sequences(&mut self) -> Result<(), Halt> {
-        if self.client.is_session_mode() || self.client.pins.contains(Part::SequenceValue) {
-            return Ok(()); // it is its own
+        if self.client.is_session_mode() || self.client.session.pins().contains(Part::SequenceValue)
+        {
+            return Ok(()); // they are its own
         }
         if self.backend.asks_for_sequences() {
-            return Ok(()); // others' values went before its first message
+            return Ok(()); // others' values were discarded before its first message
         }
-        if self.backend.known.drawn.is_discarded() {
+        if self.backend.known.drawn().is_discarded() {
             return Ok(());
         }
         if self.backend.requests.is_in_pipeline() {
             if self.backend.from_server.status() != TransactionStatus::Failed {
                 self.passage.cut(self.backend)?;
-                if self.backend.known.drawn.by_client() {
+                if self.backend.known.drawn().by_client() {
                     self.keep_own_alone();
                 } else {
                     self.discard_sequences();
                 }
-                self.backend.prepared.replay.forget();
+                self.backend.prepared.forget_replay();
             }
             return Ok(());
         }
@@ -92,7 +93,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if !self.backend.may_have_failed() && !self.backend.requests.owes_client() {
             self.passage.cut(self.backend)?;
             if self.backend.from_server.status() == TransactionStatus::Idle
-                || !self.backend.known.drawn.by_client()
+                || !self.backend.known.drawn().by_client()
             {
                 self.discard_sequences();
             } else {
@@ -102,15 +103,15 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// The same of a text that is too long to be looked at, and may ask. Where its client's own transaction has
-    /// drawn, nothing is discarded: that would take its values, too.
+    /// The same for a text that is too long to be examined, and may ask. If its client's own
+    /// transaction has drawn, nothing is discarded: that would discard its own values, too.
     pub(super) fn before_sequences_unseen(&mut self) -> Result<(), Halt> {
-        let drawn = &self.backend.known.drawn;
+        let drawn = self.backend.known.drawn();
         if drawn.by_others() && !drawn.by_client() { self.before_sequences() } else { Ok(()) }
     }
 
-    /// The transaction may have drawn the value itself, or another client before it: has the server
-    /// find out, and discard in the second case.
+    /// Either the transaction has drawn the value itself, or another client before it: makes the
+    /// server find out, and discard in the second case.
     fn keep_own_alone(&mut self) {
         match self.question() {
             Some(Asked::AtBind) => {}
@@ -118,17 +119,17 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 let beside = self.is_beside_unnamed();
                 self.backend.inject_command(command, beside, &mut self.passage.out);
             }
-            None => self.discard_sequences(), // which sequence it asks for is not known
+            None => self.discard_sequences(), // it is not known which sequence it asks for
         }
     }
 
-    /// What the message at hand asks for, if that is known.
+    /// What the current message asks for, if known.
     fn question(&self) -> Option<Asked> {
         let text = self.text_at_hand()?;
         if self.backend.effects_of_functions(text).is_some_and(|effects| effects.reads_sequences) {
             return None; // a function asks, too
         }
-        // (How a backslash is read was decided at its own Parse.)
+        // (The Parse has decided how a backslash is read.)
         let reread = memchr::memchr(b'\\', text).is_some() || self.is_in_doubt(text);
         let question = of_sequences(text, self.scan_options()).filter(|_| !reread)?;
         let utf8 = self.reads_utf8();
@@ -136,7 +137,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return own_alone(&question, None, utf8).map(Asked::Of);
         }
         match self.header.kind {
-            // The Bind of a named one is looked at only where it is shared.
+            // The Bind of a named one is examined only where it is shared.
             frontend::PARSE if self.body.first() == Some(&0) && !self.backend.shares_nothing() => {
                 Some(Asked::AtBind)
             }
@@ -151,10 +152,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
     }
 
-    /// Whether a simple query of ours would take an unnamed statement away that the server alone knows, or
-    /// that has been brought for the message at hand, which binds it.
+    /// Whether a simple query of Hawser's would remove an unnamed statement that only the server
+    /// knows, or that was sent for the current message, which binds it.
     fn is_beside_unnamed(&self) -> bool {
-        self.client.pins.contains(Part::UnnamedStatement)
+        self.client.session.pins().contains(Part::UnnamedStatement)
             || (self.header.kind == frontend::BIND
                 && frame::take_string(self.body).is_some_and(|(_, rest)| rest.first() == Some(&0)))
     }
@@ -164,19 +165,19 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.backend.discard_sequences(beside, &mut self.passage.out);
     }
 
-    /// A transaction may begin: takes away what currval and lastval must not answer in it.
+    /// A transaction may begin: discards the values that currval and lastval must not return in it.
     pub(super) fn open_sequences(&mut self) -> Result<(), Halt> {
         if self.backend.from_server.status() != TransactionStatus::Idle {
             return Ok(());
         }
         let asks = || self.text_at_hand().is_none_or(has_question);
         match self.backend.must_discard_sequences(asks) {
-            // What others had drawn has been discarded at its start. (By a query of ours, later on, its
-            // unnamed statement would be lost.)
+            // Other clients' values have been discarded at its start. (A later query of Hawser's
+            // would remove its unnamed statement.)
             None if self.client.is_session_mode() => return Ok(()),
-            None if self.client.pins.contains(Part::SequenceValue) => return Ok(()), // its own
-            None if self.client.asks != Asks::Never => {}
-            None if self.backend.known.drawn.by_others()
+            None if self.client.session.pins().contains(Part::SequenceValue) => return Ok(()), // its own
+            None if self.client.session.asks() != Asks::Never => {}
+            None if self.backend.known.drawn().by_others()
                 && self.backend.pool.asking.has_asked()
                 && (self.header.kind != frontend::QUERY
                     || self
@@ -184,20 +185,21 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                         .is_none_or(|text| is_several(text) || self.backend.draws(text))) => {}
             None => return Ok(()),
             Some(false) => return Ok(()),
-            Some(true) => self.backend.known.drawn.discard_again(),
+            Some(true) => self.backend.known.drawn_mut().discard_again(),
         }
-        if !self.backend.known.drawn.is_discarded() {
+        if !self.backend.known.drawn().is_discarded() {
             self.lift_first()?;
         }
         self.passage.cut(self.backend)?;
-        // (The unnamed statement that it may bind is brought after this. In a pipeline of ours, this
-        // would be all that the backend has to do, which goes back then if the message waits.)
-        let beside = self.client.pins.contains(Part::UnnamedStatement);
+        // (The unnamed statement that it may bind is sent after this. In a pipeline of Hawser's,
+        // this would be all that the backend has to do, and it would be given back if the message
+        // waits.)
+        let beside = self.client.session.pins().contains(Part::UnnamedStatement);
         self.backend.discard_sequences(beside, &mut self.passage.out);
         Ok(())
     }
 
-    /// What stands after the name in the Parse of a statement, if that is known.
+    /// The body of a statement's Parse after the name, if known.
     fn body_of(&self, name: &[u8]) -> Option<&[u8]> {
         match name.is_empty() {
             true => self.unnamed().map(|known| &*known.body),
@@ -205,7 +207,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
     }
 
-    /// The text that the message at hand runs, prepares or binds, if that is known.
+    /// The text that the current message runs, prepares or binds, if known.
     fn text_at_hand(&self) -> Option<&[u8]> {
         match self.header.kind {
             frontend::QUERY => frame::take_string(self.body).map(|(text, _)| text),
@@ -221,14 +223,14 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
     }
 
-    /// The message at hand goes to the server: it may draw. (Of a Query that is known already.)
+    /// The current message is sent: it may draw. (For a Query that is known already.)
     #[inline]
     pub(super) fn note_drawing(&mut self) {
         if matches!(self.header.kind, frontend::BIND | frontend::FUNCTION_CALL)
-            && !self.backend.known.drawn.by_client()
+            && !self.backend.known.drawn().by_client()
         {
             let draws = !self.text_at_hand().is_some_and(draws_nothing);
-            self.backend.known.drawn.note(draws);
+            self.backend.known.drawn_mut().note(draws);
         }
         if self.backend.pool.asking.has_asked()
             && matches!(self.header.kind, frontend::QUERY | frontend::BIND)
@@ -240,7 +242,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// The same, where clients ask for what they draw.
     fn note_drawing_to_ask(&mut self) {
         let discards = |text: &[u8]| begins_with_any(text.trim_ascii_start(), &[b"discard"]);
-        // (What asks as well as draws is kept for as one that may ask again: it may draw its last.)
+        // (A text that asks as well as draws counts as one that may ask again: drawing may be the
+        // last that it does.)
         let (last, class) = match self.text_at_hand() {
             None => (Last::Drew, Some(TextClass::default())), // too long to be looked at, or the server's alone
             Some(text) if discards(text) => (Last::Asked, None),
@@ -253,12 +256,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 }
             }
         };
-        let drawn = &mut self.backend.known.drawn;
+        let known = &mut self.backend.known;
         if let Some(class) = class {
-            drawn.note_text(class);
+            known.drawn_mut().note_text(class);
         }
-        if self.backend.known.session_report.is_none() {
-            drawn.note_last(last);
+        if known.session_report().is_none() {
+            known.drawn_mut().note_last(last);
         }
     }
 
@@ -275,77 +278,78 @@ impl<S: Socket> Backend<S> {
         if may_draw(text) {
             return !draws_nothing(text);
         }
-        self.functions().is_some_and(|functions| functions.draw(text))
+        self.known.functions().is_some_and(|functions| functions.draw(text))
     }
 }
 
 impl<S: Socket> Client<S> {
-    /// Its transaction is over, and its backend at rest. A client that may ask for what it drew keeps the
-    /// backend until it has asked, unless what it drew is beside what others have drawn.
+    /// Its transaction is over, and its backend at rest. A client that may ask for what it drew
+    /// keeps the backend until it has asked, unless other clients have drawn on it as well.
     #[inline]
     pub(in crate::engine) fn keep_to_ask(&mut self, backend: &mut Backend<S>, failed: bool) {
-        if backend.known.drawn.has_last() || self.pins.contains(Part::SequenceValue) {
+        if backend.known.drawn().has_last() || self.session.pins().contains(Part::SequenceValue) {
             self.settle_keeping(backend, failed);
         }
     }
 
     #[cold]
     fn settle_keeping(&mut self, backend: &mut Backend<S>, failed: bool) {
-        match backend.known.drawn.take_last() {
+        match backend.known.drawn_mut().take_last() {
             Some(last) => {
                 match last {
-                    Last::Drew => self.asks.draws(),
+                    Last::Drew => self.session.draws(),
                     Last::Asked => self.has_asked(backend),
                 }
                 let shares = !self.is_session_mode() && !backend.is_classic();
-                let is_own = match &backend.known.session_report {
-                    None => backend.known.drawn.is_all_its_own(),
+                let is_own = match backend.known.session_report() {
+                    None => backend.known.drawn().is_all_its_own(),
                     Some(exact) => exact.is_drawn_by_holder(),
                 };
                 if is_own && shares && !failed {
                     self.keep_what_it_drew(backend);
                 }
             }
-            None if backend.known.session_report.is_none() => self.keep_what_it_drew(backend),
+            None if backend.known.session_report().is_none() => self.keep_what_it_drew(backend),
             None => {} // the report says whether it has drawn anything
         }
     }
 
-    /// Pins the client that has drawn, or keeps it pinned: for as long as it likes if it has asked
-    /// before, else within bounds. The same for one that has asked, where clients ask again.
+    /// Pins the client that has drawn, or keeps it pinned: without bound if it has asked before,
+    /// else within bounds. The same for one that has asked, where clients ask again.
     pub(in crate::engine) fn keep_what_it_drew(&mut self, backend: &mut Backend<S>) {
-        self.pins.insert(Part::SequenceValue);
-        if self.asks == Asks::Before {
+        self.session.pin(Part::SequenceValue);
+        if self.session.asks() == Asks::Before {
             return;
         }
         let others_wait = backend.pool.anybody_waits();
-        let kept = backend.known.drawn.keep();
-        let text = backend.known.drawn.text();
+        let kept = backend.known.drawn_mut().keep();
+        let text = backend.known.drawn().text();
         if (others_wait && kept > KEPT_TRANSACTIONS_MAX)
-            || !backend.pool.asking.is_kept_for(self.asks, text, others_wait)
+            || !backend.pool.asking.is_kept_for(self.session.asks(), text, others_wait)
         {
-            self.pins.remove(Part::SequenceValue); // nothing was kept in vain: it was busy
+            self.session.unpin(Part::SequenceValue); // not in vain: it was busy until now
         }
     }
 
-    /// Its transaction has asked last.
+    /// The last that its transaction has done was to ask.
     fn has_asked(&mut self, backend: &mut Backend<S>) {
-        let mut text = backend.known.drawn.known_text();
-        if let Asks::Last(before) = self.asks {
+        let mut text = backend.known.drawn().known_text();
+        if let Asks::Last(before) = self.session.asks() {
             backend.pool.asking.note_again(before);
             text = text.or(before);
         }
-        self.asks = Asks::Last(text);
-        backend.known.drawn.asked();
-        self.pins.remove(Part::SequenceValue);
+        self.session.has_asked(text);
+        backend.known.drawn_mut().asked();
+        self.session.unpin(Part::SequenceValue);
     }
 
     /// Whether it keeps its backend for nothing but a question that it may never ask.
     pub(in crate::engine) fn keeps_to_ask(&self) -> bool {
-        self.asks != Asks::Before && self.pins == PartSet::of(&[Part::SequenceValue])
+        self.session.asks() != Asks::Before
+            && self.session.pins() == PartSet::of(&[Part::SequenceValue])
     }
 
-    /// The same for as long as it may, or longer.
+    /// The same, and it has done so for as long as it may.
     #[inline]
     pub(in crate::engine) fn has_kept_for_long(&self, others_wait: bool, now: Time) -> bool {
         let max = if others_wait { KEPT_WHILE_OTHERS_WAIT } else { KEPT_MAX };
@@ -365,7 +369,7 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        client.pins.remove(Part::SequenceValue);
+        client.session.unpin(Part::SequenceValue);
         if let Some(backend) = &mut client.backend {
             backend.note_unasked();
         }

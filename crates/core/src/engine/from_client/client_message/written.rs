@@ -1,15 +1,15 @@
-//! Bind messages that are sent otherwise than they came: what the client has of its own is written in.
+//! Bind messages that are changed on their way: the client's own values are written in.
 //!
 //! # Model
-//! * of a statement that looks at channels which its backend does not show, another one is bound, that
-//!   has them in its text (see [`crate::engine::listening`])
-//! * a NULL that is the value of a set_config() is a RESET: the client's start value is sent in its place
-//!   (see [`restore`])
+//! * in place of a statement that looks at channels which its backend does not show, another one is
+//!   bound, with the channels in its text (see [`crate::engine::listening`])
+//! * a NULL that is the value of a set_config() is a RESET: the client's start value is sent in its
+//!   place (see [`restore`])
 //!
 //! # Limits
-//! No NULL is replaced in a Bind that streams, nor where its parameter stands elsewhere in the text, too, or
-//! in an expression; nor is that of an EXECUTE, nor where the start value is not ASCII and the
-//! `client_encoding` not the server's.
+//! No NULL is replaced in a Bind that streams, nor where its parameter is used elsewhere in the
+//! text, too, or in an expression; nor in an EXECUTE, nor where the start value is not ASCII and
+//! the `client_encoding` not the server's.
 
 use std::sync::Arc;
 
@@ -30,10 +30,10 @@ use crate::wire::{build, frame, frontend};
 /// Parameters of a Bind.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Parameters<'a> {
-    /// What stands before them, after the names.
+    /// The bytes before them, after the names.
     formats: &'a [u8],
     pub(super) values: Vec<Option<&'a [u8]>>,
-    /// What stands after them.
+    /// The bytes after them.
     results: &'a [u8],
 }
 
@@ -69,10 +69,10 @@ impl<'a> Parameters<'a> {
         format == Some(&[0, 1])
     }
 
-    /// Appends them as they stand in a Bind.
+    /// Appends them as in a Bind.
     fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.formats);
-        // (As many as have been read of a message.)
+        // (As many as were read from a message.)
         out.extend_from_slice(&u16::try_from(self.values.len()).unwrap_or(u16::MAX).to_be_bytes());
         for value in &self.values {
             let length = value.map_or(Some(u32::MAX), |value| u32::try_from(value.len()).ok());
@@ -82,9 +82,10 @@ impl<'a> Parameters<'a> {
         out.extend_from_slice(self.results);
     }
 
-    /// Writes start values in place of the NULLs that set_config() is given. Whether there are any.
+    /// Writes start values in place of the NULLs that set_config() is given. Returns whether there
+    /// were any.
     ///
-    /// `raw`: a value beyond ASCII would be read there as it is.
+    /// `raw`: the server would read a value beyond ASCII as it is.
     fn write_start(&mut self, start: &'a Settings, given: &[Given], raw: bool) -> bool {
         let mut any = false;
         for Given { setting, value: at } in given {
@@ -106,7 +107,7 @@ impl<'a> Parameters<'a> {
 }
 
 impl<S: Socket> ClientMessage<'_, '_, S> {
-    /// A Parse or Close is sent, of which this is noted by its name.
+    /// Sends a Parse or Close for whose name this is noted.
     pub(super) fn request_noting(&mut self, owed: Request, noted: Option<(&[u8], NotedStatement)>) {
         match noted {
             Some(noted) => self.backend.request_noting(owed, self.client, noted, self.hash_key),
@@ -114,8 +115,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
     }
 
-    /// What is noted of a statement that goes to the server under its client's name. `text`: `None` if
-    /// it is not known.
+    /// What is noted for a statement that is prepared under its client's own name. `text`: `None`
+    /// if it is not known.
     pub(super) fn to_be_noted(
         &self,
         text: Option<(&[u8], &Effects)>,
@@ -133,13 +134,13 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(self.client.if_room_to_note(now)?)
     }
 
-    /// What stands after the names in the Bind at hand, of a statement with this text and these effects,
-    /// with the client's start values in place of NULLs. `None` if it stays as it is.
+    /// The part after the names of the current Bind, of a statement with this text and these
+    /// effects, with the client's start values in place of NULLs. `None` if it stays as it is.
     fn with_start_values(&self, text: &[u8], effects: &Effects) -> Option<Vec<u8>> {
         if !effects.resets_by_parameter || !self.client.has_start_values() {
             return None;
         }
-        // (How a backslash is read was decided at its own Parse.)
+        // (The Parse has decided how a backslash is read.)
         if memchr::memchr(b'\\', text).is_some() {
             return None;
         }
@@ -165,8 +166,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Some(body)
     }
 
-    /// Passes on the Bind of a statement that the server knows by its client's own name. `text`: of that
-    /// statement, where it is known.
+    /// Passes on the Bind of a statement that the server knows by its client's own name. `text`:
+    /// the text of that statement, where it is known.
     pub(super) fn pass_bind_native(
         &mut self,
         portal: &[u8],
@@ -210,12 +211,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// How many parameters a statement has, of whose Parse this is what stands after the name. `None` if
-    /// that is not certain.
+    /// The number of a statement's parameters. `body`: its Parse after the name. `None` if that is
+    /// not certain.
     pub(super) fn parameters_of(&self, body: &[u8]) -> Option<usize> {
         let (text, types) = frame::take_string(body)?;
         let (declared, _) = frame::take_u16(types)?;
-        // (How a backslash is read was decided at its own Parse.)
+        // (The Parse has decided how a backslash is read.)
         if memchr::memchr(b'\\', text).is_some() || self.is_in_doubt(text) {
             return None;
         }
@@ -223,7 +224,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Some(numbered.max(usize::from(declared)))
     }
 
-    /// How many formats of parameters, and how many parameters the Bind at hand has.
+    /// The numbers of formats and of parameters of the current Bind.
     pub(super) fn parameter_counts(&self) -> Option<(u16, usize)> {
         let (_, rest) = frame::take_string(self.body)?;
         let (_, rest) = frame::take_string(rest)?;
@@ -231,7 +232,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Some((frame::take_u16(parameters.formats)?.0, parameters.values.len()))
     }
 
-    /// The whole of it, with other parameters.
+    /// Passes on the whole Bind, with other parameters.
     fn pass_bind_with(&mut self, portal: &[u8], name: &[u8], rest: &[u8]) -> Result<(), Halt> {
         self.passage.cut(self.backend)?;
         build::message(&mut self.passage.out, frontend::BIND, |out| {
@@ -243,7 +244,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// What is to be bound in place of a statement that looks at channels which the backend does not
+    /// The statement to be bound in place of one that looks at channels which the backend does not
     /// show.
     pub(super) fn with_channels(
         &mut self,
@@ -258,13 +259,13 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let (text, types) = frame::take_string(body)?;
         let written = self.channels_written(text, effects);
         if written.is_empty() || self.parameter_counts()?.1 != self.parameters_of(body)? {
-            return None; // (with another number the server's error names the client's own)
+            return None; // with another number the server's error names the client's own statement
         }
         let mut own = restore::replaced(text, &written, &mut []);
         let effects = self.effects_of(&own);
         own.push(0);
         own.extend_from_slice(types);
-        self.backend.prepared.replay.forget();
+        self.backend.prepared.forget_replay();
         self.backend.pool.statements.intern_if_room(&own, basis, settings, || effects)
     }
 }

@@ -1,32 +1,28 @@
-//! The changes that are under way.
+//! The changes in flight.
 
 use super::Change;
 use crate::engine::request_queue::{Request, RequestQueue};
 
 impl RequestQueue {
-    pub(in crate::engine::request_queue) fn changes(
-        &self,
-    ) -> impl DoubleEndedIterator<Item = &Change> {
-        self.entries.iter().filter_map(|entry| entry.change.as_ref())
+    pub(in crate::engine::request_queue) fn changes(&self) -> impl Iterator<Item = &Change> {
+        self.entries.changes()
     }
 
-    /// That of the first entry.
+    /// The change of the first entry.
     pub(in crate::engine) fn front_change(&self) -> Option<&Change> {
-        self.entries.front()?.change.as_ref()
+        self.entries.front_change()
     }
 
-    /// Whether the description that answers the first entry is looked at. (A server's longest has 1,664 columns:
-    /// 136 kB.)
+    /// Whether the description that answers the first entry is read. (A server's longest has 1,664
+    /// columns: 136 kB.)
     pub(in crate::engine) fn looks_at_description(&self) -> bool {
-        self.entries.front().is_some_and(|entry| {
-            matches!(entry.owed, Request::InjectedDescribe { .. })
-                || matches!(entry.change, Some(Change::Describes(_)))
-        })
+        matches!(self.front(), Some(Request::InjectedDescribe { .. }))
+            || matches!(self.front_change(), Some(Change::Describes(_)))
     }
 
-    /// The same, which learns from a part of the answer.
+    /// The same, which takes in a part of the answer.
     pub(in crate::engine) fn front_change_mut(&mut self) -> Option<&mut Change> {
-        self.entries.front_mut()?.change.as_mut()
+        self.entries.apart().front_mut()?.change.as_mut()
     }
 
     /// Whether statements of SQL's PREPARE are being prepared or deallocated.

@@ -5,43 +5,43 @@ use crate::engine::limits;
 use crate::engine::request_queue::{Position, Request, RequestQueue};
 
 impl RequestQueue {
-    /// Whether the server has asked for copy data, and the client has not ended them.
+    /// Whether the server has asked for copy data, and the client has not ended it.
     #[inline]
     pub(in crate::engine) fn is_copying_in(&self) -> bool {
         self.copy_in.wants_data()
     }
 
-    /// CopyInResponse has come: the server wants data. A Sync that has been sent already is read and
-    /// ignored while it does, so no answer to it will come. What has been sent up to the end of this
-    /// copy is struck from the queue; what follows is for what follows.
+    /// CopyInResponse has come: the server wants data. It reads and ignores Syncs that have been
+    /// sent already, so these will get no answer. Removes the messages that this copy reads from
+    /// the queue; the rest belongs to later requests.
     pub(in crate::engine) fn copy_begins(&mut self) {
-        self.copy_in = CopyIn::Reading { syncs_in_copy: 0, syncs_behind_data: 0 };
+        self.copy_in = CopyIn::Reading { syncs_in_copy: 0, syncs_after_data: 0 };
         // A text may be answered in several parts.
         let behind = 1 + self.owed().take_while(|next| next.is_within_query()).count();
-        while let (Some(next), CopyIn::Reading { syncs_in_copy, syncs_behind_data }) =
-            (self.entries.get(behind).map(|entry| entry.owed), &mut self.copy_in)
+        while let (Some(next), CopyIn::Reading { syncs_in_copy, syncs_after_data }) =
+            (self.entries.apart().get(behind).map(|entry| entry.owed), &mut self.copy_in)
         {
             match next {
                 Request::Sync => {
                     self.syncs_outstanding -= 1;
-                    *syncs_behind_data += 1;
+                    *syncs_after_data += 1;
                 }
                 Request::CopyInput { ends } => self.copy_in.take_data(ends),
                 Request::MalformedFlush => {}
                 _ => {
                     // A copy that waits for data would end the connection at this.
-                    let (syncs_in_copy, syncs) = (*syncs_in_copy, *syncs_behind_data);
+                    let (syncs_in_copy, syncs) = (*syncs_in_copy, *syncs_after_data);
                     self.copy_in = CopyIn::TakenAsFailed { syncs_in_copy, followed: true };
                     for _ in 0..syncs {
                         self.syncs_outstanding += 1;
-                        self.entries.insert(behind, Request::Sync.into());
+                        self.entries.apart().insert(behind, Request::Sync.into());
                     }
                     break;
                 }
             }
-            self.entries.remove(behind);
+            self.entries.apart().remove(behind);
         }
-        // The Sync that ended what has been sent may be among those.
+        // The last Sync may be among the removed ones.
         let last = self.owed().rev().find(|owed| !matches!(owed, Request::CopyInput { .. }));
         self.position = match last {
             Some(last) if last.ends_with_ready() => Position::Between,
@@ -49,7 +49,7 @@ impl RequestQueue {
         };
     }
 
-    /// CopyData, or what ends them, is sent.
+    /// CopyData, or the end of it, is sent.
     pub(in crate::engine) fn push_copy_input(&mut self, ends: bool) {
         if let CopyIn::Reading { .. } = self.copy_in {
             // The server is known to read copy data: nothing needs to be found out later.
@@ -58,38 +58,39 @@ impl RequestQueue {
         }
         let marker = Request::CopyInput { ends };
         if self.back() != Some(marker) {
-            self.entries.push_back(marker.into());
+            self.entries.push(marker.into());
         }
     }
 
-    /// A Sync is sent. Whether a copy reads and ignores it (trap 15), unless it has refused its data:
-    /// then it has no entry.
+    /// A Sync is sent. Returns whether a copy reads and ignores it (trap 15), unless the server has
+    /// refused the data: then it has no entry.
     #[inline]
     pub(in crate::engine) fn is_sync_of_copy(&mut self) -> bool {
         match &mut self.copy_in {
-            CopyIn::Reading { syncs_behind_data, .. } => {
-                *syncs_behind_data += 1;
+            CopyIn::Reading { syncs_after_data, .. } => {
+                *syncs_after_data += 1;
                 true
             }
             _ => false,
         }
     }
 
-    /// Whether a copy reads what is sent now, as far as is known.
+    /// Whether a copy reads the next message, as far as is known.
     pub(in crate::engine) fn is_read_by_copy(&self) -> bool {
         matches!(self.copy_in, CopyIn::Reading { .. })
     }
 
-    /// Something is about to be sent that no copy reads: its client takes it that the one under way has
-    /// refused its data, or else the connection ends. What it has not read is answered.
+    /// A message is about to be sent that no copy reads: its client assumes that the server has
+    /// refused the data of the current copy, or else the connection ends. Syncs that the copy has
+    /// not read are answered.
     pub(in crate::engine) fn take_copy_as_failed(&mut self) {
-        if let CopyIn::Reading { syncs_in_copy, syncs_behind_data } = self.copy_in {
+        if let CopyIn::Reading { syncs_in_copy, syncs_after_data } = self.copy_in {
             self.copy_in = CopyIn::TakenAsFailed { syncs_in_copy, followed: false };
-            self.push_syncs_behind_data(syncs_behind_data);
+            self.push_syncs_after_data(syncs_after_data);
         }
     }
 
-    /// It has been sent.
+    /// That message has been sent.
     pub(in crate::engine) fn follow_copy(&mut self) {
         if let CopyIn::TakenAsFailed { followed, .. } = &mut self.copy_in {
             *followed = true;
@@ -106,23 +107,23 @@ impl RequestQueue {
         true
     }
 
-    /// The copy under way has ended well: the Syncs in its middle were ignored.
+    /// The current copy has succeeded: the Syncs within it were ignored.
     #[inline]
     pub(in crate::engine) fn copy_ended(&mut self) {
         self.copy_in = CopyIn::No;
     }
 
-    /// An error has come: the copy under way, if any, has failed.
+    /// An error has come: the current copy, if any, has failed.
     pub(in crate::engine) fn copy_failed(&mut self) {
         let copy = std::mem::replace(&mut self.copy_in, CopyIn::No);
-        if let CopyIn::Reading { syncs_behind_data, .. } = copy {
-            self.push_syncs_behind_data(syncs_behind_data);
+        if let CopyIn::Reading { syncs_after_data, .. } = copy {
+            self.push_syncs_after_data(syncs_after_data);
         }
         self.doubt_syncs(copy.syncs_in_copy());
         self.pass_fence();
     }
 
-    pub(in crate::engine::request_queue) fn push_syncs_behind_data(&mut self, syncs: u32) {
+    pub(in crate::engine::request_queue) fn push_syncs_after_data(&mut self, syncs: u32) {
         let certain = syncs.min(limits::SYNCS_OUTSTANDING_MAX);
         for _ in 0..certain {
             self.push(Request::Sync.into());

@@ -1,18 +1,18 @@
-//! The command that leaves the values of sequences for a question if the transaction has drawn them
+//! The command that keeps the values of sequences for a question if the transaction has drawn them
 //! itself, and discards all otherwise.
 //!
 //! # Model
-//! nextval locks its sequence to the end of the transaction (`lock_and_open_sequence`, sequence.c), in a
-//! mode that commands which change a sequence do not have alone. The values are left where each sequence
-//! that is asked for is locked like that, and has been called since it was set: `setval(..., false)`
-//! locks, too, and leaves the value that was drawn before. lastval locks the sequence of its value:
-//! where all locked ones were drawn, and it adds none, it is of those.
+//! nextval locks its sequence until the end of the transaction (`lock_and_open_sequence`,
+//! sequence.c), in a mode that no command which changes a sequence takes alone. The values are kept
+//! if each sequence that is asked for is locked like that, and has been called since it was set:
+//! `setval(..., false)` locks, too, and keeps the value drawn before. lastval locks the sequence of
+//! its value: if all locked ones were drawn, and it adds none, its sequence is one of those.
 //!
-//! # Invariants  an error within the command leaves nothing and is not seen; operators and functions are
-//!               PostgreSQL's own whatever the search_path; names of sequences are found by it, as those
-//!               of the question are
-//! # Limits      a sequence that the transaction sets by `setval(..., false)`, and another session draws
-//!               from before the question, counts as drawn
+//! # Invariants  an error within the command is not seen and leaves nothing; operators and
+//!               functions are PostgreSQL's own whatever the search_path; names of sequences are
+//!               looked up by it, like those of the question
+//! # Limits      a sequence that the transaction sets by `setval(..., false)`, and another session
+//!               draws from before the question, counts as drawn
 
 use crate::engine::from_client::client_message::written::Parameters;
 use crate::session::calls::sequences::{Question, Sequence, Value};
@@ -21,16 +21,16 @@ use crate::wire::frame;
 /// Bytes of a name at most.
 const NAME_BYTES_MAX: usize = 512;
 
-/// What the Bind of a question gives it.
+/// The arguments that the Bind of a question gives it.
 pub(super) struct Arguments<'a> {
-    /// Number and types of parameters as they stand in the Parse.
+    /// The number and types of parameters as in the Parse.
     pub(super) types: &'a [u8],
     pub(super) values: Parameters<'a>,
 }
 
 impl Arguments<'_> {
-    /// The value of a parameter, as a string that PostgreSQL reads as text or regclass. `None`: that is
-    /// not certain.
+    /// The value of a parameter, as a string that PostgreSQL reads as text or regclass. `None`: not
+    /// certain.
     fn value(&self, at: usize, is_text: bool) -> Option<Vec<u8>> {
         // Types, from pg_type.dat.
         const TEXTS: [u32; 3] = [19, 25, 1043];
@@ -61,7 +61,7 @@ impl Arguments<'_> {
     }
 }
 
-/// Appends a string constant, if it is one that every reader reads in the same way.
+/// Appends a string constant, if every reader reads it in the same way.
 fn write_literal(
     value: &Value,
     arguments: Option<&Arguments<'_>>,
@@ -91,7 +91,7 @@ fn write_literal(
     Some(())
 }
 
-/// The command. `utf8`: texts are in UTF-8. `None`: it cannot be said which sequences are asked for.
+/// The command. `utf8`: texts are in UTF-8. `None`: it is not known which sequences are asked for.
 pub(super) fn own_alone(
     question: &Question,
     arguments: Option<&Arguments<'_>>,
@@ -168,7 +168,7 @@ mod tests {
         value.map_or("-".to_owned(), |value| String::from_utf8(value).unwrap())
     }
 
-    /// The last one that is declared.
+    /// The position of the last one that is declared.
     fn values_last(types: &[u32]) -> usize {
         types.len().saturating_sub(1)
     }

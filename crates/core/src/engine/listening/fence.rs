@@ -1,15 +1,16 @@
-//! A backend whose client has notified goes to no other client before that has been heard.
+//! A backend whose client has notified goes to no other client before the notifications have been
+//! received.
 //!
 //! # Model
-//! Of what is notified the server tells its own process, which serves many clients ([`Notifiers`]). So
-//! where clients of the pool listen, a backend that is given back after a text that notifies (by itself,
-//! or by functions and triggers, as the census knows them) waits for a fence on the listening connection: no
-//! client waits for that, unless all backends are busy. After it the next client's own need no fence before
-//! them, as nothing of before is on its way.
+//! Notifications have the id of the server process, which serves many clients ([`Notifiers`]). So
+//! if clients of the pool listen, a backend that is given back after a text that notifies (by
+//! itself, or by functions and triggers, as the census knows them) waits for a fence on the
+//! listening connection: no client waits for that, unless all backends are busy. After it the next
+//! client's notifications need no fence before them, as no earlier ones are in flight.
 //!
 //! # Limits
-//! One fence, of the pool's own listening connection: those of other pools of the database may be later.
-//! After [`HEARD_WITHIN`](crate::pool::HEARD_WITHIN) the backend goes on without.
+//! One fence, on the pool's own listening connection: those of other pools of the database may be
+//! later. After [`RECEIVED_WITHIN`](crate::pool::RECEIVED_WITHIN) the backend goes on without it.
 //!
 //! [`Notifiers`]: crate::pool::Notifiers
 
@@ -24,16 +25,17 @@ use crate::listen::{Ask, Claimant, Marker};
 use crate::time::Time;
 
 impl<S: Socket> Backend<S> {
-    /// Whether its last client has notified by it what may not have been heard, and somebody listens.
-    pub(in crate::engine) fn is_to_be_heard_out(&self) -> bool {
-        self.known.notifying.is_unheard()
+    /// Whether its last client has notified by it, that may not have been received, and a client
+    /// listens.
+    pub(in crate::engine) fn needs_fence(&self) -> bool {
+        self.known.notifying().is_unreceived()
             && self.pool.stats.listen.channels.load(Ordering::Relaxed) > 0
     }
 }
 
 impl<S: Socket> Engine<S> {
-    /// Keeps a backend without a client until what was notified by it has been heard.
-    pub(in crate::engine) fn hear_out<H: Host<S>>(
+    /// Keeps a backend without a client until its notifications have been received.
+    pub(in crate::engine) fn fence_backend<H: Host<S>>(
         &mut self,
         host: &mut H,
         mut backend: Box<Backend<S>>,
@@ -46,9 +48,9 @@ impl<S: Socket> Engine<S> {
         self.ask_hub(host, &pool, Ask { claimant, ..Ask::default() });
     }
 
-    /// All has been heard that was notified by a backend, or is waited for no more: it goes on. `marker` is
-    /// `None` if nothing has been heard.
-    pub(in crate::engine) fn heard_out<H: Host<S>>(
+    /// A backend's notifications have all been received, or are not waited for any more: it goes
+    /// on. `marker` is `None` if nothing has been received.
+    pub(in crate::engine) fn backend_fenced<H: Host<S>>(
         &mut self,
         host: &mut H,
         place: Slot,
@@ -65,9 +67,9 @@ impl<S: Socket> Engine<S> {
         else {
             return;
         };
-        // (Another server's listening connection hears nothing of it.)
+        // (Another server's listening connection does not receive them.)
         let here = marker.is_some_and(|at| at.server == backend.server());
-        backend.known.notifying.is_heard_out(here);
+        backend.known.notifying_mut().is_fenced(here);
         self.give_back(host, backend, now);
     }
 }

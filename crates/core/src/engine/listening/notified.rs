@@ -18,31 +18,34 @@ use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 
 impl<S: Socket> Client<S> {
-    /// Its backend has heard a notification. Whether that is for the books, not for the client.
-    pub(in crate::engine) fn overhears(
+    /// Its backend has received a notification. Returns whether that is for the books, not for the
+    /// client.
+    pub(in crate::engine) fn takes_notification(
         &mut self,
         notification: impl FnOnce() -> Option<Notification>,
         process: u32,
     ) -> bool {
-        let keeps_natively = self.pins.contains(Part::Listen);
+        let keeps_natively = self.session.pins().contains(Part::Listen);
         let Some(listening) = self.listening() else { return false };
         if matches!(listening.stage, Stage::Returning { .. }) {
             if let Some(notification) = notification() {
-                listening.overhear_returning(notification, process);
+                listening.receive_returning(notification, process);
             }
             return true;
         }
         if keeps_natively {
-            // Of a channel that it has here it hears here.
+            // On a channel of its own backend, its backend's notifications count.
             return notification().is_some_and(|of| listening.channels.contains(&of.channel));
         }
-        let hears = match listening.stage {
+        let keeps = match listening.stage {
             Stage::AtRest | Stage::Ahead | Stage::AfterCancel => !listening.pending.is_empty(),
             Stage::Asking | Stage::Joining => true,
-            Stage::Leaving { .. } => !listening.joining.is_empty() && !listening.overheard_all,
+            Stage::Leaving { .. } => {
+                !listening.joining.is_empty() && !listening.backend_received_all
+            }
             Stage::Cleaning | Stage::Fencing | Stage::TakingOver | Stage::Returning { .. } => false,
         };
-        if !hears {
+        if !keeps {
             return true;
         }
         let Some(notification) = notification() else { return true };
@@ -51,16 +54,17 @@ impl<S: Socket> Client<S> {
             && Ticket::read(notification.payload())
                 .is_some_and(|(_, ticket)| ticket.serial == listening.serial);
         if is_marker && matches!(listening.stage, Stage::Leaving { .. }) {
-            listening.overheard_all = true;
+            listening.backend_received_all = true;
         } else {
             listening.queued_bytes += notification.message.len();
-            listening.overheard.push(notification);
+            listening.backend_received.push(notification);
         }
         true
     }
 
-    /// Its own backend, on which it keeps listening, has heard a notification. Whether that waits, because
-    /// what the listening connection has heard for it comes first. `at_rest`: its backend owes nothing.
+    /// Its own backend, on which it keeps listening, has received a notification. Returns whether
+    /// that waits, because those on the listening connection come first. `at_rest`: its backend
+    /// owes nothing.
     pub(in crate::engine) fn keeps_native_notification(
         &mut self,
         at_rest: bool,
@@ -80,14 +84,14 @@ impl<S: Socket> Client<S> {
     pub(super) fn may_be_notified(&self) -> bool {
         let resting = self.backend.as_ref().is_none_or(|backend| backend.is_at_rest());
         resting
-            && self.state != ClientState::Closing
+            && self.serving.state() != ClientState::Closing
             && self.stage() == Stage::AtRest
             && !self.is_skipping()
             && !self.is_leaving()
             && self.output.len() <= limits::OUTPUT_HIGH_BYTES
     }
 
-    /// Whether notifications wait for it that it could be given.
+    /// Whether notifications wait that it could be given now.
     pub(in crate::engine) fn neglects_notifications(&self) -> bool {
         let listening = self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref());
         listening.is_some_and(|listening| !listening.queue.is_empty()) && self.may_be_notified()
@@ -108,15 +112,15 @@ impl<S: Socket> Engine<S> {
         for slot in clients {
             let own = self.process_of(slot);
             let Some(client) = self.clients.get_mut(slot) else { continue };
-            if client.state == ClientState::Closing {
-                continue; // it is told nothing more
+            if client.serving.state() == ClientState::Closing {
+                continue; // it gets nothing more
             }
             let sends = client.stage() != Stage::Cleaning
                 && client.backend.as_ref().is_some_and(|b| b.process() == notification.process);
             let Some(listening) = client.listening() else { continue };
-            let behind = matches!(listening.stage, Stage::Leaving { marked: true, .. });
+            let leaves = matches!(listening.stage, Stage::Leaving { marked: true, .. });
             let returned = matches!(listening.stage, Stage::Returning { marked: true, .. });
-            if returned || (!behind && listening.ignores(&notification.channel)) {
+            if returned || (!leaves && listening.ignores(&notification.channel)) {
                 continue;
             }
             notified += 1;
@@ -125,7 +129,7 @@ impl<S: Socket> Engine<S> {
                 false => notification.message.clone(),
             };
             let channel = Some(notification.channel.clone());
-            if behind {
+            if leaves {
                 listening.queued_bytes += message.len();
                 listening.later.push(Waiting { message, channel });
             } else {
@@ -136,7 +140,7 @@ impl<S: Socket> Engine<S> {
         pool.stats.of(self.id).notifications.add(notified);
     }
 
-    /// Gives a client what waits for it, if it may have it now.
+    /// Gives a client the notifications that wait for it, if it may have them now.
     pub(in crate::engine) fn give_notifications<H: Host<S>>(
         &mut self,
         host: &mut H,
@@ -177,15 +181,16 @@ impl<S: Socket> Engine<S> {
 }
 
 impl Listening {
-    /// What the backend has heard for the client, up to the marker; it counts among what waits. `process` is the
-    /// backend's, and `own` the one that the client knows as its own.
-    pub(super) fn take_overheard(&mut self, process: u32, own: u32) -> Vec<Waiting> {
-        let mut heard = Vec::new();
-        for notification in std::mem::take(&mut self.overheard) {
+    /// The notifications that the backend has received for the client, up to the marker; they count
+    /// as waiting. `process` is the backend's process id, and `own` the one that the client knows
+    /// as its own.
+    pub(super) fn take_backend_received(&mut self, process: u32, own: u32) -> Vec<Waiting> {
+        let mut received = Vec::new();
+        for notification in std::mem::take(&mut self.backend_received) {
             self.queued_bytes = self.queued_bytes.saturating_sub(notification.message.len());
             let joins = self.joining.contains(&notification.channel);
-            let heard_already = self.channels.contains(&notification.channel);
-            if !joins && (heard_already || !self.joining.is_empty()) {
+            let is_listened = self.channels.contains(&notification.channel);
+            if !joins && (is_listened || !self.joining.is_empty()) {
                 continue; // or a marker
             }
             let message = match notification.process == process {
@@ -193,8 +198,8 @@ impl Listening {
                 false => notification.message,
             };
             self.queued_bytes += message.len();
-            heard.push(Waiting { message, channel: Some(notification.channel) });
+            received.push(Waiting { message, channel: Some(notification.channel) });
         }
-        heard
+        received
     }
 }

@@ -1,0 +1,144 @@
+//! What is known of a server connection's session, and what is not.
+
+use super::notifying::Notifying;
+use crate::engine::at_stake::AtStake;
+use crate::engine::census::functions::Functions;
+use crate::engine::drawn::Drawn;
+use crate::engine::session_report::SessionReport;
+use crate::engine::unverified::Unverified;
+use crate::pool::SharedPool;
+
+/// What is known of its session, and what is not.
+pub(in crate::engine) struct Known {
+    unverified: Option<Box<Unverified>>,
+    at_stake: AtStake,
+    drawn: Drawn,
+    notifying: Notifying,
+    functions: Option<Box<Functions>>,
+    functions_serial: u32,
+    keeps_plans: bool,
+    session_report: Option<Box<SessionReport>>,
+}
+
+/// Whether functions of its database keep plans in a server process.
+fn keeps_plans<B>(pool: &SharedPool<B>) -> bool {
+    pool.census().is_some_and(|census| census.keeps_plans())
+}
+
+impl Known {
+    /// Of a server connection of this pool that has just been opened.
+    pub(super) fn new<B>(pool: &SharedPool<B>, session_report: Option<Box<SessionReport>>) -> Self {
+        Self {
+            unverified: None,
+            at_stake: AtStake::default(),
+            drawn: Drawn::default(),
+            notifying: Notifying::default(),
+            functions: Functions::of(pool),
+            functions_serial: pool.functions_serial(),
+            keeps_plans: keeps_plans(pool),
+            session_report,
+        }
+    }
+
+    /// What its client's statements may have made or ended. `None`: nothing is in doubt.
+    #[inline]
+    pub(in crate::engine) fn unverified(&self) -> Option<&Unverified> {
+        self.unverified.as_deref()
+    }
+
+    pub(in crate::engine) fn unverified_mut(&mut self) -> Option<&mut Unverified> {
+        self.unverified.as_deref_mut()
+    }
+
+    /// Something comes to what is in doubt.
+    pub(in crate::engine) fn doubt(&mut self) -> &mut Unverified {
+        self.unverified.get_or_insert_default()
+    }
+
+    /// Nothing is in doubt any more. What was.
+    #[inline]
+    pub(in crate::engine) fn settle_doubt(&mut self) -> Option<Box<Unverified>> {
+        self.unverified.take()
+    }
+
+    /// This is in doubt, and nothing else.
+    pub(in crate::engine) fn doubt_only(&mut self, unverified: Box<Unverified>) {
+        self.unverified = Some(unverified);
+    }
+
+    /// What statements under way may change for other sessions.
+    #[inline]
+    pub(in crate::engine) fn at_stake(&self) -> &AtStake {
+        &self.at_stake
+    }
+
+    #[inline]
+    pub(in crate::engine) fn at_stake_mut(&mut self) -> &mut AtStake {
+        &mut self.at_stake
+    }
+
+    /// What has been drawn from sequences by it.
+    #[inline]
+    pub(in crate::engine) fn drawn(&self) -> &Drawn {
+        &self.drawn
+    }
+
+    #[inline]
+    pub(in crate::engine) fn drawn_mut(&mut self) -> &mut Drawn {
+        &mut self.drawn
+    }
+
+    /// Who notifies by it.
+    #[inline]
+    pub(in crate::engine) fn notifying(&self) -> &Notifying {
+        &self.notifying
+    }
+
+    #[inline]
+    pub(in crate::engine) fn notifying_mut(&mut self) -> &mut Notifying {
+        &mut self.notifying
+    }
+
+    /// Functions that do something to sessions, if there are any.
+    #[inline]
+    pub(in crate::engine) fn functions(&self) -> Option<&Functions> {
+        self.functions.as_deref()
+    }
+
+    /// Functions, if any do something to sessions, may be others by now.
+    #[inline]
+    pub(in crate::engine) fn learn_functions<B>(&mut self, pool: &SharedPool<B>) {
+        let serial = pool.functions_serial();
+        if self.functions_serial != serial {
+            (self.functions, self.functions_serial) = (Functions::of(pool), serial);
+            self.keeps_plans = keeps_plans(pool);
+        }
+    }
+
+    /// Whether some keep plans in the process, made under the settings of their first caller.
+    #[inline]
+    pub(super) fn keeps_plans(&self) -> bool {
+        self.keeps_plans
+    }
+
+    /// What its server reports of the session, if it does.
+    #[inline]
+    pub(in crate::engine) fn session_report(&self) -> Option<&SessionReport> {
+        self.session_report.as_deref()
+    }
+
+    #[inline]
+    pub(in crate::engine) fn session_report_mut(&mut self) -> Option<&mut SessionReport> {
+        self.session_report.as_deref_mut()
+    }
+
+    /// Nothing is believed of its server's reports any more, or not while this one is read.
+    pub(in crate::engine) fn take_session_report(&mut self) -> Option<Box<SessionReport>> {
+        self.session_report.take()
+    }
+
+    /// Its server reports this.
+    pub(in crate::engine) fn set_session_report(&mut self, report: Box<SessionReport>) {
+        self.session_report = Some(report);
+    }
+}

@@ -1,0 +1,61 @@
+//! What is left at a client's socket: to be read, and to be written.
+
+/// What is left at a client's socket.
+#[derive(Default)]
+pub(in crate::engine) struct AtSocket {
+    unread: bool,
+    hung_up: bool,
+    late: bool,
+}
+
+impl AtSocket {
+    /// Whether there may be something that has not been read.
+    #[inline]
+    pub(in crate::engine) fn is_unread(&self) -> bool {
+        self.unread
+    }
+
+    /// Whether there may be something more to read.
+    #[inline]
+    pub(in crate::engine) fn leave_unread(&mut self, unread: bool) {
+        self.unread = unread;
+    }
+
+    /// It has closed its side: the end stands after what has not been read, and no event tells of it again.
+    pub(in crate::engine) fn hangs_up(&mut self) {
+        self.hung_up = true;
+    }
+
+    #[inline]
+    pub(in crate::engine) fn has_hung_up(&self) -> bool {
+        self.hung_up
+    }
+
+    /// Whether its output has not been tried yet: see [`crate::engine::answer`].
+    #[inline]
+    pub(in crate::engine) fn is_late(&self) -> bool {
+        self.late
+    }
+
+    /// Its output is to be tried at the end of the turn. Whether it was not before.
+    #[inline]
+    pub(in crate::engine) fn becomes_late(&mut self) -> bool {
+        !std::mem::replace(&mut self.late, true)
+    }
+
+    /// It is tried now. Whether it was to be.
+    #[inline]
+    pub(in crate::engine) fn take_late(&mut self) -> bool {
+        std::mem::take(&mut self.late)
+    }
+
+    /// Whether nothing is lost with its socket.
+    pub(in crate::engine) fn may_move(&self) -> bool {
+        let Self {
+            unread: _, // it is in the kernel, and told of when it is watched again
+            hung_up,
+            late,
+        } = self;
+        !(*hung_up || *late)
+    }
+}

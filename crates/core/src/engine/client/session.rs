@@ -1,0 +1,94 @@
+//! What a client's session is to be on any backend, and what keeps it on one.
+
+use crate::pool::{Asks, Basis, TextClass};
+use crate::session::part::{Part, PartSet};
+use crate::session::settings::Settings;
+
+/// A client's session.
+pub(in crate::engine) struct ClientSession {
+    desired: Settings,
+    pins: PartSet,
+    basis: Basis,
+    asks: Asks,
+}
+
+impl ClientSession {
+    /// Of a client that wants these settings, as they differ from the values of that number.
+    pub(in crate::engine) fn new(
+        desired: Settings,
+        basis: Basis,
+        pins: PartSet,
+        asks: Asks,
+    ) -> Self {
+        Self { desired, pins, basis, asks }
+    }
+
+    /// The settings that it wants in force, as they differ from the server's own.
+    #[inline]
+    pub(in crate::engine) fn desired(&self) -> &Settings {
+        &self.desired
+    }
+
+    /// It wants these from now on. What it wanted before.
+    pub(in crate::engine) fn want(&mut self, settings: Settings) -> Settings {
+        std::mem::replace(&mut self.desired, settings)
+    }
+
+    /// What [`Self::desired`] differs from.
+    #[inline]
+    pub(in crate::engine) fn basis(&self) -> Basis {
+        self.basis
+    }
+
+    /// It differs from this from now on. From what it did before.
+    pub(in crate::engine) fn set_basis(&mut self, basis: Basis) -> Basis {
+        std::mem::replace(&mut self.basis, basis)
+    }
+
+    /// Why it keeps its backend between transactions.
+    #[inline]
+    pub(in crate::engine) fn pins(&self) -> PartSet {
+        self.pins
+    }
+
+    /// It keeps it for this, too.
+    pub(in crate::engine) fn pin(&mut self, part: Part) {
+        self.pins.insert(part);
+    }
+
+    /// It keeps it for these, too.
+    pub(in crate::engine) fn pin_all(&mut self, parts: PartSet) {
+        self.pins = self.pins.union(parts);
+    }
+
+    /// It does not keep it for this any more.
+    pub(in crate::engine) fn unpin(&mut self, part: Part) {
+        self.pins.remove(part);
+    }
+
+    /// It keeps it for these alone. For what it did before.
+    pub(in crate::engine) fn set_pins(&mut self, parts: PartSet) -> PartSet {
+        std::mem::replace(&mut self.pins, parts)
+    }
+
+    /// What it has asked for by currval or lastval.
+    #[inline]
+    pub(in crate::engine) fn asks(&self) -> Asks {
+        self.asks
+    }
+
+    /// It draws from a sequence.
+    pub(in crate::engine) fn draws(&mut self) {
+        self.asks.draws();
+    }
+
+    /// It may ask at any time.
+    pub(in crate::engine) fn may_ask(&mut self) {
+        self.asks = Asks::Before;
+    }
+
+    /// It asks for what this text has drawn, if that is known.
+    pub(in crate::engine) fn has_asked(&mut self, text: Option<TextClass>) {
+        self.asks = Asks::Last(text);
+    }
+}

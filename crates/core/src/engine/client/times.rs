@@ -1,0 +1,81 @@
+//! Since when a client does what it does, and when it must have got on.
+
+use crate::time::Time;
+
+/// A client's times.
+pub(in crate::engine) struct ClientTimes {
+    since: Time,
+    transaction_since: Time,
+    /// In ticks of the wheel; 0: never.
+    deadline: u32,
+    /// The tick for which the wheel has it; 0: none.
+    armed: u32,
+}
+
+/// What is to be done when a tick has come that the wheel had for a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::engine) enum TickCame {
+    /// Nothing: it was for a deadline before, or there is none any more.
+    Stale,
+    /// The deadline is this later tick: the wheel is to have it for that.
+    Early(u32),
+    /// It should have got on by this tick.
+    Due(u32),
+}
+
+impl ClientTimes {
+    /// Of a client that has been idle since.
+    pub(in crate::engine) fn new(since: Time) -> Self {
+        Self { since, transaction_since: since, deadline: 0, armed: 0 }
+    }
+
+    /// When it became idle, or began to wait, or when its query began.
+    #[inline]
+    pub(in crate::engine) fn since(&self) -> Time {
+        self.since
+    }
+
+    /// It is idle, waits, or runs a query from now on.
+    #[inline]
+    pub(in crate::engine) fn begin(&mut self, now: Time) {
+        self.since = now;
+    }
+
+    /// When its transaction began.
+    #[inline]
+    pub(in crate::engine) fn transaction_since(&self) -> Time {
+        self.transaction_since
+    }
+
+    /// Its transaction begins.
+    #[inline]
+    pub(in crate::engine) fn begin_transaction(&mut self, now: Time) {
+        self.transaction_since = now;
+    }
+
+    /// It must have got on by this tick; 0: never. Whether the wheel is to be armed for that.
+    #[inline]
+    pub(in crate::engine) fn set_deadline(&mut self, tick: u32) -> bool {
+        self.deadline = tick;
+        tick != 0 && (self.armed == 0 || tick < self.armed)
+    }
+
+    /// The wheel has it for this tick.
+    #[inline]
+    pub(in crate::engine) fn is_armed(&mut self, tick: u32) {
+        self.armed = tick;
+    }
+
+    /// A tick has come for which the wheel had it, `now` by the wheel.
+    pub(in crate::engine) fn tick_came(&mut self, tick: u32, now: u32) -> TickCame {
+        if self.armed != tick {
+            return TickCame::Stale;
+        }
+        self.armed = 0;
+        match self.deadline {
+            0 => TickCame::Stale,
+            later if later > now => TickCame::Early(later),
+            _ => TickCame::Due(std::mem::take(&mut self.deadline)),
+        }
+    }
+}

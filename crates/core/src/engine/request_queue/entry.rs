@@ -1,0 +1,57 @@
+//! What stands in the queue: a request, or a plain pipeline of several.
+
+use super::change::Change;
+use super::request::Request;
+
+/// One request. An ordinary Bind, Execute, Query or Sync carries no change.
+#[derive(Debug)]
+pub(in crate::engine) struct Entry {
+    /// What answers it, and what becomes of the answer.
+    pub(in crate::engine) owed: Request,
+    /// The change that the answer confirms, and that is dropped without one.
+    pub(in crate::engine) change: Option<Change>,
+}
+
+impl From<Request> for Entry {
+    #[inline]
+    fn from(owed: Request) -> Self {
+        Self { owed, change: None }
+    }
+}
+
+/// What is sent whole while nothing is outstanding: see [`super::super::plain`].
+#[derive(Debug)]
+pub(in crate::engine) enum PlainPipeline {
+    /// Bind, perhaps Describe, Execute and Sync, of the shared statement with this id.
+    Named { statement: u64, describes: Describes },
+    /// The same of the unnamed statement, with its Parse. `serial`: as for [`Request::Parse`].
+    Unnamed { serial: u32, describes: bool },
+    /// A Query.
+    Query,
+}
+
+/// Whether the portal of a named statement is described, and what is done with that.
+#[derive(Debug)]
+pub(in crate::engine) enum Describes {
+    No,
+    /// It says what the client has been told before: the server fixes the rows of a statement when it parses it.
+    Known,
+    /// It is noted.
+    Noted(Change),
+}
+
+/// The answer to a plain pipeline or Query, without its end: see `engine::plain::answer`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::engine) struct PlainOwed {
+    /// ParseComplete.
+    pub(in crate::engine) parses: bool,
+    /// BindComplete; else it is a Query.
+    pub(in crate::engine) binds: bool,
+    /// The description of the portal.
+    pub(in crate::engine) describes: bool,
+}
+
+impl PlainOwed {
+    pub(in crate::engine) const QUERY: Self =
+        Self { parses: false, binds: false, describes: false };
+}
