@@ -1,4 +1,5 @@
-/* One client of bench/mptcp_run.py: does what it is told, line by line, and says what that took.
+/* One client of bench/mptcp_run.py: carries out orders, line by line, and
+ * prints their cost.
  *
  *   KIND COUNT          a line on standard input
  *   CPU ELAPSED         nanoseconds, on standard output: of this process, and of the clock

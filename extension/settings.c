@@ -12,7 +12,7 @@
  *             What a client SETs to the value that it began with stays the
  *             client's. What it asks for at its connect and the server has by
  *             itself is not among what the pooler tells.
- *             Of a setting with a unit that the session has changed since,
+ *             For a setting with a unit that the session has changed since,
  *             reset_val is the connection's own.
  */
 #include "postgres.h"

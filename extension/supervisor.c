@@ -12,7 +12,7 @@
  * States      waiting ─(its time has come)─► running ─(program ends)─► waiting
  *             running ─(server ends, SIGTERM)─► stopping ─(program ends)─► gone
  *             stopping ─(STOP_SECONDS)─► SIGKILL
- * Limits      Linux. Where the server itself is process 1, as in a container
+ * Limits      Linux. If the server itself is process 1, as in a container
  *             without an init, orphans become its children, and it takes one
  *             that is killed for a crash of its own.
  *

@@ -20,7 +20,7 @@ use crate::wire::{self, Walker};
 /// Of one read.
 const READ_BUFFER_BYTES: usize = 64 * 1024;
 const EVENTS_PER_TURN: usize = 256;
-/// How long answers to logins and LISTEN are waited for, and notifications behind the last.
+/// How long answers to logins and LISTEN are waited for, and notifications after the last.
 const SILENCE: Duration = Duration::from_secs(30);
 /// How often the listening thread looks whether it is to end.
 const TURN: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };

@@ -8,7 +8,7 @@
 //! One thread a core, each with its own epoll and its share of the connections; more processes where
 //! the descriptor limit asks for them. Standard output is one JSON object a line:
 //! `ready`, then (after a line on standard input, or at once with `--now`) `start`, `end`, `result`.
-//! Whoever measures somebody else's CPU takes it at `start` and at `end`.
+//! A program that measures another's CPU takes it at `start` and at `end`.
 
 mod bulk;
 mod children;
@@ -414,7 +414,7 @@ fn work(load: &Load, kind: Kind, share: usize, shares: usize) -> io::Result<()> 
     Ok(())
 }
 
-/// A worker's thread: opens, says so, and does what it is asked until nobody asks any more.
+/// A worker's thread: opens, reports that, and carries out orders until there are no more.
 fn serve(
     mut worker: Worker,
     mut held: Worker,

@@ -33,7 +33,7 @@ pub(crate) enum Protocol {
     Prepared,
 }
 
-/// A value that each transaction draws anew.
+/// A value that each transaction draws again.
 #[derive(Clone, Copy)]
 enum Variable {
     Account,
@@ -79,7 +79,7 @@ impl Statement {
 pub(crate) struct Scripts {
     protocol: Protocol,
     scripts: Vec<Vec<Statement>>,
-    /// Of 100 transactions, those that take the second script.
+    /// How many of 100 transactions take the second script.
     second_percent: u64,
     /// How many scripts are selects that differ in a comment, taken equally often.
     selects: usize,
@@ -92,8 +92,8 @@ pub(crate) struct Scripts {
 pub(crate) struct ScriptId(usize);
 
 impl Scripts {
-    /// `scale` is pgbench's; `few_rows` and `update_percent` are those of the contention. Of the
-    /// selects there are as many as `statements` says, which differ in a comment.
+    /// `scale` is pgbench's; `few_rows` and `update_percent` are those of the contention. There are
+    /// `statements` selects, which differ in a comment.
     pub(crate) fn new(
         workload: Workload,
         protocol: Protocol,

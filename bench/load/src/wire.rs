@@ -126,7 +126,7 @@ pub(crate) fn number(out: &mut Vec<u8>, value: i64) {
 pub(crate) struct Walker {
     /// Bytes of the current message's body that are still to come.
     skip: usize,
-    /// The header as far as it is there; for ReadyForQuery with the status byte behind it.
+    /// The header as far as it is there; for ReadyForQuery with the status byte after it.
     head: [u8; 6],
     have: usize,
 }

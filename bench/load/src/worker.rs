@@ -407,7 +407,7 @@ impl Worker {
             let connection = &mut self.connections[index];
             let Some(stream) = &mut connection.stream else { return };
             let received = match connection.state {
-                // One byte, as libpq reads it: nothing behind it is trusted before TLS.
+                // One byte, as libpq reads it: nothing after it is trusted before TLS.
                 State::Asking => stream.receive(&mut self.buffer[..1]),
                 _ => stream.receive(&mut self.buffer),
             };

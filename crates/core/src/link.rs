@@ -14,8 +14,8 @@
 //! * [`compression`] which frames of bulk streams are compressed, and how
 //! * [`greeting`] the first frame of a path, at the end that accepts
 //! * [`incoming`], [`outgoing`] one direction of a stream at its receiver and its sender
-//! * [`path`] one path: how far it is, and whether it lives; `rate`: how fast it is; `recent`: what it and
-//!   streams carry of late, for operators; [`past`]: paths that have ended, for them, too
+//! * [`path`] one path: its stage, and whether it is alive; `rate`: its speed; `recent`: recent
+//!   rates of paths and streams, for operators; [`past`]: paths that have ended, also for operators
 //! * [`session`] streams and paths together: bytes and time in, frames and [`session::Request`]s out
 //!
 //! # Invariants
@@ -29,8 +29,8 @@
 //!
 //! # Why not
 //! One TCP stream cut over paths (as MPTCP does): one loss would hold up all streams (MLVPN, issue 64).
-//! Resuming after a process has died: a database session that has ended cannot be gone on with, so what
-//! was sent to it must not be sent to another one.
+//! Resuming after a process has died: an ended database session cannot be continued, so what was
+//! sent to it must not be sent to another one.
 
 pub mod compression;
 pub mod frame;
@@ -55,7 +55,7 @@ pub struct StreamId(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PathId(pub u64);
 
-/// What names a session: random, from the near end, and known to both ends only.
+/// The name of a session: random, from the near end, and known only to both ends.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub [u8; 16]);
 

@@ -15,7 +15,7 @@
 //!   programs get over it, through a [`relay`]; [`modules`]: those that are loaded for it
 //! * [`apply`]: settings, files and routes, and taking them back
 //! * [`usage`]: which algorithm the pooler's connections have
-//! * [`auto`]: samples connections for the chooser and does what it says
+//! * [`auto`]: samples connections for the chooser and carries out its decisions
 //!
 //! # Limits
 //! All of it is of the network namespace in which the command runs.

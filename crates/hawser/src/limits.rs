@@ -7,8 +7,8 @@
 //! a lower bound disconnects no client that is in. A client that is not in yet, and keeps others
 //! waiting, may be disconnected: see [`half_open`].
 //!
-//! Where limits on server connections are shared with other poolers, this one's part of each bounds them, too:
-//! [`shared`].
+//! If limits on server connections are shared with other poolers, this one's part of each also
+//! bounds them: [`shared`].
 //!
 //! # Invariant
 //! Every count is the number of permits that exist. Permits of logins that gave way and are not

@@ -4,10 +4,10 @@
 //! The control side sends [`ToLoop`] messages into the loops' mailboxes. What a loop asks of it
 //! (open a backend, send a cancel request) goes through [`Control`].
 //!
-//! # Why an unbounded channel for orders A loop may not wait. The channel is bounded in effect:
-//! openings by the pools' sizes (each one is counted as opening until it is answered), cancels and
-//! databases to empty by one for each backend in use, changes of start values by one a loop and
-//! [`crate::reactor::CHANGES_PERIOD`].
+//! # Why an unbounded channel for orders
+//! A loop may not wait. The channel is bounded in effect: openings by the pools' sizes (each one is
+//! counted as opening until it is answered), cancels and databases to empty by one for each backend
+//! in use, changes of start values by one a loop and [`crate::reactor::CHANGES_PERIOD`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -116,7 +116,7 @@ impl<S: Watchable + 'static> Reactors<S> {
     /// clients may have.
     ///
     /// # Errors
-    /// No descriptors or no thread to be had.
+    /// There are no descriptors or no thread left.
     ///
     /// # Panics
     /// If `count` is 0.

@@ -66,7 +66,7 @@ pub struct WorldConfig {
     pub network: NetConfig,
     /// Longest way of a message between loops.
     pub message_max: Duration,
-    /// Of a hundred units of work, after how many a loop lags, and how long at most.
+    /// After how many of a hundred units of work a loop lags, and how long at most.
     pub lags_percent: u64,
     /// See `lags_percent`.
     pub lag_max: Duration,

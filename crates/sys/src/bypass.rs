@@ -8,9 +8,9 @@
 //!                            switch, totals
 //! ```
 //! All but the programs of messages is pinned in a directory of bpffs, and works on while no process
-//! of ours runs. When the pins go, no socket comes in any more; those that are in stay, for what
-//! waits for them would be lost, and the kernel keeps `messages`, `switch` and `sockets` until the
-//! last of them is closed.
+//! of ours runs. When the pins go, no socket comes in any more; those that are in stay, because
+//! their waiting bytes would be lost, and the kernel keeps `messages`, `switch` and `sockets` until
+//! the last of them is closed.
 //!
 //! # Invariants
 //! * both ends of a redirected connection are in `sockets` and `entries`, in one network namespace

@@ -74,7 +74,7 @@ pub fn dial_waiting(local: IpAddr, to: SocketAddr, most: Duration) -> io::Result
 
 /// Closes a connection with a reset: what is under way is given up, and there is no TIME_WAIT.
 pub fn close_with_reset(fd: OwnedFd) {
-    // Where it cannot be set, the connection ends the other way.
+    // If it cannot be set, the connection ends the other way.
     let _ = sockopt::set_socket_linger(&fd, Some(Duration::ZERO));
 }
 

@@ -26,7 +26,7 @@ impl EventFd {
     /// Wakes the waiter.
     ///
     /// # Errors
-    /// As write(2), but for what this mends itself.
+    /// As write(2), except those that this handles itself.
     pub fn signal(&self) -> io::Result<()> {
         loop {
             match rustix::io::write(&self.0, &1u64.to_ne_bytes()) {

@@ -269,7 +269,7 @@ impl Netlink {
     /// [`ANSWER_WAIT`], and gives none if there are none by then.
     ///
     /// # Errors
-    /// ENOBUFS: some were lost, for the socket was full.
+    /// ENOBUFS: some were lost, because the socket was full.
     pub fn receive(&mut self) -> Result<Vec<Answer>, NetlinkError> {
         let length = match self.datagram() {
             Err(NetlinkError::System { source, .. })

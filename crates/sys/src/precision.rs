@@ -95,9 +95,10 @@ pub fn come_before_ordinary() -> Priority {
     if set_attributes(&attributes).is_ok() { Priority::Fifo } else { Priority::Ordinary }
 }
 
-/// Asks for processor time in short slices for the calling thread, which stays an ordinary one: it gets no more
-/// of it, but sooner after it wakes up, for the thread of the earliest deadline runs first. A thread of ordinary
-/// priority gets `nice`, where it may have it; another priority that it was given stays.
+/// Asks for processor time in short slices for the calling thread, which stays an ordinary one: it
+/// gets no more of it, but sooner after it wakes up, because the thread with the earliest deadline
+/// runs first. A thread of ordinary priority gets `nice`, where it may have it; another priority
+/// that it was given stays.
 ///
 /// # Errors
 /// As sched_setattr(2). A negative `nice` needs CAP_SYS_NICE or RLIMIT_NICE; that there is neither is no error.

@@ -219,7 +219,7 @@ pub fn peer_process(socket: impl AsFd) -> io::Result<OwnedFd> {
         )
     };
     if code == 0 {
-        // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
+        // SAFETY: the kernel has just made this descriptor, and it has no other owner.
         return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
     }
     let error = io::Error::last_os_error();
@@ -456,7 +456,7 @@ pub fn duplicate_passed(fd: RawFd) -> io::Result<OwnedFd> {
     if copy < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
+    // SAFETY: the kernel has just made this descriptor, and it has no other owner.
     let copy = unsafe { OwnedFd::from_raw_fd(copy) };
     // SAFETY: F_SETFD takes a number and flags, and touches no memory.
     if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {

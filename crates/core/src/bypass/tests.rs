@@ -35,7 +35,7 @@ struct Connection {
 impl Connection {
     fn of_seed(seed: u64) -> Self {
         let mut random = Random::of_seed(seed);
-        // Near the end of the numbers in some, for they begin again at 0.
+        // Near the end of the numbers in some runs, because they wrap to 0.
         let first = u32::MAX - random.below(1 << 20) as u32;
         Self {
             random,

@@ -9,22 +9,22 @@
 //!        ▲                                        │ more                  │ a frame shrinks to more than 7/8
 //!        └──── wait: 1 MiB, doubled up to 64 ─────┴───────────────────────┘
 //! ```
-//! A frame is tried where the paths are what limits the stream: it has had something to send without a
-//! break for [`BACKLOG_MIN`], and all paths together have carried less than [`PATHS_BYTES_MAX`] a second of
-//! late. How much of a stream goes into a frame follows from what the last ones have shrunk to, so that the
-//! frame has the length that the path is to be given.
+//! A frame is tried if the paths limit the stream: it has had something to send without a break for
+//! [`BACKLOG_MIN`], and all paths together have carried less than [`PATHS_BYTES_MAX`] a second of
+//! late. How much of a stream goes into a frame follows from what the last ones have shrunk to, so
+//! that the frame has the length wanted for the path.
 //!
 //! # Invariants
-//! * what a peer claims is checked against the stream's credit before anything is decompressed, and no more
-//!   than [`WHOLE_BYTES_MAX`] bytes come of a frame
-//! * what two streams carry never stands in one frame, and no frame refers to another one
+//! * a peer's claim is checked against the stream's credit before anything is decompressed, and a
+//!   frame gives at most [`WHOLE_BYTES_MAX`] bytes
+//! * a frame never has bytes of two streams, and never refers to another frame
 //!
 //! # Why not
 //! One zstd stream for each stream of the link: it shrinks texts a little more, but a frame could be
 //! decompressed only after all before it, and sent again only as it was; frames of a path that died would
-//! have to be kept compressed beside what they are made of. What paths are taken to carry, in place of what
-//! they have carried: TCP's delivery rate is gigabytes a second for a moment wherever a host or a proxy on
-//! the way takes all at once.
+//! have to be kept compressed beside what they are made of. The estimated rate of paths in place of
+//! the carried bytes: TCP's delivery rate is gigabytes a second for a moment whenever a host or a
+//! proxy on the way takes all at once.
 
 use std::fmt;
 use std::time::Duration;
@@ -37,10 +37,10 @@ use crate::time::Time;
 
 /// Fewer bytes are not worth the processor's time: they fill a segment or two.
 const WHOLE_BYTES_MIN: usize = 1024;
-/// For so long a stream waits for paths before these are what limits it.
+/// How long a stream must wait for paths before these count as its limit.
 pub const BACKLOG_MIN: Duration = Duration::from_millis(50);
-/// Paths that carry more in a second are not waited for: one processor compresses some 300 MB in that time,
-/// and encrypts and sends beside it.
+/// Paths that carry more in a second are no limit: one processor compresses some 300 MB in that
+/// time, besides encrypting and sending.
 pub const PATHS_BYTES_MAX: u64 = 100_000_000;
 /// zstd's level. Measured on rows of orders as COPY writes them, in frames of 64 KiB, by one processor: level 1
 /// leaves 52 % at 366 MB/s, level 3 49 % at 227, level -1 78 % at 499.
@@ -67,7 +67,7 @@ pub enum Compression {
 pub(super) enum Shrinking {
     /// Not before this offset; after a try without success, not for `wait` more bytes.
     Rests { until: u64, wait: u64 },
-    /// They are, to so many parts of [`ONE`] of late.
+    /// They are; recent ones shrank to `part` of [`ONE`].
     Shrinks { part: u64 },
 }
 
@@ -76,7 +76,7 @@ impl Shrinking {
         Self::Rests { until: 0, wait: WAIT_MIN }
     }
 
-    /// What so many bytes of the stream come to on paths.
+    /// How many bytes on paths this many bytes of the stream become.
     pub(super) fn on_paths(self, bytes: u64) -> u64 {
         match self {
             Self::Rests { .. } => bytes,
@@ -84,7 +84,7 @@ impl Shrinking {
         }
     }
 
-    /// What frames have come to of late.
+    /// The size of recent frames, in percent.
     pub(super) fn percent(self) -> Option<u64> {
         match self {
             Self::Rests { .. } => None,
@@ -92,8 +92,8 @@ impl Shrinking {
         }
     }
 
-    /// Compresses what is to be sent next, so that about `frame` bytes come of it; of how many bytes, and
-    /// what came. None: `frame` bytes are to be sent as they are.
+    /// Compresses the next bytes, so that the result has about `frame` bytes. Returns how many
+    /// bytes were taken, and the result. None: send `frame` bytes uncompressed.
     pub(super) fn next_frame<'a>(
         &mut self,
         codec: &'a mut Codec,
@@ -128,7 +128,7 @@ impl Shrinking {
     }
 }
 
-/// zstd's state for a session, and what it works on. It is there while it is needed.
+/// zstd's state for a session, and its buffers. It exists while it is needed.
 #[derive(Default)]
 pub(super) struct Codec {
     compressor: Option<Compressor<'static>>,
@@ -143,12 +143,12 @@ impl fmt::Debug for Codec {
     }
 }
 
-/// Bytes that are not what their frame claims.
+/// The bytes do not match their frame's claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NotAsClaimed;
 
 impl Codec {
-    /// None: there is no memory, or what comes does not fit a frame.
+    /// None: there is no memory, or the result does not fit a frame.
     fn compress(&mut self, parts: [&[u8]; 2]) -> Option<&[u8]> {
         if self.compressor.is_none() {
             self.compressor = Compressor::new(LEVEL).ok();

@@ -1,4 +1,4 @@
-//! Frames of a path: what two ends of a link say to each other inside TLS.
+//! Frames of a path: the messages of two ends of a link inside TLS.
 //!
 //! # Format
 //! A byte of kind, then the fields of that kind, big-endian, without padding.
@@ -52,7 +52,7 @@ pub const WHOLE_BYTES_MAX: usize = 64 << 10;
 pub const TARGET_BYTES_MAX: usize = 262;
 /// The longest frame.
 pub const FRAME_BYTES_MAX: usize = DATA_HEAD_BYTES + DATA_BYTES_MAX;
-/// The longest part of a frame that tells its length.
+/// The longest part of a frame that determines its length.
 pub const HEAD_BYTES_MAX: usize = DATA_HEAD_BYTES;
 
 const HELLO: u8 = 1;
@@ -92,7 +92,7 @@ pub enum Reason {
     Unreachable,
     /// The far end has as many streams as there may be.
     Full,
-    /// The peer did what a peer may not.
+    /// The peer broke the protocol.
     Protocol,
     /// No path has worked for as long as `grace`.
     Grace,
@@ -102,9 +102,10 @@ pub enum Reason {
     Ending,
     /// The far end did not confirm the stream in time.
     Unconfirmed,
-    /// Paths come up and die, and nothing of the stream has got through for as long as `grace`.
+    /// Paths come up and die, and no bytes of the stream have got through for as long as `grace`.
     Stalled,
-    /// What the peer has compressed does not become what it claims. (Only peers that compress know it.)
+    /// The peer's compressed data does not match its claim. (Only peers that compress know this
+    /// reason.)
     Compression,
 }
 
@@ -234,7 +235,7 @@ pub enum Frame<'a> {
         /// Why.
         reason: Reason,
     },
-    /// The sender of this has ended the stream and keeps nothing of it.
+    /// The sender of this has ended the stream and forgotten it.
     Gone {
         /// Which.
         stream: StreamId,
@@ -251,14 +252,14 @@ pub enum Frame<'a> {
     },
     /// The process ends, and the session with it.
     Bye,
-    /// From the near end: whether this path is to carry streams only where no other does.
+    /// From the near end: whether this path must carry streams only if no other does.
     Rest {
         /// It is.
         rests: bool,
     },
 }
 
-/// Why bytes are no frame. The path that they came by cannot be used any more.
+/// Why bytes are no frame. Their path cannot be used any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameError {
     /// No such kind.
@@ -322,7 +323,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Bytes of the frame that begins here; `None` while they do not tell.
+/// The length of the frame that begins here; `None` while it is not known.
 fn length(bytes: &[u8]) -> Result<Option<usize>, FrameError> {
     let Some(kind) = bytes.first() else { return Ok(None) };
     let at = |at: usize| {
@@ -365,7 +366,7 @@ fn length(bytes: &[u8]) -> Result<Option<usize>, FrameError> {
 }
 
 impl<'a> Frame<'a> {
-    /// The frame at the beginning of `bytes`, and how many it has; `None` while it is not whole.
+    /// The frame at the beginning of `bytes`, and how many it has; `None` while it is incomplete.
     ///
     /// # Errors
     /// [`FrameError`]: nothing after it can be understood.
@@ -493,7 +494,7 @@ fn read_compressed(mut fields: Fields<'_>) -> Result<Frame<'_>, FrameError> {
     let _: [u8; 2] = fields.bytes();
     let whole = fields.u32() as usize;
     let bytes = fields.rest();
-    // What does not shrink is sent as it is.
+    // Bytes that do not shrink are sent uncompressed.
     if !(bytes.len() + 1..=WHOLE_BYTES_MAX).contains(&whole) {
         return Err(FrameError::Length("what was compressed"));
     }
@@ -524,7 +525,7 @@ fn numbers(out: &mut Vec<u8>, kind: u8, fields: &[u64]) {
     }
 }
 
-/// Bytes of a path to frames: keeps what is not whole.
+/// Splits the bytes of a path into frames; keeps an incomplete one.
 #[derive(Debug, Default)]
 pub struct Assembly {
     part: Vec<u8>,

@@ -1,7 +1,7 @@
 //! The first frame of a path at the end that accepts: which session it is for.
 //!
 //! # Invariants
-//! * nothing is kept but the bytes of one Hello, and nothing is answered before it is whole
+//! * only the bytes of one Hello are kept, and nothing is answered before it is complete
 //! * a peer can find out whether a session exists only by its token, which is 128 random bits, and
 //!   the host gives a session's paths only to the key that began it
 
@@ -27,7 +27,7 @@ pub struct Greeted {
 pub enum NotGreeted {
     /// No Hello: nothing is answered.
     Wrong,
-    /// It speaks other versions: [`refusal`] says which this end speaks.
+    /// It speaks other versions: [`refusal`] gives those of this end.
     Version(u8, u8),
 }
 
@@ -38,8 +38,8 @@ pub struct Greeting {
 }
 
 impl Greeting {
-    /// Takes bytes; once the Hello is whole, what it says. The near end sends nothing more before it is
-    /// answered, so bytes after it are wrong.
+    /// Takes bytes; returns the Hello once it is complete. The near end sends nothing more before
+    /// it is answered, so bytes after it are wrong.
     ///
     /// # Errors
     /// [`NotGreeted`].

@@ -1,4 +1,4 @@
-//! What one end of a stream receives: put in order, each byte once, within the credit that was given.
+//! What one end of a stream receives: in order, each byte once, within the given credit.
 //!
 //! # Model
 //! ```text
@@ -10,7 +10,7 @@
 //!
 //! # Invariants
 //! * delivered is what the local socket has taken, and nothing is acknowledged before
-//! * bytes at or after `limit`, or after the end that was announced, are a lie
+//! * bytes at or after `limit`, or after the announced end, are a protocol violation
 //! * pieces in `later` do not overlap, and hold at most `limit - received` bytes; two that touch have more
 //!   than [`JOINED_BYTES_MAX`] together, so what [`LATER_MAX`] bounds is gaps
 
@@ -20,11 +20,11 @@ use std::time::Duration;
 use super::outgoing::Lie;
 use crate::time::Time;
 
-/// What a sender may send before anything was acknowledged.
+/// What a sender may send before the first acknowledgement.
 pub const INITIAL_CREDIT: u64 = 256 << 10;
 /// The largest window of a stream: twice 217 ms of 290 Mbit/s.
 pub const WINDOW_MAX: u64 = 16 << 20;
-/// A window that is used up in less time is too small for the way there.
+/// A window that is used up in less time is too small for the path.
 const GROWTH: Duration = Duration::from_secs(2);
 /// Pieces that touch are joined up to so many bytes: one frame costs a copy of no more. (A compressed
 /// frame may be a longer piece, which is joined with none.)
@@ -34,12 +34,12 @@ pub const JOINED_BYTES_MAX: usize = 16 << 10;
 /// than the window itself.
 pub const LATER_MAX: usize = 64 << 10;
 
-/// What became of bytes.
+/// What happened to received bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Put {
     /// There is more for the local socket than before.
     Ready,
-    /// They are there already, or wait for what comes before them.
+    /// They are duplicates, or wait for earlier bytes.
     Kept,
     /// There are [`LATER_MAX`] pieces: a part of them was dropped. It is not acknowledged, and the
     /// sender, to which TCP has said that it arrived, sends it again only when its path ends.
@@ -102,7 +102,7 @@ impl Incoming {
         self.ready.len() + self.later.values().map(Vec::len).sum::<usize>()
     }
 
-    /// Whether of `length` bytes at `offset` any is new.
+    /// Whether any of `length` bytes at `offset` is new.
     pub(super) fn wants(&self, offset: u64, length: usize) -> Result<bool, Lie> {
         let end = offset + length as u64;
         if end > self.limit || self.length.is_some_and(|length| end > length) {
@@ -134,7 +134,7 @@ impl Incoming {
         Ok(Put::Ready)
     }
 
-    /// Keeps what came too early, without what is there already.
+    /// Keeps bytes that came too early, without duplicates.
     fn keep(&mut self, offset: u64, bytes: &[u8]) -> Put {
         let end = offset + bytes.len() as u64;
         let mut start = offset;
@@ -158,7 +158,8 @@ impl Incoming {
         Put::Kept
     }
 
-    /// Inserts a piece that overlaps none, joined with those that it touches; whether there was room.
+    /// Inserts a piece that overlaps none, joined with those that it touches. False: there was no
+    /// room.
     fn insert(&mut self, start: u64, part: &[u8]) -> bool {
         let (mut start, end) = (start, start + part.len() as u64);
         let fits = |piece: &[u8], more: usize| piece.len() + more <= JOINED_BYTES_MAX;
@@ -194,7 +195,7 @@ impl Incoming {
         }
     }
 
-    /// The sender says where it ends.
+    /// The sender announces the end.
     pub(super) fn ends(&mut self, length: u64) -> Result<(), Lie> {
         let last = self.later.last_key_value().map(|(at, piece)| at + piece.len() as u64);
         let least = self.received().max(last.unwrap_or(0));
@@ -205,7 +206,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// What the local socket is to be given.
+    /// The bytes for the local socket.
     pub(super) fn ready(&self) -> [&[u8]; 2] {
         let (first, second) = self.ready.as_slices();
         [first, second]
@@ -216,7 +217,8 @@ impl Incoming {
         self.length == Some(self.delivered)
     }
 
-    /// The local socket has taken so much. `spare`: by how much the window may grow; what it grew by.
+    /// The local socket has taken `count` bytes. `spare`: by how much the window may grow. Returns
+    /// by how much it grew.
     pub(super) fn wrote(&mut self, count: usize, spare: u64, now: Time) -> u64 {
         self.ready.drain(..count);
         if self.ready.is_empty() {

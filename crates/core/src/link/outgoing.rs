@@ -23,15 +23,15 @@ use crate::time::Time;
 pub const SEND_BYTES_MAX: u64 = 16 << 20;
 /// A stream that has sent so much without a pause is bulk.
 pub const BULK_BYTES: u64 = 256 << 10;
-/// Bytes of a stream that are kept whatever others keep: as many as a peer's first credit. Above, all
-/// streams of a session share [`super::session::SEND_SHARED_BYTES_MAX`].
+/// Bytes that a stream may always keep: as many as a peer's first credit. Above, all streams of a
+/// session share [`super::session::SEND_SHARED_BYTES_MAX`].
 pub const SEND_OWN_BYTES: u64 = 256 << 10;
-/// Paths that die one after the other with the bytes that the receiver waits for, before it is asked for how
-/// long: one path may be cut, and the next one slow.
+/// How many paths must die in a row with the bytes that the receiver waits for, before the time
+/// counts: one path may be cut, and the next one slow.
 const DEATHS_MIN: u32 = 2;
 /// A message that is sent on two paths beside bulk streams.
 pub const TWICE_BYTES_MAX: u64 = 1400;
-/// What of a stream's last bytes is sent on two paths.
+/// How many of a stream's last bytes are sent on two paths.
 pub const TAIL_BYTES_MAX: u64 = 16 << 10;
 /// A pause.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -45,7 +45,7 @@ struct Piece {
     twice: bool,
 }
 
-/// How the end of a stream stands.
+/// The state of a stream's end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ending {
     /// More may come.
@@ -58,7 +58,7 @@ pub(super) enum Ending {
     Done,
 }
 
-/// What an acknowledgement may not say.
+/// A false acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Lie;
 
@@ -74,13 +74,13 @@ pub(super) struct Outgoing {
     /// Start and end of what is to be sent again.
     again: BTreeMap<u64, u64>,
     pub(super) ending: Ending,
-    /// When the receiver's local socket last took something, or when, after it had all, more was sent.
+    /// When the receiver's local socket last took bytes, or when more was sent after it had all.
     moved: Time,
     /// When the receiver last had more than before, and how many paths have died since with what it waits
     /// for.
     progress: Time,
     deaths: u32,
-    /// Since when there was something to send without a break.
+    /// Since when there has always been something to send.
     backlog: Option<Time>,
     /// Bytes since the last pause.
     run: u64,
@@ -142,7 +142,7 @@ impl Outgoing {
         self.backlog = self.has_sendable().then(|| self.backlog.unwrap_or(now));
     }
 
-    /// Since when there was something to send without a break: the paths take less than there is.
+    /// Since when there has always been something to send: the paths take less than there is.
     pub(super) fn backlog_since(&self) -> Option<Time> {
         self.backlog
     }
@@ -156,7 +156,7 @@ impl Outgoing {
         self.base
     }
 
-    /// Since when the receiver's local socket has taken nothing of what was sent; none: it has all.
+    /// Since when the receiver's local socket has taken no sent bytes; none: it has all.
     pub(super) fn waits_since(&self) -> Option<Time> {
         (self.base < self.next).then_some(self.moved)
     }
@@ -276,7 +276,7 @@ impl Outgoing {
     /// tail is in it: sent on `path` as well.
     pub(super) fn take_tail(&mut self, path: PathId) -> Option<(u64, [&[u8]; 2])> {
         let (start, piece) = self.tail(Some(path))?;
-        // What is before the tail stays a piece that went once.
+        // Bytes before the tail stay a piece that went once.
         if let Some((_, before)) = self.pieces.range_mut(..start).next_back()
             && before.end > start
         {
@@ -299,7 +299,7 @@ impl Outgoing {
         Some((start, self.slices(start, end)))
     }
 
-    /// Since when nothing has got through, though path after path was tried.
+    /// Since when no bytes have got through, although several paths were tried.
     pub(super) fn stalls_since(&self) -> Option<Time> {
         (self.received < self.next && self.deaths >= DEATHS_MIN).then_some(self.progress)
     }
@@ -315,7 +315,7 @@ impl Outgoing {
         (*start <= self.received && !piece.twice).then_some((piece.path, piece.at))
     }
 
-    /// An acknowledgement came. Those that were overtaken by later ones change nothing.
+    /// An acknowledgement came. One that a later one has overtaken changes nothing.
     pub(super) fn acknowledged(
         &mut self,
         delivered: u64,
@@ -335,7 +335,7 @@ impl Outgoing {
                 if *entry.key() >= received {
                     break;
                 }
-                // Its first bytes may go from `bytes` now, so no copy of it may begin with them.
+                // Its first bytes may leave `bytes` now, so no copy of it may begin with them.
                 let piece = entry.remove();
                 if piece.end > received {
                     self.pieces.insert(received, piece);
@@ -387,7 +387,7 @@ impl Outgoing {
                 self.again.insert(start, end);
             }
         }
-        // What was sent twice: the second path is not known, so it is sent a third time.
+        // Pieces that were sent twice: the second path is not known, so they are sent a third time.
         let twice = self.pieces.extract_if(.., |_, piece| piece.twice);
         let twice: Vec<_> = twice.map(|(start, piece)| (start.max(received), piece.end)).collect();
         self.again.extend(twice.into_iter().filter(|(start, end)| start < end));

@@ -1,4 +1,4 @@
-//! Paths that have ended, the last of them, for operators.
+//! The last paths that have ended, for operators.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,17 +14,17 @@ pub const PAST_MAX: usize = 16;
 /// A path that has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PastPath {
-    /// Which; of dials that failed, the last.
+    /// Its id; for failed dials, that of the last.
     pub id: PathId,
-    /// Between which addresses.
+    /// Its pair of addresses.
     pub pair: PairId,
     /// Why there was one.
     pub origin: Origin,
-    /// Why there is none any more.
+    /// Why it has ended.
     pub end: PathEnd,
     /// When it ended.
     pub ended: Time,
-    /// For how long there was one.
+    /// How long it lived.
     pub lived: Duration,
     /// Bytes to and from the peer.
     pub bytes: (u64, u64),
@@ -47,7 +47,7 @@ impl Past {
             bytes: (path.sent_bytes, path.received_bytes),
             times: 1,
         };
-        // A line that is out is dialled again and again: what else has happened stays to be seen.
+        // A dead line is dialled repeatedly: other events must stay visible.
         let same = |other: &PastPath| {
             other.end == end && other.pair == past.pair && end == PathEnd::NotDialled
         };

@@ -1,12 +1,12 @@
-//! One path: how far it is in being greeted, how fast it is, whether it lives.
+//! One path: its stage, its speed, and whether it is alive.
 //!
 //! # Model
 //! ```text
 //!   completion = max((unsent + unacked) / rate, srtt) - least rtt / 2: the next frame goes where this is
-//!                least. A window that keeps the path from its rate (after a loss, or where BBR looks for
-//!                the least round trip) is its rate for what TCP has not sent
-//!   dead       = something is unanswered, and nothing has come and nothing was acknowledged
-//!                for max(3 RTO, 2 s), RTO = srtt + 4 var (RFC 6298)
+//!                least. A window that keeps the path below its rate (after a loss, or where BBR
+//!                looks for the least round trip) is its rate for what TCP has not sent dead =
+//!                something is unanswered, and nothing has come and nothing was acknowledged for
+//!                max(3 RTO, 2 s), RTO = srtt + 4 var (RFC 6298)
 //! ```
 //! # States
 //! ```text
@@ -24,12 +24,12 @@ use super::{PathId, StreamId};
 use crate::paths::action::{Flow, FlowId, PairId, Reason};
 use crate::time::Time;
 
-/// A path without a round trip yet is taken for one of so many microseconds.
+/// The assumed round trip of a path without one yet, in microseconds.
 const RTT_UNKNOWN_US: u64 = 100_000;
 /// A path is not dead sooner.
 pub const DEAD_MIN: Duration = Duration::from_secs(2);
-/// A Hello that is not answered for so long has failed: it takes a round trip, on a path that has just
-/// carried TLS's. Short, for a greeting that nothing answers holds up what waits for a path.
+/// A Hello without an answer for so long has failed: it takes one round trip, on a path that has
+/// just carried TLS's. Short, because an unanswered greeting delays all that waits for a path.
 pub const HELLO_MAX: Duration = Duration::from_secs(4);
 /// A newcomer's TLS and Hello take no longer.
 pub const GREETING_MAX: Duration = Duration::from_secs(10);
@@ -38,15 +38,15 @@ pub const PING_EACH: Duration = Duration::from_secs(1);
 /// See [`PING_EACH`].
 pub const PING_EACH_IDLE: Duration = Duration::from_secs(5);
 
-/// Last words that are remembered: more than a path has under way, as a rule.
+/// The most last messages that are remembered: usually more than a path has under way.
 const LAST_WORDS_MAX: usize = 1024;
 
-/// How far a path is.
+/// The stage of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
     /// TCP and TLS are on their way.
     Dialling,
-    /// Both ends are proved; the session has no Welcome yet, and another path asks for it.
+    /// Both ends are authenticated; the session has no Welcome yet, and another path asks for it.
     Ready,
     /// Hello was sent.
     Greeting,
@@ -54,12 +54,12 @@ pub enum Stage {
     Up,
 }
 
-/// Why a path is there.
+/// Why a path was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// So many there are to be, whatever is carried.
+    /// For the minimum of paths, whatever is carried.
     Wanted,
-    /// To find out whether it adds to what all carry.
+    /// To test whether it adds to the total rate.
     Search,
     /// The near end has dialled it.
     Accepted,
@@ -84,14 +84,14 @@ pub enum PathEnd {
     Closed,
     /// Nothing has come back for too long.
     Silent,
-    /// A stream has more gaps than are kept, and a frame by this path made a further one: what it
-    /// carried comes again by others.
+    /// A stream has more gaps than are kept, and a frame by this path made another: its bytes come
+    /// again by others.
     Gaps,
-    /// What came by it is no frame, or no frame that may come now.
+    /// It carried an invalid frame, or one that may not come now.
     Wrong(&'static str),
     /// The far end has refused it.
     Refused(&'static str),
-    /// What chooses paths has ended it.
+    /// The chooser has ended it.
     Chosen(Reason),
 }
 
@@ -114,18 +114,18 @@ impl std::fmt::Display for PathEnd {
 #[derive(Debug)]
 pub(super) struct Path {
     pub(super) id: PathId,
-    /// Between which addresses it is.
+    /// Its pair of addresses.
     pub(super) pair: PairId,
     pub(super) origin: Origin,
     pub(super) stage: Stage,
-    /// Of the protocol, as both ends have agreed on it.
+    /// The agreed version of the protocol.
     pub(super) version: u8,
-    /// It carries streams only where no other path does.
+    /// It carries streams only if no other path does.
     pub(super) rests: bool,
     pub(super) assembly: Assembly,
     /// Frames of the path itself, to be written first.
     pub(super) own: Vec<u8>,
-    /// Streams whose last word went by this path: it is said again when the path dies.
+    /// Streams whose last message went by this path: it is repeated if the path dies.
     pub(super) last_words: Vec<StreamId>,
     /// The socket takes nothing now.
     pub(super) full: bool,
@@ -141,7 +141,7 @@ pub(super) struct Path {
     pub(super) sent_bytes: u64,
     pub(super) received_bytes: u64,
     carries: Recent,
-    /// When it last showed a sign of life.
+    /// When something last came from it.
     alive: Time,
     /// Since when something is unanswered.
     waits: Option<Time>,
@@ -208,7 +208,7 @@ impl Path {
         self.rate.bytes_a_second(self.rtt_us())
     }
 
-    /// What bulk streams may have in it; `beside`: small ones are open.
+    /// How much bulk streams may have in it; `beside`: small ones are open.
     pub(super) fn bound(&self, beside: bool, now: Time) -> u64 {
         self.rate.bound(beside, self.rtt_us(), self.least_us(), now)
     }
@@ -221,14 +221,14 @@ impl Path {
         }
     }
 
-    /// What the least round trip is without a queue: one that was dialled into a queue knows its own from
-    /// those between the same addresses, which may go other ways, a quarter longer.
+    /// The least round trip without a queue: a path that was dialled into a queue estimates it from
+    /// others between the same addresses, which may take other routes, up to a quarter longer.
     fn least_us(&self) -> u64 {
         let of_pair = self.least_of_pair_us.map_or(u64::MAX, |least| least + least / 4);
         self.rtt_least_us().min(of_pair)
     }
 
-    /// For what chooses paths.
+    /// Its state for the chooser.
     pub(super) fn flow(&self) -> Flow {
         let acked = self.sample.acked_bytes;
         let held = self.queued();
@@ -267,7 +267,7 @@ impl Path {
         drained.max(held).max(self.rtt_us()).saturating_sub(self.least_us() / 2)
     }
 
-    /// The host has taken so much to send.
+    /// The host has taken `bytes` to send.
     pub(super) fn gave(&mut self, bytes: usize, now: Time) {
         if bytes > 0 {
             self.given += bytes as u64;
@@ -276,7 +276,7 @@ impl Path {
         }
     }
 
-    /// The last word of a stream goes by this path.
+    /// The last message of a stream goes by this path.
     pub(super) fn said_last(&mut self, stream: StreamId) {
         if self.last_words.len() >= LAST_WORDS_MAX {
             self.last_words.drain(..LAST_WORDS_MAX / 2);
@@ -316,7 +316,7 @@ impl Path {
         self.carries.rate(self.carried(), now)
     }
 
-    /// Whether something is on its way to which nothing has come back: it is to be sampled.
+    /// Whether something is on its way without an answer: then it must be sampled.
     pub(super) fn is_waiting(&self) -> bool {
         self.waits.is_some()
     }
@@ -331,7 +331,7 @@ impl Path {
     /// When it is dead, unless something comes first.
     pub(super) fn dies(&self) -> Option<Time> {
         match self.stage {
-            // A sign of life from before something was sent says nothing about now.
+            // A sign of life from before the sending does not count.
             Stage::Up => self.waits.map(|since| since.max(self.alive).after(self.patience())),
             // The host bounds a dial; this bounds the host.
             Stage::Dialling => Some(self.since.after(3 * GREETING_MAX)),
@@ -352,7 +352,7 @@ impl Path {
         self.pings
     }
 
-    /// An answer came. One that nothing asked for is not counted.
+    /// An answer came. An unsolicited one is not counted.
     pub(super) fn pong(&mut self, number: u64) {
         if self.ping.is_some_and(|(asked, _)| asked == number) {
             self.ping = None;

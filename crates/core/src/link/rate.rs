@@ -23,13 +23,13 @@
 //! What is in a path alone is what the first query waits for that comes: a tenth of a second's worth, and 32 KiB
 //! in each of fifty paths of a search, were a tenth of a second and more.
 //!
-//! A queue that does not go away although this path puts little into it is others': a path that gave
-//! way to it would carry nothing. Then the bound is that of a path alone, for [`YIELDS_NOT`]. A queue that
-//! stands while no small stream is open is the path's own, and says nothing of others.
+//! A queue that does not shrink although this path puts little into it belongs to others: a path
+//! that yielded to it would carry nothing. Then the bound is that of a path alone, for
+//! [`YIELDS_NOT`]. A queue while no small stream is open is the path's own, and no sign of others.
 //!
 //! # Why not
 //! TCP's delivery rate alone: acknowledgements that come in bunches make it larger than the path, by a
-//! third on a busy host, and what it says for want of data is never corrected downwards.
+//! third on a busy host, and a value that was limited by lack of data is never corrected downwards.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -39,13 +39,13 @@ use crate::time::Time;
 
 const WINDOWS: usize = 8;
 const TCP_RATES: usize = 10;
-/// A window takes so long at least, ends with so many bytes, and at the latest then.
+/// A window takes at least this long, ends with this many bytes, and at the latest then.
 const WINDOW_MIN: Duration = Duration::from_millis(40);
 const WINDOW_BYTES: u64 = 16 * SEGMENT_BYTES;
 const WINDOW_MAX: Duration = Duration::from_millis(250);
 const SEGMENT_BYTES: u64 = 1448;
 const FIRST_WINDOW_BYTES: u64 = 10 * SEGMENT_BYTES;
-/// What a path that must not disturb others begins with.
+/// The first window of a path that must not disturb others.
 const GENTLE_BYTES: u64 = 2 * SEGMENT_BYTES;
 /// A path grows no more when so many windows in a row have not brought a quarter.
 const FLAT_WINDOWS: u32 = 3;
@@ -63,7 +63,7 @@ pub(super) struct Rate {
     largest: u64,
     since: Time,
     acked: u64,
-    /// There was not always something to send in this window.
+    /// At times there was nothing to send in this window.
     starved: bool,
     grows: bool,
     gentle: bool,
@@ -138,7 +138,7 @@ impl Rate {
         let starved = 4 * sample.outstanding_bytes < bound;
         let rtt_us = u64::from(sample.rtt_us);
         let known = self.bytes_a_second(rtt_us);
-        // One that want of data has limited still says that so much is possible.
+        // A value limited by lack of data still shows that so much is possible.
         let rate = sample.delivery_rate;
         if self.grows && rate > 0 && (!sample.is_application_limited || rate > known) {
             if self.tcp.len() == TCP_RATES {

@@ -1,13 +1,13 @@
-//! How fast a counter of bytes grows of late, for operators.
+//! The recent growth rate of a counter of bytes, for operators.
 
 use std::time::Duration;
 
 use crate::time::Time;
 
-/// Over so long at least.
+/// The shortest time that it covers.
 const SPAN: Duration = Duration::from_secs(1);
 
-/// Of one counter, whose value is given each time.
+/// The rate of one counter, whose value is passed each time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recent {
     since: Time,

@@ -1,6 +1,6 @@
-//! What TCP says of a path.
+//! TCP's data about a path.
 
-/// What TCP says of a path.
+/// TCP's data about a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sample {
     /// Smoothed round trip, microseconds; 0 before there is any.
@@ -11,7 +11,7 @@ pub struct Sample {
     pub rtt_min_us: u32,
     /// Bytes a second.
     pub delivery_rate: u64,
-    /// Whether that was so little for want of data.
+    /// Whether lack of data limited that.
     pub is_application_limited: bool,
     /// Bytes that the peer's TCP has acknowledged, ever.
     pub acked_bytes: u64,
@@ -25,6 +25,6 @@ pub struct Sample {
     pub segments_again: u32,
     /// Segments with data that were sent, again or not, ever; 0: not known.
     pub segments_sent: u32,
-    /// How often in a row TCP has sent again what was not answered.
+    /// How often in a row TCP has retransmitted after a timeout.
     pub timeouts: u32,
 }

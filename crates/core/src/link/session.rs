@@ -1,4 +1,4 @@
-//! One end of a session: its streams, its paths, and what is asked of the world around.
+//! One end of a session: its streams, its paths, and its requests to the host.
 //!
 //! # Model
 //! The host owns sockets and TLS. It reports events of paths ([`Session::dialled`],
@@ -22,8 +22,8 @@
 //!
 //! # Invariants
 //! * as in [`super`]; and: a stream that has ended is never begun again by a late frame
-//! * an end keeps of a stream that it has reset its number and the reason, until the peer says that it
-//!   keeps nothing either
+//! * an end keeps the number and the reason of a stream that it has reset, until the peer says that
+//!   it has forgotten the stream
 
 mod arrivals;
 mod choice;
@@ -52,12 +52,12 @@ pub const STREAMS_MAX: usize = 10_000;
 pub const RESETS_MAX: usize = 2 * STREAMS_MAX;
 /// Paths of a session.
 pub const PATHS_MAX: usize = 64;
-/// By how much the windows of a session's streams may grow in all.
+/// The total by which the windows of a session's streams may grow.
 pub const GROWTH_BYTES_MAX: u64 = 64 << 20;
 /// Bytes that all streams of a session keep for sending, above what each may keep alone
 /// ([`super::outgoing::SEND_OWN_BYTES`]): as many as an honest peer's windows grow by.
 pub const SEND_SHARED_BYTES_MAX: u64 = GROWTH_BYTES_MAX;
-/// Once all of it is used, it is given out again when so much is free.
+/// Once all of it is used, none is given out until this much is free.
 const SEND_SHARED_AGAIN: u64 = SEND_SHARED_BYTES_MAX / 8;
 /// A stream that the far end has not confirmed for so long, or for as long as `grace`, is ended.
 pub const UNCONFIRMED_MAX: Duration = Duration::from_secs(30);
@@ -67,7 +67,7 @@ pub const LAST_BYTES_MAX: Duration = Duration::from_secs(30);
 /// A small acknowledgement waits so long for others.
 pub const ACK_DELAY: Duration = Duration::from_millis(20);
 
-/// What the host is to do.
+/// A request to the host.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Request {
     /// Establish a path between these addresses, from a port that was not used before, and say
@@ -99,12 +99,12 @@ pub enum Request {
     Notice(Notice),
 }
 
-/// A stream of which the far end knows nothing.
+/// A stream that the far end does not know.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unsent {
     /// Where it goes.
     pub target: Box<str>,
-    /// What the local socket has given.
+    /// The bytes from the local socket.
     pub bytes: Vec<u8>,
     /// Whether that was all.
     pub ended: bool,
@@ -136,12 +136,12 @@ pub enum OpenError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathsFull;
 
-/// How many paths the near end has.
+/// The number of paths of the near end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Paths {
     /// So many, on the pairs of addresses in turn.
     Fixed(usize),
-    /// One for each pair of addresses; for bulk streams as many more as add to what all carry.
+    /// One for each pair of addresses; for bulk streams as many more as raise the total rate.
     Auto,
 }
 
@@ -150,7 +150,7 @@ pub enum Paths {
 pub struct Config {
     /// The session's.
     pub token: Token,
-    /// For how long streams wait for a path where there is none.
+    /// How long streams wait for a path if there is none.
     pub grace: Duration,
     /// Paths that the near end dials.
     pub paths: Paths,
@@ -163,8 +163,8 @@ pub struct Config {
 /// Whether the far end knows a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Confirmation {
-    /// Open is to be sent. Whether it was sent before, on a path that has died: then the far end may know
-    /// of the stream.
+    /// Open must be sent. `again`: it was sent before, on a path that has died, so the far end may
+    /// know the stream.
     Due { again: bool },
     /// Open was sent on this path, and all else of the stream goes there too.
     Sent(PathId),
@@ -185,18 +185,18 @@ struct Stream {
     ack_late: Option<Time>,
     /// The path of the last acknowledgement: the peer's end of the stream depends on its arrival.
     acked_on: Option<PathId>,
-    /// What it carries of late: bytes that the other local socket has taken, and those that this one has.
+    /// Its recent rates: bytes that the other local socket has taken, and those that this one has.
     sends: Recent,
     receives: Recent,
     shrinking: Shrinking,
     /// It is in the queue of what can be sent.
     queued: bool,
-    /// The local socket has broken: the stream is reset, for this reason, when what that gave before is
-    /// delivered, or then.
+    /// The local socket has broken: the stream is reset for this reason when its earlier bytes are
+    /// delivered, or at this time.
     broke: Option<(Reason, Time)>,
 }
 
-/// The numbers of streams that there were, at the end that does not give them.
+/// The numbers of past streams, at the end that does not assign them.
 #[derive(Debug, Default)]
 struct Seen {
     upto: u64,
@@ -244,7 +244,7 @@ pub struct Session {
     /// Streams that were reset here, why, and whether the reset was sent to the peer.
     resets: BTreeMap<StreamId, (Reason, bool)>,
     resets_due: BTreeSet<StreamId>,
-    /// Streams of which the peer is to know that nothing is kept.
+    /// Streams that the peer must know to be forgotten here.
     gone: BTreeSet<StreamId>,
     /// Streams with an Open, an Ack or a Finish to be sent.
     control: BTreeSet<StreamId>,
@@ -253,8 +253,8 @@ pub struct Session {
     unconfirmed: BTreeSet<(Time, StreamId)>,
     /// Streams whose local socket has broken, and how long its last bytes have.
     broken: BTreeSet<(Time, StreamId)>,
-    /// Streams that have ended since the peer's local socket has broken, while the one here still holds
-    /// bytes of them, and how long these have.
+    /// Streams that have ended because the peer's local socket has broken, while the one here still
+    /// holds bytes of them, and their deadline.
     draining: BTreeSet<(Time, StreamId)>,
     small: VecDeque<StreamId>,
     bulk: VecDeque<StreamId>,
@@ -324,7 +324,7 @@ pub struct PathReport {
     pub bytes: (u64, u64),
     /// The last sample.
     pub sample: Sample,
-    /// What it is taken to carry, bytes a second.
+    /// Its estimated rate, bytes a second.
     pub rate: u64,
     /// What it has carried of late, in both directions, bytes a second.
     pub carries: u64,
@@ -349,7 +349,7 @@ pub struct StreamReport {
     pub held: usize,
     /// Whether it uses all paths.
     pub is_bulk: bool,
-    /// What the bytes that it sends are compressed to, in percent; none: they are sent as they are.
+    /// The size of its sent bytes after compression, in percent; none: they are not compressed.
     pub compressed_percent: Option<u64>,
 }
 
@@ -358,7 +358,7 @@ fn confirmed_until(config: &Config, opened: Time) -> Time {
     opened.after(UNCONFIRMED_MAX.max(config.grace))
 }
 
-/// The one of a session.
+/// The chooser of a session.
 fn chooser_of(config: &Config, role: &Role) -> Chooser {
     let [a, b, c, d, e, f, g, h, ..] = config.token.0;
     let seed = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
@@ -428,7 +428,7 @@ impl Session {
         }
     }
 
-    /// What is to be done next.
+    /// The next request.
     pub fn poll(&mut self) -> Option<Request> {
         self.requests.pop_front()
     }
@@ -445,8 +445,8 @@ impl Session {
         self.ended
     }
 
-    /// For how long no path has worked, or there is one. A session without streams counts from the first
-    /// of these on.
+    /// For how long no path has worked; `None` if one does. A session without streams counts from
+    /// the first of these on.
     #[must_use]
     pub fn down_for(&self, now: Time) -> Option<Duration> {
         self.down.map(|since| now.since(since))
@@ -561,13 +561,13 @@ impl Session {
         }
     }
 
-    /// The local socket could not be had (the far end: why).
+    /// The local socket could not be connected (at the far end, with the reason).
     pub fn failed(&mut self, id: StreamId, reason: Reason) {
         self.reset(id, reason);
     }
 
-    /// The local socket has broken, and all that it gave before was put in: that is delivered first, as
-    /// TCP does.
+    /// The local socket has broken, and all that it gave before was put in: those bytes are
+    /// delivered first, as in TCP.
     pub fn broke(&mut self, id: StreamId, reason: Reason, now: Time) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         if stream.out.kept() == 0 {
@@ -647,7 +647,7 @@ impl Session {
         self.wake_all();
     }
 
-    /// Forgets a stream and has its local socket closed.
+    /// Forgets a stream and closes its local socket.
     fn remove(&mut self, id: StreamId, reason: Option<Reason>) {
         if self.forget(id).is_some() {
             self.counts.reset += u64::from(reason.is_some());
@@ -657,7 +657,7 @@ impl Session {
 
     /// The peer has reset a stream.
     fn reset_by_peer(&mut self, id: StreamId, reason: Reason, now: Time) {
-        // Only a program's own end is one that others wait for: the link's are said at once.
+        // Only a program's own end waits for delivery: ends by the link are reported at once.
         let waits = reason == Reason::Local && self.draining.len() < STREAMS_MAX;
         if !waits {
             self.remove(id, Some(reason));
@@ -668,7 +668,7 @@ impl Session {
         }
     }
 
-    /// Forgets the streams of which nothing was sent, and has them opened in another session.
+    /// Forgets the streams without sent bytes, and requests them in another session.
     fn release_unsent(&mut self) {
         let unsent = |stream: &Stream| stream.confirmation == Confirmation::Due { again: false };
         let unsent = self.streams.iter().filter(|(_, stream)| unsent(stream));
@@ -699,7 +699,7 @@ impl Session {
         if self.streams.is_empty() {
             self.codec = Codec::default(); // an idle session keeps none
         }
-        // Its place in a queue goes when its turn comes.
+        // Its place in a queue is removed when its turn comes.
         Some(stream)
     }
 

@@ -370,7 +370,7 @@ impl World {
         }
     }
 
-    /// Lets all that is under way come to its end.
+    /// Finishes all that is under way.
     fn settle(&mut self) {
         for _ in 0..10_000 {
             self.connection_changes();

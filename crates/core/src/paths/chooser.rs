@@ -137,8 +137,8 @@ enum Phase {
     },
 }
 
-/// How often a measurement was made again: one in which half of the rate was missing is, for a
-/// connection waits as a whole for what is lost on one flow.
+/// How often a measurement was repeated. One that misses half of the rate is repeated, because the
+/// whole connection waits for what is lost on one flow.
 type Again = u32;
 const AGAIN_MAX: Again = 4;
 
@@ -265,7 +265,7 @@ impl Chooser {
         }
     }
 
-    /// The same, for a connection in which what one flow holds can be sent by another: flows that share a
+    /// The same for a connection in which one flow can send what another holds: flows that share a
     /// limit cost the whole little.
     #[must_use]
     pub fn wide(role: Role, seed: u64) -> Self {
@@ -411,7 +411,8 @@ impl Chooser {
         };
     }
 
-    /// What a batch adds. Where much is known, flows that share limits cost the more the longer they do.
+    /// What a batch adds. If many limits are known, flows that share them cost more the longer they
+    /// do.
     fn gauge(&self, look: &Look<'_>) -> Measurement {
         let measurement = Measurement::new(look, measure(look));
         match self.known.len() {

@@ -14,8 +14,7 @@ pub struct Mark {
     bytes: BTreeMap<FlowId, u64>,
 }
 
-/// Of two halves of a measurement, more than this share of the whole may not be carried by other flows
-/// or at another time.
+/// The halves of a measurement may differ, over flows and time, by at most this share of the whole.
 const UNSTEADY: f64 = 0.08;
 /// How often a measurement is made twice as long because it is.
 const LENGTHENED_MAX: u32 = 2;

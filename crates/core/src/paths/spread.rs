@@ -25,8 +25,8 @@
 //! the time, or whose peer's window was full for a quarter of it; and a new connection not before it has
 //! left slow start, which lasts long where hosts run seldom (`busy` has such hosts).
 //!
-//! Where the round trip is long, a new connection takes longer to be as fast as it can be, and all times
-//! are longer in proportion ([`SETTLE_RTTS`]).
+//! With a long round trip a new connection takes longer to reach its full speed, and all times are
+//! longer in proportion ([`SETTLE_RTTS`]).
 //!
 //! # Why not
 //! * [`super::chooser`], which has more flows than it needs and pauses some to find which of them
@@ -46,10 +46,11 @@ use std::time::Duration;
 use super::draws::enough;
 use crate::time::Time;
 
-/// A lane that is dialled again while others are up is to find a limit that no other lane uses. Of one in
-/// use the queue is full, and the handshake takes longer than by an empty one: so many dials are tried,
-/// each from another port, and given up when they have taken 1.5 times the least round trip that was
-/// seen; all of them take no longer than [`QUICK_DIALS_TIME`]. The one after them may take its time.
+/// A lane that is dialled again while others are up is to find a limit that no other lane uses. A
+/// limit in use has a full queue, and so a longer handshake than an empty one: so many dials are
+/// tried, each from another port, and given up when they have taken 1.5 times the least round trip
+/// that was seen; all of them take no longer than [`QUICK_DIALS_TIME`]. The one after them may take
+/// its time.
 pub const QUICK_DIALS: u8 = 16;
 /// See [`QUICK_DIALS`].
 pub const QUICK_DIALS_TIME: Duration = Duration::from_millis(600);
@@ -115,7 +116,7 @@ pub struct Seen {
 #[derive(Clone, Debug, Default)]
 pub struct Spread {
     search: Option<Box<Search>>,
-    /// Where all lanes carry the same, one was dialled again to see whether they share limits.
+    /// All lanes carried the same, and one was dialled again to see whether they share limits.
     tried: bool,
 }
 

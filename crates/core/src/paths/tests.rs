@@ -24,8 +24,8 @@ fn flows_hashed_to_eight_limits_come_to_use_all_of_them() {
     assert!(reached.flows <= 9, "{} flows are kept", reached.flows);
 }
 
-/// Where shares cost little, all limits are in use soon, in every run; what shares is ended later, and what
-/// is carried meanwhile is steady.
+/// If shares cost little, all limits are in use soon, in every run; flows that share are ended
+/// later, and the rate meanwhile is steady.
 #[test]
 fn where_shares_cost_little_all_limits_are_met_soon_and_kept() {
     for noise in [0.02, 0.25] {
@@ -159,7 +159,7 @@ fn beside_a_fast_flow_two_are_tried_and_closed() {
         assert!(took < Duration::from_secs(4), "seed {seed}: {took:?}");
         assert_eq!((network.flows.len(), network.dials), (1, 2), "seed {seed}");
     }
-    // Where they gain, the search goes on; where both meet the same limit, a later one does.
+    // If they gain, the search goes on; if both meet the same limit, a later search does.
     for seed in 0..10 {
         let mut network = Network::new(&[1_000.0; 4], seed);
         network.run(300);
@@ -171,7 +171,7 @@ fn beside_a_fast_flow_two_are_tried_and_closed() {
 #[test]
 fn a_bottleneck_shared_with_others_is_not_taken_from_them() {
     for seed in 0..30 {
-        // Where there are more foreign flows, one more of ours is seen less.
+        // With more foreign flows, one more of ours shows less.
         for (foreign, kept) in [(1.0, 1), (2.0, 3), (4.0, 4)] {
             let mut network = Network::new(&[50.0], seed);
             network.foreign = vec![foreign];

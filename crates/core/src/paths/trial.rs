@@ -29,15 +29,15 @@ pub const NOISE: f64 = 0.04;
 pub const CROWDING: f64 = 0.6;
 /// What a flow must carry more to be relieved, as a share of its rate.
 pub const RELIEVED: f64 = 0.12;
-/// Of what paused flows carried, so much is taken up by others where they shared.
+/// The share of paused flows' rate that others take up if they shared.
 const TAKEN_UP: f64 = 0.3;
 /// A flow that loses less of its rate was relieved by another one.
 pub const DEPRESSED: f64 = 0.12;
-/// Where so much is, they shared, whatever the whole has lost: it stutters where rates are real.
+/// If others take up this share, they shared, whatever the whole has lost: real rates stutter.
 const TAKEN_UP_SURE: f64 = 0.6;
-/// What is lost with them is no more than they carried, and what a measurement can be off.
+/// The most that can be lost with them: what they carried, and the error of a measurement.
 const LOST_MAX: f64 = 1.3;
-/// Of what flows with limits of their own carried, so much is lost when they are paused.
+/// The share of their rate that is lost when flows with limits of their own are paused.
 const LOST_ALONE: f64 = 0.72;
 /// A flow with less than this share of the fastest one's rate may share.
 pub const CANDIDATE: f64 = 0.75;

@@ -353,7 +353,7 @@ impl<B> Pool<B> {
     }
 
     /// While clients wait, and the pool is full: an idle backend that none of them may have, to be
-    /// closed. It counts no more.
+    /// closed. It no longer counts.
     pub fn take_unfit(&mut self) -> Option<(LoopId, B)> {
         if self.idle.is_empty() {
             return None;

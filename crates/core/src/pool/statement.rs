@@ -20,9 +20,9 @@
 //! Parse. Sharing by text alone gives wrong answers (trap 6).
 //!
 //! Custom settings are, too: the planner evaluates functions that are declared IMMUTABLE, and one that
-//! reads `my.user` all the same would show one client another's rows. Where the configuration says, or
-//! the [`crate::engine::census`] of the database's functions, that there is none, clients that differ in
-//! custom settings alone share ([`StatementTable::depend_on`]).
+//! reads `my.user` all the same would show one client another's rows. If the configuration, or the
+//! [`crate::engine::census`] of the database's functions, says that there is none, clients that
+//! differ only in custom settings share ([`StatementTable::depend_on`]).
 //!
 //! # Why the settings under which it is run are, too
 //! The server plans a statement when it is executed, and keeps the plan; and it analyses the text again when

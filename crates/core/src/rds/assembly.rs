@@ -1,32 +1,32 @@
-//! Bytes of a connection to messages.
+//! Splits the bytes of a connection into messages.
 //!
-//! # Model       a message that lies whole in what was read is a slice of it; one that does not is
-//!               gathered here. Where its bytes were cut makes no difference
-//! # Limits      at most one message is gathered, and memory is taken as its bytes arrive, not as its
-//!               header claims
+//! # Model       a message that is complete in the input is a slice of it; an incomplete one is
+//!               gathered here. The places of the cuts make no difference
+//! # Limits      at most one message is gathered, and memory is allocated as its bytes arrive, not
+//!               by its header's claim
 
 use std::borrow::Cow;
 
 use super::header::{HEADER_BYTES, Header, MESSAGE_BYTES_MAX};
 
-/// Memory that is taken for a message before its bytes are there, at most.
+/// The most memory that is allocated for a message before its bytes arrive.
 const TAKEN_AHEAD: usize = 64 << 10;
 
-/// A message that says that it is longer than any may be.
+/// A message whose header claims more than the longest message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooLong(pub u32);
 
-/// A message, which is a slice of what was read where it lies in it whole.
+/// A message; a slice of the input if it is complete there.
 pub type Message<'a> = (Header, Cow<'a, [u8]>);
 
-/// What has come of a message that is not whole yet: most of the time nothing.
+/// The received part of an incomplete message: mostly none.
 #[derive(Clone, Debug, Default)]
 pub struct Assembly(Option<Box<Partial>>);
 
 /// The start of a message.
 #[derive(Clone, Debug, Default)]
 struct Partial {
-    /// Bytes of its header, until that is whole.
+    /// Bytes of its header, until that is complete.
     start: Vec<u8>,
     header: Option<Header>,
     body: Vec<u8>,
@@ -42,7 +42,7 @@ impl Assembly {
     /// Takes the next message off `input`, or all of it if there is none.
     ///
     /// # Errors
-    /// [`TooLong`]: what follows has no meaning any more.
+    /// [`TooLong`]: what follows cannot be read any more.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Message<'a>>, TooLong> {
         if self.0.is_none()
             && let Some((header, rest)) = input.split_first_chunk::<HEADER_BYTES>()
@@ -77,7 +77,7 @@ impl Assembly {
             self.0 = Some(partial);
             return Ok(None);
         }
-        // It may wait in a queue, whose bound counts its bytes.
+        // It may wait in a queue whose bound counts its bytes.
         partial.body.shrink_to_fit();
         Ok(Some((header, Cow::Owned(partial.body))))
     }
@@ -125,7 +125,7 @@ impl Assembly {
 }
 
 impl Partial {
-    /// Its header, with more of its bytes, if that is whole now.
+    /// Adds bytes to its header, and returns that if it is complete now.
     fn header(&mut self, input: &mut &[u8]) -> Option<Header> {
         if self.header.is_none() {
             let missing = HEADER_BYTES - self.start.len();

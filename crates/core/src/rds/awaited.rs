@@ -26,11 +26,12 @@ use super::header::{Header, PROBE_PORT};
 use super::lane::Connection;
 use crate::time::Time;
 
-/// A probe is waited for as long as something comes by its connection each time that this has passed.
+/// An answer is awaited as long as its connection brings something within each such time.
 pub(crate) const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
-/// So many times.
+/// How many times at most.
 pub(crate) const TIMES_MAX: u8 = 6;
-/// Others are taken so long after the end of a probed connection in whose place any may come.
+/// After the end of a probed connection that any other may replace, others are taken after this
+/// time.
 pub(crate) const TAKEN_AFTER: Duration = Duration::from_secs(1);
 
 /// An answer that has not come yet.
@@ -38,11 +39,11 @@ pub(crate) const TAKEN_AFTER: Duration = Duration::from_secs(1);
 pub(crate) struct Awaited {
     /// The connection that was probed.
     by: Connection,
-    /// It has ended, and which one takes its place is not known.
+    /// It has ended, and its replacement is not known.
     is_gone: bool,
     until: Time,
     times: u8,
-    /// Bytes that had come by it when this was looked at last.
+    /// Bytes that had come by it at the last check.
     came: u64,
 }
 
@@ -51,7 +52,7 @@ impl Awaited {
         Self { by, is_gone: false, until: now.after(ANSWERS_WITHIN), times: 1, came }
     }
 
-    /// When it is to be looked at.
+    /// When to check it next.
     pub(crate) fn until(&self) -> Time {
         self.until
     }
@@ -61,24 +62,24 @@ impl Awaited {
         self.by
     }
 
-    /// Whether a connection may bring what is to wait.
+    /// Whether a connection may bring messages that must wait.
     pub(crate) fn holds(&self, connection: Connection) -> bool {
         connection > self.by
     }
 
-    /// Whether a message of such a connection is to wait.
+    /// Whether a message of such a connection must wait.
     pub(crate) fn holds_message(header: &Header) -> bool {
         header.from > PROBE_PORT && !header.is_map()
     }
 
-    /// The probed connection has ended, and which one takes its place is not known.
+    /// The probed connection has ended, and its replacement is not known.
     pub(crate) fn ended(&mut self, now: Time) {
         self.is_gone = true;
         self.until = self.until.min(now.after(TAKEN_AFTER));
     }
 
-    /// Whether it is waited for on, now that its time has come. `came` is what has come by the connection
-    /// in all, and `paused` whether that is not read for now.
+    /// Whether to go on waiting, now that the time has passed. `came`: all bytes that have come by
+    /// the connection; `paused`: whether it is not read for now.
     pub(crate) fn goes_on(&mut self, came: u64, paused: bool, now: Time) -> bool {
         let goes_on = !self.is_gone && self.times < TIMES_MAX && (paused || came > self.came);
         if goes_on {

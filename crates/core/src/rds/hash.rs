@@ -1,12 +1,12 @@
-//! Which lane the messages of a port go by.
+//! The lane of a port's messages.
 //!
 //! # Model       `jhash_1word(port, key) & (lanes - 1)` (RDS_MPATH_HASH, net/rds/rds.h; jhash.h), with a
-//!               key that the sender draws once and keeps: a receiver takes any port on any lane. Only
-//!               lanes that have the fewest ports when a port is bound are chosen from
-//! # Why not     the hash alone, as the kernel has it: of 8 ports, 5.3 lanes of 8 carry something, and
-//!               of 32 ports one lane is empty in one case of nine
-//! # Limits      as in the kernel the number of lanes is used as a mask: of a number that is no power
-//!               of two, some lanes stay empty
+//!               key that the sender draws once and keeps: a receiver takes any port on any lane.
+//!               The choice is among the lanes with the fewest ports when a port is bound
+//! # Why not     the hash alone, as in the kernel: 8 ports use 5.3 lanes of 8, and with 32 ports
+//!               one lane is empty in one case of nine
+//! # Limits      as in the kernel the number of lanes is used as a mask: if it is no power of two,
+//!               some lanes stay empty
 
 use std::cmp::Ordering;
 
@@ -62,13 +62,13 @@ impl Shares {
         lane
     }
 
-    /// A port of this lane is given back.
+    /// A port of this lane is released.
     pub fn give_back(&mut self, lane: usize) {
         self.0[lane] = self.0[lane].saturating_sub(1);
     }
 }
 
-/// Which of fewer lanes stands for one of [`LANES_MAX`].
+/// Maps one of [`LANES_MAX`] lanes to one of fewer.
 #[must_use]
 pub fn among(lane: usize, lanes: usize) -> usize {
     lane & lanes.saturating_sub(1)

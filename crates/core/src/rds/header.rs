@@ -8,7 +8,7 @@
 //! Over TCP ack, credit and checksum are 0 and never read: TCP acknowledges.
 //!
 //! # Limits
-//! What follows an extension of a type whose length is not known here cannot be read, and is not.
+//! Extensions after one of unknown type and length cannot be read, and are ignored.
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 48;
@@ -31,7 +31,7 @@ pub const FLAG_AGAIN: u8 = 4;
 /// Where the flags are.
 pub const FLAGS_AT: usize = 24;
 
-/// What is said of a message.
+/// The header of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Header {
     /// Its number on its lane, from 1; 0 for congestion maps.
@@ -49,7 +49,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads it. Any bytes are a header.
+    /// Reads it. Any bytes are a valid header.
     #[must_use]
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Self {
         let two = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
@@ -108,10 +108,10 @@ fn length_of(kind: u8) -> Option<usize> {
     })
 }
 
-/// What a host says of itself.
+/// A host's announcement of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Announcement {
-    /// How many lanes it has; `None` if it does not say, which is one.
+    /// How many lanes it has; `None` if it does not say, which means one.
     pub lanes: Option<u16>,
     /// Its generation: another one after a restart. 0 if it does not say.
     pub generation: u32,
@@ -119,7 +119,7 @@ pub struct Announcement {
     pub port_is_lane: bool,
 }
 
-/// An extension header that says what cannot be: the rest of them was not read.
+/// An unreadable extension header: those after it were not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unreadable(pub u8);
 

@@ -19,7 +19,7 @@
 //! * what was given to a connection is a beginning of the queue
 //! * bytes are kept until TCP has acknowledged the last one of their message
 //! # Limits
-//! An idle peer has eight of these: what only a busy lane needs is in a box ([`Outgoing`]).
+//! An idle peer has eight of these: state that only a busy lane needs is boxed ([`Outgoing`]).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ use crate::time::Time;
 pub const BACK_OFF_MIN: Duration = Duration::from_millis(1);
 /// See [`BACK_OFF_MIN`].
 pub const BACK_OFF_MAX: Duration = Duration::from_secs(1);
-/// A connection that was up for so long, and by which something came, was no failure.
+/// A connection that was up for so long, and brought something, counts as no failure.
 pub const SOUND_AFTER: Duration = Duration::from_secs(1);
 /// Pings that wait to be answered on a lane; further ones are not answered.
 pub const ANSWERS_MAX: usize = 1024;
@@ -51,13 +51,13 @@ const SETTLED_AFTER: Duration = Duration::from_secs(5);
 /// Memory for bytes that an empty lane keeps while it is busy.
 const ROOM_KEPT: usize = 1 << 20;
 
-/// How a lane's connection is.
+/// The state of a lane's connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum State {
     /// There is none.
     #[default]
     Down,
-    /// It was asked for.
+    /// It was requested.
     Dialling,
     /// It carries messages.
     Up,
@@ -113,15 +113,15 @@ pub(crate) struct Link {
     /// It has carried messages before its peer named its start. Others of the peer carry none until this
     /// one has ended, or what it has carried could come after what they do.
     pub(crate) goes_first: bool,
-    /// That there is something to write was said.
+    /// A write has been requested.
     pub(crate) asked: bool,
-    /// An older connection that is to be read to its end before this one is read on.
+    /// An older connection that must be read to its end before reading of this one continues.
     pub(crate) waits_for: Option<Connection>,
-    /// Its peer was asked by it how many lanes there are.
+    /// Its peer was probed by it for the number of lanes.
     pub(crate) was_probed: bool,
     /// A probe was given to it.
     pub(crate) has_probed: bool,
-    /// It is not read on before its peer has answered a probe by another one.
+    /// Reading continues only after its peer has answered a probe by another connection.
     pub(crate) waits_for_answer: bool,
     /// The port that its next message is for, and since when that was full. Another one may fill it again
     /// each time that there is some room.
@@ -140,9 +140,9 @@ impl Link {
 /// Until when no message is given to a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Held {
-    /// Until the peer has said something, or until this moment.
+    /// Until the peer has sent something, or until this moment.
     Until(Time),
-    /// Until the peer has said something: it says which start of it this is.
+    /// Until the peer has sent something, which names its start.
     UntilItSpeaks,
     /// Until connections that go first have ended ([`Link::goes_first`]).
     UntilOthersEnd,
@@ -158,18 +158,18 @@ struct Queued {
     sent: Sent,
 }
 
-/// What is known of a message that is queued.
+/// What is known about a queued message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sent {
     /// The port.
     pub(crate) from: u16,
     /// It was given to a connection, if only in part.
     pub(crate) tried: bool,
-    /// Who had the port: another may have it now.
+    /// The binding of the port: another may have the port now.
     pub(crate) binding: Binding,
 }
 
-/// One taking of a port, until it is given back. What is of no port has the default one.
+/// One binding of a port, until it is released. Messages of no port have the default one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Binding(pub(crate) u32);
 
@@ -194,7 +194,7 @@ pub struct Counts {
     pub bytes_received: u64,
 }
 
-/// What TCP says of a connection.
+/// TCP's data about a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes that the peer has acknowledged since it is up.
@@ -216,7 +216,7 @@ pub struct Progress {
 struct Outgoing {
     bytes: VecDeque<u8>,
     queue: VecDeque<Queued>,
-    /// Of a lane that never had more to send than the network took there is none.
+    /// None for a lane that never had more to send than the network took.
     pace: Option<Box<Pace>>,
 }
 
@@ -227,11 +227,11 @@ struct Pace {
     asked: Time,
     busy: Duration,
     held_by_peer: Duration,
-    /// What TCP has said of this connection last.
+    /// TCP's last data about this connection.
     of_connection: Progress,
 }
 
-/// What a lane has that was idle for long.
+/// The state of a lane that was idle for long.
 static NOTHING: Outgoing = Outgoing { bytes: VecDeque::new(), queue: VecDeque::new(), pace: None };
 
 #[derive(Debug, Default)]
@@ -240,7 +240,7 @@ pub(crate) struct Lane {
     outgoing: Option<Box<Outgoing>>,
     begin: u64,
     sent: u64,
-    /// Which of the queue `sent` lies in.
+    /// The index of the message in the queue that contains `sent`.
     next: u32,
     /// Messages in the queue that are of no port: answers to pings, and the probe.
     of_no_port: u32,
@@ -254,7 +254,7 @@ pub(crate) struct Lane {
     pub(crate) generation: u32,
     back_off_us: u32,
     pub(crate) dial_at: Option<Time>,
-    /// Dials that are left in which a quick answer is waited for only.
+    /// Remaining dials that wait only for a quick answer.
     pub(crate) quick_dials: u8,
     pub(crate) counts: Counts,
 }
@@ -275,7 +275,7 @@ pub(crate) fn is_of_no_port(from: u16) -> bool {
 }
 
 impl Lane {
-    /// One whose first message has the number after this one.
+    /// A lane whose first message has the number after this one.
     pub(crate) fn numbered_after(sequence: u64) -> Self {
         Self { sequence, ..Self::default() }
     }
@@ -340,7 +340,7 @@ impl Lane {
         }
     }
 
-    /// Whether its connection has got no message that it may still have to send.
+    /// Whether its connection has no message that may have to be sent again.
     pub(crate) fn carries_nothing(&self) -> bool {
         self.unacknowledged() == 0
     }
@@ -387,7 +387,7 @@ impl Lane {
             && (link.map_due || link.map.is_some() || (link.held.is_none() && !self.is_written()))
     }
 
-    /// What goes next, in two parts.
+    /// The next bytes to write, in two parts.
     pub(crate) fn to_write(&self) -> [&[u8]; 2] {
         if self.link.state != State::Up {
             return [&[], &[]];
@@ -414,7 +414,7 @@ impl Lane {
         ]
     }
 
-    /// So many bytes of that were given to the connection.
+    /// The connection has taken `count` of these bytes.
     pub(crate) fn wrote(&mut self, count: usize) {
         self.link.written += count as u64;
         self.counts.bytes_sent += count as u64;
@@ -428,7 +428,7 @@ impl Lane {
         let (before, mut start) = (self.sent, self.start_of(self.next as usize));
         self.sent += count as u64;
         let Some(outgoing) = &mut self.outgoing else { return };
-        // Counted where it begins: what is dropped before that is not sent again.
+        // Counted at its beginning: a message dropped before that is not sent again.
         let is_again = |start: u64, sent: Sent| u64::from(start >= before && sent.tried);
         while let Some(current) = outgoing.queue.get_mut(self.next as usize)
             && current.end <= self.sent
@@ -488,15 +488,15 @@ impl Lane {
         }
     }
 
-    /// The connection is gone: all that it may not have carried is to be sent again.
+    /// The connection is gone: all that it may not have carried must be sent again.
     pub(crate) fn rewind(&mut self) {
         self.take_back();
         self.link = Link::default();
         self.drop_tried_probes();
     }
 
-    /// Nothing more goes by the connection, not even the rest of a message: all that it may not have
-    /// carried is to be sent again, or to be dropped.
+    /// Nothing more goes by the connection, not even the rest of a message: all that it may not
+    /// have carried must be sent again, or dropped.
     pub(crate) fn take_back(&mut self) {
         let begun = self.begun();
         if let Some(outgoing) = &mut self.outgoing {
@@ -527,7 +527,7 @@ impl Lane {
         }
     }
 
-    /// The peer turns out to be another one than was thought, which may have got what its connection has
+    /// The peer proves to be another one than assumed, which may have got what its connection has
     /// carried.
     pub(crate) fn stop_if_it_has_carried(&mut self) {
         if self.has_carried() {
@@ -557,8 +557,8 @@ impl Lane {
         self.next as usize + usize::from(!self.is_between_messages())
     }
 
-    /// Drops messages of a port, of which there are so many at most. They are looked for from the end: one
-    /// that has sent little, and that last, is not made to look through what others have queued.
+    /// Drops at most `count` messages of a port. The search starts at the end, so that a port that
+    /// has sent little, and recently, need not search through what others have queued.
     pub(crate) fn drop_of_port(&mut self, binding: Binding, mut count: usize, freed: &mut Freed) {
         let begun = self.begun();
         let mut first = self.outgoing().queue.len();
@@ -649,7 +649,7 @@ impl Lane {
         all
     }
 
-    /// Queues what was another lane's, whose number it had.
+    /// Queues a message that had a number of another lane.
     pub(crate) fn put(&mut self, taken: Taken) {
         let Taken { sent, message } = taken;
         let Some((header, body)) = message.split_first_chunk::<HEADER_BYTES>() else { return };
@@ -671,9 +671,10 @@ impl Lane {
     }
 
     /// Whether its connection carries messages, or did until just now: it was up for [`SOUND_AFTER`], and
-    /// the peer has said or taken something. One that accepts and closes again and again is dialled ever later.
+    /// the peer has said or taken something. A peer that accepts and closes repeatedly is dialled
+    /// with growing pauses.
     pub(crate) fn is_sound(&self, now: Time) -> bool {
-        // (A kernel says nothing by a lane on which it only receives.)
+        // (A kernel sends nothing on a lane on which it only receives.)
         let carries = self.link.has_spoken || self.link.has_taken;
         carries && now.since(self.link.up_at) >= SOUND_AFTER
     }

@@ -16,13 +16,14 @@
 //! connection waits there.
 //!
 //! # Invariants
-//! * a connection is named once and never again: what comes late for it changes nothing
+//! * a connection's name is used only once: late events of it change nothing
 //! * a message to an unbound port is dropped and counted, as the kernel does
-//! * a full port gets no more than what was read at once when it was not full yet
+//! * a full port gets at most what one read brought before it was full
 //!
 //! # Limits
-//! One address a node. A full port stops the reading of the lanes whose next message is for it, other
-//! ports' messages after that one included: `stopping` says since when, so that its owner can be ended.
+//! One address a node. A full port stops the reading of the lanes whose next message is for it,
+//! including later messages for other ports: `stopping` says since when, so that its owner can be
+//! ended.
 
 use core::net::{IpAddr, Ipv6Addr};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -51,34 +52,35 @@ pub use leaving::LEAVING_BYTES_MAX;
 pub use partials::PARTIAL_BYTES_MAX;
 use partials::Partials;
 
-/// Hosts at a time. Of more, those that were down and idle for longest are forgotten; if none is, a new
-/// one is refused.
+/// Hosts at a time. Beyond that, those that were down and idle for longest are forgotten; if none
+/// is, a new one is refused.
 pub const PEERS_MAX: usize = 4096;
-/// Hosts to which a port has sent and that have never answered: to another one it may not send. Where there
-/// are too many peers, those of the port that has most give way.
+/// Hosts to which a port has sent and that have never answered: to another one it may not send. If
+/// there are too many peers, those of the port with the most give way.
 pub const UNANSWERED_MAX: usize = 256;
 /// What the queue of a port may have beyond its bound: what was under way when it was announced as
 /// congested. Then the lanes that bring more are not read, until a quarter of it is taken.
 pub const OVERRUN_BYTES: usize = 8 << 20;
-/// Connections of a peer that wait for a lane. Of more, its last one is reset.
+/// Connections of a peer that wait for a lane. Beyond that, its last one is reset.
 pub const WAITING_MAX: usize = LANES_MAX;
-/// Connections of all peers that wait. Of more, the last one of the peer that has most is reset.
+/// Connections of all peers that wait. Beyond that, the last one of the peer with the most is
+/// reset.
 pub const WAITING_ALL_MAX: usize = 1024;
-/// A peer that has broken the protocol is not let in again before this.
+/// How long a peer that has broken the protocol is kept out.
 pub const SHUT_OUT: Duration = Duration::from_secs(1);
-/// Such a peer has so long to take its lanes down, before one is dialled again.
+/// How long such a peer has to take its lanes down before one is dialled again.
 pub const COMES_DOWN: Duration = Duration::from_millis(50);
 /// A larger address that still has something to send knocks again after this.
 pub const KNOCK_AGAIN: Duration = Duration::from_secs(1);
 /// A peer that does not answer and to which no port has anything queued is dialled no more after this;
 /// what was queued to it and is of no port any more is dropped.
 pub const GIVE_UP: Duration = Duration::from_secs(60);
-/// Once TCP's window to a peer has been full for so long, in all, it is said that it is slow.
+/// After TCP's window to a peer has been full for so long in all, a notice says that it is slow.
 pub const SLOW: Duration = Duration::from_secs(10);
 /// Memory that an idle lane does not need is given back after this.
 pub const IDLE: Duration = Duration::from_secs(1);
 
-/// What a node needs to know.
+/// The configuration of a node.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Its address.
@@ -89,8 +91,8 @@ pub struct Config {
     pub generation: u32,
     /// For the lanes of ports, and for random waits.
     pub seed: u64,
-    /// What a clock that goes on from start to start says when [`Time`] is zero, in ms: messages to a host
-    /// of which nothing is known have numbers above those that any earlier start gave them.
+    /// The value of a clock that continues over restarts when [`Time`] is zero, in ms: so messages
+    /// to an unknown host have numbers above those of any earlier start.
     pub clock_ms: u64,
     /// Bytes that may wait in a port's queue before it is congested.
     pub receive_buffer: usize,
@@ -144,7 +146,7 @@ pub struct Datagram {
     pub body: Vec<u8>,
 }
 
-/// What is to be done.
+/// A request to the host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
     /// Connect; `port_remainder` is what the source port leaves when it is divided by eight.
@@ -160,9 +162,9 @@ pub enum Request {
     },
     /// There is something to write to it.
     Write(Connection),
-    /// End sending, read what there is to its end, and then say that it is closed.
+    /// End sending, read to the end, and then report that it is closed.
     Drain(Connection),
-    /// Reset it; it is no connection of the node's any more.
+    /// Reset it; the node has forgotten it.
     Close(Connection),
     /// It holds memory which others need. Read what has come by it, and then call [`Node::give_up`].
     GiveUp(Connection),
@@ -176,11 +178,11 @@ pub enum Request {
     Readable(u16),
     /// The port could not send, and may try again.
     Room(u16),
-    /// An operator should know, once.
+    /// A notice for operators, given once.
     Notice(Notice),
 }
 
-/// What an operator should know of a peer.
+/// A notice about a peer for operators.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Notice {
     /// It sent a header that says more than a message may have.
@@ -199,7 +201,7 @@ pub enum Notice {
     Lanes(IpAddr, TooManyWait),
     /// It resets what is dialled for this lane.
     Refused(IpAddr, usize),
-    /// No connection to it can be had, for this reason.
+    /// It cannot be connected to, for this reason.
     Unreachable(IpAddr, String),
     /// It announces this number of lanes, which cannot be.
     Announced(IpAddr, u16),
@@ -209,7 +211,7 @@ pub enum Notice {
     Peers(IpAddr),
     /// It has never answered, and its place was needed.
     Displaced(IpAddr),
-    /// It keeps the rest of a message to itself, and others need the memory.
+    /// It withholds the rest of a message, and others need the memory.
     Partial(IpAddr),
     /// It has restarted: messages that may have reached its last start were dropped.
     Restarted(IpAddr, u64),
@@ -328,7 +330,7 @@ impl fmt::Display for SendError {
 
 impl std::error::Error for SendError {}
 
-/// Why a port cannot be had.
+/// Why a port cannot be bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BindError {
     /// It is taken, or all are.
@@ -357,7 +359,7 @@ pub enum NotTaken {
     Refuse,
 }
 
-/// Which bound on connections that wait for a lane is reached.
+/// The reached bound on connections that wait for a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TooManyWait {
     /// [`WAITING_MAX`].
@@ -366,7 +368,7 @@ pub enum TooManyWait {
     OfAll,
 }
 
-/// What a peer does by which it is reached.
+/// The behaviour of a peer that reaches it.
 impl fmt::Display for TooManyWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -393,12 +395,12 @@ struct Port {
     queued_bytes: usize,
     binding: Binding,
     sent_bytes: usize,
-    /// Of the messages in `sent_bytes`, how many are for each peer.
+    /// How many of the messages in `sent_bytes` are for each peer.
     sent_to: BTreeMap<u32, usize>,
     congested: bool,
     /// Hosts to which it has sent and that have never answered, at most.
     unanswered: usize,
-    /// It was refused room, and wants to know.
+    /// It was refused room, and wants a [`Request::Room`].
     wants_room: bool,
     /// Connections that are not read because of it.
     pausing: Vec<Connection>,
@@ -419,7 +421,7 @@ impl Port {
     }
 }
 
-/// What a message takes of a buffer beyond its bytes: or those of no bytes would have no bound.
+/// What a message takes of a buffer beyond its bytes: otherwise empty messages would have no bound.
 const MESSAGE_COST: usize = HEADER_BYTES;
 
 /// What a node has counted.
@@ -437,11 +439,11 @@ pub struct Totals {
     pub maps_sent: u64,
     /// Connections that were refused.
     pub refused: u64,
-    /// Messages of ports that were given back, which were dropped.
+    /// Dropped messages of released ports.
     pub left_behind: u64,
 }
 
-/// Whose a connection is.
+/// The owner of a connection.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     peer: u32,
@@ -458,12 +460,12 @@ pub struct Node {
     /// Those whose queues have all that was under way, and more.
     full: BTreeSet<u16>,
     shares: Shares,
-    /// Boxed, for a map's nodes are half empty.
+    /// Boxed, because a map's nodes are half empty.
     peers: BTreeMap<u32, Box<Peer>>,
     by_address: BTreeMap<IpAddr, u32>,
     connections: BTreeMap<Connection, Place>,
     partials: Partials,
-    /// What ports that were given back have queued.
+    /// Bytes that released ports have queued.
     leaving_bytes: usize,
     /// Answers to pings that are queued, to all peers.
     answers: usize,
@@ -481,8 +483,7 @@ pub struct Node {
     totals: Totals,
     /// The notice of too many peers was given, and no peer was taken since.
     peers_reported: bool,
-    /// The notice of too many waiting answers to pings was given, and their number has not fallen
-    /// to half since.
+    /// The same for waiting answers to pings, whose number has not fallen to half since.
     answers_reported: bool,
 }
 
@@ -567,8 +568,8 @@ impl Node {
         Ok(port)
     }
 
-    /// Gives a port back, with all that waits in its queue. What it has sent goes on its way, as long as
-    /// that of all such ports is no more than [`LEAVING_BYTES_MAX`].
+    /// Gives a port back, with all that waits in its queue. Its sent messages stay on their way, as
+    /// long as those of all such ports are at most [`LEAVING_BYTES_MAX`].
     pub fn unbind(&mut self, port: u16) {
         let Some(gone) = self.ports.remove(&port) else { return };
         self.shares.give_back(gone.lane);
@@ -582,7 +583,7 @@ impl Node {
         self.leave(&gone);
     }
 
-    /// Takes a message, to be sent. It waits for nothing.
+    /// Takes a message to send. Never waits.
     ///
     /// # Errors
     /// [`SendError`]: it was not taken.
@@ -670,7 +671,7 @@ impl Node {
         Some(datagram)
     }
 
-    /// How long what would be received next is.
+    /// The length of the next message to receive.
     #[must_use]
     pub fn next_length(&self, port: u16) -> Option<usize> {
         self.ports.get(&port)?.queue.front().map(|datagram| datagram.body.len())
@@ -729,7 +730,7 @@ impl Node {
         }
     }
 
-    /// Those who were refused may try again.
+    /// Ports that were refused may try again.
     fn tell_of_room(&mut self) {
         for (at, port) in &mut self.ports {
             if port.wants_room && port.sent_bytes < self.config.send_buffer {
@@ -739,12 +740,12 @@ impl Node {
         }
     }
 
-    /// What is to be done next.
+    /// The next request.
     pub fn poll(&mut self) -> Option<Request> {
         self.requests.pop_front()
     }
 
-    /// Where it listens and who it is.
+    /// Its configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
@@ -777,7 +778,7 @@ impl Node {
         }
     }
 
-    /// Ports get back what is not under way to a peer any more.
+    /// Gives ports back the room of messages that are no longer under way to a peer.
     fn give_room(&mut self, at: u32) {
         let mut any = false;
         for (sent, bytes) in self.freed.drain(..) {

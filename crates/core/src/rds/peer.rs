@@ -74,7 +74,7 @@ const NUMBERS_EACH_MS: u64 = 1024;
 /// Earlier starts of a peer that are remembered: connections of theirs may be read late.
 const PAST_MAX: usize = 4;
 
-/// Things that are said once of each peer.
+/// Notices that are given once for each peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum NoticeKind {
@@ -162,7 +162,7 @@ pub(crate) struct By {
     pub(crate) in_map: bool,
 }
 
-/// What this host is like.
+/// This host's configuration.
 pub(crate) struct Here<'a> {
     /// Lanes to each peer at most.
     pub(crate) lanes: usize,
@@ -173,7 +173,7 @@ pub(crate) struct Here<'a> {
     pub(crate) lane_of: &'a dyn Fn(Sent) -> Option<usize>,
 }
 
-/// What became of an announcement.
+/// The effect of an announcement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Learnt {
     /// It has restarted.
@@ -439,7 +439,7 @@ impl Peer {
         self.forget_kernel_before();
     }
 
-    /// Whether this was not said before.
+    /// Whether this notice was not given before.
     pub(crate) fn give_once(&mut self, what: NoticeKind) -> bool {
         let bit = 1 << what as u8;
         let first = self.given & bit == 0;
@@ -453,7 +453,8 @@ impl Peer {
         self.given &= !(1 << NoticeKind::Unreachable as u8);
     }
 
-    /// Whether one more start of it is to be said: a peer could name another generation in each probe.
+    /// Whether one more restart of it may be reported: a peer could name another generation in each
+    /// probe.
     pub(crate) fn may_report_restart(&mut self, now: Time) -> bool {
         is_one_of_few(&mut self.restarts_reported, now)
     }

@@ -1,4 +1,4 @@
-//! Which messages came before, from a peer that mixes up its lanes.
+//! Which messages came before, for a peer that mixes up its lanes.
 //!
 //! # Model
 //! Linux up to 6.18 takes a new connection for the first of its lanes that is down just then, and dials
@@ -36,8 +36,8 @@
 //! # Limits
 //! Of a connection by which more than [`PORTS_MAX`] ports have sent, those that did so last are
 //! remembered. While what came early is remembered, a message of its port's own lane with such a number
-//! that is flagged is taken for it. What is sent to such a peer is compared by it with the numbers of
-//! whichever lane it takes the connection for: nothing here can mend that.
+//! that is flagged is taken for it. Such a peer compares what it gets with the numbers of the lane
+//! that it takes the connection for: nothing here can correct that.
 
 use std::time::Duration;
 
@@ -45,12 +45,13 @@ use super::header::{Header, LANES_MAX, PROBE_PORT};
 use super::lane::Connection;
 use super::numbers::Numbers;
 
-/// Ports that are remembered of a connection.
+/// Ports that are remembered for a connection.
 const PORTS_MAX: usize = 64;
 /// Connections that have ended and that no later one has been found to go on with; then the oldest is
 /// forgotten.
 const BEFORE_MAX: usize = 2 * LANES_MAX;
-/// In this time keepalive finds out that an older connection has ended (5 s, and 5 probes each 5 s).
+/// Within this time keepalive detects that an older connection has ended (5 s, and 5 probes each 5
+/// s).
 pub(crate) const SETTLED_AFTER: Duration = Duration::from_secs(30);
 
 /// A connection by which something came, and how much it had been given of this end by then.
@@ -234,7 +235,7 @@ impl Early {
         if self.by.replace(mark.by) != Some(mark.by) {
             self.last = Numbers::default();
         }
-        // Of one connection they ascend, until the peer renumbers.
+        // On one connection they ascend, until the peer renumbers.
         if self.last.take(header) {
             self.ports.clear();
         }

@@ -1,4 +1,4 @@
-//! Lanes that the peer takes no connection for, and which others stand in for them.
+//! Lanes for which the peer takes no connection, and the lanes that stand in for them.
 //!
 //! # Why
 //! Linux up to 6.18 may take one of its lanes for up although its connection has ended: one that

@@ -32,7 +32,7 @@ fn node(text: &str) -> Node {
     Node::new(Config::new(address(text), 7, 1))
 }
 
-/// All that a node asks for.
+/// All requests of a node.
 fn requests(node: &mut Node) -> Vec<Request> {
     std::iter::from_fn(|| node.poll()).collect()
 }

@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(shares(2, &[a, b, c]), [0, 1, 1]);
         let (a, c) = (claim(1, 0, 0, 4, 12), claim(3, 1, 11, 3, 10));
         assert_eq!(shares(2, &[a, b, c]), [1, 0, 1]);
-        // Of two that wait, the one that has waited longer goes first.
+        // The one of two that has waited longer goes first.
         assert_eq!(
             shares(1, &[claim(1, 1, 5, 1, 6), claim(2, 0, 0, 1, 8), claim(3, 0, 0, 1, 7)]),
             [0, 0, 1]

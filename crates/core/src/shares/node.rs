@@ -31,8 +31,9 @@ const LOOK_QUIET: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// Between two looks, however much one hurries.
 const LOOK_APART: Duration = Duration::from_millis(20);
-/// For how long a node whose lease had ended takes no more places than it has connections. Where the store was
-/// away from all, all come back within this: none takes what another still uses.
+/// For how long a node whose lease had ended takes no more places than it has connections. After
+/// the store was unreachable for all, all return within this time: none takes what another still
+/// uses.
 const COMES_BACK: Duration = Duration::from_secs(3);
 /// After a request that failed.
 const RETRY: Duration = Duration::from_millis(300);
@@ -250,7 +251,7 @@ impl Node {
                 Some(count) => changes.push(Change::Want(scope.clone(), count)),
             }
         }
-        // One that came late, of a limit that counts no more.
+        // A late one, of a limit that no longer counts.
         let stale = wants.iter().filter(|(scope, wants)| {
             !ledgers.contains_key(scope) && wants.iter().any(|want| want.owner == own)
         });

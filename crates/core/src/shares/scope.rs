@@ -4,8 +4,8 @@
 //!   limits/KIND/NAME/NUMBER   a place; its value says who has it, for people
 //!   wants/KIND/NAME/LEASE     the value is how many places the node lacks
 //! ```
-//! Keys stand under a prefix of the operator's. In names all but letters, digits, `-`, `_`, `.` and `:` is
-//! written as `%XX`: a name holds no `/`.
+//! Keys stand under a prefix of the operator's. Names have letters, digits, `-`, `_`, `.` and `:`;
+//! all else is written as `%XX`, so a name has no `/`.
 
 use std::fmt;
 

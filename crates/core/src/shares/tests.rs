@@ -147,8 +147,8 @@ fn a_store_that_is_away_costs_no_connection_and_gives_none() {
     }
 }
 
-/// With `Keep`, the one that is cut off goes on with what it had; what the others have taken meanwhile it gives
-/// up once it is back.
+/// With `Keep`, the one that is cut off keeps its places; once it is back it gives up those that
+/// others have taken.
 #[test]
 fn one_that_was_cut_off_comes_back_to_its_share() {
     for seed in seeds(5) {
@@ -253,7 +253,7 @@ fn whatever_happens_no_place_is_held_twice_and_none_is_lost() {
             (0..3).for_each(|node| world.want(node, 5));
             world.run(seconds(40));
             let limit = world.limit;
-            // Where there are turns, a place is on its way from one to another now and then.
+            // With turns, a place is sometimes on its way from one to another.
             let all_used = |world: &mut World| {
                 world.run(Duration::from_millis(100));
                 world.used().iter().sum::<u32>() == limit

@@ -238,7 +238,7 @@ fn resume(pooler: &dyn Pooler, database: Option<&str>) -> Result<Tag, ClientErro
     }
     tracing::info!(database, "resumed by an administrator");
     for pool in list(pooler, database) {
-        // Of a pool that the other kind of pause still holds, nothing is resumed.
+        // A pool that the other kind of pause still holds is not resumed.
         if pooler.gates().is_paused(&pool.database) {
             continue;
         }

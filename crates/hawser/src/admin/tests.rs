@@ -574,7 +574,7 @@ async fn what_commands_refuse_has_the_right_sqlstate() {
     assert_eq!(*operator.fake.orders.lock().unwrap(), ["WaitForServers"]);
 }
 
-/// RESUME of a database said that it was not paused, for the pause was of all.
+/// RESUME of a database said that it was not paused, because the pause was of all.
 #[tokio::test]
 async fn kill_without_a_name_pauses_each_database_by_itself() {
     let fake = fake();
@@ -689,7 +689,7 @@ async fn on_database_pgbouncer_the_console_is_pgbouncers_and_extended_shows_all(
     assert!(rows.iter().all(|row| row.len() == 16), "{rows:?}");
     let (rows, _) = operator.rows("SHOW TOTALS").await;
     assert_eq!(rows.len(), 16, "{rows:?}");
-    // Of what `hawser` shows, nothing has changed for those who read it by place.
+    // The columns of `hawser` keep their positions.
     let mut ours = Operator::connect(&fake, Role::Admin).await;
     assert_eq!(ours.rows("SHOW POOLS").await.0.len(), 1);
 }

@@ -196,7 +196,7 @@ pub(super) fn ready(root: &Path, place: Place) -> Result<Bypass, Error> {
     let bypass = match found {
         Some(bypass) => bypass,
         None => {
-            // One that is switched off is of an `off` that did not come to its end.
+            // A switched-off one is from an `off` that did not finish.
             clear()?;
             super::selftest::in_a_process_of_its_own()?;
             Bypass::find_or_load(pins())?

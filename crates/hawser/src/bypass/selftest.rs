@@ -11,8 +11,8 @@
 //! best one counts: other load makes turns slower, never faster.
 //!
 //! # Limits
-//! [`TIME_MAX`], and the part that began before it. Of a machine that is busy, speed is judged
-//! generously ([`SLOWER_MAX`]), or not at all.
+//! [`TIME_MAX`], and the part that began before it. On a busy machine, speed is judged generously
+//! ([`SLOWER_MAX`]), or not at all.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -454,7 +454,7 @@ fn order_of(places: usize, round: u32) -> impl Iterator<Item = usize> {
     (0..places).map(move |place| (place + round as usize) % places)
 }
 
-/// To standard error, that standard output is the result alone.
+/// To standard error, so that standard output has only the result.
 fn progress_line(line: &str) {
     // Standard error may be closed.
     let _ = writeln!(io::stderr().lock(), "{line}");

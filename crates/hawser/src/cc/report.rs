@@ -116,7 +116,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// What is to be said of `look`, for a path.
+    /// The report of `look`, for a path.
     #[must_use]
     pub fn new(look: &Look, path: Path) -> Self {
         let algorithms = look.algorithms.clone().unwrap_or_default();

@@ -235,7 +235,7 @@ const fn buckets(seconds: u32) -> usize {
 /// Sends, and at the end its figures.
 ///
 /// # Errors
-/// The algorithm is not to be had ([`WireError::Refused`]), or the connection ends.
+/// The algorithm is not available ([`WireError::Refused`]), or the connection ends.
 pub fn send(stream: &mut TcpStream, order: &Transfer) -> Result<Sent, WireError> {
     congestion::set_algorithm(&*stream, &order.algorithm)
         .map_err(|error| WireError::Refused(error.to_string()))?;

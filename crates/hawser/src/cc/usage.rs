@@ -52,7 +52,7 @@ impl Decisions {
 
 impl CongestionUsage {
     /// Gives a TCP connection that has just been opened what `wanted` asks for. `what` names its
-    /// side where that is not to be had.
+    /// side if that is not available.
     pub fn apply(&self, link: &mut Link, wanted: Congestion, what: &dyn fmt::Display) {
         if let Some(flows) = self.give(link.as_fd(), wanted, what) {
             link.tune(flows);

@@ -123,7 +123,7 @@ impl fmt::Display for ConfigErrors {
 impl std::error::Error for ConfigErrors {}
 
 /// Why one value was refused: the message, and the part of the text if it is narrower than the
-/// whole value (an item of a list). Of a list, what is wrong with each of its items.
+/// whole value (an item of a list). The errors of a list's items.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejected {
     pub(super) message: String,

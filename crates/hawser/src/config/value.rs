@@ -57,7 +57,7 @@ impl Raw<'_> {
         }
     }
 
-    /// Refused for its type alone; the value is not repeated, for it may be a password.
+    /// Refused for its type alone; the value is not repeated, because it may be a password.
     pub(super) fn instead_of<T: SettingType>(&self) -> Rejected {
         Rejected::new(format!("expected {}, found {}", T::KIND, self.kind()))
     }

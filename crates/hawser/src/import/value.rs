@@ -170,7 +170,7 @@ pub(super) fn protocols(entry: &Entry) -> Result<(&'static str, bool), ImportErr
     let ours = match (allowed & V1_2 != 0, allowed & V1_3 != 0) {
         (true, false) => "tlsv1.2",
         (false, true) => "tlsv1.3",
-        // Where older ones alone are allowed, newer ones are stricter than what is asked for.
+        // If only older ones are allowed, newer ones are stricter than what is asked for.
         (true, true) | (false, false) => "secure",
     };
     Ok((ours, allowed & OLDER != 0))

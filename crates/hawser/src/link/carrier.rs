@@ -697,7 +697,7 @@ impl Carrier {
         else {
             return self.session.lost(path, PathEnd::NotDialled, around.now);
         };
-        // Where a lookup takes longer, the session bounds it.
+        // If a lookup takes longer, the session bounds it.
         match around.resolving.ask(Mark::Path(self.number, path).number(), &to.to) {
             Some(found) => self.dial_at(path, pair, &found, around),
             None => drop(self.resolving.insert(path, pair)),

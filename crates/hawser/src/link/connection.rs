@@ -164,8 +164,7 @@ impl Connection {
         self.addresses
     }
 
-    /// Gives it the congestion control that is wanted: once it is proved, for what is chosen depends on its
-    /// round trip.
+    /// Sets its congestion control, after the proof, because the choice depends on its round trip.
     pub fn use_congestion(&mut self, usage: &CongestionUsage, wanted: Congestion) {
         let flows = usage.give(&self.fd, wanted, &"paths of the link");
         self.tuned = flows.map(|flows| flows.enter(&self.fd));

@@ -161,7 +161,7 @@ struct Listening {
     /// Near: where its connections lead.
     target: Option<String>,
     readable: bool,
-    /// Where no connection can be had (EMFILE), until it is tried again.
+    /// After a failed accept (EMFILE), the time of the next attempt.
     pauses: Option<Time>,
 }
 

@@ -52,7 +52,7 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 /// The same, while the process is still root: a file that is made is given to the user that it becomes.
-/// One that is there keeps its owner, for it may be a link to any other.
+/// An existing one keeps its owner, because it may be a link to any file.
 fn open_for(path: &Path, owner: Option<&Account>) -> io::Result<File> {
     if let Some(owner) = owner {
         match File::options().append(true).create_new(true).open(path) {

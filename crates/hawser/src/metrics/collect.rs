@@ -591,7 +591,7 @@ fn mptcp(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Resul
     Ok(())
 }
 
-/// Of all on this machine, programs of `hawser bypass run` among them; nothing where it is not used.
+/// For all of this machine, including programs of `hawser bypass run`; nothing if it is not used.
 fn bypass(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Result {
     let Some(standing) = pooler.bypass().and_then(BypassUsage::standing) else { return Ok(()) };
     let help = "1 if local connections go past TCP, 0 after hawser bypass off";

@@ -278,8 +278,8 @@ impl Work {
         lively
     }
 
-    /// What sock_diag says, and when that was: in the middle, for a busy machine may keep this process
-    /// waiting on either side. One that took long is taken again.
+    /// The answer of sock_diag, and its time: the middle of the call, because a busy machine may
+    /// delay this process on either side. One that took long is taken again.
     fn dump(&self) -> Option<(Dump, Duration)> {
         for again in 0..=LOOKS_AGAIN {
             let before = self.began.elapsed();

@@ -2,9 +2,10 @@
 //!
 //! # Model
 //! Where the path manager is the kernel's, all of them make endpoints: those of several programs stand
-//! beside each other, and each takes away its own. Where it is in userspace, mptcpd opens and closes the
-//! subflows of every connection (its plugin sspi closes all but one of an interface), so two such
-//! programs undo each other's work; and mptcpd listens from its start, whatever the setting is.
+//! beside each other, and each takes away its own. If it is in userspace, mptcpd opens and closes
+//! the subflows of every connection (its plugin sspi closes all but one of an interface), so two
+//! such programs undo each other's work; and mptcpd listens from its start, whatever the setting
+//! is.
 //!
 //! # Limits      known by the names of their processes; of one in another mount of /proc nothing is known
 

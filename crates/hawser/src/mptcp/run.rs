@@ -185,7 +185,7 @@ impl std::error::Error for RunError {
 struct Counts {
     /// Made as is asked for.
     made: u64,
-    /// Left plain: another network namespace, PGMPTCP=0, no MPTCP socket to be had.
+    /// Left plain: another network namespace, PGMPTCP=0, or no MPTCP socket available.
     plain: u64,
     /// Put back to TCP for an option.
     put_back: u64,

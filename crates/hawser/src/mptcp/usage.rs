@@ -196,10 +196,10 @@ impl MptcpUsage {
         }
     }
 
-    /// Connects by MPTCP, or by TCP if that is not to be had and `wanted` allows it.
+    /// Connects by MPTCP, or by TCP if that is not available and `wanted` allows it.
     ///
     /// # Errors
-    /// As connect(2); [`io::ErrorKind::Unsupported`] if it is required and not to be had.
+    /// As connect(2); [`io::ErrorKind::Unsupported`] if it is required and not available.
     pub async fn connect(
         &self,
         address: SocketAddr,

@@ -364,7 +364,7 @@ fn measure(
         _ => None,
     };
     let states: Vec<_> = list.iter().filter_map(serving).collect();
-    // Of two primaries, which should not exist, the one that has written more.
+    // If there are two primaries, which should not happen, the one that has written more.
     let primary = states.iter().filter(|(_, state)| !state.in_recovery);
     let primary = primary.max_by_key(|(_, state)| state.wal);
     if let Some((primary, state)) = primary.filter(|(primary, _)| fresh.contains(primary)) {

@@ -20,10 +20,10 @@
 //!   left, it has [`LEAVES_AFTER`] to have them sent, or until another asks for its port
 //!
 //! # Limits
-//! A client that does not read is congested, and its senders wait. Where what was under way to it is
-//! more than the bound on that, lanes of its senders stand still; if they do for [`STALLED_MAX`] it is
-//! ended, whatever it has read meanwhile. So is one that asks what the proxy is doing and does not read the
-//! answer.
+//! A client that does not read is congested, and its senders wait. If more was under way to it than
+//! the bound allows, lanes of its senders stop; if they do for [`STALLED_MAX`] it is ended,
+//! whatever it has read meanwhile. So is one that asks what the proxy is doing and does not read
+//! the answer.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

@@ -8,8 +8,8 @@
 //!
 //! # Server connections
 //! Those beyond the number of remaining clients, or unused for [`UNUSED_AFTER`], are closed. The
-//! successor gets the number of the others, and opens so many fewer of a pool. Where clients stay
-//! for longer than [`SHARED_AFTER`], each process has half of a pool's size at least.
+//! successor gets the number of the others, and opens so many fewer of a pool. If clients stay for
+//! longer than [`SHARED_AFTER`], each process has at least half of a pool's size.
 //!
 //! # Invariants
 //! * the asking process belongs to this process's user, or to root

@@ -44,7 +44,7 @@ pub struct ClientConfig {
     pub comparison: Comparison,
     /// Longest piece that is written at a time, 0 for no limit.
     pub write_bytes_max: u64,
-    /// Of a hundred chances to read, how many are passed over for [`PAUSE`].
+    /// How many of a hundred chances to read are passed over for [`PAUSE`].
     pub pause_percent: u64,
     /// The server's end may go away with a FATAL error or without a word: then a new session
     /// begins. Where it is false that is a mismatch.

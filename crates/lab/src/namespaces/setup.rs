@@ -6,9 +6,8 @@
 //!
 //! # Model
 //! Link N has the networks 10.77.N.0/24 and fd77:0:0:N::/64, its first end .1 and its second .2.
-//! Hosts between others forward. Where two hosts are joined by several links, what has the source
-//! address of one leaves by that one, wherever at the other host it goes: as a site with two
-//! providers is set up.
+//! Hosts between others forward. If several links join two hosts, packets with the source address
+//! of one leave by that one, to any address of the other host: as at a site with two providers.
 
 use std::ffi::CString;
 use std::fmt;
@@ -154,7 +153,7 @@ pub(super) fn at(step: impl Into<String>) -> impl FnOnce(io::Error) -> UpError {
     move |source| UpError::Kernel { step: step.into(), source }
 }
 
-/// Where this process has no right to namespaces, gives it a user namespace in which it has. To be
+/// If this process has no right to namespaces, gives it a user namespace in which it has. To be
 /// called before there are threads. Says whether it did.
 ///
 /// # Errors

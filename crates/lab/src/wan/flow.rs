@@ -2,8 +2,8 @@
 //!
 //! # Model       the 5-tuple: protocol, addresses and ports, as routers hash it for ECMP and limits
 //! # Invariants  a packet of any bytes has a flow or is no IP; nothing panics
-//! # Limits      fragments have no ports, for the later ones carry none: all of a datagram's
-//!               fragments stay together. IPv6 extension headers are not walked
+//! # Limits      fragments count without ports, because the later ones carry none: all of a
+//!               datagram's fragments stay together. IPv6 extension headers are not walked
 
 use std::net::IpAddr;
 

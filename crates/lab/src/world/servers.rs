@@ -23,7 +23,7 @@ use crate::rng::Rng;
 /// What goes wrong with servers.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
-    /// Of a hundred openings, how many fail; waiting mends it.
+    /// How many of a hundred openings fail; waiting helps.
     pub opening_fails_percent: u64,
     /// A connection dies about this often. Zero: never.
     pub dies_every: Duration,
@@ -150,7 +150,7 @@ impl Servers {
         self.endpoints.retain(|_, endpoint| !endpoint.is_over());
     }
 
-    /// An opening has come to its end, this way or that.
+    /// An opening has ended, with or without success.
     pub(super) fn open(&mut self, opening: Opening, net: &Net, outside: &mut Outside) {
         let Opening { pool, home, epoch, listens, .. } = opening;
         let down = outside.now < self.down_until;

@@ -409,7 +409,7 @@ fn way(payload: &[u8]) -> Result<Way, NoCopy> {
 }
 
 /// The way of an address by the routes that are not ours: the longest prefix, of these the least priority.
-/// Where several are left, the kernel would choose by what it knows of the neighbours.
+/// If several are left, the kernel would choose by its knowledge of the neighbours.
 fn without_ours(others: &[Other], to: IpAddr) -> Result<Result<Found, NoCopy>, NetlinkError> {
     let order = |other: &Other| (std::cmp::Reverse(other.to.bits), other.priority);
     let has_it = |other: &&Other| other.is_used && other.to.contains(to);

@@ -187,7 +187,7 @@ fn failed(step: &'static str) -> impl FnOnce(io::Error) -> CgroupError {
     }
 }
 
-/// Where in the kernel's structures is what the program reads, and what function it stands for.
+/// The places in the kernel's structures that the program reads, and the function that it attaches to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Kernel {
     function: u32,
@@ -300,7 +300,7 @@ impl Environment {
         a.call(PROBE_READ_USER_STR);
         a.if_less_signed(R0, 0, mptcp);
         a.if_above(R0, 0, some);
-        // Of a text without a character, not even its end is counted (strncpy_from_user_nofault).
+        // For an empty text, not even the terminator is counted (strncpy_from_user_nofault).
         a.set(R0, 1);
         a.put(some);
         a.load(R1, R10, -24);
@@ -324,7 +324,7 @@ impl Environment {
     }
 }
 
-/// Where environments are, in a kernel that says it.
+/// Where environments are, in a kernel with that information.
 fn environment(btf: Btf<'_>) -> Option<Environment> {
     let member = |structure, name| i16::try_from(btf.member(structure, name)?).ok();
     Some(Environment {

@@ -1,10 +1,10 @@
 //! Every MPTCP connection of a network namespace, and every subflow, over sock_diag.
 //!
 //! # Model
-//! The kernel is asked twice a family: for MPTCP sockets (`INET_DIAG_REQ_PROTOCOL` 262, for the
+//! The kernel is asked twice a family: for MPTCP sockets (`INET_DIAG_REQ_PROTOCOL` 262, because the
 //! number does not fit the request's byte) and for TCP sockets; of the latter those are subflows
-//! that have `INET_ULP_INFO_MPTCP`. The token joins both.
-//! Source: include/uapi/linux/inet_diag.h, net/mptcp/mptcp_diag.c, net/mptcp/diag.c.
+//! that have `INET_ULP_INFO_MPTCP`. The token joins both. Source: include/uapi/linux/inet_diag.h,
+//! net/mptcp/mptcp_diag.c, net/mptcp/diag.c.
 //!
 //! # Limits
 //! MPTCP sockets: Linux 5.9. Sockets that listen: 5.19. Every TCP socket is walked for the subflows,

@@ -14,8 +14,8 @@
 //!
 //! # Why not TCP_USER_TIMEOUT for servers
 //! It ends a connection also whose peer answers each probe and has not read for so long
-//! (tcp_probe_timer(), net/ipv4/tcp_timer.c): a COPY into a table that is locked. Where nothing is
-//! unacknowledged, the kernel's keepalive finds out.
+//! (tcp_probe_timer(), net/ipv4/tcp_timer.c): a COPY into a table that is locked. If nothing is
+//! unacknowledged, the kernel's keepalive detects it.
 //!
 //! # Invariants
 //! * a descriptor is looked at only while it is open: a [`Watched`] leaves the list before it closes

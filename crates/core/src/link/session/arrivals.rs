@@ -177,7 +177,7 @@ impl Session {
         self.seen_is_bounded()
     }
 
-    /// A frame has come for a stream that is not there: what is said then.
+    /// The answer to a frame for a stream that does not exist.
     fn absent(&mut self, id: StreamId) -> Verdict {
         if !self.was(id) {
             return Verdict::End(PathEnd::Wrong("a frame of a stream that never was"));
@@ -194,7 +194,7 @@ impl Session {
         self.was_put(id, put, now)
     }
 
-    /// What of a stream has come compressed: `whole` bytes of it, as the peer claims.
+    /// Takes compressed bytes of a stream: `whole` bytes of it by the peer's claim.
     fn compressed(
         &mut self,
         id: StreamId,
@@ -219,8 +219,8 @@ impl Session {
 
     fn was_put(&mut self, id: StreamId, put: Result<Put, Lie>, now: Time) -> Verdict {
         match put {
-            // That they have come is said also where the local socket takes nothing: the sender tells a
-            // program that does not read from paths that do not carry.
+            // They are acknowledged as received even if the local socket takes nothing: so the
+            // sender distinguishes a program that does not read from paths that do not carry.
             Ok(Put::Ready) => {
                 self.requests.push_back(Request::Deliver(id));
                 self.ack(id, now);
@@ -311,7 +311,7 @@ impl Session {
 
     fn say_gone(&mut self, id: StreamId) {
         if self.gone.len() >= RESETS_MAX {
-            return self.end(Some(Reason::Protocol)); // nothing is read of what is said
+            return self.end(Some(Reason::Protocol)); // no later frame is read
         }
         self.gone.insert(id);
         self.wake_all();
@@ -327,7 +327,8 @@ impl Session {
         self.forget_reset(id);
         let Some(stream) = self.streams.get_mut(&id) else { return };
         if stream.incoming.finished && stream.out.ending != Ending::No {
-            // It has ended well there, so all of it has arrived; only the last word was lost.
+            // It has ended normally there, so all of it has arrived; only the last message was
+            // lost.
             self.remove(id, None);
         } else {
             self.remove(id, Some(Reason::Protocol));

@@ -1,4 +1,4 @@
-//! Which paths there are: looks for [`crate::paths::chooser`], and what it asks for.
+//! The choice of paths: data for [`crate::paths::chooser`], and its requests.
 //!
 //! # Model
 //! ```text
@@ -11,7 +11,7 @@
 //! carry, so that a stream does not wait for what a line that was cut had under way.
 //!
 //! # Invariants
-//! * the last path is never ended here, for the chooser never ends the last open flow
+//! * the last path is never ended here, because the chooser never ends the last open flow
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,11 +25,11 @@ use crate::time::Time;
 const LOOK_EACH: Duration = Duration::from_millis(100);
 /// ... and while nothing is.
 const LOOK_EACH_IDLE: Duration = Duration::from_secs(1);
-/// So many bytes since the last look are worth the next one soon.
+/// This many bytes since the last look make the next one come soon.
 const MOVED_BYTES: u64 = 64 << 10;
 
 impl Session {
-    /// Bytes have come or go.
+    /// Bytes have come or are sent.
     pub(super) fn moved(&mut self, bytes: usize, now: Time) {
         self.moved += bytes as u64;
         if self.moved >= MOVED_BYTES {
@@ -37,12 +37,12 @@ impl Session {
         }
     }
 
-    /// Whether much is carried of late.
+    /// Whether the recent rate is high.
     pub(super) fn is_bulky(&self) -> bool {
         self.bulky || self.moved >= MOVED_BYTES
     }
 
-    /// Has the chooser look, and does what it asks for.
+    /// Lets the chooser look, and carries out its requests.
     pub(super) fn choose(&mut self, now: Time) {
         if now < self.look_at {
             return;
@@ -74,7 +74,7 @@ impl Session {
         }
     }
 
-    /// Says to each path what the least round trip between its addresses is.
+    /// Gives each path the least round trip between its addresses.
     fn compare_round_trips(&mut self) {
         let mut least: BTreeMap<PairId, u64> = BTreeMap::new();
         for path in self.paths.values().filter(|path| path.sample.rtt_min_us > 0) {
@@ -97,7 +97,7 @@ impl Session {
         }
     }
 
-    /// Has a path rest, or carry again, at both ends.
+    /// Makes a path rest, or carry again, at both ends.
     fn rest(&mut self, FlowId(path): FlowId, rests: bool) {
         let Some(path) = self.paths.get_mut(&PathId(path)).filter(|path| path.is_up()) else {
             return;

@@ -20,7 +20,7 @@ use crate::link::frame::{
 };
 use crate::link::outgoing::TWICE_BYTES_MAX;
 
-/// What a path is chosen for where it matters how long a frame is: a small one.
+/// The assumed length of a frame for which a path is chosen.
 const SMALL_BYTES: u64 = 1500;
 /// Bytes of a small stream before the next one's turn.
 const TURN_BYTES: usize = DATA_BYTES_MAX;
@@ -33,7 +33,7 @@ const FRAME_MIN: usize = 1448 - DATA_HEAD_BYTES - 22;
 struct Filling<'a> {
     path: PathId,
     out: &'a mut Vec<u8>,
-    /// So long `out` may become, but for the end of a frame.
+    /// The longest length of `out`, except for the end of a frame.
     most: usize,
     now: Time,
 }
@@ -112,7 +112,7 @@ impl Session {
         }
     }
 
-    /// Has those paths write that may take more of a bulk stream.
+    /// Asks the paths that may take more of a bulk stream to write.
     pub(super) fn wake_for_bulk(&mut self, now: Time) {
         let beside = self.beside;
         let has_room = |path: &&Path| path.is_up() && path.queued() < path.bound(beside, now);
@@ -122,7 +122,7 @@ impl Session {
         }
     }
 
-    /// Has the path of a stream's next frame write.
+    /// Asks the path of a stream's next frame to write.
     pub(super) fn wake_best(&mut self, id: StreamId) {
         match self.streams.get(&id).map(|stream| stream.confirmation) {
             Some(Confirmation::Sent(home)) => self.wake(home),
@@ -134,7 +134,7 @@ impl Session {
         }
     }
 
-    /// Has a stream's bytes sent, if there are some that may be.
+    /// Queues a stream whose bytes can be sent.
     pub(super) fn enqueue(&mut self, id: StreamId, now: Time) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         if !stream.out.has_sendable() {
@@ -255,8 +255,8 @@ impl Session {
         }
     }
 
-    /// Has the best other path send what of a stream's tail went by one path only; whether there is something,
-    /// and such a path.
+    /// Asks the best other path to send the part of a stream's tail that went by one path only.
+    /// True if there is such a part, and such a path.
     pub(super) fn send_tail_twice(&mut self, id: StreamId) -> bool {
         let sent = self.streams.get(&id).and_then(|stream| stream.out.tail_sent());
         let second = sent.and_then(|(first, _)| self.best_but(Some(first)));

@@ -34,7 +34,7 @@ impl PairDials {
 }
 
 impl Session {
-    /// A path that was asked for is there, and the peer is proved.
+    /// A requested path is established, and the peer is authenticated.
     pub fn dialled(&mut self, id: PathId, now: Time) {
         if let Some(path) = self.paths.get_mut(&id) {
             path.stage = Stage::Ready;
@@ -87,14 +87,14 @@ impl Session {
         Path::new(id, (pair, origin), stage, is_further, now)
     }
 
-    /// What TCP says of a path; [`Session::tick`] makes use of it.
+    /// Takes TCP's data about a path; [`Session::tick`] uses it.
     pub fn sampled(&mut self, id: PathId, sample: Sample, now: Time) {
         let Some(path) = self.paths.get_mut(&id) else { return };
         path.sampled(sample, self.beside, now);
         self.samples_came = true; // another path may be worth it now
     }
 
-    /// How often the host should look at what TCP says of paths that [`Session::wants_sample`].
+    /// How often the host should sample TCP for paths that [`Session::wants_sample`].
     #[must_use]
     pub fn samples_each(&self) -> Duration {
         if !self.beside || self.bulk.is_empty() {
@@ -106,13 +106,13 @@ impl Session {
         Duration::from_micros(least / 8).clamp(SAMPLE_EACH_MIN, SAMPLE_EACH_MAX)
     }
 
-    /// Whether the host should look at what TCP says of a path: [`Session::samples_each`].
+    /// Whether the host should sample TCP for a path: see [`Session::samples_each`].
     #[must_use]
     pub fn wants_sample(&self, id: PathId) -> bool {
         self.paths.get(&id).is_some_and(Path::is_waiting)
     }
 
-    /// A path has ended: what it carried goes by others.
+    /// A path has ended: others carry its bytes.
     pub fn lost(&mut self, id: PathId, end: PathEnd, now: Time) {
         let Some(path) = self.paths.remove(&id) else { return };
         self.requests.push_back(Request::Drop(id));
@@ -147,7 +147,7 @@ impl Session {
         self.greet_others(now);
     }
 
-    /// A path has died, and with it perhaps anything that was said of any stream.
+    /// A path has died, and with it perhaps messages of any stream.
     fn say_all_again(&mut self, id: PathId, now: Time) {
         let ids: Vec<StreamId> = self.streams.keys().copied().collect();
         for stream_id in ids {
@@ -257,7 +257,7 @@ impl Session {
     fn ping_each(&self) -> Duration {
         match self.streams.is_empty() {
             true => PING_EACH_IDLE,
-            // What chooses paths doubts those over which nothing has come for 1.5 s.
+            // The chooser doubts paths over which nothing has come for 1.5 s.
             false if self.is_bulky() => PING_EACH / 2,
             false => PING_EACH,
         }

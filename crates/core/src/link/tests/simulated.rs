@@ -320,7 +320,7 @@ impl World {
             if to == FAR && self.wires[wire].far.is_none() {
                 self.greet(wire, &bytes);
             } else if let Some(path) = self.path_of(wire, to) {
-                // In two parts, for a read ends anywhere.
+                // In two parts, because a read may end anywhere.
                 let split = self.random.below(bytes.len());
                 for part in [&bytes[..split], &bytes[split..]] {
                     if let Some(session) = &mut self.ends[to] {

@@ -6,7 +6,7 @@
 //! acknowledged it. That happens when one flow lags, the others fill the receiver's buffer with
 //! what cannot be read before, and the sender sends to the window's very edge. The kernel then
 //! sends the missing bytes again a piece of some KiB for each timeout, on a flow that has nothing
-//! to do (__mptcp_retrans()), and nothing else is sent, for the window is full: 0.2 Mbit/s for
+//! to do (__mptcp_retrans()), and nothing else is sent, because the window is full: 0.2 Mbit/s for
 //! seconds. When a flow ends, it sends again all that waits, at once
 //! (__mptcp_retransmit_pending_data()).
 //! ```text

@@ -39,7 +39,7 @@ const LOST_TO: f64 = 1.5;
 const KNOWN_TO_TELL: usize = 3;
 /// Known flows are alike of which each carries so much of what the fastest does.
 const ALIKE: f64 = 0.8;
-/// Where no two known flows keep so much, foreign flows may be the reason.
+/// If no two known flows keep this share, foreign flows may be the reason.
 const ALL_SLOWER: f64 = 0.92;
 /// What at least is left of a rate when the whole stutters.
 const STUTTERS: f64 = 0.8;
@@ -144,7 +144,7 @@ impl Chooser {
         self.dial_so_many(wanted, look, actions)
     }
 
-    /// Of each pair one flow carries data, whatever it adds.
+    /// One flow of each pair carries data, whatever it adds.
     fn keep_one_of_pairs(&mut self, rates: &Rates, look: &Look<'_>) {
         let pair_of: BTreeMap<FlowId, PairId> =
             look.flows.iter().map(|flow| (flow.id, flow.pair)).collect();
@@ -305,8 +305,8 @@ impl Chooser {
         depressed
     }
 
-    /// Of the unknown flows, those that are tried first: such as together carry what the depressed have
-    /// lost; of the others such as together with a faster one carry what a limit lets through.
+    /// The unknown flows that are tried first: those that together carry what the depressed have
+    /// lost; of the others, those that together with a faster one carry what a limit lets through.
     fn suspects(
         &mut self,
         rates: &Rates,
@@ -329,7 +329,7 @@ impl Chooser {
         if suspects.is_empty() { slowest.into_iter().collect() } else { suspects }
     }
 
-    /// Of the unknown flows, the fastest first, a quarter of those that are too many, drawn from the slow.
+    /// A quarter of the surplus among the unknown flows, drawn from the slow ones.
     fn some_of_slow(&mut self, rates: &Rates, unknown: &[FlowId]) -> Vec<FlowId> {
         let slow = |flow: &&FlowId| rates.of(**flow) < self.top * CANDIDATE;
         let slow: Vec<FlowId> = unknown.iter().filter(slow).copied().collect();

@@ -1,4 +1,4 @@
-//! Connections: which are dialled and taken, what is written to them, what becomes of them.
+//! Connections: dialling, accepting, writing, and their ends.
 
 use super::{
     Announcement, Arc, BTreeMap, Busy, COMES_DOWN, Connection, Duration, FLAG_MAP, GIVE_UP, Header,
@@ -102,7 +102,7 @@ impl Node {
         self.peers.get(&place.peer).map(|peer| peer.address)
     }
 
-    /// Whose it is: the peer and the lane.
+    /// Its peer and lane.
     pub(super) fn place_of(&self, connection: Connection) -> Option<(u32, usize)> {
         self.connections.get(&connection).map(|place| (place.peer, usize::from(place.lane)))
     }
@@ -169,8 +169,7 @@ impl Node {
         self.requests.push_back(Request::Dial { connection, to, port_remainder, within });
     }
 
-    /// A connection that was asked for has not come up within the time that was given, or it has taken
-    /// longer than that.
+    /// A requested connection has not come up within the given time, or has taken longer.
     pub fn slow(&mut self, connection: Connection, now: Time) {
         let Some((at, lane)) = self.place_of(connection) else { return };
         let Some(peer) = self.peers.get_mut(&at) else { return };
@@ -195,7 +194,7 @@ impl Node {
         }
     }
 
-    /// A connection that was asked for is there.
+    /// A requested connection is established.
     pub fn connected(&mut self, connection: Connection, now: Time) {
         let Some((at, lane)) = self.place_of(connection) else { return };
         let Some(peer) = self.peers.get_mut(&at) else { return };
@@ -217,7 +216,7 @@ impl Node {
         self.dial_all(at, now);
     }
 
-    /// A connection that was asked for cannot be had, for this reason.
+    /// A requested connection failed, for this reason.
     pub fn failed(&mut self, connection: Connection, why: &str, now: Time) {
         let Some((at, lane)) = self.forget_connection(connection) else { return };
         self.cannot_be_reached(at, why);
@@ -260,7 +259,7 @@ impl Node {
         taken
     }
 
-    /// A connection of this peer was reset while it waited for a lane, for there are too many.
+    /// A connection of this peer was reset while it waited for a lane, because there are too many.
     pub fn refused_to_wait(&mut self, from: IpAddr, too_many: TooManyWait) {
         self.totals.refused += 1;
         if let Some(at) = self.by_address.get(&from.to_canonical()).copied() {
@@ -431,7 +430,7 @@ impl Node {
         meant
     }
 
-    /// What goes next on a connection, in two parts. Nothing if it waits for something.
+    /// The next bytes to write to a connection, in two parts. Empty if it waits for something.
     pub fn to_write(&mut self, connection: Connection) -> [&[u8]; 2] {
         let Some((at, lane)) = self.place_of(connection) else { return [&[], &[]] };
         let said = self.announcement();
@@ -464,7 +463,7 @@ impl Node {
         lane.to_write()
     }
 
-    /// So many bytes of that were written.
+    /// `count` of these bytes were written.
     pub fn wrote(&mut self, connection: Connection, count: usize) {
         if let Some((at, lane)) = self.place_of(connection)
             && let Some(lane) = self.peers.get_mut(&at).and_then(|peer| peer.lanes.get_mut(lane))
@@ -600,7 +599,7 @@ impl Node {
         self.timers.first().map(|(then, _)| *then)
     }
 
-    /// Does what time has come for.
+    /// Does what is due.
     pub fn tick(&mut self, now: Time) {
         while let Some((then, at)) = self.timers.first().copied().filter(|(then, _)| *then <= now) {
             self.timers.remove(&(then, at));

@@ -1,4 +1,4 @@
-//! What comes from peers.
+//! Input from peers.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use crate::rds::lane::{ANSWERS_ALL_MAX, ANSWERS_EACH, ANSWERS_MAX, Binding, Held
 use crate::rds::peer::By;
 
 impl Node {
-    /// Bytes that came on a connection. What they bring is in the ports' queues afterwards.
+    /// Takes bytes of a connection. Their messages are in the ports' queues afterwards.
     pub fn received(&mut self, connection: Connection, bytes: &[u8], now: Time) {
         let mut rest = bytes;
         let Some((at, lane)) = self.place_of(connection) else { return };
@@ -21,7 +21,7 @@ impl Node {
         peer.answered_after(lane, now);
         let this = &mut peer.lanes[lane];
         this.counts.bytes_received += bytes.len() as u64;
-        // Taken out, so that what a message leads to may change the lane.
+        // Taken out, so that the effects of a message may change the lane.
         let mut assembly = std::mem::take(&mut this.link.assembly);
         if let Some(whole) = self.messages(connection, &mut assembly, &mut rest, now)
             && let Some((at, lane)) = self.place_of(connection)
@@ -39,9 +39,8 @@ impl Node {
         }
     }
 
-    /// Whether something that has come by a connection may have to wait, for a port that is full, for an
-    /// older connection, or for a kernel's answer: before it is taken, [`Node::may_take`] is to be asked how
-    /// much of it.
+    /// Whether data of a connection may have to wait for a full port, for an older connection, or
+    /// for a kernel's answer: before it is taken, [`Node::may_take`] says how much of it may be.
     #[must_use]
     pub fn must_ask(&self, connection: Connection, now: Time) -> bool {
         !self.full.is_empty()
@@ -100,7 +99,7 @@ impl Node {
         self.partials.set_paused(connection, true);
     }
 
-    /// The answer has come, or is waited for no longer.
+    /// The answer has come, or is no longer awaited.
     pub(super) fn await_no_answer(&mut self, at: u32) {
         let Some(peer) = self.peers.get_mut(&at) else { return };
         for connection in peer.await_no_answer() {

@@ -1,4 +1,4 @@
-//! Memory of messages that are not whole yet, of all connections together.
+//! Memory of incomplete messages, of all connections together.
 //!
 //! # Model       each connection has one such message at most; the one that began first is given up
 //!               where all of them are too much: what came of it is read to its end, and if it is not
@@ -17,8 +17,9 @@ use std::collections::BTreeMap;
 use crate::rds::lane::Connection;
 use crate::time::Time;
 
-/// What all connections may have of messages that are not whole yet. Of more, the one that has waited for
-/// its rest for longest is reset: its sender has the whole message still, and sends it again.
+/// The most that all connections may hold of incomplete messages. Beyond that, the one that has
+/// waited longest for its rest is reset: its sender still has the whole message, and sends it
+/// again.
 pub const PARTIAL_BYTES_MAX: usize = 256 << 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -33,11 +34,11 @@ enum Is {
     Read,
     /// A port is full, or an older connection is to be read first.
     Paused,
-    /// It counts no more.
+    /// It no longer counts.
     GivenUp,
 }
 
-/// Of which connections there is a message that is not whole.
+/// The connections with an incomplete message.
 #[derive(Debug, Default)]
 pub(super) struct Partials {
     of: BTreeMap<Connection, Partial>,

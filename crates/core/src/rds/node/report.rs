@@ -1,4 +1,4 @@
-//! What a node is like at a moment.
+//! The state of a node at a moment.
 
 use super::{Counts, IpAddr, Node, Totals};
 
@@ -78,7 +78,7 @@ pub struct Report {
 }
 
 impl Node {
-    /// What it is like now.
+    /// Its present state.
     #[must_use]
     pub fn report(&self) -> Report {
         let peers = self.by_address.values().filter_map(|at| self.peers.get(at));
@@ -110,7 +110,7 @@ impl Node {
         Report { peers: peers.collect(), ..self.report_of_ports() }
     }
 
-    /// The same, but for peers: of many that is much less.
+    /// The same without peers: with many that is much less.
     #[must_use]
     pub fn report_of_ports(&self) -> Report {
         let ports = self.ports.iter().map(|(number, port)| PortReport {

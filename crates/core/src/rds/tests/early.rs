@@ -10,7 +10,7 @@ fn got(node: &mut Node, port: u16) -> String {
     bodies.map(|body| String::from_utf8(body).unwrap() + " ").collect()
 }
 
-/// Takes of some bytes what may be taken, and returns the rest.
+/// Takes the bytes that may be taken, and returns the rest.
 fn read<'a>(node: &mut Node, connection: Connection, bytes: &'a [u8], now: Time) -> &'a [u8] {
     let count = if node.must_ask(connection, now) {
         node.may_take(connection, bytes, now)
@@ -66,7 +66,7 @@ fn a_kernel_that_answers_no_probe_is_waited_for_as_long_as_its_first_lane_brings
     assert!(requests(&mut node).contains(&Request::Resume(second)));
     assert!(read(&mut node, second, &message(1, 4001, 9, 0, b"two"), at_ms(10_000)).is_empty());
     assert_eq!(got(&mut node, port), "one two ");
-    // Of one whose first lane always brings something, others wait for half a minute.
+    // If the first lane of a peer always brings something, its others wait for half a minute.
     let (mut node, _, [first, second]) = overtaken(OLD);
     for second_of_it in 1..30 {
         node.received(

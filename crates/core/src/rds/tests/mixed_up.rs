@@ -188,7 +188,7 @@ fn what_a_lane_dialled_again_brings_waits_for_what_its_last_connection_has_not_b
     read(&mut node, lanes[1], &[kernel_map(), message(7, 4002, TO, 0, &[0])].concat());
     read(&mut node, lanes[2], &[kernel_map(), message(1, 4001, TO, 0, &[1])].concat());
     assert_eq!(numbers(&mut node), [0, 1]);
-    // Both break. Of the second one something is left to be read, and its lane is dialled again.
+    // Both break. The second one has something left to read, and its lane is dialled again.
     let unread = message(2, 4001, TO, 0, &[2]);
     node.closed(lanes[1], Time::ZERO);
     let again = node.accept(address(SMALL), 50_002, Time::ZERO).unwrap();

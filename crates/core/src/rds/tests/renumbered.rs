@@ -76,7 +76,7 @@ fn messages_that_a_kernel_numbers_from_1_again_are_no_duplicates() {
                 wanted.collect::<Vec<u8>>(),
                 "{lanes} lanes, {old} before"
             );
-            // Of what comes once more, that which is new is taken.
+            // From repeated messages, the new ones are taken.
             kernel.kept.drain(..3);
             kernel.send();
             node.closed(second, now);

@@ -34,7 +34,7 @@ struct End {
     under_way: VecDeque<u8>,
     /// Came from the other end, and not read yet.
     inbox: VecDeque<u8>,
-    /// Of what this end has written, what is in the other's inbox or was.
+    /// The part of what this end has written that has reached the other's inbox.
     acknowledged: u64,
     /// As much of that as this end knows.
     seen: u64,

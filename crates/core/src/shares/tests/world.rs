@@ -13,7 +13,7 @@ use crate::time::Time;
 const TICK: Duration = Duration::from_millis(10);
 /// How long a node waits for an answer.
 const PATIENCE: Duration = Duration::from_millis(1_000);
-/// Of a lossy network, the longest delay.
+/// The longest delay of a lossy network.
 const LATE_MAX_MS: usize = 4_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

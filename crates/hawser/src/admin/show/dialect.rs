@@ -91,7 +91,7 @@ impl Dialect {
         Cow::Owned(shown.collect())
     }
 
-    /// Of a table with everything, what is shown.
+    /// Reduces a complete table to what is shown.
     pub fn shown(self, topic: Topic, all: Columns, mut table: Table) -> Table {
         let Self::PgBouncer(version) = self else { return table };
         let places = self.places(topic, all);

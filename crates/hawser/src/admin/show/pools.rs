@@ -260,7 +260,7 @@ pub(super) fn users(mut table: Table, pooler: &dyn Pooler) -> Table {
     table
 }
 
-/// Of the tables that SHOW has, how many rows each has.
+/// How many rows each table of SHOW has.
 pub(super) fn lists(mut table: Table, pooler: &dyn Pooler, as_pgbouncer: bool) -> Table {
     let entries = pooler.pools();
     let config = pooler.config();

@@ -82,7 +82,7 @@ pub(super) fn run(names: &[String], options: &Options) -> Result<(), Failure> {
     let program = std::env::current_exe().map_err(failed)?;
     let variable = std::env::var_os(image::VARIABLE).filter(|path| !path.is_empty());
     let named = options.image.clone().or(variable.map(PathBuf::from));
-    // Where it is not to be read, the kernel itself says what it lacks.
+    // If it cannot be read, the kernel itself reports what it lacks.
     let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let image = image::find(named.as_deref(), &program, &processors)?;
     if plan.is_selftest {

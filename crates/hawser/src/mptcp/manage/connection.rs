@@ -3,8 +3,8 @@
 //! # Model
 //! Pairs are this machine's addresses that can be used times the peer's: the one it was dialled at
 //! and those that it has announced. The end that accepted announces its further addresses once, and takes
-//! back those that have gone. To that end the subflows between two addresses are one line, whatever the
-//! ports: the other end's are its kernel's choice.
+//! back those that have gone. For that, the subflows between two addresses are one line, whatever
+//! the ports: the other end's kernel chooses its own.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -330,8 +330,9 @@ fn ends(subflow: &Subflow) -> Ends {
     Ends { local: subflow.socket.local, remote: subflow.socket.remote }
 }
 
-/// The number of an address: the same in each run, for the kernel keeps it with the connection. Two
-/// addresses of one machine may meet in one number, by a chance of 1 in 254: the second is refused.
+/// The number of an address: the same in each run, because the kernel keeps it with the connection.
+/// Two addresses of one machine may meet in one number, by a chance of 1 in 254: the second is
+/// refused.
 fn address_id(address: IpAddr) -> AddressId {
     let octets = match address {
         IpAddr::V4(v4) => v4.octets().to_vec(),

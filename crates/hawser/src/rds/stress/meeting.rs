@@ -167,7 +167,7 @@ impl Guest {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error.to_string()),
             };
-            // What follows the line stays, for what is read next.
+            // What follows the line stays for the next read.
             let end = bytes[..count].iter().position(|byte| *byte == b'\n');
             let count = end.map_or(count, |end| end + 1);
             let count =

@@ -39,24 +39,24 @@ pub struct Behaviour {
     pub mix: Mix,
     /// Units of work in one session.
     pub units: u64,
-    /// Of a hundred units, how many use the extended protocol.
+    /// How many of a hundred units use the extended protocol.
     pub extended_percent: u64,
-    /// Of a hundred of these, how many are a prepared statement's whole pipeline, as drivers send it.
+    /// How many of a hundred of these are a prepared statement's whole pipeline, as drivers send it.
     pub drivers_percent: u64,
-    /// Of a hundred units, after how many it waits for the answers; the others are pipelined.
+    /// After how many of a hundred units it waits for the answers; the others are pipelined.
     pub await_percent: u64,
-    /// Of a hundred units, after how many it does nothing for a while.
+    /// After how many of a hundred units it does nothing for a while.
     pub think_percent: u64,
     /// Longest such while.
     pub think_max: Duration,
-    /// Of a thousand units, how many end in a sudden disconnection.
+    /// How many of a thousand units end in a sudden disconnection.
     pub vanish_permille: u64,
     /// It goes on without knowing whether the data of an extended-protocol copy were refused, and
     /// whether the statements that it names were prepared, as no driver does.
     pub foresees_outcomes: bool,
     /// It writes a pipeline at once, up to its Sync, as drivers do.
     pub bursts: bool,
-    /// Of a hundred sleeping statements, how many are cancelled.
+    /// How many of a hundred sleeping statements are cancelled.
     pub cancel_percent: u64,
 }
 

@@ -9,9 +9,9 @@
 //! nothing more to read) may come as late as that pipeline's end: a server that has received the
 //! whole pipeline sends it there, too (`ProcessClientReadInterrupt`, postgres.c).
 //!
-//! Where a cancel request was sent, when it strikes is not for the client to know: in the statement
-//! that sleeps, or before the whole message was begun, while it waited for a server. The answer
-//! tells, and in the second case the private session is played again with that one message refused.
+//! After a cancel request the client cannot know when it takes effect: in the statement that
+//! sleeps, or before the whole message was begun, while it waited for a server. The answer tells,
+//! and in the second case the private session is played again with that one message refused.
 //!
 //! # Invariants
 //! - every message received equals the next one expected, apart from what [`Comparison`] excuses
@@ -89,7 +89,7 @@ pub struct Oracle {
     /// Messages received, and the step that the last one answered.
     received: usize,
     answered: Option<usize>,
-    /// Of `expected`, how many will come without the client doing anything more.
+    /// How many of `expected` will come without the client doing anything more.
     due: usize,
     buffer: Vec<u8>,
     expected_bytes: Vec<u8>,

@@ -28,7 +28,7 @@ pub struct Mix {
     pub temporary: u32,
     /// nextval, and what `sequence_reads_percent` adds.
     pub sequences: u32,
-    /// Of a hundred statements on sequences, how many ask for currval or lastval.
+    /// How many of a hundred statements on sequences ask for currval or lastval.
     pub sequence_reads_percent: u64,
     /// Rows of the longest result.
     pub series_rows_max: u64,
@@ -161,7 +161,7 @@ pub(super) struct Statements {
 impl Statements {
     /// A statement for a Query.
     pub(super) fn simple(&mut self, session: &ModelBackend) -> String {
-        // Where a transaction has failed, little else than its end is of use.
+        // In a failed transaction little but its end is useful.
         if session.block() == Block::Failed && self.rng.percent(60) {
             return self.transaction(session);
         }

@@ -1,4 +1,4 @@
-//! What a node does with what such ports have queued.
+//! How a node treats messages of released ports.
 
 use super::LEAVING_BYTES_MAX;
 use crate::rds::lane::{Sent, is_of_no_port};
@@ -6,8 +6,8 @@ use crate::rds::node::{GIVE_UP, Node, Port};
 use crate::time::Time;
 
 impl Node {
-    /// A port was given back. Of what others have queued nothing is touched: who binds and unbinds again
-    /// and again costs them nothing.
+    /// A port was released. This does not touch what others have queued: a program that binds and
+    /// unbinds repeatedly costs them nothing.
     pub(in crate::rds::node) fn leave(&mut self, gone: &Port) {
         self.leaving_bytes += gone.sent_bytes;
         if self.leaving_bytes <= LEAVING_BYTES_MAX {
@@ -24,8 +24,8 @@ impl Node {
         }
     }
 
-    /// A peer that has not been there for long gets no more answers to its pings, and no messages
-    /// of unbound ports.
+    /// A peer that has been away for long gets no more answers to its pings, and no messages of
+    /// unbound ports.
     pub(in crate::rds::node) fn drop_unwanted(&mut self, at: u32, now: Time) {
         let Some(peer) = self.peers.get_mut(&at) else { return };
         if !peer.is_unreachable() || now.since(peer.used) < GIVE_UP {
@@ -51,7 +51,7 @@ impl Node {
         lanes.map(crate::rds::lane::Lane::of_ports).sum()
     }
 
-    /// Bytes that ports which were given back have queued.
+    /// Bytes that released ports have queued.
     #[must_use]
     pub fn leaving_bytes(&self) -> usize {
         self.leaving_bytes
