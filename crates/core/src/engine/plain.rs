@@ -324,6 +324,9 @@ impl<S: Socket> Backend<S> {
             self.prepared.replay.begin_whole(pipeline.bytes, *serial);
         }
         seen.binds(statement.id, since);
+        if !statement.sets_nothing() {
+            self.requests.bind_setter(); // its portal may be executed again
+        }
         self.known.drawn.note(!statement.draws_nothing);
         if !client.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, seen)) {
             client.bound = Some(seen.clone());
@@ -346,6 +349,9 @@ impl<S: Socket> Backend<S> {
         let epoch = self.pool.schema_epoch_at(now);
         let unnamed = Unnamed::new(body, client.desired.clone(), None, epoch);
         self.known.drawn.note(!unnamed.draws_nothing);
+        if !unnamed.sets_nothing() {
+            self.requests.bind_setter();
+        }
         // (It is not ignored, for nothing precedes it: what was there before does not come back.)
         client.unnamed = Some(unnamed.clone());
         self.prepared.unnamed.parsed_alone(unnamed, self.requests.pipeline());
@@ -388,6 +394,9 @@ impl<S: Socket> Relay<'_, S> {
         }
         backend.requests.complete_one_end();
         backend.from_server.is_ready(status);
+        // (It may have gone by the full lane, with a Parse after what may have changed settings.)
+        let pipeline = backend.requests.answered_pipeline().saturating_sub(1);
+        backend.prepared.statements.pipeline_ended(pipeline, false);
         backend.lending.rests(now);
         if status == TransactionStatus::Idle {
             let backend = &mut *self.backend;
