@@ -197,6 +197,15 @@ fn all(test: &'static str, count: u64, draw: impl Fn(u64) -> Draw) -> Vec<Report
         .collect()
 }
 
+/// What a test is about has happened: so often on average, if enough seeds run to say that. (One of its
+/// own may have drawn clients that do little.)
+fn enough(what: &str, of_each_seed: impl IntoIterator<Item = u64>, average: u64) {
+    const SEEDS: usize = 12;
+    let of_each_seed: Vec<u64> = of_each_seed.into_iter().collect();
+    let (sum, seeds) = (of_each_seed.iter().sum::<u64>(), of_each_seed.len());
+    assert!(seeds < SEEDS || sum > average * seeds as u64, "hardly any {what}: {of_each_seed:?}");
+}
+
 #[test]
 fn clients_cannot_tell_what_moves_from_a_direct_connection() {
     let reports = all("clients_cannot_tell_what_moves", 12, |seed| Draw::new(seed, 12, &moving()));
@@ -345,7 +354,7 @@ fn clients_that_go_to_another_process_lose_nothing_on_the_way() {
         Draw::new(seed, 10, &mix).world(|config| config.moving = 1 + seed as usize % 3)
     });
     assert!(reports.iter().all(|report| report.sessions_lost == 0));
-    assert!(reports.iter().all(|report| report.moved > 50), "hardly any has gone");
+    enough("clients that went", reports.iter().map(|report| report.moved), 50);
 }
 
 /// The test of the test: without reports it is noticed.
@@ -523,7 +532,7 @@ fn the_same_seed_gives_the_same_run() {
 /// runs would part, for all chance hangs on what has happened.
 #[test]
 fn the_plain_lane_changes_nothing() {
-    let mut plain = 0;
+    let mut plain = Vec::new();
     for seed in seeds(12) {
         let _repeat = Repeat("the_plain_lane_changes_nothing", seed);
         let draw = || {
@@ -540,6 +549,7 @@ fn the_plain_lane_changes_nothing() {
         let run = |plain_lane| {
             let world = draw().world(|config| {
                 config.plain_lane = plain_lane;
+                config.reports = false; // no pipeline is plain where servers report
                 config.network = NetConfig::default();
                 if seed % 3 == 0 {
                     config.faults.dies_every = 50 * MS;
@@ -548,11 +558,10 @@ fn the_plain_lane_changes_nothing() {
             world.run().unwrap_or_else(|failure| panic!("seed {seed}, {failure}"))
         };
         let with = run(true);
-        plain += with.plain_pipelines;
+        plain.push(with.plain_pipelines);
         assert_eq!(Report { plain_pipelines: 0, ..with }, run(false), "seed {seed}");
     }
-    let seeds = seeds(12);
-    assert!(plain > 5 * (seeds.end - seeds.start), "only {plain} pipelines went by the plain lane");
+    enough("pipelines by the plain lane", plain, 5);
 }
 
 /// Two thousand clients on ten backends and four loops.

@@ -337,6 +337,9 @@ impl<S: Socket> Backend<S> {
             self.prepared.replay_mut().begin_whole(pipeline.bytes, *serial);
         }
         seen.binds(statement.id, since);
+        if !statement.sets_nothing() {
+            self.requests.bind_setter(); // its portal may be executed again
+        }
         self.known.drawn_mut().note(!statement.draws_nothing);
         client.prepared.bind(seen);
         // (This copy gives what the client has been told, or it would not be bound as it is.)
@@ -363,6 +366,9 @@ impl<S: Socket> Backend<S> {
         let epoch = self.pool.schema_epoch_at(now);
         let unnamed = Unnamed::new(body, client.session.desired().clone(), None, epoch);
         self.known.drawn_mut().note(!unnamed.draws_nothing);
+        if !unnamed.sets_nothing() {
+            self.requests.bind_setter();
+        }
         // (It is not ignored, for nothing precedes it: the earlier statement does not come back.)
         client.prepared.unnamed_mut().set(unnamed.clone());
         self.prepared.unnamed_mut().parsed_alone(unnamed, self.requests.pipeline());
@@ -405,6 +411,9 @@ impl<S: Socket> Relay<'_, S> {
         }
         backend.requests.complete_one_end();
         backend.from_server.is_ready(status);
+        // (It may have gone by the full lane, with a Parse after what may have changed settings.)
+        let pipeline = backend.requests.answered_pipeline().saturating_sub(1);
+        backend.prepared.statements_mut().pipeline_ended(pipeline, false);
         backend.lending.rests(now);
         if status == TransactionStatus::Idle {
             let backend = &mut *self.backend;

@@ -178,6 +178,8 @@ pub struct Statement {
     /// Its rows are described anew for each portal: those of another statement, or of a cursor. Of such
     /// statements the server never says that they have changed (`RevalidateCachedQuery`, plancache.c).
     pub(crate) redescribes_rows: bool,
+    /// Executing it changes no setting: also looked for once.
+    sets_nothing: bool,
     /// What it gives depends on other things of its client's: no two share it.
     is_private: bool,
     /// The epoch of the schema in which a server has prepared it last.
@@ -212,7 +214,7 @@ impl Statement {
 
     /// Whether executing it changes no setting, as far as its text shows.
     pub(crate) fn sets_nothing(&self) -> bool {
-        !self.is_superseded() && self.is_plain && changes_no_setting(self.text())
+        !self.is_superseded() && self.sets_nothing
     }
 
     /// Its memory, as far as it is known: see [`StatementMemory`].
@@ -679,6 +681,7 @@ impl StatementTable {
         inner.next_id += 1;
         // The middle part keeps clients from guessing the names of others' statements.
         let secret = (self.key.0 ^ id.wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 24;
+        let is_plain = effects == effects::Effects::NONE;
         Arc::new(Statement {
             id,
             name: format!("hw{secret:010x}_{id:x}").into_bytes().into_boxed_slice(),
@@ -692,7 +695,8 @@ impl StatementTable {
                 &[b"fetch", b"execute", b"explain", b"show", b"call"],
             ),
             is_private: is_private(body, &effects),
-            is_plain: effects == effects::Effects::NONE,
+            is_plain,
+            sets_nothing: is_plain && changes_no_setting(text_of(body)),
             effects,
             proven: AtomicU64::new(SchemaEpoch::NEVER.to_bits()),
             noted: AtomicBool::new(false),

@@ -173,3 +173,53 @@ fn both_lanes_write_the_same() {
     }
     assert!(plain > 3000, "only {plain} went by the plain lane");
 }
+
+/// What a server gets in either lane for each of these messages of one client, whose answers follow.
+fn sent_by_both(steps: &[(Vec<u8>, &str)]) -> Vec<String> {
+    let [with, without] =
+        [World::new(1), World::new(1).without_plain_lane()].map(|mut world| -> Vec<String> {
+            let client = world.client();
+            let sent = steps.iter().map(|(message, answer)| {
+                world.send(&client, message);
+                let server = world.servers[0].clone();
+                let sent = server.kinds();
+                world.send(&server, &answers(answer));
+                sent
+            });
+            sent.collect()
+        });
+    assert_eq!(with, without);
+    with
+}
+
+#[test]
+fn a_statement_whose_pipeline_has_ended_in_order_is_not_lost_with_a_later_one() {
+    let insert = [parse("", "INSERT INTO t VALUES (1)"), bind(""), execute()].concat();
+    let sent = sent_by_both(&[
+        ([insert, parse("s", "SELECT 1"), sync()].concat(), "12C1I"),
+        (query("SELEC"), "EI"),
+        ([bind("s"), execute(), sync()].concat(), "2CI"),
+    ]);
+    assert_eq!(sent[2], "BES", "it is not prepared again");
+}
+
+#[test]
+fn a_portal_that_may_change_settings_is_known_in_the_next_pipeline() {
+    let select = |name| [parse(name, "SELECT 1"), bind(name), execute(), sync()].concat();
+    for insert in ["", "n"] {
+        let named = [parse("n", "INSERT INTO t VALUES (1)"), sync()].concat();
+        let bound = [bind(insert), execute(), sync()].concat();
+        let (pipeline, answer) = match insert {
+            "" => ([parse("", "INSERT INTO t VALUES (1)"), bound].concat(), "12CT"),
+            _ => (bound, "2CT"),
+        };
+        let sent = sent_by_both(&[
+            (select("s"), "12CI"),
+            (named, "1I"),
+            (query("BEGIN"), "CT"),
+            (pipeline, answer),
+            ([execute(), parse("u", "SELECT 1"), sync()].concat(), "C31T"),
+        ]);
+        assert_eq!(sent[4], "ECPS", "{insert:?}: the server itself says what that means");
+    }
+}
