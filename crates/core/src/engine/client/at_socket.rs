@@ -21,7 +21,7 @@ impl AtSocket {
         self.unread = unread;
     }
 
-    /// It has closed its side: the end stands after what has not been read, and no event tells of it again.
+    /// It has closed its side: the end stands after what has not been read, and no event reports it again.
     pub(in crate::engine) fn hangs_up(&mut self) {
         self.hung_up = true;
     }
@@ -52,7 +52,7 @@ impl AtSocket {
     /// Whether nothing is lost with its socket.
     pub(in crate::engine) fn may_move(&self) -> bool {
         let Self {
-            unread: _, // it is in the kernel, and told of when it is watched again
+            unread: _, // it is in the kernel, which reports it when the socket is watched again
             hung_up,
             late,
         } = self;

@@ -88,13 +88,13 @@ impl ClientPrepared {
         (statements.as_deref(), unnamed.get())
     }
 
-    /// What it has been told of the statement that it bound last to the unnamed portal.
+    /// The description that it has of the statement that it bound last to the unnamed portal.
     #[inline]
     pub(in crate::engine) fn bound(&self) -> Option<&Arc<Seen>> {
         self.bound.as_ref()
     }
 
-    /// It binds the statement of which it has been told this.
+    /// It binds the statement of which it has this description.
     #[inline]
     pub(in crate::engine) fn bind(&mut self, seen: &Arc<Seen>) {
         if !self.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, seen)) {

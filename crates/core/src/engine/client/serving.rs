@@ -12,7 +12,7 @@ pub(in crate::engine) struct Serving {
 }
 
 impl Serving {
-    /// Of a client that is idle. `exclusive`: its backend was opened for it alone and serves nobody else.
+    /// Of a client that is idle. `exclusive`: its backend was opened for it alone and serves no other client.
     pub(in crate::engine) fn new(mode: PoolMode, exclusive: bool) -> Self {
         Self { mode, exclusive, state: ClientState::Idle, held: false, failed: false }
     }
@@ -22,7 +22,7 @@ impl Serving {
         self.mode
     }
 
-    /// Whether its backend was opened for it alone and serves nobody else.
+    /// Whether its backend was opened for it alone and serves no other client.
     #[inline]
     pub(in crate::engine) fn is_exclusive(&self) -> bool {
         self.exclusive
@@ -45,13 +45,13 @@ impl Serving {
         self.state = ClientState::Waiting;
     }
 
-    /// It has got one.
+    /// It has a backend.
     #[inline]
     pub(in crate::engine) fn begin(&mut self) {
         self.state = ClientState::Active;
     }
 
-    /// It is told goodbye.
+    /// It has been sent goodbye, and is closed once it has taken that.
     pub(in crate::engine) fn close(&mut self) {
         self.state = ClientState::Closing;
     }
@@ -67,13 +67,13 @@ impl Serving {
         self.held = true;
     }
 
-    /// Its next message waits for that, or does not.
+    /// Whether its next message waits for that from now on.
     #[inline]
     pub(in crate::engine) fn hold_if(&mut self, waits: bool) {
         self.held = waits;
     }
 
-    /// It does not wait any more. Whether it did.
+    /// Its next message no longer waits. Whether it did.
     #[inline]
     pub(in crate::engine) fn release(&mut self) -> bool {
         std::mem::take(&mut self.held)

@@ -40,7 +40,7 @@ impl ClientSession {
         self.basis
     }
 
-    /// It differs from this from now on. From what it did before.
+    /// The settings that it wants differ from this from now on. From what they did before.
     pub(in crate::engine) fn set_basis(&mut self, basis: Basis) -> Basis {
         std::mem::replace(&mut self.basis, basis)
     }
@@ -51,22 +51,22 @@ impl ClientSession {
         self.pins
     }
 
-    /// It keeps it for this, too.
+    /// It keeps its backend for this, too.
     pub(in crate::engine) fn pin(&mut self, part: Part) {
         self.pins.insert(part);
     }
 
-    /// It keeps it for these, too.
+    /// It keeps its backend for these, too.
     pub(in crate::engine) fn pin_all(&mut self, parts: PartSet) {
         self.pins = self.pins.union(parts);
     }
 
-    /// It does not keep it for this any more.
+    /// It no longer keeps its backend for this.
     pub(in crate::engine) fn unpin(&mut self, part: Part) {
         self.pins.remove(part);
     }
 
-    /// It keeps it for these alone. For what it did before.
+    /// It keeps its backend for these alone. For what it did before.
     pub(in crate::engine) fn set_pins(&mut self, parts: PartSet) -> PartSet {
         std::mem::replace(&mut self.pins, parts)
     }

@@ -71,7 +71,7 @@ impl ClientTimes {
         let Self {
             since,
             transaction_since: _, // it is in none
-            deadline: _,          // reckoned from `since`
+            deadline: _,          // follows from `since`
             armed: _,
         } = self;
         *since
