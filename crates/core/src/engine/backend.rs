@@ -246,9 +246,9 @@ impl<S: Socket> Backend<S> {
         match self.known.functions() {
             None => effects,
             Some(functions) => {
-                let told = self.known.session_report().is_some();
-                let mut effects = functions.add_to(effects, text, told);
-                if effects.executes_strings && !told {
+                let reported = self.known.session_report().is_some();
+                let mut effects = functions.add_to(effects, text, reported);
+                if effects.executes_strings && !reported {
                     effects.absorb(&Effects::of_strings(text, &|name: &[u8]| self.reports(name)));
                 }
                 effects

@@ -81,7 +81,7 @@ pub(super) struct Client<S: Socket> {
 }
 
 impl<S: Socket> Client<S> {
-    /// It has no backend and wants none, from now on.
+    /// It has no backend and wants none from now on.
     #[inline]
     pub(super) fn rest(&mut self, now: Time) {
         self.serving.rest();
@@ -193,15 +193,15 @@ impl<S: Socket> Client<S> {
         follows
     }
 
-    /// What it would like to find on a backend, whose first message this is. `differ`: clients of its pool want
-    /// different settings.
+    /// What it would like to find on a backend for this first message. `differ`: clients of its
+    /// pool desire different settings.
     #[inline]
     pub(super) fn wish(&self, header: Header, body: &[u8], differ: bool) -> Wish {
         let named = if differ { named_statement(header, body) } else { None };
         self.wish_for(named)
     }
 
-    /// The same, whose first message names this statement.
+    /// The same for a first message that names this statement.
     #[inline]
     pub(super) fn wish_for(&self, statement: Option<&[u8]>) -> Wish {
         // A client without settings matches most backends of a pool in which none has any.

@@ -104,7 +104,7 @@ impl<S: Socket> Engine<S> {
             if ready.hangup {
                 client.at_socket.hangs_up();
                 if matches!(client.serving.state(), ClientState::Waiting | ClientState::Closing) {
-                    // It has gone without a goodbye: nobody is there to see an answer.
+                    // It has closed its side without Terminate: no answer would reach it.
                     self.close_client(host, slot, "client closed its connection", now);
                     return;
                 }
@@ -458,8 +458,8 @@ impl<S: Socket> Engine<S> {
         }
         let process = backend.process();
         let mut out = Vec::new();
-        // Clients of transaction mode have had it. What its own messages would have before them goes
-        // now: the first may come before this is answered.
+        // Clients of transaction mode have been greeted. What their own messages would be preceded
+        // by is sent now: the first may come before this is answered.
         if backend.owner.is_due() && !client.serving.is_exclusive() {
             backend.send_identity(&client.record.about, client.socket.mptcp(), &mut out);
         }

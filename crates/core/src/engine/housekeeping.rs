@@ -314,8 +314,8 @@ impl<S: Socket> Engine<S> {
             ClientState::Closing => consider(Some((Overdue::Goodbye, now))),
             ClientState::Waiting => {
                 consider(limit(Overdue::Wait, settings.query_wait_timeout, client.times.since()));
-                let told = self.wait_notice_at(slot).filter(|at| *at > now);
-                consider(told.map(|at| (Overdue::Notice, at)));
+                let notice = self.wait_notice_at(slot).filter(|at| *at > now);
+                consider(notice.map(|at| (Overdue::Notice, at)));
                 if self.may_be_greeted_early(client) {
                     consider(limit(Overdue::Greeting, GREETED_AFTER, client.times.since()));
                 }

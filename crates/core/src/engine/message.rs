@@ -34,7 +34,7 @@ pub struct NewClient<S: Socket> {
     pub greeting: Vec<u8>,
     /// For its cancel requests.
     pub secret: ClientSecret,
-    /// Who it is.
+    /// Its login.
     pub about: Box<ClientAbout>,
     /// Frees its place under the limits when it is dropped.
     pub permit: S::Permit,

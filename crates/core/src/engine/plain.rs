@@ -83,7 +83,7 @@ fn whole(bytes: &[u8], kind: u8) -> Option<usize> {
     (fits && bytes.len() >= header.total()).then(|| header.total())
 }
 
-/// Whether a message of this kind with this body needs a server, whatever else is known.
+/// Whether a message of this kind with this body needs a server in any case.
 #[inline]
 fn needs_server(kind: u8, body: &[u8]) -> bool {
     match kind {
@@ -342,7 +342,7 @@ impl<S: Socket> Backend<S> {
         }
         self.known.drawn_mut().note(!statement.draws_nothing);
         client.prepared.bind(seen);
-        // (This copy gives what the client has been told, or it would not be bound as it is.)
+        // (This copy gives what was described to the client, or it would not be bound as it is.)
         let is_known = seen.described().rows != 0 && !statement.redescribes_rows;
         let describes = match pipeline.describes {
             false => Describes::No,
@@ -459,9 +459,9 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Gets the client a server connection if its message needs one whatever it says, before it is read: most
-    /// clients must wait for one, and what they send is read when they have it. (The full lane does the
-    /// same, later.)
+    /// Gets the client a server connection if its message needs one in any case, before the message
+    /// is read: most clients must wait for one, and their messages are read when they have it. (The
+    /// full lane does the same, later.)
     #[inline]
     fn attach_at_once<H: Host<S>>(
         &mut self,

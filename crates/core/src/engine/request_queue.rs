@@ -421,8 +421,8 @@ impl RequestQueue {
         self.entries.complete();
     }
 
-    /// All but the end of what [`Self::owes_plain`] is answered. `Err`: its entries are completed one by one. `Ok`:
-    /// what is done with its description.
+    /// Everything but the end of [`Self::owes_plain`] is answered. `Err`: its entries are completed
+    /// one by one. `Ok`: what becomes of its description.
     #[inline]
     pub(super) fn complete_plain(&mut self) -> Result<Option<Change>, ()> {
         let described = self.entries.complete_plain()?;

@@ -162,10 +162,10 @@ pub(super) struct PoolView<S: Socket> {
     wanted: Wanted,
 }
 
-/// The settings that the clients of a pool want that have come for a server connection here.
+/// The settings desired by the clients of a pool that have come for a server connection here.
 enum Wanted {
     Nothing,
-    /// All the same.
+    /// All desire the same.
     One(Mark),
     Different,
 }
@@ -177,8 +177,9 @@ impl<S: Socket> PoolView<S> {
         Self { pool, settings, limits_clients, wanted: Wanted::Nothing }
     }
 
-    /// A client that wants these settings comes for a server connection. Whether others that have come here
-    /// wanted different ones: only then does it matter which statements a server connection has.
+    /// A client that desires these settings comes for a server connection. Returns whether others
+    /// that have come here desired different ones: only then does it matter which statements a
+    /// server connection has.
     #[inline]
     pub(super) fn want_different(&mut self, settings: Mark) -> bool {
         match self.wanted {

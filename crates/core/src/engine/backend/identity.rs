@@ -1,9 +1,9 @@
-//! Which server connection it is, and where it is registered.
+//! The identity of a server connection, and where it is registered.
 
 use crate::ids::{BackendId, LoopId, ServerAddressId, Slot};
 use crate::time::Time;
 
-/// Which connection it is, and where it is registered.
+/// The identity of the connection, and where it is registered.
 pub(in crate::engine) struct Identity {
     pub(super) id: BackendId,
     pub(super) process: u32,
@@ -11,7 +11,7 @@ pub(in crate::engine) struct Identity {
     pub(super) server: ServerAddressId,
     pub(super) epoch: u32,
     pub(super) opened: Time,
-    /// Its place in its home loop's table of resident backends.
+    /// Its place in its home loop's table.
     pub(super) place: Slot,
     /// The loop that watches it.
     pub(super) home: LoopId,

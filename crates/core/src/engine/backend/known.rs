@@ -20,13 +20,13 @@ pub(in crate::engine) struct Known {
     session_report: Option<Box<SessionReport>>,
 }
 
-/// Whether functions of its database keep plans in a server process.
+/// Whether the server process keeps plans of this database's functions.
 fn keeps_plans<B>(pool: &SharedPool<B>) -> bool {
     pool.census().is_some_and(|census| census.keeps_plans())
 }
 
 impl Known {
-    /// Of a server connection of this pool that has just been opened.
+    /// For a server connection of this pool that has just been opened.
     pub(super) fn new<B>(pool: &SharedPool<B>, session_report: Option<Box<SessionReport>>) -> Self {
         Self {
             unverified: None,
@@ -40,7 +40,7 @@ impl Known {
         }
     }
 
-    /// What its client's statements may have made or ended. `None`: nothing is in doubt.
+    /// What its client's statements may have created or ended. `None`: nothing is in doubt.
     #[inline]
     pub(in crate::engine) fn unverified(&self) -> Option<&Unverified> {
         self.unverified.as_deref()
@@ -50,12 +50,12 @@ impl Known {
         self.unverified.as_deref_mut()
     }
 
-    /// Something comes to what is in doubt.
+    /// More is in doubt.
     pub(in crate::engine) fn doubt(&mut self) -> &mut Unverified {
         self.unverified.get_or_insert_default()
     }
 
-    /// Nothing is in doubt any more. What was.
+    /// Nothing is in doubt any more. Returns what was.
     #[inline]
     pub(in crate::engine) fn settle_doubt(&mut self) -> Option<Box<Unverified>> {
         self.unverified.take()
@@ -66,7 +66,7 @@ impl Known {
         self.unverified = Some(unverified);
     }
 
-    /// What statements under way may change for other sessions.
+    /// What statements in flight may change for other sessions.
     #[inline]
     pub(in crate::engine) fn at_stake(&self) -> &AtStake {
         &self.at_stake
@@ -77,7 +77,7 @@ impl Known {
         &mut self.at_stake
     }
 
-    /// What has been drawn from sequences by it.
+    /// What has been drawn from sequences on it.
     #[inline]
     pub(in crate::engine) fn drawn(&self) -> &Drawn {
         &self.drawn
@@ -88,7 +88,7 @@ impl Known {
         &mut self.drawn
     }
 
-    /// Who notifies by it.
+    /// Which clients notify by it.
     #[inline]
     pub(in crate::engine) fn notifying(&self) -> &Notifying {
         &self.notifying
@@ -99,13 +99,13 @@ impl Known {
         &mut self.notifying
     }
 
-    /// Functions that do something to sessions, if there are any.
+    /// The functions that do something to sessions, if there are any.
     #[inline]
     pub(in crate::engine) fn functions(&self) -> Option<&Functions> {
         self.functions.as_deref()
     }
 
-    /// Functions, if any do something to sessions, may be others by now.
+    /// The functions that do something to sessions may have changed.
     #[inline]
     pub(in crate::engine) fn learn_functions<B>(&mut self, pool: &SharedPool<B>) {
         let serial = pool.functions_serial();
@@ -132,7 +132,7 @@ impl Known {
         self.session_report.as_deref_mut()
     }
 
-    /// Nothing is believed of its server's reports any more, or not while this one is read.
+    /// Its server's reports are not used any more, or not while this one is read.
     pub(in crate::engine) fn take_session_report(&mut self) -> Option<Box<SessionReport>> {
         self.session_report.take()
     }

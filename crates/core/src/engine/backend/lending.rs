@@ -246,7 +246,7 @@ impl Lending {
         self.transactions += 1;
     }
 
-    /// Transactions that it has run.
+    /// The number of transactions that it has run.
     #[inline]
     pub(in crate::engine) fn transactions(&self) -> u64 {
         self.transactions

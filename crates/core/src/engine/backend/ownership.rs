@@ -1,4 +1,5 @@
-//! Whose a server connection's session is, where its server is told that.
+//! Which user or client a server connection's session belongs to, if its server is informed of
+//! that.
 
 use std::sync::Arc;
 
@@ -7,18 +8,19 @@ use crate::engine::hand_over::{HandOver, HandOverKey, basis_of};
 use crate::ids::ClientId;
 use crate::pool::{Basis, ServerParameters, SharedPool};
 
-/// Whose it is.
+/// The owner of the session.
 pub(in crate::engine) struct Ownership(Owner);
 
 enum Owner {
-    /// One user's. Its server is told of each client, if this is there.
+    /// One user. The server is informed of each client, if this is there.
     OneUser(Option<Box<ClientIdentity>>),
-    /// Of a pool that users share: nothing is sent to it for a client whose it is not. `None`: it is nobody's.
+    /// In a pool that users share: nothing is sent for a client before the session has been handed
+    /// over to it. `None`: it belongs to no client.
     Shared(Option<Box<HandOver>>),
 }
 
 impl Ownership {
-    /// Of a server connection of this pool that has just been opened.
+    /// For a server connection of this pool that has just been opened.
     pub(super) fn new<B>(
         pool: &SharedPool<B>,
         key: Option<HandOverKey>,
@@ -37,13 +39,13 @@ impl Ownership {
         matches!(self.0, Owner::Shared(_))
     }
 
-    /// Whether its server is told nothing of its clients.
+    /// Whether its server is not informed of its clients.
     #[inline]
     pub(in crate::engine) fn is_untold(&self) -> bool {
         matches!(self.0, Owner::OneUser(None))
     }
 
-    /// The number of these own values of its session's.
+    /// The basis of these own values of its session.
     pub(in crate::engine) fn basis_of<B>(
         &self,
         pool: &SharedPool<B>,
@@ -52,7 +54,7 @@ impl Ownership {
         basis_of(pool, self.hand_over(), parameters)
     }
 
-    /// Who has it, where users share it.
+    /// The state of the hand-over, if users share it.
     pub(in crate::engine) fn hand_over(&self) -> Option<&HandOver> {
         match &self.0 {
             Owner::Shared(hand_over) => hand_over.as_deref(),
@@ -67,11 +69,11 @@ impl Ownership {
         }
     }
 
-    /// What its server is told of the clients of its one user, if it is.
+    /// Which client the server has been informed of, if it takes that.
     #[inline]
     pub(in crate::engine) fn client_identity(&self) -> Option<&ClientIdentity> {
         match &self.0 {
-            Owner::OneUser(told) => told.as_deref(),
+            Owner::OneUser(identity) => identity.as_deref(),
             Owner::Shared(_) => None,
         }
     }
@@ -79,20 +81,20 @@ impl Ownership {
     #[inline]
     pub(in crate::engine) fn client_identity_mut(&mut self) -> Option<&mut ClientIdentity> {
         match &mut self.0 {
-            Owner::OneUser(told) => told.as_deref_mut(),
+            Owner::OneUser(identity) => identity.as_deref_mut(),
             Owner::Shared(_) => None,
         }
     }
 
-    /// What comes next is this client's.
+    /// The next message is this client's.
     #[inline]
     pub(in crate::engine) fn is_now(&mut self, client: ClientId, process: u32) {
-        if let Some(told) = self.client_identity_mut() {
-            told.is_now(client, process);
+        if let Some(identity) = self.client_identity_mut() {
+            identity.is_now(client, process);
         }
     }
 
-    /// Whether its server is to be told of its client before the next message.
+    /// Whether its server is to be informed of its client before the next message.
     #[inline]
     pub(in crate::engine) fn is_due(&self) -> bool {
         self.client_identity().is_some_and(ClientIdentity::is_due)

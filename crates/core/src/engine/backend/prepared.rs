@@ -55,7 +55,7 @@ impl PreparedThere {
         &mut self.unnamed
     }
 
-    /// The pipeline under way, in case it must be sent again.
+    /// The pipeline in flight, in case it must be sent again.
     #[inline]
     pub(in crate::engine) fn replay(&self) -> &Replay {
         &self.replay
@@ -66,13 +66,13 @@ impl PreparedThere {
         &mut self.replay
     }
 
-    /// That is not sent again: an answer came, or the client left.
+    /// It is not sent again: an answer came, or the client left.
     #[inline]
     pub(in crate::engine) fn forget_replay(&mut self) {
         self.replay.forget();
     }
 
-    /// Where texts under way are longer than their client's own.
+    /// Where texts in flight are longer than their client sent them.
     #[inline]
     pub(in crate::engine) fn longer(&self) -> &LongerTexts {
         &self.longer

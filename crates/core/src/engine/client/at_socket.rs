@@ -1,6 +1,6 @@
-//! What is left at a client's socket: to be read, and to be written.
+//! What remains to be read from, and written to, a client's socket.
 
-/// What is left at a client's socket.
+/// What remains at a client's socket.
 #[derive(Default)]
 pub(in crate::engine) struct AtSocket {
     unread: bool,
@@ -9,13 +9,13 @@ pub(in crate::engine) struct AtSocket {
 }
 
 impl AtSocket {
-    /// Whether there may be something that has not been read.
+    /// Whether there may be bytes that have not been read.
     #[inline]
     pub(in crate::engine) fn is_unread(&self) -> bool {
         self.unread
     }
 
-    /// Whether there may be something more to read.
+    /// Sets whether there may be more to read.
     #[inline]
     pub(in crate::engine) fn leave_unread(&mut self, unread: bool) {
         self.unread = unread;
@@ -37,19 +37,19 @@ impl AtSocket {
         self.late
     }
 
-    /// Its output is to be tried at the end of the turn. Whether it was not before.
+    /// Its output is to be tried at the end of the turn. Returns whether that is new.
     #[inline]
     pub(in crate::engine) fn becomes_late(&mut self) -> bool {
         !std::mem::replace(&mut self.late, true)
     }
 
-    /// It is tried now. Whether it was to be.
+    /// It is tried now. Returns whether it was to be tried.
     #[inline]
     pub(in crate::engine) fn take_late(&mut self) -> bool {
         std::mem::take(&mut self.late)
     }
 
-    /// Whether nothing is lost with its socket.
+    /// Whether nothing would be lost with its socket.
     pub(in crate::engine) fn may_move(&self) -> bool {
         let Self {
             unread: _, // it is in the kernel, which reports it when the socket is watched again

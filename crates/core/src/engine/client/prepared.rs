@@ -36,7 +36,7 @@ impl ClientPrepared {
         self.statements.as_deref_mut()
     }
 
-    /// What any name stands for, or will if what is in flight is answered.
+    /// What the names stand for, or will when the changes in flight are answered.
     pub(in crate::engine) fn all_named_mut(
         &mut self,
     ) -> impl Iterator<Item = &mut ClientStatement> {

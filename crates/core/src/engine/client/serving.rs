@@ -1,4 +1,4 @@
-//! How a client is served, and what is under way for it.
+//! How a client is served, and what is in flight for it.
 
 use crate::engine::about::{ClientState, PoolMode};
 
@@ -90,13 +90,13 @@ impl Serving {
         self.failed = true;
     }
 
-    /// A ReadyForQuery has come. Whether an answer before it failed.
+    /// A ReadyForQuery has come. Returns whether an answer before it failed.
     #[inline]
     pub(in crate::engine) fn take_failed(&mut self) -> bool {
         std::mem::take(&mut self.failed)
     }
 
-    /// Whether nothing is under way for it, and any backend of its pool may serve it.
+    /// Whether nothing is in flight for it, and any backend of its pool may serve it.
     pub(in crate::engine) fn may_move(&self) -> bool {
         let Self { mode: _, exclusive, state, held, failed } = self;
         *state == ClientState::Idle && !(*exclusive || *held || *failed)

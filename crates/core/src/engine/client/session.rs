@@ -1,4 +1,4 @@
-//! What a client's session is to be on any backend, and what keeps it on one.
+//! A client's desired session on any backend, and what keeps it on one.
 
 use crate::pool::{Asks, Basis, TextClass};
 use crate::session::part::{Part, PartSet};
@@ -13,7 +13,7 @@ pub(in crate::engine) struct ClientSession {
 }
 
 impl ClientSession {
-    /// Of a client that wants these settings, as they differ from the values of that number.
+    /// For a client that desires these settings, as they differ from the values of that basis.
     pub(in crate::engine) fn new(
         desired: Settings,
         basis: Basis,
@@ -23,13 +23,13 @@ impl ClientSession {
         Self { desired, pins, basis, asks }
     }
 
-    /// The settings that it wants in force, as they differ from the server's own.
+    /// The settings that it desires, as they differ from the server's own.
     #[inline]
     pub(in crate::engine) fn desired(&self) -> &Settings {
         &self.desired
     }
 
-    /// It wants these from now on. What it wanted before.
+    /// It desires these from now on. Returns the ones before.
     pub(in crate::engine) fn want(&mut self, settings: Settings) -> Settings {
         std::mem::replace(&mut self.desired, settings)
     }
@@ -94,7 +94,7 @@ impl ClientSession {
         self.asks = Asks::Before;
     }
 
-    /// It asks for what this text has drawn, if that is known.
+    /// It asks for what this text has drawn, if known.
     pub(in crate::engine) fn has_asked(&mut self, text: Option<TextClass>) {
         self.asks = Asks::Last(text);
     }

@@ -1,4 +1,4 @@
-//! Since when a client does what it does, and when it must have got on.
+//! When a client's current activity began, and when it must have made progress.
 
 use crate::time::Time;
 
@@ -8,23 +8,23 @@ pub(in crate::engine) struct ClientTimes {
     transaction_since: Time,
     /// In ticks of the wheel; 0: never.
     deadline: u32,
-    /// The tick for which the wheel has it; 0: none.
+    /// The tick for which it is in the wheel; 0: none.
     armed: u32,
 }
 
-/// What is to be done when a tick has come that the wheel had for a client.
+/// What is to be done at a tick for which a client was in the wheel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::engine) enum TickCame {
-    /// Nothing: it was for a deadline before, or there is none any more.
+    /// Nothing: it was for an earlier deadline, or there is none any more.
     Stale,
-    /// The deadline is this later tick: the wheel is to have it for that.
+    /// The deadline is this later tick, for which the client goes into the wheel.
     Early(u32),
-    /// It should have got on by this tick.
+    /// It should have made progress by this tick.
     Due(u32),
 }
 
 impl ClientTimes {
-    /// Of a client that has been idle since.
+    /// For a client that has been idle since.
     pub(in crate::engine) fn new(since: Time) -> Self {
         Self { since, transaction_since: since, deadline: 0, armed: 0 }
     }
@@ -35,7 +35,7 @@ impl ClientTimes {
         self.since
     }
 
-    /// It is idle, waits, or runs a query from now on.
+    /// It begins to be idle, to wait, or to run a query.
     #[inline]
     pub(in crate::engine) fn begin(&mut self, now: Time) {
         self.since = now;
@@ -53,14 +53,15 @@ impl ClientTimes {
         self.transaction_since = now;
     }
 
-    /// It must have got on by this tick; 0: never. Whether the wheel is to be armed for that.
+    /// It must have made progress by this tick; 0: never. Returns whether the wheel is to be armed
+    /// for that.
     #[inline]
     pub(in crate::engine) fn set_deadline(&mut self, tick: u32) -> bool {
         self.deadline = tick;
         tick != 0 && (self.armed == 0 || tick < self.armed)
     }
 
-    /// The wheel has it for this tick.
+    /// It is in the wheel for this tick.
     #[inline]
     pub(in crate::engine) fn is_armed(&mut self, tick: u32) {
         self.armed = tick;
@@ -77,7 +78,7 @@ impl ClientTimes {
         *since
     }
 
-    /// A tick has come for which the wheel had it, `now` by the wheel.
+    /// A tick has come for which it was in the wheel, `now` by the wheel.
     pub(in crate::engine) fn tick_came(&mut self, tick: u32, now: u32) -> TickCame {
         if self.armed != tick {
             return TickCame::Stale;

@@ -631,8 +631,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if in_doubt || functions.is_some_and(Functions::are_named) {
             scanner.doubt();
         }
-        let told = self.backend.known.session_report().is_some();
-        let reader = functions.and_then(|functions| functions.reader(told));
+        let reported = self.backend.known.session_report().is_some();
+        let reader = functions.and_then(|functions| functions.reader(reported));
         let mut streaming = Box::new(StreamingQuery::new(scanner, reader));
         streaming.feed(self.body);
         self.client.pending_session().streaming = Some(streaming);

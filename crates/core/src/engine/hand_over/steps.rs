@@ -51,7 +51,7 @@ impl<S: Socket> Backend<S> {
     /// Whether this is the oid of the function that only the pooler calls.
     pub(in crate::engine) fn is_hand_over(&self, function: u32) -> bool {
         self.owner.hand_over().is_some_and(|hand_over| hand_over.key.function == function)
-            || self.owner.client_identity().is_some_and(|told| told.is_of(function))
+            || self.owner.client_identity().is_some_and(|identity| identity.is_of(function))
     }
 
     /// Ensures that the session is this client's. `true` if the hand-over is in flight: no message

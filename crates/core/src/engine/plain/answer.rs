@@ -89,14 +89,14 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.requests.complete();
     }
 
-    /// The client is told, for the first time, what the statement gives that it has bound.
+    /// The client gets the first description of the rows of the statement that it has bound.
     fn note_rows(&mut self, seen: &Seen, description: &[u8]) {
         let rows = hash_of_rows(Some(description));
         self.backend.prepared.statements_mut().described_portal(seen.bound(), rows);
         seen.rows(rows);
     }
 
-    /// Completes what a pipeline owes that has an entry for each of its messages, but for its end.
+    /// Completes what a pipeline with an entry for each of its messages owes, except its end.
     fn complete_one_by_one(&mut self, owed: PlainOwed, description: &[u8]) {
         if owed.parses {
             self.complete_unnamed_parse();

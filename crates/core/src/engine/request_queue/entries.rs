@@ -1,15 +1,15 @@
 //! The entries of a queue, in order.
 //!
 //! # Model
-//! What is sent whole while nothing is outstanding is one entry, until it is answered whole, which is the
-//! usual case; what does anything to a message of it puts one for each in its place first ([`Entries::apart`]):
+//! What is sent whole while nothing is outstanding is one entry until it is answered whole, which is the
+//! usual case; any work on one of its messages first replaces it by one entry for each ([`Entries::apart`]):
 //! ```text
 //!   push_plain ──► Whole(pipeline) ──► End(Sync or Query) ──► none       no entry of another message is made
 //!                       │ apart              │ apart
 //!                       ▼                    ▼
 //!                  Bind Describe Execute Sync, and what is pushed after that
 //! ```
-//! Those who only look see the same entries in both cases.
+//! Readers see the same entries in both cases.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,14 +18,14 @@ use super::change::Change;
 use super::entry::{Describes, Entry, PlainOwed, PlainPipeline};
 use super::request::Request;
 
-/// What stands before all else.
+/// What comes before everything else.
 #[derive(Default)]
 enum First {
     #[default]
     None,
     /// All messages of a plain pipeline.
     Whole(PlainPipeline),
-    /// Its last, Sync or Query, which ReadyForQuery ends.
+    /// Its last message, Sync or Query, which ReadyForQuery ends.
     End(Request),
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Entries {
 const PLAIN_MAX: usize = 5;
 
 impl PlainPipeline {
-    /// What it owes, message by message, and how many these are. The third carries its change.
+    /// What it owes, message by message, and the number of messages. The third carries its change.
     fn owed(&self) -> ([Request; PLAIN_MAX], usize) {
         let mut owed = [Request::Sync; PLAIN_MAX];
         let mut count = 0;
@@ -87,7 +87,7 @@ impl PlainPipeline {
         }
     }
 
-    /// What answers it, its end aside.
+    /// Its answer, without the end.
     #[inline]
     fn answer(&self) -> PlainOwed {
         match self {
@@ -103,7 +103,7 @@ impl PlainPipeline {
     }
 }
 
-/// What is there.
+/// Reading the entries.
 impl Entries {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
@@ -120,7 +120,7 @@ impl Entries {
         whole + self.rest.len()
     }
 
-    /// What the first owes that are one entry, and how many these are.
+    /// What the first messages owe that are one entry, and their number.
     fn whole(&self) -> ([Request; PLAIN_MAX], usize) {
         match &self.first {
             First::None => ([Request::Sync; PLAIN_MAX], 0),
@@ -129,14 +129,14 @@ impl Entries {
         }
     }
 
-    /// What each owes.
+    /// What each message owes.
     pub(super) fn owed(&self) -> impl DoubleEndedIterator<Item = Request> {
         let (whole, count) = self.whole();
         let rest = self.rest.iter().map(|entry| entry.owed);
         whole.into_iter().take(count).chain(rest)
     }
 
-    /// What the first owes.
+    /// What the first message owes.
     #[inline]
     pub(super) fn front(&self) -> Option<Request> {
         match &self.first {
@@ -146,12 +146,12 @@ impl Entries {
         }
     }
 
-    /// What the last owes.
+    /// What the last message owes.
     pub(super) fn back(&self) -> Option<Request> {
         self.owed().next_back()
     }
 
-    /// Changes that they carry.
+    /// The changes of the entries.
     pub(super) fn changes(&self) -> impl Iterator<Item = &Change> {
         let first = match &self.first {
             First::Whole(pipeline) => pipeline.change(),
@@ -160,7 +160,8 @@ impl Entries {
         first.into_iter().chain(self.rest.iter().filter_map(|entry| entry.change.as_ref()))
     }
 
-    /// The change that the first carries. (That of a plain pipeline is its Describe's, which is not its first.)
+    /// The change of the first entry. (That of a plain pipeline belongs to its Describe, which is
+    /// not its first message.)
     #[inline]
     pub(super) fn front_change(&self) -> Option<&Change> {
         match self.first {
@@ -169,7 +170,7 @@ impl Entries {
         }
     }
 
-    /// Whether there is one alone, which ends with ReadyForQuery and changes nothing.
+    /// Whether there is exactly one, which ends with ReadyForQuery and changes nothing.
     #[inline]
     pub(super) fn are_one_end(&self) -> bool {
         match &self.first {
@@ -187,7 +188,7 @@ impl Entries {
         }
     }
 
-    /// What the first owe, if they are those of a plain pipeline or Query.
+    /// What the first messages owe, if they are those of a plain pipeline or Query.
     #[inline]
     pub(super) fn owe_plain(&self) -> Option<PlainOwed> {
         match &self.first {
@@ -198,7 +199,7 @@ impl Entries {
         }
     }
 
-    /// The same of those that the full lane has pushed.
+    /// The same for those that the full lane has pushed.
     fn rest_owe_plain(&self) -> Option<PlainOwed> {
         let owed = |at: usize| self.rest.get(at).map(|entry| entry.owed);
         let parses = match owed(0)? {
@@ -219,7 +220,7 @@ impl Entries {
 
 #[cfg(test)]
 impl Entries {
-    /// What each owes, and the change that it carries.
+    /// What each message owes, and its change.
     pub(super) fn each(&self) -> impl Iterator<Item = (Request, Option<&Change>)> {
         let mut changes = self.changes();
         let carries = match &self.first {
@@ -238,7 +239,7 @@ impl Entries {
     }
 }
 
-/// What is done to them.
+/// Changing the entries.
 impl Entries {
     /// The messages of a plain pipeline, where nothing is outstanding.
     #[inline]
@@ -247,13 +248,13 @@ impl Entries {
         self.first = First::Whole(pipeline);
     }
 
-    /// The plain pipeline that is first is answered but for its end, as it says. `Err`: its messages have entries
-    /// of their own. `Ok`: the change of its Describe.
+    /// The plain pipeline at the front is answered except for its end. `Err`: its messages have
+    /// entries of their own. `Ok`: the change of its Describe.
     #[inline]
     pub(super) fn complete_plain(&mut self) -> Result<Option<Change>, ()> {
         let end = match &self.first {
             First::Whole(pipeline) => pipeline.end(),
-            First::End(_) => return Ok(None), // a Query, of which more statements are answered
+            First::End(_) => return Ok(None), // a Query, more statements of which are answered
             First::None => return Err(()),
         };
         match std::mem::replace(&mut self.first, First::End(end)) {
@@ -264,7 +265,7 @@ impl Entries {
         }
     }
 
-    /// The first is answered.
+    /// The first message is answered.
     #[inline]
     pub(super) fn complete(&mut self) -> Option<Entry> {
         match self.first {
@@ -277,7 +278,7 @@ impl Entries {
         }
     }
 
-    /// The only one is answered: see [`Self::are_one_end`].
+    /// The only message is answered: see [`Self::are_one_end`].
     #[inline]
     pub(super) fn complete_end(&mut self) {
         match self.first {

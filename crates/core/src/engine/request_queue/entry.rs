@@ -30,11 +30,12 @@ pub(in crate::engine) enum PlainPipeline {
     Query,
 }
 
-/// Whether the portal of a named statement is described, and what is done with that.
+/// Whether the portal of a named statement is described, and what becomes of the description.
 #[derive(Debug)]
 pub(in crate::engine) enum Describes {
     No,
-    /// It says what the client has been told before: the server fixes the rows of a statement when it parses it.
+    /// It is the one that the client has got before: the server fixes the rows of a statement at
+    /// its Parse.
     Known,
     /// It is noted.
     Noted(Change),

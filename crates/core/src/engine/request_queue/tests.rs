@@ -87,7 +87,7 @@ fn both_lanes_leave_the_same_entries() {
     }
 }
 
-/// What a queue shows of itself, beside its fields.
+/// The state that a queue shows, apart from its fields.
 fn seen(queue: &RequestQueue) -> String {
     format!(
         "{queue:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
@@ -101,7 +101,7 @@ fn seen(queue: &RequestQueue) -> String {
     )
 }
 
-/// Does the same to both, if it may be done.
+/// Does the same to both, if that is allowed.
 fn do_to(queue: &mut RequestQueue, what: usize) {
     match (what, queue.front()) {
         (0, Some(front)) if !front.ends_with_ready() => queue.complete(),

@@ -63,8 +63,8 @@ impl<S: Socket> Backend<S> {
         self.prepared.unnamed_mut().closed(self.requests.pipeline());
     }
 
-    /// The pipeline that has ended has changed settings: what may have been parsed after that is known by
-    /// those in force.
+    /// A pipeline that has ended has changed settings: statements that may have been parsed after
+    /// that are known under the settings in force.
     pub(in crate::engine) fn restate_unnamed_after(&mut self, client: &mut Client<S>, ended: u64) {
         let mut unnamed = std::mem::take(self.prepared.unnamed_mut());
         unnamed.restate_after(client.prepared.unnamed_mut(), ended, |before| {

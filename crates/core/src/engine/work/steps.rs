@@ -60,7 +60,8 @@ impl<S: Socket> Engine<S> {
         self.work.due.push_back(Work::HungUp(slot));
     }
 
-    /// Does what is due, and what that leads to. (Often nothing is: callers see that at once.)
+    /// Does the work that is due, and what that causes. (Often there is none: callers see that at
+    /// once.)
     #[inline(always)]
     pub(in crate::engine) fn work_off<H: Host<S>>(&mut self, host: &mut H, now: Time) {
         if !self.work.is_empty() {

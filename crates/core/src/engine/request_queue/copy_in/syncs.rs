@@ -17,9 +17,9 @@ impl RequestQueue {
     pub(in crate::engine) fn copy_begins(&mut self) {
         self.copy_in = CopyIn::Reading { syncs_in_copy: 0, syncs_after_data: 0 };
         // A text may be answered in several parts.
-        let behind = 1 + self.owed().take_while(|next| next.is_within_query()).count();
+        let after_query = 1 + self.owed().take_while(|next| next.is_within_query()).count();
         while let (Some(next), CopyIn::Reading { syncs_in_copy, syncs_after_data }) =
-            (self.entries.apart().get(behind).map(|entry| entry.owed), &mut self.copy_in)
+            (self.entries.apart().get(after_query).map(|entry| entry.owed), &mut self.copy_in)
         {
             match next {
                 Request::Sync => {
@@ -34,12 +34,12 @@ impl RequestQueue {
                     self.copy_in = CopyIn::TakenAsFailed { syncs_in_copy, followed: true };
                     for _ in 0..syncs {
                         self.syncs_outstanding += 1;
-                        self.entries.apart().insert(behind, Request::Sync.into());
+                        self.entries.apart().insert(after_query, Request::Sync.into());
                     }
                     break;
                 }
             }
-            self.entries.apart().remove(behind);
+            self.entries.apart().remove(after_query);
         }
         // The last Sync may be among the removed ones.
         let last = self.owed().rev().find(|owed| !matches!(owed, Request::CopyInput { .. }));
