@@ -337,9 +337,7 @@ impl<S: Socket> Backend<S> {
             self.prepared.replay_mut().begin_whole(pipeline.bytes, *serial);
         }
         seen.binds(statement.id, since);
-        if !statement.sets_nothing() {
-            self.requests.bind_setter(); // its portal may be executed again
-        }
+        self.note_setter(|| statement.sets_nothing());
         self.known.drawn_mut().note(!statement.draws_nothing);
         client.prepared.bind(seen);
         // (This copy gives what was described to the client, or it would not be bound as it is.)
@@ -354,6 +352,15 @@ impl<S: Socket> Backend<S> {
         Ok(true)
     }
 
+    /// What is bound may change settings. In a transaction block a later pipeline may execute its portal again;
+    /// otherwise that ends with its own.
+    #[inline]
+    fn note_setter(&mut self, sets_nothing: impl FnOnce() -> bool) {
+        if self.from_server.status() == TransactionStatus::InTransaction && !sets_nothing() {
+            self.requests.bind_setter();
+        }
+    }
+
     /// Records the pipeline of the unnamed statement. `body`: of its Parse, after the name.
     fn take_unnamed(
         &mut self,
@@ -366,9 +373,7 @@ impl<S: Socket> Backend<S> {
         let epoch = self.pool.schema_epoch_at(now);
         let unnamed = Unnamed::new(body, client.session.desired().clone(), None, epoch);
         self.known.drawn_mut().note(!unnamed.draws_nothing);
-        if !unnamed.sets_nothing() {
-            self.requests.bind_setter();
-        }
+        self.note_setter(|| unnamed.sets_nothing());
         // (It is not ignored, for nothing precedes it: the earlier statement does not come back.)
         client.prepared.unnamed_mut().set(unnamed.clone());
         self.prepared.unnamed_mut().parsed_alone(unnamed, self.requests.pipeline());
