@@ -98,3 +98,24 @@ def test_functions_keep_nothing_of_set_local(env):
     with world(env) as (one, other):
         one.execute("begin; set local timezone = 'Asia/Tokyo'; select midnight(); commit")
         equal(other.value("select midnight()"), "1704067200")
+
+
+def test_a_prepared_fetch_gives_the_rows_of_each_cursor(env):
+    """After a comment, too: its rows were taken for those of the first cursor."""
+    with env.pooler_with(pool_size=2) as target, target.connect() as client, target.connect() as other:
+        client.exchange(m.parse("/* app */ fetch 1 from c", "f") + m.SYNC)
+        for elsewhere, query, value in (
+            (False, "select 1", "1"),
+            (False, "select 'a'::text", "a"),
+            (True, "select 'b'::text", "b"),
+            (True, "select 2", "2"),
+            (False, "select 'c'::text", "c"),
+        ):
+            if elsewhere:
+                other.execute("begin")
+            client.execute(f"begin; declare c cursor for {query}")
+            answer = client.exchange(m.bind("f") + m.describe_portal() + m.execute() + m.SYNC)
+            equal((answer.sqlstate, answer.value), (None, value))
+            client.execute("commit")
+            if elsewhere:
+                other.execute("rollback")

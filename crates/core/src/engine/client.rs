@@ -197,15 +197,9 @@ impl<S: Socket> Client<S> {
     /// pool desire different settings.
     #[inline]
     pub(super) fn wish(&self, header: Header, body: &[u8], differ: bool) -> Wish {
-        let named = if differ { named_statement(header, body) } else { None };
-        self.wish_for(named)
-    }
-
-    /// The same for a first message that names this statement.
-    #[inline]
-    pub(super) fn wish_for(&self, statement: Option<&[u8]>) -> Wish {
         // A client without settings matches most backends of a pool in which none has any.
-        let named = statement.filter(|_| !self.session.desired().is_empty());
+        let looks = differ && !self.session.desired().is_empty();
+        let named = if looks { named_statement(header, body) } else { None };
         let named = named.and_then(|name| self.statement(name));
         Wish {
             settings: self.session.desired().mark(),

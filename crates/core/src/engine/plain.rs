@@ -517,10 +517,10 @@ impl<S: Socket> Engine<S> {
             return Ok(Passed::Unusual);
         }
         if client.backend.is_none() {
-            let wish = match pipeline.runs {
-                Runs::Named { name, .. } => client.wish_for(Some(name)),
-                Runs::Unnamed { .. } | Runs::Query { .. } => client.wish_for(None),
+            let Framed::Header(header) = frame::header(pipeline.bytes) else {
+                return Ok(Passed::Unusual);
             };
+            let wish = self.wish(slot, header, &pipeline.bytes[HEADER_BYTES..header.total()]);
             self.attach(host, slot, wish, now)?;
         }
         let serial = self.next_serial;

@@ -239,7 +239,7 @@ impl ServerUnnamed {
     /// The client has left: the outcome of its changes does not matter.
     #[inline]
     pub(super) fn leave_client(&mut self) {
-        if !self.in_flight.is_empty() {
+        if self.in_flight.capacity() > 0 {
             self.in_flight = VecDeque::new();
         }
         self.pins_in_flight = false;

@@ -44,7 +44,7 @@ use super::description::Seen;
 use super::schema::SchemaEpoch;
 use crate::engine::effects;
 use crate::hash::{IdHasher, Keyed};
-use crate::session::commands::{begins_with_any, draws_nothing};
+use crate::session::commands::{after_comments, begins_with_any, draws_nothing};
 use crate::session::moments::names_moment;
 use crate::session::settings::{PlanReads, Settings};
 use crate::wire::frame;
@@ -691,7 +691,7 @@ impl StatementTable {
             basis,
             draws_nothing: draws_nothing(text_of(body)),
             redescribes_rows: begins_with_any(
-                text_of(body),
+                after_comments(text_of(body)),
                 &[b"fetch", b"execute", b"explain", b"show", b"call"],
             ),
             is_private: is_private(body, &effects),
@@ -874,6 +874,24 @@ mod tests {
         assert!(Arc::ptr_eq(&one, &same));
         assert_ne!(one.id, other.id);
         assert_ne!(one.name, other.name);
+    }
+
+    /// After a comment, a FETCH was taken for a statement whose rows are fixed: each other cursor's were
+    /// refused.
+    #[test]
+    fn a_fetch_is_one_after_a_comment_too() {
+        let table = table(usize::MAX);
+        for (text, anew) in [
+            ("FETCH 1 FROM c", true),
+            ("/* app */ fetch all from c", true),
+            ("-- app\n;EXPLAIN SELECT 1", true),
+            ("/* fetch */ SELECT 1", false),
+            ("SELECT 'fetch'", false),
+        ] {
+            let body = [text.as_bytes(), b"\0\0\0"].concat();
+            let one = table.intern(&body, Basis::UNKNOWN, &Settings::EMPTY, Effects::default);
+            assert_eq!(one.redescribes_rows, anew, "{text}");
+        }
     }
 
     /// A client ran what another client's server connection had analysed again under that client's

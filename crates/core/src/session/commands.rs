@@ -10,6 +10,42 @@ pub(crate) fn begins_with_any(text: &[u8], words: &[&[u8]]) -> bool {
     })
 }
 
+/// What follows the comments and empty statements at the start of a text.
+pub(crate) fn after_comments(mut text: &[u8]) -> &[u8] {
+    loop {
+        text = text.trim_ascii_start();
+        text = match text {
+            [b';', rest @ ..] => rest,
+            [b'-', b'-', rest @ ..] => {
+                let end = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+                &rest[end.unwrap_or(rest.len())..]
+            }
+            [b'/', b'*', rest @ ..] => after_block_comment(rest),
+            _ => return text,
+        };
+    }
+}
+
+/// What follows a comment of C's form, which may be nested (`scan.l`), of which this is the rest.
+fn after_block_comment(mut text: &[u8]) -> &[u8] {
+    let mut depth = 1;
+    while depth > 0 {
+        text = match text {
+            [] => return text,
+            [b'/', b'*', rest @ ..] => {
+                depth += 1;
+                rest
+            }
+            [b'*', b'/', rest @ ..] => {
+                depth -= 1;
+                rest
+            }
+            [_, rest @ ..] => rest,
+        };
+    }
+    text
+}
+
 /// Words of statements that draw, whatever functions they call. (currval shows what setval has set,
 /// too; a column may be set to a DEFAULT that draws.)
 const DRAW: [&[u8]; 7] =
@@ -55,5 +91,28 @@ pub(crate) fn draws_nothing(text: &[u8]) -> bool {
             None => return true,
             Some(at) => rest = &rest[at + 1..],
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_and_empty_statements_are_no_command() {
+        for text in [
+            "fetch",
+            "  \n fetch",
+            "-- a /* b\nfetch",
+            "/* a /* b */ -- c */fetch",
+            ";; /**/ -- x\r;fetch",
+            "/*/ */fetch",
+        ] {
+            assert_eq!(after_comments(text.as_bytes()), b"fetch", "{text}");
+        }
+        for text in ["", "--", "-- fetch", "/* fetch", "/* /* */ fetch"] {
+            assert_eq!(after_comments(text.as_bytes()), b"", "{text}");
+        }
+        assert_eq!(after_comments(b"- fetch"), b"- fetch");
     }
 }
