@@ -591,6 +591,7 @@ impl<S: Socket> Backend<S> {
         self.known.drawn_mut().give_back();
         self.session.settle_texts();
         self.requests.break_run();
+        self.requests.forget_portals();
         let reset = self.lending.end_tidying() == Tidying::Resetting;
         if !reset && self.lending.reset_due() == Reset::No && self.has_left_overs() {
             self.lending.owe_reset(Reset::All);

@@ -336,7 +336,6 @@ impl RequestQueue {
     /// Nothing is outstanding: the next message continues no run.
     pub(super) fn break_run(&mut self) {
         self.unbroken = 0;
-        self.forget_portals();
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::harness::*;
+use crate::engine::limits;
 use crate::wire::frame::{self, Framed, HEADER_BYTES};
 
 /// A xorshift generator.
@@ -222,4 +223,22 @@ fn a_portal_that_may_change_settings_is_known_in_the_next_pipeline() {
         ]);
         assert_eq!(sent[4], "ECPS", "{insert:?}: the server itself says what that means");
     }
+}
+
+/// After 512 queries in a row a portal of an open transaction was forgotten.
+#[test]
+fn a_portal_that_may_change_settings_is_known_after_many_queries() {
+    let bound = message(b'B', b"p\0n\0\0\0\0\0\0\0");
+    let executed = message(b'E', b"p\0\0\0\0\0");
+    let select = [bind("s"), execute(), sync()].concat();
+    let mut sends = vec![
+        ([parse("s", "SELECT 1"), sync()].concat(), "1I"),
+        ([parse("n", "INSERT INTO t VALUES (1)"), sync()].concat(), "1I"),
+        (query("BEGIN"), "CT"),
+        ([bound, sync()].concat(), "2T"),
+    ];
+    sends.extend(std::iter::repeat_n((select, "2CT"), limits::UNBROKEN_QUERIES_MAX as usize));
+    sends.push(([executed, parse("u", "SELECT 1"), sync()].concat(), "C31T"));
+    let sent = sent_by_both(&sends);
+    assert_eq!(sent.last().map(String::as_str), Some("ECPS"));
 }
