@@ -300,15 +300,11 @@ fn reads_no_settings(body: &[u8]) -> bool {
 /// Whether Parses of two clients may give different results. The columns of its rows may be those
 /// of another statement or cursor, of this name in the session: the server notes them at its Parse
 /// (`UtilityTupleDescriptor`, utility.c). 'now' is the moment of its Parse.
-fn is_private(body: &[u8], effects: &effects::Effects) -> bool {
-    const FETCH: &[u8] = b"fetch";
-    let mut text = body.trim_ascii_start();
-    while let Some(comment) = text.strip_prefix(b"/*") {
-        let end = memchr::memmem::find(comment, b"*/").map_or(comment.len(), |end| end + 2);
-        text = comment[end..].trim_ascii_start();
-    }
-    let fetches = text.get(..FETCH.len()).is_some_and(|word| word.eq_ignore_ascii_case(FETCH));
-    fetches || effects.may_mention || !effects.mentions.is_empty() || names_moment(text_of(body))
+fn is_private(text: &[u8], effects: &effects::Effects) -> bool {
+    begins_with_any(after_comments(text), &[b"fetch"])
+        || effects.may_mention
+        || !effects.mentions.is_empty()
+        || names_moment(text)
 }
 
 /// Whether two sessions' settings are equal as far as parse analysis reads them.
@@ -694,7 +690,7 @@ impl StatementTable {
                 after_comments(text_of(body)),
                 &[b"fetch", b"execute", b"explain", b"show", b"call"],
             ),
-            is_private: is_private(body, &effects),
+            is_private: is_private(text_of(body), &effects),
             is_plain,
             sets_nothing: is_plain && changes_no_setting(text_of(body)),
             effects,
@@ -881,16 +877,17 @@ mod tests {
     #[test]
     fn a_fetch_is_one_after_a_comment_too() {
         let table = table(usize::MAX);
-        for (text, anew) in [
-            ("FETCH 1 FROM c", true),
-            ("/* app */ fetch all from c", true),
-            ("-- app\n;EXPLAIN SELECT 1", true),
-            ("/* fetch */ SELECT 1", false),
-            ("SELECT 'fetch'", false),
+        for (text, anew, private) in [
+            ("FETCH 1 FROM c", true, true),
+            ("-- app\nFETCH 1 FROM c", true, true),
+            ("/* app */ fetch all from c", true, true),
+            ("-- app\n;EXPLAIN SELECT 1", true, false),
+            ("/* fetch */ SELECT 1", false, false),
+            ("SELECT 'fetch'", false, false),
         ] {
             let body = [text.as_bytes(), b"\0\0\0"].concat();
             let one = table.intern(&body, Basis::UNKNOWN, &Settings::EMPTY, Effects::default);
-            assert_eq!(one.redescribes_rows, anew, "{text}");
+            assert_eq!((one.redescribes_rows, one.is_private), (anew, private), "{text}");
         }
     }
 
