@@ -55,11 +55,11 @@ impl<S: Socket> Client<S> {
     /// because of it.
     #[inline]
     pub(super) fn waits_to_write(&self) -> bool {
-        self.at_socket.is_unread()
+        self.at_socket.unread.is_any()
             || self.serving.state() == ClientState::Closing
             || self.pending_session.is_some()
             || !self.has_taken_all()
-            || self.backend.as_ref().is_some_and(|backend| backend.from_server.is_unread())
+            || self.backend.as_ref().is_some_and(|backend| backend.from_server.unread.is_any())
     }
 
     /// Writes the output that has waited for the end of the turn. Returns how many bytes the socket

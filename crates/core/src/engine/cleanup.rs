@@ -92,7 +92,7 @@ impl<S: Socket> Engine<S> {
         {
             backend.lending.begin_tidying(Tidying::Draining, now);
             self.tidy_on(host, backend, now);
-        } else if backend.from_server.is_unread() {
+        } else if backend.from_server.unread.is_any() {
             // There is more to read, for which no event will come: no client gets the backend
             // before that is read.
             backend.lending.begin_tidying(Tidying::Draining, now);
@@ -497,7 +497,8 @@ impl<S: Socket> Engine<S> {
         if !backend.requests.is_empty() {
             backend.lending.begin_tidying(Tidying::Draining, now);
             backend.cancel_what_was_sent(host, self.id);
-            let unread = backend.from_server.is_unread() || !backend.from_server.kept().is_empty();
+            let unread =
+                backend.from_server.unread.is_any() || !backend.from_server.kept().is_empty();
             let place = backend.place();
             self.keep(backend);
             if unread {

@@ -23,15 +23,14 @@ use super::pending_reset::PendingReset;
 use super::pending_session::{Farewell, PendingSession};
 use super::socket::Socket;
 use crate::hash::Keyed;
-use crate::pool::Wish;
 use crate::pool::description::Seen;
 use crate::pool::statement::{Statement, StatementMemory};
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::names_temporary_schema;
 use crate::session::settings::Settings;
 use crate::time::Time;
-use crate::wire::frame::{Framed, Header};
-use crate::wire::{TransactionStatus, build, frame, frontend};
+use crate::wire::frame::Framed;
+use crate::wire::{TransactionStatus, build, frame};
 
 /// Parts that a session has because of its start values alone, and that stay with a backend.
 pub(super) fn parts_of_start(start: &Settings) -> PartSet {
@@ -40,17 +39,6 @@ pub(super) fn parts_of_start(start: &Settings) -> PartSet {
         parts.insert(Part::TemporaryObject); // a plain CREATE TABLE may create one
     }
     parts
-}
-
-/// The statement that a message names.
-#[inline]
-fn named_statement(header: Header, body: &[u8]) -> Option<&[u8]> {
-    let name = match header.kind {
-        frontend::BIND => frame::take_string(body)?.1,
-        frontend::DESCRIBE => body.strip_prefix(b"S")?,
-        _ => return None,
-    };
-    Some(frame::take_string(name)?.0)
 }
 
 /// Rarely needed state of a client, kept apart from what each message needs.
@@ -191,22 +179,6 @@ impl<S: Socket> Client<S> {
             self.settle();
         }
         follows
-    }
-
-    /// What it would like to find on a backend for this first message. `differ`: clients of its
-    /// pool desire different settings.
-    #[inline]
-    pub(super) fn wish(&self, header: Header, body: &[u8], differ: bool) -> Wish {
-        // A client without settings matches most backends of a pool in which none has any.
-        let looks = differ && !self.session.desired().is_empty();
-        let named = if looks { named_statement(header, body) } else { None };
-        let named = named.and_then(|name| self.statement(name));
-        Wish {
-            settings: self.session.desired().mark(),
-            statement: named.map_or(0, |named| named.statement.id),
-            own: !self.sql_statements().is_empty(),
-            ..Wish::default()
-        }
     }
 
     /// Gives a statement a name, while the client has no server connection. `Err` if it has named

@@ -79,7 +79,7 @@ impl<S: Socket> Engine<S> {
                         if written > 0 {
                             backend.gets_on(now);
                         }
-                        unread = took && backend.from_server.is_unread();
+                        unread = took && backend.from_server.unread.is_any();
                     }
                     if closing && client.has_taken_all() {
                         self.close_client(host, slot, "it has been told goodbye", now);
@@ -100,9 +100,9 @@ impl<S: Socket> Engine<S> {
         }
         if ready.readable || ready.hangup {
             let Some(client) = self.clients.get_mut(slot) else { return };
-            client.at_socket.leave_unread(true);
+            client.at_socket.unread.leave(true);
             if ready.hangup {
-                client.at_socket.hangs_up();
+                client.at_socket.unread.hangs_up();
                 if matches!(client.serving.state(), ClientState::Waiting | ClientState::Closing) {
                     // It has closed its side without Terminate: no answer would reach it.
                     self.close_client(host, slot, "client closed its connection", now);
@@ -122,7 +122,7 @@ impl<S: Socket> Engine<S> {
     fn go_on_reading<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         self.give_notifications(host, slot, now);
         if let Some(client) = self.clients.get(slot)
-            && client.at_socket.is_unread()
+            && client.at_socket.unread.is_any()
             && matches!(client.serving.state(), ClientState::Idle | ClientState::Active)
         {
             self.resume_later(slot);
@@ -172,7 +172,7 @@ impl<S: Socket> Engine<S> {
             Ok(0) => self.close_client(host, slot, "client closed its connection", now),
             Ok(_) => {
                 client.input.extend_from_slice(&probe);
-                client.at_socket.leave_unread(true);
+                client.at_socket.unread.leave(true);
                 self.resume_later(slot);
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
@@ -214,7 +214,7 @@ impl<S: Socket> Engine<S> {
                     && let Some(client) = self.clients.get_mut(slot)
                     && let Some(backend) = &mut client.backend
                 {
-                    backend.from_server.hangs_up();
+                    backend.from_server.unread.hangs_up();
                 }
                 if ready.readable || ready.hangup {
                     self.read_backend(host, slot, now);
@@ -223,7 +223,7 @@ impl<S: Socket> Engine<S> {
             Holder::Engine(backend) => {
                 let unsent = !backend.to_server.is_empty();
                 if ready.hangup {
-                    backend.from_server.hangs_up();
+                    backend.from_server.unread.hangs_up();
                 }
                 if ready.writable && backend.to_server.flush(&mut backend.socket).is_err() {
                     if let Holder::Engine(backend) =
@@ -255,7 +255,7 @@ impl<S: Socket> Engine<S> {
             return; // another loop has just taken it, and reads it itself
         };
         if ready.hangup {
-            backend.from_server.hangs_up();
+            backend.from_server.unread.hangs_up();
         }
         backend.lending.begin_tidying(Tidying::Draining, now);
         resident.holder = Holder::Engine(backend);
@@ -393,7 +393,8 @@ impl<S: Socket> Engine<S> {
         if client.serving.mode() == PoolMode::Session || shared {
             // Its process id is the server's, or its session was another user's before: it is
             // greeted once it has a session of its own.
-            let wish = Wish { settings: client.session.desired().mark(), ..Wish::default() };
+            let settings = self.pool_of(client).wanted_by(&client.session);
+            let wish = Wish { settings, ..Wish::default() };
             if let Err(halt) = self.attach(host, slot, wish, now) {
                 if let super::halt::Halt::BackendLost(reason) = halt {
                     self.backend_failed(host, slot, reason, now);

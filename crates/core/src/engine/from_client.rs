@@ -67,7 +67,7 @@ impl<S: Socket> Engine<S> {
             if client.serving.state() == ClientState::Waiting
                 || client.serving.state() == ClientState::Closing
             {
-                client.at_socket.leave_unread(true);
+                client.at_socket.unread.leave(true);
                 break;
             }
             if client.is_leaving() {
@@ -76,7 +76,7 @@ impl<S: Socket> Engine<S> {
             if client.output.len() > limits::OUTPUT_HIGH_BYTES && !client.is_session_mode() {
                 // Hawser's own answers go to `output`, too: a client that takes no answers is not
                 // read.
-                client.at_socket.leave_unread(true);
+                client.at_socket.unread.leave(true);
                 break;
             }
             if let Some(backend) = &client.backend
@@ -84,12 +84,12 @@ impl<S: Socket> Engine<S> {
                     || backend.requests.is_full()
                     || client.serving.is_held())
             {
-                client.at_socket.leave_unread(true);
+                client.at_socket.unread.leave(true);
                 break;
             }
             if !self.again.may_read(Token::Client(slot)) {
-                client.at_socket.leave_unread(true);
-                if client.at_socket.has_hung_up() {
+                client.at_socket.unread.leave(true);
+                if client.at_socket.unread.has_hung_up() {
                     self.again.hangs_up(Token::Client(slot));
                 }
                 break;
@@ -108,7 +108,7 @@ impl<S: Socket> Engine<S> {
                 }
                 Ok(read) => read,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    client.at_socket.leave_unread(false);
+                    client.at_socket.unread.leave(false);
                     break;
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
@@ -119,8 +119,8 @@ impl<S: Socket> Engine<S> {
             };
             client.input.clear();
             // A short read shows that there are no more bytes, but the end may follow.
-            let drained = kept + read < room && !client.at_socket.has_hung_up();
-            client.at_socket.leave_unread(!drained);
+            let drained = kept + read < room && !client.at_socket.unread.has_hung_up();
+            client.at_socket.unread.leave(!drained);
             if let Some(backend) = &mut client.backend {
                 backend.gets_on(now);
             }
@@ -145,7 +145,7 @@ impl<S: Socket> Engine<S> {
             }
         }
         if let Some(client) = self.clients.get(slot)
-            && client.at_socket.is_unread()
+            && client.at_socket.unread.is_any()
         {
             self.read_client(host, slot, now);
         }

@@ -539,7 +539,7 @@ impl<S: Socket> Client<S> {
     /// Whether its server waits for the rest of a message.
     fn stops_in_a_message(&self) -> bool {
         self.backend.as_ref().is_some_and(|backend| backend.to_server.is_open())
-            && !self.at_socket.is_unread()
+            && !self.at_socket.unread.is_any()
     }
 
     /// Since when it has kept its backend from waiters by taking or sending nothing, if that is

@@ -64,6 +64,37 @@ pub trait Socket: Send {
     }
 }
 
+/// What an event has reported of a connection, and no later event reports again.
+#[derive(Default)]
+pub(super) struct Unread {
+    more: bool,
+    hung_up: bool,
+}
+
+impl Unread {
+    /// Whether there may be unread bytes.
+    #[inline]
+    pub(super) fn is_any(&self) -> bool {
+        self.more
+    }
+
+    /// Sets whether there may be more to read.
+    #[inline]
+    pub(super) fn leave(&mut self, more: bool) {
+        self.more = more;
+    }
+
+    /// The other side has closed the connection after what is still unread.
+    pub(super) fn hangs_up(&mut self) {
+        self.hung_up = true;
+    }
+
+    #[inline]
+    pub(super) fn has_hung_up(&self) -> bool {
+        self.hung_up
+    }
+}
+
 /// The connection of a readiness event; goes through epoll's 64 bits of user data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Token {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::about::ClientState;
 use super::again::Again;
 use super::backend::{Backend, PoolRef};
-use super::client::Client;
+use super::client::{Client, ClientSession};
 use super::limits;
 use super::listener::{Listener, PoolHub};
 use super::pending_bytes::Spare;
@@ -175,6 +175,12 @@ impl<S: Socket> PoolView<S> {
         let settings = pool.settings();
         let limits_clients = limits_clients(&settings);
         Self { pool, settings, limits_clients, wanted: Wanted::Nothing }
+    }
+
+    /// The mark of the settings that a client desires.
+    #[inline]
+    pub(super) fn wanted_by(&self, session: &ClientSession) -> Mark {
+        self.pool.mark_of(session.desired().mark(), session.basis())
     }
 
     /// A client that desires these settings comes for a server connection. Returns whether others

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use crate::engine::socket::Unread;
 use crate::wire::TransactionStatus;
 
 /// The state of the stream of messages from the server.
@@ -11,8 +12,7 @@ pub(in crate::engine) struct FromServer {
     kept: Vec<u8>,
     /// Bytes still to come of a message that has been passed on in part.
     rest: usize,
-    unread: bool,
-    hung_up: bool,
+    pub(in crate::engine) unread: Unread,
     gone: bool,
     new_reports: u32,
     awaits_room: Cell<bool>,
@@ -24,8 +24,7 @@ impl FromServer {
             status: TransactionStatus::Idle,
             kept: Vec::new(),
             rest: 0,
-            unread: false,
-            hung_up: false,
+            unread: Unread::default(),
             gone: false,
             new_reports: 0,
             awaits_room: Cell::new(false),
@@ -85,29 +84,6 @@ impl FromServer {
         let part = self.rest.min(come);
         self.rest -= part;
         part
-    }
-
-    /// Whether there may be unread bytes for which no event will come.
-    #[inline]
-    pub(in crate::engine) fn is_unread(&self) -> bool {
-        self.unread
-    }
-
-    /// Sets whether there may be more to read.
-    #[inline]
-    pub(in crate::engine) fn leave_unread(&mut self, unread: bool) {
-        self.unread = unread;
-    }
-
-    /// The server has closed the connection after what is still unread; no other event reports
-    /// that.
-    pub(in crate::engine) fn hangs_up(&mut self) {
-        self.hung_up = true;
-    }
-
-    #[inline]
-    pub(in crate::engine) fn has_hung_up(&self) -> bool {
-        self.hung_up
     }
 
     /// The server has sent its last message (FATAL, PANIC), or the connection has ended.

@@ -5,6 +5,7 @@ use crate::engine::restore::LongerTexts;
 use crate::engine::server_unnamed::ServerUnnamed;
 use crate::engine::sql_statement::BackendSql;
 use crate::pool::backend_statements::BackendStatements;
+use crate::pool::description::Seen;
 
 /// The statements that the server has.
 pub(in crate::engine) struct PreparedThere {
@@ -42,6 +43,12 @@ impl PreparedThere {
     #[inline]
     pub(in crate::engine) fn statements_mut(&mut self) -> &mut BackendStatements {
         &mut self.statements
+    }
+
+    /// The server has described a portal of the statement that the client has bound last: it gives these rows.
+    pub(in crate::engine) fn note_rows(&mut self, seen: &Seen, rows: u64) {
+        self.statements.described_portal(seen.bound(), rows);
+        seen.rows(rows);
     }
 
     /// The unnamed statement that the server has.

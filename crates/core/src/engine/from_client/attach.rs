@@ -9,8 +9,19 @@ use crate::engine::table::{Engine, Holder};
 use crate::ids::{LoopId, Slot};
 use crate::pool::{Acquired, Lasting, Wish};
 use crate::time::Time;
-use crate::wire::frame::Header;
+use crate::wire::frame::{self, Header};
 use crate::wire::frontend;
+
+/// The statement that a message names.
+#[inline]
+fn named_statement(header: Header, body: &[u8]) -> Option<&[u8]> {
+    let name = match header.kind {
+        frontend::BIND => frame::take_string(body)?.1,
+        frontend::DESCRIBE => body.strip_prefix(b"S")?,
+        _ => return None,
+    };
+    Some(frame::take_string(name)?.0)
+}
 
 impl<S: Socket> Engine<S> {
     /// Gets the client a backend, or a place in the queue.
@@ -27,7 +38,6 @@ impl<S: Socket> Engine<S> {
         let sql = client.sql_statements();
         let names = view.pool.custom_names(client.session.desired());
         let wish = Wish {
-            settings: view.pool.mark_of(wish.settings, client.session.basis()),
             avoids: wish.avoids.and(view.pool.avoided_by(client.session.desired())),
             ..wish
         };
@@ -68,13 +78,21 @@ impl<S: Socket> Engine<S> {
     pub(in crate::engine) fn wish(&mut self, slot: Slot, header: Header, body: &[u8]) -> Wish {
         let Some(client) = self.clients.get(slot) else { return Wish::default() };
         let view = &mut self.pools[client.pool as usize];
-        let wanted = view.pool.mark_of(client.session.desired().mark(), client.session.basis());
-        let differ = view.want_different(wanted);
+        let settings = view.wanted_by(&client.session);
+        // A client without settings matches most backends of a pool in which none has any.
+        let looks = view.want_different(settings) && !client.session.desired().is_empty();
+        let named = if looks { named_statement(header, body) } else { None };
+        let named = named.and_then(|name| client.statement(name));
         let avoids = match header.kind {
             frontend::QUERY | frontend::PARSE => view.pool.avoided_by_text(body),
             _ => Lasting::NONE,
         };
-        Wish { avoids, ..client.wish(header, body, differ) }
+        Wish {
+            settings,
+            statement: named.map_or(0, |named| named.statement.id),
+            own: !client.sql_statements().is_empty(),
+            avoids,
+        }
     }
 
     /// Makes a backend the client's. `home` is the loop that watches it, if any.

@@ -280,22 +280,19 @@ impl<S: Socket> Relay<'_, S> {
     pub(in crate::engine) fn note_description(&mut self, owed: Request, message: u8, body: &[u8]) {
         let backend = &mut *self.backend;
         let Some(Change::Describes(seen)) = backend.requests.front_change() else { return };
-        let shape = if message == kind::PARAMETER_DESCRIPTION {
-            Shape { parameters: hash_of_parameters(body), rows: 0 }
-        } else {
-            let rows = (message == kind::ROW_DESCRIPTION).then_some(body);
-            Shape { parameters: 0, rows: hash_of_rows(rows) }
+        let rows = || hash_of_rows((message == kind::ROW_DESCRIPTION).then_some(body));
+        let Request::DescribeStatement { statement } = owed else {
+            return backend.prepared.note_rows(seen, rows());
         };
-        match owed {
-            Request::DescribeStatement { statement } => {
-                backend.prepared.statements_mut().described(statement, shape);
-            }
-            _ => backend.prepared.statements_mut().described_portal(seen.bound(), shape.rows),
-        }
+        let statements = backend.prepared.statements_mut();
         if message == kind::PARAMETER_DESCRIPTION {
+            let parameters = hash_of_parameters(body);
+            statements.described(statement, Shape { parameters, rows: 0 });
             seen.parameters(body);
         } else {
-            seen.rows(shape.rows);
+            let rows = rows();
+            statements.described(statement, Shape { parameters: 0, rows });
+            seen.rows(rows);
         }
     }
 

@@ -97,7 +97,7 @@ impl<S: Socket> Engine<S> {
             && let Some(backend) = &mut client.backend
         {
             if !self.again.may_read(Token::Backend(backend.place())) {
-                backend.from_server.leave_unread(true);
+                backend.from_server.unread.leave(true);
                 break;
             }
             let kept = backend.from_server.kept().len();
@@ -144,14 +144,14 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return false };
         let Some(mut backend) = client.backend.take() else { return false };
         if client.output.len() > limits::OUTPUT_HIGH_BYTES {
-            backend.from_server.leave_unread(true);
+            backend.from_server.unread.leave(true);
             client.backend = Some(backend);
             return false;
         }
         let filled = match read_into(&mut backend, buffer) {
             Read::Bytes(filled) => filled,
             Read::Nothing => {
-                backend.from_server.leave_unread(false);
+                backend.from_server.unread.leave(false);
                 client.backend = Some(backend);
                 return false;
             }
@@ -164,8 +164,8 @@ impl<S: Socket> Engine<S> {
         let read = filled - backend.from_server.kept().len();
         backend.from_server.forget_kept();
         // A short read shows that there are no more bytes, but the end may follow.
-        let drained = filled < buffer.len() && !backend.from_server.has_hung_up();
-        backend.from_server.leave_unread(!drained);
+        let drained = filled < buffer.len() && !backend.from_server.unread.has_hung_up();
+        backend.from_server.unread.leave(!drained);
         out.clear();
         let was_full = backend.requests.is_full() || client.serving.is_held();
         let pool = client.pool;
@@ -389,7 +389,7 @@ impl<S: Socket> Engine<S> {
             self.close_backend(host, backend, reason, now);
             return;
         }
-        backend.from_server.leave_unread(unread);
+        backend.from_server.unread.leave(unread);
         backend.cancel_if_due(host, self.id);
         if backend.requests.is_copying_in() && backend.fail_copy().is_err() {
             self.close_backend(host, backend, "server closed the connection", now);

@@ -11,7 +11,7 @@ use crate::engine::ended::Ended;
 use crate::engine::from_server::Relay;
 use crate::engine::request_queue::{Change, PlainOwed, Request};
 use crate::engine::socket::Socket;
-use crate::pool::description::{Seen, hash_of_rows};
+use crate::pool::description::hash_of_rows;
 use crate::time::Time;
 use crate::wire::backend as kind;
 use crate::wire::frame::{self, Framed, HEADER_BYTES};
@@ -89,13 +89,6 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.requests.complete();
     }
 
-    /// The client gets the first description of the rows of the statement that it has bound.
-    fn note_rows(&mut self, seen: &Seen, description: &[u8]) {
-        let rows = hash_of_rows(Some(description));
-        self.backend.prepared.statements_mut().described_portal(seen.bound(), rows);
-        seen.rows(rows);
-    }
-
     /// Completes what a pipeline with an entry for each of its messages owes, except its end.
     fn complete_one_by_one(&mut self, owed: PlainOwed, description: &[u8]) {
         if owed.parses {
@@ -136,7 +129,9 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.prepared.forget_replay();
         let description = &self.bytes[answer.description];
         match self.backend.requests.complete_plain() {
-            Ok(Some(Change::Describes(seen))) => self.note_rows(&seen, description),
+            Ok(Some(Change::Describes(seen))) => {
+                self.backend.prepared.note_rows(&seen, hash_of_rows(Some(description)));
+            }
             Ok(_) => {}
             Err(()) => self.complete_one_by_one(owed, description),
         }

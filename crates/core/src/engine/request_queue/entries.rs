@@ -29,6 +29,17 @@ enum First {
     End(Request),
 }
 
+impl First {
+    /// The change of its Describe.
+    #[inline]
+    fn into_change(self) -> Option<Change> {
+        match self {
+            Self::Whole(pipeline) => pipeline.into_change(),
+            Self::None | Self::End(_) => None,
+        }
+    }
+}
+
 /// The entries of a queue: see above.
 #[derive(Default)]
 pub(super) struct Entries {
@@ -40,7 +51,7 @@ pub(super) struct Entries {
 const PLAIN_MAX: usize = 5;
 
 impl PlainPipeline {
-    /// What it owes, message by message, and the number of messages. The third carries its change.
+    /// What it owes, message by message, and the number of messages. Its Describe carries its change.
     fn owed(&self) -> ([Request; PLAIN_MAX], usize) {
         let mut owed = [Request::Sync; PLAIN_MAX];
         let mut count = 0;
@@ -48,22 +59,18 @@ impl PlainPipeline {
             owed[count] = one;
             count += 1;
         };
-        let describes = match self {
-            Self::Named { statement, describes } => {
-                push(Request::Bind { statement: *statement });
-                !matches!(describes, Describes::No)
-            }
-            Self::Unnamed { serial, describes } => {
+        match self {
+            Self::Named { statement, .. } => push(Request::Bind { statement: *statement }),
+            Self::Unnamed { serial, .. } => {
                 push(Request::Parse { serial: *serial, statement: 0 });
                 push(Request::Bind { statement: 0 });
-                *describes
             }
             Self::Query => {
                 push(Request::Query);
                 return (owed, count);
             }
-        };
-        if describes {
+        }
+        if self.describes() {
             push(Request::DescribePortal);
         }
         push(Request::Execute);
@@ -79,8 +86,27 @@ impl PlainPipeline {
         }
     }
 
+    /// Whether its portal is described.
+    #[inline]
+    fn describes(&self) -> bool {
+        match self {
+            Self::Named { describes, .. } => !matches!(describes, Describes::No),
+            Self::Unnamed { describes, .. } => *describes,
+            Self::Query => false,
+        }
+    }
+
     /// The change that the entry of its Describe carries.
     fn change(&self) -> Option<&Change> {
+        match self {
+            Self::Named { describes: Describes::Noted(change), .. } => Some(change),
+            Self::Named { .. } | Self::Unnamed { .. } | Self::Query => None,
+        }
+    }
+
+    /// The same, taken out of it.
+    #[inline]
+    fn into_change(self) -> Option<Change> {
         match self {
             Self::Named { describes: Describes::Noted(change), .. } => Some(change),
             Self::Named { .. } | Self::Unnamed { .. } | Self::Query => None,
@@ -90,15 +116,10 @@ impl PlainPipeline {
     /// Its answer, without the end.
     #[inline]
     fn answer(&self) -> PlainOwed {
-        match self {
-            Self::Named { describes, .. } => {
-                let describes = !matches!(describes, Describes::No);
-                PlainOwed { parses: false, binds: true, describes }
-            }
-            Self::Unnamed { describes, .. } => {
-                PlainOwed { parses: true, binds: true, describes: *describes }
-            }
-            Self::Query => PlainOwed::QUERY,
+        PlainOwed {
+            parses: matches!(self, Self::Unnamed { .. }),
+            binds: !matches!(self, Self::Query),
+            describes: self.describes(),
         }
     }
 }
@@ -257,12 +278,7 @@ impl Entries {
             First::End(_) => return Ok(None), // a Query, more statements of which are answered
             First::None => return Err(()),
         };
-        match std::mem::replace(&mut self.first, First::End(end)) {
-            First::Whole(PlainPipeline::Named { describes: Describes::Noted(change), .. }) => {
-                Ok(Some(change))
-            }
-            _ => Ok(None),
-        }
+        Ok(std::mem::replace(&mut self.first, First::End(end)).into_change())
     }
 
     /// The first message is answered.
@@ -278,21 +294,21 @@ impl Entries {
         }
     }
 
-    /// The only message is answered: see [`Self::are_one_end`].
-    #[inline]
-    pub(super) fn complete_end(&mut self) {
-        match self.first {
-            First::None => drop(self.rest.pop_front()),
-            First::Whole(_) | First::End(_) => self.first = First::None,
-        }
-    }
-
     /// The same, if it owes this.
     #[inline]
     pub(super) fn complete_if(&mut self, is_one: impl Fn(Request) -> bool) -> Option<Entry> {
         match self.front().is_some_and(is_one) {
             true => self.complete(),
             false => None,
+        }
+    }
+
+    /// The only message is answered: see [`Self::are_one_end`].
+    #[inline]
+    pub(super) fn complete_end(&mut self) {
+        match self.first {
+            First::None => drop(self.rest.pop_front()),
+            First::Whole(_) | First::End(_) => self.first = First::None,
         }
     }
 
@@ -305,21 +321,12 @@ impl Entries {
     /// One for each message.
     pub(super) fn apart(&mut self) -> &mut VecDeque<Entry> {
         let (owed, count) = self.whole();
-        let change = match std::mem::take(&mut self.first) {
-            First::Whole(PlainPipeline::Named { describes: Describes::Noted(change), .. }) => {
-                Some(change)
-            }
-            _ => None,
-        };
-        self.put_first(&owed[..count], change);
-        &mut self.rest
-    }
-
-    fn put_first(&mut self, owed: &[Request], mut describes: Option<Change>) {
-        for &owed in owed.iter().rev() {
-            let change = if owed == Request::DescribePortal { describes.take() } else { None };
+        let mut change = std::mem::take(&mut self.first).into_change();
+        for &owed in owed[..count].iter().rev() {
+            let change = if owed == Request::DescribePortal { change.take() } else { None };
             self.rest.push_front(Entry { owed, change });
         }
+        &mut self.rest
     }
 }
 

@@ -14,7 +14,7 @@ impl<S: Socket> Client<S> {
     /// Whether it has sent a message that may be continued.
     #[inline]
     fn can_resume(&self) -> bool {
-        (self.at_socket.is_unread() || !self.input.is_empty())
+        (self.at_socket.unread.is_any() || !self.input.is_empty())
             && !matches!(self.serving.state(), ClientState::Waiting | ClientState::Closing)
     }
 }
@@ -42,8 +42,8 @@ impl<S: Socket> Engine<S> {
     pub(in crate::engine) fn backend_lost(&mut self, slot: Slot, reason: &'static str) {
         let backend = self.clients.get_mut(slot).and_then(|client| client.backend.as_mut());
         let backend = backend.map(|backend| {
-            backend.from_server.hangs_up();
-            backend.from_server.leave_unread(true);
+            backend.from_server.unread.hangs_up();
+            backend.from_server.unread.leave(true);
             backend.lending.spoil(reason);
             backend.id()
         });
