@@ -567,7 +567,7 @@ impl<S: Watchable> Host<S> for LoopHost<S> {
                 );
             }
             Event::ErrorSent { error } => self.shared.logged.errors.count(error),
-            Event::StartValuesChanged { pool } => {
+            Event::CatalogChanged { pool } => {
                 // A dropped notification is no worse than a change made elsewhere: the servers are
                 // asked now and then anyway.
                 let now = Instant::now();

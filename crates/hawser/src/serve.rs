@@ -31,7 +31,7 @@ use crate::login::admin::AdminConsole;
 use crate::login::listen::{self, ListenError};
 use crate::loops::{Control, Order};
 use crate::peers;
-use crate::pools::{health, open, upkeep};
+use crate::pools::{census, health, open, upkeep};
 use crate::process::{self, PidFile, ProcessError, random_u64};
 use crate::reactor::{Listeners, Logged, Reactors};
 use crate::service::{NotInForce, Phase, Service};
@@ -340,6 +340,7 @@ pub(crate) fn descriptors(config: &Config) -> u64 {
 fn spawn_upkeep(service: &Arc<Service>, orders: mpsc::UnboundedReceiver<Order>) {
     tokio::spawn(open::take_orders(service.clone(), orders));
     tokio::spawn(upkeep::run(service.clone()));
+    tokio::spawn(census::run(service.clone()));
     tokio::spawn(health::run(service.clone()));
     let watching = service.clone();
     tokio::spawn(async move {

@@ -335,8 +335,9 @@ pub enum Event<'a> {
         error: &'a ClientError,
     },
     /// A statement has succeeded, and been committed, after which new sessions may start with other
-    /// values (ALTER ROLE and the like): only the server knows whether they do.
-    StartValuesChanged {
+    /// values (ALTER ROLE and the like), or functions may do something else (CREATE FUNCTION and the
+    /// like): only the server knows whether they do.
+    CatalogChanged {
         /// The pool whose server has run it.
         pool: PoolId,
     },

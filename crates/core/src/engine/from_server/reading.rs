@@ -68,8 +68,8 @@ impl<S: Socket> PoolView<S> {
         now: Time,
     ) {
         self.count_ended(host, id, client, backend, relayed.ended, now);
-        if relayed.start_values_changed {
-            host.event(Event::StartValuesChanged { pool: backend.pool.id });
+        if relayed.catalog_changed {
+            host.event(Event::CatalogChanged { pool: backend.pool.id });
         }
         let (database, user) = (&*backend.pool.database, &*backend.pool.user);
         if let Some(error) = relayed.unreadable_report

@@ -181,7 +181,7 @@ impl Host<Fake> for FakeHost<'_> {
     }
     fn event(&mut self, event: Event<'_>) {
         match event {
-            Event::StartValuesChanged { .. } => self.asked.start_values_changed += 1,
+            Event::CatalogChanged { .. } => self.asked.start_values_changed += 1,
             Event::BackendClosed { reason, .. } => self.asked.closed.push(reason.to_owned()),
             Event::ErrorSent { error } => {
                 assert!(!self.asked.panics_on_error, "told");
