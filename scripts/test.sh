@@ -251,11 +251,6 @@ main() {
     ends "release build" "$logs/release-build.log"
     run_counted "python tests" "$logs/python-test.log" \
         env HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" python3 tests/run.py --jobs "$jobs"
-    # What depends on the host of the event loops, on the one that is not the default.
-    run_counted "python tests on io_uring" "$logs/python-test-io-uring.log" \
-        env -u ALL HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" HAWSER_IO=io_uring \
-        python3 tests/run.py --jobs "$jobs" -k test_client_death -k test_slow_readers -k test_serving \
-        -k test_server_death -k test_switch -k test_faults
     if [ "$purpose" = all ]; then
         others_suites "$logs/suites-test.log" "$logs/pgbouncer-test.log"
         regression_suite "$logs/regress.log"
