@@ -258,7 +258,7 @@ fn find_predecessor(
     match runtimes.control.block_on(taking::find(config)) {
         Ok((found, inherited)) => Ok((Some(found), Succession::of_successor(inherited))),
         Err(error) if error.is_alone() && begins == Begins::AsSuccessorOrAlone => {
-            tracing::warn!("{error}: goes on as the first");
+            tracing::warn!("{error}: starting without a predecessor");
             Ok((None, Succession::default()))
         }
         Err(error) => Err(ServeError::Takeover(error)),

@@ -108,7 +108,7 @@ impl Administration {
             }
             // Asked for, it must be there; a second process on this host goes on without the default.
             Err(error) if matches!(http, OptionalAddress::Default(_)) => {
-                tracing::warn!(%address, %error, "no metrics: the address is not to be had");
+                tracing::warn!(%address, %error, "cannot bind http_address; metrics are off");
                 self.fall_back(format!("no metrics, no health, no page at {address}: {error}"));
                 Ok(())
             }
