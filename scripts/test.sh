@@ -271,6 +271,7 @@ main() {
     begins "$logs/release-build.log" cargo build --release --locked -p hawser
     check "clippy" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
     check "workspace rules (cargo xtask check)" cargo xtask check
+    check "the size of the house (cargo xtask house)" cargo xtask house
     run_counted "scripts" "$logs/scripts-test.log" scripts/test_scripts.sh
     run_cargo_tests "$logs/cargo-test.log"
     ends "release build" "$logs/release-build.log"
