@@ -146,7 +146,7 @@ impl<S: Socket> Engine<S> {
             let gone = client.serving.state() == ClientState::Closing && client.has_taken_all();
             self.answered(host, slot, &written, true, now);
             if gone {
-                self.close_client(host, slot, "it has been told goodbye", now);
+                self.close_client(host, slot, "closed after its final error", now);
             }
         }
         self.late.clear();

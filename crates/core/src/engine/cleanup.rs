@@ -176,7 +176,7 @@ impl<S: Socket> Engine<S> {
             backend: backend.id(),
             database: &backend.pool.database,
             user: &backend.pool.user,
-            reason: "it has a custom setting, a library or buffers for temporary tables that clients who wait must not meet",
+            reason: "it has a custom setting, a library or buffers for temporary tables that the waiting client must not see",
         });
     }
 

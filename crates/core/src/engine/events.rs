@@ -82,7 +82,7 @@ impl<S: Socket> Engine<S> {
                         unread = took && backend.from_server.unread.is_any();
                     }
                     if closing && client.has_taken_all() {
-                        self.close_client(host, slot, "it has been told goodbye", now);
+                        self.close_client(host, slot, "closed after its final error", now);
                         return;
                     }
                     if unread {

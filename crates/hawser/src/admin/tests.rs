@@ -26,7 +26,7 @@ use crate::limits::Limits;
 use crate::link::report::Report;
 use crate::loops::tests::mailboxes;
 use crate::loops::{Loops, Pool};
-use crate::mailbox::{Letter, LoopMailbox};
+use crate::mailbox::LoopMailbox;
 use crate::resolve::HostRow;
 use crate::socket::Conn;
 
@@ -55,8 +55,7 @@ impl Loop {
         mailbox
     }
 
-    fn receive(&self, letter: Letter<Conn>) {
-        let Letter::Engine(message) = letter else { return };
+    fn receive(&self, message: ToLoop<Conn>) {
         match message {
             ToLoop::Snapshot(_, reply) => reply(Snapshot {
                 clients: self.clients.lock().unwrap().clone(),

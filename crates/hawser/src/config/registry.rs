@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use super::address::{ListenAddress, ServerAddress};
 use super::choice::{
-    AuthType, BypassUse, ConsoleVersion, EtcdLost, ExtensionUse, Fidelity, HandOver, Io,
+    AuthType, BypassUse, ConsoleVersion, EtcdLost, ExtensionUse, Fidelity, HandOver,
     LinkCompression, ListenLost, LoadBalanceHosts, LogFormat, LogLevel, PoolMode, ProxyProtocol,
     SyslogFacility, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
 };
@@ -859,9 +859,6 @@ settings! {
     ProcessSettings in Process, Restart {
         /// Event loops. 0: one for each core that the process may use.
         loops: u32 = "0", example "2", range 0..=1024;
-        /// What event loops wait with. `auto`: io_uring where the kernel has what it needs (Linux 6.1) and
-        /// a trial at the start passes, else epoll; `hawser status` says which, and why.
-        io: Io = "epoll", example "\"auto\"";
         /// Threads for TLS handshakes and password hashes, below the loops' priority. 0: one for each
         /// core.
         login_threads: u32 = "0", example "2", range 0..=1024;

@@ -86,13 +86,6 @@ impl<S: Socket> Engine<S> {
             }
         };
         host.unwatch(&client.socket, self.id);
-        if client.socket.holds_input() {
-            // It has sent bytes that have left the kernel.
-            if host.watch(&client.socket, Token::Client(slot)).is_err() {
-                self.close_unwatched(host, slot, record.since);
-            }
-            return None;
-        }
         self.process_ids.give_back(slot.index);
         let Client { socket, record: own, .. } = self.clients.remove(slot)?;
         Some(MovedClient { socket, pool, permit: own._permit, record })

@@ -159,7 +159,8 @@ impl Host<Fake> for FakeHost<'_> {
             self.asked.openings.push_back((pool.clone(), home, true));
             return;
         }
-        let error = ClientError::error(SqlState::FEATURE_NOT_SUPPORTED, "nobody listens here");
+        let error =
+            ClientError::error(SqlState::FEATURE_NOT_SUPPORTED, "LISTEN is not supported here");
         self.send(home, ToLoop::ListenerFailed { pool: pool.clone(), error });
     }
     fn vacate(&mut self, _: &PoolRef<Fake>, database: &[u8], client: ClientId) {
