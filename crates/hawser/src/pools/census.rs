@@ -14,12 +14,13 @@
 //! Databases with more than [`SOURCES_BYTES_MAX`] of source are not looked into, which is logged
 //! once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hawser_core::engine::census::{ANY_TEXT, Census, Function, Language, Link};
+use hawser_core::engine::census::{ANY_TEXT, Census, Function, Language, Link, Names};
+use hawser_core::hash::Keyed;
 use hawser_core::ids::PoolId;
 use hawser_core::pool::{ServerParameters, SharedPool};
 use hawser_core::session::part::is_reported;
@@ -174,6 +175,15 @@ UNION ALL
 SELECT 'write calls', c.relname::pg_catalog.text, 'pg_notify', NULL, NULL
 FROM pg_catalog.pg_rewrite r JOIN pg_catalog.pg_class c ON c.oid = r.ev_class
 WHERE r.ev_action::pg_catalog.text OPERATOR(pg_catalog.~) {NOTIFY}
+UNION ALL
+SELECT 'name', n.name, n.own, NULL, NULL
+FROM (SELECT p.proname::pg_catalog.text, (p.oid OPERATOR(pg_catalog.>=) 16384)::pg_catalog.text FROM pg_catalog.pg_proc p
+    UNION SELECT c.relname::pg_catalog.text, (c.oid OPERATOR(pg_catalog.>=) 16384)::pg_catalog.text FROM pg_catalog.pg_class c
+        WHERE c.relkind = ANY ('{r,v,m,p,f}')
+    UNION SELECT t.typname::pg_catalog.text, (t.oid OPERATOR(pg_catalog.>=) 16384)::pg_catalog.text FROM pg_catalog.pg_type t
+        WHERE t.typelem = 0
+    UNION SELECT m.amname::pg_catalog.text, (m.oid OPERATOR(pg_catalog.>=) 16384)::pg_catalog.text FROM pg_catalog.pg_am m
+    UNION SELECT k.word, 'false' FROM pg_catalog.pg_get_keywords() k) n (name, own)
 UNION ALL
 SELECT 'any', NULL, NULL, NULL, pg_catalog.concat('SELECT ', p.proname, '()')
 FROM (SELECT o.oprcode::pg_catalog.oid FROM pg_catalog.pg_operator o
@@ -443,13 +453,16 @@ fn refresh(service: &Arc<Service>) {
         // One look serves all pools of a database.
         let Some(queries) = queries.get(&key_of(&entry.route.load())) else { continue };
         let expected = entry.pool.expects_other_functions();
-        let lacks = entry.pool.census().is_none();
+        let census = entry.pool.census();
+        let lacks = census.is_none();
+        let unseen = census.is_some_and(|census| census.has_unseen());
         let place = service.censuses.of(&entry.route.load());
         // A look under way holds the lock.
         let due = place.known.try_lock().is_ok_and(|mut known| {
             let failed = known.looked.is_some_and(|(_, outcome)| outcome != Outcome::Answered);
             let is_used = failed || known.queries != *queries;
             let due = expected
+                || unseen
                 || is_used && !known.is_fresh(Instant::now())
                 || lacks && known.census.is_some();
             if due {
@@ -471,7 +484,8 @@ async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     let since = Instant::now();
     let mut known = place.known.lock().await;
     let expected = entry.pool.takes_census();
-    if !expected && known.is_fresh(since) {
+    let unseen = entry.pool.census().is_some_and(|census| census.has_unseen());
+    if !(expected || unseen) && known.is_fresh(since) {
         // The pool may be a new one of the database.
         if let Some(census) = &known.census {
             entry.pool.set_census(census);
@@ -544,10 +558,16 @@ async fn take(
     let overdue = known.answered.is_none_or(|at| at.elapsed() >= OVERDUE);
     let worth = known.census.is_none() || known.expected || overdue;
     let patience = if worth { PLACE_WAIT } else { Duration::ZERO };
+    let unseen = take_unseen(service, route);
     let answer = ask(service, route, patience, &fingerprint(), &[]).await?;
     let [row] = answer.rows.as_slice() else { return Ok(()) };
     let value = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
-    if known.census.is_some() && known.fingerprint == value(0) {
+    if let Some(census) = &known.census
+        && known.fingerprint == value(0)
+    {
+        if !unseen.is_empty() {
+            known.census = Some(Arc::new(census.without(unseen)));
+        }
         return Ok(());
     }
     let fingerprint = value(0).to_vec();
@@ -574,7 +594,7 @@ async fn take(
     // Reading much source takes a moment.
     let read = tokio::task::spawn_blocking(move || read(&answer, parameters.as_deref())).await;
     if let Ok(census) = read {
-        known.census = Some(Arc::new(census));
+        known.census = Some(Arc::new(census.without(unseen)));
         known.fingerprint = fingerprint;
     }
     Ok(())
@@ -583,6 +603,7 @@ async fn take(
 /// Reads the answer to [`CENSUS`]; of a server that reports these.
 fn read(answer: &Answer, parameters: Option<&ServerParameters>) -> Census {
     let (mut functions, mut links) = (Vec::new(), Vec::new());
+    let (mut servers, mut own) = (Names::with_hasher(Keyed(random_u64())), Vec::new());
     for row in &answer.rows {
         let value = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
         let link = match value(0) {
@@ -609,6 +630,14 @@ fn read(answer: &Answer, parameters: Option<&ServerParameters>) -> Census {
                 });
                 continue;
             }
+            b"name" if value(2) == b"true" => {
+                own.push(value(1).into());
+                continue;
+            }
+            b"name" => {
+                servers.insert(value(1).to_ascii_lowercase().into());
+                continue;
+            }
             b"calls" => Link::Calls,
             b"write calls" => Link::WriteCalls,
             b"write writes" => Link::WriteWrites,
@@ -619,4 +648,23 @@ fn read(answer: &Answer, parameters: Option<&ServerParameters>) -> Census {
     let reported =
         |name: &[u8]| is_reported(name) || parameters.is_some_and(|own| own.get(name).is_some());
     Census::take(&functions, &links, reported, random_u64())
+        .with_names(shared_names(servers), own.into_iter())
+}
+
+/// The same names of the server itself are kept once.
+fn shared_names(names: Names) -> Arc<Names> {
+    static LAST: Mutex<Option<Arc<Names>>> = Mutex::new(None);
+    let mut last = locked(&LAST);
+    match &*last {
+        Some(last) if **last == names => last.clone(),
+        _ => last.insert(Arc::new(names)).clone(),
+    }
+}
+
+/// What texts of all pools of the database have called that its census has not seen.
+fn take_unseen(service: &Service, route: &Route) -> HashSet<Box<[u8]>> {
+    let key = key_of(route);
+    let entries = service.pools.all();
+    let of_it = entries.iter().filter(|entry| key_of(&entry.route.load()) == key);
+    of_it.filter_map(|entry| entry.pool.census()).flat_map(|census| census.take_unseen()).collect()
 }
