@@ -8,6 +8,7 @@
 mod census;
 pub(crate) mod exposed;
 mod places;
+mod pooler;
 mod shared;
 
 use std::collections::BTreeSet;
@@ -140,6 +141,7 @@ pub fn findings(checked: Checked<'_>) -> Vec<Finding> {
             report.etcd(&config).await;
             if let Some(access) = &access {
                 let mut found = census::take(&config, access).await;
+                found.extend(pooler::take(&config, access).await);
                 found.extend(shared::take(&config, access).await);
                 for (grade, text) in found {
                     report.add(grade, text);
