@@ -64,6 +64,8 @@ pub(super) struct Client<S: Socket> {
     pub(super) times: ClientTimes,
     /// Index of its pool's view.
     pub(super) pool: u32,
+    /// How many backends it has had, one after the other: see [`super::drawn`].
+    pub(super) backends: u32,
     pub(super) serving: Serving,
     pub(super) at_socket: AtSocket,
 }

@@ -375,6 +375,7 @@ impl<S: Socket> Engine<S> {
             })),
             times: ClientTimes::new(now),
             pool,
+            backends: 0,
             serving: Serving::new(new.mode, new.exclusive),
             at_socket: AtSocket::default(),
         });

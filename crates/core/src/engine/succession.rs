@@ -162,7 +162,8 @@ impl<S: Socket> Client<S> {
             prepared,
             pending_session,
             times,
-            pool: _, // as `pool`
+            pool: _,     // as `pool`
+            backends: _, // of this process
             serving,
             at_socket,
         } = self;

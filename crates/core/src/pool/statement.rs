@@ -44,7 +44,7 @@ use super::description::Seen;
 use super::schema::SchemaEpoch;
 use crate::engine::effects;
 use crate::hash::{IdHasher, Keyed};
-use crate::session::commands::{after_comments, begins_with_any, draws_nothing};
+use crate::session::commands::{after_comments, begins_with_any, draws_nothing, inserts};
 use crate::session::moments::names_moment;
 use crate::session::settings::{PlanReads, Settings};
 use crate::wire::frame;
@@ -175,6 +175,8 @@ pub struct Statement {
     pub(crate) is_plain: bool,
     /// It draws nothing from sequences: also looked for once.
     pub(crate) draws_nothing: bool,
+    /// Its text begins with INSERT.
+    pub(crate) inserts: bool,
     /// Its rows are described anew for each portal: those of another statement, or of a cursor. Of such
     /// statements the server never says that they have changed (`RevalidateCachedQuery`, plancache.c).
     pub(crate) redescribes_rows: bool,
@@ -686,6 +688,7 @@ impl StatementTable {
             run_under: run_under.clone(),
             basis,
             draws_nothing: draws_nothing(text_of(body)),
+            inserts: inserts(text_of(body)),
             redescribes_rows: begins_with_any(
                 after_comments(text_of(body)),
                 &[b"fetch", b"execute", b"explain", b"show", b"call"],

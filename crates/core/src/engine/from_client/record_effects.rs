@@ -91,10 +91,10 @@ impl<S: Socket> Client<S> {
         if effects.reads_sequences {
             if self.session.asks() == Asks::Never {
                 self.session.may_ask();
-                backend.pool.asking.note_question();
+                backend.pool.asking().note_question();
             }
             backend.known.drawn_mut().note_last(Last::Asked);
-            backend.pool.asking.note_use(backend.known.drawn().text());
+            backend.pool.asking().note_use(backend.known.drawn().text());
         }
         if let Some(unusual) = &effects.unusual {
             self.record_unusual(backend, unusual, restored);

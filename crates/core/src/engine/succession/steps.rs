@@ -177,6 +177,7 @@ impl<S: Socket> Engine<S> {
             pending_session: None,
             times: ClientTimes::new(since),
             pool: self.view_of(&pool),
+            backends: 0,
             serving: Serving::new(mode, false),
             at_socket: AtSocket::default(),
             session: ClientSession::new(desired, basis, parts_of_start(&start), asks),
