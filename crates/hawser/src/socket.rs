@@ -110,6 +110,12 @@ impl TlsConn {
         Ok(())
     }
 
+    /// Sends a close_notify, as far as that is possible without waiting.
+    fn part(&mut self) {
+        self.session.send_close_notify();
+        let _ = self.push();
+    }
+
     /// Gives ciphertext to rustls and takes plaintext until one of them ends. Returns how much
     /// ciphertext was taken.
     fn decrypt(
@@ -227,6 +233,13 @@ impl TlsConn {
     }
 }
 
+impl Drop for TlsConn {
+    /// Without a close_notify its peer takes the end for a failure or an attack.
+    fn drop(&mut self) {
+        self.part();
+    }
+}
+
 impl Socket for Conn {
     type Permit = Places;
 
@@ -263,8 +276,7 @@ impl Socket for Conn {
 
     fn shutdown(&mut self) {
         if let Self::Tls(tls) = self {
-            tls.session.send_close_notify();
-            let _ = tls.push();
+            tls.part();
         }
         // The descriptor is closed next, which sends all that shutdown(2) would.
     }

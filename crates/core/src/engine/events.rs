@@ -73,7 +73,6 @@ impl<S: Socket> Engine<S> {
             match write_kept(&mut client.socket, &mut client.output) {
                 Ok(written) => {
                     let took = client.output.len() < limits::OUTPUT_HIGH_BYTES;
-                    let closing = client.serving.state() == ClientState::Closing;
                     let mut unread = false;
                     if let Some(backend) = &mut client.backend {
                         if written > 0 {
@@ -81,7 +80,7 @@ impl<S: Socket> Engine<S> {
                         }
                         unread = took && backend.from_server.unread.is_any();
                     }
-                    if closing && client.has_taken_all() {
+                    if client.has_its_last_words() {
                         self.close_client(host, slot, "closed after its final error", now);
                         return;
                     }
@@ -108,6 +107,10 @@ impl<S: Socket> Engine<S> {
                     self.close_client(host, slot, "client closed its connection", now);
                     return;
                 }
+            }
+            if client.awaits_last_words() {
+                self.answer_with_last_words(host, slot, now);
+                return;
             }
             self.read_client(host, slot, now);
             if ready.hangup {

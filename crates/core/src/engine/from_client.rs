@@ -263,7 +263,7 @@ impl<S: Socket> Engine<S> {
                 false
             }
             Halt::Refused(error) => {
-                self.say_goodbye(host, slot, &error, now);
+                self.disconnect(host, slot, &error, false, now);
                 false
             }
             Halt::BackendLost(reason) => {

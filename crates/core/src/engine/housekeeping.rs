@@ -50,6 +50,7 @@ enum Overdue {
     Idle,
     Write,
     Read,
+    LastWords,
     Goodbye,
 }
 
@@ -311,6 +312,9 @@ impl<S: Socket> Engine<S> {
             }
         };
         match client.serving.state() {
+            ClientState::Closing if client.awaits_last_words() => {
+                consider(Some((Overdue::LastWords, now)));
+            }
             ClientState::Closing => consider(Some((Overdue::Goodbye, now))),
             ClientState::Waiting => {
                 consider(limit(Overdue::Wait, settings.query_wait_timeout, client.times.since()));
@@ -411,6 +415,7 @@ impl<S: Socket> Engine<S> {
         let settings = &view.settings;
         let error = match overdue {
             Overdue::Greeting => return self.greet_early(host, slot, now),
+            Overdue::LastWords => return self.say_last_words(host, slot, "", now),
             Overdue::Notice => return, // it happens at its own tick, and is no limit
             Overdue::Wait => {
                 let waited = settings.query_wait_timeout;

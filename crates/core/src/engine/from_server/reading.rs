@@ -290,7 +290,8 @@ impl<S: Socket> Engine<S> {
             return Some(false);
         }
         if let Some(error) = relayed.goodbye {
-            self.say_goodbye(host, slot, &error, now);
+            // It is the answer that the client awaits.
+            self.disconnect(host, slot, &error, false, now);
             return Some(false);
         }
         if let Some(outcome) = relayed.handed_over {
