@@ -68,3 +68,11 @@ pub const REPLAY_BYTES: usize = 8 * 1024;
 /// Bytes of a streaming text that creates functions which are kept until its end, to read what
 /// these do.
 pub const MADE_BYTES_MAX: usize = 512 * 1024;
+/// Places of a loop's table that are looked at for one page of SHOW: some 100 us with a system call for
+/// each, once a turn for all who ask ([`super::message::Page`]).
+pub const PAGE_PLACES: u32 = 128;
+/// Clients on which one turn carries out orders that concern all, and those whose deadlines it looks at: 1
+/// to 3 ms if each is disconnected.
+pub const CLIENTS_A_TURN: u32 = 128;
+/// Clients of which one tick looks whether they can go to a successor.
+pub const LEAVERS_A_TICK: u32 = 2048;
