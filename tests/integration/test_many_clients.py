@@ -8,7 +8,7 @@ import socket
 import time
 
 from harness import messages as m
-from harness.suite import Skip, equal, limit, pooler_only, until
+from harness.suite import Background, Skip, equal, limit, pooler_only, until
 from harness.wire import Connection
 
 SAME_FOR_ALL_SERVERS = True
@@ -164,3 +164,28 @@ class target_of_other_database:
 
     def connect(self, user):
         return self.target.connect(user, "other")
+
+
+@pooler_only
+@limit(120)
+def test_a_client_with_ever_new_statements_takes_its_share_of_memory_and_holds_up_no_other(env):
+    with env.pooler_with(loops=1, prepared_statements_memory="64MiB") as target:
+        with target.connect("app_trust") as client:
+            client.execute("select 1")
+        before = target.pooler.rss_bytes()
+        with Probe(target) as probe, target.connect("app_trust") as client:
+            count, padding = 20_000, "x" * 3_000
+            texts = lambda first: b"".join(m.parse(f"select {n} -- {padding}", f"s{n}") for n in range(first, first + 100))
+            writer = Background(lambda: [client.sock.sendall(texts(first) + m.SYNC) for first in range(0, count, 100)])
+            result = client.collect(ready=count // 100)
+            writer.join(30)
+            equal(result.errors, [])
+            grown = target.pooler.rss_bytes() - before
+            # Each is there: those that are shared, and those beyond its share, for which it keeps its server connection.
+            equal([row["reason"] for row in target.pooler.show("PINS")], ["protocol_statement"])
+            for number in (0, 1, count // 2, count - 1):
+                equal(client.exchange(m.bind(f"s{number}"), m.execute(), m.SYNC).rows, [(str(number),)])
+            client.execute("deallocate all")
+            equal(client.exchange(m.bind("s1"), m.SYNC).sqlstate, "26000")
+        assert grown < 12 * MB, f"{grown / MB:.0f} MB for one client, of 64 MiB for all"
+        assert probe.worst < 500, f"{probe.worst:.0f} ms"

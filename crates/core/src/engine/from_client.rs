@@ -511,11 +511,10 @@ impl<S: Socket> Engine<S> {
         }
         let named = ClientStatement::new(statement, serial, epoch, client.session.desired());
         let memory = pool.statements.memory();
-        if !memory.has_room_for_names()
-            || client.name_statement(name, named, hash_key, memory).is_err()
-        {
+        if !memory.has_room_for_names() || !client.has_room_for_name(text_and_types.len()) {
             return false;
         }
+        client.name_statement(name, named, hash_key, memory);
         self.next_serial = if serial == u32::MAX { 1 } else { serial + 1 };
         client.reply(&build::PARSE_COMPLETE);
         pool.stats.of(self.id).client_parses.add(1);

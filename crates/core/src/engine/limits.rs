@@ -43,8 +43,10 @@ pub const WITHIN_PATHS_MAX: usize = 128;
 /// Queries and pipelines that a client may send without letting its backend come to rest, while
 /// others wait for one.
 pub const UNBROKEN_QUERIES_MAX: u32 = 512;
-/// Prepared statements that one client may name.
-pub const CLIENT_STATEMENTS_MAX: usize = 64 * 1024;
+/// Prepared statements that one client may name and share: work on all of one client's, at its end, at
+/// DEALLOCATE ALL or where its settings change, takes some 2 ms. Further ones are not shared, and the
+/// client keeps the server connection that has them.
+pub const CLIENT_STATEMENTS_MAX: usize = 8 * 1024;
 /// Bytes of a name by which PostgreSQL tells statements and portals apart (`NAMEDATALEN` - 1,
 /// prepare.c and portalmem.c): the rest is not kept here either.
 pub const NAME_BYTES_MAX: usize = 63;
