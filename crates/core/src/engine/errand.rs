@@ -61,31 +61,51 @@ impl Errand {
 
 /// Errands under way, in order.
 #[derive(Default)]
-pub(super) struct Errands(VecDeque<Errand>);
+pub(super) struct Errands {
+    under_way: VecDeque<Errand>,
+    /// Places that have been looked at in this turn.
+    looked_at: u32,
+}
 
 impl Errands {
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.under_way.is_empty()
+    }
+
+    /// A turn ends.
+    pub(super) fn end_turn(&mut self) {
+        self.looked_at = 0;
     }
 }
 
 impl<S: Socket> Engine<S> {
-    /// An order for all clients, of this pool or of all.
-    pub(super) fn order(&mut self, order: Order, pool: Option<PoolId>, now: Time) {
+    /// An order for all clients, of this pool or of all. It begins at once.
+    pub(super) fn order<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        order: Order,
+        pool: Option<PoolId>,
+        now: Time,
+    ) {
         let left = self.clients.end();
-        let same = self.errands.0.iter_mut().find(|errand| {
+        let same = self.errands.under_way.iter_mut().find(|errand| {
             errand.pool == pool && discriminant(&*errand.order) == discriminant(&order)
         });
         let order = Arc::new(order);
         match same {
             Some(errand) => (errand.order, errand.began, errand.left) = (order, now, left),
-            None => self.errands.0.push_back(Errand { order, pool, began: now, at: 0, left }),
+            None => {
+                let errand = Errand { order, pool, began: now, at: 0, left };
+                self.errands.under_way.push_back(errand);
+            }
         }
+        self.run_errands(host, now);
     }
 
     /// Clients that have waited so long for a pool whose server refuses get the error.
-    pub(super) fn refuse_waiters(
+    pub(super) fn refuse_waiters<H: Host<S>>(
         &mut self,
+        host: &mut H,
         pool: &PoolRef<S>,
         error: ClientError,
         waited: Duration,
@@ -94,18 +114,19 @@ impl<S: Socket> Engine<S> {
         let waited = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
         if let Some(since) = now.as_micros().checked_sub(waited) {
             let since = Time::from_micros(since);
-            self.order(Order::Refuse(error, since), Some(pool.id), now);
+            self.order(host, Order::Refuse(error, since), Some(pool.id), now);
         }
     }
 
-    /// Carries out what is to be done in this turn.
+    /// Carries out what this turn still may.
     pub(super) fn run_errands<H: Host<S>>(&mut self, host: &mut H, now: Time) {
-        for _ in 0..limits::CLIENTS_A_TURN {
-            let Some(errand) = self.errands.0.front_mut() else { return };
+        while self.errands.looked_at < limits::CLIENTS_A_TURN {
+            let Some(errand) = self.errands.under_way.front_mut() else { return };
             if errand.left == 0 {
-                self.errands.0.pop_front();
+                self.errands.under_way.pop_front();
                 continue;
             }
+            self.errands.looked_at += 1;
             // Counted before it is done: a panic at one client must not come again.
             let at = errand.at;
             errand.left -= 1;

@@ -298,7 +298,7 @@ impl<S: Socket> Engine<S> {
                         let (pool, error) = (pool.clone(), error.clone());
                         host.send(other, ToLoop::Refuse { pool, error, waited });
                     }
-                    self.refuse_waiters(&pool, error, waited, now);
+                    self.refuse_waiters(host, &pool, error, waited, now);
                 }
             }
             ToLoop::ToHub { pool, from, ask } => self.hub_asked(host, &pool, from, ask, now),
@@ -306,7 +306,7 @@ impl<S: Socket> Engine<S> {
             ToLoop::ListenerOpened(seed) => self.listener_opened(host, *seed, now),
             ToLoop::ListenerFailed { pool, .. } => self.listener_failed(host, &pool, now),
             ToLoop::Refuse { pool, error, waited } => {
-                self.refuse_waiters(&pool, error, waited, now);
+                self.refuse_waiters(host, &pool, error, waited, now);
             }
             ToLoop::Poke(pool) => {
                 let open = pool.lock().openings_due(now);
@@ -328,11 +328,11 @@ impl<S: Socket> Engine<S> {
             }
             ToLoop::Kill { client, error } => self.say_goodbye(host, client.slot, &error, now),
             ToLoop::KillAll { pool, error } => {
-                self.order(Order::Kill(error), pool.map(|pool| pool.id), now);
+                self.order(host, Order::Kill(error), pool.map(|pool| pool.id), now);
             }
             ToLoop::Drain(error) => {
                 self.departure = Departure::Goodbye(error);
-                self.order(Order::Drain, None, now);
+                self.order(host, Order::Drain, None, now);
             }
             ToLoop::GiveClients(more) => self.give_clients(more),
             ToLoop::KeepClients => self.keep_clients(),

@@ -123,6 +123,7 @@ impl<S: Socket> Engine<S> {
             self.client_due(host, slot, armed, now);
         }
         self.run_errands(host, now);
+        self.errands.end_turn();
         self.work_off(host, now);
     }
 
