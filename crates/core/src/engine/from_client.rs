@@ -371,6 +371,7 @@ impl<S: Socket> Engine<S> {
                 }
             }
             let available = &rest[HEADER_BYTES..header.total().min(rest.len())];
+            self.again.handle_message(header.kind, available.len());
             match self.with_backend(host, slot, header, available, passage, now) {
                 Ok(()) => {}
                 Err(halt) => return halt,

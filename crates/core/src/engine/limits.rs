@@ -26,6 +26,11 @@ pub const EVENTS_BEFORE_ANSWERS_MAX: usize = 32;
 pub const PACKET_BYTES_MIN: usize = 1024;
 /// Reads that one event may cause. The next turn continues with a connection that has more.
 pub const READS_AN_EVENT_MAX: u32 = 16;
+/// Work on a client's messages that counts as a read, if they take the full lane: a message is 1, and so are
+/// so many bytes of a text that is looked at.
+pub const WORK_A_READ: usize = 128;
+/// See [`WORK_A_READ`].
+pub const TEXT_BYTES_OF_WORK: usize = 128;
 /// How much of a longer message from a server is read: an error's severity and code.
 pub const ERROR_START_BYTES: usize = 1024;
 /// Unsent bytes for one connection from which on its peer is no longer read.

@@ -321,3 +321,21 @@ fn a_clients_texts_take_no_more_than_its_share() {
         "{bytes} of 2 MiB and an overhead"
     );
 }
+
+/// A turn took 60 ms: a megabyte of them, at one event.
+#[test]
+fn statements_without_a_pause_get_their_share_of_a_turn() {
+    for (padding, most) in [(0, 4_000), (3_500, 100)] {
+        let mut world = World::new(1);
+        let (client, _) = world.client_with("s0", "SELECT 0");
+        let padding = "x".repeat(padding);
+        let text = |number| format!("SELECT {number} -- {padding}");
+        let all = (1..20_000).map(|number| parse(&name(number), &text(number)));
+        let each = all.clone().next().unwrap().len();
+        world.put(&client, &all.take(3_000_000 / each).flatten().collect::<Vec<u8>>());
+        let before = client.unread();
+        world.only_raise(&client);
+        let handled = (before - client.unread()) / each;
+        assert!((1..=most).contains(&handled), "{handled} of {each} bytes");
+    }
+}
