@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use hawser_core::engine::about::ClientState;
 use hawser_core::engine::backend::PoolRef;
