@@ -9,9 +9,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
+use hawser_core::engine::Socket;
 use hawser_core::engine::about::{ClientState, PeerAddress};
 use hawser_core::engine::message::{BackendRow, BackendState, ClientRow, Listed};
-use hawser_core::engine::{Backend, Socket};
 use hawser_core::ids::{BackendId, ClientId, PoolId};
 use hawser_core::session::options::Replication;
 use hawser_core::session::part::Part;
@@ -24,7 +24,6 @@ use crate::admin::table::{Cell, Columns, Table, columns};
 use crate::loops::Pool;
 use crate::loops::pages::{LoopSilent, Pages};
 use crate::mptcp::usage::Transport;
-use crate::socket::Conn;
 
 /// PgBouncer's columns of a connection, those that only SOCKETS has, and ours.
 macro_rules! socket_columns {
@@ -163,12 +162,15 @@ impl<'a> Connections<'a> {
         let Some(pool) = self.idle.next() else { return Ok(false) };
         // An exception from the rule that no system call is made under this lock: getsockname waits
         // for nothing, and an idle connection can be asked nowhere else.
-        let row = |(_, backend): (_, &Box<Backend<Conn>>)| {
-            let local =
-                (self.topic != Topic::Fds).then(|| backend.socket().local_address()).flatten();
-            BackendRow { local, ..backend.row(BackendState::Idle, None) }
-        };
-        let idle: Vec<BackendRow> = pool.lock().idle_backends().map(row).collect();
+        let has_address = self.topic != Topic::Fds;
+        let idle: Vec<BackendRow> = pool
+            .lock()
+            .idle_backends()
+            .map(|(_, backend)| BackendRow {
+                local: has_address.then(|| backend.socket().local_address()).flatten(),
+                ..backend.row(BackendState::Idle, None)
+            })
+            .collect();
         idle.iter().for_each(|backend| self.backend(backend, table));
         Ok(true)
     }
