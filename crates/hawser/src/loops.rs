@@ -9,6 +9,8 @@
 //! counted as opening until it is answered), cancels and databases to empty by one for each backend
 //! in use, changes of start values by one a loop and [`crate::reactor::CHANGES_PERIOD`].
 
+pub mod pages;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -36,6 +38,8 @@ const UNEVEN_SHARE: usize = 16;
 struct Place<S: Socket> {
     mailbox: LoopMailbox<S>,
     clients: Arc<AtomicUsize>,
+    /// Held by the one whose question for a page is under way: see [`pages`].
+    asked: tokio::sync::Mutex<()>,
 }
 
 /// The event loops, as other threads see them. Clones are handles to the same.
@@ -68,7 +72,7 @@ impl<S: Socket> Loops<S> {
         assert!(!mailboxes.is_empty(), "a process has at least one event loop");
         let places = mailboxes
             .into_iter()
-            .map(|mailbox| Place { mailbox, clients: Arc::default() })
+            .map(|mailbox| Place { mailbox, clients: Arc::default(), asked: Default::default() })
             .collect();
         let passed = micros(started.elapsed());
         Self { places, started, started_micros: clock::monotonic_micros() - passed }

@@ -72,7 +72,12 @@ impl<S: Socket> Engine<S> {
 
     /// How long the host may sleep.
     pub fn next_tick(&self) -> Duration {
-        if !self.again.is_empty() || !self.late.is_empty() || !self.work.is_empty() {
+        if !self.again.is_empty()
+            || !self.late.is_empty()
+            || !self.work.is_empty()
+            || !self.errands.is_empty()
+            || self.wheel.is_behind()
+        {
             return Duration::ZERO;
         }
         let busy = self.wheel.armed > 0
@@ -114,6 +119,12 @@ impl<S: Socket> Engine<S> {
         if tick > self.wheel.done {
             self.look_after_all(host, tick, now);
         }
+        for _ in 0..limits::CLIENTS_A_TURN {
+            let Some((slot, armed)) = self.wheel.take_due() else { break };
+            self.client_due(host, slot, armed, now);
+        }
+        self.run_errands(host, now);
+        self.errands.end_turn();
         self.work_off(host, now);
     }
 
@@ -124,9 +135,7 @@ impl<S: Socket> Engine<S> {
         self.look_after_backends(host, now);
         self.look_after_hubs(host, now);
         self.look_for_leavers();
-        for (slot, armed) in self.wheel.take_due(tick) {
-            self.client_due(host, slot, armed, now);
-        }
+        self.wheel.turn_to(tick);
         if self.pools.len() > 64 && tick.is_multiple_of(64) {
             self.forget_unused_views();
         }

@@ -142,6 +142,8 @@ pub(super) struct Giving {
     room: usize,
     /// Clients that may be at rest, to be checked.
     candidates: BTreeSet<Slot>,
+    /// The place in the table from which the next tick looks at clients.
+    next: u32,
     /// Clients that the successor does not accept.
     refused: BTreeSet<Slot>,
 }

@@ -10,8 +10,9 @@
 //! # Bounds
 //! On a backend by [`super::backend_statements::BackendStatements`] (least recently used goes first), in all by the
 //! [`StatementMemory`] that the tables of all pools share: once the texts take more than it
-//! allows, those that no client names any more are forgotten. If all are named, a new one is not
-//! shared: its client keeps the backend that has it. One that no client names and no backend has is
+//! allows, those that no client names any more are forgotten. If all are named, or its client names as
+//! many as one may ([`StatementMemory::share_of_client`]), a new one is not shared: its client keeps the
+//! backend that has it. One that no client names and no backend has is
 //! forgotten in any case by [`StatementTable::forget_idle`], unless it is asked for again in time:
 //! a text that was sent once (with values in it) would otherwise stay until the bound is reached.
 //!
@@ -359,6 +360,11 @@ struct Inner {
     mark: u64,
 }
 
+/// One client may take one of so many parts of the memory for statements.
+const CLIENTS_SHARE: usize = 16;
+/// It may take this in any case.
+const CLIENT_BYTES_MIN: usize = 1 << 20;
+
 /// The memory that the texts of all tables, and clients' names for them, take together and may
 /// take.
 #[derive(Debug)]
@@ -386,6 +392,12 @@ impl StatementMemory {
     /// Whether there is room for more names.
     pub(crate) fn has_room_for_names(&self) -> bool {
         self.names.load(Ordering::Relaxed) < self.bytes_max.load(Ordering::Relaxed)
+    }
+
+    /// What the names of one client, and the texts that they stand for, may take.
+    pub(crate) fn share_of_client(&self) -> usize {
+        let share = self.bytes_max.load(Ordering::Relaxed) / CLIENTS_SHARE;
+        share.max(CLIENT_BYTES_MIN)
     }
 
     pub(crate) fn name(&self, bytes: usize) {

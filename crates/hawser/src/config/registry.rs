@@ -618,7 +618,9 @@ settings! {
         /// Memory for the texts of all prepared statements of all clients together, and for the names
         /// that clients have given them. At the limit, those that no client names any more are
         /// forgotten; where that is not enough, a new statement is not shared, and its client keeps the
-        /// server connection that has it.
+        /// server connection that has it. The same holds for the 8,193rd statement of one client, and
+        /// for one with which its names and their texts would take more than a sixteenth of this
+        /// memory (1 MiB at least).
         prepared_statements_memory: Size = "256MiB", example "\"32MiB\"", range 1 << 20..=1 << 40,
             unit Bytes;
         /// What becomes of clients of transaction and statement mode that LISTEN when the server

@@ -6,7 +6,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::mpsc;
 
-use hawser_core::engine::message::{Scope, Snapshot, ToLoop};
+use hawser_core::engine::message::{Listed, Page, PageRequest, ToLoop};
 use hawser_core::engine::{
     BackendSeed, ClientAbout, ClientSecret, NewClient, PeerAddress, PoolMode, ServerAddressId,
 };
@@ -20,6 +20,8 @@ use super::*;
 use crate::loops::Order;
 use crate::socket::Wire;
 use crate::spans::Spans;
+
+const FIRST: PageRequest = PageRequest { listed: Listed::Clients, addresses: false, from: 0 };
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -208,10 +210,11 @@ impl World {
         client
     }
 
-    fn snapshot(&self, home: u16) -> Snapshot {
+    /// Its first clients.
+    fn page(&self, home: u16) -> Page {
         let (sender, receiver) = mpsc::channel();
-        let reply = Box::new(move |snapshot| sender.send(snapshot).unwrap());
-        self.reactors.loops().send(LoopId(home), ToLoop::Snapshot(Scope::Clients, reply));
+        let reply = Box::new(move |page| sender.send(page).unwrap());
+        self.reactors.loops().send(LoopId(home), ToLoop::Page(FIRST, reply));
         receiver.recv_timeout(SOON).unwrap()
     }
 }
@@ -277,7 +280,7 @@ fn a_message_ends_a_sleep() {
     for _ in 0..10 {
         std::thread::sleep(Duration::from_millis(20));
         let before = Instant::now();
-        world.snapshot(0);
+        world.page(0);
         // The loop would look by itself after a second.
         assert!(before.elapsed() < Duration::from_millis(500), "{:?}", before.elapsed());
     }
@@ -296,7 +299,7 @@ fn a_cancel_that_came_before_a_query_does_not_hit_it() {
             wait.recv().unwrap();
         });
         let loops = world.reactors.loops();
-        loops.send(LoopId(0), ToLoop::Snapshot(Scope::Clients, hold));
+        loops.send(LoopId(0), ToLoop::Page(FIRST, hold));
         is_busy.recv_timeout(SOON).unwrap();
         let process = hawser_core::engine::PROCESS_ID_FIRST;
         loops.send(LoopId(0), ToLoop::Cancel { process, key: vec![0; 4].into() });
@@ -318,7 +321,7 @@ fn a_panic_ends_the_connection_it_came_on_and_no_other() {
     assert_eq!(good.ask("select 2").unwrap(), [b"select 2"]);
     let mut late = world.client(0);
     assert_eq!(late.ask("select 3").unwrap(), [b"select 3"]);
-    assert_eq!(world.snapshot(0).clients.len(), 2);
+    assert_eq!(world.page(0).clients.len(), 2);
     assert!(world.reactors.all_run());
 }
 
@@ -393,7 +396,7 @@ fn hold(world: &World, home: u16) -> mpsc::Sender<()> {
         busy.send(()).unwrap();
         let _ = wait.recv();
     });
-    world.reactors.loops().send(LoopId(home), ToLoop::Snapshot(Scope::Clients, held));
+    world.reactors.loops().send(LoopId(home), ToLoop::Page(FIRST, held));
     is_busy.recv_timeout(SOON).unwrap();
     go_on
 }

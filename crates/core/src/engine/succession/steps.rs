@@ -7,6 +7,7 @@ use crate::engine::client::{
     AtSocket, Client, ClientPrepared, ClientSession, ClientTimes, Record, Serving, parts_of_start,
 };
 use crate::engine::host::Host;
+use crate::engine::limits;
 use crate::engine::names::{ClientStatement, ClientStatements};
 use crate::engine::pending_bytes::PendingBytes;
 use crate::engine::socket::{Socket, Token};
@@ -22,9 +23,9 @@ impl<S: Socket> Engine<S> {
     pub(in crate::engine) fn give_clients(&mut self, more: usize) {
         match &mut self.departure {
             Departure::None => {
-                let candidates = self.clients.slots().into_iter().collect();
-                let giving = Giving { room: more, candidates, ..Giving::default() };
+                let giving = Giving { room: more, ..Giving::default() };
                 self.departure = Departure::ToSuccessor(Box::new(giving));
+                self.look_for_leavers();
             }
             Departure::ToSuccessor(giving) => giving.room += more,
             // The process ends: its clients get an error.
@@ -39,10 +40,13 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// All clients are checked again: what kept one here may have ended by itself.
+    /// Some more clients are checked, and in time all again: what kept one here may have ended by
+    /// itself.
     pub(in crate::engine) fn look_for_leavers(&mut self) {
         if let Departure::ToSuccessor(giving) = &mut self.departure {
-            giving.candidates.extend(self.clients.slots());
+            let to = giving.next + limits::LEAVERS_A_TICK;
+            giving.candidates.extend(self.clients.range(giving.next..to).map(|(slot, _)| slot));
+            giving.next = if to < self.clients.end() { to } else { 0 };
         }
     }
 
