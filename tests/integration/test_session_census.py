@@ -607,3 +607,27 @@ def test_what_is_made_past_every_pool_is_known_within_a_second(env):
                         assert seen not in others(target, TENANT), what
         finally:
             maker.execute(undo)
+
+
+def test_a_function_made_past_every_pool_that_the_text_names_leaves_nothing_from_the_first_call_on(env):
+    kinds = ("select {}('{}')", "select {} /* it's */ ('{}')", "select E'\\'', {}('{}')", "do 'begin perform {}(''{}''); end'")
+    names = [f"brand_new_{number}" for number in range(3 * len(kinds))]
+    with env.connect() as maker:
+        try:
+            with env.pooler_with(pool_size=2) as target, target.connect() as busy:
+                for number, name in enumerate(names):
+                    for _ in range(20):
+                        busy.execute("select 1")
+                    maker.execute(f"create function {name}(t text) returns text language plpgsql as "
+                                  "$$ begin perform set_config('app.tenant', t, false); return t; end $$")
+                    with target.connect() as client:
+                        client.execute(kinds[number % len(kinds)].format(name, f"tenant {number}"))
+                        assert f"tenant {number}" not in others(target, TENANT), kinds[number % len(kinds)]
+                # Names that are no functions cost a connection once.
+                pids = set()
+                for _ in range(30):
+                    pids.add(busy.value("select pg_backend_pid() from (select 1) an_alias(an_alias)"))
+                    time.sleep(0.02)
+                assert len(pids) <= 6, pids
+        finally:
+            maker.execute("; ".join(f"drop function if exists {name}(text)" for name in names))

@@ -22,6 +22,7 @@ pub mod password;
 pub mod reach;
 pub mod server_row;
 pub mod standing;
+pub mod state_kept;
 pub mod talk;
 #[cfg(test)]
 pub(crate) mod tests;

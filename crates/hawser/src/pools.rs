@@ -121,6 +121,8 @@ pub struct PoolEntry {
     unanswered: Mutex<Option<(Instant, ClientError)>>,
     /// The server is being asked for its parameters, or will be after a pause.
     learning: AtomicBool,
+    /// The servers that were seen to keep the state of sessions.
+    keeps_state: Mutex<Vec<config::ServerAddress>>,
     /// When an opening last found no server that takes sessions, and its error.
     without_server: Mutex<Option<(Instant, String)>>,
     failures: open::Failures,
@@ -578,6 +580,7 @@ impl Pools {
             refusal: Mutex::new(None),
             unanswered: Mutex::new(None),
             learning: AtomicBool::new(false),
+            keeps_state: Mutex::default(),
             without_server: Mutex::new(None),
             failures: open::Failures::default(),
             clients: AtomicUsize::new(0),

@@ -1,12 +1,8 @@
 //! Whether another pooler stands between Hawser and a database's server.
 //!
-//! # Model       a server's BackendKeyData names the process that `pg_backend_pid()` gives. Where they
-//!               differ, a pooler invented the first. A second connection then holds a transaction while
-//!               the first asks again: a connection that changes its process, or shares it with the
-//!               other one, is in transaction mode for certain
-//! # Limits      a pooler in transaction mode with many idle server connections may give each of the two
-//!               its own: session mode is never concluded, so the finding stays a warning. `"*"` and
-//!               databases without a user to ask as are not looked into
+//! # Model       [`crate::dial::state_kept`], as `serve` looks before a pool's first server connection
+//! # Limits      session mode is never proved, so the finding stays a warning then. `"*"` and databases
+//!               without a user to ask as are not looked into
 
 use std::sync::Arc;
 
@@ -15,8 +11,8 @@ use hawser_core::session::options::Replication;
 use super::census::{Found, user_of};
 use super::{Grade, SERVER_WAIT};
 use crate::config::{Config, DatabaseConfig, Fidelity, Limit, ServerAddress};
-use crate::dial::talk::Talk;
-use crate::dial::{Dialler, Login};
+use crate::dial::talk::TalkError;
+use crate::dial::{Dialler, Login, state_kept};
 use crate::limits::Limits;
 use crate::login::access::Access;
 use crate::pools::{self, Connectings};
@@ -34,10 +30,10 @@ pub(super) async fn take(config: &Config, access: &Access) -> Vec<Found> {
         let name = &database.name;
         match asked {
             Ok(Ok(Some(true))) => found.push((
-                Grade::Warning,
+                Grade::Error,
                 format!(
                     "database \"{name}\": its server is another pooler in transaction mode, where \
-                     clients get each other's session state: give `servers` the direct endpoint, or \
+                     clients get each other's session state, and `serve` refuses it: give `servers` the direct endpoint, or \
                      one in session mode, or set fidelity = \"classic\""
                 ),
             )),
@@ -79,31 +75,21 @@ async fn ask(
     let text = |error: crate::dial::DialError| error.to_string();
     let first = dialler.dial(&target, &login, &gate).await.map_err(text)?;
     let (announced, mut first) = (first.entered.process, first.talk);
-    let process = process_of(&mut first).await?;
-    if process == announced.to_string() {
-        first.terminate().await;
-        return Ok(None);
-    }
-    // A pooler with a single place lets no second connection in: that it is one is known all the same.
-    let second = dialler.dial(&target, &login, &gate);
-    let second = tokio::time::timeout(SERVER_WAIT / 4, second).await;
-    let Ok(Ok(second)) = second else { return Ok(Some(false)) };
-    let mut second = second.talk;
-    let shares = tokio::time::timeout(SERVER_WAIT / 4, async {
-        second.run("BEGIN").await.map_err(|error| error.to_string())?;
-        let other = process_of(&mut second).await?;
-        Ok::<_, String>(other == process || process_of(&mut first).await? != process)
-    });
-    let shares = shares.await.is_ok_and(|shares| shares == Ok(true));
+    let kept = async {
+        let process = state_kept::process_of(&mut first).await?;
+        if process.is_none_or(|process| process == announced) {
+            return Ok(None);
+        }
+        // A pooler with a single place lets no second connection in: that it is one is known all the same.
+        let second =
+            tokio::time::timeout(SERVER_WAIT / 4, dialler.dial(&target, &login, &gate)).await;
+        let Ok(Ok(second)) = second else { return Ok(Some(false)) };
+        let mut second = second.talk;
+        let kept = state_kept::is_state_kept(&mut first, &mut second).await?;
+        second.terminate().await;
+        Ok::<_, TalkError>(Some(!kept))
+    };
+    let mixes = kept.await.map_err(|error| error.to_string())?;
     first.terminate().await;
-    second.terminate().await;
-    Ok(Some(shares))
-}
-
-/// The process that serves the next transaction of the connection.
-async fn process_of(talk: &mut Talk) -> Result<String, String> {
-    let answer = talk.query("SELECT pg_catalog.pg_backend_pid()").await;
-    let answer = answer.map_err(|error| error.to_string())?;
-    let process = answer.single().ok_or("no answer to pg_backend_pid()")?;
-    Ok(String::from_utf8_lossy(process).into_owned())
+    Ok(mixes)
 }

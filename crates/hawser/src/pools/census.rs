@@ -39,10 +39,7 @@ use crate::service::{Phase, Service};
 /// known within a second.
 const PERIOD: Duration = Duration::from_millis(800);
 /// The same after a failed look.
-const RETRY: Duration = Duration::from_secs(5);
-/// After this time without a successful look, a look is worth the place of an idle server
-/// connection.
-const OVERDUE: Duration = Duration::from_secs(120);
+const RETRY: Duration = Duration::from_secs(1);
 /// How long a client waits for the first census of its database. Without it a function may have
 /// unknown effects; a server that hangs delays only the first client by this time.
 const WAIT: Duration = Duration::from_secs(5);
@@ -332,10 +329,6 @@ enum Outcome {
 struct Known {
     /// When the last look ended, and how.
     looked: Option<(Instant, Outcome)>,
-    /// When a look last succeeded.
-    answered: Option<Instant>,
-    /// A statement that may have changed a function has been seen since.
-    expected: bool,
     fingerprint: Vec<u8>,
     /// Queries of all pools of the database when the last look began.
     queries: u64,
@@ -492,7 +485,6 @@ async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
         }
         return;
     }
-    known.expected |= expected;
     let parameters = entry.pool.parameters();
     let taken = take(service, &route, parameters, &mut known).await;
     let outcome = match &taken {
@@ -503,9 +495,6 @@ async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
         Err(_) => Outcome::Unanswered,
     };
     known.looked = Some((Instant::now(), outcome));
-    if outcome == Outcome::Answered {
-        (known.answered, known.expected) = (Some(Instant::now()), false);
-    }
     if outcome != Outcome::Unanswered {
         place.unanswered.store(false, Ordering::Relaxed);
     }
@@ -553,11 +542,9 @@ async fn take(
     parameters: Option<Arc<ServerParameters>>,
     known: &mut Known,
 ) -> Result<(), DialError> {
-    // Worth the place of an idle server connection: the first look, and one without which functions
-    // would have unknown effects. (Where limits are reached, they stay so.)
-    let overdue = known.answered.is_none_or(|at| at.elapsed() >= OVERDUE);
-    let worth = known.census.is_none() || known.expected || overdue;
-    let patience = if worth { PLACE_WAIT } else { Duration::ZERO };
+    // Worth the place of an idle server connection, as without it functions would have unknown effects. (Where
+    // limits are reached, they stay so.)
+    let patience = PLACE_WAIT;
     let unseen = take_unseen(service, route);
     let answer = ask(service, route, patience, &fingerprint(), &[]).await?;
     let [row] = answer.rows.as_slice() else { return Ok(()) };

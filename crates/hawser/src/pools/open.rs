@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use hawser_core::engine::hand_over::HandOverKey;
 use hawser_core::engine::{BackendSeed, ServerAddressId, ToLoop};
 use hawser_core::ids::{BackendId, LoopId};
-use hawser_core::pool::{OpenOne, ServerParameters};
+use hawser_core::pool::{Fidelity, OpenOne, ServerParameters};
 use hawser_core::session::report::{Report, ReportError};
 use hawser_core::wire::TransactionStatus;
 use hawser_core::wire::error::{ClientError, SqlState};
@@ -19,7 +19,7 @@ use super::session::Session;
 use super::{PoolEntry, Route, locked};
 use crate::dial::hand_over::{self, NotHandedOver, Secret};
 use crate::dial::talk::{Ended, TalkError};
-use crate::dial::{DialError, Dialled, Known, Trouble};
+use crate::dial::{DialError, Dialled, Known, Trouble, state_kept};
 use crate::limits::{AddressPermit, cut_off_error};
 use crate::loops::{Loops, Order, Pool};
 use crate::service::{Phase, Service};
@@ -436,7 +436,63 @@ async fn dial_ready(
         }
         after_connect_query(&mut session, &entry.key.database, within, ran.ok())?;
     }
+    look_for_other_pooler(service, entry, route, &mut session).await?;
     Ok(session)
+}
+
+/// Refuses a pool's first connection where another pooler does not keep the state of sessions on it.
+async fn look_for_other_pooler(
+    service: &Arc<Service>,
+    entry: &PoolEntry,
+    route: &Route,
+    session: &mut Session,
+) -> Result<(), DialError> {
+    let servers = &route.target.servers;
+    let is_full = entry.pool.settings().fidelity == Fidelity::Full;
+    if !is_full || entry.key.replication.is_some() || *locked(&entry.keeps_state) == *servers {
+        return Ok(());
+    }
+    let announced = session.dialled().entered.process;
+    let server = session.server().to_owned();
+    let silent = |_| DialError::Unready {
+        trouble: Trouble::Silence,
+        reason: format!("server at {server} did not answer pg_backend_pid() in time"),
+    };
+    let failed = |source| DialError::Talk { server: server.clone(), source };
+    let within = route.target.connect_timeout;
+    let process = timeout(within, state_kept::process_of(session.ask())).await.map_err(silent)?;
+    session.answered();
+    match process {
+        Ok(Some(process)) if process != announced && announced != 0 => {}
+        Ok(_) | Err(TalkError::Server(_)) => {
+            locked(&entry.keeps_state).clone_from(servers);
+            return Ok(());
+        }
+        Err(error) => return Err(failed(error)),
+    }
+    // Without a second place it is looked at with the next connection.
+    let Ok(mut second) = dial(service, entry, route, false).await else { return Ok(()) };
+    let kept = state_kept::is_state_kept(session.ask(), second.ask());
+    let kept = timeout(within, kept).await.map_err(silent)?.map_err(failed)?;
+    session.answered();
+    second.answered();
+    second.terminate().await;
+    if !kept {
+        let reason = format!(
+            "server at {server} is another pooler in transaction mode, where clients would get each \
+             other's settings: give `servers` of database \"{}\" the direct endpoint, or one in session \
+             mode, or set fidelity = \"classic\"",
+            entry.key.database
+        );
+        return Err(DialError::Unready { trouble: Trouble::Lasting, reason });
+    }
+    tracing::warn!(
+        database = entry.key.database,
+        server,
+        "the server is another pooler: sessions are right only if it is in session mode"
+    );
+    locked(&entry.keeps_state).clone_from(servers);
+    Ok(())
 }
 
 /// Checks what `connect_query` has left on a connection; `None`: it has not ended in time.

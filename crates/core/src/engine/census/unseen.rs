@@ -35,6 +35,9 @@ const NO_CALL_AFTER: [&[u8]; 10] = [
     b"table",
 ];
 
+/// Such functions of the server run the queries in their strings.
+const TO_XML: &[u8] = b"_to_xml";
+
 /// A set of names.
 pub type Names = HashSet<Word, Keyed>;
 
@@ -119,12 +122,18 @@ pub(super) struct Calls {
     word: [u8; NAME_BYTES_MAX + 1],
     /// Of the word that may be called; 0: there is none.
     length: usize,
+    /// The same before a byte that may begin a comment.
+    held: usize,
     /// The word before it was one of [`NO_CALL_AFTER`].
     given: bool,
     next_given: bool,
     in_string: bool,
-    /// Strings cannot be told from the rest.
+    /// Strings cannot be told from the rest, or are code.
     odd: bool,
+    /// Within double quotes; and the name in them is more than one plain word.
+    in_quotes: bool,
+    odd_name: bool,
+    words: usize,
     previous: u8,
     any: bool,
 }
@@ -134,10 +143,14 @@ impl Default for Calls {
         Self {
             word: [0; NAME_BYTES_MAX + 1],
             length: 0,
+            held: 0,
             given: false,
             next_given: false,
             in_string: false,
             odd: false,
+            in_quotes: false,
+            odd_name: false,
+            words: 0,
             previous: b' ',
             any: false,
         }
@@ -148,29 +161,58 @@ impl Calls {
     /// A word has ended.
     pub(super) fn word(&mut self, word: &[u8; NAME_BYTES_MAX + 1], length: usize) {
         (self.word, self.length) = (*word, length);
-        self.given = std::mem::replace(
-            &mut self.next_given,
-            NO_CALL_AFTER.contains(&&word[..length.min(NAME_BYTES_MAX + 1)]),
-        );
+        let word = &word[..length];
+        self.odd |=
+            self.words == 0 && word == b"do" || memchr::memmem::find(word, TO_XML).is_some();
+        self.odd_name |= self.in_quotes && word[0].is_ascii_digit();
+        self.words += 1;
+        let gives = NO_CALL_AFTER.contains(&word) && !(self.odd && word == b"execute");
+        self.given = std::mem::replace(&mut self.next_given, gives);
+    }
+
+    /// The word, or the name in quotes, before this is called, or may be.
+    fn called(&mut self, length: usize, seen: &Seen, unseen: &Unseen) {
+        let word = truncated(&self.word[..length]);
+        let name = match (self.odd_name, word.first()) {
+            (true, _) => b"\"",
+            (false, None) => return,
+            (false, Some(first)) if first.is_ascii_digit() => return,
+            (false, Some(_)) => word,
+        };
+        if !self.given && !seen.has(name) {
+            unseen.add(name);
+            self.any = true;
+        }
     }
 
     /// A byte that belongs to no word.
     pub(super) fn byte(&mut self, byte: u8, seen: &Seen, unseen: &Unseen) {
+        let is_read = self.odd || !self.in_string;
+        let begins_comment = matches!((self.previous, byte), (b'-', b'-') | (b'/', b'*'));
         match byte {
             b'\'' => self.in_string = !self.in_string,
-            b'(' if self.length > 0 && !self.given && (self.odd || !self.in_string) => {
-                let word = truncated(&self.word[..self.length]);
-                if !word[0].is_ascii_digit() && !seen.has(word) {
-                    unseen.add(word);
-                    self.any = true;
-                }
+            b'(' if is_read => self.called(self.length, seen, unseen),
+            b'"' => {
+                self.in_quotes = !self.in_quotes;
+                // (After the quotes `previous` is the byte before the last word.)
+                self.odd_name = if self.in_quotes { false } else { self.odd_name };
+                self.odd = true;
             }
-            b'\\' | b'"' | b'$' => self.odd = true,
-            b'-' | b'*' if self.previous == b'-' || self.previous == b'/' => self.odd = true,
+            b'\\' | b'$' => self.odd = true,
+            _ if begins_comment => {
+                self.odd = true;
+                // What may stand after the comment is not waited for.
+                self.called(self.held, seen, unseen);
+            }
             _ => {}
         }
+        if byte != b'"' {
+            self.odd_name |= self.in_quotes;
+        }
+        self.held = if matches!(byte, b'-' | b'/') { self.length } else { 0 };
         if !byte.is_ascii_whitespace() && byte != b'"' {
             self.length = 0;
+            self.odd_name &= self.in_quotes;
         }
         self.previous = byte;
     }
@@ -188,7 +230,7 @@ mod tests {
 
     fn census() -> Arc<Census> {
         let mut servers = Names::with_hasher(Keyed(1));
-        let words: [&[u8]; 6] = [b"as", b"count", b"in", b"or", b"values", b"where"];
+        let words: [&[u8]; 7] = [b"as", b"count", b"in", b"or", b"select", b"values", b"where"];
         servers.extend(words.map(Word::from));
         let own = [b"Known"[..].into(), b"t"[..].into()];
         Arc::new(
@@ -207,6 +249,7 @@ mod tests {
             "with x as (select 1) select a from b as y(a)",
             "create table z (a int)",
             "execute s (1)",
+            "insert into \"t\" (\"a\") values (\"known\" (1))",
             "select new_one",
         ] {
             assert_eq!(known.of_text(text.as_bytes()), None, "{text}");
@@ -220,11 +263,25 @@ mod tests {
             "select E'\\'', new_one('x')",
             "do $$ begin perform 'it''s', new_one(1); end $$",
             "select 1 where 'a' = 'b' or new_one(1)",
+            "select new_one/**/(1)",
+            "select new_one --x\n(1)",
+            "do 'begin perform new_one(1); end'",
+            "do $$ begin execute new_one(1); end $$",
         ] {
             assert!(known.of_text(text.as_bytes()).is_some_and(|found| found.spoils), "{text}");
         }
-        let names = known.take_unseen();
-        assert_eq!(names, HashSet::from([b"new_one"[..].into()]));
+        for text in
+            ["select \"x count\"('t')", "select \"new-1f\" (1)", "select U&\"n\\0065w\"('t')"]
+        {
+            assert!(known.of_text(text.as_bytes()).is_some_and(|found| found.spoils), "{text}");
+        }
+        let mut names = known.take_unseen();
+        assert!(names.remove(&b"\""[..]));
+        assert_eq!(
+            names,
+            HashSet::from([b"new_one"[..].into(), b"x"[..].into()]),
+            "x after --, too"
+        );
         let known = Arc::new(known.without(names));
         assert_eq!(known.of_text(b"select new_one(1)"), None);
         assert!(!known.has_unseen());

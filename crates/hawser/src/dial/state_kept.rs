@@ -1,0 +1,50 @@
+//! Whether what stands at a server's address keeps the state of a session between transactions, as
+//! PostgreSQL does, and a pooler in transaction mode does not.
+//!
+//! # Model
+//! BackendKeyData of a server names the process that `pg_backend_pid()` gives. Where they differ,
+//! a pooler invented the first. Then one connection sets a custom setting, and a second one looks for it
+//! in a transaction, which keeps the server process that it has got: state is mixed if the second
+//! one finds it, and lost if the first one does not.
+//!
+//! # Limits
+//! A pooler in transaction mode that gives each of the two a process of its own each time passes.
+
+use super::talk::{Talk, TalkError};
+use crate::process::random_u64;
+
+/// How often the first connection looks again: a pooler may take its servers in turn.
+const LOOKS: usize = 5;
+
+/// The process that serves the connection's next transaction; `None`: it is not said.
+///
+/// # Errors
+/// The server refuses the question, or the connection ends.
+pub async fn process_of(talk: &mut Talk) -> Result<Option<u32>, TalkError> {
+    let answer = talk.query("SELECT pg_catalog.pg_backend_pid()").await?;
+    Ok(answer.single().and_then(|text| std::str::from_utf8(text).ok()?.parse().ok()))
+}
+
+/// Whether a setting of the `first` connection stays there, and is not the `second` one's.
+///
+/// # Errors
+/// As above.
+pub async fn is_state_kept(first: &mut Talk, second: &mut Talk) -> Result<bool, TalkError> {
+    const LOOK: &str = "SELECT pg_catalog.current_setting('hawser_probe.of', true)";
+    let mark = random_u64().to_string();
+    first
+        .query(&format!("SELECT pg_catalog.set_config('hawser_probe.of', '{mark}', false)"))
+        .await?;
+    second.run("BEGIN").await?;
+    let sees = |answer: super::talk::Answer| answer.single() == Some(mark.as_bytes());
+    let mixed = sees(second.query(LOOK).await?);
+    let mut kept = true;
+    for _ in 0..LOOKS {
+        kept &= sees(first.query(LOOK).await?);
+    }
+    second.run("ROLLBACK").await?;
+    if kept && !mixed {
+        first.run("RESET hawser_probe.of").await?;
+    }
+    Ok(kept && !mixed)
+}
