@@ -543,7 +543,7 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
                 );
             }
             Event::ErrorSent { error } => self.shared.logged.errors.count(error),
-            Event::CatalogChanged { pool } => {
+            Event::CatalogChanged { pool, .. } => {
                 // A dropped notification is no worse than a change made elsewhere: the servers are
                 // asked now and then anyway.
                 let now = Instant::now();

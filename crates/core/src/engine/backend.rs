@@ -282,8 +282,8 @@ impl<S: Socket> Backend<S> {
     /// there are none.
     #[inline]
     pub(super) fn effects_of_functions(&self, text: &[u8]) -> Option<Effects> {
-        self.known.functions()?;
-        Some(self.with_functions(text, Effects::default()))
+        let functions = self.known.functions()?;
+        (!functions.say_nothing_of(text)).then(|| self.with_functions(text, Effects::default()))
     }
 
     /// Whether the plans of functions that the process keeps are its client's own, or were made

@@ -62,8 +62,10 @@ pub(super) struct Relayed {
     pub(super) injected_query_failed: bool,
     /// Queries and transactions of the client that ended.
     pub(super) ended: Ended,
-    /// New sessions may start with other values, or functions do something else.
-    pub(super) catalog_changed: bool,
+    /// New sessions may start with other values.
+    pub(super) start_values_changed: bool,
+    /// Functions may do something else.
+    pub(super) functions_changed: bool,
     /// The report of the session cannot be read.
     pub(super) unreadable_report: Option<ReportError>,
     /// The books and the server's report of its session disagree.

@@ -357,6 +357,8 @@ pub enum Event<'a> {
     CatalogChanged {
         /// The pool whose server has run it.
         pool: PoolId,
+        /// Whether new sessions may.
+        start_values: bool,
     },
     /// A server's report of a session cannot be read: no report is used in this pool any more.
     ReportUnreadable {

@@ -68,8 +68,9 @@ impl<S: Socket> PoolView<S> {
         now: Time,
     ) {
         self.count_ended(host, id, client, backend, relayed.ended, now);
-        if relayed.catalog_changed {
-            host.event(Event::CatalogChanged { pool: backend.pool.id });
+        let start_values = relayed.start_values_changed;
+        if start_values || relayed.functions_changed {
+            host.event(Event::CatalogChanged { pool: backend.pool.id, start_values });
         }
         let (database, user) = (&*backend.pool.database, &*backend.pool.user);
         if let Some(error) = relayed.unreadable_report

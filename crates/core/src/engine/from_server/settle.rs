@@ -146,7 +146,8 @@ impl<S: Socket> Relay<'_, S> {
             backend.lending.transaction_ended();
             relayed.ended.transactions += 1;
             let changed = backend.known.at_stake_mut().settle(!backend.requests.is_empty());
-            relayed.catalog_changed |= changed.start_values || changed.catalog;
+            relayed.start_values_changed |= changed.start_values;
+            relayed.functions_changed |= changed.catalog;
             if changed.catalog {
                 backend.pool.expect_other_functions();
             }

@@ -14,7 +14,9 @@ use crate::wire::error::{ClientError, SqlState};
 const CLIENTS: usize = 3 * limits::CLIENTS_A_TURN as usize;
 
 fn crowd(world: &mut World) -> Vec<Peer> {
-    (0..CLIENTS).map(|_| world.client()).collect()
+    let clients = (0..CLIENTS).map(|_| world.client()).collect();
+    world.wait_ms(100); // one that has just been answered gets its reason apart
+    clients
 }
 
 fn gone(clients: &[Peer]) -> usize {

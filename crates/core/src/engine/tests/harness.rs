@@ -182,7 +182,9 @@ impl Host<Fake> for FakeHost<'_> {
     }
     fn event(&mut self, event: Event<'_>) {
         match event {
-            Event::CatalogChanged { .. } => self.asked.start_values_changed += 1,
+            Event::CatalogChanged { start_values, .. } => {
+                self.asked.start_values_changed += u32::from(start_values);
+            }
             Event::BackendClosed { reason, .. } => self.asked.closed.push(reason.to_owned()),
             Event::ErrorSent { error } => {
                 assert!(!self.asked.panics_on_error, "told");
