@@ -496,3 +496,26 @@ def test_a_login_does_not_wait_for_a_pool_that_is_busy_and_its_query_does(env):
             client.collect()
             client.execute("commit")
         is_ended(outsider.collect(), NO_RIGHT)
+
+
+@pooler_only
+@limit(120)
+def test_a_role_that_is_set_holds_after_another_user_had_the_connection(env):
+    with sharing(env, pool_size=1) as target:
+        with env.cluster.superuser("shared") as owner:
+            owner.execute("grant sub to dan")
+        wrong = []
+        for user, other in (("dan", "u1"), ("ann", "bob")):  # without settings of their own, and with
+            for sql in ("set role sub", f"set session authorization {user}; set role sub", "do $$begin set role sub; end$$",
+                        "select set_config('role', 'sub', false)", "begin; savepoint a; set role sub; release a; commit"):
+                for turn in range(4):  # new clients find what those of the turn before have left
+                    one = connect(env, target, user)
+                    one.execute(sql)
+                    two = connect(env, target, other)
+                    for client, names in ((two, (other, other, other)), (one, (user, "sub", user))):
+                        got = tuple(client.rows(WHO)[0])
+                        if got != names:
+                            wrong.append((sql, turn, got))
+                    one.close()
+                    two.close()
+        equal(wrong, [])
