@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The link beside what a user would take instead: the table, in the laboratory, at the receiver, in real time.
 
-    bench/link.py [--runs 5] [--only per-flow,two-isps,outage,long-fat,cubic,query,idle,lan,connect,pgbench,copy,basebackup,rsync,mariadb]
+    bench/link.py [--runs 5] [--only per-flow,two-isps,outage,long-fat,cubic,query,idle,lan,neighbours-lan,neighbours,both-lan,both,both-per-flow,connect,pgbench,copy,basebackup,rsync,mariadb]
                   [--ways plain,manage,link,pool,ssh,stunnel]
                   [--seconds 60] [--page docs/benchmarks/link.md] [--json FILE]
     bench/link.py --from-json FILE... [--page docs/benchmarks/link.md]     one page of runs that were made apart
@@ -48,12 +48,14 @@ STEADY_S = 15.0  # so long a search for paths may take
 SAMPLE_EACH_S = 0.5
 LINK, FAR = 7001, 7000
 
-# Sends without end, or so many bytes; or answers each byte by one, for small queries.
+# Sends without end, or so many bytes; or answers each byte by one, for small queries; or takes all and says ten times a
+# second how much that is.
 SERVER = """
-import contextlib, resource, socket, sys, threading
+import contextlib, resource, socket, sys, threading, time
 resource.setrlimit(resource.RLIMIT_NOFILE, [resource.getrlimit(resource.RLIMIT_NOFILE)[1]] * 2)
 limit = int(sys.argv[2])
 def serve(connection):
+    buffer = bytearray(1 << 18)
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         kind, left = connection.recv(1), limit or 1 << 62
@@ -64,6 +66,12 @@ def serve(connection):
         while kind == b"b" and left > 0:
             connection.sendall(piece[:left])
             left -= len(piece)
+    took, told = 0, 0.0
+    while kind == b"u" and (count := connection.recv_into(buffer)):
+        took += count
+        if time.monotonic() > told + 0.1:
+            told = time.monotonic()
+            connection.sendall(took.to_bytes(8, "big"))
     connection.close()
 listener = socket.create_server(("0.0.0.0", int(sys.argv[1])), backlog=1024)
 if sys.argv[3]:
@@ -88,6 +96,22 @@ while last - began < float(sys.argv[3]) and (piece := connection.recv(1 << 18)):
         points.append((now - began, total))
 points.append((last - began, total))
 print(json.dumps({"points": points, "gap": gap}))
+"""
+
+# Sends for so many seconds: what the far program has taken, each tenth of a second.
+SENDER = """
+import json, socket, sys, threading, time
+connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+connection.sendall(b"u")
+began, points = time.monotonic(), []
+def takes():
+    while told := connection.recv(8, socket.MSG_WAITALL):
+        points.append((time.monotonic() - began, int.from_bytes(told, "big")))
+threading.Thread(target=takes, daemon=True).start()
+piece = bytes(1 << 18)
+while time.monotonic() - began < float(sys.argv[3]):
+    connection.sendall(piece)
+print(json.dumps({"points": points}))
 """
 
 # Seconds of small queries, one after the other.
@@ -352,6 +376,38 @@ def case_idle(network, _):
     return {"idle": max(grew, default=0) / IDLE_COUNT / 1024 if is_open else None}
 
 
+BUSY_S = 20.0  # of which the second half counts
+
+
+def busy_rate(got, seconds):
+    return rate(got["points"], seconds / 2, seconds) if got else 0.0
+
+
+def case_neighbours(network, _):
+    """One bulk stream alone, then beside connections over which nothing goes."""
+    busy = lambda: busy_rate(network.outcome(network.near(RECEIVER, BUSY_S, seconds=BUSY_S)), BUSY_S)
+    found = {"steady": busy()}
+    for count in (1, IDLE_COUNT):
+        process, _ = network.near(IDLE, count, seconds=60)
+        assert process.stdout.readline().strip() == "open"
+        found[f"idle_{count}"] = busy() / max(found["steady"], 1e-9)
+        process.terminate()
+        process.communicate()
+    return found
+
+
+def case_both(network, _):
+    """Bulk in each direction alone, then in both at once."""
+    down, up = ((lambda script=script: network.near(script, BUSY_S, seconds=BUSY_S)) for script in (RECEIVER, SENDER))
+    alone = [busy_rate(network.outcome(begin()), BUSY_S) for begin in (down, up)]
+    begun = [begin() for begin in (down, up)]
+    both = [busy_rate(network.outcome(one), BUSY_S) for one in begun]
+    return {"down": both[0], "up": both[1], "by_alone": min(two / max(one, 1e-9) for one, two in zip(alone, both))}
+
+
+NEIGHBOURS = {"steady": ("Mbit/s alone", "-"), "idle_1": ("beside 1 silent connection, by that", "0.98"), f"idle_{IDLE_COUNT}": (f"beside {IDLE_COUNT}, by that", "0.98")}
+BOTH = {"down": ("Mbit/s to the near end while as much as possible goes to the far end", "-"), "up": ("Mbit/s to the far end", "-"), "by_alone": ("the smaller of the two, by that direction alone", "0.95")}
+
 OUTAGE = """
 [[link]]
 name = "one"
@@ -387,6 +443,11 @@ CASES = {
     "query": ("per-flow", case_query, 0, ("plain", "manage", "link"), {"alone": ("p99 of small queries alone, ms", "-"), "beside": ("p99 beside a bulk stream, ms", "alone + 10")}),
     "idle": ("lan", case_idle, 0, ("link", "ssh", "stunnel"), {"idle": (f"KiB for each of {IDLE_COUNT} idle connections, at the end where it is more", "1")}),
     "lan": ("lan", case_lan, 1 << 30, ("plain", "link", "ssh", "stunnel"), {"steady": ("Mbit/s", "more than stunnel"), "processor": ("seconds of a processor for a GB, both ends", "less than stunnel")}),
+    "neighbours-lan": ("lan", case_neighbours, 0, ("plain", "link", "stunnel"), NEIGHBOURS),
+    "neighbours": ("long-fat", case_neighbours, 0, ("plain", "link"), NEIGHBOURS),
+    "both-lan": ("lan", case_both, 0, ("plain", "link", "stunnel"), BOTH),
+    "both": ("long-fat", case_both, 0, ("plain", "link"), BOTH),
+    "both-per-flow": ("per-flow", case_both, 0, ("plain", "manage", "link"), BOTH),
     "connect": ("long-fat", programs.case_connect, 0, WAYS, {"first_row": ("connect and first row of psql at 217 ms, s", "0.26")}),
     "pgbench": ("long-fat", programs.case_pgbench, 0, WAYS, {"all": (f"`pgbench -S -t {programs.TRANSACTIONS}` at 217 ms, s: 22 round trips are 4.77", "-"), "selects": (f"the {programs.TRANSACTIONS} transactions of it, by `pgbench -f`, s: 20 round trips are 4.34", "4.6")}),
     "copy": ("per-flow", programs.case_copy, 0, STREAMS, {"steady": ("COPY, Mbit/s from second 15 on", "71 of 75.3")}),

@@ -14,15 +14,13 @@
 //! * each byte in received..next is in a piece or in `again`, and neither begins before `received`
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
 
 use super::PathId;
+use super::run::Run;
 use crate::time::Time;
 
 /// Bytes of a stream that are kept: the most that may be under way.
 pub const SEND_BYTES_MAX: u64 = 16 << 20;
-/// A stream that has sent so much without a pause is bulk.
-pub const BULK_BYTES: u64 = 256 << 10;
 /// Bytes that a stream may always keep: as many as a peer's first credit. Above, all streams of a
 /// session share [`super::session::SEND_SHARED_BYTES_MAX`].
 pub const SEND_OWN_BYTES: u64 = 256 << 10;
@@ -33,8 +31,6 @@ const DEATHS_MIN: u32 = 2;
 pub const TWICE_BYTES_MAX: u64 = 1400;
 /// How many of a stream's last bytes are sent on two paths.
 pub const TAIL_BYTES_MAX: u64 = 16 << 10;
-/// A pause.
-const PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug)]
 struct Piece {
@@ -82,9 +78,7 @@ pub(super) struct Outgoing {
     deaths: u32,
     /// Since when there has always been something to send.
     backlog: Option<Time>,
-    /// Bytes since the last pause.
-    run: u64,
-    last: Time,
+    run: Run,
 }
 
 impl Outgoing {
@@ -102,8 +96,7 @@ impl Outgoing {
             progress: Time::ZERO,
             deaths: 0,
             backlog: None,
-            run: 0,
-            last: Time::ZERO,
+            run: Run::default(),
         }
     }
 
@@ -129,11 +122,7 @@ impl Outgoing {
 
     /// Puts bytes in, at most [`Outgoing::room`].
     pub(super) fn put(&mut self, bytes: &[u8], now: Time) {
-        if self.bytes.is_empty() && now.since(self.last) > PAUSE {
-            self.run = 0;
-        }
-        self.last = now;
-        self.run += bytes.len() as u64;
+        self.run.add(bytes.len(), !self.bytes.is_empty(), now);
         self.bytes.extend(bytes);
         self.note_backlog(now);
     }
@@ -149,7 +138,11 @@ impl Outgoing {
 
     /// Whether it has proved to be a transfer, and may use all paths.
     pub(super) fn is_bulk(&self) -> bool {
-        self.run > BULK_BYTES
+        self.run.is_bulk()
+    }
+
+    pub(super) fn run(&self) -> &Run {
+        &self.run
     }
 
     pub(super) fn delivered(&self) -> u64 {
@@ -259,7 +252,7 @@ impl Outgoing {
         if !self.is_all_sent() {
             return None;
         }
-        let bytes = (self.run / 8).clamp(TWICE_BYTES_MAX, TAIL_BYTES_MAX);
+        let bytes = (self.run.bytes() / 8).clamp(TWICE_BYTES_MAX, TAIL_BYTES_MAX);
         let from = self.next.saturating_sub(bytes).max(self.received);
         let tail = self.pieces.iter().rev().take_while(|(_, piece)| piece.end > from);
         let mut once = tail.filter(|(_, piece)| !piece.twice && Some(piece.path) != not_by);

@@ -114,15 +114,16 @@ impl Rate {
     pub(super) fn bound(&self, beside: bool, rtt_us: u64, least_us: u64, now: Time) -> u64 {
         let rate = self.bytes_a_second(rtt_us);
         let in_flight = rate.saturating_mul(least_us) / 1_000_000;
+        let between = rate / 250;
         if !beside || now < self.yields_not_until {
             let least = if self.gentle { ALONE_GENTLE_MIN } else { ALONE_MIN };
             (5 * in_flight / 2).max(in_flight + rate / 25).max(least)
         } else if self.grows {
-            2 * in_flight + FIRST_WINDOW_BYTES
+            in_flight + in_flight.max(between) + FIRST_WINDOW_BYTES
         } else if self.windows.is_empty() {
             GENTLE_BYTES
         } else {
-            (5 * in_flight / 4 + SEGMENT_BYTES).max(GENTLE_BYTES)
+            (in_flight + (in_flight / 4).max(between) + SEGMENT_BYTES).max(GENTLE_BYTES)
         }
     }
 

@@ -40,6 +40,7 @@ use super::outgoing::{Ending, Outgoing, SEND_OWN_BYTES};
 use super::past::{Past, PastPath};
 use super::path::{Origin, Path, PathEnd, Stage};
 use super::recent::Recent;
+use super::run::{IDLE, Run};
 use super::{PathId, StreamId, Token};
 use crate::link::sample::Sample;
 use crate::paths::action::{Event, PairId, Role as Chooses};
@@ -188,12 +189,25 @@ struct Stream {
     /// Its recent rates: bytes that the other local socket has taken, and those that this one has.
     sends: Recent,
     receives: Recent,
+    /// What the local socket was given without a pause.
+    came: Run,
     shrinking: Shrinking,
     /// It is in the queue of what can be sent.
     queued: bool,
     /// The local socket has broken: the stream is reset for this reason when its earlier bytes are
     /// delivered, or at this time.
     broke: Option<(Reason, Time)>,
+}
+
+impl Stream {
+    /// Whether small messages have gone over it of late. Where one direction is bulk the other one has its
+    /// acknowledgements, for which nothing waits.
+    fn is_small(&self, now: Time) -> bool {
+        let runs = [self.out.run(), &self.came];
+        let is_new = now.since(self.opened) <= IDLE;
+        !runs.iter().any(|run| run.is_bulk())
+            && (is_new || !runs.iter().all(|run| run.is_idle(now)))
+    }
 }
 
 /// The numbers of past streams, at the end that does not assign them.
@@ -275,7 +289,7 @@ pub struct Session {
     /// When it looks next, and bytes since it last did.
     look_at: Time,
     moved: u64,
-    /// Whether much was carried before the last look, and whether small streams were open.
+    /// Whether much was carried before the last look, and whether small messages came or went of late.
     bulky: bool,
     beside: bool,
     /// TCP was asked about paths since the last tick.
@@ -493,7 +507,7 @@ impl Session {
 
     fn add(&mut self, id: StreamId, target: &str, at: Confirmation, limit: u64, now: Time) {
         self.counts.opened += 1;
-        self.beside = true; // until it proves to be bulk
+        self.beside = true; // until it proves to be bulk, or idle
         self.streams.insert(
             id,
             Stream {
@@ -507,6 +521,7 @@ impl Session {
                 acked_on: None,
                 sends: Recent::new(now),
                 receives: Recent::new(now),
+                came: Run::default(),
                 shrinking: Shrinking::new(),
                 queued: false,
                 broke: None,
@@ -600,6 +615,7 @@ impl Session {
         let spare = GROWTH_BYTES_MAX.saturating_sub(self.grown);
         self.grown += stream.incoming.wrote(count, spare, now);
         stream.receives.note(stream.incoming.delivered(), now);
+        stream.came.add(count, false, now);
         self.counts.delivered_bytes += count as u64;
         if stream.incoming.is_whole() {
             self.requests.push_back(Request::Finish(id));

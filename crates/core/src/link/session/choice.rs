@@ -48,7 +48,7 @@ impl Session {
             return;
         }
         self.bulky = self.moved >= MOVED_BYTES;
-        self.beside = self.streams.values().any(|stream| !stream.out.is_bulk());
+        self.beside = self.streams.values().any(|stream| stream.is_small(now));
         self.compare_round_trips();
         self.look_at = now.after(if self.bulky { LOOK_EACH } else { LOOK_EACH_IDLE });
         self.moved = 0;

@@ -177,8 +177,10 @@ struct World {
     /// A turn is late by up to so many microseconds, and one in a hundred by ten times that.
     lateness_us: usize,
     events: [BTreeSet<usize>; 2],
-    bulk: Option<StreamId>,
-    carried: u64,
+    /// The stream that each end sends without end.
+    bulk: [Option<StreamId>; 2],
+    /// What each end has been given of the other's.
+    carried: [u64; 2],
     queries: Queries,
 }
 
@@ -213,8 +215,8 @@ impl World {
             sampled: [at(1); 2],
             lateness_us,
             events: [BTreeSet::new(), BTreeSet::new()],
-            bulk: None,
-            carried: 0,
+            bulk: [None; 2],
+            carried: [0; 2],
             queries: Queries::default(),
         }
     }
@@ -224,7 +226,7 @@ impl World {
             (0..self.classes.len()).filter(|at| self.classes[*at].pair == pair.0).collect();
         // A fixed number meets all of them, and what is sought draws.
         let there = self.wires.iter().filter(|wire| of_pair.contains(&wire.class)).count();
-        let draws = there >= of_pair.len() || self.bulk.is_some();
+        let draws = there >= of_pair.len() || self.bulk.iter().any(Option::is_some);
         let at = if draws { self.random.below(of_pair.len()) } else { there };
         let tcp = [Tcp::default(), Tcp::default()];
         let greeting = Greeting::default();
@@ -298,27 +300,23 @@ impl World {
         if count > 0 {
             session.wrote(id, count, self.now);
         }
-        match (end, Some(id) == self.bulk) {
-            (NEAR, true) => self.carried += count as u64,
-            (NEAR, false) => {
-                if count > 0
-                    && let Some(asked) = self.queries.asked.take()
-                {
-                    self.queries.took.push(self.now.since(asked));
-                    self.queries.asks_at = self.now.after(Duration::from_millis(10));
-                }
+        if Some(id) == self.bulk[1 - end] {
+            self.carried[end] += count as u64;
+        }
+        if Some(id) == self.bulk[end] {
+            let room = session.room(id).min(1 << 20);
+            if room > 0 {
+                session.put(id, &vec![0; room], self.now);
             }
-            (_, true) => {
-                let room = session.room(id).min(1 << 20);
-                if room > 0 {
-                    session.put(id, &vec![0; room], self.now);
-                }
-            }
-            (_, false) => {
-                if count > 0 {
-                    session.put(id, &[7; 64], self.now);
-                }
-            }
+        }
+        if self.queries.stream != Some(id) || count == 0 {
+            return;
+        }
+        if end == FAR {
+            session.put(id, &[7; 64], self.now);
+        } else if let Some(asked) = self.queries.asked.take() {
+            self.queries.took.push(self.now.since(asked));
+            self.queries.asks_at = self.now.after(Duration::from_millis(10));
         }
     }
 
@@ -365,8 +363,8 @@ impl World {
             self.queries.asked = Some(self.now);
             session.put(id, &[1], self.now);
         }
-        if let (FAR, Some(id)) = (end, self.bulk) {
-            self.serve(FAR, id);
+        if let Some(id) = self.bulk[end] {
+            self.serve(end, id);
         }
     }
 
@@ -439,7 +437,7 @@ impl World {
         let (queries, bulk) = (self.open(), self.open());
         self.until(self.now.after(Duration::from_millis(700)));
         (self.queries.stream, self.queries.asks_at) = (Some(queries), self.now);
-        self.bulk = Some(bulk);
+        self.bulk[FAR] = Some(bulk);
         self.wake(FAR);
         self.measured(from, upto)
     }
@@ -455,7 +453,7 @@ impl World {
         self.until(self.now.after(Duration::from_millis(500)));
         let bulk = self.open();
         self.until(self.now.after(Duration::from_millis(700)));
-        self.bulk = Some(bulk);
+        self.bulk[FAR] = Some(bulk);
         self.wake(FAR);
         self.until(self.now.after(after));
         let queries = self.open();
@@ -465,10 +463,40 @@ impl World {
         self.measured(from, upto)
     }
 
+    /// What each end is given in a second, in Mbit/s: of a bulk stream from the far end, beside so many
+    /// connections over which nothing goes, beside queries where `asks` is set, and where `both` is set of one
+    /// to the far end as well.
+    fn bulk_alone(mut self, (idle, both, asks): (usize, Both, bool), upto: Duration) -> [f64; 2] {
+        self.until(self.now.after(4 * self.classes[0].one_way + Duration::from_millis(500)));
+        if idle > 0 {
+            (0..idle).for_each(|_| drop(self.open()));
+            self.until(self.now.after(Duration::from_secs(6))); // new ones count as busy
+        }
+        let down = self.open();
+        let up = match both {
+            Both::No => None,
+            Both::OneStream => Some(down),
+            Both::TwoStreams => Some(self.open()),
+        };
+        self.until(self.now.after(4 * self.classes[0].one_way + Duration::from_millis(200)));
+        self.bulk = [up, Some(down)];
+        if asks {
+            (self.queries.stream, self.queries.asks_at) = (Some(self.open()), self.now);
+        }
+        self.wake(NEAR);
+        self.wake(FAR);
+        self.until(self.now.after(upto / 2));
+        let before = self.carried;
+        self.until(self.now.after(upto / 2));
+        let rate =
+            |end: usize| (self.carried[end] - before[end]) as f64 * 16e-6 / upto.as_secs_f64();
+        [rate(NEAR), rate(FAR)]
+    }
+
     fn measured(mut self, from: Duration, upto: Duration) -> Shown {
         let begun = self.now;
         self.until(begun.after(from));
-        let before = self.carried;
+        let before = self.carried[NEAR];
         self.queries.took.clear();
         self.until(begun.after(upto));
         let took = &mut self.queries.took;
@@ -477,11 +505,19 @@ impl World {
             |part: usize| took[(took.len() * part / 100).min(took.len() - 1)].as_secs_f64() * 1e3;
         assert!(took.len() > 30, "queries stand still: {}", took.len());
         Shown {
-            megabits: (self.carried - before) as f64 * 8e-6 / (upto - from).as_secs_f64(),
+            megabits: (self.carried[NEAR] - before) as f64 * 8e-6 / (upto - from).as_secs_f64(),
             p99_ms: of(99),
             most_ms: of(100),
         }
     }
+}
+
+/// Whether bulk goes in both directions.
+#[derive(Clone, Copy, Debug)]
+enum Both {
+    No,
+    OneStream,
+    TwoStreams,
 }
 
 fn per_flow() -> Vec<Class> {
@@ -546,5 +582,54 @@ fn the_first_query_of_a_connection_that_is_opened_beside_bulk_waits_for_no_tenth
     for (paths, most_ms) in [(Paths::Fixed(8), 75.0), (Paths::Auto, 90.0)] {
         let shown = shown_late(paths, (4, 0), 0..2000);
         assert!(shown.most_ms <= most_ms && shown.megabits > 74.0, "{paths:?}: {shown:?}");
+    }
+}
+
+/// As near as the simulation's steps allow, and two long ways.
+const LINES: [(u64, u64, u64); 3] = [(200, 1, 2), (40, 20, 3), (20, 217, 12)];
+
+fn bulk_alone(
+    (megabits, round_trip_ms, seconds): (u64, u64, u64),
+    what: (usize, Both, bool),
+) -> [f64; 2] {
+    let world = World::new(1, Paths::Fixed(1), vec![Class::of(0, megabits, round_trip_ms)], 500);
+    let shown = world.bulk_alone(what, Duration::from_secs(seconds));
+    println!("{megabits} Mbit/s, {round_trip_ms} ms, {what:?}: {shown:.1?}");
+    shown
+}
+
+#[test]
+fn idle_connections_take_nothing_from_a_bulk_stream() {
+    for line in LINES {
+        let [alone, _] = bulk_alone(line, (0, Both::No, false));
+        assert!(alone > 0.93 * line.0 as f64, "{line:?}: {alone}");
+        for idle in [1, 500] {
+            let [beside, _] = bulk_alone(line, (idle, Both::No, false));
+            assert!(beside >= 0.98 * alone, "{line:?}, {idle} idle: {beside} of {alone}");
+        }
+    }
+}
+
+#[test]
+fn bulk_in_both_directions_has_the_rate_of_one_in_each() {
+    for line in LINES {
+        let [alone, _] = bulk_alone(line, (0, Both::No, false));
+        for both in [Both::OneStream, Both::TwoStreams] {
+            let shown = bulk_alone(line, (0, both, false));
+            let worst = shown[0].min(shown[1]);
+            assert!(worst >= 0.95 * alone, "{line:?}, {both:?}: {shown:?} of {alone}");
+        }
+    }
+}
+
+#[test]
+fn queries_leave_bulk_its_rate_in_both_directions() {
+    // On a short way the least rate fed on itself: what was in the path ended between two samples (0.82).
+    for line in LINES {
+        let [alone, _] = bulk_alone(line, (0, Both::No, false));
+        let [down, _] = bulk_alone(line, (0, Both::No, true));
+        let [both_down, both_up] = bulk_alone(line, (0, Both::TwoStreams, true));
+        let worst = down.min(both_down).min(both_up);
+        assert!(worst >= 0.95 * alone, "{line:?}: {worst} of {alone}");
     }
 }
