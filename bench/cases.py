@@ -26,7 +26,7 @@ from generator import Generator
 from poolers import OF_MANY_USERS, OURS
 from targets import OPEN_TRANSACTIONS
 
-POOLERS = ("pgbouncer", "pgbouncer2", "hawser", "hawser_ring", "odyssey", "pgdog", "pgagroal")
+POOLERS = ("pgbouncer", "pgbouncer2", "hawser", "odyssey", "pgdog", "pgagroal")
 EVERYBODY = ("direct", *POOLERS)
 # The tables of the prototype show these; the other poolers would only make them longer.
 CURVES = ("direct", "pgbouncer", "hawser")

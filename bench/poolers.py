@@ -59,7 +59,6 @@ servers = ["{directory}:{server_port}"]
 pool_size = {pool_size}
 {extra}
 [process]
-io = "{io}"
 
 [pool]
 {pool}
@@ -292,8 +291,7 @@ def _pgbouncer(processes):
     return layout
 
 
-def _hawser(program, values, tls, pool="", io="epoll"):
-    values["io"] = io
+def _hawser(program, values, tls, pool=""):
     values["tls"] = HAWSER_TLS.format(**values) if tls else ""
     values["pool"] = pool or values["pool"]
     files = {
@@ -307,11 +305,6 @@ def _hawser(program, values, tls, pool="", io="epoll"):
 def _hawser_plans(program, values, tls):
     """With the promise that no plan depends on what clients differ in."""
     return _hawser(program, values, tls, "custom_settings_in_plans = false")
-
-
-def _hawser_ring(program, values, tls):
-    """Loops that wait by io_uring."""
-    return _hawser(program, values, tls, io="io_uring")
 
 
 def _odyssey(program, values, tls):
@@ -357,7 +350,6 @@ def _shared_by_users(program, values, tls):
 LAYOUTS = {
     "hawser": _hawser,
     "hawser_plans": _hawser_plans,
-    "hawser_ring": _hawser_ring,
     "hawser_shared": _shared_by_users,
     "hawser_pools": _pools_by_user(_hawser),
     "pgbouncer_pools": _pools_by_user(_pgbouncer(1)),
@@ -392,7 +384,6 @@ def find_all(built_hawser):
         ("pgbouncer2", "PgBouncer {}, two processes", bouncer, "PGBOUNCER"),
         ("hawser", "Hawser {}", hawser, "HAWSER"),
         ("hawser_plans", "Hawser {}, custom_settings_in_plans = false", hawser, "HAWSER"),
-        ("hawser_ring", "Hawser {}, io_uring", hawser, "HAWSER"),
         ("odyssey", "Odyssey {}", os.environ.get("ODYSSEY"), "ODYSSEY"),
         ("pgdog", "PgDog {}", os.environ.get("PGDOG"), "PGDOG"),
         ("pgagroal", "pgagroal {}", os.environ.get("PGAGROAL"), "PGAGROAL"),

@@ -111,16 +111,34 @@ names_what_passed_the_second_time() {
     cat >"$scratch/log" <<'LOG'
 16 s
 
-failed, and passed when run again (see above):
-  test_limits.test_one
-  driver.asyncpg.copy
+flaky (failed, and passed when run again):
+  test_limits.test_one: AssertionError: 1 is not 2
+  driver.asyncpg.copy: out of time
 
 failed:
   test_limits.test_two
 
 3 passed, 1 failed, 0 skipped
 LOG
-    equal "$(unsteady_names "$scratch/log" | tr '\n' '|')" "test_limits.test_one|driver.asyncpg.copy|"
+    equal "$(flaky_tests "$scratch/log" | tr '\n' '|')" \
+        "test_limits.test_one: AssertionError: 1 is not 2|driver.asyncpg.copy: out of time|"
+}
+
+fails_a_run_with_many_flaky_tests() {
+    . scripts/test.sh
+    local flaky logs=$scratch/flaky
+    mkdir -p "$logs"
+    printf 'flaky (failed, and passed when run again):\n  a: x\n  b: y\n\n' >"$logs/1"
+    printf 'flaky (failed, and passed when run again):\n  a: x\n\n' >"$logs/2"
+    say_flaky "$logs/1" "$logs/2" 2>"$scratch/said"
+    equal "$flaky $failed" "3 0"
+    equal "$(grep -c '^ *a: x$' "$scratch/said")" 2
+    printf 'flaky (failed, and passed when run again):\n  c: z\n\n' >"$logs/3"
+    say_flaky "$logs"/* 2>"$scratch/said"
+    equal "$flaky $failed" "4 1"
+    echo '3 passed, 0 failed, 0 skipped' >"$logs/none"
+    say_flaky "$logs/none" 2>"$scratch/said"
+    equal "$flaky $failed" "0 1"
 }
 
 runs_a_failed_test_of_cargo_once_more() {
@@ -135,16 +153,40 @@ runs_a_failed_test_of_cargo_once_more() {
         esac
     }
     local log=$scratch/log
-    echo "test a::slow ... FAILED" >"$log"
+    cat >"$log" <<'LOG'
+test a::slow ... FAILED
+---- a::slow stdout ----
+
+thread 'a::slow' (7) panicked at src/a.rs:3:5:
+it took 3 s
+LOG
     cargo_tests_pass_alone 1 "$log"
-    equal "$(unsteady_names "$log")" a::slow
+    equal "$(flaky_tests "$log")" "a::slow: panicked at src/a.rs:3:5: it took 3 s"
+    # It counts as neither: cargo_counts had 2 passed, 1 failed.
+    # shellcheck disable=SC2317
+    cargo() {
+        case "$*" in
+        *a::slow*) echo "test result: ok. 1 passed; 0 failed; 0 ignored" ;;
+        *) printf 'test a::slow ... FAILED\ntest result: FAILED. 2 passed; 1 failed; 0 ignored;\n' && return 101 ;;
+        esac
+    }
+    run_cargo_tests "$log" >/dev/null
+    equal "$passed $failed" "2 0"
+    # shellcheck disable=SC2317
+    cargo() {
+        case "$*" in
+        *steady*) echo "test result: FAILED. 0 passed; 1 failed; 0 ignored" && return 101 ;;
+        *gone*) echo "test result: ok. 0 passed; 0 failed; 0 ignored" ;;
+        *) echo "test result: ok. 1 passed; 0 failed; 0 ignored" ;;
+        esac
+    }
     echo "test a::slow ... FAILED" >"$log"
     refutes cargo_tests_pass_alone 2 "$log" # a program that died counts and has no name
     echo "test a::steady ... FAILED" >"$log"
     refutes cargo_tests_pass_alone 1 "$log"
     echo "test a::gone ... FAILED" >"$log"
     refutes cargo_tests_pass_alone 1 "$log"
-    equal "$(unsteady_names "$log")" ""
+    equal "$(flaky_tests "$log")" ""
 }
 
 counts_faults() {
@@ -446,6 +488,7 @@ proves "sums all test programs" sums_all_test_programs
 proves "waits for a build that was begun before" waits_for_what_was_begun
 proves "names what failed, whichever program says so" names_what_failed
 proves "names what passed the second time" names_what_passed_the_second_time
+proves "fails a run with many flaky tests" fails_a_run_with_many_flaky_tests
 proves "runs a failed test of cargo once more" runs_a_failed_test_of_cargo_once_more
 proves "takes only a line that is a count" takes_only_a_line_that_is_a_count
 proves "a program that dies or counts nothing is a failure" counts_faults

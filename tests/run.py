@@ -31,7 +31,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 sys.dont_write_bytecode = True
 
-from harness import drivers, pooler, postgres, suite  # noqa: E402  (after the path is set)
+from harness import drivers, flaky, pooler, postgres, suite  # noqa: E402  (after the path is set)
 
 # Of modules that say ALONE. Those of `networks` make networks with limits of their own and wait for what is sent there most
 # of the time; those of `processes` measure, or hold up, processes of this host.
@@ -65,7 +65,8 @@ class Report:
     def __init__(self):
         self.passed = self.failed = self.skipped = 0
         self.failures = []
-        self.unsteady = []
+        self.reasons = {}  # of each failure, the first
+        self.flaky = {}  # name: why it failed before it passed
         self.modules = {}  # name: seconds
         self.tests = {}  # the same of each test that passed
 
@@ -84,6 +85,7 @@ class Report:
     def fail(self, name, reason):
         self.failed += 1
         self.failures.append(name)
+        self.reasons.setdefault(name, reason)
         self.say(name, "FAIL", reason)
 
     def take_back(self, names):
@@ -91,12 +93,18 @@ class Report:
         self.failures = [name for name in self.failures if name not in names]
         self.failed -= len(names)
 
+    def is_flaky(self, name):
+        """It has failed, and passed when it was run again."""
+        self.flaky[name] = self.reasons[name]
+        self.passed -= name in self.tests
+
     def absorb(self, other):
         """What another process has counted."""
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
         self.failures += other.failures
+        self.reasons |= other.reasons
         self.modules |= other.modules
         self.tests |= other.tests
 
@@ -121,8 +129,7 @@ class Report:
                 print(f"  {all_of_them[name]:6.1f} s  {name}")
 
     def end(self, no_skips=False):
-        if self.unsteady:
-            print("\nfailed, and passed when run again (see above):\n  " + "\n  ".join(self.unsteady))
+        self.failed += flaky.say(self.flaky)
         if self.failures:
             print("\nfailed:\n  " + "\n  ".join(self.failures))
         print(f"\n{self.passed} passed, {self.failed} failed, {self.skipped} skipped")
@@ -276,10 +283,10 @@ def run_again(modules, cluster, directory, direct, report):
     """The few tests that failed, once more, when all others have ended.
 
     Other programs on the machine hold a process up for seconds, and some tests measure time. What fails here as well has
-    failed; what passes is named at the end, so that nobody overlooks a bug that shows itself now and then.
+    failed; what passes is flaky: see `harness.flaky`.
     """
     named = {f"{module.__name__.split('.')[-1]}.{test.__name__}": (module, test) for module, tests in modules for test in tests}
-    if not report.failures or len(report.failures) > suite.UNSTEADY_MAX or any(name not in named for name in report.failures):
+    if not report.failures or len(report.failures) > suite.AGAIN_MAX or any(name not in named for name in report.failures):
         return
     failures = list(report.failures)
     print("\nonce more, what failed:")
@@ -289,7 +296,7 @@ def run_again(modules, cluster, directory, direct, report):
         before = report.failed
         run_module(module, [test], cluster, directory, direct, report)
         if report.failed == before:
-            report.unsteady.append(name)
+            report.is_flaky(name)
 
 
 def main():

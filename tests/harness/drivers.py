@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .pooler import Pooler
-from .suite import UNSTEADY_MAX
+from .suite import AGAIN_MAX
 
 HERE = pathlib.Path(__file__).resolve().parents[1] / "drivers"
 INSTALL_SECONDS = 900
@@ -110,14 +110,14 @@ def run(drivers, cluster, directory, direct, fetch, report):
     for driver in ready:
         before = report.mark()
         _try(driver, f"{directory}/pooler-{driver.name}", cluster, direct, report)
-        if 0 < len(names := report.failures_since(before)) <= UNSTEADY_MAX:
-            # As with all other tests: a machine that stands still for seconds is no bug of ours, and who reads the end
-            # of the output is told.
+        if 0 < len(names := report.failures_since(before)) <= AGAIN_MAX:
             print(f"\nonce more, {driver.name}: {', '.join(names)}")
             report.go_back_to(before)
             _try(driver, f"{directory}/pooler-{driver.name}-again", cluster, direct, report)
             again = report.failures_since(before)
-            report.unsteady.extend(name for name in names if name not in again)
+            for name in names:
+                if name not in again:
+                    report.is_flaky(name)
 
 
 def _try(driver, directory, cluster, direct, report):

@@ -22,7 +22,7 @@ from .wire import PATIENCE_SECONDS
 
 DEFAULT_LIMIT_SECONDS = 60
 # So many tests that fail are run once more, of the modules and of each driver: more of them are no noise.
-UNSTEADY_MAX = 3
+AGAIN_MAX = 3
 POOLER_NUMBERS = itertools.count(1)
 
 

@@ -8,7 +8,8 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "suites"))
 
-from harness.suite import pooler_only  # noqa: E402  (after the path is set)
+from harness import flaky  # noqa: E402  (after the path is set)
+from harness.suite import equal, pooler_only  # noqa: E402
 from outcomes import Outcome, died_in_go, from_go, from_libtest, from_record, from_surefire  # noqa: E402
 from report import Report, listed  # noqa: E402
 
@@ -41,7 +42,16 @@ def test_a_suites_test_of_which_the_direct_run_says_nothing_is_lost_too(_env):
 @pooler_only
 def test_a_suites_test_that_fails_directly_or_passes_the_second_time_is_not_lost(_env):
     report, _ = judged({"a": FAILED, "b": FAILED}, {"a": FAILED, "b": PASSED}, {"a": FAILED})
-    assert (report.passed, report.failed, report.unsteady) == (1, 0, ["suite/transaction/b"])
+    assert (report.passed, report.failed, report.flaky) == (0, 0, {"suite/transaction/b": FAILED.why})
+
+
+@pooler_only
+def test_three_flaky_tests_are_named_and_more_fail_the_run(_env):
+    for count, fails in ((0, 0), (3, 0), (4, 1)):
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            equal(flaky.say({f"t{number}": "out of time\n    test.py:1" for number in range(count)}), fails)
+        assert said.getvalue().count(": out of time\n") == count, said.getvalue()
 
 
 @pooler_only

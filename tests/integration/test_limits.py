@@ -569,3 +569,38 @@ def test_a_limit_that_is_no_longer_reached_is_no_longer_the_last_error(env):
         equal(last_errors(), ["no more server connections allowed"])
         holder.execute("commit")
         until(lambda: not last_errors(), "it is forgotten", seconds=10)
+
+
+@pooler_only
+@limit(60)
+def test_clients_that_wait_for_a_lock_need_a_pool_larger_than_their_number(env):
+    """Migrations under an advisory lock: the one that has it opens a second connection, as docs/session-state.md says."""
+    for size, sqlstate in ((3, "53300"), (4, None)):
+        with env.pooler_with(pool_size=size, max_pinned=0, query_wait_timeout="2s") as target:
+            holder = env.connect(target, user="app_trust")
+            holder.execute("select pg_advisory_lock(4242)")
+            waiting = [env.connect(target, user="app_trust") for _ in range(3)]
+            locks = [Background(client.attempt, "select pg_advisory_lock(4242), pg_advisory_unlock(4242)") for client in waiting]
+            until(lambda: env.server().value("select count(*) from pg_locks where objid = 4242 and not granted") == "3", "three wait")
+            equal(env.connect(target, user="app_trust").attempt("select 1").sqlstate, sqlstate, f"a pool of {size}")
+            holder.execute("select pg_advisory_unlock(4242)")
+            for lock in locks:
+                lock.join(30)
+
+
+@pooler_only
+@limit(60)
+def test_max_db_connections_counts_the_poolers_own_questions(env):
+    own = "select count(*), count(*) filter (where application_name = 'hawser') from pg_stat_activity where datname = 'app' and usename = 'app_trust'"
+    with env.pooler_with(pool_size=10, max_db_connections=3) as target:
+        clients, most, asked = [], 0, 0
+        for _ in range(6):
+            clients.append(Background(lambda: env.connect(target, user="app_trust").execute("select pg_sleep(1.5)")))
+        end = time.monotonic() + 4
+        while time.monotonic() < end:
+            ((together, questions),) = env.server().rows(own)
+            most, asked = max(most, int(together)), max(asked, int(questions))
+        for client in clients:
+            client.join(30)
+        assert asked > 0, "no connection of the pooler's own was seen"
+        equal(most, 3, "server connections at most")

@@ -529,33 +529,6 @@ def test_top_shows_pools_in_a_terminal_and_leaves_it_as_it_was(env):
 
 
 @pooler_only
-def test_status_check_and_a_metric_say_what_loops_wait_with(env):
-    for io in ("epoll", "auto", "io_uring"):
-        with env.pooler_with(io=io) as target:
-            equal(env.connect(target).value("select 1"), "1")
-            ran = {}
-            for command in ("status", "check"):
-                done = subprocess.run([binary(), command, "-c", str(target.pooler.config)], capture_output=True, text=True, timeout=20,
-                                      cwd=target.pooler.directory)
-                equal(done.returncode, 0, done.stdout + done.stderr)
-                found = re.search(r"(?m)waits? with +((epoll|io_uring)\b.*)$", done.stdout)
-                assert found, f"{command} does not say it: {done.stdout}"
-                ran[command] = found[1]
-            equal(ran["status"], ran["check"])
-            host = ran["status"].split()[0].rstrip(",")
-            if io == "epoll":
-                equal(ran["status"], "epoll, as configured")
-            elif host == "epoll":
-                assert "without io_uring: " in ran["status"], ran
-            _, text = target.pooler.http("/metrics")
-            assert f'hawser_event_loop_host{{io="{host}"}} 1' in text, text
-            refused = io == "io_uring" and host == "epoll"
-            shown = subprocess.run([binary(), "status", "--json", "-c", str(target.pooler.config)], capture_output=True, text=True, timeout=20,
-                                   cwd=target.pooler.directory)
-            equal(any("event loops" in line for line in json.loads(shown.stdout)["fallbacks"]), refused)
-
-
-@pooler_only
 def test_idle_it_uses_no_cpu(env):
     for _ in range(20):
         env.connect().value("select 1")

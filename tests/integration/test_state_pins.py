@@ -299,6 +299,51 @@ def test_who_has_asked_for_lastval_once_gets_it_in_later_transactions(env):
         client.execute("drop table later")
 
 
+DRAWS_FIRST = {
+    "INSERT": lambda client: client.value("insert into early (t) values ('a') returning id"),
+    "extended": lambda client: client.extended("insert into early (t) values ($1) returning id", ("a",)).value,
+    "nextval": lambda client: client.value("select nextval('early_id_seq')"),
+    "function": lambda client: client.value("select early_draws()"),
+    "block": lambda client: client.exchange(m.query("begin"), m.query("select 1"), m.query("insert into early (t) values ('b') returning id"), m.query("commit")).rows[-1][0],
+}
+
+
+def test_the_very_first_question_of_an_only_client_is_answered_in_a_later_transaction(env):
+    """However late, and after an INSERT that has failed."""
+    with env.connect() as server:
+        server.execute("drop table if exists early; create table early (id serial, t text not null); create or replace function early_draws() returns bigint language sql as $$ select nextval('early_id_seq') $$")
+    for name, draw in DRAWS_FIRST.items():
+        with env.pooler_with(pool_size=2) as target, target.connect() as client:
+            given = draw(client)
+            time.sleep(1.3)  # longer than a server connection is kept for a question
+            equal(client.attempt("select lastval()").rows, [(given,)], name)
+            equal(client.attempt("select currval('early_id_seq')").rows, [(given,)], name)
+            given = draw(client)
+            equal(client.attempt("insert into early (t) values (null)").sqlstate, "23502")
+            equal(client.attempt("select lastval()").rows, [(str(int(given) + 1),)], f"{name}, after a failed INSERT")
+    with env.connect() as server:
+        server.execute("drop function early_draws(); drop table early")
+
+
+def test_the_very_first_question_beside_another_client_is_answered_after_an_insert(env):
+    """PHP's lastInsertId(), each morning; and no value is another client's."""
+    with env.connect() as server:
+        server.execute("drop table if exists early; create table early (id serial, t text not null)")
+    for name in ("INSERT", "extended"):
+        with env.pooler_with(pool_size=1) as target, target.connect() as client, target.connect() as other:
+            DRAWS_FIRST[name](other)
+            other.attempt("select 1")
+            time.sleep(1.3)
+            given = DRAWS_FIRST[name](client)
+            other.send(m.query("select nextval('early_id_seq')"))
+            time.sleep(0.05)
+            equal(client.attempt("select lastval()").rows, [(given,)], name)
+            other.collect()
+            equal(client.attempt("select lastval()").sqlstate, "55000", f"{name}: another client's value")
+    with env.connect() as server:
+        server.execute("drop table early")
+
+
 def test_currval_tells_what_setval_has_set(env):
     with env.pooler_with(pool_size=1, idle_transaction_reserve=0) as target, target.connect() as client, target.connect() as other:
         client.execute("drop sequence if exists put; create sequence put")

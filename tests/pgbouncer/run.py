@@ -29,6 +29,7 @@ sys.dont_write_bytecode = True
 
 import fetching  # noqa: E402  (after the path is set)
 from places import Missing, give_to_server, own  # noqa: E402
+from harness import flaky  # noqa: E402
 from harness.pooler import NotBuilt, binary  # noqa: E402
 from harness.postgres import bin_directories  # noqa: E402
 
@@ -153,6 +154,7 @@ def main():
     reasons = listed()
     work = pathlib.Path(tempfile.mkdtemp(prefix="hawser-pgbouncer-"))
     passed = failed = skipped = 0
+    flaky_ones = {}
     try:
         give_to_server(work)
         work.chmod(0o755)
@@ -170,8 +172,11 @@ def main():
         for test, outcome in sorted(first.items()):
             pattern = reason_of(reasons, test)
             verdict = again.get(test, outcome)["verdict"]
-            passed += verdict == "passed"
-            if verdict == "skipped":
+            if verdict == "passed" and outcome["verdict"] == "failed":
+                flaky_ones[test] = outcome["why"]
+            elif verdict == "passed":
+                passed += 1
+            elif verdict == "skipped":
                 skipped += 1
             elif verdict == "failed" and pattern is not None:
                 seen.add(pattern)
@@ -179,8 +184,6 @@ def main():
             elif verdict == "failed":
                 failed += 1
                 print(f"FAILED  {test}: {again.get(test, outcome)['why'].strip()[-300:]}")
-            elif outcome["verdict"] == "failed":
-                print(f"failed, and passed when run again: {test}")
         for pattern, reason in reasons.items():
             if pattern not in seen and not reason.startswith(UNSTEADY) and any(reason_of([pattern], test) for test in first):
                 print(f"{pattern} is listed, and passes: take it off the list")
@@ -192,6 +195,7 @@ def main():
         print(f"==> PgBouncer's suite is skipped: {missing}")
     finally:
         shutil.rmtree(work, ignore_errors=True)
+    failed += flaky.say(flaky_ones)
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0
 

@@ -6,6 +6,8 @@
 #             A listed test that is lost no more is reported, where it ran
 """
 
+from harness import flaky
+
 # Reasons that begin so do not ask for a failure in each run.
 UNSTEADY = "not in each run"
 
@@ -36,7 +38,7 @@ class Report:
     def __init__(self, reasons):
         self.reasons = reasons
         self.passed = self.failed = self.skipped = 0
-        self.unexpected, self.summary, self.unsteady = [], [], []
+        self.unexpected, self.summary, self.flaky = [], [], {}
 
     def is_listed(self, suite, how, test):
         return any(names(pattern, test) for pattern in self.reasons.get((suite, how), {}))
@@ -70,16 +72,15 @@ class Report:
         for pattern in reasons:
             if pattern not in seen and not reasons[pattern].startswith(UNSTEADY) and any(names(pattern, test) for test in through):
                 print(f"{suite}, {how}: {pattern} is listed, and lost no more: take it off the list")
-        passed = sum(outcome.verdict == "passed" for outcome in through.values()) + len(second)
+        passed = sum(outcome.verdict == "passed" for outcome in through.values())
         self.passed += passed
-        self.unsteady += [f"{suite}/{how}/{test.replace(' ', '/')}" for test in second]
+        self.flaky |= {f"{suite}/{how}/{test.replace(' ', '/')}": through[test].why for test in second}
         self.summary.append(f"{suite:<20} {how:<21} {passed:>6} pass, {len(lost):>4} lost; {len(both)} fail directly, too; "
-                            f"{len(second)} failed and passed when run again")
+                            f"{len(second)} flaky")
 
     def end(self, kept):
         print("\n" + "\n".join(self.summary))
-        if self.unsteady:
-            print("\nfailed, and passed when run again:\n  " + "\n  ".join(self.unsteady))
+        self.failed += flaky.say(self.flaky)
         if self.unexpected:
             print("\nfailed:\n  " + "\n  ".join(self.unexpected))
         print(f"\nlogs: {kept}\n\n{self.passed} passed, {self.failed} failed, {self.skipped} skipped")

@@ -36,7 +36,7 @@ HOWS = ("transaction", "transaction+extension", "session")
 # The default of `pool_size`.
 POOL_SIZE = 20
 # So many lost tests are tried a third time; more are not held up by chance.
-UNSTEADY_MAX = 5
+AGAIN_MAX = 5
 
 
 def build_extension(bin_directory, work):
@@ -114,7 +114,7 @@ class Runner:
             direct.update(self.once(suite, None, left, f"after-{how}") if left else {})
             # Many suites give their own tests 50 or 100 ms: a third try, by then alone on the machine.
             lost = [test for test in left if not failed(direct.get(test)) and not self.report.is_listed(suite.name, how, test)]
-            if 0 < len(lost) <= UNSTEADY_MAX:
+            if 0 < len(lost) <= AGAIN_MAX:
                 again.update(self.once(suite, how, lost, 3))
             self.report.compare(suite.name, how, through, again, direct)
 

@@ -16,7 +16,7 @@ const CRATE: &str = "crates/core/src/";
 
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for circle in circles(&edges(tree)) {
+    for circle in circles(&edges(tree, CRATE)) {
         let room = circle.iter().next().map_or("", |first| first.split("::").next().unwrap_or(""));
         let names: Vec<&str> = circle.iter().map(String::as_str).collect();
         let message = format!(
@@ -30,11 +30,11 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Modules by their path (`engine::turn`; the root is empty), and which others each imports.
-fn edges(tree: &Tree) -> BTreeMap<String, BTreeSet<String>> {
+/// Modules of a crate by their path (`engine::turn`; the root is empty), and which others each imports.
+pub(crate) fn edges(tree: &Tree, krate: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut codes = BTreeMap::new();
-    for (path, text) in tree.ending(".rs").filter(|(path, _)| path.starts_with(CRATE)) {
-        let stem = path[CRATE.len()..].trim_end_matches(".rs");
+    for (path, text) in tree.ending(".rs").filter(|(path, _)| path.starts_with(krate)) {
+        let stem = path[krate.len()..].trim_end_matches(".rs");
         let name = if stem == "lib" { String::new() } else { stem.replace('/', "::") };
         if name.split("::").any(|part| part == "tests") {
             continue;
@@ -131,7 +131,7 @@ fn module(from: &str, path: &str, modules: &BTreeMap<String, String>) -> Option<
 }
 
 /// Strongly connected parts of more than one module: each is what its modules reach, and are reached by.
-fn circles(edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<BTreeSet<String>> {
+pub(crate) fn circles(edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<BTreeSet<String>> {
     let reaches = |from: &String| {
         let mut reached = BTreeSet::new();
         let mut open = vec![from];

@@ -1,5 +1,5 @@
-//! Checks of this workspace that no public tool makes: `cargo xtask check`; and its SBOM, `cargo xtask
-//! sbom`.
+//! Checks of this workspace that no public tool makes: `cargo xtask check`; its size, `cargo xtask house`;
+//! and its SBOM, `cargo xtask sbom`.
 //!
 //! Each check is a pure function from texts to findings, so that its tests can show it failing;
 //! only this file and `tree` touch the disk. What a public tool checks better (formatting, lints,
@@ -9,6 +9,7 @@ mod circles;
 mod directions;
 mod duplicates;
 mod finding;
+mod house;
 mod licences;
 mod links;
 mod metadata;
@@ -32,10 +33,11 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["check"] => check(),
+        ["house"] => house(),
         ["sbom"] => sbom(std::env::consts::ARCH),
         ["sbom", arch] => sbom(arch),
         _ => {
-            eprintln!("usage: cargo xtask check | sbom [ARCH]");
+            eprintln!("usage: cargo xtask check | house | sbom [ARCH]");
             ExitCode::from(2)
         }
     }
@@ -58,6 +60,23 @@ fn sbom(arch: &str) -> ExitCode {
     match document {
         Ok(document) => {
             println!("{document:#}");
+            ExitCode::SUCCESS
+        }
+        Err(reason) => {
+            eprintln!("error: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints how big the house is.
+fn house() -> ExitCode {
+    match root()
+        .ok_or("run it by `cargo xtask house`".to_owned())
+        .and_then(|root| Tree::read(&root))
+    {
+        Ok(tree) => {
+            print!("{}", house::table(&tree));
             ExitCode::SUCCESS
         }
         Err(reason) => {

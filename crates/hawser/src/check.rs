@@ -8,6 +8,7 @@
 mod census;
 pub(crate) mod exposed;
 mod places;
+mod pooler;
 mod shared;
 
 use std::collections::BTreeSet;
@@ -25,12 +26,11 @@ use crate::admin::operators::CONSOLE;
 use crate::auth::secret::Secret;
 use crate::cc::usage;
 use crate::config::{
-    AuthType, BypassUse, Config, Congestion, Io, ListenAddress, MptcpUse, OptionalAddress,
-    Overrides, SETTINGS_VARIABLE, ServerAddress,
+    AuthType, BypassUse, Config, Congestion, ListenAddress, MptcpUse, OptionalAddress, Overrides,
+    SETTINGS_VARIABLE, ServerAddress,
 };
 use crate::login::access::Access;
 use crate::pools::Connectings;
-use crate::reactor::host::IoHost;
 use crate::shares::etcd::Etcd;
 use crate::socket::stream::connect_unix;
 use crate::tls::accept::Accepting;
@@ -131,7 +131,6 @@ pub fn findings(checked: Checked<'_>) -> Vec<Finding> {
         report.add(grade, text);
     }
     report.descriptors(&config);
-    report.io(&config);
     report.mptcp(&config);
     report.congestion(&config);
     report.bypass(&config);
@@ -142,6 +141,7 @@ pub fn findings(checked: Checked<'_>) -> Vec<Finding> {
             report.etcd(&config).await;
             if let Some(access) = &access {
                 let mut found = census::take(&config, access).await;
+                found.extend(pooler::take(&config, access).await);
                 found.extend(shared::take(&config, access).await);
                 for (grade, text) in found {
                     report.add(grade, text);
@@ -162,16 +162,6 @@ struct Report(Vec<Finding>);
 impl Report {
     fn add(&mut self, grade: Grade, text: impl Into<String>) {
         self.0.push(Finding { grade, text: text.into() });
-    }
-
-    fn io(&mut self, config: &Config) {
-        let io = config.start.process.io;
-        let host = IoHost::of(io);
-        let grade = match (io, &host) {
-            (Io::IoUring, IoHost::NoIoUring(_)) => Grade::Warning,
-            _ => Grade::Ok,
-        };
-        self.add(grade, format!("event loops wait with {host}"));
     }
 
     fn bypass(&mut self, config: &Config) {

@@ -30,19 +30,22 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use hawser_core::engine::ToLoop;
 use hawser_core::engine::about::{ClientState, PeerAddress};
-use hawser_core::engine::message::{BackendRow, ClientRow, Scope};
+use hawser_core::engine::message::{BackendRow, ClientRow, Listed, Page};
+use hawser_core::ids::PoolId;
 use hawser_core::wire::error::{ClientError, SqlState};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::admin::pooler::Pooler;
-use crate::admin::show::snapshots;
+use crate::loops::Pool;
+use crate::loops::pages::Pages;
 use crate::process::pooler_number;
 
 /// What follows the control socket's path.
@@ -81,7 +84,7 @@ pub async fn answer(listener: UnixListener, pooler: Arc<dyn Pooler>) {
     }
 }
 
-async fn converse(stream: UnixStream, number: u64, pooler: &dyn Pooler) -> std::io::Result<()> {
+async fn converse(stream: UnixStream, number: u64, pooler: &dyn Pooler) -> io::Result<()> {
     let mut stream = BufReader::new(stream.take(QUESTION_BYTES_MAX));
     let mut line = Vec::new();
     stream.read_until(b'\n', &mut line).await?;
@@ -90,14 +93,13 @@ async fn converse(stream: UnixStream, number: u64, pooler: &dyn Pooler) -> std::
         .strip_suffix(b"\n")
         .and_then(|line| std::str::from_utf8(line).ok())
         .and_then(Question::parse);
-    let mut out = format!("hawser 1 {number:016x}\n");
+    stream.write_all(format!("hawser 1 {number:016x}\n").as_bytes()).await?;
     // Without `end` the other side knows that something is missing.
     if let Some(question) = question
-        && question.answer(pooler, &mut out).await.is_ok()
+        && question.answer(pooler, &mut stream).await.is_ok()
     {
-        out.push_str("end\n");
+        stream.write_all(b"end\n").await?;
     }
-    stream.write_all(out.as_bytes()).await?;
     stream.shutdown().await
 }
 
@@ -133,74 +135,86 @@ impl<'a> Question<'a> {
         }
     }
 
-    async fn answer(self, pooler: &dyn Pooler, out: &mut String) -> Result<(), ClientError> {
-        let scope = match self {
-            Self::Lent(_) | Self::Start(_) => Scope::Backends,
-            _ => Scope::Clients,
+    /// Writes the answer a page at a time.
+    async fn answer(self, pooler: &dyn Pooler, stream: &mut UnixStream) -> io::Result<()> {
+        let listed = match self {
+            Self::Lent(_) | Self::Start(_) => Listed::Backends,
+            _ => Listed::Clients,
         };
-        let snapshots = snapshots(pooler, scope).await?;
-        let roles: HashMap<_, _> =
+        let pools: HashMap<_, _> =
             pooler.pools().into_iter().map(|entry| (entry.pool.id, entry.pool)).collect();
+        let mut pages = Pages::new(pooler.loops(), listed, false);
+        while let Some(page) = pages.next().await.map_err(io::Error::other)? {
+            let mut out = String::new();
+            let done = self.answer_from(&page, &pools, pooler, &mut out);
+            stream.write_all(out.as_bytes()).await?;
+            if done {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// What this page has of the answer. True: it is complete.
+    fn answer_from(
+        self,
+        page: &Page,
+        pools: &HashMap<PoolId, Pool>,
+        pooler: &dyn Pooler,
+        out: &mut String,
+    ) -> bool {
         let role = |client: &ClientRow| -> String {
-            match roles.get(&client.pool) {
+            match pools.get(&client.pool) {
                 Some(pool) if pool.is_shared_by_users() => client.user.clone(),
                 Some(pool) => pool.user.clone(),
                 None => String::new(),
             }
         };
-        let with_id = |client: &&ClientRow, id: u32| client.process == id;
-        let clients = || snapshots.iter().flat_map(|snapshot| &snapshot.clients);
         match self {
             Self::Clients(id) => {
-                let backends: HashMap<_, _> = snapshots
-                    .iter()
-                    .flat_map(|snapshot| &snapshot.backends)
-                    .filter_map(|backend| Some((backend.client?, backend.process)))
-                    .collect();
-                for client in clients().filter(|client| id.is_none_or(|id| with_id(client, id))) {
-                    let backend = backends.get(&client.id).copied().unwrap_or(0);
-                    write_client(out, client, &role(client), backend);
+                let asked = |client: &&ClientRow| id.is_none_or(|id| client.process == id);
+                for client in page.clients.iter().filter(asked) {
+                    write_client(out, client, &role(client));
                 }
             }
             Self::Lent(number) => {
-                let backends = snapshots.iter().flat_map(|snapshot| &snapshot.backends);
                 let asked = |backend: &&BackendRow| {
                     backend.client.is_some() && number.is_none_or(|number| backend.id.0 == number)
                 };
-                for backend in backends.filter(asked) {
+                for backend in page.backends.iter().filter(asked) {
                     let (number, process) = (backend.id.0, backend.process);
                     let _ = writeln!(out, "{number}\t{process}\t{}", backend.client_process);
                 }
             }
             Self::Start(number) => {
-                let mut backends = snapshots.iter().flat_map(|snapshot| &snapshot.backends);
-                let lent =
-                    backends.find(|backend| backend.client.is_some() && backend.id.0 == number);
-                for (name, value) in lent.iter().flat_map(|backend| backend.client_start.iter()) {
+                let is_it = |row: &&BackendRow| row.client.is_some() && row.id.0 == number;
+                let Some(lent) = page.backends.iter().find(is_it) else { return false };
+                for (name, value) in lent.client_start.iter() {
                     let _ = writeln!(out, "{}\t{}", hex(name), hex(value));
                 }
+                return true;
             }
             Self::Cancel(id, user) | Self::Terminate(id, user) => {
-                let mut found = clients().filter(|c| with_id(c, id) && role(c) == user);
-                if let Some(client) = found.next() {
-                    let client = client.id;
-                    let order = if let Self::Cancel(..) = self {
-                        ToLoop::CancelClient(client)
-                    } else {
-                        tracing::info!(%client, "cut off by pg_terminate_backend()");
-                        let error = ClientError::fatal(SqlState::ADMIN_SHUTDOWN, TERMINATED);
-                        ToLoop::Kill { client, error }
-                    };
-                    pooler.loops().send(client.home, order);
-                    out.push_str("done\n");
-                }
+                let is_it = |client: &&ClientRow| client.process == id && role(client) == user;
+                let Some(client) = page.clients.iter().find(is_it) else { return false };
+                let client = client.id;
+                let order = if let Self::Cancel(..) = self {
+                    ToLoop::CancelClient(client)
+                } else {
+                    tracing::info!(%client, "cut off by pg_terminate_backend()");
+                    let error = ClientError::fatal(SqlState::ADMIN_SHUTDOWN, TERMINATED);
+                    ToLoop::Kill { client, error }
+                };
+                pooler.loops().send(client.home, order);
+                out.push_str("done\n");
+                return true;
             }
         }
-        Ok(())
+        false
     }
 }
 
-fn write_client(out: &mut String, client: &ClientRow, role: &str, backend: u32) {
+fn write_client(out: &mut String, client: &ClientRow, role: &str) {
     let state = match client.state {
         ClientState::Idle => "idle",
         ClientState::Waiting => "waiting",
@@ -218,7 +232,7 @@ fn write_client(out: &mut String, client: &ClientRow, role: &str, backend: u32) 
         escape(out, field);
     }
     let own_port = client.local.as_ref().map_or(0, |(_, port)| *port);
-    let mptcp = u8::from(client.about.mptcp());
+    let (backend, mptcp) = (client.backend_process, u8::from(client.about.mptcp()));
     let _ = writeln!(out, "\t{state}\t{backend}\t{own_port}\t{mptcp}");
 }
 

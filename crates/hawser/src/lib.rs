@@ -12,7 +12,6 @@ pub mod demo;
 pub mod dial;
 pub mod extension;
 pub mod import;
-pub mod intake;
 pub mod lab_kernel;
 pub mod lab_report;
 pub mod limits;

@@ -504,7 +504,7 @@ impl Login {
             let link = limits.wait(Awaited::Encryption, network, hello).await?;
             let accepted = async { Ok::<_, Stop>(acceptor.accept(link).await?) };
             let stream = limits.wait(Awaited::Encryption, network, accepted).await?;
-            let mut stream = Stream::FromClient(Box::new(stream));
+            let mut stream = Stream::FromClient(stream.into());
             stream.leave_runtime()?;
             Ok::<_, Stop>(stream)
         });

@@ -9,6 +9,8 @@
 //! counted as opening until it is answered), cancels and databases to empty by one for each backend
 //! in use, changes of start values by one a loop and [`crate::reactor::CHANGES_PERIOD`].
 
+pub mod pages;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -21,9 +23,7 @@ use hawser_core::time::Time;
 use hawser_sys::clock;
 use tokio::sync::mpsc;
 
-use crate::intake::Crossing;
-use crate::mailbox::{Letter, LoopMailbox};
-use crate::reactor::host::IoHost;
+use crate::mailbox::LoopMailbox;
 use crate::socket::Conn;
 
 /// A client's connection as the loops have it.
@@ -38,12 +38,13 @@ const UNEVEN_SHARE: usize = 16;
 struct Place<S: Socket> {
     mailbox: LoopMailbox<S>,
     clients: Arc<AtomicUsize>,
+    /// Held by the one whose question for a page is under way: see [`pages`].
+    asked: tokio::sync::Mutex<()>,
 }
 
 /// The event loops, as other threads see them. Clones are handles to the same.
 pub struct Loops<S: Socket = Conn> {
     places: Arc<[Place<S>]>,
-    host: Arc<IoHost>,
     started: Instant,
     /// The same, in microseconds of [`clock`].
     started_micros: u64,
@@ -52,7 +53,7 @@ pub struct Loops<S: Socket = Conn> {
 impl<S: Socket> Clone for Loops<S> {
     fn clone(&self) -> Self {
         let Self { started, started_micros, .. } = *self;
-        Self { places: self.places.clone(), host: self.host.clone(), started, started_micros }
+        Self { places: self.places.clone(), started, started_micros }
     }
 }
 
@@ -71,23 +72,10 @@ impl<S: Socket> Loops<S> {
         assert!(!mailboxes.is_empty(), "a process has at least one event loop");
         let places = mailboxes
             .into_iter()
-            .map(|mailbox| Place { mailbox, clients: Arc::default() })
+            .map(|mailbox| Place { mailbox, clients: Arc::default(), asked: Default::default() })
             .collect();
         let passed = micros(started.elapsed());
-        let host = Arc::new(IoHost::Epoll);
-        Self { places, host, started, started_micros: clock::monotonic_micros() - passed }
-    }
-
-    /// The same, of loops that run on `host`.
-    #[must_use]
-    pub fn on(mut self, host: IoHost) -> Self {
-        self.host = Arc::new(host);
-        self
-    }
-
-    /// The host of the loops, and why.
-    pub fn host(&self) -> &IoHost {
-        &self.host
+        Self { places, started, started_micros: clock::monotonic_micros() - passed }
     }
 
     /// How many there are.
@@ -105,15 +93,15 @@ impl<S: Socket> Loops<S> {
         let Some(place) = self.places.get(usize::from(to.0)) else { return };
         match message {
             // A place in a table where nothing happens any more: no reason to wake the loop.
-            ToLoop::Departed(_) => place.mailbox.leave(Letter::Engine(message)),
-            _ => place.mailbox.send(Letter::Engine(message)),
+            ToLoop::Departed(_) => place.mailbox.leave(message),
+            _ => place.mailbox.send(message),
         }
     }
 
     /// Puts a message into a loop's mailbox, for when it wakes: see [`Loops::wake`].
     pub fn leave(&self, to: LoopId, message: ToLoop<S>) {
         if let Some(place) = self.places.get(usize::from(to.0)) {
-            place.mailbox.leave(Letter::Engine(message));
+            place.mailbox.leave(message);
         }
     }
 
@@ -124,17 +112,10 @@ impl<S: Socket> Loops<S> {
         }
     }
 
-    /// Sends a message to a loop's host.
-    pub fn send_crossing(&self, to: LoopId, crossing: Crossing) {
-        if let Some(place) = self.places.get(usize::from(to.0)) {
-            place.mailbox.send(Letter::Crossing(crossing));
-        }
-    }
-
     /// Sends each loop the result of `message`.
     pub fn send_all(&self, mut message: impl FnMut() -> ToLoop<S>) {
         for place in &*self.places {
-            place.mailbox.send(Letter::Engine(message()));
+            place.mailbox.send(message());
         }
     }
 

@@ -41,24 +41,13 @@ mod schedules;
 
 use std::sync::Arc;
 
-use hawser_core::engine::{Socket, ToLoop};
+use hawser_core::engine::ToLoop;
 use hawser_sys::eventfd::EventFd;
-
-use crate::intake::Crossing;
 
 pub use queue::{Mailbox, Wake};
 
-/// A message for an event loop.
-#[derive(Debug)]
-pub enum Letter<S: Socket> {
-    /// For its engine.
-    Engine(ToLoop<S>),
-    /// For its host, about a connection that changes its loop.
-    Crossing(Crossing),
-}
-
 /// The mailbox of one event loop.
-pub type LoopMailbox<S> = Arc<Mailbox<Letter<S>, EventFd>>;
+pub type LoopMailbox<S> = Arc<Mailbox<ToLoop<S>, EventFd>>;
 
 impl Wake for EventFd {
     fn wake(&self) {

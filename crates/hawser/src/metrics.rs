@@ -17,14 +17,14 @@ pub mod page;
 pub mod process;
 mod unsent;
 
-use hawser_core::engine::message::Scope;
+use hawser_core::engine::message::Listed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use prometheus_client::registry::Registry;
 
 use crate::admin::pooler::Pooler;
-use crate::admin::show;
+use crate::loops::pages;
 use collect::{Collect, Pins};
 use format::Format;
 
@@ -70,17 +70,21 @@ impl Pages {
             return;
         }
         *asked = Some(Instant::now());
-        // A loop that does not answer is no reason to show nothing.
-        let asked = show::snapshots(self.pooler.as_ref(), Scope::Clients).await;
-        let Ok(snapshots) = asked else { return };
         let mut pins = Pins::new();
-        let now = self.pooler.loops().now();
-        for client in snapshots.iter().flat_map(|snapshot| &snapshot.clients) {
-            for part in client.pins.iter() {
+        let loops = self.pooler.loops();
+        let mut pages = pages::Pages::new(loops, Listed::Clients, false);
+        loop {
+            // A loop that does not answer is no reason to show nothing.
+            let Ok(page) = pages.next().await else { return };
+            let Some(page) = page else { break };
+            let now = loops.now();
+            for client in &page.clients {
                 let age = client.pinned_since.map_or(0, |since| now.since(since).as_secs());
-                let (count, oldest) = pins.entry(part.name()).or_default();
-                *count += 1;
-                *oldest = age.max(*oldest);
+                for part in client.pins.iter() {
+                    let (count, oldest) = pins.entry(part.name()).or_default();
+                    *count += 1;
+                    *oldest = age.max(*oldest);
+                }
             }
         }
         *self.pins.lock().unwrap_or_else(PoisonError::into_inner) = Some(pins);

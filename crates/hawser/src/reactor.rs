@@ -1,4 +1,4 @@
-//! The event loops: one thread each, a [host](host) that waits, and an [`Engine`] that decides.
+//! The event loops: one thread each, which waits by epoll, and an [`Engine`] that decides.
 //!
 //! # Model
 //! ```text
@@ -6,7 +6,6 @@
 //!              │ messages are there: wait 0
 //!              └ none: wait until the engine's next tick
 //! ```
-//! The host is epoll or io_uring, the same for all loops of a process.
 //!
 //! # Invariants
 //! * a loop without work sleeps; any new work wakes it
@@ -35,11 +34,11 @@
 //! A panic is a defect. It ends the connection on which it came ([`Engine::recover`]), is logged
 //! with its message, and the loop continues: thousands of other connections depend on it.
 
-pub mod host;
+mod watch;
 
 use std::any::Any;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
@@ -57,14 +56,12 @@ use hawser_core::time::Time;
 use hawser_sys::eventfd::EventFd;
 
 use crate::admin::pooler::ErrorCounts;
-use crate::config::Io;
-use crate::intake::Watchable;
 use crate::loops::{Control, Loops};
-use crate::mailbox::{Letter, LoopMailbox, Mailbox};
+use crate::mailbox::{LoopMailbox, Mailbox};
 use crate::socket::{self, Conn};
 use crate::spans::{Slow, Spans};
 
-use host::{Begin, Poller, Watches};
+use watch::{Poller, Watches};
 
 /// How often, at most, a loop notifies the control side that start values may have changed: any
 /// client may change its own role's.
@@ -110,9 +107,8 @@ pub struct Reactors<S: Socket> {
     threads: Vec<JoinHandle<()>>,
 }
 
-impl<S: Watchable + 'static> Reactors<S> {
-    /// Starts `count` loops on this host, or on epoll if the kernel refuses; their [`Time`] counts
-    /// from now. `hash_key` keys their hash maps, `processes` are the process ids that
+impl<S: Socket + AsFd + 'static> Reactors<S> {
+    /// Starts `count` loops; their [`Time`] counts from now. `hash_key` keys their hash maps, `processes` are the process ids that
     /// clients may have.
     ///
     /// # Errors
@@ -122,7 +118,6 @@ impl<S: Watchable + 'static> Reactors<S> {
     /// If `count` is 0.
     pub fn start(
         count: u16,
-        io: Io,
         hash_key: u64,
         processes: OwnProcessIds,
         control: Control<S>,
@@ -133,9 +128,9 @@ impl<S: Watchable + 'static> Reactors<S> {
             mailboxes.push(Arc::new(Mailbox::new(EventFd::new()?)));
         }
         let wakes: Vec<&EventFd> = mailboxes.iter().map(|mailbox| mailbox.waker()).collect();
-        let (host, watches, begin) = host::choose(io, &wakes)?;
+        let watches = Watches::new(&wakes)?;
         let shared = Arc::new(Shared {
-            loops: Loops::new(mailboxes.clone(), Instant::now()).on(host),
+            loops: Loops::new(mailboxes.clone(), Instant::now()),
             watches,
             listeners: RwLock::default(),
             mailboxes: mailboxes.into(),
@@ -146,12 +141,12 @@ impl<S: Watchable + 'static> Reactors<S> {
         });
         // Loops that have started already end with it if a later one cannot start.
         let mut reactors = Self { shared: shared.clone(), threads: Vec::new() };
-        for (id, begin) in (0..count).map(LoopId).zip(begin) {
+        for id in (0..count).map(LoopId) {
             let shared = shared.clone();
             let thread =
                 std::thread::Builder::new().name(format!("loop-{id}")).spawn(move || {
                     // Made here, so that its memory is near the processor that the thread runs on.
-                    Reactor::new(id, shared, hash_key, processes).run(begin);
+                    Reactor::new(id, shared, hash_key, processes).run();
                 })?;
             reactors.threads.push(thread);
         }
@@ -165,9 +160,9 @@ impl<S: Socket> Reactors<S> {
         &self.shared.loops
     }
 
-    /// The listeners of the loops, if these can accept: with epoll.
-    pub fn listeners(&self) -> Option<Listeners<S>> {
-        matches!(self.shared.watches, Watches::Epoll(_)).then(|| Listeners(self.shared.clone()))
+    /// The listeners of the loops.
+    pub fn listeners(&self) -> Listeners<S> {
+        Listeners(self.shared.clone())
     }
 
     /// How many turns a loop has made: a loop that spins shows here.
@@ -228,7 +223,7 @@ impl<S: Socket> Listeners<S> {
     pub fn watch(&self, listener: Arc<dyn Accept>) -> io::Result<WatchedListener<S>> {
         let mut listeners = self.lock();
         let at = listeners.iter().position(Option::is_none).unwrap_or(listeners.len());
-        if at >= host::LISTENERS_MAX {
+        if at >= watch::LISTENERS_MAX {
             return Err(io::Error::other("too many listening sockets"));
         }
         // Stored before its first event.
@@ -271,18 +266,18 @@ struct Reactor<S: Socket> {
     seen: usize,
     /// Messages to handle, the last one first: popped one by one, so that a panic at one does not
     /// lose the others.
-    inbox: Vec<Letter<S>>,
+    inbox: Vec<ToLoop<S>>,
     /// What is being handled.
     about: Option<Token>,
 }
 
-impl<S: Watchable> Reactor<S> {
+impl<S: Socket + AsFd> Reactor<S> {
     fn new(id: LoopId, shared: Arc<Shared<S>>, hash_key: u64, processes: OwnProcessIds) -> Self {
         let count = u16::try_from(shared.mailboxes.len()).unwrap_or(u16::MAX);
         Self {
             engine: Engine::new(id, count, hash_key, processes),
             mailbox: shared.mailboxes[usize::from(id.0)].clone(),
-            poller: Poller::of(&shared.watches),
+            poller: Poller::new(),
             host: LoopHost { id, shared, own: Vec::new(), changed: None },
             seen: 0,
             inbox: Vec::new(),
@@ -290,20 +285,13 @@ impl<S: Watchable> Reactor<S> {
         }
     }
 
-    fn run(mut self, begin: Begin) {
+    fn run(mut self) {
         let shared = self.host.shared.clone();
         let at = usize::from(self.host.id.0);
-        if let Err(error) = begin.here(self.host.id, self.mailbox.waker()) {
-            tracing::error!(event_loop = at, %error, "the event loop ends: it has no io_uring");
-            return;
-        }
         while !shared.stop.load(Ordering::Acquire) {
             let timeout = self.timeout();
-            let waited =
-                self.poller.wait(&shared.watches, self.host.id, timeout, self.mailbox.waker());
-            if let Err(error) = waited {
-                // EBADF, EFAULT, EINVAL (epoll_wait(2), io_uring_enter(2)): none is expected, and
-                // none would go away.
+            if let Err(error) = self.poller.wait(&shared.watches, self.host.id, timeout) {
+                // EBADF, EFAULT, EINVAL (epoll_wait(2)): none is expected, and none would go away.
                 tracing::error!(event_loop = at, %error, "the event loop ends: it cannot wait");
                 return;
             }
@@ -354,7 +342,7 @@ impl<S: Watchable> Reactor<S> {
         }
         while let Some(event) = self.poller.next() {
             self.seen += 1;
-            if let Some(at) = host::listener_of(event.data) {
+            if let Some(at) = watch::listener_of(event.data) {
                 self.accept(at, now);
                 continue;
             }
@@ -367,14 +355,13 @@ impl<S: Watchable> Reactor<S> {
             };
             self.about = Some(token);
             self.engine.on_event(&mut self.host, token, ready, now);
-            self.poller.settle(token);
             if self.seen.is_multiple_of(limits::EVENTS_BEFORE_ANSWERS_MAX) {
                 self.engine.flush(&mut self.host, now);
             }
         }
         // Once: messages that it sends to itself while it handles these come in the next turn.
         if !self.host.own.is_empty() {
-            self.inbox.extend(self.host.own.drain(..).rev().map(Letter::Engine));
+            self.inbox.extend(self.host.own.drain(..).rev());
             self.see_to_messages(now);
         }
         self.about = None;
@@ -416,16 +403,7 @@ impl<S: Watchable> Reactor<S> {
     }
 
     fn see_to_messages(&mut self, now: Time) {
-        while let Some(letter) = self.inbox.pop() {
-            let message = match letter {
-                Letter::Engine(message) => message,
-                Letter::Crossing(crossing) => {
-                    if let Some((to, crossing)) = crate::intake::cross(crossing) {
-                        self.host.shared.loops.send_crossing(to, crossing);
-                    }
-                    continue;
-                }
-            };
+        while let Some(message) = self.inbox.pop() {
             self.about = match &message {
                 ToLoop::Lend { client, .. } | ToLoop::Kill { client, .. } => {
                     Some(Token::Client(client.slot))
@@ -471,15 +449,13 @@ struct LoopHost<S: Socket> {
     changed: Option<Instant>,
 }
 
-impl<S: Watchable> Host<S> for LoopHost<S> {
+impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
     fn watch(&mut self, socket: &S, token: Token) -> io::Result<()> {
         self.shared.watches.watch(socket, token, self.id)
     }
 
     fn unwatch(&mut self, socket: &S, home: LoopId) {
-        if let Some((to, crossing)) = self.shared.watches.unwatch(socket, home) {
-            self.shared.loops.send_crossing(to, crossing);
-        }
+        self.shared.watches.unwatch(socket, home);
     }
 
     fn send(&mut self, to: LoopId, message: ToLoop<S>) {
@@ -567,7 +543,7 @@ impl<S: Watchable> Host<S> for LoopHost<S> {
                 );
             }
             Event::ErrorSent { error } => self.shared.logged.errors.count(error),
-            Event::StartValuesChanged { pool } => {
+            Event::CatalogChanged { pool } => {
                 // A dropped notification is no worse than a change made elsewhere: the servers are
                 // asked now and then anyway.
                 let now = Instant::now();

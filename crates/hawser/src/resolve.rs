@@ -114,7 +114,7 @@ impl Resolver {
             }
             Err(error) if entry.addresses.is_empty() => return Err(error),
             Err(error) => {
-                tracing::warn!(host, %error, "name service fails; the last addresses are used on");
+                tracing::warn!(host, %error, "DNS failed; keeping the last addresses");
             }
         }
         entry.resolved = Some(Instant::now());

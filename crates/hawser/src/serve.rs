@@ -31,7 +31,7 @@ use crate::login::admin::AdminConsole;
 use crate::login::listen::{self, ListenError};
 use crate::loops::{Control, Order};
 use crate::peers;
-use crate::pools::{health, open, upkeep};
+use crate::pools::{census, health, open, upkeep};
 use crate::process::{self, PidFile, ProcessError, random_u64};
 use crate::reactor::{Listeners, Logged, Reactors};
 use crate::service::{NotInForce, Phase, Service};
@@ -170,7 +170,6 @@ pub fn serve_as(
     let signals = Signals::catch(manner).map_err(ServeError::Start)?;
     let (predecessor, succession) = find_predecessor(&config, begins, &runtimes)?;
 
-    // Before anything listens, too: the trial of io_uring takes milliseconds.
     let (control, orders) = Control::new();
     let disconnections = AtomicBool::new(config.reload.log.log_disconnections);
     let errors: Arc<ErrorCounts> = Arc::default();
@@ -184,9 +183,8 @@ pub fn serve_as(
     let logged = Arc::new(Logged { disconnections, errors: errors.clone(), spans: spans.clone() });
     let hash_key = random_u64();
     let own = peers::own_process_ids(start.peer_id, (random_u64() >> 32) as u32);
-    let reactors =
-        Reactors::start(loop_count, start.io, hash_key, own, control.clone(), logged.clone())
-            .map_err(ServeError::Start)?;
+    let reactors = Reactors::start(loop_count, hash_key, own, control.clone(), logged.clone())
+        .map_err(ServeError::Start)?;
 
     // Files of certificates and rules may be readable by root alone: before the change of user.
     let listeners = open_listeners(&config, &succession)?;
@@ -260,7 +258,7 @@ fn find_predecessor(
     match runtimes.control.block_on(taking::find(config)) {
         Ok((found, inherited)) => Ok((Some(found), Succession::of_successor(inherited))),
         Err(error) if error.is_alone() && begins == Begins::AsSuccessorOrAlone => {
-            tracing::warn!("{error}: goes on as the first");
+            tracing::warn!("{error}: starting without a predecessor");
             Ok((None, Succession::default()))
         }
         Err(error) => Err(ServeError::Takeover(error)),
@@ -340,6 +338,7 @@ pub(crate) fn descriptors(config: &Config) -> u64 {
 fn spawn_upkeep(service: &Arc<Service>, orders: mpsc::UnboundedReceiver<Order>) {
     tokio::spawn(open::take_orders(service.clone(), orders));
     tokio::spawn(upkeep::run(service.clone()));
+    tokio::spawn(census::run(service.clone()));
     tokio::spawn(health::run(service.clone()));
     let watching = service.clone();
     tokio::spawn(async move {
@@ -355,7 +354,7 @@ fn spawn_upkeep(service: &Arc<Service>, orders: mpsc::UnboundedReceiver<Order>) 
 
 async fn run(
     service: Arc<Service>,
-    (listeners, accepts): (Vec<listen::Listener>, Option<Listeners>),
+    (listeners, accepts): (Vec<listen::Listener>, Listeners),
     logged: Arc<Logged>,
     signals: Signals,
     watch: Option<Watch>,

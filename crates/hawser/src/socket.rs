@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! * no read bytes are lost in that move: what TLS has already decrypted is returned as `early`
-//!   bytes, because neither epoll nor io_uring reports them
+//!   bytes, because epoll does not report them
 //! * an idle TLS connection keeps no buffer of ours. rustls keeps one of 4 KiB for ciphertext and
 //!   about as much for keys and state
 //!
@@ -15,6 +15,7 @@
 //! share, and rustls is fed from there: one system call for up to [`SCRATCH_BYTES`].
 
 pub mod stream;
+mod wire;
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice, Read, Write};
@@ -24,8 +25,9 @@ use std::path::Path;
 use hawser_core::engine::{Mptcp, Socket};
 use hawser_sys::stream as sys;
 
-use crate::intake::{Watchable, Wire};
 use crate::login::Places;
+
+pub use wire::Wire;
 
 /// Ciphertext that is read at once.
 const SCRATCH_BYTES: usize = 32 * 1024;
@@ -47,7 +49,7 @@ pub fn take_blocked() -> bool {
 }
 
 /// Records that a socket takes no more for now.
-pub(crate) fn note_blocked() {
+fn note_blocked() {
     BLOCKED.set(true);
 }
 
@@ -106,6 +108,12 @@ impl TlsConn {
             self.session.write_tls(&mut Sender(&self.fd))?;
         }
         Ok(())
+    }
+
+    /// Sends a close_notify, as far as that is possible without waiting.
+    fn part(&mut self) {
+        self.session.send_close_notify();
+        let _ = self.push();
     }
 
     /// Gives ciphertext to rustls and takes plaintext until one of them ends. Returns how much
@@ -225,6 +233,13 @@ impl TlsConn {
     }
 }
 
+impl Drop for TlsConn {
+    /// Without a close_notify its peer takes the end for a failure or an attack.
+    fn drop(&mut self) {
+        self.part();
+    }
+}
+
 impl Socket for Conn {
     type Permit = Places;
 
@@ -261,8 +276,7 @@ impl Socket for Conn {
 
     fn shutdown(&mut self) {
         if let Self::Tls(tls) = self {
-            tls.session.send_close_notify();
-            let _ = tls.push();
+            tls.part();
         }
         // The descriptor is closed next, which sends all that shutdown(2) would.
     }
@@ -289,13 +303,6 @@ impl Socket for Conn {
         matches!(self, Self::Plain(wire) if !wire.comes_back())
     }
 
-    fn holds_input(&self) -> bool {
-        match self {
-            Self::Plain(wire) => wire.holds_input(),
-            Self::Tls(_) => true,
-        }
-    }
-
     fn mptcp(&self) -> Option<Mptcp> {
         let fd = match self {
             Self::Plain(fd) => fd,
@@ -317,15 +324,6 @@ impl Socket for Conn {
             // After a fallback the kernel has no MPTCP data for it.
             Err(_) => Mptcp { fell_back: true, subflows: 1, token: 0 },
         })
-    }
-}
-
-impl Watchable for Conn {
-    fn wire(&self) -> &Wire {
-        match self {
-            Self::Plain(wire) => wire,
-            Self::Tls(tls) => &tls.fd,
-        }
     }
 }
 

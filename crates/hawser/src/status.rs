@@ -56,9 +56,6 @@ pub struct Status {
     pub http: Option<String>,
     /// Event loops.
     pub loops: usize,
-    /// What they wait with, and why.
-    #[serde(default)]
-    pub io: String,
     /// Clients that count towards `clients_max`, those that are logging in among them.
     pub clients: usize,
     /// Clients that there may be: `max_client_conn`.
@@ -197,7 +194,6 @@ impl Status {
             listeners: pooler.listeners(),
             http: pooler.pages().map(|address| format!("http://{address}/")),
             loops: pooler.loops().count(),
-            io: pooler.loops().host().to_string(),
             clients: pooler.limits().client_count(),
             clients_max: config.reload.limits.max_client_conn,
             descriptors: figures.descriptors,
@@ -242,9 +238,6 @@ impl Status {
     fn write_text(&self, out: &mut String) -> std::fmt::Result {
         writeln!(out, "hawser {}, process {}: {}", self.version, self.pid, self.state)?;
         writeln!(out, "  serving for  {} s, {} event loops", self.uptime_s, self.loops)?;
-        if !self.io.is_empty() {
-            writeln!(out, "  waits with   {}", self.io)?;
-        }
         for listener in &self.listeners {
             writeln!(out, "  listens on   {listener}")?;
         }

@@ -23,7 +23,6 @@ pub mod pam;
 pub mod pass;
 pub mod precision;
 pub mod process;
-pub mod ring;
 pub mod rtnetlink;
 pub mod seccomp;
 pub mod stream;

@@ -91,23 +91,6 @@ pub fn send_vectored(fd: impl AsFd, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
     }
 }
 
-/// Lets calls wait that do not say otherwise, as [`recv`] and [`send`] do: io_uring waits for nothing
-/// on a descriptor that is O_NONBLOCK.
-///
-/// # Errors
-/// As ioctl(2) with FIONBIO.
-pub fn let_wait(fd: impl AsFd) -> io::Result<()> {
-    Ok(rustix::io::ioctl_fionbio(fd, false)?)
-}
-
-/// The other way round: calls that do not say otherwise wait for nothing.
-///
-/// # Errors
-/// As ioctl(2) with FIONBIO.
-pub fn refuse_to_wait(fd: impl AsFd) -> io::Result<()> {
-    Ok(rustix::io::ioctl_fionbio(fd, true)?)
-}
-
 /// Ends both sides of the connection: the peer sees it end, and so does whatever reads here.
 ///
 /// # Errors

@@ -18,6 +18,7 @@ use std::collections::VecDeque;
 
 use super::limits;
 use super::socket::{Readiness, Token};
+use crate::wire::frontend;
 
 /// Connections to read again in the next turn.
 #[derive(Default, Debug)]
@@ -28,6 +29,8 @@ pub(super) struct Again {
     at: Option<Token>,
     /// Reads that the current event may still cause.
     reads_left: u32,
+    /// Work on messages that has not counted as a read yet.
+    work: usize,
 }
 
 impl Again {
@@ -35,6 +38,18 @@ impl Again {
     #[inline]
     pub(super) fn begin(&mut self) {
         self.reads_left = limits::READS_AN_EVENT_MAX;
+        self.work = 0;
+    }
+
+    /// A client's message takes the full lane: one read may bring thousands of small ones, or texts that take
+    /// longer to look at than to read.
+    #[inline]
+    pub(super) fn handle_message(&mut self, kind: u8, bytes: usize) {
+        let is_text = matches!(kind, frontend::PARSE | frontend::QUERY);
+        self.work += 1 + if is_text { bytes / limits::TEXT_BYTES_OF_WORK } else { 0 };
+        let reads = self.work / limits::WORK_A_READ;
+        self.work %= limits::WORK_A_READ;
+        self.reads_left = self.reads_left.saturating_sub(u32::try_from(reads).unwrap_or(u32::MAX));
     }
 
     /// Whether one more read may be made; if not, the connection is noted.

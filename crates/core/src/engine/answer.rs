@@ -19,6 +19,7 @@
 //!   [`limits::READ_BYTES`] if its backend goes to a waiter
 
 use std::io;
+use std::time::Duration;
 
 use super::about::ClientState;
 use super::client::Client;
@@ -29,6 +30,10 @@ use super::socket::{Socket, write_kept, write_or_keep};
 use super::table::Engine;
 use crate::ids::Slot;
 use crate::time::Time;
+
+/// How long after its last answer a client gets the reason for which it is disconnected. By then
+/// most have read that answer.
+pub(super) const LAST_WORDS_AFTER: Duration = Duration::from_millis(30);
 
 impl<S: Socket> Client<S> {
     /// Sends the client a message of Hawser's, where no message of a server's can be in progress. A
@@ -49,6 +54,37 @@ impl<S: Socket> Client<S> {
     /// Whether everything for it has been written.
     pub(super) fn has_taken_all(&self) -> bool {
         self.output.is_empty() && !self.socket.has_unsent()
+    }
+
+    /// Whether it is being disconnected, and has got all that it is to get.
+    pub(super) fn has_its_last_words(&self) -> bool {
+        self.serving.state() == ClientState::Closing
+            && !self.awaits_last_words()
+            && self.has_taken_all()
+    }
+
+    /// Whether it is being disconnected, and gets the reason later.
+    pub(super) fn awaits_last_words(&self) -> bool {
+        self.pending_session.as_ref().is_some_and(|extra| extra.last_words.is_some())
+    }
+
+    /// Whether it may not have read its last answer yet, and waits for no other.
+    pub(super) fn may_have_just_been_answered(&self, now: Time) -> bool {
+        let since = match (&self.backend, self.serving.state()) {
+            (None, ClientState::Idle) => self.times.since(),
+            (Some(backend), ClientState::Active)
+                if !backend.requests.owes_beside_ours()
+                    && !backend.requests.is_in_pipeline()
+                    && !backend.requests.is_copying_in() =>
+            {
+                backend.lending.since()
+            }
+            _ => return false,
+        };
+        !self.is_to_be_greeted()
+            && !self.serving.is_held()
+            && self.input.is_empty()
+            && (now.since(since) < LAST_WORDS_AFTER || !self.has_taken_all())
     }
 
     /// Whether there may be work once its socket takes bytes: pending output, or input left unread
@@ -143,10 +179,10 @@ impl<S: Socket> Engine<S> {
             next += 1;
             let Some(client) = self.clients.get_mut(slot) else { continue };
             let written = client.push_out(&mut self.spare);
-            let gone = client.serving.state() == ClientState::Closing && client.has_taken_all();
+            let gone = client.has_its_last_words();
             self.answered(host, slot, &written, true, now);
             if gone {
-                self.close_client(host, slot, "it has been told goodbye", now);
+                self.close_client(host, slot, "closed after its final error", now);
             }
         }
         self.late.clear();

@@ -19,10 +19,13 @@
 mod foreseen;
 pub(super) mod functions;
 pub(super) mod tokens;
+mod unseen;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+pub use self::unseen::Names;
+use self::unseen::{Calls, Seen, Unseen};
 use super::effects::Effects;
 use crate::hash::Keyed;
 use crate::session::commands::may_draw;
@@ -98,6 +101,9 @@ pub struct Census {
     /// Words that lead to functions which draw from sequences. They are apart, because most
     /// databases have some that insert, and they matter only where clients ask for the values.
     drawing: Option<Arc<Self>>,
+    /// The names that there are; `None`: not known.
+    seen: Option<Box<Seen>>,
+    unseen: Unseen,
 }
 
 /// Words after which a text writes, whatever else it says.
@@ -220,7 +226,16 @@ impl Default for Census {
         let words = HashMap::with_hasher(Keyed(0));
         let shapes = Box::default();
         let plans_read = PlanReads::Own;
-        Self { words, shapes, plans_read, keeps_plans: false, unreported: None, drawing: None }
+        Self {
+            words,
+            shapes,
+            plans_read,
+            keeps_plans: false,
+            unreported: None,
+            drawing: None,
+            seen: None,
+            unseen: Unseen::default(),
+        }
     }
 }
 
@@ -408,7 +423,7 @@ impl Census {
                 *shapes |= bit;
             }
         }
-        Self { words, shapes, plans_read, keeps_plans: false, unreported: None, drawing: None }
+        Self { words, shapes, plans_read, ..Self::default() }
     }
 
     /// Whether no text can reach a function that does anything to a session.
@@ -419,6 +434,46 @@ impl Census {
     /// The number of words by which a text may reach such a function.
     pub fn len(&self) -> usize {
         self.words.len()
+    }
+
+    /// With the names of all that there is: of the server itself, and of the database.
+    #[must_use]
+    pub fn with_names(self, servers: Arc<Names>, own: impl Iterator<Item = Box<[u8]>>) -> Self {
+        Self { seen: Some(Box::new(Seen::new(servers, own))), ..self }
+    }
+
+    /// Whether texts have called what it has not seen.
+    pub fn has_unseen(&self) -> bool {
+        !self.unseen.is_empty()
+    }
+
+    /// What texts have called that it has not seen, once.
+    pub fn take_unseen(&self) -> HashSet<Box<[u8]>> {
+        self.unseen.take()
+    }
+
+    /// The same, where these names were looked for and are not there.
+    #[must_use]
+    pub fn without(&self, names: HashSet<Box<[u8]>>) -> Self {
+        let mut seen = self.seen.clone();
+        if let Some(seen) = &mut seen {
+            seen.are_absent(names);
+        }
+        Self {
+            words: self.words.clone(),
+            shapes: self.shapes.clone(),
+            plans_read: self.plans_read,
+            keeps_plans: self.keeps_plans,
+            unreported: self.unreported.clone(),
+            drawing: self.drawing.clone(),
+            seen,
+            unseen: Unseen::default(),
+        }
+    }
+
+    /// Whether it has something to say of texts.
+    fn speaks(&self) -> bool {
+        !self.is_empty() || self.seen.is_some()
     }
 
     /// What cached plans may depend on: a function that the planner calls may read settings.
@@ -465,14 +520,17 @@ pub(crate) struct Reader {
     writes: bool,
     /// The last word is one of [`inserts`].
     inserts: bool,
+    called: Calls,
 }
 
 impl Reader {
     pub(crate) fn new(census: Arc<Census>) -> Self {
         let word = [0; NAME_BYTES_MAX + 1];
         let (calls, if_writing) = (None, None);
+        let called = Calls::default();
+        let (writes, inserts) = (false, false);
         let mut reader =
-            Self { census, word, length: 0, calls, if_writing, writes: false, inserts: false };
+            Self { census, word, length: 0, calls, if_writing, writes, inserts, called };
         reader.take(ANY_TEXT);
         reader
     }
@@ -491,12 +549,16 @@ impl Reader {
                 if byte == b'"' {
                     self.take(QUOTED);
                 }
+                if let Some(seen) = &self.census.seen {
+                    self.called.byte(byte, seen, &self.census.unseen);
+                }
             }
         }
     }
 
     fn end_word(&mut self) {
         let (word, length) = (self.word, std::mem::take(&mut self.length));
+        self.called.word(&word, length);
         let word = truncated(&word[..length]);
         self.writes |= writes(word);
         if !(std::mem::replace(&mut self.inserts, inserts(word)) && word == INTO) {
@@ -529,6 +591,9 @@ impl Reader {
 
     pub(crate) fn finish(mut self) -> Option<Effects> {
         self.end_word();
+        if self.called.any() {
+            self.calls.get_or_insert_default().spoils = true;
+        }
         let written = self.if_writing.filter(|_| self.writes);
         match (self.calls, written) {
             (Some(mut calls), Some(written)) => {

@@ -6,7 +6,10 @@
 //! discarded; then it serves the next client. Half a message, or a server that does not finish
 //! within `cancel_wait_timeout`, closes it (trap 21).
 
+use std::io::ErrorKind;
+
 use super::about::{ClientState, PoolMode};
+use super::answer::LAST_WORDS_AFTER;
 use super::backend::{Backend, Reset, Tidying};
 use super::client::Client;
 use super::effects::{Effects, Resetting};
@@ -176,7 +179,7 @@ impl<S: Socket> Engine<S> {
             backend: backend.id(),
             database: &backend.pool.database,
             user: &backend.pool.user,
-            reason: "it has a custom setting, a library or buffers for temporary tables that clients who wait must not meet",
+            reason: "it has a custom setting, a library or buffers for temporary tables that the waiting client must not see",
         });
     }
 
@@ -319,6 +322,7 @@ impl<S: Socket> Engine<S> {
     ) {
         self.give_held_answer(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
+        let rests = client.may_have_just_been_answered(now);
         let Some(backend) = client.backend.take() else {
             let error = ClientError::fatal(
                 crate::wire::error::SqlState::CONNECTION_FAILURE,
@@ -345,16 +349,35 @@ impl<S: Socket> Engine<S> {
             "server closed the connection unexpectedly",
         )
         .detail(format!("{reason}."));
-        self.say_goodbye(host, slot, &error, now);
+        self.disconnect(host, slot, &error, rests, now);
     }
 
     /// Sends a client the reason for which it is disconnected, and disconnects it once it has read
     /// that.
+    ///
+    /// libpq drops an error that it reads together with the ReadyForQuery before it: a client that
+    /// has just had its answer gets the reason [`LAST_WORDS_AFTER`] that, or as the answer to its
+    /// next message. Its backend serves others meanwhile.
     pub(super) fn say_goodbye<H: Host<S>>(
         &mut self,
         host: &mut H,
         slot: Slot,
         error: &ClientError,
+        now: Time,
+    ) {
+        self.give_held_answer(slot);
+        let Some(client) = self.clients.get(slot) else { return };
+        let rests = client.may_have_just_been_answered(now);
+        self.disconnect(host, slot, error, rests, now);
+    }
+
+    /// The same. `rests`: it may have had its last answer just now, and waits for no other.
+    pub(super) fn disconnect<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        error: &ClientError,
+        rests: bool,
         now: Time,
     ) {
         self.leave_queue(slot);
@@ -369,19 +392,58 @@ impl<S: Socket> Engine<S> {
         client.serving.close();
         client.input.clear();
         if !half_a_message {
-            let mut message = Vec::new();
-            error.write(&mut message);
-            client.reply(&message);
+            client.pending_session().last_words = Some(Box::new(error.clone()));
         }
         let _ = client.push_out(&mut self.spare); // a broken connection needs no message
-        let unsent = !client.has_taken_all();
         if let Some(backend) = backend {
             self.abandon(host, slot, backend, now);
         }
-        if unsent {
-            self.arm_goodbye(slot, now);
+        if rests && !half_a_message {
+            self.set_deadline(slot, Some(now.after(LAST_WORDS_AFTER)));
         } else {
-            self.close_client(host, slot, &error.message, now);
+            self.say_last_words(host, slot, &error.message, now);
+        }
+    }
+
+    /// Sends a client that is being disconnected the reason, if it has not been sent.
+    pub(super) fn say_last_words<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        reason: &str,
+        now: Time,
+    ) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let words = client.pending_session.as_mut().and_then(|extra| extra.last_words.take());
+        if let Some(words) = &words {
+            let mut message = Vec::new();
+            words.write(&mut message);
+            client.reply(&message);
+            let _ = client.push_out(&mut self.spare);
+        }
+        if client.has_taken_all() {
+            let reason = words.as_ref().map_or(reason, |words| &words.message);
+            self.close_client(host, slot, reason, now);
+        } else {
+            self.arm_goodbye(slot, now);
+        }
+    }
+
+    /// A client that waits for the reason of its end has sent another message: that is its answer.
+    pub(super) fn answer_with_last_words<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        now: Time,
+    ) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        // What is left unread would reset the connection, and the reset may overtake the reason.
+        match client.socket.read(&mut self.client_input) {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Ok(0) => self.close_client(host, slot, "client closed its connection", now),
+            Err(_) => self.close_client(host, slot, "client's connection broke", now),
+            Ok(_) => self.say_last_words(host, slot, "", now),
         }
     }
 

@@ -15,7 +15,6 @@ pub(super) use self::session::ClientSession;
 pub(super) use self::times::{ClientTimes, TickCame};
 use super::about::{ClientAbout, ClientSecret, PoolMode};
 use super::backend::Backend;
-use super::halt::TooManyStatements;
 use super::limits;
 use super::names::{ClientStatement, Deallocated, significant};
 use super::pending_bytes::PendingBytes;
@@ -64,6 +63,8 @@ pub(super) struct Client<S: Socket> {
     pub(super) times: ClientTimes,
     /// Index of its pool's view.
     pub(super) pool: u32,
+    /// How many backends it has had, one after the other: see [`super::drawn`].
+    pub(super) backends: u32,
     pub(super) serving: Serving,
     pub(super) at_socket: AtSocket,
 }
@@ -181,19 +182,16 @@ impl<S: Socket> Client<S> {
         follows
     }
 
-    /// Gives a statement a name, while the client has no server connection. `Err` if it has named
-    /// too many.
+    /// Gives a statement a name, while the client has no server connection.
     pub(super) fn name_statement(
         &mut self,
         name: &[u8],
         statement: ClientStatement,
         hash_key: Keyed,
         memory: &Arc<StatementMemory>,
-    ) -> Result<(), TooManyStatements> {
-        self.has_room_for_name()?;
+    ) {
         let names = self.prepared.names(hash_key, memory);
         names.change(|names| names.insert(significant(name).into(), statement));
-        Ok(())
     }
 
     /// The description of a portal of this name will be the first description of the rows of its

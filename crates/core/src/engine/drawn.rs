@@ -6,17 +6,48 @@
 //!                                       │
 //!   before the next may ask ◄── discarded (DISCARD SEQUENCES), or the pool keeps those who ask
 //! ```
+//! A client that gets the connection back, and has had no other in between, finds its own values,
+//! unless another client has drawn there, too: then it is not known whose they are.
+//!
 //! [`super::from_client::client_message::sequences`] decides what is discarded and when.
 
+use crate::ids::ClientId;
 use crate::pool::TextClass;
+
+/// A client's use of a server connection: the how manieth connection that the client has had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Lent {
+    pub(super) client: ClientId,
+    pub(super) number: u32,
+}
+
+impl Lent {
+    /// The same client has it again, after no other connection.
+    fn follows(self, before: Self) -> bool {
+        self.client == before.client && self.number == before.number.wrapping_add(1)
+    }
+}
+
+/// Whose values currval and lastval return.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+enum Owner {
+    /// None have been drawn, or they have been discarded.
+    #[default]
+    None,
+    /// One client has drawn all of them; when it last had the connection.
+    One(Lent),
+    /// Several may have, or one that has drawn elsewhere since.
+    Uncertain,
+}
 
 /// What has been drawn from sequences on a server connection.
 #[derive(Default, Debug)]
 pub(super) struct Drawn {
     /// Since it was lent, its client has sent something that may have drawn.
     by_client: bool,
-    /// Before it was lent, other clients have drawn, and that has not been discarded since.
-    by_others: bool,
+    /// Whose values were there before.
+    owner: Owner,
+    lent: Option<Lent>,
     /// Since it was lent, the values that currval and lastval would return have been discarded.
     discarded: bool,
     last: Option<Last>,
@@ -51,12 +82,29 @@ impl Drawn {
 
     /// Whether other clients may have drawn, and currval and lastval return their values.
     pub(super) fn by_others(&self) -> bool {
-        self.by_others
+        match self.owner {
+            Owner::None => false,
+            Owner::One(by) => Some(by) != self.lent,
+            Owner::Uncertain => true,
+        }
+    }
+
+    /// It is lent. Returns whether its client had it before, and no other since.
+    pub(super) fn is_lent(&mut self, lent: Lent) -> bool {
+        if let Owner::One(by) = &mut self.owner
+            && by.client == lent.client
+        {
+            match lent.follows(*by) {
+                true => *by = lent,
+                false => self.owner = Owner::Uncertain,
+            }
+        }
+        self.lent.replace(lent).is_some_and(|before| lent.follows(before))
     }
 
     /// Whether all values on the connection are its client's own.
     pub(super) fn is_all_its_own(&self) -> bool {
-        self.discarded || !self.by_others
+        self.discarded || !self.by_others()
     }
 
     pub(super) fn is_discarded(&self) -> bool {
@@ -65,7 +113,9 @@ impl Drawn {
 
     /// The values are discarded; `alone`: by a command that no failing pipeline undoes.
     pub(super) fn discard(&mut self, alone: bool) {
-        self.by_others &= !alone;
+        if alone {
+            self.owner = Owner::None;
+        }
         self.discarded = true;
     }
 
@@ -76,12 +126,17 @@ impl Drawn {
 
     /// A reset has discarded everything that other clients drew.
     pub(super) fn forget_others(&mut self) {
-        self.by_others = false;
+        self.owner = Owner::None;
     }
 
     /// It goes back to its pool.
     pub(super) fn give_back(&mut self) {
-        self.by_others |= std::mem::take(&mut self.by_client);
+        if std::mem::take(&mut self.by_client) {
+            self.owner = match self.lent {
+                Some(lent) if !self.by_others() => Owner::One(lent),
+                _ => Owner::Uncertain,
+            };
+        }
         self.discarded = false;
         self.last = None;
         self.text = None;
@@ -137,15 +192,23 @@ impl Drawn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::{LoopId, Slot};
+
+    fn lent(client: u32, number: u32) -> Lent {
+        let slot = Slot { index: client, generation: 0 };
+        Lent { client: ClientId { home: LoopId(0), slot }, number }
+    }
 
     #[test]
     fn what_a_client_drew_is_another_s_after_it() {
         let mut drawn = Drawn::default();
+        drawn.is_lent(lent(1, 1));
         drawn.note(false);
         assert!(drawn.is_all_its_own());
         drawn.note(true);
         assert!(drawn.by_client() && drawn.is_all_its_own());
         drawn.give_back();
+        drawn.is_lent(lent(2, 7));
         assert!(!drawn.by_client() && drawn.by_others() && !drawn.is_all_its_own());
         // Within a pipeline that may fail, the values stay others' until the outcome is known.
         drawn.discard(false);
@@ -154,6 +217,35 @@ mod tests {
         assert!(!drawn.is_all_its_own());
         drawn.discard(true);
         drawn.give_back();
+        drawn.is_lent(lent(1, 2));
         assert!(drawn.is_all_its_own() && !drawn.is_discarded());
+    }
+
+    #[test]
+    fn what_a_client_drew_is_its_own_until_it_has_another_connection_or_another_draws() {
+        for (between, number, by_others) in [
+            (None, 2, false),
+            (None, 3, true), // it has had another connection in between
+            (Some((2, false)), 2, false),
+            (Some((2, true)), 2, true),
+        ] {
+            let mut drawn = Drawn::default();
+            drawn.is_lent(lent(1, 1));
+            drawn.note(true);
+            drawn.give_back();
+            if let Some((client, draws)) = between {
+                assert!(!drawn.is_lent(lent(client, 5)));
+                assert!(drawn.by_others());
+                drawn.note(draws);
+                drawn.give_back();
+            }
+            drawn.is_lent(lent(1, number));
+            assert_eq!(drawn.by_others(), by_others, "{between:?} {number}");
+            // More of its own does not make them its own.
+            drawn.note(true);
+            drawn.give_back();
+            drawn.is_lent(lent(1, number + 1));
+            assert_eq!(drawn.by_others(), by_others, "{between:?} {number}");
+        }
     }
 }

@@ -3,25 +3,23 @@
 use std::time::Duration;
 
 use super::about::{CancelKey, ClientState, PoolMode};
-use super::backend::{Backend, BackendSeed, PoolRef, Tidying};
+use super::backend::{Backend, BackendSeed, Tidying};
 use super::client::{
     AtSocket, Client, ClientPrepared, ClientSession, ClientTimes, Record, Serving, parts_of_start,
 };
+use super::errand::Order;
 use super::host::Host;
 use super::limits;
-use super::message::{
-    BackendRow, BackendState, ClientRow, Event, NewClient, Scope, Snapshot, ToLoop,
-};
+use super::message::{Event, NewClient, ToLoop};
 use super::pending_bytes::PendingBytes;
 use super::pending_session::PendingSession;
 use super::socket::{Readiness, Socket, Token, write_kept};
 use super::succession::Departure;
 use super::table::{Engine, Holder};
 use super::timeouts::without_short_timeout;
-use crate::ids::{ClientId, LoopId, Slot};
+use crate::ids::{LoopId, Slot};
 use crate::pool::{Asks, Wish};
 use crate::session::part::PartSet;
-use crate::session::settings::Settings;
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::{TransactionStatus, build, frontend};
@@ -73,7 +71,6 @@ impl<S: Socket> Engine<S> {
             match write_kept(&mut client.socket, &mut client.output) {
                 Ok(written) => {
                     let took = client.output.len() < limits::OUTPUT_HIGH_BYTES;
-                    let closing = client.serving.state() == ClientState::Closing;
                     let mut unread = false;
                     if let Some(backend) = &mut client.backend {
                         if written > 0 {
@@ -81,8 +78,8 @@ impl<S: Socket> Engine<S> {
                         }
                         unread = took && backend.from_server.unread.is_any();
                     }
-                    if closing && client.has_taken_all() {
-                        self.close_client(host, slot, "it has been told goodbye", now);
+                    if client.has_its_last_words() {
+                        self.close_client(host, slot, "closed after its final error", now);
                         return;
                     }
                     if unread {
@@ -108,6 +105,10 @@ impl<S: Socket> Engine<S> {
                     self.close_client(host, slot, "client closed its connection", now);
                     return;
                 }
+            }
+            if client.awaits_last_words() {
+                self.answer_with_last_words(host, slot, now);
+                return;
             }
             self.read_client(host, slot, now);
             if ready.hangup {
@@ -300,7 +301,7 @@ impl<S: Socket> Engine<S> {
                         let (pool, error) = (pool.clone(), error.clone());
                         host.send(other, ToLoop::Refuse { pool, error, waited });
                     }
-                    self.refuse_waiters(host, &pool, &error, waited, now);
+                    self.refuse_waiters(host, &pool, error, waited, now);
                 }
             }
             ToLoop::ToHub { pool, from, ask } => self.hub_asked(host, &pool, from, ask, now),
@@ -308,7 +309,7 @@ impl<S: Socket> Engine<S> {
             ToLoop::ListenerOpened(seed) => self.listener_opened(host, *seed, now),
             ToLoop::ListenerFailed { pool, .. } => self.listener_failed(host, &pool, now),
             ToLoop::Refuse { pool, error, waited } => {
-                self.refuse_waiters(host, &pool, &error, waited, now);
+                self.refuse_waiters(host, &pool, error, waited, now);
             }
             ToLoop::Poke(pool) => {
                 let open = pool.lock().openings_due(now);
@@ -330,23 +331,16 @@ impl<S: Socket> Engine<S> {
             }
             ToLoop::Kill { client, error } => self.say_goodbye(host, client.slot, &error, now),
             ToLoop::KillAll { pool, error } => {
-                let pool = pool.map(|pool| self.view_of(&pool));
-                for slot in self.clients.slots() {
-                    if self.clients.get(slot).is_some_and(|c| pool.is_none_or(|p| p == c.pool)) {
-                        self.say_goodbye(host, slot, &error, now);
-                    }
-                }
+                self.order(host, Order::Kill(error), pool.map(|pool| pool.id), now);
             }
             ToLoop::Drain(error) => {
                 self.departure = Departure::Goodbye(error);
-                for slot in self.clients.slots() {
-                    self.drain_if_idle(host, slot, now);
-                }
+                self.order(host, Order::Drain, None, now);
             }
             ToLoop::GiveClients(more) => self.give_clients(more),
             ToLoop::KeepClients => self.keep_clients(),
             ToLoop::TakeClient(client, arrival) => self.take_client(host, *client, arrival, now),
-            ToLoop::Snapshot(scope, reply) => reply(self.snapshot(scope, now)),
+            ToLoop::Page(request, reply) => reply(self.page(request, now)),
         }
     }
 
@@ -375,6 +369,7 @@ impl<S: Socket> Engine<S> {
             })),
             times: ClientTimes::new(now),
             pool,
+            backends: 0,
             serving: Serving::new(new.mode, new.exclusive),
             at_socket: AtSocket::default(),
         });
@@ -526,28 +521,6 @@ impl<S: Socket> Engine<S> {
         let open = pool.lock().openings_due(now);
         for _ in 0..open {
             host.open(&pool, self.id);
-        }
-    }
-
-    /// Sends an error to clients that have waited too long for a pool whose server refuses.
-    fn refuse_waiters<H: Host<S>>(
-        &mut self,
-        host: &mut H,
-        pool: &PoolRef<S>,
-        error: &ClientError,
-        waited: Duration,
-        now: Time,
-    ) {
-        let view = self.view_of(pool);
-        for slot in self.clients.slots() {
-            let waits = |client: &Client<S>| {
-                client.pool == view
-                    && client.serving.state() == ClientState::Waiting
-                    && now.since(client.times.since()) >= waited
-            };
-            if self.clients.get(slot).is_some_and(waits) {
-                self.say_goodbye(host, slot, error, now);
-            }
         }
     }
 
@@ -744,77 +717,6 @@ impl<S: Socket> Engine<S> {
             Holder::Pool | Holder::Listener(_) => {}
         }
     }
-
-    fn snapshot(&self, scope: Scope, now: Time) -> Snapshot {
-        let mut snapshot = Snapshot::default();
-        let local = |socket: &S| (scope >= Scope::Addresses).then(|| socket.local_address())?;
-        for (slot, client) in self.clients.iter() {
-            if let Some(backend) = &client.backend {
-                let mut row = backend.row(BackendState::Active, Some(self.client_id(slot)));
-                row.local = local(&backend.socket);
-                row.client_process = self.process_of(slot);
-                row.client_start.clone_from(&client.record.start);
-                snapshot.backends.push(row);
-            }
-            if scope < Scope::Clients {
-                continue;
-            }
-            let pool = &self.pool_of(client).pool;
-            let parameters = pool.parameters();
-            let application_name = client
-                .session
-                .desired()
-                .get(b"application_name")
-                .map(<[u8]>::to_vec)
-                .or_else(|| Some(parameters?.get(b"application_name")?.to_vec()))
-                .unwrap_or_default();
-            let waits = client.serving.state() == ClientState::Waiting;
-            snapshot.clients.push(ClientRow {
-                id: self.client_id(slot),
-                pool: pool.id,
-                // The server's extension finds the subflows of MPTCP clients by both addresses.
-                local: if client.record.about.mptcp() {
-                    client.socket.local_address()
-                } else {
-                    local(&client.socket)
-                },
-                database: pool.database.clone(),
-                user: client.record.about.user().map_or_else(|| pool.user.clone(), str::to_owned),
-                state: client.serving.state(),
-                about: client.record.about.clone(),
-                application_name: String::from_utf8_lossy(&application_name).into_owned(),
-                last_request: client.times.since(),
-                wait_us: if waits { now.micros_since(client.times.since()) } else { 0 },
-                backend: client.backend.as_ref().map(|backend| backend.id()),
-                pins: client.session.pins(),
-                pinned_since: client
-                    .backend
-                    .as_ref()
-                    .and_then(|backend| Some(backend.lending.pinned()?.since)),
-                channels: client.channel_count(),
-                statements: client
-                    .prepared
-                    .statements()
-                    .map_or(0, |names| names.names().standing()),
-                process: self.process_of(slot),
-                kept_in: client.input.len(),
-                kept_out: client.output.len(),
-            });
-        }
-        for (_, resident) in self.resident.iter() {
-            if let Holder::Engine(backend) = &resident.holder {
-                let mut row = backend.row(BackendState::Tested, None);
-                row.local = local(&backend.socket);
-                snapshot.backends.push(row);
-            }
-            if let Holder::Listener(listener) = &resident.holder {
-                let mut row = listener.row();
-                row.local = local(listener.socket());
-                snapshot.backends.push(row);
-            }
-        }
-        snapshot
-    }
 }
 
 /// Whether an error means that the connection is gone.
@@ -826,33 +728,4 @@ fn broken(error: &std::io::Error) -> bool {
 fn equal_in_constant_time(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len()
         && one.iter().zip(other).fold(0u8, |difference, (a, b)| difference | (a ^ b)) == 0
-}
-
-impl<S: Socket> Backend<S> {
-    /// As a row of SHOW SERVERS.
-    pub fn row(&self, state: BackendState, client: Option<ClientId>) -> BackendRow {
-        BackendRow {
-            id: self.id(),
-            pool: self.pool.id,
-            local: None,
-            cancels: self.lending.cancels_in_flight(),
-            cancel_waits: self.lending.cancel_due().is_some(),
-            epoch: self.epoch(),
-            database: self.pool.database.clone(),
-            user: self.pool.user.clone(),
-            state,
-            server: self.server(),
-            process: self.process(),
-            connected: self.opened(),
-            parked: self.lending.is_parked(),
-            client,
-            client_process: 0,
-            client_start: Settings::EMPTY,
-            statements: self.prepared.statements().len(),
-            application_name: self.application_name(),
-            encrypted: self.socket.is_encrypted(),
-            kept_in: self.from_server.kept().len(),
-            kept_out: self.to_server.len(),
-        }
-    }
 }

@@ -263,7 +263,7 @@ impl<S: Socket> Engine<S> {
                 false
             }
             Halt::Refused(error) => {
-                self.say_goodbye(host, slot, &error, now);
+                self.disconnect(host, slot, &error, false, now);
                 false
             }
             Halt::BackendLost(reason) => {
@@ -371,6 +371,7 @@ impl<S: Socket> Engine<S> {
                 }
             }
             let available = &rest[HEADER_BYTES..header.total().min(rest.len())];
+            self.again.handle_message(header.kind, available.len());
             match self.with_backend(host, slot, header, available, passage, now) {
                 Ok(()) => {}
                 Err(halt) => return halt,
@@ -511,11 +512,10 @@ impl<S: Socket> Engine<S> {
         }
         let named = ClientStatement::new(statement, serial, epoch, client.session.desired());
         let memory = pool.statements.memory();
-        if !memory.has_room_for_names()
-            || client.name_statement(name, named, hash_key, memory).is_err()
-        {
+        if !memory.has_room_for_names() || !client.has_room_for_name(text_and_types.len()) {
             return false;
         }
+        client.name_statement(name, named, hash_key, memory);
         self.next_serial = if serial == u32::MAX { 1 } else { serial + 1 };
         client.reply(&build::PARSE_COMPLETE);
         pool.stats.of(self.id).client_parses.add(1);

@@ -62,8 +62,8 @@ pub(super) struct Relayed {
     pub(super) injected_query_failed: bool,
     /// Queries and transactions of the client that ended.
     pub(super) ended: Ended,
-    /// New sessions may start with other values.
-    pub(super) start_values_changed: bool,
+    /// New sessions may start with other values, or functions do something else.
+    pub(super) catalog_changed: bool,
     /// The report of the session cannot be read.
     pub(super) unreadable_report: Option<ReportError>,
     /// The books and the server's report of its session disagree.
@@ -131,7 +131,7 @@ impl<S: Socket> Relay<'_, S> {
         self.settle_reports(at, &mut relayed);
         let says_something = relayed.heal || relayed.handed_over.is_some();
         if says_something && self.backend.is_in_mid_answer() {
-            relayed.broken = Some("the server said more than it was asked for");
+            relayed.broken = Some("the server sent an unexpected message after the last answer");
         }
         debug_assert!(
             !self.backend.requests.is_empty()
@@ -255,7 +255,7 @@ impl<S: Socket> Relay<'_, S> {
             _ => {
                 self.give_own_answers(run, at);
                 if !is_client_row(self.backend.requests.front()) {
-                    return Err("the server sent rows that nobody asked for");
+                    return Err("the server sent an unexpected DataRow");
                 }
             }
         }

@@ -36,20 +36,3 @@ impl From<TooManyPortals> for Halt {
         Self::Refused(error)
     }
 }
-
-/// A client has named more statements than it may.
-#[derive(Debug)]
-pub(super) struct TooManyStatements;
-
-impl From<TooManyStatements> for Halt {
-    fn from(_: TooManyStatements) -> Self {
-        let error = ClientError::fatal(
-            SqlState::CONFIGURATION_LIMIT_EXCEEDED,
-            format!(
-                "more than {} prepared statements in one session",
-                limits::CLIENT_STATEMENTS_MAX
-            ),
-        );
-        Self::Refused(error.hint("Close the statements that are no longer needed."))
-    }
-}

@@ -41,7 +41,8 @@ pub trait Host<S: Socket> {
     /// Opens a connection that listens for a pool's clients, outside of the pool's size. It comes
     /// as [`ToLoop::ListenerOpened`] to loop `home`, or [`ToLoop::ListenerFailed`] does.
     fn open_listener(&mut self, pool: &PoolRef<S>, home: LoopId) {
-        let error = ClientError::error(SqlState::FEATURE_NOT_SUPPORTED, "nobody listens here");
+        let error =
+            ClientError::error(SqlState::FEATURE_NOT_SUPPORTED, "LISTEN is not supported here");
         self.send(home, ToLoop::ListenerFailed { pool: pool.clone(), error });
     }
     /// Closes the idle connections to a database, on all servers of a pool, and opens none until

@@ -50,6 +50,7 @@ enum Overdue {
     Idle,
     Write,
     Read,
+    LastWords,
     Goodbye,
 }
 
@@ -71,7 +72,12 @@ impl<S: Socket> Engine<S> {
 
     /// How long the host may sleep.
     pub fn next_tick(&self) -> Duration {
-        if !self.again.is_empty() || !self.late.is_empty() || !self.work.is_empty() {
+        if !self.again.is_empty()
+            || !self.late.is_empty()
+            || !self.work.is_empty()
+            || !self.errands.is_empty()
+            || self.wheel.is_behind()
+        {
             return Duration::ZERO;
         }
         let busy = self.wheel.armed > 0
@@ -113,6 +119,12 @@ impl<S: Socket> Engine<S> {
         if tick > self.wheel.done {
             self.look_after_all(host, tick, now);
         }
+        for _ in 0..limits::CLIENTS_A_TURN {
+            let Some((slot, armed)) = self.wheel.take_due() else { break };
+            self.client_due(host, slot, armed, now);
+        }
+        self.run_errands(host, now);
+        self.errands.end_turn();
         self.work_off(host, now);
     }
 
@@ -123,9 +135,7 @@ impl<S: Socket> Engine<S> {
         self.look_after_backends(host, now);
         self.look_after_hubs(host, now);
         self.look_for_leavers();
-        for (slot, armed) in self.wheel.take_due(tick) {
-            self.client_due(host, slot, armed, now);
-        }
+        self.wheel.turn_to(tick);
         if self.pools.len() > 64 && tick.is_multiple_of(64) {
             self.forget_unused_views();
         }
@@ -311,6 +321,9 @@ impl<S: Socket> Engine<S> {
             }
         };
         match client.serving.state() {
+            ClientState::Closing if client.awaits_last_words() => {
+                consider(Some((Overdue::LastWords, now)));
+            }
             ClientState::Closing => consider(Some((Overdue::Goodbye, now))),
             ClientState::Waiting => {
                 consider(limit(Overdue::Wait, settings.query_wait_timeout, client.times.since()));
@@ -411,6 +424,7 @@ impl<S: Socket> Engine<S> {
         let settings = &view.settings;
         let error = match overdue {
             Overdue::Greeting => return self.greet_early(host, slot, now),
+            Overdue::LastWords => return self.say_last_words(host, slot, "", now),
             Overdue::Notice => return, // it happens at its own tick, and is no limit
             Overdue::Wait => {
                 let waited = settings.query_wait_timeout;

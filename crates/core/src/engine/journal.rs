@@ -28,6 +28,12 @@ pub(super) type Name = Box<[u8]>;
 /// comparisons.
 const SEARCHED_MAX: usize = 8;
 
+/// What a name may stand for.
+pub(super) trait Text {
+    /// The bytes of its text.
+    fn text_bytes(&self) -> usize;
+}
+
 /// How a message changes names.
 #[derive(Debug)]
 enum Edit<V> {
@@ -146,13 +152,15 @@ pub(super) struct Journal<V> {
     names: usize,
     /// Their bytes.
     name_bytes: usize,
+    /// The bytes of the texts that they stand for; of a text with several names several times.
+    text_bytes: usize,
 }
 
-impl<V> Journal<V> {
+impl<V: Text> Journal<V> {
     /// No name stands for anything.
     pub(super) fn new(hash_key: Keyed) -> Self {
         let confirmed = HashMap::with_hasher(hash_key);
-        Self { confirmed, in_flight: None, names: 0, name_bytes: 0 }
+        Self { confirmed, in_flight: None, names: 0, name_bytes: 0, text_bytes: 0 }
     }
 
     /// How many names are kept, including those in flight.
@@ -175,6 +183,10 @@ impl<V> Journal<V> {
 
     pub(super) fn name_bytes(&self) -> usize {
         self.name_bytes
+    }
+
+    pub(super) fn text_bytes(&self) -> usize {
+        self.text_bytes
     }
 
     /// Whether no change is in flight.
@@ -241,44 +253,46 @@ impl<V> Journal<V> {
 }
 
 /// Changes that need no server, while nothing is outstanding.
-impl<V> Journal<V> {
+impl<V: Text> Journal<V> {
     /// A name stands for this.
     pub(super) fn insert(&mut self, name: Name, value: V) {
-        self.count(&name, true);
-        let bytes = name.len();
-        if self.confirmed.insert(name, value).is_some() {
-            (self.names, self.name_bytes) = (self.names - 1, self.name_bytes - bytes);
-        }
+        self.remove(&name);
+        self.count(&name, &value, true);
+        self.confirmed.insert(name, value);
     }
 
     /// A name stands for nothing. Returns whether it stood for something.
     pub(super) fn remove(&mut self, name: &[u8]) -> bool {
-        let is_there = self.confirmed.remove(name).is_some();
-        if is_there {
-            self.count(name, false);
+        let removed = self.confirmed.remove(name);
+        if let Some(value) = &removed {
+            self.count(name, value, false);
         }
-        is_there
+        removed.is_some()
     }
 
     fn clear(&mut self) {
-        let bytes: usize = self.confirmed.keys().map(|name| name.len()).sum();
-        self.names -= self.confirmed.len();
-        self.name_bytes -= bytes;
-        self.confirmed.clear();
+        let none = HashMap::with_hasher(*self.confirmed.hasher());
+        for (name, value) in std::mem::replace(&mut self.confirmed, none) {
+            self.count(&name, &value, false);
+        }
     }
 
-    fn count(&mut self, name: &[u8], more: bool) {
-        let (names, bytes) = (self.names, self.name_bytes);
-        (self.names, self.name_bytes) =
-            if more { (names + 1, bytes + name.len()) } else { (names - 1, bytes - name.len()) };
+    fn count(&mut self, name: &[u8], value: &V, more: bool) {
+        for (sum, bytes) in [
+            (&mut self.names, 1),
+            (&mut self.name_bytes, name.len()),
+            (&mut self.text_bytes, value.text_bytes()),
+        ] {
+            *sum = if more { *sum + bytes } else { *sum - bytes };
+        }
     }
 }
 
 /// Changes by messages that the server is to answer. Each needs its entry in the queue of requests.
-impl<V> Journal<V> {
+impl<V: Text> Journal<V> {
     /// A name stands for this.
     pub(super) fn give(&mut self, name: Name, value: V, pipeline: u64) {
-        self.count(&name, true);
+        self.count(&name, &value, true);
         self.push(Edit::Give(name, value), pipeline);
     }
 
@@ -302,7 +316,7 @@ impl<V> Journal<V> {
     pub(super) fn confirm(&mut self) {
         match self.pop() {
             Some(Edit::Give(name, value)) => {
-                self.count(&name, false);
+                self.count(&name, &value, false);
                 self.insert(name, value);
             }
             Some(Edit::Take(name)) => drop(self.remove(&name)),
@@ -313,8 +327,8 @@ impl<V> Journal<V> {
 
     /// The server has refused or ignored the message of the oldest change.
     pub(super) fn ignore(&mut self) {
-        if let Some(Edit::Give(name, _)) = self.pop() {
-            self.count(&name, false);
+        if let Some(Edit::Give(name, value)) = self.pop() {
+            self.count(&name, &value, false);
         }
     }
 
@@ -341,6 +355,12 @@ mod tests {
     use super::*;
     use crate::seeded::Random;
     use std::collections::BTreeMap;
+
+    impl Text for u32 {
+        fn text_bytes(&self) -> usize {
+            *self as usize
+        }
+    }
 
     /// What a name, or each one, stands for after a change.
     type Done = (Option<u8>, Option<u32>);
@@ -377,6 +397,8 @@ mod tests {
         let given = in_flight.iter().filter(|(_, value)| value.is_some()).count();
         assert_eq!(own.kept(), own.confirmed_pairs().count() + given);
         assert_eq!(own.name_bytes(), own.kept());
+        let values = own.values_mut().map(|value| value.text_bytes()).sum::<usize>();
+        assert_eq!(own.text_bytes(), values);
     }
 
     /// Compared with a map into which each change is written in order, on each query.

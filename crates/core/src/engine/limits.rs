@@ -26,6 +26,11 @@ pub const EVENTS_BEFORE_ANSWERS_MAX: usize = 32;
 pub const PACKET_BYTES_MIN: usize = 1024;
 /// Reads that one event may cause. The next turn continues with a connection that has more.
 pub const READS_AN_EVENT_MAX: u32 = 16;
+/// Work on a client's messages that counts as a read, if they take the full lane: a message is 1, and so are
+/// so many bytes of a text that is looked at.
+pub const WORK_A_READ: usize = 128;
+/// See [`WORK_A_READ`].
+pub const TEXT_BYTES_OF_WORK: usize = 128;
 /// How much of a longer message from a server is read: an error's severity and code.
 pub const ERROR_START_BYTES: usize = 1024;
 /// Unsent bytes for one connection from which on its peer is no longer read.
@@ -43,8 +48,10 @@ pub const WITHIN_PATHS_MAX: usize = 128;
 /// Queries and pipelines that a client may send without letting its backend come to rest, while
 /// others wait for one.
 pub const UNBROKEN_QUERIES_MAX: u32 = 512;
-/// Prepared statements that one client may name.
-pub const CLIENT_STATEMENTS_MAX: usize = 64 * 1024;
+/// Prepared statements that one client may name and share: work on all of one client's, at its end, at
+/// DEALLOCATE ALL or where its settings change, takes some 2 ms. Further ones are not shared, and the
+/// client keeps the server connection that has them.
+pub const CLIENT_STATEMENTS_MAX: usize = 8 * 1024;
 /// Bytes of a name by which PostgreSQL tells statements and portals apart (`NAMEDATALEN` - 1,
 /// prepare.c and portalmem.c): the rest is not kept here either.
 pub const NAME_BYTES_MAX: usize = 63;
@@ -68,3 +75,11 @@ pub const REPLAY_BYTES: usize = 8 * 1024;
 /// Bytes of a streaming text that creates functions which are kept until its end, to read what
 /// these do.
 pub const MADE_BYTES_MAX: usize = 512 * 1024;
+/// Places of a loop's table that are looked at for one page of SHOW: some 100 us with a system call for
+/// each, once a turn for all who ask ([`super::message::Page`]).
+pub const PAGE_PLACES: u32 = 128;
+/// Clients on which one turn carries out orders that concern all, and those whose deadlines it looks at: 1
+/// to 3 ms if each is disconnected.
+pub const CLIENTS_A_TURN: u32 = 128;
+/// Clients of which one tick looks whether they can go to a successor.
+pub const LEAVERS_A_TICK: u32 = 2048;

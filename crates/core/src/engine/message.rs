@@ -153,8 +153,8 @@ pub enum ToLoop<S: Socket> {
     TakeClient(Box<MovedClient<S>>, Arrival),
     /// No new transactions: clients are disconnected as soon as they are in none.
     Drain(ClientError),
-    /// The state of this loop, for SHOW.
-    Snapshot(Scope, Box<dyn FnOnce(Snapshot) + Send>),
+    /// Some of this loop's connections, for SHOW: the answer is a bounded piece of work.
+    Page(PageRequest, Box<dyn FnOnce(Page) + Send>),
 }
 
 impl<S: Socket> fmt::Debug for ToLoop<S> {
@@ -183,30 +183,45 @@ impl<S: Socket> fmt::Debug for ToLoop<S> {
             Self::KeepClients => "KeepClients",
             Self::TakeClient(..) => "TakeClient",
             Self::Drain(_) => "Drain",
-            Self::Snapshot(..) => "Snapshot",
+            Self::Page(..) => "Page",
         };
         f.write_str(name)
     }
 }
 
-/// How much of a loop goes into a [`Snapshot`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Scope {
-    /// Its backends: few.
-    Backends,
-    /// Its clients too, and Hawser's ends of those over MPTCP.
+/// Which of a loop's connections are asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Listed {
+    /// Its clients.
     Clients,
-    /// And Hawser's ends of all connections: a system call for each.
-    Addresses,
+    /// The backends that it watches and that are not idle (those are in their pools), and its listening
+    /// connections.
+    Backends,
 }
 
-/// The state of a loop at one moment.
+/// A question for some of a loop's connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageRequest {
+    /// Which.
+    pub listed: Listed,
+    /// With Hawser's end of each connection: a system call for each. (Of clients over MPTCP it is
+    /// there in any case.)
+    pub addresses: bool,
+    /// The place in the loop's table at which the page begins: 0, or [`Page::next`] of the one before.
+    pub from: u32,
+}
+
+/// Some of a loop's connections: those in [`limits::PAGE_PLACES`](super::limits::PAGE_PLACES) places of
+/// its table. A connection keeps its place, so pages one after the other have each one once that is
+/// there from the first page to the last.
 #[derive(Debug, Default)]
-pub struct Snapshot {
-    /// Its clients.
+pub struct Page {
+    /// Clients.
     pub clients: Vec<ClientRow>,
-    /// The backends lent to them (idle ones are in their pools), and listening connections.
+    /// Backends and listening connections.
     pub backends: Vec<BackendRow>,
+    /// Where the next page begins; `None`: this was the last.
+    pub next: Option<u32>,
 }
 
 /// A client in SHOW CLIENTS.
@@ -234,6 +249,8 @@ pub struct ClientRow {
     pub wait_us: u64,
     /// The backend it has.
     pub backend: Option<BackendId>,
+    /// The process id of that one's server; 0: it has none.
+    pub backend_process: u32,
     /// Why it keeps its backend between transactions.
     pub pins: PartSet,
     /// Since when it has kept it between transactions.
@@ -335,8 +352,9 @@ pub enum Event<'a> {
         error: &'a ClientError,
     },
     /// A statement has succeeded, and been committed, after which new sessions may start with other
-    /// values (ALTER ROLE and the like): only the server knows whether they do.
-    StartValuesChanged {
+    /// values (ALTER ROLE and the like), or functions may do something else (CREATE FUNCTION and the
+    /// like): only the server knows whether they do.
+    CatalogChanged {
         /// The pool whose server has run it.
         pool: PoolId,
     },

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use super::journal::{Journal, Name};
+use super::journal::{Journal, Name, Text};
 use super::limits;
 use crate::hash::Keyed;
 use crate::ids::BackendId;
@@ -84,6 +84,12 @@ impl ClientStatement {
     }
 }
 
+impl Text for ClientStatement {
+    fn text_bytes(&self) -> usize {
+        self.statement.body.len()
+    }
+}
+
 /// Which statements of the protocol a DEALLOCATE removes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Deallocated {
@@ -132,6 +138,14 @@ impl ClientStatements {
     /// What the names stand for, or will when the changes in flight are answered.
     pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut ClientStatement> {
         self.names.values_mut()
+    }
+
+    /// Whether it may name one more statement, whose text has so many bytes. If not, that statement is not
+    /// shared, and its client keeps the server connection that has it.
+    pub(super) fn has_room(&self, text_bytes: usize) -> bool {
+        let bytes = self.counted + self.names.text_bytes() + text_bytes;
+        self.names.standing() < limits::CLIENT_STATEMENTS_MAX
+            && bytes <= self.memory.share_of_client()
     }
 
     /// Changes names.

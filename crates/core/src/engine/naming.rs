@@ -3,9 +3,7 @@
 
 use super::backend::Backend;
 use super::client::Client;
-use super::halt::TooManyStatements;
 use super::journal::Journal;
-use super::limits;
 use super::names::{ClientStatement, significant};
 use super::noted::NotedStatement;
 use super::request_queue::{Change, Entry, Request};
@@ -25,10 +23,9 @@ impl<S: Socket> Client<S> {
         self.prepared.statements()?.names().changes_in(significant(name))
     }
 
-    /// Whether it may give another name.
-    pub(super) fn has_room_for_name(&self) -> Result<(), TooManyStatements> {
-        let count = self.prepared.statements().map_or(0, |names| names.names().standing());
-        if count < limits::CLIENT_STATEMENTS_MAX { Ok(()) } else { Err(TooManyStatements) }
+    /// Whether it may give another name, to a statement whose text has so many bytes.
+    pub(super) fn has_room_for_name(&self, text_bytes: usize) -> bool {
+        self.prepared.statements().is_none_or(|names| names.has_room(text_bytes))
     }
 
     /// Whether no change of a name is in flight.

@@ -15,6 +15,7 @@
 mod steps;
 
 use super::effects::Unusual;
+use super::journal::Text;
 use crate::session::calls::Given;
 
 /// What is noted for one statement.
@@ -36,5 +37,12 @@ impl NotedStatement {
     /// Whether nothing is noted.
     pub(super) fn is_nothing(&self) -> bool {
         self.unusual.is_none() && self.given.is_empty()
+    }
+}
+
+impl Text for NotedStatement {
+    /// Its text is not kept.
+    fn text_bytes(&self) -> usize {
+        0
     }
 }

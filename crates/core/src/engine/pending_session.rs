@@ -19,6 +19,7 @@ use crate::pool::description::Seen;
 use crate::session::scan::{Findings, Scanner};
 use crate::session::settings::Settings;
 use crate::wire::build;
+use crate::wire::error::ClientError;
 
 /// All of that. Each part is empty unless something of its kind is in flight.
 #[derive(Default)]
@@ -45,6 +46,8 @@ pub(super) struct PendingSession {
     /// A cancel request has come for its next message, which waits here: it is sent after that.
     pub(super) cancel_follows: bool,
     pub(super) farewell: Farewell,
+    /// It is disconnected, and gets the reason apart from its last answer.
+    pub(super) last_words: Option<Box<ClientError>>,
 }
 
 impl PendingSession {
@@ -63,6 +66,7 @@ impl PendingSession {
             && !self.dropped.drops()
             && !self.cancel_follows
             && self.farewell == Farewell::None
+            && self.last_words.is_none()
     }
 }
 

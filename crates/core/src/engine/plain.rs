@@ -38,7 +38,7 @@ use crate::ids::Slot;
 use crate::pool::Asks;
 use crate::pool::description::Shape;
 use crate::pool::statement::Unnamed;
-use crate::session::commands::draws_nothing;
+use crate::session::commands::{draws_nothing, inserts};
 use crate::session::scan::ScanOptions;
 use crate::time::Time;
 use crate::wire::frame::{Framed, HEADER_BYTES};
@@ -204,7 +204,7 @@ impl<S: Socket> Backend<S> {
             && self.known.unverified().is_none()
             && self.prepared.replay().is_idle()
             && !self.prepared.statements().keeps_none()
-            && !self.pool.asking.has_asked()
+            && !self.pool.asking().has_asked()
     }
 
     /// The server's copy of a client's statement, as the time since which it exists, if a Bind
@@ -232,6 +232,7 @@ impl<S: Socket> Backend<S> {
     /// and calls no function that has effects.
     fn takes_as_plain(&self, client: &Client<S>, text: &[u8]) -> bool {
         client.scan_options(self.session.reading()) == ScanOptions::default()
+            && !(inserts(text) && self.pool.asking().tries())
             && self.effects_of_functions(text).is_none_or(|effects| effects.is_none())
     }
 
@@ -330,6 +331,9 @@ impl<S: Socket> Backend<S> {
         passage: &mut Passage<'_>,
         now: Time,
     ) -> Result<bool, Halt> {
+        if named.statement.inserts && self.pool.asking().tries() {
+            return Ok(false); // its client may ask for what it draws
+        }
         let Some(since) = self.bind_as_it_is(named) else { return Ok(false) };
         let ClientStatement { statement, seen, serial, .. } = named;
         self.begin_plain(client, now);

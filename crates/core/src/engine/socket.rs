@@ -54,10 +54,6 @@ pub trait Socket: Send {
     fn can_move(&self) -> bool {
         true
     }
-    /// Whether it holds received bytes that have not been read and that the kernel no longer has.
-    fn holds_input(&self) -> bool {
-        false
-    }
     /// Its current MPTCP state; `None` without MPTCP.
     fn mptcp(&self) -> Option<Mptcp> {
         None

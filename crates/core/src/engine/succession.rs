@@ -142,6 +142,8 @@ pub(super) struct Giving {
     room: usize,
     /// Clients that may be at rest, to be checked.
     candidates: BTreeSet<Slot>,
+    /// The place in the table from which the next tick looks at clients.
+    next: u32,
     /// Clients that the successor does not accept.
     refused: BTreeSet<Slot>,
 }
@@ -162,7 +164,8 @@ impl<S: Socket> Client<S> {
             prepared,
             pending_session,
             times,
-            pool: _, // as `pool`
+            pool: _,     // as `pool`
+            backends: _, // of this process
             serving,
             at_socket,
         } = self;

@@ -1,12 +1,14 @@
 //! The engine's tables: clients, backends that it watches, pools that its clients work with.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::about::ClientState;
 use super::again::Again;
 use super::backend::{Backend, PoolRef};
 use super::client::{Client, ClientSession};
+use super::errand::Errands;
 use super::limits;
 use super::listener::{Listener, PoolHub};
 use super::pending_bytes::Spare;
@@ -128,6 +130,19 @@ impl<T> Table<T> {
         })
     }
 
+    /// The entries at these indexes.
+    pub(super) fn range(&self, places: Range<u32>) -> impl Iterator<Item = (Slot, &T)> {
+        places.filter_map(|index| {
+            let slot = self.at(index)?;
+            Some((slot, self.get(slot)?))
+        })
+    }
+
+    /// Every index is below this.
+    pub(super) fn end(&self) -> u32 {
+        u32::try_from(self.chunks.len() * CHUNK).unwrap_or(u32::MAX)
+    }
+
     pub(super) fn slots(&self) -> Vec<Slot> {
         self.iter().map(|(slot, _)| slot).collect()
     }
@@ -247,6 +262,8 @@ pub struct Engine<S: Socket> {
     pub(super) boards: BTreeMap<PoolId, Board>,
     /// Hubs of pools whose listening connection is here.
     pub(super) hubs: BTreeMap<PoolId, PoolHub<S>>,
+    /// Orders for many clients.
+    pub(super) errands: Errands,
     /// Whether clients leave, and how.
     pub(super) departure: Departure,
     pub(super) next_serial: u32,
@@ -288,6 +305,7 @@ impl<S: Socket> Engine<S> {
             work: WorkQueue::new(),
             boards: BTreeMap::new(),
             hubs: BTreeMap::new(),
+            errands: Errands::default(),
             departure: Departure::None,
             next_serial: 1,
             has_plain_lane: true,

@@ -6,6 +6,7 @@
 mod cancels;
 mod census;
 mod channels;
+mod crowds;
 mod direct;
 mod faults;
 mod floods;

@@ -1,5 +1,7 @@
 //! When clients and server connections are checked next.
 
+use std::collections::VecDeque;
+
 use crate::ids::Slot;
 use crate::time::Time;
 
@@ -13,14 +15,18 @@ pub(super) const SPAN: u32 = 1024;
 #[derive(Debug)]
 pub(super) struct Wheel {
     buckets: Vec<Vec<(Slot, u32)>>,
-    /// The tick up to which everything is done.
+    /// What is due: many clients may have the same tick.
+    due: VecDeque<(Slot, u32)>,
+    /// The tick up to which everything is due.
     pub(super) done: u32,
+    /// How many are not due.
     pub(super) armed: usize,
 }
 
 impl Wheel {
     pub(super) fn new() -> Self {
-        Self { buckets: (0..SPAN).map(|_| Vec::new()).collect(), done: 0, armed: 0 }
+        let buckets = (0..SPAN).map(|_| Vec::new()).collect();
+        Self { buckets, due: VecDeque::new(), done: 0, armed: 0 }
     }
 
     /// The tick of this moment; never 0.
@@ -36,18 +42,32 @@ impl Wheel {
         tick
     }
 
-    /// Takes what is due up to this tick.
-    pub(super) fn take_due(&mut self, upto: u32) -> Vec<(Slot, u32)> {
-        let mut due = Vec::new();
-        while self.done < upto {
-            self.done += 1;
-            due.append(&mut self.buckets[(self.done % SPAN) as usize]);
-            if self.armed == due.len() {
-                self.done = upto;
+    /// What is armed up to this tick is due.
+    pub(super) fn turn_to(&mut self, tick: u32) {
+        while self.done < tick {
+            if self.armed == 0 {
+                self.done = tick;
+                return;
             }
+            self.done += 1;
+            let bucket = std::mem::take(&mut self.buckets[(self.done % SPAN) as usize]);
+            self.armed -= bucket.len();
+            self.due.extend(bucket);
         }
-        self.armed -= due.len();
+    }
+
+    /// Takes one that is due.
+    pub(super) fn take_due(&mut self) -> Option<(Slot, u32)> {
+        let due = self.due.pop_front();
+        if self.due.is_empty() {
+            self.due = VecDeque::new();
+        }
         due
+    }
+
+    /// Whether any is due.
+    pub(super) fn is_behind(&self) -> bool {
+        !self.due.is_empty()
     }
 }
 
@@ -59,6 +79,11 @@ mod tests {
         Slot { index, generation: 0 }
     }
 
+    fn due_at(wheel: &mut Wheel, tick: u32) -> Vec<(Slot, u32)> {
+        wheel.turn_to(tick);
+        std::iter::from_fn(|| wheel.take_due()).collect()
+    }
+
     #[test]
     fn the_wheel_gives_each_back_in_its_tick_and_late_ones_at_its_end() {
         let mut wheel = Wheel::new();
@@ -66,12 +91,12 @@ mod tests {
         assert_eq!(wheel.arm(slot(2), 3), 3);
         assert_eq!(wheel.arm(slot(3), 100_000), SPAN - 1);
         assert_eq!(wheel.arm(slot(4), 0), 1);
-        assert_eq!(wheel.take_due(1), [(slot(4), 1)]);
-        assert_eq!(wheel.take_due(2), []);
-        assert_eq!(wheel.take_due(3), [(slot(1), 3), (slot(2), 3)]);
-        assert_eq!(wheel.take_due(SPAN + 5), [(slot(3), SPAN - 1)]);
-        assert_eq!(wheel.take_due(10_000_000), []);
+        assert_eq!(due_at(&mut wheel, 1), [(slot(4), 1)]);
+        assert_eq!(due_at(&mut wheel, 2), []);
+        assert_eq!(due_at(&mut wheel, 3), [(slot(1), 3), (slot(2), 3)]);
+        assert_eq!(due_at(&mut wheel, SPAN + 5), [(slot(3), SPAN - 1)]);
+        assert_eq!(due_at(&mut wheel, 10_000_000), []);
         assert_eq!(wheel.arm(slot(5), 10_000_001), 10_000_001);
-        assert_eq!(wheel.take_due(10_000_001), [(slot(5), 10_000_001)]);
+        assert_eq!(due_at(&mut wheel, 10_000_001), [(slot(5), 10_000_001)]);
     }
 }

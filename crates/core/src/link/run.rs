@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::time::Time;
 
 /// A stream that has carried so much without a pause is bulk.
-pub const BULK_BYTES: u64 = 256 << 10;
+const BULK_BYTES: u64 = 256 << 10;
 /// A pause.
 const PAUSE: Duration = Duration::from_millis(500);
 /// A stream over which nothing has gone for so long is idle: what is in the paths need not be short for its sake.

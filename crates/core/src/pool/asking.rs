@@ -3,9 +3,12 @@
 //!
 //! # Model
 //! A client may ask for the value (`lastval()`) in a later transaction than the one that draws it;
-//! only the same server connection can answer. Once one client of a pool has asked, every client
-//! that draws keeps its connection until it asks, for [`KEPT_MAX`] at most, or
-//! [`KEPT_WHILE_OTHERS_WAIT`].
+//! only the same server connection can answer. Once one client of a database has asked, every
+//! client that draws keeps its connection until it asks, for [`KEPT_MAX`] at most, or
+//! [`KEPT_WHILE_OTHERS_WAIT`]. Before, a client that draws keeps it as well, that the first question
+//! is answered, until [`TRIES_MAX`] connections have been kept without a question. (Where the
+//! server does not report who draws, only after a text that begins with INSERT, which the plain
+//! lane distinguishes at no cost.)
 //!
 //! Few clients ask twice for the same value, or for that of another sequence (`currval()` of two).
 //! Once one has, every client that has asked after the same text keeps its connection within the
@@ -14,9 +17,7 @@
 //! # Cost
 //! An application asks only after some of its texts. A text that has drawn values [`UNASKED_MAX`]
 //! times in a row without a question keeps no connection while other clients wait. Texts share a
-//! counter by a hash of their first bytes; a question resets its text's counter. Before the first
-//! question, if the server reports who draws, at most [`TRIES_MAX`] connections are kept without a
-//! question.
+//! counter by a hash of their first bytes; a question resets its text's counter.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
@@ -33,7 +34,7 @@ pub const KEPT_TRANSACTIONS_MAX: u8 = 16;
 /// How often in a row a connection may be kept after a text without a question.
 const UNASKED_MAX: u8 = 8;
 
-/// How many connections a pool that has never asked may keep without a question.
+/// How many connections clients of a database that has never asked may keep without a question.
 const TRIES_MAX: u8 = 32;
 
 /// Counters that texts share.
@@ -57,7 +58,7 @@ impl TextClass {
     }
 }
 
-/// What a pool knows about questions for values of sequences.
+/// What is known of a database about questions for values of sequences.
 #[derive(Debug)]
 pub struct Asking {
     has_asked: AtomicBool,
@@ -113,6 +114,12 @@ impl Asking {
     #[inline]
     pub fn has_asked(&self) -> bool {
         self.has_asked.load(Ordering::Relaxed)
+    }
+
+    /// Whether clients that draw keep their connections though none has ever asked.
+    #[inline]
+    pub fn tries(&self) -> bool {
+        !self.has_asked() && self.tries.load(Ordering::Relaxed) < TRIES_MAX
     }
 
     /// A client has asked for what this text drew.

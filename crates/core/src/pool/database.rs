@@ -1,5 +1,6 @@
 //! What all pools of one database know about it.
 
+use super::asking::Asking;
 use super::notifiers::Notifiers;
 use super::schema::Schema;
 
@@ -8,4 +9,5 @@ use super::schema::Schema;
 pub struct Database {
     pub(super) schema: Schema,
     pub(super) notifiers: Notifiers,
+    pub(super) asking: Asking,
 }

@@ -181,8 +181,6 @@ pub struct SharedPool<B> {
     last_error: Mutex<Option<ClientError>>,
     /// The epoch, plus one, in which a server's report of a session could not be relied on.
     distrusted_in: AtomicU32,
-    /// Whether clients ask for what they draw from sequences.
-    pub asking: Asking,
     setters: Setters,
     census: RwLock<Option<Arc<Census>>>,
     /// Changes with the census, and with the functions that the configuration names.
@@ -248,7 +246,6 @@ impl<B> SharedPool<B> {
             interner: Mutex::new(Interner::new(Keyed(hash_key))),
             last_error: Mutex::new(None),
             distrusted_in: AtomicU32::new(0),
-            asking: Asking::default(),
             setters: Setters::new(Keyed(hash_key)),
             census: RwLock::new(None),
             functions_serial: AtomicU32::new(0),
@@ -275,6 +272,12 @@ impl<B> SharedPool<B> {
     /// Who has notified in its database.
     pub fn notifiers(&self) -> &Notifiers {
         &self.database_known.notifiers
+    }
+
+    /// Whether clients of its database ask for what they draw from sequences.
+    #[inline]
+    pub fn asking(&self) -> &Asking {
+        &self.database_known.asking
     }
 
     /// The current epoch of its database's schema.

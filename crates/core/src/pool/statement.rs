@@ -10,8 +10,9 @@
 //! # Bounds
 //! On a backend by [`super::backend_statements::BackendStatements`] (least recently used goes first), in all by the
 //! [`StatementMemory`] that the tables of all pools share: once the texts take more than it
-//! allows, those that no client names any more are forgotten. If all are named, a new one is not
-//! shared: its client keeps the backend that has it. One that no client names and no backend has is
+//! allows, those that no client names any more are forgotten. If all are named, or its client names as
+//! many as one may ([`StatementMemory::share_of_client`]), a new one is not shared: its client keeps the
+//! backend that has it. One that no client names and no backend has is
 //! forgotten in any case by [`StatementTable::forget_idle`], unless it is asked for again in time:
 //! a text that was sent once (with values in it) would otherwise stay until the bound is reached.
 //!
@@ -44,7 +45,7 @@ use super::description::Seen;
 use super::schema::SchemaEpoch;
 use crate::engine::effects;
 use crate::hash::{IdHasher, Keyed};
-use crate::session::commands::{after_comments, begins_with_any, draws_nothing};
+use crate::session::commands::{after_comments, begins_with_any, draws_nothing, inserts};
 use crate::session::moments::names_moment;
 use crate::session::settings::{PlanReads, Settings};
 use crate::wire::frame;
@@ -175,6 +176,8 @@ pub struct Statement {
     pub(crate) is_plain: bool,
     /// It draws nothing from sequences: also looked for once.
     pub(crate) draws_nothing: bool,
+    /// Its text begins with INSERT.
+    pub(crate) inserts: bool,
     /// Its rows are described anew for each portal: those of another statement, or of a cursor. Of such
     /// statements the server never says that they have changed (`RevalidateCachedQuery`, plancache.c).
     pub(crate) redescribes_rows: bool,
@@ -357,6 +360,11 @@ struct Inner {
     mark: u64,
 }
 
+/// One client may take one of so many parts of the memory for statements.
+const CLIENTS_SHARE: usize = 16;
+/// It may take this in any case.
+const CLIENT_BYTES_MIN: usize = 1 << 20;
+
 /// The memory that the texts of all tables, and clients' names for them, take together and may
 /// take.
 #[derive(Debug)]
@@ -384,6 +392,12 @@ impl StatementMemory {
     /// Whether there is room for more names.
     pub(crate) fn has_room_for_names(&self) -> bool {
         self.names.load(Ordering::Relaxed) < self.bytes_max.load(Ordering::Relaxed)
+    }
+
+    /// What the names of one client, and the texts that they stand for, may take.
+    pub(crate) fn share_of_client(&self) -> usize {
+        let share = self.bytes_max.load(Ordering::Relaxed) / CLIENTS_SHARE;
+        share.max(CLIENT_BYTES_MIN)
     }
 
     pub(crate) fn name(&self, bytes: usize) {
@@ -686,6 +700,7 @@ impl StatementTable {
             run_under: run_under.clone(),
             basis,
             draws_nothing: draws_nothing(text_of(body)),
+            inserts: inserts(text_of(body)),
             redescribes_rows: begins_with_any(
                 after_comments(text_of(body)),
                 &[b"fetch", b"execute", b"explain", b"show", b"call"],

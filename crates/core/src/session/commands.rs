@@ -58,6 +58,13 @@ pub(crate) fn may_draw(text: &[u8]) -> bool {
     })
 }
 
+/// Whether a text is an INSERT by its first word.
+#[inline]
+pub(crate) fn inserts(text: &[u8]) -> bool {
+    // (The first byte decides for most texts.)
+    matches!(text.first(), Some(b'i' | b'I')) && begins_with_any(text, &[b"insert"])
+}
+
 /// Commands that run no user-defined function, by their first words.
 const DRAW_NOTHING: [&[u8]; 10] = [
     b"abort",

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use hawser_core::engine::about::ClientState;
 use hawser_core::engine::backend::PoolRef;
-use hawser_core::engine::message::{BackendState, Event, Scope, Snapshot};
+use hawser_core::engine::message::{BackendState, Event, Listed, Page, PageRequest};
 use hawser_core::engine::{
     Backend, BackendSeed, CancelRequest, ClientAbout, ClientSecret, Engine, Host, NewClient,
     OwnProcessIds, PeerAddress, PoolMode, Readiness, ServerAddressId, Socket, ToLoop, Token,
@@ -406,32 +406,44 @@ impl World {
         any
     }
 
-    fn snapshot(&mut self, id: LoopId) -> Snapshot {
-        let (reply, snapshot) = mpsc::channel();
-        let message = ToLoop::Snapshot(
-            Scope::Clients,
-            Box::new(move |snapshot| {
-                // The world waits for it below.
-                let _ = reply.send(snapshot);
-            }),
-        );
-        self.with_engine(id, |engine, host, now| engine.on_message(host, message, now));
-        snapshot.try_recv().expect("an engine answers at once")
+    /// What one loop holds.
+    fn connections(&mut self, id: LoopId) -> Page {
+        let mut all = Page::default();
+        for listed in [Listed::Clients, Listed::Backends] {
+            let mut from = Some(0);
+            while let Some(next) = from {
+                let (reply, page) = mpsc::channel();
+                let request = PageRequest { listed, addresses: false, from: next };
+                let message = ToLoop::Page(
+                    request,
+                    Box::new(move |page| {
+                        // The world waits for it below.
+                        let _ = reply.send(page);
+                    }),
+                );
+                self.with_engine(id, |engine, host, now| engine.on_message(host, message, now));
+                let page = page.try_recv().expect("an engine answers at once");
+                all.clients.extend(page.clients);
+                all.backends.extend(page.backends);
+                from = page.next;
+            }
+        }
+        all
     }
 
-    fn snapshots(&mut self) -> Vec<Snapshot> {
-        (0..self.engines.len() as u16).map(|id| self.snapshot(LoopId(id))).collect()
+    fn of_all_loops(&mut self) -> Vec<Page> {
+        (0..self.engines.len() as u16).map(|id| self.connections(LoopId(id))).collect()
     }
 
     /// Clients of this loop that wait.
     fn waiting(&mut self, id: LoopId) -> Vec<usize> {
-        let rows = self.snapshot(id).clients;
+        let rows = self.connections(id).clients;
         rows.iter().filter(|c| c.state == ClientState::Waiting).map(|c| number(&c.about)).collect()
     }
 
     /// Where a client is, and its state.
     pub(crate) fn find_client(&mut self, client: usize) -> Option<(ClientId, ClientState)> {
-        let rows = self.snapshots().into_iter().flat_map(|snapshot| snapshot.clients);
+        let rows = self.of_all_loops().into_iter().flat_map(|page| page.clients);
         rows.into_iter().find(|row| number(&row.about) == client).map(|row| (row.id, row.state))
     }
 
@@ -439,7 +451,7 @@ impl World {
     pub(crate) fn attached(&mut self) -> Vec<(usize, usize)> {
         let mut pairs = Vec::new();
         let mut places = BTreeMap::new();
-        for row in self.snapshots().into_iter().flat_map(|snapshot| snapshot.clients) {
+        for row in self.of_all_loops().into_iter().flat_map(|page| page.clients) {
             places.insert(row.id, number(&row.about));
             if let Some(backend) = row.backend {
                 pairs.push((number(&row.about), backend.0 as usize));
@@ -468,7 +480,7 @@ impl World {
 
     /// Checks the books.
     pub(crate) fn check(&mut self) -> Result<(), String> {
-        let snapshots = self.snapshots();
+        let pages = self.of_all_loops();
         let (mut lent, mut opening, mut fresh) = (0, self.asked.openings.len(), 0);
         let mut in_transit = 0;
         for (_, _, message) in &self.asked.messages {
@@ -484,8 +496,8 @@ impl World {
         }
         let mut holders = BTreeMap::new();
         let mut waiting = 0;
-        for snapshot in &snapshots {
-            for row in &snapshot.backends {
+        for page in &pages {
+            for row in &page.backends {
                 lent += 1;
                 if let Some(before) = holders.insert(row.id, row.client) {
                     return Err(format!("{} is with {before:?} and {:?}", row.id, row.client));
@@ -494,7 +506,7 @@ impl World {
                     return Err(format!("{} is {:?} with {:?}", row.id, row.state, row.client));
                 }
             }
-            for row in &snapshot.clients {
+            for row in &page.clients {
                 waiting += u32::from(row.state == ClientState::Waiting);
                 if (row.state == ClientState::Active) != row.backend.is_some() {
                     return Err(format!("{} is {:?} with {:?}", row.id, row.state, row.backend));

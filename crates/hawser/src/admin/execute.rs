@@ -14,15 +14,16 @@ use std::task::Poll;
 use std::time::Duration;
 
 use hawser_core::engine::ToLoop;
-use hawser_core::engine::message::Scope;
-use hawser_core::ids::PoolId;
+use hawser_core::engine::message::{BackendRow, Listed};
+use hawser_core::ids::{ClientId, PoolId};
 use hawser_core::wire::error::{ClientError, SqlState};
 
 use super::command::Command;
 use super::pooler::{By, Pooler, Shutdown};
-use super::show::{self, client_number};
+use super::show::client_number;
 use crate::config::{ADMIN_DATABASES, Config, SetError};
 use crate::loops::Pool;
+use crate::loops::pages::Pages;
 
 /// Time between looks at pools that a command waits for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -310,16 +311,15 @@ async fn kill_client(pooler: &dyn Pooler, id: &str) -> Result<Tag, ClientError> 
         return Err(error(SqlState::INVALID_PARAMETER_VALUE, "invalid client pointer supplied")
             .hint("SHOW CLIENTS has the ids, in its columns id and ptr."));
     }
-    let found: BTreeSet<_> = show::snapshots(pooler, Scope::Clients)
-        .await?
-        .iter()
-        .flat_map(|snapshot| &snapshot.clients)
-        .map(|client| client.id)
-        .filter(|client| match number {
-            Some(number) => client_number(*client, loops) == number,
-            None => client.to_string() == id,
-        })
-        .collect();
+    let is_it = |client: &ClientId| match number {
+        Some(number) => client_number(*client, loops) == number,
+        None => client.to_string() == id,
+    };
+    let mut found = BTreeSet::new();
+    let mut pages = Pages::new(pooler.loops(), Listed::Clients, false);
+    while let Some(page) = pages.next().await? {
+        found.extend(page.clients.iter().map(|client| client.id).filter(is_it));
+    }
     let mut found = found.into_iter();
     let client = found.next().ok_or_else(not_found)?;
     if found.next().is_some() {
@@ -340,9 +340,12 @@ async fn wait_close(pooler: &dyn Pooler, database: Option<&str>) -> Result<Tag, 
             .map(|pool| (pool.id, pool.epoch()))
             .collect();
         let is_old = |pool: PoolId, epoch: u32| epochs.get(&pool).is_some_and(|now| *now != epoch);
-        let snapshots = show::snapshots(pooler, Scope::Backends).await?;
-        let lent = snapshots.iter().flat_map(|snapshot| &snapshot.backends);
-        let mut left = lent.filter(|backend| is_old(backend.pool, backend.epoch)).count();
+        let mut left = 0;
+        let mut pages = Pages::new(pooler.loops(), Listed::Backends, false);
+        while let Some(page) = pages.next().await? {
+            let old = |backend: &&BackendRow| is_old(backend.pool, backend.epoch);
+            left += page.backends.iter().filter(old).count();
+        }
         for entry in pooler.pools() {
             let queue = entry.pool.lock();
             left += queue

@@ -26,7 +26,7 @@ use super::pooler::{Answer, By, Forgotten, Gates, PoolEntry, Pooler, Shutdown, T
 use super::session::{self, Role};
 use crate::bypass::usage::BypassUsage;
 use crate::cc::usage::CongestionUsage;
-use crate::config::{Config, DatabaseConfig, Io, OptionalAddress, UserConfig};
+use crate::config::{Config, DatabaseConfig, OptionalAddress, UserConfig};
 use crate::dial::Place;
 use crate::dial::server_row::ServerRow;
 use crate::dial::standing::Wants;
@@ -39,7 +39,6 @@ use crate::metrics::{Pages, http};
 use crate::mptcp::usage::MptcpUsage;
 use crate::pools::upkeep;
 use crate::process::{account_to_become, place};
-use crate::reactor::host::IoHost;
 use crate::resolve::HostRow;
 use crate::service::{LastReload, Phase, Service};
 use crate::takeover::listeners::{self, Purpose, SocketPath, while_serving};
@@ -109,7 +108,7 @@ impl Administration {
             }
             // Asked for, it must be there; a second process on this host goes on without the default.
             Err(error) if matches!(http, OptionalAddress::Default(_)) => {
-                tracing::warn!(%address, %error, "no metrics: the address is not to be had");
+                tracing::warn!(%address, %error, "cannot bind http_address; metrics are off");
                 self.fall_back(format!("no metrics, no health, no page at {address}: {error}"));
                 Ok(())
             }
@@ -525,10 +524,6 @@ impl Pooler for Running {
             all.push(format!(
                 "the last reload was refused, the old configuration is in force: {reason}"
             ));
-        }
-        let io = config.start.process.io;
-        if let (Io::IoUring, IoHost::NoIoUring(reason)) = (io, self.service.loops.host()) {
-            all.push(format!("event loops wait with epoll: {reason}"));
         }
         all
     }

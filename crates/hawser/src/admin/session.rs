@@ -26,8 +26,8 @@ use super::command::{self, Command, CommandError, Topic, Transaction};
 use super::execute::execute;
 use super::operators::{CONSOLE, Listing, Operator};
 use super::pooler::Pooler;
-use super::show;
 use super::show::dialect::{Dialect, release};
+use super::show::{self, Show};
 use super::table::{Column, Format, Table, columns, data_row, row_description};
 
 /// The largest message that an operator may send.
@@ -313,11 +313,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
                 "SHOW".to_owned()
             }
             Command::Show(topic) | Command::ShowExtended(topic) => {
-                let pooler = self.pooler.clone();
-                let dialect = self.dialect_of(command);
-                match show::show(pooler.as_ref(), self.console, *topic, dialect).await {
-                    Ok(table) => self.rows(&table, formats, describe).await?,
-                    Err(error) => return Ok(Err(error)),
+                let (pooler, dialect) = (self.pooler.clone(), self.dialect_of(command));
+                if describe {
+                    let columns = show::columns(*topic, dialect);
+                    row_description(&mut self.output, &columns, formats);
+                }
+                let mut show = Show::new(pooler.as_ref(), self.console, *topic, dialect);
+                loop {
+                    match show.next().await {
+                        Ok(Some(table)) => self.rows(&table, formats).await?,
+                        Ok(None) => break,
+                        Err(error) => return Ok(Err(error)),
+                    }
                 }
                 "SHOW".to_owned()
             }
@@ -411,10 +418,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
         });
     }
 
-    async fn rows(&mut self, table: &Table, formats: &[Format], describe: bool) -> io::Result<()> {
-        if describe {
-            row_description(&mut self.output, &table.columns, formats);
-        }
+    async fn rows(&mut self, table: &Table, formats: &[Format]) -> io::Result<()> {
         for row in &table.rows {
             data_row(&mut self.output, &table.columns, row, formats);
             if self.output.len() >= OUTPUT_BYTES {

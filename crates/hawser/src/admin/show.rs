@@ -4,8 +4,9 @@
 //!               src/stats.c); ours after them, which [`dialect`] leaves out on database `pgbouncer`
 //! # Invariants  [`columns`] knows a topic's columns without looking at anything: Describe costs
 //!               nothing, and a test compares them with a fixed list
-//! # Limits      SHOW CLIENTS, SERVERS, SOCKETS, PINS and FDS ask every loop and cost in proportion
-//!               to clients, POOLS to server connections; all others in proportion to pools
+//! # Limits      SHOW CLIENTS, SOCKETS, PINS and FDS cost in proportion to clients, and SERVERS and
+//!               POOLS to server connections, a page at a time ([`crate::loops::pages`]): no more than
+//!               a page of rows is held. All others cost in proportion to pools
 
 pub mod dialect;
 mod pools;
@@ -14,26 +15,16 @@ mod sockets;
 mod stats;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
-use std::time::{Duration, Instant, SystemTime};
 
-use hawser_core::engine::ToLoop;
-use hawser_core::engine::message::{Scope, Snapshot};
-use hawser_core::ids::PoolId;
-use hawser_core::session::options::Replication;
-use hawser_core::wire::error::{ClientError, SqlState};
-use tokio::sync::oneshot;
+use hawser_core::wire::error::ClientError;
 
 use super::Console;
-use super::clock::Clock;
 use super::command::Topic;
 use super::pooler::Pooler;
 use super::table::{Column, Columns, Table};
 use dialect::Dialect;
+use sockets::Connections;
 pub use sockets::client_number;
-
-/// How long a loop may take to tell what it holds.
-const SNAPSHOT_WAIT: Duration = Duration::from_secs(5);
 
 /// The columns of a topic in a dialect; HELP has none, it is a notice.
 pub fn columns(topic: Topic, dialect: Dialect) -> Cow<'static, [Column]> {
@@ -73,97 +64,86 @@ fn all_columns(topic: Topic) -> Columns {
     }
 }
 
-/// What a topic shows now.
-///
-/// # Errors
-/// A loop did not answer.
-pub async fn show(
-    pooler: &dyn Pooler,
-    console: &Console,
+/// What a topic shows, some rows at a time: tables of its columns.
+pub struct Show<'a> {
+    pooler: &'a dyn Pooler,
+    console: &'a Console,
     topic: Topic,
     dialect: Dialect,
-) -> Result<Table, ClientError> {
-    let all = all_columns(topic);
-    let table = Table::new(all);
-    let as_pgbouncer = matches!(dialect, Dialect::PgBouncer(_));
-    let mut table = match topic {
-        Topic::Clients | Topic::Servers | Topic::Sockets | Topic::ActiveSockets | Topic::Fds => {
-            let scope = if topic == Topic::Fds { Scope::Clients } else { Scope::Addresses };
-            sockets::fill(table, topic, &everything(pooler, scope).await?)
-        }
-        Topic::Pins => sockets::pins(table, &everything(pooler, Scope::Clients).await?),
-        Topic::Pools => pools::pools(table, pooler, &snapshots(pooler, Scope::Backends).await?),
-        Topic::Databases => pools::databases(table, pooler, as_pgbouncer),
-        Topic::Users => pools::users(table, pooler),
-        Topic::Lists => pools::lists(table, pooler, as_pgbouncer),
-        Topic::Stats | Topic::StatsTotals | Topic::StatsAverages => {
-            let of_console = as_pgbouncer.then(|| console.operators.totals());
-            stats::by_database(table, topic, pooler, console, of_console)
-        }
-        Topic::Totals => stats::sum(table, pooler, console),
-        Topic::Config => process::config(table, &pooler.config()),
-        Topic::Mem => process::memory(table, pooler),
-        Topic::Version => process::version(table, dialect),
-        Topic::State => process::state(table, pooler, dialect),
-        Topic::DnsHosts => process::dns_hosts(table, pooler),
-        Topic::Hosts => process::hosts(table, pooler),
-        Topic::Limits => process::limits(table, pooler),
-        Topic::Peers => process::peers(table, &pooler.config()),
-        Topic::PeerPools => process::peer_pools(table, pooler),
-        Topic::DnsZones | Topic::Help => table,
-    };
-    if as_pgbouncer {
-        console.operators.append(topic, pooler, &mut table);
+    /// Connections still to be shown.
+    connections: Option<Connections<'a>>,
+    is_over: bool,
+}
+
+impl<'a> Show<'a> {
+    /// Nothing has been looked at yet.
+    pub fn new(
+        pooler: &'a dyn Pooler,
+        console: &'a Console,
+        topic: Topic,
+        dialect: Dialect,
+    ) -> Self {
+        let connections = Connections::of(topic, pooler);
+        Self { pooler, console, topic, dialect, connections, is_over: false }
     }
-    Ok(dialect.shown(topic, all, table))
-}
 
-/// What all loops and pools hold.
-struct Everything<'a> {
-    pooler: &'a dyn Pooler,
-    clock: Clock,
-    snapshots: Vec<Snapshot>,
-    /// What each pool replicates, if it does.
-    replication: HashMap<PoolId, Replication>,
-}
-
-async fn everything(pooler: &dyn Pooler, scope: Scope) -> Result<Everything<'_>, ClientError> {
-    let snapshots = snapshots(pooler, scope).await?;
-    let clock = Clock { now: pooler.loops().now(), wall: SystemTime::now() };
-    let replication = pooler.pools().iter().map(|e| (e.pool.id, e.replication)).collect();
-    Ok(Everything { pooler, clock, snapshots, replication })
-}
-
-/// What each loop holds.
-///
-/// # Errors
-/// A loop did not answer within [`SNAPSHOT_WAIT`].
-pub async fn snapshots(pooler: &dyn Pooler, scope: Scope) -> Result<Vec<Snapshot>, ClientError> {
-    let mut answers = Vec::new();
-    for home in pooler.loops().ids() {
-        let (sender, receiver) = oneshot::channel();
-        let reply = move |snapshot| {
-            // The client that asked may have left.
-            let _ = sender.send(snapshot);
-        };
-        pooler.loops().send(home, ToLoop::Snapshot(scope, Box::new(reply)));
-        answers.push((home, receiver));
+    /// The next rows; `None` after the last.
+    ///
+    /// # Errors
+    /// A loop did not answer.
+    pub async fn next(&mut self) -> Result<Option<Table>, ClientError> {
+        let all = all_columns(self.topic);
+        let mut table = Table::new(all);
+        if let Some(connections) = &mut self.connections
+            && connections.next(&mut table).await?
+        {
+            return Ok(Some(self.dialect.shown(self.topic, all, table)));
+        }
+        if std::mem::replace(&mut self.is_over, true) {
+            return Ok(None);
+        }
+        if self.connections.take().is_none() {
+            table = self.whole(table).await?;
+        }
+        if matches!(self.dialect, Dialect::PgBouncer(_)) {
+            self.console.operators.append(self.topic, self.pooler, &mut table);
+        }
+        Ok(Some(self.dialect.shown(self.topic, all, table)))
     }
-    let until = tokio::time::Instant::from_std(Instant::now() + SNAPSHOT_WAIT);
-    let mut snapshots = Vec::with_capacity(answers.len());
-    for (home, answer) in answers {
-        match tokio::time::timeout_at(until, answer).await {
-            Ok(Ok(snapshot)) => snapshots.push(snapshot),
-            Ok(Err(_)) | Err(_) => {
-                return Err(ClientError::error(
-                    SqlState::SYSTEM_ERROR,
-                    format!("event loop {home} does not answer"),
-                )
-                .hint("The other SHOW commands do not ask the loops. Try again."));
+
+    /// A topic whose rows are in proportion to pools.
+    async fn whole(&self, table: Table) -> Result<Table, ClientError> {
+        let Self { pooler, console, topic, dialect, .. } = *self;
+        let as_pgbouncer = matches!(dialect, Dialect::PgBouncer(_));
+        Ok(match topic {
+            Topic::Pools => pools::pools(table, pooler).await?,
+            Topic::Databases => pools::databases(table, pooler, as_pgbouncer),
+            Topic::Users => pools::users(table, pooler),
+            Topic::Lists => pools::lists(table, pooler, as_pgbouncer),
+            Topic::Stats | Topic::StatsTotals | Topic::StatsAverages => {
+                let of_console = as_pgbouncer.then(|| console.operators.totals());
+                stats::by_database(table, topic, pooler, console, of_console)
             }
-        }
+            Topic::Totals => stats::sum(table, pooler, console),
+            Topic::Config => process::config(table, &pooler.config()),
+            Topic::Mem => process::memory(table, pooler),
+            Topic::Version => process::version(table, dialect),
+            Topic::State => process::state(table, pooler, dialect),
+            Topic::DnsHosts => process::dns_hosts(table, pooler),
+            Topic::Hosts => process::hosts(table, pooler),
+            Topic::Limits => process::limits(table, pooler),
+            Topic::Peers => process::peers(table, &pooler.config()),
+            Topic::PeerPools => process::peer_pools(table, pooler),
+            Topic::Clients
+            | Topic::Servers
+            | Topic::Sockets
+            | Topic::ActiveSockets
+            | Topic::Fds
+            | Topic::Pins
+            | Topic::DnsZones
+            | Topic::Help => table,
+        })
     }
-    Ok(snapshots)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 use hawser_core::engine::about::{ClientAbout, ClientState, PeerAddress};
-use hawser_core::engine::message::{BackendRow, BackendState, ClientRow, Snapshot};
+use hawser_core::engine::message::{BackendRow, BackendState, ClientRow, Listed, Page};
 use hawser_core::engine::{ServerAddressId, ToLoop};
 use hawser_core::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
 use hawser_core::pool::{PoolSettings, SharedPool};
@@ -26,9 +26,12 @@ use crate::limits::Limits;
 use crate::link::report::Report;
 use crate::loops::tests::mailboxes;
 use crate::loops::{Loops, Pool};
-use crate::mailbox::{Letter, LoopMailbox};
+use crate::mailbox::LoopMailbox;
 use crate::resolve::HostRow;
 use crate::socket::Conn;
+
+/// Clients that the fake gives at a time.
+const PAGE_ROWS: usize = 2;
 
 /// The one loop of the fake.
 #[derive(Default)]
@@ -55,12 +58,19 @@ impl Loop {
         mailbox
     }
 
-    fn receive(&self, letter: Letter<Conn>) {
-        let Letter::Engine(message) = letter else { return };
+    fn receive(&self, message: ToLoop<Conn>) {
         match message {
-            ToLoop::Snapshot(_, reply) => reply(Snapshot {
-                clients: self.clients.lock().unwrap().clone(),
-                backends: self.backends.lock().unwrap().clone(),
+            ToLoop::Page(request, reply) => reply(match request.listed {
+                Listed::Clients => {
+                    let all = self.clients.lock().unwrap();
+                    let from = request.from as usize;
+                    let to = all.len().min(from + PAGE_ROWS);
+                    let next = (to < all.len()).then_some(to as u32);
+                    Page { clients: all[from..to].to_vec(), next, ..Page::default() }
+                }
+                Listed::Backends => {
+                    Page { backends: self.backends.lock().unwrap().clone(), ..Page::default() }
+                }
             }),
             ToLoop::Kill { client, error } => {
                 self.sent.lock().unwrap().push(format!("kill {client}: {}", error.message));
@@ -145,6 +155,7 @@ impl Fake {
             last_request: Time::ZERO,
             wait_us: 1_500_000,
             backend: Some(BackendId(7)),
+            backend_process: 7,
             pins: PartSet::of(pins),
             pinned_since: (!pins.is_empty()).then_some(Time::ZERO),
             channels: 0,

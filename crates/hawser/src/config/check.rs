@@ -179,10 +179,7 @@ impl<'a> Check<'a> {
             }
         }
         if etcd.etcd_prefix.is_empty() {
-            error(
-                "etcd_prefix",
-                "etcd_prefix: without one, keys would be among those of others".into(),
-            );
+            error("etcd_prefix", "etcd_prefix must not be empty".into());
         }
         let together = [
             (

@@ -105,16 +105,6 @@ choices! {
         V2 = "v2",
     }
 
-    /// What event loops wait with.
-    Io: "auto, epoll, io_uring" {
-        /// io_uring where it can be used, else epoll.
-        Auto = "auto",
-        /// epoll(7).
-        Epoll = "epoll",
-        /// io_uring(7), and epoll with a warning where it cannot be used.
-        IoUring = "io_uring",
-    }
-
     /// What server connections are handed over for.
     HandOver: "users, addresses" {
         /// Clients of all users share them.

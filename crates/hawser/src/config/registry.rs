@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use super::address::{ListenAddress, ServerAddress};
 use super::choice::{
-    AuthType, BypassUse, ConsoleVersion, EtcdLost, ExtensionUse, Fidelity, HandOver, Io,
+    AuthType, BypassUse, ConsoleVersion, EtcdLost, ExtensionUse, Fidelity, HandOver,
     LinkCompression, ListenLost, LoadBalanceHosts, LogFormat, LogLevel, PoolMode, ProxyProtocol,
     SyslogFacility, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
 };
@@ -618,7 +618,9 @@ settings! {
         /// Memory for the texts of all prepared statements of all clients together, and for the names
         /// that clients have given them. At the limit, those that no client names any more are
         /// forgotten; where that is not enough, a new statement is not shared, and its client keeps the
-        /// server connection that has it.
+        /// server connection that has it. The same holds for the 8,193rd statement of one client, and
+        /// for one with which its names and their texts would take more than a sixteenth of this
+        /// memory (1 MiB at least).
         prepared_statements_memory: Size = "256MiB", example "\"32MiB\"", range 1 << 20..=1 << 40,
             unit Bytes;
         /// What becomes of clients of transaction and statement mode that LISTEN when the server
@@ -859,9 +861,6 @@ settings! {
     ProcessSettings in Process, Restart {
         /// Event loops. 0: one for each core that the process may use.
         loops: u32 = "0", example "2", range 0..=1024;
-        /// What event loops wait with. `auto`: io_uring where the kernel has what it needs (Linux 6.1) and
-        /// a trial at the start passes, else epoll; `hawser status` says which, and why.
-        io: Io = "epoll", example "\"auto\"";
         /// Threads for TLS handshakes and password hashes, below the loops' priority. 0: one for each
         /// core.
         login_threads: u32 = "0", example "2", range 0..=1024;

@@ -137,7 +137,7 @@ pub async fn open(
     if tls.direct && stream.get_ref().1.alpn_protocol() != Some(ALPN) {
         return Err(failed("direct SSL connection was established without ALPN".to_owned()));
     }
-    Ok(Stream::ToServer(Box::new(stream)))
+    Ok(Stream::ToServer(stream.into()))
 }
 
 async fn ask(link: &mut Link) -> io::Result<u8> {

@@ -5,8 +5,6 @@
 //!   accept(2) ─► first poll of the login ─► it has ended: the client is the loop's
 //!   on a loop                            └► it waits: a task of the control side goes on with it
 //! ```
-//! Where loops wait by io_uring, they watch no listening sockets: a task of the control side does what is the
-//! loop's here.
 //!
 //! # Invariants
 //! * a lack of descriptors or memory never causes a spin: the listener pauses for [`ACCEPT_PAUSE`],
@@ -20,7 +18,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -41,8 +39,6 @@ use hawser_sys::stream::{
     LocalAddress, TcpDefaults, TcpOptions, local_address, peer_uid, set_inherited_tcp_options,
     set_tcp_options,
 };
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
@@ -346,9 +342,9 @@ fn socket_file(settings: &ListenSettings) -> Result<SocketFile, ListenError> {
     })
 }
 
-/// Accepts clients until the process begins to end, except while a successor does: on the loops'
-/// own threads if they watch listeners, or else on this one.
-pub async fn accept(service: Arc<Service>, listener: Listener, loops: Option<Listeners>) {
+/// Accepts clients until the process begins to end, except while a successor does, on the loops' own
+/// threads.
+pub async fn accept(service: Arc<Service>, listener: Listener, loops: Listeners) {
     let mut phase = service.phase.subscribe();
     let mut standing = service.succession.standing.subscribe();
     let Listener { path, socket, .. } = listener;
@@ -356,10 +352,7 @@ pub async fn accept(service: Arc<Service>, listener: Listener, loops: Option<Lis
     loop {
         let accepted = async {
             loop {
-                let failed = match &loops {
-                    Some(loops) => acceptor.clone().accepted_by(loops).await,
-                    None => acceptor.accepted_here().await,
-                };
+                let failed = acceptor.clone().accepted_by(&loops).await;
                 acceptor.pause(&failed).await;
             }
         };
@@ -512,26 +505,6 @@ impl<F: Future<Output = ()> + Send + 'static> Acceptor<F> {
         }
     }
 
-    /// Accepts on this thread, until accept(2) fails.
-    async fn accepted_here(&self) -> io::Error {
-        let watched = match watched(&self.socket) {
-            Ok(watched) => watched,
-            Err(error) => return error,
-        };
-        loop {
-            let mut ready = match watched.readable().await {
-                Ok(ready) => ready,
-                Err(error) => return error,
-            };
-            match self.begin_logins(None, LOGINS_A_TURN) {
-                // The others on this thread come first.
-                Ok(true) => tokio::task::yield_now().await,
-                Ok(false) => ready.clear_ready(),
-                Err(error) => return error,
-            }
-        }
-    }
-
     /// Accepts at most `most` connections and begins their logins. `false`: no more of them wait.
     fn begin_logins(&self, home: Option<LoopId>, most: usize) -> io::Result<bool> {
         let loops = &self.service.loops;
@@ -644,11 +617,6 @@ impl<F: Future<Output = ()> + Send + 'static> Accept for Acceptor<F> {
             self.failure.notify_one();
         }
     }
-}
-
-#[expect(deprecated, reason = "the socket is there for longer than this watches it")]
-fn watched(socket: &Socket) -> io::Result<AsyncFd<RawFd>> {
-    AsyncFd::with_interest(socket.as_fd().as_raw_fd(), Interest::READABLE)
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

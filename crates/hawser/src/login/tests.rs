@@ -17,7 +17,7 @@ use crate::config::ServerAddress;
 use crate::dial::tests::{Door, Fake};
 use crate::loops::tests::mailboxes;
 use crate::loops::{Control, Loops};
-use crate::mailbox::{Letter, LoopMailbox};
+use crate::mailbox::LoopMailbox;
 use crate::process::random_bytes;
 use crate::socket::Conn;
 use crate::takeover::Succession;
@@ -89,10 +89,7 @@ impl World {
     fn kept(&self) -> std::sync::MutexGuard<'_, Vec<ToLoop<Conn>>> {
         let (mut kept, mut taken) = (self.kept.lock().unwrap(), Vec::new());
         self.mailbox.take(&mut taken);
-        kept.extend(taken.into_iter().filter_map(|letter| match letter {
-            Letter::Engine(message) => Some(message),
-            Letter::Crossing(_) => None,
-        }));
+        kept.append(&mut taken);
         kept
     }
 

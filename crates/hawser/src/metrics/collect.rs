@@ -510,8 +510,6 @@ fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
     ] {
         gauges(encoder, name, help, [([], value)])?;
     }
-    let help = "What event loops wait with, see the setting io";
-    gauges(encoder, "event_loop_host", help, [([("io", pooler.loops().host().name())], 1)])?;
     mptcp(encoder, pooler)?;
     bypass(encoder, pooler)?;
     super::links::encode(encoder, &pooler.links())?;

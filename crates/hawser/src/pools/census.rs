@@ -3,13 +3,14 @@
 //!
 //! # Model
 //! One census serves all pools of a database. It is taken for the first client, which waits for it,
-//! before its pool's first server connection: that one may take the only place. It is taken again
-//! when a pool has seen a statement that may have changed a function; and every [`PERIOD`] while
-//! there are clients, if a fingerprint of the catalogs shows a change. A server connection of the
-//! control side asks ([`super::enquiry`]).
+//! before its pool's first server connection: that one may take the only place. It is taken again at
+//! once when a pool has seen a statement that may have changed a function; and every [`PERIOD`] while
+//! the database is in use, if a fingerprint of the catalogs shows a change. A server connection of
+//! the control side asks ([`super::enquiry`]).
 //!
 //! # Limits
-//! Changes that bypass Hawser are known after [`PERIOD`], changes through it after a second.
+//! Changes that bypass Hawser are known after [`PERIOD`]: until then a client may see what a
+//! function that was just made or changed has set for another.
 //! Databases with more than [`SOURCES_BYTES_MAX`] of source are not looked into, which is logged
 //! once.
 
@@ -18,7 +19,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hawser_core::engine::census::{ANY_TEXT, Census, Function, Language, Link};
+use hawser_core::engine::census::{ANY_TEXT, Census, Function, Language, Link, Names};
+use hawser_core::hash::Keyed;
+use hawser_core::ids::PoolId;
 use hawser_core::pool::{ServerParameters, SharedPool};
 use hawser_core::session::part::is_reported;
 use tokio::sync::Mutex as AsyncMutex;
@@ -32,8 +35,9 @@ use crate::dial::talk::{Answer, TalkError};
 use crate::process::random_u64;
 use crate::service::{Phase, Service};
 
-/// How often this checks for changes.
-const PERIOD: Duration = Duration::from_secs(30);
+/// How often this checks for changes of a database that is in use. With the time of the look itself, a change is
+/// known within a second.
+const PERIOD: Duration = Duration::from_millis(800);
 /// The same after a failed look.
 const RETRY: Duration = Duration::from_secs(5);
 /// After this time without a successful look, a look is worth the place of an idle server
@@ -47,43 +51,50 @@ const PLACE_WAIT: Duration = Duration::from_millis(500);
 /// Databases with more source are not looked into.
 const SOURCES_BYTES_MAX: usize = 16 << 20;
 
-/// Changes with the catalogs that the census reads, and with the names of its relations; includes
-/// the amount of source.
-const FINGERPRINT: &str = "SELECT pg_catalog.concat(\
-     (SELECT pg_catalog.concat(pg_catalog.sum(p.oid::pg_catalog.int8), ' ', \
-         pg_catalog.sum(p.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_proc p), ' ', \
-     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
-         pg_catalog.sum(t.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_trigger t), ' ', \
-     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
-         pg_catalog.sum(r.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_rewrite r), ' ', \
-     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
-         pg_catalog.sum(a.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_attrdef a), ' ', \
-     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
-         pg_catalog.sum(k.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_constraint k), ' ', \
-     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
-         pg_catalog.sum(y.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_policy y), ' ', \
-     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
-         pg_catalog.sum(i.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_inherits i), ' ', \
-     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
-         pg_catalog.sum(e.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_event_trigger e), ' ', \
-     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
-         pg_catalog.sum(o.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_operator o), ' ', \
-     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
-         pg_catalog.sum(s.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_cast s), ' ', \
-     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
-         pg_catalog.sum(m.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_amproc m), ' ', \
-     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
-         pg_catalog.sum(g.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_range g), ' ', \
-     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
-         pg_catalog.sum(t.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_type t \
-         WHERE t.typtype OPERATOR(pg_catalog.=) 'd'), ' ', \
-     (SELECT pg_catalog.sum(pg_catalog.hashtext(pg_catalog.concat(c.oid, ' ', c.relname))) \
-      FROM pg_catalog.pg_class c WHERE c.relhastriggers OR c.relhasrules OR c.relhassubclass \
-      OR c.relispartition OR c.relrowsecurity OR EXISTS (SELECT 1 FROM pg_catalog.pg_constraint k \
-      WHERE k.conrelid OPERATOR(pg_catalog.=) c.oid) OR EXISTS (SELECT 1 FROM pg_catalog.pg_attrdef a \
-      WHERE a.adrelid OPERATOR(pg_catalog.=) c.oid))), \
-     (SELECT pg_catalog.sum(pg_catalog.octet_length(p.prosrc)) FROM pg_catalog.pg_proc p \
-      WHERE p.oid OPERATOR(pg_catalog.>=) 16384)";
+/// Changes with the catalogs that the census reads, and with the names of the relations that have triggers, rules,
+/// policies, partitions, checks or defaults; and the amount of source. Cheap, because it is asked for all the time: of
+/// each catalog the number of rows that are not the server's own and the sum of their xmin, which age() gives
+/// relative to the same transaction as that of a constant.
+fn fingerprint() -> String {
+    const OWN_BY_OID: &str = " WHERE x.oid OPERATOR(pg_catalog.>=) 16384";
+    let rows = |(catalog, which): (&str, &str)| {
+        format!(
+            "(SELECT pg_catalog.concat(pg_catalog.count(*), ' ', pg_catalog.count(*) \
+             OPERATOR(pg_catalog.*) pg_catalog.age('10'::pg_catalog.xid) \
+             OPERATOR(pg_catalog.-) pg_catalog.sum(pg_catalog.age(x.xmin))) \
+             FROM pg_catalog.{catalog} x{which}), ' ', "
+        )
+    };
+    let catalogs = [
+        ("pg_proc", OWN_BY_OID),
+        ("pg_trigger", ""),
+        ("pg_rewrite", OWN_BY_OID),
+        ("pg_attrdef", ""),
+        ("pg_constraint", OWN_BY_OID),
+        ("pg_policy", ""),
+        ("pg_inherits", ""),
+        ("pg_event_trigger", ""),
+        ("pg_operator", OWN_BY_OID),
+        ("pg_cast", OWN_BY_OID),
+        ("pg_amproc", OWN_BY_OID),
+        ("pg_range", " WHERE x.rngtypid OPERATOR(pg_catalog.>=) 16384"),
+        (
+            "pg_type",
+            " WHERE x.oid OPERATOR(pg_catalog.>=) 16384 AND x.typtype OPERATOR(pg_catalog.=) 'd'",
+        ),
+    ];
+    let rows: String = catalogs.into_iter().map(rows).collect();
+    format!(
+        "SELECT pg_catalog.concat({rows}(SELECT pg_catalog.sum(pg_catalog.hashtext(pg_catalog.concat(c.oid, ' ', c.relname))) \
+         FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.>=) 16384 AND (c.relhastriggers \
+         OR c.relhasrules OR c.relhassubclass OR c.relispartition OR c.relrowsecurity \
+         OR c.oid OPERATOR(pg_catalog.=) ANY (SELECT k.conrelid FROM pg_catalog.pg_constraint k \
+         WHERE k.oid OPERATOR(pg_catalog.>=) 16384 \
+         UNION ALL SELECT a.adrelid FROM pg_catalog.pg_attrdef a)))), \
+         (SELECT pg_catalog.sum(pg_catalog.octet_length(p.prosrc)) FROM pg_catalog.pg_proc p \
+         WHERE p.oid OPERATOR(pg_catalog.>=) 16384)"
+    )
+}
 
 /// Rows of five: a function (name, language, volatility, source), what any text may call (source), or what leads
 /// where (from, to). Objects
@@ -164,6 +175,15 @@ UNION ALL
 SELECT 'write calls', c.relname::pg_catalog.text, 'pg_notify', NULL, NULL
 FROM pg_catalog.pg_rewrite r JOIN pg_catalog.pg_class c ON c.oid = r.ev_class
 WHERE r.ev_action::pg_catalog.text OPERATOR(pg_catalog.~) {NOTIFY}
+UNION ALL
+SELECT 'name', n.name, n.own, NULL, NULL
+FROM (SELECT p.proname::pg_catalog.text, (p.oid OPERATOR(pg_catalog.>=) 16384)::pg_catalog.text FROM pg_catalog.pg_proc p
+    UNION SELECT c.relname::pg_catalog.text, (c.oid OPERATOR(pg_catalog.>=) 16384)::pg_catalog.text FROM pg_catalog.pg_class c
+        WHERE c.relkind = ANY ('{r,v,m,p,f}')
+    UNION SELECT t.typname::pg_catalog.text, (t.oid OPERATOR(pg_catalog.>=) 16384)::pg_catalog.text FROM pg_catalog.pg_type t
+        WHERE t.typelem = 0
+    UNION SELECT m.amname::pg_catalog.text, (m.oid OPERATOR(pg_catalog.>=) 16384)::pg_catalog.text FROM pg_catalog.pg_am m
+    UNION SELECT k.word, 'false' FROM pg_catalog.pg_get_keywords() k) n (name, own)
 UNION ALL
 SELECT 'any', NULL, NULL, NULL, pg_catalog.concat('SELECT ', p.proname, '()')
 FROM (SELECT o.oprcode::pg_catalog.oid FROM pg_catalog.pg_operator o
@@ -317,6 +337,8 @@ struct Known {
     /// A statement that may have changed a function has been seen since.
     expected: bool,
     fingerprint: Vec<u8>,
+    /// Queries of all pools of the database when the last look began.
+    queries: u64,
     census: Option<Arc<Census>>,
     /// Too much source has been logged.
     said: bool,
@@ -340,7 +362,7 @@ impl Known {
     /// Whether another look would show nothing new to a client that has asked since `since`.
     fn is_fresh(&self, since: Instant) -> bool {
         self.looked.is_some_and(|(at, outcome)| match outcome {
-            Outcome::Answered => at.elapsed() < PERIOD,
+            Outcome::Answered => at.elapsed() < PERIOD / 2,
             Outcome::Unanswered if self.census.is_none() => at >= since,
             Outcome::Refused | Outcome::Unanswered => at.elapsed() < RETRY,
         })
@@ -392,31 +414,63 @@ pub async fn wait(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     }
 }
 
-/// Renews outdated censuses; called once a second.
-pub fn refresh(service: &Arc<Service>) {
+/// Renews outdated censuses until the process ends.
+pub async fn run(service: Arc<Service>) {
+    let mut tick = tokio::time::interval(PERIOD);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    while service.phase() != Phase::Ending {
+        tick.tick().await;
+        refresh(&service);
+    }
+}
+
+/// A statement of this pool may have changed what functions do.
+pub fn look_at_once(service: &Arc<Service>, pool: PoolId) {
+    let Some(entry) = service.pools.by_id(pool) else { return };
+    if entry.pool.expects_other_functions() && may_ask(service, &entry) {
+        let service = service.clone();
+        tokio::spawn(async move { look(&service, &entry).await });
+    }
+}
+
+fn queries_of(entry: &PoolEntry) -> u64 {
+    entry.pool.stats.sum(|stats| stats.queries.get())
+}
+
+/// Renews outdated censuses.
+fn refresh(service: &Arc<Service>) {
     if service.phase() != Phase::Serving {
         return;
     }
     let entries = service.pools.all();
-    let keys: HashSet<Key> = entries.iter().map(|entry| key_of(&entry.route.load())).collect();
-    service.censuses.retain(|key| keys.contains(key));
-    let mut looking = HashSet::new();
+    let mut queries: HashMap<Key, u64> = HashMap::new();
+    for entry in &entries {
+        *queries.entry(key_of(&entry.route.load())).or_default() += queries_of(entry);
+    }
+    service.censuses.retain(|key| queries.contains_key(key));
     let asking = |entry: &Arc<PoolEntry>| may_ask(service, entry) && entry.client_count() > 0;
     for entry in entries.into_iter().filter(asking) {
-        let key = key_of(&entry.route.load());
         // One look serves all pools of a database.
-        if looking.contains(&key) {
-            continue;
-        }
-        let known = service.censuses.of(&entry.route.load());
+        let Some(queries) = queries.get(&key_of(&entry.route.load())) else { continue };
         let expected = entry.pool.expects_other_functions();
-        let lacks = entry.pool.census().is_none();
+        let census = entry.pool.census();
+        let lacks = census.is_none();
+        let unseen = census.is_some_and(|census| census.has_unseen());
+        let place = service.censuses.of(&entry.route.load());
         // A look under way holds the lock.
-        let due = known.known.try_lock().is_ok_and(|known| {
-            expected || !known.is_fresh(Instant::now()) || (lacks && known.census.is_some())
+        let due = place.known.try_lock().is_ok_and(|mut known| {
+            let failed = known.looked.is_some_and(|(_, outcome)| outcome != Outcome::Answered);
+            let is_used = failed || known.queries != *queries;
+            let due = expected
+                || unseen
+                || is_used && !known.is_fresh(Instant::now())
+                || lacks && known.census.is_some();
+            if due {
+                known.queries = *queries;
+            }
+            due
         });
         if due {
-            looking.insert(key);
             let service = service.clone();
             tokio::spawn(async move { look(&service, &entry).await });
         }
@@ -430,7 +484,8 @@ async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     let since = Instant::now();
     let mut known = place.known.lock().await;
     let expected = entry.pool.takes_census();
-    if !expected && known.is_fresh(since) {
+    let unseen = entry.pool.census().is_some_and(|census| census.has_unseen());
+    if !(expected || unseen) && known.is_fresh(since) {
         // The pool may be a new one of the database.
         if let Some(census) = &known.census {
             entry.pool.set_census(census);
@@ -503,10 +558,16 @@ async fn take(
     let overdue = known.answered.is_none_or(|at| at.elapsed() >= OVERDUE);
     let worth = known.census.is_none() || known.expected || overdue;
     let patience = if worth { PLACE_WAIT } else { Duration::ZERO };
-    let answer = ask(service, route, patience, FINGERPRINT, &[]).await?;
+    let unseen = take_unseen(service, route);
+    let answer = ask(service, route, patience, &fingerprint(), &[]).await?;
     let [row] = answer.rows.as_slice() else { return Ok(()) };
     let value = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
-    if known.census.is_some() && known.fingerprint == value(0) {
+    if let Some(census) = &known.census
+        && known.fingerprint == value(0)
+    {
+        if !unseen.is_empty() {
+            known.census = Some(Arc::new(census.without(unseen)));
+        }
         return Ok(());
     }
     let fingerprint = value(0).to_vec();
@@ -533,7 +594,7 @@ async fn take(
     // Reading much source takes a moment.
     let read = tokio::task::spawn_blocking(move || read(&answer, parameters.as_deref())).await;
     if let Ok(census) = read {
-        known.census = Some(Arc::new(census));
+        known.census = Some(Arc::new(census.without(unseen)));
         known.fingerprint = fingerprint;
     }
     Ok(())
@@ -542,6 +603,7 @@ async fn take(
 /// Reads the answer to [`CENSUS`]; of a server that reports these.
 fn read(answer: &Answer, parameters: Option<&ServerParameters>) -> Census {
     let (mut functions, mut links) = (Vec::new(), Vec::new());
+    let (mut servers, mut own) = (Names::with_hasher(Keyed(random_u64())), Vec::new());
     for row in &answer.rows {
         let value = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
         let link = match value(0) {
@@ -568,6 +630,14 @@ fn read(answer: &Answer, parameters: Option<&ServerParameters>) -> Census {
                 });
                 continue;
             }
+            b"name" if value(2) == b"true" => {
+                own.push(value(1).into());
+                continue;
+            }
+            b"name" => {
+                servers.insert(value(1).to_ascii_lowercase().into());
+                continue;
+            }
             b"calls" => Link::Calls,
             b"write calls" => Link::WriteCalls,
             b"write writes" => Link::WriteWrites,
@@ -578,4 +648,23 @@ fn read(answer: &Answer, parameters: Option<&ServerParameters>) -> Census {
     let reported =
         |name: &[u8]| is_reported(name) || parameters.is_some_and(|own| own.get(name).is_some());
     Census::take(&functions, &links, reported, random_u64())
+        .with_names(shared_names(servers), own.into_iter())
+}
+
+/// The same names of the server itself are kept once.
+fn shared_names(names: Names) -> Arc<Names> {
+    static LAST: Mutex<Option<Arc<Names>>> = Mutex::new(None);
+    let mut last = locked(&LAST);
+    match &*last {
+        Some(last) if **last == names => last.clone(),
+        _ => last.insert(Arc::new(names)).clone(),
+    }
+}
+
+/// What texts of all pools of the database have called that its census has not seen.
+fn take_unseen(service: &Service, route: &Route) -> HashSet<Box<[u8]>> {
+    let key = key_of(route);
+    let entries = service.pools.all();
+    let of_it = entries.iter().filter(|entry| key_of(&entry.route.load()) == key);
+    of_it.filter_map(|entry| entry.pool.census()).flat_map(|census| census.take_unseen()).collect()
 }

@@ -114,7 +114,10 @@ pub async fn take_orders(service: Arc<Service>, mut orders: mpsc::UnboundedRecei
                     giving::give_back(&service, given.0, given.1);
                 }
             }
-            Order::ExpectChange(pool) => super::enquiry::expect_change(&service, pool),
+            Order::ExpectChange(pool) => {
+                super::enquiry::expect_change(&service, pool);
+                super::census::look_at_once(&service, pool);
+            }
             Order::Cancel(request) => {
                 tokio::spawn(async move { crate::cancel::send(&service, request).await });
             }

@@ -52,7 +52,6 @@ pub async fn run(service: Arc<Service>) {
             }
         }
         spare.give_back(pass, freed).await;
-        super::census::refresh(&service);
         service.enquiries.close_idle();
         if pass.is_multiple_of(FILES_EVERY) {
             refresh_certificates(&service).await;

@@ -6,7 +6,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::mpsc;
 
-use hawser_core::engine::message::{Scope, Snapshot, ToLoop};
+use hawser_core::engine::message::{Listed, Page, PageRequest, ToLoop};
 use hawser_core::engine::{
     BackendSeed, ClientAbout, ClientSecret, NewClient, PeerAddress, PoolMode, ServerAddressId,
 };
@@ -17,40 +17,11 @@ use hawser_core::wire::error::{ClientError, SqlState};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::*;
-use crate::intake::Wire;
 use crate::loops::Order;
+use crate::socket::Wire;
 use crate::spans::Spans;
 
-/// Each test runs on epoll, and on io_uring where the kernel has it.
-macro_rules! on_both_hosts {
-    ($($test:ident)+) => {
-        mod epoll {
-            $( #[test] fn $test() { super::$test(super::Io::Epoll); } )+
-        }
-
-        mod io_uring {
-            $( #[test] fn $test() {
-                match hawser_sys::ring::probe() {
-                    Ok(()) => super::$test(super::Io::IoUring),
-                    Err(refusal) => eprintln!("skipped: {refusal}"),
-                }
-            } )+
-        }
-    };
-}
-
-on_both_hosts! {
-    a_query_goes_to_the_server_and_its_answer_back
-    clients_of_several_loops_share_one_backend
-    what_a_server_does_not_take_at_once_goes_on_when_it_does
-    a_loop_without_work_sleeps
-    a_message_ends_a_sleep
-    a_cancel_that_came_before_a_query_does_not_hit_it
-    a_panic_ends_the_connection_it_came_on_and_no_other
-    a_panic_on_a_backend_frees_its_place_in_the_pool
-    loops_end_with_their_connections
-    a_killed_client_gets_the_reason
-}
+const FIRST: PageRequest = PageRequest { listed: Listed::Clients, addresses: false, from: 0 };
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -85,12 +56,6 @@ impl Socket for Plain {
 
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         self.0.send(buf)
-    }
-}
-
-impl Watchable for Plain {
-    fn wire(&self) -> &Wire {
-        &self.0
     }
 }
 
@@ -204,15 +169,14 @@ fn open_backends(
 }
 
 impl World {
-    fn new(io: Io, loops: u16, pool_size: u32) -> Self {
+    fn new(loops: u16, pool_size: u32) -> Self {
         let (control, mut orders) = Control::new();
         let logged = Arc::new(Logged {
             disconnections: AtomicBool::new(true),
             errors: Arc::default(),
             spans: Spans::default(),
         });
-        let reactors =
-            Reactors::start(loops, io, 1, OwnProcessIds::all(0), control, logged).unwrap();
+        let reactors = Reactors::start(loops, 1, OwnProcessIds::all(0), control, logged).unwrap();
         let mut settings = PoolSettings::default();
         settings.limits = Limits { size: pool_size, ..settings.limits };
         let pool =
@@ -246,25 +210,28 @@ impl World {
         client
     }
 
-    fn snapshot(&self, home: u16) -> Snapshot {
+    /// Its first clients.
+    fn page(&self, home: u16) -> Page {
         let (sender, receiver) = mpsc::channel();
-        let reply = Box::new(move |snapshot| sender.send(snapshot).unwrap());
-        self.reactors.loops().send(LoopId(home), ToLoop::Snapshot(Scope::Clients, reply));
+        let reply = Box::new(move |page| sender.send(page).unwrap());
+        self.reactors.loops().send(LoopId(home), ToLoop::Page(FIRST, reply));
         receiver.recv_timeout(SOON).unwrap()
     }
 }
 
-fn a_query_goes_to_the_server_and_its_answer_back(io: Io) {
-    let world = World::new(io, 1, 1);
+#[test]
+fn a_query_goes_to_the_server_and_its_answer_back() {
+    let world = World::new(1, 1);
     let mut client = world.client(0);
     assert_eq!(client.ask("select 'a'").unwrap(), [b"select 'a'"]);
     assert_eq!(client.ask("select 'b'").unwrap(), [b"select 'b'"]);
 }
 
-fn clients_of_several_loops_share_one_backend(io: Io) {
+#[test]
+fn clients_of_several_loops_share_one_backend() {
     const LOOPS: u16 = 3;
     const QUERIES: usize = 300;
-    let world = World::new(io, LOOPS, 1);
+    let world = World::new(LOOPS, 1);
     std::thread::scope(|scope| {
         for number in 0..2 * LOOPS {
             let mut client = world.client(number % LOOPS);
@@ -279,8 +246,9 @@ fn clients_of_several_loops_share_one_backend(io: Io) {
     assert_eq!(world.pool.lock().total(), 1, "more backends than the pool may have");
 }
 
-fn what_a_server_does_not_take_at_once_goes_on_when_it_does(io: Io) {
-    let world = World::new(io, 2, 1);
+#[test]
+fn what_a_server_does_not_take_at_once_goes_on_when_it_does() {
+    let world = World::new(2, 1);
     let mut clients = [world.client(0), world.client(1)];
     for round in 0..3 {
         for client in &mut clients {
@@ -291,8 +259,9 @@ fn what_a_server_does_not_take_at_once_goes_on_when_it_does(io: Io) {
     }
 }
 
-fn a_loop_without_work_sleeps(io: Io) {
-    let world = World::new(io, 2, 1);
+#[test]
+fn a_loop_without_work_sleeps() {
+    let world = World::new(2, 1);
     let mut client = world.client(0);
     client.ask("select 1").unwrap();
     // Deadlines that the query has set end within some ticks of 50 ms; then only the second's.
@@ -305,19 +274,21 @@ fn a_loop_without_work_sleeps(io: Io) {
     assert!(made.iter().all(|made| *made <= 15), "turns in half an idle second: {made:?}");
 }
 
-fn a_message_ends_a_sleep(io: Io) {
-    let world = World::new(io, 1, 1);
+#[test]
+fn a_message_ends_a_sleep() {
+    let world = World::new(1, 1);
     for _ in 0..10 {
         std::thread::sleep(Duration::from_millis(20));
         let before = Instant::now();
-        world.snapshot(0);
+        world.page(0);
         // The loop would look by itself after a second.
         assert!(before.elapsed() < Duration::from_millis(500), "{:?}", before.elapsed());
     }
 }
 
-fn a_cancel_that_came_before_a_query_does_not_hit_it(io: Io) {
-    let world = World::new(io, 1, 1);
+#[test]
+fn a_cancel_that_came_before_a_query_does_not_hit_it() {
+    let world = World::new(1, 1);
     let mut client = world.client(0);
     for _ in 0..20 {
         // The loop is busy while both come: it finds them together.
@@ -328,7 +299,7 @@ fn a_cancel_that_came_before_a_query_does_not_hit_it(io: Io) {
             wait.recv().unwrap();
         });
         let loops = world.reactors.loops();
-        loops.send(LoopId(0), ToLoop::Snapshot(Scope::Clients, hold));
+        loops.send(LoopId(0), ToLoop::Page(FIRST, hold));
         is_busy.recv_timeout(SOON).unwrap();
         let process = hawser_core::engine::PROCESS_ID_FIRST;
         loops.send(LoopId(0), ToLoop::Cancel { process, key: vec![0; 4].into() });
@@ -339,8 +310,9 @@ fn a_cancel_that_came_before_a_query_does_not_hit_it(io: Io) {
     assert_eq!(world.cancels.load(Ordering::Relaxed), 0);
 }
 
-fn a_panic_ends_the_connection_it_came_on_and_no_other(io: Io) {
-    let world = World::new(io, 1, 2);
+#[test]
+fn a_panic_ends_the_connection_it_came_on_and_no_other() {
+    let world = World::new(1, 2);
     let mut good = world.client(0);
     assert_eq!(good.ask("select 1").unwrap().len(), 1);
     let mut bad = world.client(0);
@@ -349,12 +321,13 @@ fn a_panic_ends_the_connection_it_came_on_and_no_other(io: Io) {
     assert_eq!(good.ask("select 2").unwrap(), [b"select 2"]);
     let mut late = world.client(0);
     assert_eq!(late.ask("select 3").unwrap(), [b"select 3"]);
-    assert_eq!(world.snapshot(0).clients.len(), 2);
+    assert_eq!(world.page(0).clients.len(), 2);
     assert!(world.reactors.all_run());
 }
 
-fn a_panic_on_a_backend_frees_its_place_in_the_pool(io: Io) {
-    let world = World::new(io, 1, 1);
+#[test]
+fn a_panic_on_a_backend_frees_its_place_in_the_pool() {
+    let world = World::new(1, 1);
     let mut bad = world.client(0);
     let mut good = world.client(0);
     bad.0.write_all(&query(CURSE)).unwrap();
@@ -363,8 +336,9 @@ fn a_panic_on_a_backend_frees_its_place_in_the_pool(io: Io) {
     assert_eq!(world.pool.lock().total(), 1);
 }
 
-fn loops_end_with_their_connections(io: Io) {
-    let world = World::new(io, 2, 1);
+#[test]
+fn loops_end_with_their_connections() {
+    let world = World::new(2, 1);
     let mut clients = [world.client(0), world.client(1)];
     drop(world);
     for client in &mut clients {
@@ -372,8 +346,9 @@ fn loops_end_with_their_connections(io: Io) {
     }
 }
 
-fn a_killed_client_gets_the_reason(io: Io) {
-    let world = World::new(io, 1, 1);
+#[test]
+fn a_killed_client_gets_the_reason() {
+    let world = World::new(1, 1);
     let mut client = world.client(0);
     let error = ClientError::fatal(SqlState::CONNECTION_FAILURE, "enough");
     world.reactors.loops().send(LoopId(0), ToLoop::KillAll { pool: None, error });
@@ -421,16 +396,16 @@ fn hold(world: &World, home: u16) -> mpsc::Sender<()> {
         busy.send(()).unwrap();
         let _ = wait.recv();
     });
-    world.reactors.loops().send(LoopId(home), ToLoop::Snapshot(Scope::Clients, held));
+    world.reactors.loops().send(LoopId(home), ToLoop::Page(FIRST, held));
     is_busy.recv_timeout(SOON).unwrap();
     go_on
 }
 
 #[test]
 fn a_connection_begins_on_a_loop_that_has_time_for_it() {
-    let world = World::new(Io::Epoll, 2, 1);
+    let world = World::new(2, 1);
     let (listener, address, accepted) = Recorder::listen("time");
-    let _watched = world.reactors.listeners().unwrap().watch(listener).unwrap();
+    let _watched = world.reactors.listeners().watch(listener).unwrap();
     for busy in [0, 1, 0] {
         let _held = hold(&world, busy);
         let _client = UnixStream::connect_addr(&address).unwrap();
@@ -440,10 +415,10 @@ fn a_connection_begins_on_a_loop_that_has_time_for_it() {
 
 #[test]
 fn all_connections_that_wait_are_accepted_also_if_a_loop_takes_them_one_by_one() {
-    let world = World::new(Io::Epoll, 2, 1);
+    let world = World::new(2, 1);
     let (listener, address, accepted) = Recorder::listen("all");
     let clients: Vec<_> = (0..20).map(|_| UnixStream::connect_addr(&address).unwrap()).collect();
-    let _watched = world.reactors.listeners().unwrap().watch(listener).unwrap();
+    let _watched = world.reactors.listeners().watch(listener).unwrap();
     clients.iter().for_each(|_| assert!(accepted.recv_timeout(SOON).unwrap() < 2));
     let turns = || [0, 1].map(|id| world.reactors.turns(LoopId(id)));
     let before = turns();
@@ -454,8 +429,8 @@ fn all_connections_that_wait_are_accepted_also_if_a_loop_takes_them_one_by_one()
 
 #[test]
 fn a_listener_that_is_not_watched_any_more_is_left_alone_and_closed() {
-    let world = World::new(Io::Epoll, 2, 1);
-    let listeners = world.reactors.listeners().unwrap();
+    let world = World::new(2, 1);
+    let listeners = world.reactors.listeners();
     let (listener, address, accepted) = Recorder::listen("end");
     let watched = listeners.watch(listener.clone()).unwrap();
     let _first = UnixStream::connect_addr(&address).unwrap();
@@ -473,12 +448,4 @@ fn a_listener_that_is_not_watched_any_more_is_left_alone_and_closed() {
         assert!(Instant::now() < until, "a loop keeps the socket open");
         std::thread::sleep(Duration::from_millis(5));
     }
-}
-
-#[test]
-fn with_io_uring_loops_watch_no_listeners() {
-    if let Err(refusal) = hawser_sys::ring::probe() {
-        return eprintln!("skipped: {refusal}");
-    }
-    assert!(World::new(Io::IoUring, 1, 1).reactors.listeners().is_none());
 }

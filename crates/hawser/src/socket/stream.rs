@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::mem::MaybeUninit;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -340,15 +341,89 @@ impl AsyncWrite for Link {
     }
 }
 
+/// A TLS connection that ends with a close_notify, wherever it is dropped: without, its peer takes
+/// the end for a failure (libpq 17 says of a cancel request that it has failed) or an attack.
+#[derive(Debug)]
+pub struct Polite<T: Parts>(Option<Box<T>>);
+
+/// A TLS connection of either side.
+pub trait Parts {
+    /// Sends a close_notify, after what is unsent, as far as that is possible without waiting.
+    fn part(&mut self);
+}
+
+impl Parts for server::TlsStream<Link> {
+    fn part(&mut self) {
+        let (link, session) = self.get_mut();
+        session.send_close_notify();
+        while session.wants_write() && session.write_tls(&mut Sender(link.as_fd())).is_ok() {}
+    }
+}
+
+impl Parts for client::TlsStream<Link> {
+    fn part(&mut self) {
+        let (link, session) = self.get_mut();
+        session.send_close_notify();
+        while session.wants_write() && session.write_tls(&mut Sender(link.as_fd())).is_ok() {}
+    }
+}
+
+/// Writes to a descriptor without waiting.
+struct Sender<'a>(BorrowedFd<'a>);
+
+impl io::Write for Sender<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        sys::send(self.0, buf)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<T: Parts> From<T> for Polite<T> {
+    fn from(stream: T) -> Self {
+        Self(Some(Box::new(stream)))
+    }
+}
+
+impl<T: Parts> Polite<T> {
+    fn into_inner(mut self) -> T {
+        *self.0.take().expect("only this takes it")
+    }
+}
+
+impl<T: Parts> Deref for Polite<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("only `into_inner` takes it")
+    }
+}
+
+impl<T: Parts> DerefMut for Polite<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("only `into_inner` takes it")
+    }
+}
+
+impl<T: Parts> Drop for Polite<T> {
+    fn drop(&mut self) {
+        if let Some(stream) = &mut self.0 {
+            stream.part();
+        }
+    }
+}
+
 /// A connection, encrypted or not.
 #[derive(Debug)]
 pub enum Stream {
     /// Not encrypted.
     Plain(Link),
     /// Encrypted; the other end is a client.
-    FromClient(Box<server::TlsStream<Link>>),
+    FromClient(Polite<server::TlsStream<Link>>),
     /// Encrypted; the other end is a server.
-    ToServer(Box<client::TlsStream<Link>>),
+    ToServer(Polite<client::TlsStream<Link>>),
 }
 
 impl Stream {
@@ -400,11 +475,11 @@ impl Stream {
                 return Ok((Conn::Plain(fd.into()), early));
             }
             Self::FromClient(stream) => {
-                let (link, session) = stream.into_inner();
+                let (link, session) = stream.into_inner().into_inner();
                 (link, rustls::Connection::from(session))
             }
             Self::ToServer(stream) => {
-                let (link, session) = stream.into_inner();
+                let (link, session) = stream.into_inner().into_inner();
                 (link, rustls::Connection::from(session))
             }
         };
@@ -437,8 +512,8 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(link) => Pin::new(link).poll_read(context, buf),
-            Self::FromClient(stream) => Pin::new(stream.as_mut()).poll_read(context, buf),
-            Self::ToServer(stream) => Pin::new(stream.as_mut()).poll_read(context, buf),
+            Self::FromClient(stream) => Pin::new(&mut **stream).poll_read(context, buf),
+            Self::ToServer(stream) => Pin::new(&mut **stream).poll_read(context, buf),
         }
     }
 }
@@ -451,24 +526,24 @@ impl AsyncWrite for Stream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(link) => Pin::new(link).poll_write(context, buf),
-            Self::FromClient(stream) => Pin::new(stream.as_mut()).poll_write(context, buf),
-            Self::ToServer(stream) => Pin::new(stream.as_mut()).poll_write(context, buf),
+            Self::FromClient(stream) => Pin::new(&mut **stream).poll_write(context, buf),
+            Self::ToServer(stream) => Pin::new(&mut **stream).poll_write(context, buf),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(link) => Pin::new(link).poll_flush(context),
-            Self::FromClient(stream) => Pin::new(stream.as_mut()).poll_flush(context),
-            Self::ToServer(stream) => Pin::new(stream.as_mut()).poll_flush(context),
+            Self::FromClient(stream) => Pin::new(&mut **stream).poll_flush(context),
+            Self::ToServer(stream) => Pin::new(&mut **stream).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(link) => Pin::new(link).poll_shutdown(context),
-            Self::FromClient(stream) => Pin::new(stream.as_mut()).poll_shutdown(context),
-            Self::ToServer(stream) => Pin::new(stream.as_mut()).poll_shutdown(context),
+            Self::FromClient(stream) => Pin::new(&mut **stream).poll_shutdown(context),
+            Self::ToServer(stream) => Pin::new(&mut **stream).poll_shutdown(context),
         }
     }
 }

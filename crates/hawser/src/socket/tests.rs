@@ -22,10 +22,7 @@ async fn tls_pair() -> (Stream, Stream) {
     let connector = connecting.connector().unwrap();
     let connect = connector.connect(server_name("localhost").unwrap(), Link::from(far));
     let (accepted, connected) = tokio::join!(accept, connect);
-    (
-        Stream::FromClient(Box::new(accepted.unwrap())),
-        Stream::ToServer(Box::new(connected.unwrap())),
-    )
+    (Stream::FromClient(accepted.unwrap().into()), Stream::ToServer(connected.unwrap().into()))
 }
 
 fn would_block<T: std::fmt::Debug>(result: io::Result<T>) -> bool {
@@ -125,8 +122,8 @@ async fn the_end_comes_after_the_last_bytes() {
 async fn ciphertext_that_is_none_is_an_error_and_not_an_answer() {
     let (near, far) = tls_pair().await;
     let (mut near, _) = near.into_conn().unwrap();
-    let Stream::ToServer(far) = far else { panic!() };
-    let (link, _) = far.into_inner();
+    let Stream::ToServer(mut far) = far else { panic!() };
+    let (link, _) = far.get_mut();
     sys::send(link.as_fd(), b"SELECT 1; not TLS at all").unwrap();
     let error = near.read(&mut [0; 100]).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::InvalidData);

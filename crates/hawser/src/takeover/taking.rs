@@ -35,7 +35,7 @@ use hawser_core::ids::LoopId;
 use hawser_core::pool::Limits;
 use hawser_core::session::options::{Asked, Replication};
 use hawser_sys::process::{SocketFamily, effective_uid, socket_family};
-use hawser_sys::stream::{peer_uid, refuse_to_wait};
+use hawser_sys::stream::peer_uid;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -677,8 +677,6 @@ async fn is_ordered_to_end(phase: &mut watch::Receiver<Phase>) {
 
 /// The client's connection, set up like one that was accepted here.
 fn conn(service: &Service, record: &Client, fd: OwnedFd) -> io::Result<Conn> {
-    // (The predecessor's io_uring may have made it blocking.)
-    refuse_to_wait(&fd)?;
     let family = match socket_family(&fd)? {
         SocketFamily::Internet => Family::Tcp,
         SocketFamily::Unix => Family::Unix,

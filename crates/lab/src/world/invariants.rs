@@ -14,11 +14,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use hawser_core::engine::about::ClientState;
 use hawser_core::engine::backend::PoolRef;
-use hawser_core::engine::message::{BackendState, Scope, Snapshot};
+use hawser_core::engine::message::{BackendState, Listed, Page, PageRequest};
 use hawser_core::engine::{Backend, Engine, ToLoop, limits};
 use hawser_core::ids::{BackendId, ClientId, LoopId};
 use hawser_core::pool::{SAME_MOMENT, UNEVEN};
@@ -91,17 +91,23 @@ impl fmt::Display for Census {
 }
 
 /// What one loop holds.
-fn snapshot(engine: &mut Engine<Stream>, host: &mut SimHost<'_>) -> Snapshot {
+fn connections(engine: &mut Engine<Stream>, host: &mut SimHost<'_>) -> Page {
     let now = moment(host.outside.now);
-    let taken = Arc::new(Mutex::new(Snapshot::default()));
-    let kept = taken.clone();
-    let reply = Box::new(move |snapshot| {
-        if let Ok(mut kept) = kept.lock() {
-            *kept = snapshot;
+    let mut all = Page::default();
+    for listed in [Listed::Clients, Listed::Backends] {
+        let mut from = Some(0);
+        while let Some(next) = from {
+            let request = PageRequest { listed, addresses: false, from: next };
+            let (reply, page) = std::sync::mpsc::channel();
+            let reply = Box::new(move |page| drop(reply.send(page)));
+            engine.on_message(host, ToLoop::Page(request, reply), now);
+            let page: Page = page.try_recv().unwrap_or_default();
+            all.clients.extend(page.clients);
+            all.backends.extend(page.backends);
+            from = page.next;
         }
-    });
-    engine.on_message(host, ToLoop::Snapshot(Scope::Clients, reply), now);
-    taken.lock().map(|mut taken| std::mem::take(&mut *taken)).unwrap_or_default()
+    }
+    all
 }
 
 impl Census {
@@ -116,7 +122,7 @@ impl Census {
         let mut census = Self { clients: BTreeMap::new(), lent: BTreeMap::new() };
         for (id, engine) in (0u16..).zip(engines) {
             let mut host = SimHost { id: LoopId(id), outside: &mut *outside };
-            let found = snapshot(engine, &mut host);
+            let found = connections(engine, &mut host);
             if let Some(client) = engine.keeps_notifications() {
                 return Err(format!("{client} is not given its notifications, and could be"));
             }

@@ -159,7 +159,11 @@ impl Census {
             known.call.absorb(&drawing.call);
             known.write.absorb(&drawing.write);
         }
+        let mut seen = self.seen.clone();
         for name in made.names {
+            if let Some(seen) = &mut seen {
+                seen.add(name.clone());
+            }
             let mut call = reach.call.clone();
             if *name == *ANY_TEXT {
                 call.forget_changes();
@@ -171,7 +175,7 @@ impl Census {
         let plans_read =
             if made.immutable && reach.reads { PlanReads::All } else { self.plans_read };
         news |= plans_read != self.plans_read;
-        news.then(|| Self { keeps_plans, ..Self::with_words(words_of, plans_read) })
+        news.then(|| Self { keeps_plans, seen, ..Self::with_words(words_of, plans_read) })
     }
 }
 

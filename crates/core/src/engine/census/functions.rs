@@ -20,7 +20,7 @@ impl Functions {
     /// `None` if there is none.
     pub(in crate::engine) fn of<B>(pool: &SharedPool<B>) -> Option<Box<Self>> {
         let named = pool.settings().stateful_functions.clone();
-        let census = pool.census().filter(|census| !census.is_empty() || census.drawing.is_some());
+        let census = pool.census().filter(|census| census.speaks() || census.drawing.is_some());
         (!named.is_empty() || census.is_some()).then(|| Box::new(Self { named, census }))
     }
 
@@ -46,7 +46,7 @@ impl Functions {
 
     fn census(&self, reported: bool) -> Option<&Arc<Census>> {
         let all = self.census.as_ref()?;
-        if reported { all.unreported.as_ref() } else { Some(all).filter(|all| !all.is_empty()) }
+        if reported { all.unreported.as_ref() } else { Some(all).filter(|all| all.speaks()) }
     }
 
     /// Whether a text reaches a function that may draw from a sequence.

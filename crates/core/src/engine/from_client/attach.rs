@@ -1,6 +1,7 @@
 //! How a client gets its backend.
 
 use crate::engine::backend::Backend;
+use crate::engine::drawn::Lent;
 use crate::engine::halt::Halt;
 use crate::engine::host::Host;
 use crate::engine::message::ToLoop;
@@ -119,7 +120,9 @@ impl<S: Socket> Engine<S> {
             stats.crossings.add(1);
         }
         let id = self.client_id(slot);
-        backend.is_lent_to(id);
+        let Some(client) = self.clients.get_mut(slot) else { return Err("its client is gone") };
+        client.backends = client.backends.wrapping_add(1);
+        backend.is_lent_to(Lent { client: id, number: client.backends });
         if backend.known.notifying().may_be_forgotten()
             && !backend.pool.notifiers().lent(backend.process(), self.process_of(slot))
         {

@@ -66,7 +66,9 @@ impl<S: Socket> Client<S> {
         }
         let unusual = effects.unusual.as_ref();
         let start_values = unusual.is_some_and(|unusual| unusual.changes_start_values);
-        backend.known.at_stake_mut().note(start_values, effects.changes_catalog);
+        // Something was called that the census has not seen: it is taken again.
+        let unseen = effects.spoils && backend.pool.census().is_some_and(|it| it.has_unseen());
+        backend.known.at_stake_mut().note(start_values, effects.changes_catalog || unseen);
         backend.note_schema_change(effects.schema);
         backend.note_names(effects);
         self.note_resets_within(backend, &effects.resets);
@@ -89,10 +91,10 @@ impl<S: Socket> Client<S> {
         if effects.reads_sequences {
             if self.session.asks() == Asks::Never {
                 self.session.may_ask();
-                backend.pool.asking.note_question();
+                backend.pool.asking().note_question();
             }
             backend.known.drawn_mut().note_last(Last::Asked);
-            backend.pool.asking.note_use(backend.known.drawn().text());
+            backend.pool.asking().note_use(backend.known.drawn().text());
         }
         if let Some(unusual) = &effects.unusual {
             self.record_unusual(backend, unusual, restored);

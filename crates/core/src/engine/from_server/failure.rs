@@ -82,7 +82,7 @@ impl<S: Socket> Relay<'_, S> {
             Request::HandOver => self.backend.hand_over_refused(body),
             Request::SendIdentity => {
                 // The function is gone, or may not be called any more.
-                self.backend.lending.spoil("it could not be told whose it is");
+                self.backend.lending.spoil("setting the client identity failed");
             }
             Request::InjectedPrepare if self.backend.leaves_anothers_statement(body) => {
                 self.backend.lending.spoil("it may have another session's statement");

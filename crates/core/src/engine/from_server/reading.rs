@@ -68,8 +68,8 @@ impl<S: Socket> PoolView<S> {
         now: Time,
     ) {
         self.count_ended(host, id, client, backend, relayed.ended, now);
-        if relayed.start_values_changed {
-            host.event(Event::StartValuesChanged { pool: backend.pool.id });
+        if relayed.catalog_changed {
+            host.event(Event::CatalogChanged { pool: backend.pool.id });
         }
         let (database, user) = (&*backend.pool.database, &*backend.pool.user);
         if let Some(error) = relayed.unreadable_report
@@ -290,7 +290,8 @@ impl<S: Socket> Engine<S> {
             return Some(false);
         }
         if let Some(error) = relayed.goodbye {
-            self.say_goodbye(host, slot, &error, now);
+            // It is the answer that the client awaits.
+            self.disconnect(host, slot, &error, false, now);
             return Some(false);
         }
         if let Some(outcome) = relayed.handed_over {

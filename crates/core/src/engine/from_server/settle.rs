@@ -146,7 +146,7 @@ impl<S: Socket> Relay<'_, S> {
             backend.lending.transaction_ended();
             relayed.ended.transactions += 1;
             let changed = backend.known.at_stake_mut().settle(!backend.requests.is_empty());
-            relayed.start_values_changed |= changed.start_values;
+            relayed.catalog_changed |= changed.start_values || changed.catalog;
             if changed.catalog {
                 backend.pool.expect_other_functions();
             }

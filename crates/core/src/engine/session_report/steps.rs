@@ -3,9 +3,9 @@
 use super::{Changed, END_IS_REPORTED, SessionReport, beside, significant};
 use crate::engine::backend::{Backend, Reset};
 use crate::engine::client::Client;
+use crate::engine::drawn::Lent;
 use crate::engine::socket::Socket;
 use crate::engine::unverified::PASSING;
-use crate::ids::ClientId;
 use crate::pool::Asks;
 use crate::session::canonical::is_unsafe_encoding;
 use crate::session::part::{Part, PartSet, Policy};
@@ -203,12 +203,17 @@ impl<S: Socket> Backend<S> {
         exact.is_some_and(|exact| exact.covered().contains(Part::SqlStatement))
     }
 
-    pub(in crate::engine) fn is_lent_to(&mut self, client: ClientId) {
+    pub(in crate::engine) fn is_lent_to(&mut self, lent: Lent) {
+        let client = lent.client;
+        let again = self.known.drawn_mut().is_lent(lent);
         self.ahead.forget_outcome();
         if self.known.notifying_mut().is_lent_to(client, self.lending.since()) {
             self.session.own_function_plans(false);
         }
         if let Some(exact) = self.known.session_report_mut() {
+            if !again && exact.drawn_by == Some(client) {
+                exact.drawn_by = None; // it may have drawn elsewhere since
+            }
             exact.holder = Some(client);
             exact.asks = false;
             exact.changed.clear();
@@ -266,8 +271,8 @@ impl<S: Socket> Backend<S> {
     pub(in crate::engine) fn note_unasked(&mut self) {
         let text = self.known.drawn().text();
         match self.known.drawn().is_asked() {
-            true => self.pool.asking.note_waste_of_again(text),
-            false => self.pool.asking.note_waste(text),
+            true => self.pool.asking().note_waste_of_again(text),
+            false => self.pool.asking().note_waste(text),
         }
         if let Some(exact) = self.known.session_report_mut() {
             exact.unasked = true;

@@ -7,6 +7,7 @@ use crate::engine::client::{
     AtSocket, Client, ClientPrepared, ClientSession, ClientTimes, Record, Serving, parts_of_start,
 };
 use crate::engine::host::Host;
+use crate::engine::limits;
 use crate::engine::names::{ClientStatement, ClientStatements};
 use crate::engine::pending_bytes::PendingBytes;
 use crate::engine::socket::{Socket, Token};
@@ -22,9 +23,9 @@ impl<S: Socket> Engine<S> {
     pub(in crate::engine) fn give_clients(&mut self, more: usize) {
         match &mut self.departure {
             Departure::None => {
-                let candidates = self.clients.slots().into_iter().collect();
-                let giving = Giving { room: more, candidates, ..Giving::default() };
+                let giving = Giving { room: more, ..Giving::default() };
                 self.departure = Departure::ToSuccessor(Box::new(giving));
+                self.look_for_leavers();
             }
             Departure::ToSuccessor(giving) => giving.room += more,
             // The process ends: its clients get an error.
@@ -39,10 +40,13 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// All clients are checked again: what kept one here may have ended by itself.
+    /// Some more clients are checked, and in time all again: what kept one here may have ended by
+    /// itself.
     pub(in crate::engine) fn look_for_leavers(&mut self) {
         if let Departure::ToSuccessor(giving) = &mut self.departure {
-            giving.candidates.extend(self.clients.slots());
+            let to = giving.next + limits::LEAVERS_A_TICK;
+            giving.candidates.extend(self.clients.range(giving.next..to).map(|(slot, _)| slot));
+            giving.next = if to < self.clients.end() { to } else { 0 };
         }
     }
 
@@ -86,13 +90,6 @@ impl<S: Socket> Engine<S> {
             }
         };
         host.unwatch(&client.socket, self.id);
-        if client.socket.holds_input() {
-            // It has sent bytes that have left the kernel.
-            if host.watch(&client.socket, Token::Client(slot)).is_err() {
-                self.close_unwatched(host, slot, record.since);
-            }
-            return None;
-        }
         self.process_ids.give_back(slot.index);
         let Client { socket, record: own, .. } = self.clients.remove(slot)?;
         Some(MovedClient { socket, pool, permit: own._permit, record })
@@ -184,6 +181,7 @@ impl<S: Socket> Engine<S> {
             pending_session: None,
             times: ClientTimes::new(since),
             pool: self.view_of(&pool),
+            backends: 0,
             serving: Serving::new(mode, false),
             at_socket: AtSocket::default(),
             session: ClientSession::new(desired, basis, parts_of_start(&start), asks),

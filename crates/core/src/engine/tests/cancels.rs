@@ -148,7 +148,7 @@ fn cancelled_after_drawing(size: u32) -> (World, Peer, Peer) {
     let asker = world.client();
     world.send(&asker, &query("SELECT lastval()"));
     let server = world.servers[0].clone();
-    world.send(&server, &answers("CIEI"));
+    world.send(&server, &answers("EI"));
     let client = world.client();
     server.received();
     world.send(&client, &query("INSERT INTO t VALUES (1)"));

@@ -154,7 +154,7 @@ fn names_of_a_failed_pipeline_are_taken_back_in_linear_time() {
     let parses = |from: usize, to: usize| -> Vec<u8> {
         (from..to).flat_map(|number| parse(&name(number), "SELECT 1")).collect()
     };
-    let many = limits::CLIENT_STATEMENTS_MAX - 10_000;
+    let many = limits::CLIENT_STATEMENTS_MAX - 4_000;
     for from in (0..many).step_by(2_000) {
         let to = many.min(from + 2_000);
         world.send(&client, &[parses(from, to), sync()].concat());
@@ -166,7 +166,7 @@ fn names_of_a_failed_pipeline_are_taken_back_in_linear_time() {
     server.received();
     // One pipeline with many, and many with one each: none may cost a walk over all names.
     let began = std::time::Instant::now();
-    let failing = [parse("x", "SELEC"), parses(many, many + 8_000), sync()].concat();
+    let failing = [parse("x", "SELEC"), parses(many, many + 4_000), sync()].concat();
     world.send(&client, &failing);
     world.send(&server, &answers("EF"));
     world.send(&client, &query("ROLLBACK"));
@@ -266,5 +266,76 @@ fn a_server_that_reports_ever_new_settings_is_left() {
         let lost = String::from_utf8_lossy(&told).contains("too many settings");
         assert_eq!(lost, ends, "{reports} settings");
         assert_eq!(kinds(&told).ends_with("CZ"), !ends);
+    }
+}
+
+/// One client took 218 MiB of the memory for all clients' statements, and DEALLOCATE ALL held up all
+/// others of its loop.
+#[test]
+fn a_client_shares_so_many_statements_and_keeps_its_server_connection_for_more() {
+    let mut world = World::new(2);
+    let (client, server) = world.client_with("s0", "SELECT 0");
+    for number in 1..limits::CLIENT_STATEMENTS_MAX {
+        world.send(&client, &[parse(&name(number), "SELECT 0"), sync()].concat());
+        assert_eq!(client.kinds(), "1Z", "{number}");
+    }
+    assert_eq!(world.idle_backends(), 1);
+    let full = world.pool.statements.memory().bytes();
+    server.received();
+    let more = [limits::CLIENT_STATEMENTS_MAX, limits::CLIENT_STATEMENTS_MAX + 1];
+    for number in more {
+        world.send(&client, &[parse(&name(number), "SELECT 0"), sync()].concat());
+        assert_eq!(server.received(), [parse(&name(number), "SELECT 0"), sync()].concat());
+        world.send(&server, &answers("1I"));
+        assert_eq!(client.kinds(), "1Z");
+        assert_eq!(world.idle_backends(), 0, "its client keeps the connection");
+    }
+    assert_eq!(world.pool.statements.memory().bytes(), full, "nothing of these is kept");
+    // Both kinds can be used.
+    for (number, own) in [(5, false), (more[0], true)] {
+        let used = [bind(&name(number)), execute(), sync()].concat();
+        world.send(&client, &used);
+        assert_eq!(server.received() == used, own, "{number}");
+        world.send(&server, &answers("2CI"));
+        assert_eq!(client.kinds(), "2CZ");
+    }
+    world.breaks(&client);
+    assert!(world.pool.statements.memory().bytes() < full);
+}
+
+#[test]
+fn a_clients_texts_take_no_more_than_its_share() {
+    let mut world = World::new(1);
+    let (client, server) = world.client_with("s0", "SELECT 0");
+    world.limit_statement_memory(32 << 20);
+    let padding = "x".repeat(8_000);
+    for number in 1..1_000 {
+        let text = format!("SELECT {number} -- {padding}");
+        world.send(&client, &[parse(&name(number), &text), sync()].concat());
+        world.send(&server, &answers("1I"));
+        assert_eq!(client.kinds(), "1Z", "{number}");
+    }
+    let bytes = world.pool.statements.memory().bytes();
+    assert!(
+        ((2 << 20) - 16_000..(2 << 20) + 500_000).contains(&bytes),
+        "{bytes} of 2 MiB and an overhead"
+    );
+}
+
+/// A turn took 60 ms: a megabyte of them, at one event.
+#[test]
+fn statements_without_a_pause_get_their_share_of_a_turn() {
+    for (padding, most) in [(0, 4_000), (3_500, 100)] {
+        let mut world = World::new(1);
+        let (client, _) = world.client_with("s0", "SELECT 0");
+        let padding = "x".repeat(padding);
+        let text = |number| format!("SELECT {number} -- {padding}");
+        let all = (1..20_000).map(|number| parse(&name(number), &text(number)));
+        let each = all.clone().next().unwrap().len();
+        world.put(&client, &all.take(3_000_000 / each).flatten().collect::<Vec<u8>>());
+        let before = client.unread();
+        world.only_raise(&client);
+        let handled = (before - client.unread()) / each;
+        assert!((1..=most).contains(&handled), "{handled} of {each} bytes");
     }
 }

@@ -15,7 +15,7 @@ use crate::engine::{
     Token,
 };
 use crate::ids::{BackendId, ClientId, LoopId, PoolId};
-use crate::pool::{PoolSettings, ServerParameters, SharedPool};
+use crate::pool::{PoolSettings, ServerParameters, SharedPool, TextClass};
 use crate::session::report::Report;
 use crate::session::settings::{Settings, SettingsBuilder};
 use crate::time::Time;
@@ -159,7 +159,8 @@ impl Host<Fake> for FakeHost<'_> {
             self.asked.openings.push_back((pool.clone(), home, true));
             return;
         }
-        let error = ClientError::error(SqlState::FEATURE_NOT_SUPPORTED, "nobody listens here");
+        let error =
+            ClientError::error(SqlState::FEATURE_NOT_SUPPORTED, "LISTEN is not supported here");
         self.send(home, ToLoop::ListenerFailed { pool: pool.clone(), error });
     }
     fn vacate(&mut self, _: &PoolRef<Fake>, database: &[u8], client: ClientId) {
@@ -181,7 +182,7 @@ impl Host<Fake> for FakeHost<'_> {
     }
     fn event(&mut self, event: Event<'_>) {
         match event {
-            Event::StartValuesChanged { .. } => self.asked.start_values_changed += 1,
+            Event::CatalogChanged { .. } => self.asked.start_values_changed += 1,
             Event::BackendClosed { reason, .. } => self.asked.closed.push(reason.to_owned()),
             Event::ErrorSent { error } => {
                 assert!(!self.asked.panics_on_error, "told");
@@ -350,6 +351,10 @@ impl World {
         settings.limits.size = size;
         settings.limits.idle_transaction_reserve = 0;
         let pool = SharedPool::new(PoolId(1), "db", "me", settings, usize::from(loops), 7);
+        // No client keeps its server connection after an INSERT: see `in_which_none_has_drawn`.
+        while pool.asking().tries() {
+            pool.asking().note_waste(TextClass::default());
+        }
         Self {
             engines: (0..loops)
                 .map(|id| Engine::new(LoopId(id), loops, 7, OwnProcessIds::all(0)))
@@ -366,6 +371,15 @@ impl World {
             report: None,
             hands_over: false,
         }
+    }
+
+    /// The same with a database in which no client has drawn from a sequence yet: those that do keep their
+    /// server connection to ask.
+    pub(super) fn in_which_none_has_drawn(mut self) -> Self {
+        let settings = (*self.pool.settings()).clone();
+        self.pool =
+            Arc::new(SharedPool::new(PoolId(1), "db", "me", settings, self.engines.len(), 7));
+        self
     }
 
     /// The same without the plain lane.

@@ -27,9 +27,12 @@ fn trap_26_a_drain_ends_each_client_when_its_transaction_ends() {
     world.send(&waits, &query("SELECT 1"));
     busy.received();
     world.deliver(LoopId(0), ToLoop::Drain(goodbye()));
+    assert_eq!(pinned.kinds(), "CZ", "the reason comes apart from the last answer");
+    world.wait_ms(100);
     assert!(idle.is_dropped() && pinned.is_dropped() && !busy.is_dropped() && !waits.is_dropped());
     world.send(&second, &answers("CI"));
     world.send(&second, &answers("CI"));
+    world.wait_ms(100);
     assert!(waits.is_dropped(), "its one query was answered");
     assert_eq!(waits.kinds(), "CZE");
     world.send(&busy, &query("INSERT"));
@@ -37,6 +40,7 @@ fn trap_26_a_drain_ends_each_client_when_its_transaction_ends() {
     assert!(!busy.is_dropped());
     world.send(&busy, &query("COMMIT"));
     world.send(&server, &answers("CI"));
+    world.wait_ms(100);
     assert_eq!(busy.kinds(), "CZCZE");
     assert!(busy.is_dropped());
 }
@@ -288,11 +292,13 @@ fn a_client_that_would_keep_one_backend_too_many_gets_an_error_and_the_pool_serv
     second.received();
     other.received();
     world.send(&other, &told(true));
+    assert_eq!(second.kinds(), "", "the reason comes apart from the last answer");
+    assert!(String::from_utf8_lossy(&other.received()).contains("DISCARD ALL"));
+    world.wait_ms(100);
     assert!(second.is_dropped() && !first.is_dropped());
     let error = String::from_utf8_lossy(&second.received()).into_owned();
     assert!(error.contains("53400") && error.contains("max_pinned"), "{error}");
     assert!(error.contains("temporary_object"), "{error}");
-    assert!(String::from_utf8_lossy(&other.received()).contains("DISCARD ALL"));
     world.send(&other, &answers("CI"));
     world.send(&third, &query("SELECT 1"));
     assert_eq!(other.kinds(), "Q");
@@ -657,10 +663,52 @@ fn a_goodbye_that_tls_still_holds_is_not_cut_off() {
     let error = ClientError::fatal(SqlState::ADMIN_SHUTDOWN, "the last words");
     world.deliver(LoopId(0), ToLoop::KillAll { pool: None, error });
     assert!(!client.is_dropped(), "the reason has not gone out");
+    world.wait_ms(100);
+    assert!(!client.is_dropped(), "the reason has not gone out");
     client.let_go();
     world.takes(&client);
     assert!(client.is_dropped());
     assert!(String::from_utf8_lossy(&client.received()).contains("the last words"));
+}
+
+/// libpq drops a FATAL that it reads together with a ReadyForQuery.
+#[test]
+fn the_reason_of_a_disconnection_does_not_come_with_the_last_answer() {
+    for next in [true, false] {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &query("SELECT 1"));
+        let server = world.servers[0].clone();
+        world.deliver(LoopId(0), ToLoop::Drain(goodbye()));
+        world.send(&server, &answers("DCI"));
+        assert_eq!(client.kinds(), "DCZ");
+        assert_eq!(world.idle_backends(), 1, "it holds no place of the pool");
+        if next {
+            world.send(&client, &query("SELECT 2"));
+        } else {
+            world.wait_ms(20);
+            assert!(!client.is_dropped());
+            world.wait_ms(80);
+        }
+        assert_eq!(client.kinds(), "E");
+        assert!(client.is_dropped());
+        assert_eq!(server.kinds(), "Q", "the second query has not been carried out");
+    }
+}
+
+/// It has had its last answer long ago, or awaits one: there is nothing to wait for.
+#[test]
+fn the_reason_of_a_disconnection_comes_at_once_where_no_answer_has_just_come() {
+    let mut world = World::new(1);
+    let (runs, waits) = (world.client(), world.client());
+    let idle = world.client();
+    world.send(&runs, &query("SELECT 1"));
+    world.send(&waits, &query("SELECT 1"));
+    world.wait_ms(100);
+    world.deliver(LoopId(0), ToLoop::KillAll { pool: None, error: goodbye() });
+    for client in [runs, waits, idle] {
+        assert!(client.kinds().ends_with('E') && client.is_dropped());
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::pool::Fidelity;
 
 /// A world whose servers report a session that holds nothing.
 fn exact(size: u32) -> World {
-    let mut world = World::new(size);
+    let mut world = World::new(size).in_which_none_has_drawn();
     world.report = Some("1");
     world
 }

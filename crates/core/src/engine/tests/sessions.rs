@@ -302,8 +302,8 @@ fn currval_never_answers_with_anothers_value_after_other_queries_in_one_write() 
     assert_eq!(two.kinds(), "CZEZ");
     // Within its own transaction the value may be its own.
     world.send(&two, &[query("BEGIN"), query("INSERT"), query("SELECT lastval()")].concat());
-    let ahead = [query("DISCARD SEQUENCES"), query("BEGIN"), query("INSERT")].concat();
-    assert_eq!(server.received(), [ahead, query("SELECT lastval()")].concat());
+    let sent = [query("BEGIN"), query("INSERT"), query("SELECT lastval()")].concat();
+    assert_eq!(server.received(), sent, "no other has drawn since");
 }
 
 #[test]
@@ -316,11 +316,8 @@ fn currval_never_answers_with_anothers_value_in_a_transaction_that_has_drawn_non
         ("SELECT f()", "SELECT currval($1)"),
     ] {
         let mut world = World::new(1);
-        let client = world.client();
-        let server = world.servers.first().cloned();
-        assert!(server.is_none());
+        let (client, server) = after_one_that_has_drawn(&mut world);
         world.send(&client, &query("BEGIN"));
-        let server = world.servers[0].clone();
         world.send(&server, &answers("CT"));
         world.send(&client, &query(ahead));
         world.send(&server, &answers("CT"));
@@ -440,7 +437,7 @@ fn what_others_have_drawn_is_discarded_once_before_an_unnamed_statement_is_bound
     world.send(&client, &query("SELECT lastval()"));
     world.send(&server, &answers("CIEI"));
     world.send(&client, &[parse("", "SELECT f()"), sync()].concat());
-    world.send(&server, &answers("CI1I"));
+    world.send(&server, &answers("1I"));
     let other = world.client();
     world.send(&other, &query("SELECT draws()"));
     world.send(&server, &answers("DCI"));
@@ -451,6 +448,86 @@ fn what_others_have_drawn_is_discarded_once_before_an_unnamed_statement_is_bound
     assert!(sent.starts_with(&query("DISCARD SEQUENCES")));
 }
 
+#[test]
+fn the_first_question_of_an_only_client_is_asked_of_what_it_drew() {
+    let ask = query("SELECT lastval()");
+    let extended = [parse("", "SELECT f()"), bind(""), execute(), sync()].concat();
+    for (draws, answer) in [(query("SELECT f()"), "CI"), (extended, "12CI")] {
+        let mut world = World::new(1);
+        let (one, two) = (world.client(), world.client());
+        world.send(&one, &draws);
+        let server = world.servers[0].clone();
+        world.send(&server, &answers(answer));
+        // Another has the connection in between, and draws nothing.
+        world.send(&two, &query("SHOW x"));
+        world.send(&server, &answers("DCI"));
+        server.received();
+        world.send(&one, &ask);
+        assert_eq!(server.received(), ask, "no other has drawn");
+        world.send(&server, &answers("DCI"));
+        world.send(&two, &ask);
+        assert_eq!(server.received(), [query("DISCARD SEQUENCES"), ask.clone()].concat());
+    }
+}
+
+#[test]
+fn what_a_client_drew_before_it_had_another_backend_is_no_answer() {
+    let mut world = World::new(2);
+    let (one, two) = (world.client(), world.client());
+    world.send(&one, &query("SELECT f()"));
+    let first = world.servers[0].clone();
+    world.send(&first, &answers("CI"));
+    world.send(&two, &query("SHOW x"));
+    world.send(&one, &query("SELECT f()"));
+    let second = world.servers[1].clone();
+    world.send(&first, &answers("CI"));
+    world.send(&second, &answers("CI"));
+    // The first is idle, and the second is another's.
+    let three = world.client();
+    first.received();
+    second.received();
+    world.send(&three, &query("SHOW x"));
+    world.send(&one, &query("SELECT lastval()"));
+    let both = [&first, &second].map(|server| String::from_utf8(server.received()).unwrap());
+    let asked = both.iter().find(|sent| sent.contains("lastval")).unwrap();
+    let on_second = both[1].contains("lastval");
+    assert_eq!(!on_second, asked.contains("DISCARD SEQUENCES"), "{both:?}");
+    assert!(!on_second, "the test shows nothing: {both:?}");
+}
+
+/// The first question of a database may come in a later transaction than its INSERT.
+#[test]
+fn who_inserts_keeps_its_backend_for_the_first_question() {
+    let named = [parse("s", "INSERT INTO t"), sync()].concat();
+    let runs = [bind("s"), execute(), sync()].concat();
+    for (prepares, inserts, answer) in [
+        (None, query("INSERT INTO t"), "CI"),
+        (None, [parse("", "insert into t"), bind(""), execute(), sync()].concat(), "12CI"),
+        (Some(named), runs, "2CI"),
+    ] {
+        let mut world = World::new(1).in_which_none_has_drawn();
+        let (one, two) = (world.client(), world.client());
+        if let Some(prepares) = prepares {
+            world.send(&two, &prepares);
+            world.send(&world.servers[0].clone(), &answers("1I"));
+            world.send(&one, &prepares);
+        }
+        world.send(&two, &query("SELECT f()"));
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("CI"));
+        server.received();
+        world.send(&one, &inserts);
+        assert!(server.received().starts_with(&query("DISCARD SEQUENCES")));
+        world.send(&server, &[answers("CI"), answers(answer)].concat());
+        world.send(&two, &query("SELECT f()"));
+        assert_eq!(server.kinds(), "", "the other waits");
+        world.send(&one, &query("SELECT lastval()"));
+        assert_eq!(server.received(), query("SELECT lastval()"));
+        world.send(&server, &answers("DCI"));
+        assert_eq!(server.received(), query("SELECT f()"), "it has asked");
+    }
+}
+
 /// PHP's lastInsertId() asks in a transaction of its own.
 #[test]
 fn who_has_asked_once_keeps_its_backend_from_drawing_to_asking() {
@@ -459,9 +536,11 @@ fn who_has_asked_once_keeps_its_backend_from_drawing_to_asking() {
         let (one, two) = (world.client(), world.client());
         world.send(&one, &query("SELECT lastval()"));
         let server = world.servers[0].clone();
-        world.send(&server, &answers("CIEI"));
+        world.send(&server, &answers("EI"));
+        server.received();
         world.send(&one, &query(draws));
-        world.send(&server, &answers("CICI"));
+        assert_eq!(server.kinds(), "Q", "no other has drawn");
+        world.send(&server, &answers("CI"));
         server.received();
         world.send(&two, &query("SELECT 2"));
         assert_eq!(server.received().is_empty(), keeps, "{draws}");
@@ -584,10 +663,9 @@ fn once_anybody_has_asked_blocks_begin_without_what_others_have_drawn() {
     assert!(!first_of(&mut world, "SELECT 1; BEGIN"), "no client has ever asked");
     draw(&mut world, "SELECT lastval()", "CIDCI");
     assert!(first_of(&mut world, "SELECT 1; BEGIN"));
-    assert!(
-        first_of(&mut world, "START TRANSACTION"),
-        "COMMIT may draw, by triggers that wait for it"
-    );
+    assert!(!first_of(&mut world, "BEGIN"), "no other has drawn since");
+    draw(&mut world, "SELECT 1", "CIDCI");
+    assert!(first_of(&mut world, "START TRANSACTION"), "a function may draw");
     draw(&mut world, "SELECT nextval('s')", "CIDCI");
     assert!(!first_of(&mut world, "SELECT 1"), "no block");
 }
@@ -1164,9 +1242,8 @@ fn a_client_of_session_mode_finds_no_statements_of_others() {
 #[test]
 fn the_unnamed_statement_is_there_after_a_function_called_by_its_oid() {
     let mut world = World::new(1);
-    let client = world.client();
+    let (client, server) = after_one_that_has_drawn(&mut world);
     world.send(&client, &[parse("", "SELECT 1"), bind(""), execute(), sync()].concat());
-    let server = world.servers[0].clone();
     world.send(&server, &answers("12CI"));
     server.received();
     world.send(&client, &[message(b'F', &[0; 12]), bind(""), execute(), sync()].concat());

@@ -164,7 +164,7 @@ fn what_others_have_drawn_is_discarded_when_it_is_off() {
     let start = [("statement_timeout", "50ms")];
     let two = world.client_of(LoopId(0), PoolMode::Transaction, &start);
     world.send(&two, &query("SELECT lastval()"));
-    world.send(&server, &answers("CIEI"));
+    world.send(&server, &answers("EI"));
     world.send(&one, &query("SELECT draws()"));
     world.send(&server, &answers("DCI"));
     server.received();

@@ -469,7 +469,9 @@ impl World {
     fn bulk_alone(mut self, (idle, both, asks): (usize, Both, bool), upto: Duration) -> [f64; 2] {
         self.until(self.now.after(4 * self.classes[0].one_way + Duration::from_millis(500)));
         if idle > 0 {
-            (0..idle).for_each(|_| drop(self.open()));
+            for _ in 0..idle {
+                self.open();
+            }
             self.until(self.now.after(Duration::from_secs(6))); // new ones count as busy
         }
         let down = self.open();

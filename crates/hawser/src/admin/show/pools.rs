@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 
-use hawser_core::engine::message::{BackendState, Snapshot};
+use hawser_core::engine::message::{BackendRow, BackendState, Listed};
 use hawser_core::ids::PoolId;
 
 use crate::admin::pooler::{PoolEntry, Pooler};
 use crate::admin::table::{Cell, Columns, Table, columns};
 use crate::config::{ANY_DATABASE, DatabaseConfig, ServerAddress};
+use crate::loops::pages::{LoopSilent, Pages};
 
 pub(super) const POOLS_COLUMNS: Columns = columns![
     Text "database", Text "user", Int4 "cl_active", Int4 "cl_waiting",
@@ -65,28 +66,34 @@ struct AtLoops {
 }
 
 impl AtLoops {
-    fn by_pool(snapshots: &[Snapshot]) -> HashMap<PoolId, Self> {
+    async fn by_pool(pooler: &dyn Pooler) -> Result<HashMap<PoolId, Self>, LoopSilent> {
         let mut by_pool: HashMap<_, Self> = HashMap::new();
-        for backend in snapshots.iter().flat_map(|snapshot| &snapshot.backends) {
-            let sum = by_pool.entry(backend.pool).or_default();
-            sum.cancels += backend.cancels;
-            match backend.state {
-                BackendState::Tested if backend.cancels > 0 => sum.being_canceled += 1,
-                BackendState::Tested => sum.tested += 1,
-                BackendState::Active => {
-                    sum.cancels_of_clients += backend.cancels;
-                    sum.cancels_waiting += u32::from(backend.cancel_waits);
-                }
-                BackendState::Idle | BackendState::Listening => {}
+        let mut pages = Pages::new(pooler.loops(), Listed::Backends, false);
+        while let Some(page) = pages.next().await? {
+            for backend in &page.backends {
+                by_pool.entry(backend.pool).or_default().add(backend);
             }
         }
-        by_pool
+        Ok(by_pool)
+    }
+
+    fn add(&mut self, backend: &BackendRow) {
+        self.cancels += backend.cancels;
+        match backend.state {
+            BackendState::Tested if backend.cancels > 0 => self.being_canceled += 1,
+            BackendState::Tested => self.tested += 1,
+            BackendState::Active => {
+                self.cancels_of_clients += backend.cancels;
+                self.cancels_waiting += u32::from(backend.cancel_waits);
+            }
+            BackendState::Idle | BackendState::Listening => {}
+        }
     }
 }
 
-pub(super) fn pools(mut table: Table, pooler: &dyn Pooler, snapshots: &[Snapshot]) -> Table {
+pub(super) async fn pools(mut table: Table, pooler: &dyn Pooler) -> Result<Table, LoopSilent> {
+    let at_loops = AtLoops::by_pool(pooler).await?;
     let config = pooler.config();
-    let at_loops = AtLoops::by_pool(snapshots);
     let now = pooler.loops().now();
     for entry in pooler.pools() {
         let PoolEntry { pool, clients, .. } = &entry;
@@ -142,7 +149,7 @@ pub(super) fn pools(mut table: Table, pooler: &dyn Pooler, snapshots: &[Snapshot
             pool.stats.sum(|stats| stats.settings_mismatches.get()).into(),
         ]);
     }
-    table
+    Ok(table)
 }
 
 /// `load_balance_hosts`, where there is a choice.

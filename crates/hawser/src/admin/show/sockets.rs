@@ -5,19 +5,24 @@
 //! loops, and above them 11 bits of how often the place has been given out, so that an id that has
 //! been read a moment ago does not hit the next client of that place. `ptr` is exact.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
+use std::time::SystemTime;
 
 use hawser_core::engine::Socket;
 use hawser_core::engine::about::{ClientState, PeerAddress};
-use hawser_core::engine::message::{BackendRow, BackendState, ClientRow};
-use hawser_core::ids::{ClientId, PoolId};
+use hawser_core::engine::message::{BackendRow, BackendState, ClientRow, Listed};
+use hawser_core::ids::{BackendId, ClientId, PoolId};
 use hawser_core::session::options::Replication;
+use hawser_core::session::part::Part;
 
-use super::Everything;
 use super::pools::host_and_port;
+use crate::admin::clock::Clock;
 use crate::admin::command::Topic;
+use crate::admin::pooler::{PoolEntry, Pooler};
 use crate::admin::table::{Cell, Columns, Table, columns};
+use crate::loops::Pool;
+use crate::loops::pages::{LoopSilent, Pages};
 use crate::mptcp::usage::Transport;
 
 /// PgBouncer's columns of a connection, those that only SOCKETS has, and ours.
@@ -66,52 +71,134 @@ pub fn client_number(id: ClientId, loops: usize) -> u32 {
     generation << PLACE_BITS | place & ((1 << PLACE_BITS) - 1)
 }
 
-pub(super) fn fill(mut table: Table, topic: Topic, all: &Everything<'_>) -> Table {
-    let low_level = matches!(topic, Topic::Sockets | Topic::ActiveSockets);
-    if topic != Topic::Servers {
-        for client in all.snapshots.iter().flat_map(|snapshot| &snapshot.clients) {
-            // What lies in buffers is the loops' own: a connection at work stands for it.
-            if topic == Topic::ActiveSockets && client.state == ClientState::Idle {
-                continue;
-            }
-            table.push(match topic {
-                Topic::Fds => client_fd(client),
-                _ => client_row(client, low_level, all),
-            });
+/// Connections of a topic that are still to be shown: clients, then the backends at the loops, then
+/// those in the pools.
+pub(super) struct Connections<'a> {
+    topic: Topic,
+    pooler: &'a dyn Pooler,
+    clock: Clock,
+    pools: HashMap<PoolId, OfPool>,
+    clients: Option<Pages<'a>>,
+    lent: Option<Pages<'a>>,
+    idle: std::vec::IntoIter<Pool>,
+    /// Backends that have been shown: one is lent or given back meanwhile.
+    shown: HashSet<BackendId>,
+}
+
+/// What rows say of a pool.
+struct OfPool {
+    epoch: u32,
+    channels: u32,
+    replication: Replication,
+}
+
+impl<'a> Connections<'a> {
+    /// `None`: the topic lists no connections.
+    pub(super) fn of(topic: Topic, pooler: &'a dyn Pooler) -> Option<Self> {
+        let (clients, backends, addresses) = match topic {
+            Topic::Clients => (true, false, true),
+            Topic::Servers => (false, true, true),
+            Topic::Sockets | Topic::ActiveSockets => (true, true, true),
+            Topic::Fds => (true, true, false),
+            Topic::Pins => (true, false, false),
+            _ => return None,
+        };
+        let clock = Clock { now: pooler.loops().now(), wall: SystemTime::now() };
+        let pages = |listed| Pages::new(pooler.loops(), listed, addresses);
+        let mut all = Self {
+            topic,
+            pooler,
+            clock,
+            pools: HashMap::new(),
+            clients: clients.then(|| pages(Listed::Clients)),
+            lent: backends.then(|| pages(Listed::Backends)),
+            idle: Vec::new().into_iter(),
+            shown: HashSet::new(),
+        };
+        let pools = all.look_at_pools();
+        if backends {
+            all.idle = pools.into_iter();
+        }
+        Some(all)
+    }
+
+    fn look_at_pools(&mut self) -> Vec<Pool> {
+        let entries = self.pooler.pools();
+        self.pools.extend(entries.iter().map(|PoolEntry { pool, replication, .. }| {
+            let channels = pool.stats.listen.channels.load(Ordering::Relaxed);
+            let replication = *replication;
+            (pool.id, OfPool { epoch: pool.epoch(), channels, replication })
+        }));
+        entries.into_iter().map(|entry| entry.pool).collect()
+    }
+
+    /// A pool may be new.
+    fn know(&mut self, pool: PoolId) {
+        if !self.pools.contains_key(&pool) {
+            self.look_at_pools();
         }
     }
-    if topic == Topic::Clients {
-        return table;
-    }
-    let lent = all.snapshots.iter().flat_map(|snapshot| snapshot.backends.iter().cloned());
-    let mut backends: Vec<BackendRow> = lent.collect();
-    let mut epochs = HashMap::new();
-    for entry in all.pooler.pools() {
-        let channels = entry.pool.stats.listen.channels.load(Ordering::Relaxed);
-        epochs.insert(entry.pool.id, (entry.pool.epoch(), channels));
-        let queue = entry.pool.lock();
+
+    /// Appends the next rows, or none of a page that has none to show. `false`: there are no more.
+    pub(super) async fn next(&mut self, table: &mut Table) -> Result<bool, LoopSilent> {
+        if let Some(pages) = &mut self.clients {
+            match pages.next().await? {
+                Some(page) => {
+                    page.clients.iter().for_each(|client| self.client(client, table));
+                    return Ok(true);
+                }
+                None => self.clients = None,
+            }
+        }
+        if let Some(pages) = &mut self.lent {
+            match pages.next().await? {
+                Some(page) => {
+                    page.backends.iter().for_each(|backend| self.backend(backend, table));
+                    return Ok(true);
+                }
+                None => self.lent = None,
+            }
+        }
+        let Some(pool) = self.idle.next() else { return Ok(false) };
         // An exception from the rule that no system call is made under this lock: getsockname waits
         // for nothing, and an idle connection can be asked nowhere else.
-        let idle = queue.idle_backends().map(|(_, backend)| {
-            let mut row = backend.row(BackendState::Idle, None);
-            row.local = (topic != Topic::Fds).then(|| backend.socket().local_address()).flatten();
-            row
-        });
-        backends.extend(idle);
+        let has_address = self.topic != Topic::Fds;
+        let idle: Vec<BackendRow> = pool
+            .lock()
+            .idle_backends()
+            .map(|(_, backend)| BackendRow {
+                local: has_address.then(|| backend.socket().local_address()).flatten(),
+                ..backend.row(BackendState::Idle, None)
+            })
+            .collect();
+        idle.iter().for_each(|backend| self.backend(backend, table));
+        Ok(true)
     }
-    for backend in &backends {
-        if topic == Topic::ActiveSockets && backend.state == BackendState::Idle {
-            continue;
+
+    fn client(&mut self, client: &ClientRow, table: &mut Table) {
+        self.know(client.pool);
+        match self.topic {
+            // What lies in buffers is the loops' own: a connection at work stands for it.
+            Topic::ActiveSockets if client.state == ClientState::Idle => {}
+            Topic::Fds => table.push(client_fd(client)),
+            Topic::Pins => {
+                client.pins.iter().for_each(|part| table.push(self.pin(client, part)));
+            }
+            _ => table.push(self.client_row(client)),
         }
-        let stale = epochs.get(&backend.pool).is_some_and(|(epoch, _)| *epoch != backend.epoch);
-        let listens = backend.state == BackendState::Listening;
-        let channels = epochs.get(&backend.pool).filter(|_| listens).map_or(0, |(_, all)| *all);
-        table.push(match topic {
-            Topic::Fds => server_fd(backend, all),
-            _ => server_row(backend, stale, channels, low_level, all),
-        });
     }
-    table
+
+    fn backend(&mut self, backend: &BackendRow, table: &mut Table) {
+        self.know(backend.pool);
+        if !self.shown.insert(backend.id) {
+            return;
+        }
+        match self.topic {
+            Topic::ActiveSockets if backend.state == BackendState::Idle => {}
+            Topic::Fds => table.push(self.server_fd(backend)),
+            _ => table.push(self.server_row(backend)),
+        }
+    }
 }
 
 fn client_state(state: ClientState, low_level: bool) -> &'static str {
@@ -165,110 +252,11 @@ fn client_transport(client: &ClientRow) -> Transport {
     }
 }
 
-fn server_transport(backend: &BackendRow, all: &Everything<'_>) -> Transport {
-    all.pooler.place(backend.server).map_or(Transport::Tcp, |place| place.transport)
-}
-
 /// Our end of a connection.
 fn local(local: Option<&(String, u16)>) -> [Cell; 2] {
     match local {
         Some((address, port)) => [address.as_str().into(), (*port).into()],
         None => [Cell::Null, Cell::Null],
-    }
-}
-
-/// PgBouncer's words.
-fn replication(pool: PoolId, kinds: &HashMap<PoolId, Replication>) -> &'static str {
-    match kinds.get(&pool) {
-        Some(Replication::Physical) => "physical",
-        Some(Replication::Database) => "logical",
-        Some(Replication::None) | None => "none",
-    }
-}
-
-fn client_row(client: &ClientRow, low_level: bool, all: &Everything<'_>) -> Vec<Cell> {
-    let [local_address, local_port] = local(client.local.as_ref());
-    let mut row = vec![
-        "C".into(),
-        client.user.as_str().into(),
-        client.database.as_str().into(),
-        replication(client.pool, &all.replication).into(),
-        client_state(client.state, low_level).into(),
-        client.about.peer.to_string().into(),
-        client.about.peer.port().into(),
-        local_address,
-        local_port,
-        all.clock.date(client.about.connected).into(),
-        all.clock.date(client.last_request).into(),
-        (client.wait_us / 1_000_000).into(),
-        (client.wait_us % 1_000_000).into(),
-        0u32.into(),
-        client.id.to_string().into(),
-        client.backend.map(|backend| backend.to_string()).unwrap_or_default().into(),
-        client.process.into(),
-        client.about.tls().into(),
-        client.application_name.as_str().into(),
-        client.statements.into(),
-        client_number(client.id, all.pooler.loops().count()).into(),
-    ];
-    let pins = if client.pins.is_empty() { String::new() } else { client.pins.to_string() };
-    row.extend(rest(low_level, pins, false, client_transport(client), client.channels));
-    if !low_level {
-        row.push(pinned_seconds(client, all));
-    }
-    row
-}
-
-/// For how long a client has kept its server connection between transactions.
-fn pinned_seconds(client: &ClientRow, all: &Everything<'_>) -> Cell {
-    let now = all.pooler.loops().now();
-    client.pinned_since.map_or(Cell::Null, |since| now.since(since).as_secs().into())
-}
-
-fn server_row(
-    backend: &BackendRow,
-    stale: bool,
-    channels: u32,
-    low_level: bool,
-    all: &Everything<'_>,
-) -> Vec<Cell> {
-    let (host, port) = address(backend, all);
-    let [local_address, local_port] = local(backend.local.as_ref());
-    let mut row = vec![
-        "S".into(),
-        backend.user.as_str().into(),
-        backend.database.as_str().into(),
-        replication(backend.pool, &all.replication).into(),
-        server_state(backend.state, low_level).into(),
-        host.into(),
-        port.into(),
-        local_address,
-        local_port,
-        all.clock.date(backend.connected).into(),
-        all.clock.date(backend.connected).into(),
-        0u32.into(),
-        0u32.into(),
-        stale.into(),
-        backend.id.to_string().into(),
-        backend.client.map(|client| client.to_string()).unwrap_or_default().into(),
-        backend.process.into(),
-        if backend.encrypted { "TLS" } else { "" }.into(),
-        backend.application_name.as_str().into(),
-        backend.statements.into(),
-        (backend.id.0 & i32::MAX as u64).into(),
-    ];
-    let transport = server_transport(backend, all);
-    row.extend(rest(low_level, String::new(), backend.parked, transport, channels as usize));
-    if !low_level {
-        row.push(Cell::Null);
-    }
-    row
-}
-
-fn address(backend: &BackendRow, all: &Everything<'_>) -> (String, u16) {
-    match all.pooler.place(backend.server) {
-        Some(place) => host_and_port(&place.configured),
-        None => (String::new(), 0),
     }
 }
 
@@ -290,30 +278,131 @@ fn client_fd(client: &ClientRow) -> Vec<Cell> {
     )
 }
 
-fn server_fd(backend: &BackendRow, all: &Everything<'_>) -> Vec<Cell> {
-    let (host, port) = address(backend, all);
-    fd_row("server", &backend.user, &backend.database, &host, port)
-}
+impl Connections<'_> {
+    fn is_low_level(&self) -> bool {
+        matches!(self.topic, Topic::Sockets | Topic::ActiveSockets)
+    }
 
-pub(super) fn pins(mut table: Table, all: &Everything<'_>) -> Table {
-    for client in all.snapshots.iter().flat_map(|snapshot| &snapshot.clients) {
-        for part in client.pins.iter() {
-            table.push(vec![
-                client.database.as_str().into(),
-                client.user.as_str().into(),
-                part.name().into(),
-                client.id.to_string().into(),
-                client.backend.map(|backend| backend.to_string()).into(),
-                client.about.peer.to_string().into(),
-                client.about.peer.port().into(),
-                client.application_name.as_str().into(),
-                all.clock.date(client.last_request).into(),
-                client_number(client.id, all.pooler.loops().count()).into(),
-                pinned_seconds(client, all),
-            ]);
+    /// PgBouncer's words.
+    fn replication(&self, pool: PoolId) -> &'static str {
+        match self.pools.get(&pool).map(|pool| pool.replication) {
+            Some(Replication::Physical) => "physical",
+            Some(Replication::Database) => "logical",
+            Some(Replication::None) | None => "none",
         }
     }
-    table
+
+    fn client_row(&self, client: &ClientRow) -> Vec<Cell> {
+        let low_level = self.is_low_level();
+        let [local_address, local_port] = local(client.local.as_ref());
+        let mut row = vec![
+            "C".into(),
+            client.user.as_str().into(),
+            client.database.as_str().into(),
+            self.replication(client.pool).into(),
+            client_state(client.state, low_level).into(),
+            client.about.peer.to_string().into(),
+            client.about.peer.port().into(),
+            local_address,
+            local_port,
+            self.clock.date(client.about.connected).into(),
+            self.clock.date(client.last_request).into(),
+            (client.wait_us / 1_000_000).into(),
+            (client.wait_us % 1_000_000).into(),
+            0u32.into(),
+            client.id.to_string().into(),
+            client.backend.map(|backend| backend.to_string()).unwrap_or_default().into(),
+            client.process.into(),
+            client.about.tls().into(),
+            client.application_name.as_str().into(),
+            client.statements.into(),
+            self.number(client).into(),
+        ];
+        let pins = if client.pins.is_empty() { String::new() } else { client.pins.to_string() };
+        row.extend(rest(low_level, pins, false, client_transport(client), client.channels));
+        if !low_level {
+            row.push(self.pinned_seconds(client));
+        }
+        row
+    }
+
+    fn number(&self, client: &ClientRow) -> u32 {
+        client_number(client.id, self.pooler.loops().count())
+    }
+
+    /// For how long a client has kept its server connection between transactions.
+    fn pinned_seconds(&self, client: &ClientRow) -> Cell {
+        let now = self.pooler.loops().now();
+        client.pinned_since.map_or(Cell::Null, |since| now.since(since).as_secs().into())
+    }
+
+    fn pin(&self, client: &ClientRow, part: Part) -> Vec<Cell> {
+        vec![
+            client.database.as_str().into(),
+            client.user.as_str().into(),
+            part.name().into(),
+            client.id.to_string().into(),
+            client.backend.map(|backend| backend.to_string()).into(),
+            client.about.peer.to_string().into(),
+            client.about.peer.port().into(),
+            client.application_name.as_str().into(),
+            self.clock.date(client.last_request).into(),
+            self.number(client).into(),
+            self.pinned_seconds(client),
+        ]
+    }
+
+    fn server_row(&self, backend: &BackendRow) -> Vec<Cell> {
+        let low_level = self.is_low_level();
+        let pool = self.pools.get(&backend.pool);
+        let stale = pool.is_some_and(|pool| pool.epoch != backend.epoch);
+        let listens = backend.state == BackendState::Listening;
+        let channels = pool.filter(|_| listens).map_or(0, |pool| pool.channels);
+        let (host, port) = self.address(backend);
+        let [local_address, local_port] = local(backend.local.as_ref());
+        let mut row = vec![
+            "S".into(),
+            backend.user.as_str().into(),
+            backend.database.as_str().into(),
+            self.replication(backend.pool).into(),
+            server_state(backend.state, low_level).into(),
+            host.into(),
+            port.into(),
+            local_address,
+            local_port,
+            self.clock.date(backend.connected).into(),
+            self.clock.date(backend.connected).into(),
+            0u32.into(),
+            0u32.into(),
+            stale.into(),
+            backend.id.to_string().into(),
+            backend.client.map(|client| client.to_string()).unwrap_or_default().into(),
+            backend.process.into(),
+            if backend.encrypted { "TLS" } else { "" }.into(),
+            backend.application_name.as_str().into(),
+            backend.statements.into(),
+            (backend.id.0 & i32::MAX as u64).into(),
+        ];
+        let transport =
+            self.pooler.place(backend.server).map_or(Transport::Tcp, |place| place.transport);
+        row.extend(rest(low_level, String::new(), backend.parked, transport, channels as usize));
+        if !low_level {
+            row.push(Cell::Null);
+        }
+        row
+    }
+
+    fn server_fd(&self, backend: &BackendRow) -> Vec<Cell> {
+        let (host, port) = self.address(backend);
+        fd_row("server", &backend.user, &backend.database, &host, port)
+    }
+
+    fn address(&self, backend: &BackendRow) -> (String, u16) {
+        match self.pooler.place(backend.server) {
+            Some(place) => host_and_port(&place.configured),
+            None => (String::new(), 0),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -228,19 +228,23 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         let own_name = self.may_be_own(name);
         let pool = self.backend.pool.clone();
         let desired = self.client.session.desired();
-        let statement = pool
-            .statements
-            .intern_if_room(&parsing.rest, self.client.session.basis(), desired, || {
-                self.effects_of(text)
-            })
-            .filter(|_| pool.statements.memory().has_room_for_names());
-        let Some(statement) = statement else {
+        let its_own = self.client.has_room_for_name(parsing.rest.len());
+        let has_room = its_own && pool.statements.memory().has_room_for_names();
+        let statement = has_room.then(|| {
+            let basis = self.client.session.basis();
+            pool.statements.intern_if_room(&parsing.rest, basis, desired, || self.effects_of(text))
+        });
+        let Some(statement) = statement.flatten() else {
             let effects = self.effects_of(text);
             if effects.listens() {
                 self.client.session.pin(Part::Listen); // it is not examined when it is executed
             }
             self.before_unshared(&effects)?;
-            return self.parse_unshared("prepared_statements_memory is full", false);
+            let reason = match its_own {
+                true => "prepared_statements_memory is full",
+                false => "its client has prepared as many statements as one may share",
+            };
+            return self.parse_unshared(reason, false);
         };
         self.bring_own_names_of(text, &statement.effects)?;
         // A statement that lists prepared statements lists itself, which must show its own name and
@@ -264,7 +268,6 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         parsing: &Parsing<'_>,
         statement: Arc<Statement>,
     ) -> Result<(), Halt> {
-        self.client.has_room_for_name()?;
         let epoch = self.backend.pool.schema_epoch_at(self.now);
         let there = self.backend.prepared.statements_mut().touch(statement.id);
         let known = there && self.backend.prepared.statements().is_new_enough(statement.id, epoch);

@@ -8,6 +8,8 @@
 //! name of the sequence is in the text or in the Bind. Where it is not known which sequence is
 //! asked for, all are discarded, and the server's own error answers the question.
 //!
+//! Nothing is discarded while its client alone has drawn on the connection.
+//!
 //! After the first question of a pool, Hawser discards at the start instead: before each pipeline, block,
 //! list of statements and statement that draws, of each client of the pool.
 //!
@@ -35,7 +37,7 @@ use crate::engine::table::Engine;
 use crate::ids::Slot;
 use crate::pool::{Asks, KEPT_MAX, KEPT_TRANSACTIONS_MAX, KEPT_WHILE_OTHERS_WAIT, TextClass};
 use crate::session::calls::sequences::{has_question, of_sequences};
-use crate::session::commands::{begins_with_any, draws_nothing, may_draw};
+use crate::session::commands::{begins_with_any, draws_nothing, inserts, may_draw};
 use crate::session::part::{Part, PartSet};
 use crate::time::Time;
 use crate::wire::{TransactionStatus, frame, frontend};
@@ -74,7 +76,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.backend.asks_for_sequences() {
             return Ok(()); // others' values were discarded before its first message
         }
-        if self.backend.known.drawn().is_discarded() {
+        if self.backend.known.drawn().is_all_its_own() {
             return Ok(());
         }
         if self.backend.requests.is_in_pipeline() {
@@ -167,8 +169,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// A transaction may begin: discards the values that currval and lastval must not return in it.
     pub(super) fn open_sequences(&mut self) -> Result<(), Halt> {
-        if self.backend.from_server.status() != TransactionStatus::Idle {
-            return Ok(());
+        match self.backend.from_server.status() {
+            TransactionStatus::Idle => {}
+            TransactionStatus::InTransaction if self.may_keep_first() => {}
+            _ => return Ok(()),
         }
         let asks = || self.text_at_hand().is_none_or(has_question);
         match self.backend.must_discard_sequences(asks) {
@@ -176,9 +180,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             // would remove its unnamed statement.)
             None if self.client.is_session_mode() => return Ok(()),
             None if self.client.session.pins().contains(Part::SequenceValue) => return Ok(()), // its own
-            None if self.client.session.asks() != Asks::Never => {}
-            None if self.backend.known.drawn().by_others()
-                && self.backend.pool.asking.has_asked()
+            None if !self.backend.known.drawn().by_others() => return Ok(()),
+            None if self.client.session.asks() != Asks::Never || self.may_keep_first() => {}
+            None if self.backend.pool.asking().has_asked()
                 && (self.header.kind != frontend::QUERY
                     || self
                         .text_at_hand()
@@ -197,6 +201,14 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let beside = self.client.session.pins().contains(Part::UnnamedStatement);
         self.backend.discard_sequences(beside, &mut self.passage.out);
         Ok(())
+    }
+
+    /// Whether its client, which has drawn nothing yet in its transaction, draws now, and may keep
+    /// the backend though none has ever asked.
+    fn may_keep_first(&self) -> bool {
+        self.backend.pool.asking().tries()
+            && !self.backend.known.drawn().by_client()
+            && self.text_at_hand().is_some_and(inserts)
     }
 
     /// The body of a statement's Parse after the name, if known.
@@ -232,9 +244,11 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             let draws = !self.text_at_hand().is_some_and(draws_nothing);
             self.backend.known.drawn_mut().note(draws);
         }
-        if self.backend.pool.asking.has_asked()
-            && matches!(self.header.kind, frontend::QUERY | frontend::BIND)
-        {
+        if !matches!(self.header.kind, frontend::QUERY | frontend::BIND) {
+            return;
+        }
+        let asking = self.backend.pool.asking();
+        if asking.has_asked() || (asking.tries() && self.text_at_hand().is_some_and(inserts)) {
             self.note_drawing_to_ask();
         }
     }
@@ -325,7 +339,7 @@ impl<S: Socket> Client<S> {
         let kept = backend.known.drawn_mut().keep();
         let text = backend.known.drawn().text();
         if (others_wait && kept > KEPT_TRANSACTIONS_MAX)
-            || !backend.pool.asking.is_kept_for(self.session.asks(), text, others_wait)
+            || !backend.pool.asking().is_kept_for(self.session.asks(), text, others_wait)
         {
             self.session.unpin(Part::SequenceValue); // not in vain: it was busy until now
         }
@@ -335,7 +349,7 @@ impl<S: Socket> Client<S> {
     fn has_asked(&mut self, backend: &mut Backend<S>) {
         let mut text = backend.known.drawn().known_text();
         if let Asks::Last(before) = self.session.asks() {
-            backend.pool.asking.note_again(before);
+            backend.pool.asking().note_again(before);
             text = text.or(before);
         }
         self.session.has_asked(text);
