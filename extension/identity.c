@@ -123,7 +123,11 @@ reset(Setting **setting, const char *name)
 	if (*setting == NULL)
 		*setting = settings_find(name);
 	if ((*setting)->source == PGC_S_SESSION)
+	{
 		(void) set_config_option(name, NULL, PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SET, true, ERROR, false);
+		/* no hook sees it, and the pooler would take what was reported last for the next client's */
+		traces.settings = true;
+	}
 }
 
 static void
@@ -239,7 +243,6 @@ take_settings(Oid role)
 	}
 	UnregisterSnapshot(snapshot);
 	table_close(settings, AccessShareLock);
-	traces.settings = true;
 }
 
 /* Whether the session could be this role's; an error says why not. NULL: the role that logged in. */
@@ -275,7 +278,10 @@ identity_take(const char *name)
 
 	changed = role.id != current;
 	if (changed)
+	{
 		forget_settings();
+		traces.settings = true;
+	}
 	reset(&role_setting, "role");
 	reset(&authorization_setting, "session_authorization");
 	if (changed)

@@ -41,3 +41,24 @@ def loaded(cluster, library, users):
         with cluster.superuser("postgres") as session:
             for user in users:
                 session.execute(f"alter role {user} reset session_preload_libraries")
+
+
+def functions(library):
+    """The extension's own script, for a database."""
+    script = (ROOT / "extension" / "hawser--0.1.0.sql").read_text().replace("MODULE_PATHNAME", str(library))
+    return "\n".join(line for line in script.splitlines() if not line.startswith("\\"))
+
+
+@contextlib.contextmanager
+def preloaded(cluster, library, secret, role, settings=""):
+    """The server has it from its start, and hands sessions of `role` over to senders who know what the file `secret` says."""
+    conf = cluster.data / "postgresql.conf"
+    before = conf.read_text()
+    with open(conf, "a") as more:
+        more.write(f"shared_preload_libraries = '{library}'\nhawser.secret_file = '{secret}'\nhawser.pooler_role = '{role}'\n{settings}")
+    cluster.restart()
+    try:
+        yield
+    finally:
+        conf.write_text(before)
+        cluster.restart()

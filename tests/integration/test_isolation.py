@@ -12,23 +12,25 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "isolation"
 
 import crowd  # noqa: E402  (after the path is set)
 from harness import extension  # noqa: E402
-from harness.suite import Skip, equal, limit  # noqa: E402
+from harness.suite import Skip, equal, limit, pooler_only  # noqa: E402
+from integration.test_shared_users import SECRET, secret_file  # noqa: E402
 
-TAKES_SECONDS = 130
+TAKES_SECONDS = 180
 
 SECONDS = 60
+SHARED_SECONDS = 40
 # Each as often as there is one to be counted on: of less it is not known whether it works.
 OPERATIONS_MIN = 500
 
 
-def play(env, tells):
+def play(env, tells, seconds=SECONDS, **settings):
     """`tells`: the servers say what their sessions hold."""
     seed = int(time.time())
     crowd.prepare(env.cluster)
     with contextlib.ExitStack() as stack:
         stack.callback(crowd.clear, env.cluster)
-        target = stack.enter_context(env.pooler_with(**crowd.SETTINGS))
-        found = crowd.run(target, seed, SECONDS)
+        target = stack.enter_context(env.pooler_with(**crowd.SETTINGS, **settings))
+        found = crowd.run(target, seed, seconds)
         if target.pooler:
             mismatches, telling = crowd.mismatches(target.pooler)
             equal((mismatches, telling > 0), (0, tells), f"seed {seed}: server connections with other settings than they were given, and whether any tells")
@@ -42,11 +44,35 @@ def test_sessions_with_the_same_names_are_apart(env):
     play(env, tells=False)
 
 
-@limit(240)
-def test_sessions_with_the_same_names_are_apart_on_servers_with_the_extension(env):
+def library(env):
     try:
-        library = extension.build(env.cluster, env.directory, "extension-isolation")
+        return extension.build(env.cluster, env.directory, "extension-isolation")
     except extension.CannotBuild as error:
         raise Skip(f"the extension cannot be built: {error}") from None
-    with extension.loaded(env.cluster, library, crowd.USERS):
+
+
+@limit(240)
+def test_sessions_with_the_same_names_are_apart_on_servers_with_the_extension(env):
+    with extension.loaded(env.cluster, library(env), crowd.USERS):
         play(env, tells=True)
+
+
+@pooler_only
+@limit(240)
+def test_sessions_with_the_same_names_are_apart_where_users_share_server_connections(env):
+    path = library(env)
+    secrets = [secret_file(env.directory, f"{of}-isolation.secret", SECRET, owner) for of, owner in (("server", "postgres"), ("pooler", None))]
+    with extension.preloaded(env.cluster, path, secrets[0], "isolated_pooler"):
+        with env.cluster.superuser("postgres") as owner:
+            owner.execute("create role isolated_pooler login")
+        try:
+            for database in ("app", "other"):
+                with env.cluster.superuser(database) as owner:
+                    owner.execute(extension.functions(path))
+            play(env, True, SHARED_SECONDS, user="isolated_pooler", hand_over_secret_file=str(secrets[1]))
+        finally:
+            for database in ("app", "other"):
+                with env.cluster.superuser(database) as owner:
+                    owner.execute("drop schema hawser cascade")
+            with env.cluster.superuser("postgres") as owner:
+                owner.execute("drop role isolated_pooler")

@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 
+from harness import extension
 from harness import messages as m
 from harness import pooler as poolers
 from harness.suite import Skip, equal, limit, pooler_only, until
@@ -20,7 +21,6 @@ from integration.test_session_extension import library
 
 TAKES_SECONDS = 55
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 SETTINGS = {}
 SECRET = "what the server and the pooler know, and nobody else"
 HBA = "local all all trust\nhost all all all trust\nlocal replication all trust\nhost replication all all trust\n"
@@ -74,13 +74,9 @@ def server(env, role="pooler", with_functions=True):
     """The cluster with the library, the users, and the database `shared`."""
     path = library(env)
     secret = secret_file(env.directory, "server.secret", SECRET, "postgres")
-    conf = env.cluster.data / "postgresql.conf"
-    before = conf.read_text()
-    with open(conf, "a") as more:
-        more.write(f"shared_preload_libraries = '{path}'\nhawser.secret_file = '{secret}'\nhawser.pooler_role = '{role}'\n"
-                   "log_line_prefix = '<%h %u> '\n")
-    env.cluster.restart()
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(extension.preloaded(env.cluster, path, secret, role, "log_line_prefix = '<%h %u> '\n"))
+        stack.callback(drop_all, env.cluster)
         with env.cluster.superuser("postgres") as owner:
             owner.execute("create database shared")
             for user in USERS:
@@ -90,16 +86,15 @@ def server(env, role="pooler", with_functions=True):
         with env.cluster.superuser("shared") as owner:
             owner.execute(OBJECTS)
             if with_functions:
-                script = (ROOT / "extension" / "hawser--0.1.0.sql").read_text().replace("MODULE_PATHNAME", str(path))
-                owner.execute("\n".join(line for line in script.splitlines() if not line.startswith("\\")))
+                owner.execute(extension.functions(path))
         yield env.cluster
-    finally:
-        with env.cluster.superuser("postgres") as owner:
-            owner.execute("drop database shared with (force)")
-            for user in (*USERS, "pooler", "sub"):
-                owner.execute(f"drop role if exists {user}")
-        conf.write_text(before)
-        env.cluster.restart()
+
+
+def drop_all(cluster):
+    with cluster.superuser("postgres") as owner:
+        owner.execute("drop database shared with (force)")
+        for user in (*USERS, "pooler", "sub"):
+            owner.execute(f"drop role if exists {user}")
 
 
 @contextlib.contextmanager
@@ -440,8 +435,7 @@ def test_what_is_missing_is_said(env):
         for user, file, reason in (("pooler", good, "CREATE EXTENSION hawser"), ("ann", good, "hawser.pooler_role is \"pooler\"")):
             if user == "ann":
                 with cluster.superuser("shared") as owner:
-                    script = (ROOT / "extension" / "hawser--0.1.0.sql").read_text().replace("MODULE_PATHNAME", str(library(env)))
-                    owner.execute("\n".join(line for line in script.splitlines() if not line.startswith("\\")))
+                    owner.execute(extension.functions(library(env)))
             with env.pooler_with(append=entry.format(cluster.address, user, file), hba=HBA) as target:
                 told_nothing(target, refused(env, target, "bob", "08006").message, reason)
                 assert reason in check(target), check(target)
@@ -496,3 +490,45 @@ def test_a_login_does_not_wait_for_a_pool_that_is_busy_and_its_query_does(env):
             client.collect()
             client.execute("commit")
         is_ended(outsider.collect(), NO_RIGHT)
+
+
+@pooler_only
+@limit(120)
+def test_a_role_that_is_set_holds_after_another_user_had_the_connection(env):
+    with sharing(env, pool_size=1) as target:
+        with env.cluster.superuser("shared") as owner:
+            owner.execute("grant sub to dan")
+        wrong = []
+        for user, other in (("dan", "u1"), ("ann", "bob")):  # without settings of their own, and with
+            for sql in ("set role sub", f"set session authorization {user}; set role sub", "do $$begin set role sub; end$$",
+                        "select set_config('role', 'sub', false)", "begin; savepoint a; set role sub; release a; commit"):
+                for turn in range(4):  # new clients find what those of the turn before have left
+                    one = connect(env, target, user)
+                    one.execute(sql)
+                    two = connect(env, target, other)
+                    for client, names in ((two, (other, other, other)), (one, (user, "sub", user))):
+                        got = tuple(client.rows(WHO)[0])
+                        if got != names:
+                            wrong.append((sql, turn, got))
+                    one.close()
+                    two.close()
+        equal(wrong, [])
+
+
+@pooler_only
+@limit(60)
+def test_a_statement_that_a_function_has_prepared_is_its_clients_own(env):
+    with sharing(env, pool_size=1) as target:
+        with env.cluster.superuser("shared") as owner:
+            owner.execute("create function runs(sql text) returns text language plpgsql as $$begin execute sql; return 'done'; end$$")
+        for turn in range(3):  # new clients find what those of the turn before have left
+            for others in (["select 1"], ["prepare a as select 6", "execute a"], ["discard all"]):
+                one, two, stranger = (connect(env, target, user) for user in ("dan", "u1", "dan"))
+                equal(one.value("select runs('prepare a as select 5')"), "done", f"turn {turn}")
+                for sql in others:
+                    equal(two.attempt(sql).sqlstate, None, f"turn {turn}, {sql}")
+                equal(stranger.attempt("execute a").sqlstate, "26000", f"turn {turn}")
+                equal(stranger.attempt("prepare a as select 7").sqlstate, None, f"turn {turn}")
+                equal((stranger.value("execute a"), one.value("execute a")), ("7", "5"), f"turn {turn}, after {others}")
+                for client in (one, two, stranger):
+                    client.close()

@@ -22,7 +22,7 @@
 //! message, in a transaction that has failed as a whole, and while no report has come: then the
 //! report must agree with the books ([`super::Backend::disagrees`]). If it does not, the server
 //! connection serves no further client, and that is counted. Custom names and the role are
-//! compared, because their values have only one spelling.
+//! compared, because their values have only one spelling; where users share backends, the role.
 //!
 //! # Costs
 //! Without a report, a pin or a doubt: the test of a pointer and a few bits. With a report: its

@@ -1,6 +1,6 @@
 //! What follows from a report, for the server connection and for its client.
 
-use super::{Changed, END_IS_REPORTED, SessionReport, beside, is_compared, significant};
+use super::{Changed, END_IS_REPORTED, SessionReport, beside, significant};
 use crate::engine::backend::{Backend, Reset};
 use crate::engine::client::Client;
 use crate::engine::drawn::Lent;
@@ -46,8 +46,7 @@ impl<S: Socket> Backend<S> {
     #[cold]
     fn compare_with_report(&mut self) -> bool {
         let Some(exact) = self.known.session_report() else { return false };
-        let in_doubt = self.owner.is_shared()
-            || self.known.unverified().is_some()
+        let in_doubt = self.known.unverified().is_some()
             || exact.stays
             || exact.unreported
             || exact.report.is_cut
@@ -55,6 +54,10 @@ impl<S: Socket> Backend<S> {
         if in_doubt {
             return false;
         }
+        // Custom names of a user's own settings stay; the role ends at each hand-over.
+        let shared = self.owner.is_shared();
+        let is_compared =
+            |name: &[u8]| if shared { name == b"role" } else { super::is_compared(name) };
         let reported = |name: &[u8], value: &[u8]| {
             let set = exact.report.setting(name);
             match set.map(|set| set.value.as_deref()) {
@@ -68,7 +71,7 @@ impl<S: Socket> Backend<S> {
             || exact.report.settings.iter().any(|set| {
                 is_compared(&set.name)
                     && self.session.applied().get(&set.name).is_none()
-                    && exact.unowned.setting(&set.name) != Some(set)
+                    && (shared || exact.unowned.setting(&set.name) != Some(set))
                     && !reported(&set.name, b"")
             });
         let applied = self.session.applied().clone();
@@ -140,21 +143,29 @@ impl<S: Socket> Backend<S> {
         exact.since = self.requests.pipeline();
         exact.drawn_by = exact.drawn_by.filter(|by| Some(*by) == exact.holder);
         self.note_reported_names(&mut exact);
-        exact.unowned = beside(&exact.report, self.session.applied());
-        if self.prepared.by_sql().is_some() && self.has_sql_statements(&exact.report.statements) {
-            exact.unowned.parts.remove(Part::SqlStatement);
-        }
+        exact.unowned = self.unowned(&exact.report);
         self.known.set_session_report(exact);
+    }
+
+    /// What a report contains that is no client's. Statements of its last client's PREPARE are
+    /// removed before the next client's first message.
+    fn unowned(&self, report: &Report) -> Report {
+        let mut unowned = beside(report, self.session.applied());
+        if self.prepared.by_sql().is_some() && self.has_sql_statements(&report.statements) {
+            unowned.parts.remove(Part::SqlStatement);
+        }
+        unowned
     }
 
     /// It has been handed over: its current state is its user's own. (Custom names of a user's own
     /// settings remain with an empty value, and do not count.)
     pub(in crate::engine) fn begin_reports(&mut self) {
-        let Some(exact) = self.known.session_report_mut() else { return };
+        let Some(mut exact) = self.known.take_session_report() else { return };
         (exact.fresh, exact.unreported, exact.stays) = (false, false, false);
         exact.since = self.requests.pipeline();
         exact.noted.clone_from(&exact.report.names);
-        exact.unowned = beside(&exact.report, self.session.applied());
+        exact.unowned = self.unowned(&exact.report);
+        self.known.set_session_report(exact);
     }
 
     /// Whether all settings certainly have the server's own values.
