@@ -20,12 +20,15 @@ mod foreseen;
 pub(super) mod functions;
 pub(super) mod tokens;
 mod unseen;
+mod word;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 pub use self::unseen::Names;
 use self::unseen::{Calls, Seen, Unseen};
+pub use self::word::ANY_TEXT;
+use self::word::{IN_UTF8, NAME_BYTES_MAX, NOT_IN_UTF8, QUOTED, Word, key, lower, truncated};
 use super::effects::Effects;
 use crate::hash::Keyed;
 use crate::session::commands::may_draw;
@@ -48,9 +51,6 @@ pub enum Language {
     /// Not at all: there is none.
     Compiled,
 }
-
-/// A name, or one word of a text.
-type Word = Box<[u8]>;
 
 /// A function of a database, or several of one name.
 #[derive(Clone, Debug)]
@@ -122,51 +122,12 @@ const READING: [&[u8]; 9] = [
     b"user",
 ];
 
-/// The longest name, in bytes (NAMEDATALEN).
-const NAME_BYTES_MAX: usize = 63;
-
-/// No words: these stand for calls with quotes around anything, and by names that are in UTF-8, or
-/// are not, in a text that is written otherwise.
-const QUOTED: &[u8] = b"\"";
-const IN_UTF8: &[u8] = b"\x01";
-const NOT_IN_UTF8: &[u8] = b"\x02";
-
-/// No word either, but the name of what any text may call: a function behind an operator, a cast,
-/// an operator class or a range type. Changes of the schema by such a function are left out: each
-/// text would make all prepared statements old.
-pub const ANY_TEXT: &[u8] = b"\x03";
-
 fn writes(word: &[u8]) -> bool {
     (4..=8).contains(&word.len()) && WRITING.contains(&word)
 }
 
 fn shape(word: &[u8]) -> (usize, u64) {
     (word.len(), 1 << (word.first().copied().unwrap_or(0) & 63))
-}
-
-fn lower(word: &[u8]) -> Word {
-    word.to_ascii_lowercase().into_boxed_slice()
-}
-
-/// What a server makes of a name that is too long (`truncate_identifier`, scansup.c).
-fn truncated(word: &[u8]) -> &[u8] {
-    if word.len() <= NAME_BYTES_MAX {
-        return word;
-    }
-    let is_start = |at: &usize| word[*at] & 0xC0 != 0x80;
-    let end = (NAME_BYTES_MAX - 3..=NAME_BYTES_MAX).rev().find(is_start);
-    &word[..end.unwrap_or(NAME_BYTES_MAX)]
-}
-
-/// The word by which a name is known: its longest one, if it has several in quotes. A name without
-/// a word is known by its quotes.
-fn key(name: &[u8]) -> Word {
-    if name == ANY_TEXT {
-        return ANY_TEXT.into();
-    }
-    let longest = name.split(|byte| !is_of_a_word(*byte)).max_by_key(|word| word.len());
-    let longest = longest.unwrap_or_default();
-    if longest.is_empty() { QUOTED.into() } else { lower(truncated(longest)) }
 }
 
 /// After this word a query has the name of a table that it creates, which calls an event trigger.

@@ -24,6 +24,7 @@ mod rebasing;
 mod replay;
 mod restoring;
 mod schema;
+mod sequences;
 mod session_report;
 mod sessions;
 mod simulated;

@@ -13,7 +13,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{NAME_BYTES_MAX, Word, key, truncated};
+use super::word::{NAME_BYTES_MAX, QUOTED, Word, key, truncated};
 use crate::hash::Keyed;
 
 /// Names that wait for the next census: beyond these, one that is not kept waits for the one after.
@@ -174,7 +174,7 @@ impl Calls {
     fn called(&mut self, length: usize, seen: &Seen, unseen: &Unseen) {
         let word = truncated(&self.word[..length]);
         let name = match (self.odd_name, word.first()) {
-            (true, _) => b"\"",
+            (true, _) => QUOTED,
             (false, None) => return,
             (false, Some(first)) if first.is_ascii_digit() => return,
             (false, Some(_)) => word,

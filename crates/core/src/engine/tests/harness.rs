@@ -813,3 +813,20 @@ pub(super) fn value(text: &str) -> Vec<u8> {
     let body = [&[0, 1][..], &length, text.as_bytes()].concat();
     [columns(), message(b'D', &body), answers("CI")].concat()
 }
+
+/// A client, and the only backend, on which another has drawn from a sequence.
+pub(super) fn after_one_that_has_drawn(world: &mut World) -> (Peer, Peer) {
+    let (one, two) = (world.client(), world.client());
+    world.send(&one, &query("SELECT nextval('s')"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("DCI"));
+    server.received();
+    (two, server)
+}
+
+/// A Bind of one parameter, as text.
+pub(super) fn bind_to(name: &str, value: &str) -> Vec<u8> {
+    let length = u32::try_from(value.len()).unwrap().to_be_bytes();
+    let parameters = [b"\0\0\0\x01", &length[..], value.as_bytes(), b"\0\0"].concat();
+    message(b'B', &[b"\0", name.as_bytes(), b"\0", &parameters].concat())
+}
