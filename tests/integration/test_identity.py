@@ -206,6 +206,25 @@ def test_all_but_oneself_are_ended_by_the_usual_statement(env, target):
     equal(me.collect().sqlstate, "57P01")
 
 
+@both_ways
+def test_a_client_in_a_copy_from_stdin_is_ended_by_its_own_id(env, target):
+    with env.cluster.superuser("shared") as owner:
+        for goes_on in (False, True):
+            client = connect(env, target, "ann")
+            client.execute("create temp table copied (i int)")
+            client.send(m.query("copy copied from stdin"))
+            assert client.collect(until="G").kinds.endswith("G")
+            equal(owner.value(f"select pg_terminate_backend({client.pid})"), "t")
+            began = time.monotonic()
+            while goes_on and not client.pending(0.001):
+                assert time.monotonic() - began < 2, "it sends, and is not told"
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    client.send(m.copy_data(b"1\n"))
+            result = client.collect()
+            assert time.monotonic() - began < 2
+            equal((result.sqlstate, result.closed), ("57P01", True))
+
+
 @pooler_only
 @limit(180)
 def test_in_session_mode_the_id_is_the_servers_own_and_one_as_well(env):

@@ -1,5 +1,6 @@
 """Backends and servers that die: who is hit, who waits, who goes on."""
 
+import contextlib
 import time
 
 from harness import messages as m
@@ -36,6 +37,42 @@ def test_pg_terminate_backend_in_a_query(env):
     equal(result.sqlstate, "57P01")
     equal(result.errors[0]["S"], "FATAL")
     equal(env.connect().value("select 1"), "1")
+
+
+def test_pg_terminate_backend_in_a_copy_from_stdin(env):
+    """Its client learns of it at once: while it waits, while it sends, and by either protocol."""
+    env.connect().execute("drop table if exists copy_terminated; create table copy_terminated (i int)")
+    copy = "copy copy_terminated from stdin /* to be terminated */"
+    for begins in ([m.query(copy)], [m.parse(copy), m.bind(), m.execute(), m.SYNC]):
+        for goes_on in (False, True):
+            client = env.connect()
+            client.send(*begins)
+            assert client.collect(until="G").kinds.endswith("G")
+            client.send(m.copy_data(b"1\n"))
+            ((pid, *_),) = env.cluster.wait_for_backends("state = 'active' and query like '%to be terminated%'", 1)
+            terminate(env, pid)
+            began = time.monotonic()
+            while goes_on and not client.pending(0.001):
+                assert time.monotonic() - began < 2, "it sends, and is not told"
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    client.send(m.copy_data(b"1\n"))
+            result = client.collect()
+            assert time.monotonic() - began < 2
+            equal((result.sqlstate, result.closed), ("57P01", True))
+    equal(env.connect().value("select count(*) from copy_terminated"), "0")
+
+
+@pooler_only
+def test_pg_terminate_backend_of_the_id_that_a_client_got_at_connect_finds_no_process(env):
+    """Without the extension: a driver's test that ends its COPY so waits for its own time limit."""
+    client = env.connect()
+    client.execute("create temp table copied (i int)")
+    client.send(m.query("copy copied from stdin"))
+    assert client.collect(until="G").kinds.endswith("G")
+    result = env.server().attempt(f"select pg_terminate_backend({client.pid})")
+    equal((result.value, [notice["S"] for notice in result.notices]), ("f", ["WARNING"]))
+    client.send(m.copy_data(b"1\n"), m.COPY_DONE)
+    equal(client.collect().tags, ["COPY 1"])
 
 
 @pooler_only
