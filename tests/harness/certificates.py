@@ -33,10 +33,10 @@ class Certificates:
                  "-subj", f"/CN=test {name}", "-keyout", self.path(f"{name}.key"), "-out", self.path(f"{name}.crt"),
                  "-addext", "keyUsage=critical,keyCertSign,cRLSign")
 
-    def issue(self, name, subject, extension="extendedKeyUsage=clientAuth,serverAuth", authority="ca"):
+    def issue(self, name, subject, extension="extendedKeyUsage=clientAuth,serverAuth", authority="ca", curve="prime256v1"):
         """A certificate of version 3, replacing one of the same name. Without `extension`: of
         version 1, as PostgreSQL's manual has it (19.9.5); newer OpenSSL programs make one of version 3 of that, too."""
-        _openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={subject}",
+        _openssl("req", "-newkey", "ec", "-pkeyopt", f"ec_paramgen_curve:{curve}", "-nodes", "-subj", f"/CN={subject}",
                  "-keyout", self.path(f"{name}.key"), "-out", self.path(f"{name}.csr"))
         (self.directory / f"{name}.key").chmod(0o600)
         if not extension:

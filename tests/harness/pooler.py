@@ -39,6 +39,7 @@ TABLE = {
     "client_tls_sslmode": "tls", "client_tls_cert_file": "tls", "client_tls_key_file": "tls", "client_tls_ca_file": "tls",
     "client_tls_ciphers": "tls", "client_tls13_ciphers": "tls", "client_tls_ecdhcurve": "tls",
     "server_tls_sslmode": "tls", "server_tls_ca_file": "tls", "server_tls_cert_file": "tls", "server_tls_key_file": "tls",
+    "server_tls_protocols": "tls",
 }
 
 

@@ -1,5 +1,8 @@
 """Logging in: every method, every refusal with PostgreSQL's own words."""
 
+import contextlib
+import os
+import shutil
 import socket
 import ssl
 import statistics
@@ -362,6 +365,72 @@ def test_the_server_by_tls(env):
         except ServerError as error:
             sqlstate = error.sqlstate
         equal(sqlstate, "08006", "a server whose certificate cannot be verified")
+
+
+@contextlib.contextmanager
+def p521_server(env):
+    """The server shows a certificate with a P-521 key."""
+    env.certificates.issue("p521", "localhost", curve="secp521r1")
+    owner = env.cluster.data.stat()
+    for name in ("p521.crt", "p521.key"):
+        own = shutil.copy(env.certificates.path(name), env.cluster.data / name)
+        os.chown(own, owner.st_uid, owner.st_gid)
+        own.chmod(0o600)
+
+    def show(name, *orders):
+        with env.cluster.superuser() as session:
+            for order in (*orders, "select pg_reload_conf()"):
+                session.execute(order)
+
+        def shown():
+            with env.cluster.superuser() as session:
+                return session.value("show ssl_cert_file") == f"{name}.crt"
+        suite_until(shown, f"the server shows {name}.crt")
+    try:
+        show("p521", "alter system set ssl_cert_file = 'p521.crt'", "alter system set ssl_key_file = 'p521.key'")
+        yield
+    finally:
+        show("server", "alter system reset ssl_cert_file", "alter system reset ssl_key_file")
+
+
+def first_row(env, target):
+    """Whether the server can be used: else the error's fields."""
+    try:
+        result = env.connect(target).attempt("select 1")
+    except ServerError as error:
+        return error.fields
+    return result.errors[0] if result.errors else result.value
+
+
+@pooler_only
+def test_a_server_with_a_p521_key_is_told_at_once(env):
+    """Clients waited for query_wait_timeout, and read "HandshakeFailure"."""
+    for protocols in ("tlsv1.2", "tlsv1.3"):
+        settings = dict(servers=[f"localhost:{env.cluster.port}"], server_tls_sslmode="require", server_tls_protocols=protocols)
+        with env.pooler_with(server_login_retry="1s", **settings) as target:
+            with p521_server(env):
+                for _ in range(3):
+                    began = time.monotonic()
+                    error = first_row(env, target)
+                    assert time.monotonic() - began < 2, (protocols, error)
+                    equal(error["C"], "08006")
+                    for word in (f"127.0.0.1:{env.cluster.port}", "P-521", "P-256"):
+                        assert word in error["M"], (protocols, error)
+            suite_until(lambda: first_row(env, target) == "1", "the server with its usual key serves")
+
+
+@pooler_only
+def test_check_names_a_p521_key(env):
+    env.certificates.issue("p521", "localhost", curve="secp521r1")
+    pooler = Pooler(f"{env.directory}/p521", env.cluster)
+    paths = [env.certificates.path(f"p521.{kind}") for kind in ("crt", "key")]
+    pooler.write(client_tls_sslmode="require", client_tls_cert_file=paths[0], client_tls_key_file=paths[1], server_tls_sslmode="verify-ca",
+                 server_tls_ca_file=paths[0])
+    done = subprocess.run([binary(), "check", "-c", str(pooler.config)], capture_output=True, text=True, timeout=10, cwd=pooler.directory)
+    equal(done.returncode, 1)
+    words = done.stdout + done.stderr
+    for text in (f'"{paths[1]}" cannot be used: TLS here does not support its P-521 key', f"{paths[0]}: certificate 1 has a P-521 key"):
+        assert text in words, words
 
 
 @pooler_only

@@ -8,7 +8,7 @@
 //!        └──────────────────────────────────────────────────────────────────────────┘
 //! ```
 //! An error that waiting does not help (wrong password, no such database) ends the search at once;
-//! see [`DialError::is_fatal`].
+//! see [`DialError::ends_the_search`].
 //!
 //! # Invariants
 //! * each attempt takes at most `server_connect_timeout`
@@ -208,6 +208,8 @@ pub enum DialError {
         server: String,
         /// Why.
         reason: String,
+        /// It fails until an administrator changes something.
+        lasts: bool,
     },
     /// The server took longer than `server_connect_timeout`.
     Timeout {
@@ -308,9 +310,9 @@ impl DialError {
             }
             Self::Authentication { .. } | Self::NotHandedOver { .. } => true,
             Self::Unready { trouble, .. } => *trouble == Trouble::Lasting,
+            Self::Tls { lasts, .. } => *lasts,
             Self::Resolve { .. }
             | Self::Connect { .. }
-            | Self::Tls { .. }
             | Self::Timeout { .. }
             | Self::Talk { .. }
             | Self::Password { .. }
@@ -318,6 +320,19 @@ impl DialError {
             | Self::CutOff(_)
             | Self::Lagging { .. }
             | Self::Unsuitable { .. } => false,
+        }
+    }
+
+    /// Whether other servers would say the same: they are not tried.
+    fn ends_the_search(&self) -> bool {
+        self.is_fatal() && !matches!(self, Self::Tls { .. })
+    }
+
+    /// The error of several attempts for clients: this one, unless waiting helps only with the other.
+    fn unless(self, other: Option<Self>) -> Self {
+        match other {
+            Some(other) if self.is_fatal() && !other.is_fatal() => other,
+            _ => self,
         }
     }
 
@@ -427,7 +442,7 @@ impl fmt::Display for DialError {
             Self::Connect { server, source } => {
                 write!(f, "connection to server at {server} failed: {source}")
             }
-            Self::Tls { server, reason } => {
+            Self::Tls { server, reason, .. } => {
                 write!(f, "TLS with server at {server} failed: {reason}")
             }
             Self::Timeout { server, after } => {
@@ -637,8 +652,8 @@ impl Dialler {
                     Ok((talk, entered, (server, known))) => {
                         return Ok(Dialled { talk, entered, server, place, known });
                     }
-                    Err(error) if error.is_fatal() => return Err(error),
-                    Err(error) => last = Some(error),
+                    Err(error) if error.ends_the_search() => return Err(error),
+                    Err(error) => last = Some(error.unless(last)),
                 }
             }
         }
@@ -718,10 +733,12 @@ impl Dialler {
                     self.note_reached(server);
                     return Ok(reached);
                 }
-                Err(error) if error.is_fatal() => {
+                Err(error) if error.ends_the_search() => {
                     self.note_reached(server); // it is there, and refuses
                     return Err(error);
                 }
+                // One of the addresses may not be in use: `localhost` has two.
+                Err(_) if last.as_ref().is_some_and(DialError::is_fatal) => {}
                 Err(error) => last = Some(error),
             }
         }
@@ -810,7 +827,10 @@ impl Dialler {
                 Err(error) => {
                     let go_on = error.may_depend_on_encryption();
                     // The error of the preferred attempt explains more.
-                    let error = first_error.take().unwrap_or(error);
+                    let error = match first_error.take() {
+                        Some(first) => first.unless(Some(error)),
+                        None => error,
+                    };
                     if !go_on {
                         return Err(error);
                     }

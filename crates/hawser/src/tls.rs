@@ -39,6 +39,12 @@ pub const ALPN: &[u8] = b"postgresql";
 /// The shortest RSA keys that ring verifies.
 const RSA_BITS_MIN: usize = 2048;
 
+/// The keys that TLS here can use.
+pub(crate) const USABLE_KEYS: &str = "a key of P-256, P-384, Ed25519, or RSA from 2,048 bits on";
+
+/// The object identifier of P-521 in DER (secp521r1; RFC 5480, section 2.1.1.1).
+const P521: [u8; 7] = [0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x23];
+
 /// Why TLS cannot be set up. Each is a matter of the configuration.
 #[derive(Debug)]
 pub enum TlsError {
@@ -86,6 +92,14 @@ pub enum TlsError {
 impl TlsError {
     fn unusable(path: &Path, error: &rustls::Error) -> Self {
         Self::Unusable { path: path.to_owned(), reason: error.to_string() }
+    }
+
+    fn unusable_key(path: &Path, is_p521: bool, error: &rustls::Error) -> Self {
+        let reason = match is_p521 {
+            true => format!("TLS here does not support its P-521 key; use {USABLE_KEYS}"),
+            false => format!("{error}; use {USABLE_KEYS}"),
+        };
+        Self::Unusable { path: path.to_owned(), reason }
     }
 }
 
@@ -177,11 +191,18 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     })
 }
 
+/// Whether a key, or what holds one, is of P-521, which ring does not support.
+fn is_of_p521(der: &[u8]) -> bool {
+    der.windows(P521.len()).any(|part| part == P521)
+}
+
 /// Our own certificate, of any version, with its key.
 fn certified_key(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, TlsError> {
     let chain = certificates("certificate", certificate)?;
-    let signing = provider().key_provider.load_private_key(private_key(key)?);
-    let signing = signing.map_err(|error| TlsError::unusable(key, &error))?;
+    let der = private_key(key)?;
+    let is_p521 = is_of_p521(der.secret_der());
+    let signing = provider().key_provider.load_private_key(der);
+    let signing = signing.map_err(|error| TlsError::unusable_key(key, is_p521, &error))?;
     // As rustls does with what webpki reads.
     if let (Some(own), Some(known)) = (chain.first(), signing.public_key()) {
         let own =
@@ -207,10 +228,14 @@ fn authorities(path: &Path) -> Result<Authorities, TlsError> {
 pub fn weaknesses(path: &Path) -> Vec<String> {
     let all = certificates("certificate", path).unwrap_or_default();
     let weak = all.iter().enumerate().filter_map(|(at, der)| {
-        let bits = Certificate::parse(der).ok()?.rsa_bits().filter(|bits| *bits < RSA_BITS_MIN)?;
+        let certificate = Certificate::parse(der).ok()?;
+        let key = match certificate.rsa_bits() {
+            Some(bits) if bits < RSA_BITS_MIN => format!("an RSA key of {bits} bits"),
+            None if is_of_p521(&certificate.key()) => "a P-521 key".to_owned(),
+            _ => return None,
+        };
         Some(format!(
-            "{}: certificate {} has an RSA key of {bits} bits: nothing that it has signed is taken, \
-             {RSA_BITS_MIN} bits are the least",
+            "{}: certificate {} has {key}: nothing that it has signed is taken; use {USABLE_KEYS}",
             path.display(),
             at + 1
         ))

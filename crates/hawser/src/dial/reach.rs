@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use hawser_core::wire::startup;
 use hawser_sys::stream::{TcpOptions, set_tcp_options};
+use rustls::AlertDescription;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -13,8 +14,8 @@ use super::DialError;
 use crate::config::TlsMode;
 use crate::link::links::Links;
 use crate::socket::stream::{Link, Stream, connect_unix};
-use crate::tls::ALPN;
 use crate::tls::connect::{Connecting, server_name};
+use crate::tls::{ALPN, USABLE_KEYS};
 
 /// One place where a server listens, with its name resolved.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -110,7 +111,8 @@ pub async fn open(
     if encryption == Encryption::No {
         return Ok(Stream::Plain(link));
     }
-    let failed = |reason: String| DialError::Tls { server: endpoint.to_string(), reason };
+    let failed =
+        |reason: String| DialError::Tls { server: endpoint.to_string(), reason, lasts: false };
     if !tls.direct {
         match ask(&mut link).await.map_err(|error| failed(error.to_string()))? {
             b'S' if link.has_input() => {
@@ -133,11 +135,29 @@ pub async fn open(
         }
     }
     let name = server_name(host).map_err(failed)?;
-    let stream = connector.connect(name, link).await.map_err(|error| failed(error.to_string()))?;
+    let stream = connector.connect(name, link).await.map_err(|error| match is_refusal(&error) {
+        true => DialError::Tls { server: endpoint.to_string(), reason: refusal(), lasts: true },
+        false => failed(error.to_string()),
+    })?;
     if tls.direct && stream.get_ref().1.alpn_protocol() != Some(ALPN) {
         return Err(failed("direct SSL connection was established without ALPN".to_owned()));
     }
     Ok(Stream::ToServer(stream.into()))
+}
+
+/// Whether the server can use nothing that was offered. It says no more.
+fn is_refusal(error: &io::Error) -> bool {
+    let alert = rustls::Error::AlertReceived(AlertDescription::HandshakeFailure);
+    error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>()) == Some(&alert)
+}
+
+/// The server has not shown its certificate by then.
+fn refusal() -> String {
+    format!(
+        "the server can use nothing that Hawser offers (alert HandshakeFailure): its certificate \
+         may have a P-521 key, which TLS here does not support. Give the server {USABLE_KEYS}; if \
+         it has one, see server_tls_protocols and server_tls_ciphers"
+    )
 }
 
 async fn ask(link: &mut Link) -> io::Result<u8> {

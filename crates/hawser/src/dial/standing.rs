@@ -307,7 +307,7 @@ impl Dialler {
                 {
                     return Some(Standing::NotAccepting);
                 }
-                Err(error) if error.is_fatal() => return None,
+                Err(error) if error.ends_the_search() => return None,
                 Err(_) => return Some(Standing::Unknown),
             };
             let state = talk.query(QUESTION).await.ok().as_ref().and_then(State::read);

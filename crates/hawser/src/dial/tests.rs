@@ -25,11 +25,16 @@ use crate::tls::tests::Pki;
 pub(crate) enum Door {
     Trust,
     Cleartext(&'static str),
-    Md5 { user: &'static str, password: &'static str },
+    Md5 {
+        user: &'static str,
+        password: &'static str,
+    },
     Scram(&'static str),
     Refuse(&'static str, &'static str),
     Silent,
     HangUp,
+    /// Lets in without TLS, and refuses its handshake.
+    RefuseTls,
 }
 
 /// Process id and key of a cancel request.
@@ -77,6 +82,13 @@ impl Fake {
 
     async fn serve(self, mut stream: TcpStream) -> io::Result<()> {
         let first = read_first(&mut stream).await?;
+        if let (startup::Packet::SslRequest, Door::RefuseTls) = (&first, &self.door) {
+            stream.write_all(b"S").await?;
+            let _ = stream.read(&mut [0; 4096]).await?;
+            // A fatal alert, handshake_failure (RFC 8446, section 6).
+            stream.write_all(&[0x15, 3, 3, 0, 2, 2, 40]).await?;
+            return stream.read_to_end(&mut Vec::new()).await.map(drop);
+        }
         if let startup::Packet::SslRequest = first {
             let Some(tls) = self.tls.clone() else {
                 stream.write_all(b"N").await?;
@@ -102,7 +114,7 @@ impl Fake {
         }
         let mut out = Vec::new();
         match &self.door {
-            Door::Trust => {}
+            Door::Trust | Door::RefuseTls => {}
             Door::HangUp => return Ok(()),
             Door::Silent => std::future::pending().await,
             Door::Refuse(code, text) => {
@@ -461,6 +473,34 @@ async fn the_server_that_target_session_attrs_asks_for_is_found() {
             (other, _) => panic!("{attrs}: {other:?}"),
         }
     }
+}
+
+/// A P-521 key in the server's certificate, for one.
+#[tokio::test]
+async fn a_refused_tls_handshake_lasts_and_other_servers_are_tried() {
+    let pki = Pki::new();
+    let accepting = Accepting::load(&pki.accept_settings(TlsMode::Require)).unwrap().unwrap();
+    let mut good = Fake::new(Door::Trust);
+    good.tls = Some(Arc::new(accepting));
+    let good = good.start().await;
+    let refusing = Fake::new(Door::RefuseTls).start().await;
+    let failing = Fake::new(Door::HangUp).start().await;
+    let dial = async |servers: &[&ServerAddress], mode| {
+        let tls = Connecting::load(&pki.connect_settings(mode)).unwrap();
+        dial(&Dialler::default(), &target(servers, tls), &login(&Secret::None)).await
+    };
+    let error = dial(&[&refusing], TlsMode::Require).await.unwrap_err();
+    assert!(error.is_fatal(), "{error}");
+    let told = error.to_client_error();
+    assert_eq!(told.code, SqlState::CONNECTION_FAILURE);
+    assert!(told.message.contains("localhost") && told.message.contains("P-521"), "{told:?}");
+    for servers in [[&refusing, &failing], [&failing, &refusing]] {
+        let error = dial(&servers, TlsMode::Require).await.unwrap_err();
+        assert!(!error.is_fatal(), "waiting may help with one of them: {error}");
+    }
+    dial(&[&refusing, &good], TlsMode::Require).await.unwrap();
+    let dialled = dial(&[&refusing], TlsMode::Prefer).await.unwrap();
+    assert!(!dialled.talk.stream().is_encrypted());
 }
 
 #[tokio::test]

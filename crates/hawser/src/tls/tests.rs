@@ -279,6 +279,70 @@ fn a_key_of_another_certificate_is_refused_at_load() {
     assert!(Accepting::load(&settings).unwrap().is_none());
 }
 
+// Of openssl (ecparam -name secp521r1 -genkey, pkcs8 -topk8 -nocrypt, req -x509): ring makes none.
+const P521_SEC1: &str = "\
+-----BEGIN EC PRIVATE KEY-----
+MIHcAgEBBEIARmlOwqT2Kj6GgtXqfz5rElbuaBDYneS+vG3UYPWNtChi+wZu7UFr
+jF22w48z/bQFLQ7Zzg3u/QvLL3XSCGE4WP2gBwYFK4EEACOhgYkDgYYABAC6OiHR
+muUNnsll+HEr1RRYzm8a5JlG7we2R7qSc7TWwrzwOuhc55oUotuxlRlLwwMYALGy
+EOaz4ri2G3tc9eCm/QE6WED687cZ7AYXEtMe3ihCWIAhxuq6lxyp7bf83WZNgPr0
+FM/0s0JTl9CJCMA1WyuTitZscLQccj5d9uN4JaANuQ==
+-----END EC PRIVATE KEY-----
+";
+const P521_PKCS8: &str = "\
+-----BEGIN PRIVATE KEY-----
+MIHuAgEAMBAGByqGSM49AgEGBSuBBAAjBIHWMIHTAgEBBEIARmlOwqT2Kj6GgtXq
+fz5rElbuaBDYneS+vG3UYPWNtChi+wZu7UFrjF22w48z/bQFLQ7Zzg3u/QvLL3XS
+CGE4WP2hgYkDgYYABAC6OiHRmuUNnsll+HEr1RRYzm8a5JlG7we2R7qSc7TWwrzw
+Ouhc55oUotuxlRlLwwMYALGyEOaz4ri2G3tc9eCm/QE6WED687cZ7AYXEtMe3ihC
+WIAhxuq6lxyp7bf83WZNgPr0FM/0s0JTl9CJCMA1WyuTitZscLQccj5d9uN4JaAN
+uQ==
+-----END PRIVATE KEY-----
+";
+const P521_CERTIFICATE: &str = "\
+-----BEGIN CERTIFICATE-----
+MIIB/TCCAV6gAwIBAgIUUmTZxLlJmt0z+U8va3PtfoJ4mFMwCgYIKoZIzj0EAwIw
+DzENMAsGA1UEAwwEcDUyMTAgFw0yNjExMjkwNzE1MjRaGA8yMTI2MTEwNTA3MTUy
+NFowDzENMAsGA1UEAwwEcDUyMTCBmzAQBgcqhkjOPQIBBgUrgQQAIwOBhgAEALo6
+IdGa5Q2eyWX4cSvVFFjObxrkmUbvB7ZHupJztNbCvPA66FznmhSi27GVGUvDAxgA
+sbIQ5rPiuLYbe1z14Kb9ATpYQPrztxnsBhcS0x7eKEJYgCHG6rqXHKntt/zdZk2A
++vQUz/SzQlOX0IkIwDVbK5OK1mxwtBxyPl3243gloA25o1MwUTAdBgNVHQ4EFgQU
+a+FdLZgmRVdzPU+PlUkVoIst0NYwHwYDVR0jBBgwFoAUa+FdLZgmRVdzPU+PlUkV
+oIst0NYwDwYDVR0TAQH/BAUwAwEB/zAKBggqhkjOPQQDAgOBjAAwgYgCQgCUFnPO
+/BIf2hSx8sdnnoVeFK4KhLJDoJRaiuoj0s3XagkKqIDCWPVIcMUMGFao08I9rBHj
+4LAEpL9hX6QvzN2DiwJCAVhZ4ierIwwNxSPx7TFD/W/4i/EmDEQK0IdkrLNcznZk
+UsRyh43KKqUI2lPpaS68l5y5woXZ745R0MPwklIozqwY
+-----END CERTIFICATE-----
+";
+
+#[test]
+fn a_p521_key_is_named_at_load() {
+    let pki = Pki::new();
+    let mut settings = pki.accept_settings(TlsMode::Require);
+    let load = |settings: &ClientTlsSettings| Accepting::load(settings).unwrap_err().to_string();
+    settings.client_tls_key_file = Some(pki.path("p521.key"));
+    for key in [P521_SEC1, P521_PKCS8] {
+        std::fs::write(pki.path("p521.key"), key).unwrap();
+        let error = load(&settings);
+        assert!(error.contains("p521.key\" cannot be used"), "{error}");
+        assert!(error.contains("P-521") && error.contains("P-256"), "{error}");
+    }
+    let broken = "-----BEGIN PRIVATE KEY-----\nMAA=\n-----END PRIVATE KEY-----\n";
+    std::fs::write(pki.path("p521.key"), broken).unwrap();
+    let error = load(&settings);
+    assert!(!error.contains("P-521") && error.contains("P-256"), "{error}");
+}
+
+#[test]
+fn a_p521_key_of_an_authority_is_a_weakness() {
+    let pki = Pki::new();
+    assert!(super::weaknesses(&pki.path("ca.crt")).is_empty());
+    std::fs::write(pki.path("p521.crt"), P521_CERTIFICATE).unwrap();
+    let lines = super::weaknesses(&pki.path("p521.crt"));
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("certificate 1 has a P-521 key"), "{lines:?}");
+}
+
 /// Each mode of `ca`'s with this server, by name: those in which a connection comes about.
 async fn works(accept: &ClientTlsSettings, ca: &Path, own: &ServerTls, host: &str) -> Vec<TlsMode> {
     let mut works = Vec::new();
