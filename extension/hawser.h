@@ -199,6 +199,7 @@ extern void warn_of_equal_ids(int count, int id);
 /* processes.c */
 extern bool hawser_client_pids;
 extern void processes_install(void);
+extern bool is_own_client(int id);
 
 /* supervisor.c */
 extern void supervise(char *arguments[], int postmaster_pipe);

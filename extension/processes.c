@@ -142,6 +142,13 @@ own_id(void)
 	return own;
 }
 
+/* Whether this is the id of the client that this backend serves. */
+bool
+is_own_client(int id)
+{
+	return id >= CLIENT_ID_FIRST && id == own_id();
+}
+
 /* Of poolers elsewhere it is not known when a client has given its backend
  * back: one that is idle may serve no client. */
 static bool

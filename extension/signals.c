@@ -7,7 +7,9 @@
  *             of this extension, which know such ids and give all others to the
  *             server's. A pooler on this host gets the order to cancel, or to
  *             cut off, its client; for others the backend is signalled that
- *             serves the client at this moment (slots.c).
+ *             serves the client at this moment (slots.c). A session that means
+ *             itself signals its own process, as the server's functions do: the
+ *             pooler's order comes later than the end of the statement.
  * Invariants  The rights are the server's: the client's role, or those of
  *             pg_signal_backend, a superuser's only by superusers; and EXECUTE
  *             of the function that was called.
@@ -325,6 +327,8 @@ hawser_cancel_backend(PG_FUNCTION_ARGS)
 	int32		id = PG_GETARG_INT32(0);
 
 	check_execute(F_PG_CANCEL_BACKEND);
+	if (is_own_client(id))
+		return DirectFunctionCall1(pg_cancel_backend, Int32GetDatum(MyProcPid));
 	if (id < CLIENT_ID_FIRST)
 		return DirectFunctionCall1(pg_cancel_backend, PG_GETARG_DATUM(0));
 	PG_RETURN_BOOL(signal_client(id, false) != NULL);
@@ -339,6 +343,8 @@ hawser_terminate_backend(PG_FUNCTION_ARGS)
 	ClientRow  *row;
 
 	check_execute(F_PG_TERMINATE_BACKEND);
+	if (is_own_client(id))
+		return DirectFunctionCall2(pg_terminate_backend, Int32GetDatum(MyProcPid), PG_GETARG_DATUM(1));
 	if (id < CLIENT_ID_FIRST || timeout < 0)
 		return DirectFunctionCall2(pg_terminate_backend, PG_GETARG_DATUM(0), PG_GETARG_DATUM(1));
 	until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), Min(timeout, PG_INT32_MAX));

@@ -225,6 +225,55 @@ def test_a_client_in_a_copy_from_stdin_is_ended_by_its_own_id(env, target):
             equal((result.sqlstate, result.closed), ("57P01", True))
 
 
+# A session that means itself. Each is what the client sends, as one write.
+CANCEL, END = "select pg_cancel_backend({})", "select pg_terminate_backend({})"
+ITSELF = {
+    "cancel": [m.query(CANCEL.format("pg_backend_pid()"))],
+    "cancel among others": [m.query(f"select 1; {CANCEL.format('pg_backend_pid()')}; select 3")],
+    "cancel in a transaction": [m.query("begin"), m.query(CANCEL.format("pg_backend_pid()")), m.query("rollback")],
+    "cancel by a view": [m.query("select pg_cancel_backend(pid) from pg_stat_activity where pid = pg_backend_pid()")],
+    "cancel in a block": [m.query("do $$ begin perform pg_cancel_backend(pg_backend_pid()); perform 1; end $$")],
+    "cancel, extended": [m.run(CANCEL.format("pg_backend_pid()")), m.run("select 3"), m.SYNC],
+    "cancel, a pipeline": [m.run("select 1"), m.SYNC, m.run(CANCEL.format("$1"), ["{pid}"]), m.SYNC, m.run("select 3"), m.SYNC],
+    "end": [m.query(END.format("pg_backend_pid()"))],
+    "end among others": [m.query(f"select 1; {END.format('pg_backend_pid()')}; select 3")],
+    "end in a transaction": [m.query("begin"), m.query(END.format("pg_backend_pid()")), m.query("rollback")],
+    "end with a time": [m.query("select pg_terminate_backend(pg_backend_pid(), 5000)")],
+    "end with a time below zero": [m.query("select pg_terminate_backend(pg_backend_pid(), -1)")],
+    "end, extended": [m.run(END.format("pg_backend_pid()")), m.run("select 3"), m.SYNC],
+    "end, a pipeline": [m.run("select 1"), m.SYNC, m.run(END.format("$1"), ["{pid}"]), m.SYNC, m.run("select 3"), m.SYNC],
+}
+
+
+def all_that_comes(client, chunks):
+    """Every message of the answer, with each error as its fields, and what a query after it gives."""
+    for chunk in chunks:
+        if b"{pid}" in chunk:  # of the same length as the id in the test's packets
+            chunk = m.run(CANCEL.format("$1") if b"cancel" in chunk else END.format("$1"), [str(client.pid)])
+        client.send(chunk)
+    client.send(m.query("select 'after'"))
+    seen = []
+    while (message := client.receive()) is not None:
+        fields = message.fields() if message.kind in "EN" else message.body
+        seen.append((message.kind, fields))
+        if message.kind == "D" and message.values() == ("after",):
+            break
+    return seen
+
+
+@both_ways
+def test_a_client_that_cancels_or_ends_itself_gets_what_a_direct_one_gets(env, target):
+    """A cancel by way of the pooler came after the statement, and the end before its row."""
+    with env.cluster.superuser("postgres") as owner:
+        owner.execute("alter role ann password 'anns'")
+    for name, chunks in ITSELF.items():
+        with connect(env, env.cluster.target, "ann", secret="anns") as direct, connect(env, target, "ann") as through:
+            expected = all_that_comes(direct, chunks)
+            if "-1" not in str(chunks):
+                equal([fields["C"] for kind, fields in expected if kind == "E"], ["57014" if "cancel" in name else "57P01"])
+            equal((name, all_that_comes(through, chunks)), (name, expected))
+
+
 @pooler_only
 @limit(180)
 def test_in_session_mode_the_id_is_the_servers_own_and_one_as_well(env):

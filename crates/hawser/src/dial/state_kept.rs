@@ -21,7 +21,7 @@ const LOOKS: usize = 5;
 /// # Errors
 /// The server refuses the question, or the connection ends.
 pub async fn process_of(talk: &mut Talk) -> Result<Option<u32>, TalkError> {
-    let answer = talk.query("SELECT pg_catalog.pg_backend_pid()").await?;
+    let answer = talk.query_with("SELECT pg_catalog.pg_backend_pid()", &[]).await?;
     Ok(answer.single().and_then(|text| std::str::from_utf8(text).ok()?.parse().ok()))
 }
 

@@ -160,6 +160,9 @@ impl Default for Calls {
 impl Calls {
     /// A word has ended.
     pub(super) fn word(&mut self, word: &[u8; NAME_BYTES_MAX + 1], length: usize) {
+        if length == 0 {
+            return; // the text has ended
+        }
         (self.word, self.length) = (*word, length);
         let word = &word[..length];
         self.odd |=
@@ -285,5 +288,24 @@ mod tests {
         let known = Arc::new(known.without(names));
         assert_eq!(known.of_text(b"select new_one(1)"), None);
         assert!(!known.has_unseen());
+    }
+
+    #[test]
+    fn any_bytes_are_read() {
+        let known = census();
+        let pieces = [
+            "", "(", "\"", "\"(", "--", "/*", "-", "/", "'", "$", "\\", "do", " ", "1", "f",
+            "\u{e9}",
+        ];
+        for one in pieces {
+            for two in pieces {
+                for three in pieces {
+                    let _ = known.of_text([one, two, three, "("].concat().as_bytes());
+                    let _ = known.of_text([one, two, three].concat().as_bytes());
+                }
+            }
+        }
+        let long = "x".repeat(200);
+        let _ = known.of_text(format!("{long}({long}").as_bytes());
     }
 }
