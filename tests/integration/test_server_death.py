@@ -39,6 +39,18 @@ def test_pg_terminate_backend_in_a_query(env):
     equal(env.connect().value("select 1"), "1")
 
 
+def is_told_in_its_copy(client, goes_on):
+    """A client whose backend has been terminated in a COPY FROM STDIN, and that waits, or goes on sending."""
+    began = time.monotonic()
+    while goes_on and not client.pending(0.001):
+        assert time.monotonic() - began < 2, "it sends, and is not told"
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            client.send(m.copy_data(b"1\n"))
+    result = client.collect()
+    assert time.monotonic() - began < 2
+    equal((result.sqlstate, result.closed), ("57P01", True))
+
+
 def test_pg_terminate_backend_in_a_copy_from_stdin(env):
     """Its client learns of it at once: while it waits, while it sends, and by either protocol."""
     env.connect().execute("drop table if exists copy_terminated; create table copy_terminated (i int)")
@@ -51,14 +63,7 @@ def test_pg_terminate_backend_in_a_copy_from_stdin(env):
             client.send(m.copy_data(b"1\n"))
             ((pid, *_),) = env.cluster.wait_for_backends("state = 'active' and query like '%to be terminated%'", 1)
             terminate(env, pid)
-            began = time.monotonic()
-            while goes_on and not client.pending(0.001):
-                assert time.monotonic() - began < 2, "it sends, and is not told"
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    client.send(m.copy_data(b"1\n"))
-            result = client.collect()
-            assert time.monotonic() - began < 2
-            equal((result.sqlstate, result.closed), ("57P01", True))
+            is_told_in_its_copy(client, goes_on)
     equal(env.connect().value("select count(*) from copy_terminated"), "0")
 
 

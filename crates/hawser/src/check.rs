@@ -5,6 +5,7 @@
 //!               machine that builds images does not fail
 //! # Exit codes  0 without an error, else 1
 
+mod asker;
 mod census;
 pub(crate) mod exposed;
 mod places;

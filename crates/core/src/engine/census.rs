@@ -519,7 +519,9 @@ impl Reader {
 
     fn end_word(&mut self) {
         let (word, length) = (self.word, std::mem::take(&mut self.length));
-        self.called.word(&word, length);
+        if self.census.seen.is_some() {
+            self.called.word(&word, length);
+        }
         let word = truncated(&word[..length]);
         self.writes |= writes(word);
         if !(std::mem::replace(&mut self.inserts, inserts(word)) && word == INTO) {

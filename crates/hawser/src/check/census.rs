@@ -6,19 +6,13 @@
 //! # Limits      words that are put together at run time are not seen: such functions are counted. C
 //!               functions are not looked into
 
-use std::sync::Arc;
-
-use hawser_core::session::options::Replication;
 use hawser_core::session::report::Report;
 
+use super::asker::Asker;
 use super::{Grade, SERVER_WAIT};
-use crate::auth::secret::Secret;
-use crate::config::{Config, DatabaseConfig, Fidelity, InPlans, Limit, PoolMode, ServerAddress};
-use crate::dial::enter::Credentials;
-use crate::dial::{Dialler, Login};
-use crate::limits::Limits;
+use crate::config::{Config, DatabaseConfig, Fidelity, InPlans, PoolMode};
 use crate::login::access::Access;
-use crate::pools::{self, Connectings};
+use crate::pools::Connectings;
 
 /// How many functions are named.
 const NAMED_MAX: usize = 10;
@@ -62,7 +56,6 @@ pub(super) type Found = (Grade, String);
 /// Looks into every database in which it matters.
 pub(super) async fn take(config: &Config, access: &Access) -> Vec<Found> {
     let Ok(connectings) = Connectings::load(config) else { return Vec::new() };
-    let dialler = Dialler::default();
     let mut found = Vec::new();
     for database in config.databases() {
         let looks = database.fidelity == Fidelity::Full
@@ -71,7 +64,7 @@ pub(super) async fn take(config: &Config, access: &Access) -> Vec<Found> {
             continue;
         }
         let name = &database.name;
-        let Some((user, credentials)) = user_of(config, database, access) else {
+        let Some(asker) = Asker::of(config, database, access, &connectings) else {
             found.push((
                 Grade::Ok,
                 format!(
@@ -81,20 +74,7 @@ pub(super) async fn take(config: &Config, access: &Access) -> Vec<Found> {
             ));
             continue;
         };
-        let login = Login {
-            user: user.clone(),
-            database: database.dbname_for(name).to_owned(),
-            replication: Replication::None,
-            parameters: Vec::new(),
-            start: Vec::new(),
-            credentials,
-        };
-        match tokio::time::timeout(
-            SERVER_WAIT,
-            ask(&dialler, config, database, &login, &connectings),
-        )
-        .await
-        {
+        match tokio::time::timeout(SERVER_WAIT, ask(&asker, database)).await {
             Ok(Ok(census)) => {
                 if database.fidelity == Fidelity::Full {
                     found.extend(census.describe(name, database.function_census));
@@ -105,7 +85,10 @@ pub(super) async fn take(config: &Config, access: &Access) -> Vec<Found> {
             }
             Ok(Err(reason)) => found.push((
                 Grade::Warning,
-                format!("database \"{name}\" cannot be looked into as \"{user}\": {reason}"),
+                format!(
+                    "database \"{name}\" cannot be looked into as \"{}\": {reason}",
+                    asker.user()
+                ),
             )),
             Err(_) => found.push((
                 Grade::Warning,
@@ -119,26 +102,6 @@ pub(super) async fn take(config: &Config, access: &Access) -> Vec<Found> {
 /// Sessions of clients are sessions of the server: nothing has to be known.
 fn is_native(database: &DatabaseConfig) -> bool {
     database.mode == PoolMode::Session
-}
-
-pub(super) fn user_of(
-    config: &Config,
-    database: &DatabaseConfig,
-    access: &Access,
-) -> Option<(String, Arc<Credentials>)> {
-    if let Some(forced) = &database.forced_user {
-        return Some((forced.name.clone(), access.credentials_of(forced, &database.name).ok()?));
-    }
-    if let Some(user) = &database.auth_user {
-        return Some((user.clone(), access.credentials(user)));
-    }
-    let [user] = config.users() else { return None };
-    match access.secret(&user.name) {
-        Some(Secret::Plain(_) | Secret::Md5(_)) => {
-            Some((user.name.clone(), access.credentials(&user.name)))
-        }
-        _ => None,
-    }
 }
 
 /// What a database's catalog says.
@@ -156,17 +119,8 @@ struct Census {
     planned: Vec<String>,
 }
 
-async fn ask(
-    dialler: &Dialler,
-    config: &Config,
-    database: &DatabaseConfig,
-    login: &Login,
-    connectings: &Connectings,
-) -> Result<Census, String> {
-    let target = pools::target(config, database, &login.user, connectings);
-    let limits = Arc::new(Limits::default());
-    let gate = |server: &ServerAddress| limits.address(server, Limit::NONE);
-    let dialled = dialler.dial(&target, login, &gate).await.map_err(|error| error.to_string())?;
+async fn ask(asker: &Asker, database: &DatabaseConfig) -> Result<Census, String> {
+    let dialled = asker.dial().await.map_err(|error| error.to_string())?;
     let mut talk = dialled.talk;
     let mut census = Census {
         extension: dialled

@@ -4,18 +4,14 @@
 //! # Limits      session mode is never proved, so the finding stays a warning then. `"*"` and databases
 //!               without a user to ask as are not looked into
 
-use std::sync::Arc;
-
-use hawser_core::session::options::Replication;
-
-use super::census::{Found, user_of};
+use super::asker::Asker;
+use super::census::Found;
 use super::{Grade, SERVER_WAIT};
-use crate::config::{Config, DatabaseConfig, Fidelity, Limit, ServerAddress};
+use crate::config::{Config, DatabaseConfig, Fidelity};
+use crate::dial::state_kept;
 use crate::dial::talk::TalkError;
-use crate::dial::{Dialler, Login, state_kept};
-use crate::limits::Limits;
 use crate::login::access::Access;
-use crate::pools::{self, Connectings};
+use crate::pools::Connectings;
 
 /// Says of each database that keeps session state whether a pooler was found before it.
 pub(super) async fn take(config: &Config, access: &Access) -> Vec<Found> {
@@ -59,21 +55,8 @@ async fn ask(
     access: &Access,
     connectings: &Connectings,
 ) -> Result<Option<bool>, String> {
-    let Some((user, credentials)) = user_of(config, database, access) else { return Ok(None) };
-    let login = Login {
-        user,
-        database: database.dbname_for(&database.name).to_owned(),
-        replication: Replication::None,
-        parameters: Vec::new(),
-        start: Vec::new(),
-        credentials,
-    };
-    let target = pools::target(config, database, &login.user, connectings);
-    let limits = Arc::new(Limits::default());
-    let gate = |server: &ServerAddress| limits.address(server, Limit::NONE);
-    let dialler = Dialler::default();
-    let text = |error: crate::dial::DialError| error.to_string();
-    let first = dialler.dial(&target, &login, &gate).await.map_err(text)?;
+    let Some(asker) = Asker::of(config, database, access, connectings) else { return Ok(None) };
+    let first = asker.dial().await.map_err(|error| error.to_string())?;
     let (announced, mut first) = (first.entered.process, first.talk);
     let kept = async {
         let process = state_kept::process_of(&mut first).await?;
@@ -81,8 +64,7 @@ async fn ask(
             return Ok(None);
         }
         // A pooler with a single place lets no second connection in: that it is one is known all the same.
-        let second =
-            tokio::time::timeout(SERVER_WAIT / 4, dialler.dial(&target, &login, &gate)).await;
+        let second = tokio::time::timeout(SERVER_WAIT / 4, asker.dial()).await;
         let Ok(Ok(second)) = second else { return Ok(Some(false)) };
         let mut second = second.talk;
         let kept = state_kept::is_state_kept(&mut first, &mut second).await?;

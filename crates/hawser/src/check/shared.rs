@@ -1,19 +1,13 @@
 //! Whether server connections can be handed over to clients, where the configuration has that: of all
 //! users, who share them, or of their own one.
 
-use std::sync::Arc;
-
-use hawser_core::session::options::Replication;
-
+use super::asker::Asker;
+use super::census::Found;
 use super::{Grade, SERVER_WAIT};
-use crate::config::{Config, DatabaseConfig, Limit, ServerAddress};
+use crate::config::{Config, DatabaseConfig};
 use crate::dial::hand_over::{NotHandedOver, begin};
-use crate::dial::{Dialler, Login};
-use crate::limits::Limits;
 use crate::login::access::Access;
-use crate::pools::{self, Connectings};
-
-use super::census::{Found, user_of};
+use crate::pools::Connectings;
 
 /// Tries each of them.
 pub(super) async fn take(config: &Config, access: &Access) -> Vec<Found> {
@@ -58,24 +52,11 @@ async fn try_it(
     let Some(secret) = connectings.secret_of(database) else {
         return Err("it has no secret".to_owned());
     };
-    let Some((user, credentials)) = user_of(config, database, access) else {
+    let Some(asker) = Asker::of(config, database, access, connectings) else {
         return Err("there is no `user` or `auth_user` to try it as".to_owned());
     };
-    let login = Login {
-        user,
-        database: database.dbname_for(&database.name).to_owned(),
-        replication: Replication::None,
-        parameters: Vec::new(),
-        start: Vec::new(),
-        credentials,
-    };
-    let target = pools::target(config, database, &login.user, connectings);
-    let limits = Arc::new(Limits::default());
-    let gate = |server: &ServerAddress| limits.address(server, Limit::NONE);
-    let dialler = Dialler::default();
-    let mut dialled =
-        dialler.dial(&target, &login, &gate).await.map_err(|error| error.to_string())?;
-    let user = database.is_shared_by_users().then_some(login.user.as_str());
+    let mut dialled = asker.dial().await.map_err(|error| error.to_string())?;
+    let user = database.is_shared_by_users().then_some(asker.user());
     match begin(&mut dialled.talk, &dialled.entered, user, &secret).await {
         Ok(_) => {
             dialled.talk.terminate().await;

@@ -16,7 +16,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use hawser_core::engine::census::{ANY_TEXT, Census, Function, Language, Link, Names};
@@ -52,7 +52,7 @@ const SOURCES_BYTES_MAX: usize = 16 << 20;
 /// policies, partitions, checks or defaults; and the amount of source. Cheap, because it is asked for all the time: of
 /// each catalog the number of rows that are not the server's own and the sum of their xmin, which age() gives
 /// relative to the same transaction as that of a constant.
-fn fingerprint() -> String {
+static FINGERPRINT: LazyLock<String> = LazyLock::new(|| {
     const OWN_BY_OID: &str = " WHERE x.oid OPERATOR(pg_catalog.>=) 16384";
     let rows = |(catalog, which): (&str, &str)| {
         format!(
@@ -91,7 +91,7 @@ fn fingerprint() -> String {
          (SELECT pg_catalog.sum(pg_catalog.octet_length(p.prosrc)) FROM pg_catalog.pg_proc p \
          WHERE p.oid OPERATOR(pg_catalog.>=) 16384)"
     )
-}
+});
 
 /// Rows of five: a function (name, language, volatility, source), what any text may call (source), or what leads
 /// where (from, to). Objects
@@ -367,8 +367,8 @@ fn key_of(route: &Route) -> Key {
 }
 
 impl Censuses {
-    fn of(&self, route: &Route) -> Arc<Place> {
-        locked(&self.0).entry(key_of(route)).or_default().clone()
+    fn of(&self, key: &Key) -> Arc<Place> {
+        locked(&self.0).entry(key.clone()).or_default().clone()
     }
 
     /// Forgets those of databases without a pool.
@@ -394,7 +394,7 @@ fn may_ask(service: &Service, entry: &PoolEntry) -> bool {
 /// be asked is asked again.
 pub async fn wait(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     if may_ask(service, entry) && entry.pool.census().is_none() {
-        let place = service.censuses.of(&entry.route.load());
+        let place = service.censuses.of(&key_of(&entry.route.load()));
         if place.unanswered.load(Ordering::Relaxed) {
             return; // `refresh` looks again
         }
@@ -435,36 +435,41 @@ fn refresh(service: &Arc<Service>) {
     if service.phase() != Phase::Serving {
         return;
     }
-    let entries = service.pools.all();
-    let mut queries: HashMap<Key, u64> = HashMap::new();
-    for entry in &entries {
-        *queries.entry(key_of(&entry.route.load())).or_default() += queries_of(entry);
+    let entries: Vec<_> =
+        service.pools.all().into_iter().map(|entry| (key_of(&entry.route.load()), entry)).collect();
+    let mut queries: HashMap<&Key, u64> = HashMap::new();
+    for (key, entry) in &entries {
+        *queries.entry(key).or_default() += queries_of(entry);
     }
     service.censuses.retain(|key| queries.contains_key(key));
-    let asking = |entry: &Arc<PoolEntry>| may_ask(service, entry) && entry.client_count() > 0;
-    for entry in entries.into_iter().filter(asking) {
+    let mut looking = HashSet::new();
+    for (key, entry) in &entries {
         // One look serves all pools of a database.
-        let Some(queries) = queries.get(&key_of(&entry.route.load())) else { continue };
+        if looking.contains(key) || !may_ask(service, entry) || entry.client_count() == 0 {
+            continue;
+        }
+        let queries = queries.get(key).copied().unwrap_or_default();
         let expected = entry.pool.expects_other_functions();
         let census = entry.pool.census();
         let lacks = census.is_none();
         let unseen = census.is_some_and(|census| census.has_unseen());
-        let place = service.censuses.of(&entry.route.load());
+        let place = service.censuses.of(key);
         // A look under way holds the lock.
         let due = place.known.try_lock().is_ok_and(|mut known| {
             let failed = known.looked.is_some_and(|(_, outcome)| outcome != Outcome::Answered);
-            let is_used = failed || known.queries != *queries;
+            let is_used = failed || known.queries != queries;
             let due = expected
                 || unseen
                 || is_used && !known.is_fresh(Instant::now())
                 || lacks && known.census.is_some();
             if due {
-                known.queries = *queries;
+                known.queries = queries;
             }
             due
         });
         if due {
-            let service = service.clone();
+            looking.insert(key);
+            let (service, entry) = (service.clone(), entry.clone());
             tokio::spawn(async move { look(&service, &entry).await });
         }
     }
@@ -473,7 +478,7 @@ fn refresh(service: &Arc<Service>) {
 /// Takes the census of a pool's database if it may have changed, and gives it to all of its pools.
 async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     let route = entry.route.load_full();
-    let place = service.censuses.of(&route);
+    let place = service.censuses.of(&key_of(&route));
     let since = Instant::now();
     let mut known = place.known.lock().await;
     let expected = entry.pool.takes_census();
@@ -546,7 +551,7 @@ async fn take(
     // limits are reached, they stay so.)
     let patience = PLACE_WAIT;
     let unseen = take_unseen(service, route);
-    let answer = ask(service, route, patience, &fingerprint(), &[]).await?;
+    let answer = ask(service, route, patience, &FINGERPRINT, &[]).await?;
     let [row] = answer.rows.as_slice() else { return Ok(()) };
     let value = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
     if let Some(census) = &known.census

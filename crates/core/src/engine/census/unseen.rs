@@ -165,8 +165,8 @@ impl Calls {
         }
         (self.word, self.length) = (*word, length);
         let word = &word[..length];
-        self.odd |=
-            self.words == 0 && word == b"do" || memchr::memmem::find(word, TO_XML).is_some();
+        self.odd |= self.words == 0 && word == b"do"
+            || word.len() >= TO_XML.len() && memchr::memmem::find(word, TO_XML).is_some();
         self.odd_name |= self.in_quotes && word[0].is_ascii_digit();
         self.words += 1;
         let gives = NO_CALL_AFTER.contains(&word) && !(self.odd && word == b"execute");
