@@ -718,3 +718,16 @@ def test_settings_do_not_pin(env):
     for _ in range(3):
         for client in clients:
             client.value("select 1")
+
+
+def test_who_gets_the_lock_of_a_client_that_has_left_finds_no_temporary_object_of_it(env):
+    """DISCARD ALL releases the locks first, and drops the objects after that: as many as here take a while."""
+    with env.cluster.superuser() as server, env.cluster.superuser() as watcher:
+        owner = env.connect()
+        owner.execute("select pg_advisory_lock(4711)")
+        for first in range(0, 600, 100):
+            owner.execute("begin; " + "; ".join(f"create temp table left_{n} (i int primary key, t text)" for n in range(first, first + 100)) + "; commit")
+        server.send(m.query("select pg_advisory_lock(4711); select count(*) from pg_class where relname like 'left\\_%'"))
+        until(lambda: watcher.rows("select 1 from pg_locks where locktype = 'advisory' and not granted") == [("1",)], "the lock is waited for")
+        owner.close()
+        equal(server.collect().rows[-1], ("0",))
