@@ -1,6 +1,7 @@
 //! What all pools of one database know about it.
 
 use super::asking::Asking;
+use super::functions::KnownFunctions;
 use super::notifiers::Notifiers;
 use super::schema::Schema;
 
@@ -10,4 +11,6 @@ pub struct Database {
     pub(super) schema: Schema,
     pub(super) notifiers: Notifiers,
     pub(super) asking: Asking,
+    /// What its functions do to sessions.
+    pub functions: KnownFunctions,
 }

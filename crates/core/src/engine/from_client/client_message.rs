@@ -123,6 +123,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// Sends what must precede the first message of a query.
     pub(in crate::engine) fn open(&mut self, now: Time) -> Result<(), Halt> {
+        self.backend.known.learn_functions(&self.backend.pool);
         if !self.backend.requests.is_empty() {
             return if self.backend.ahead.waits() {
                 self.wait()
