@@ -630,6 +630,23 @@ def test_what_one_pool_makes_is_known_at_once_in_all_pools_of_the_database(env):
             maker.execute("drop function watches_all() cascade")
 
 
+def test_what_is_replaced_while_no_client_is_connected_is_known_from_the_first_call_on(env):
+    create = "create or replace function replaced(t text) returns text language plpgsql as $$ begin {} return t; end $$"
+    with env.connect() as maker, env.pooler_with(pool_size=2) as target:
+        try:
+            for number in range(3):
+                maker.execute(create.format(""))
+                with target.connect() as client:
+                    client.execute("select replaced('harmless')")
+                time.sleep(2)  # it is idle
+                maker.execute(create.format("perform set_config('app.tenant', t, false);"))
+                with target.connect() as client:
+                    client.execute(f"select replaced('tenant {number}')")
+                    assert f"tenant {number}" not in others(target, TENANT), number
+        finally:
+            maker.execute("drop function if exists replaced(text)")
+
+
 def test_a_function_made_past_every_pool_that_the_text_names_leaves_nothing_from_the_first_call_on(env):
     kinds = ("select {}('{}')", "select {} /* it's */ ('{}')", "select E'\\'', {}('{}')", "do 'begin perform {}(''{}''); end'")
     names = [f"brand_new_{number}" for number in range(3 * len(kinds))]

@@ -386,20 +386,26 @@ fn may_ask(service: &Service, entry: &PoolEntry) -> bool {
     is_for(entry) && !service.gates.is_paused(&entry.key.database)
 }
 
-/// Waits until the functions of a new client's database are known, or for [`WAIT`]. A server that could not
-/// be asked is asked again.
+/// Waits until the functions of a new client's database are known, or for [`WAIT`]: where nothing is known of them,
+/// or has not been looked at since the database was last in use. A server that could not be asked is asked again.
 pub async fn wait(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
-    if may_ask(service, entry) && entry.pool.census().is_none() {
-        let place = service.censuses.of(&key_of(&entry.route.load()));
-        if place.unanswered.load(Ordering::Relaxed) {
-            return; // `refresh` looks again
-        }
-        let (service, entry) = (service.clone(), entry.clone());
-        // It continues if this client stops waiting: the next one would start again.
-        let looking = tokio::spawn(async move { look(&service, &entry).await });
-        if timeout(WAIT, looking).await.is_err() {
-            place.unanswered.store(true, Ordering::Relaxed);
-        }
+    if !may_ask(service, entry) {
+        return;
+    }
+    let place = service.censuses.of(&key_of(&entry.route.load()));
+    let is_old = || {
+        let known = place.known.try_lock(); // a look under way holds the lock
+        known.is_ok_and(|known| known.looked.is_none_or(|(at, _)| at.elapsed() > 2 * PERIOD))
+    };
+    let is_due = entry.pool.census().is_none() || is_old();
+    if !is_due || place.unanswered.load(Ordering::Relaxed) {
+        return; // `refresh` looks again
+    }
+    let (service, entry) = (service.clone(), entry.clone());
+    // It continues if this client stops waiting: the next one would start again.
+    let looking = tokio::spawn(async move { look(&service, &entry).await });
+    if timeout(WAIT, looking).await.is_err() {
+        place.unanswered.store(true, Ordering::Relaxed);
     }
 }
 
