@@ -115,6 +115,7 @@ impl Default for PoolSettings {
                 reserve_size: 0,
                 reserve_timeout: Duration::from_secs(5),
                 idle_transaction_reserve: 20,
+                lock_wait_reserve: 0,
                 min_size: 0,
                 round_robin: false,
             },
