@@ -813,7 +813,8 @@ settings! {
     /// The shape of the log.
     LogStartSettings in Log, Restart {
         /// Lines for readers (`text`) or one JSON object a line (`json`), on standard error;
-        /// `pgbouncer` for lines in PgBouncer's form.
+        /// `pgbouncer` for lines in PgBouncer's form. In systemd's journal lines have their priority
+        /// (`journalctl -p warning`), and those for readers no time of their own.
         format: LogFormat = "text", example "\"json\"";
         /// A file to which lines are appended, beside standard error. SIGHUP and RELOAD open it again:
         /// for logrotate. It is opened before the process becomes another `user`, and given to that user
