@@ -12,6 +12,7 @@ mod prepared;
 
 use std::sync::Arc;
 
+pub(super) use self::applied::Role;
 use self::applied::{AppliedSession, FunctionPlans};
 use self::from_server::FromServer;
 use self::identity::Identity;
