@@ -9,6 +9,7 @@
 //! # Limits      one log a process: what begins it second changes the level only
 
 mod outputs;
+mod seldom;
 
 use std::fmt::{Debug, Result as Written, Write};
 use std::io::IsTerminal;
@@ -27,6 +28,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 pub use outputs::Outputs;
+pub use seldom::Seldom;
 
 use crate::admin::clock::date;
 use crate::config::{LogFormat, LogLevel};
