@@ -10,6 +10,7 @@
 
 mod journal;
 mod outputs;
+mod seldom;
 
 use std::fmt::{Debug, Result as Written, Write};
 use std::io::IsTerminal;
@@ -29,6 +30,7 @@ use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 use journal::WithPriority;
 pub use outputs::Outputs;
+pub use seldom::Seldom;
 
 use crate::admin::clock::date;
 use crate::config::{LogFormat, LogLevel};
