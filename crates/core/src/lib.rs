@@ -13,10 +13,8 @@
 //! * [`tuner`] which congestion control algorithm a path needs
 //! * [`paths`] which subflows a connection over several paths needs
 //! * [`rds`] reliable datagrams over TCP connections
-//! * [`bypass`] when bytes of a local connection may go past TCP
 //! * [`shares`] which places of a limit several poolers hold of each
 
-pub mod bypass;
 pub mod engine;
 pub mod hash;
 pub mod ids;
@@ -25,10 +23,11 @@ pub mod listen;
 pub mod paths;
 pub mod pool;
 pub mod rds;
-#[cfg(test)]
-mod seeded;
 pub mod session;
 pub mod shares;
 pub mod time;
 pub mod tuner;
 pub mod wire;
+
+#[cfg(test)]
+use hawser_time::seeded;

@@ -21,12 +21,13 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use hawser_sys::bypass::{Bypass, Place, Standing};
 use hawser_sys::clock::thread_cpu;
 use hawser_sys::process::{catch_signals, next_signal};
 use serde::Serialize;
 
-use super::place::{self, BPF_FILE_SYSTEM, Entered, Error, SELFTEST};
+use crate::kernel::{Bypass, Counters, Place, Standing};
+use crate::place::{self, BPF_FILE_SYSTEM, Entered, Error, SELFTEST};
+use crate::rule::{QUEUED_BYTES_MAX, QUEUED_MESSAGES_MAX};
 
 /// SIGHUP, SIGINT, SIGTERM: what is pinned is removed first.
 const ENDS: [i32; 3] = [1, 2, 15];
@@ -171,8 +172,7 @@ impl Test {
         let before = self.standing()?.counters;
         what()?;
         let after = self.standing()?.counters;
-        let passed =
-            |c: &hawser_sys::bypass::Counters| c.passed_full + c.passed_unread + c.passed_other;
+        let passed = |c: &Counters| c.passed_full + c.passed_unread + c.passed_other;
         Ok([
             after.redirected - before.redirected,
             after.redirected_bytes - before.redirected_bytes,
@@ -209,14 +209,13 @@ impl Test {
                         taken => sent += taken,
                     }
                     // Enough of the smallest: the queue of messages is full by then.
-                    if size == 1 && sent > 4 * hawser_core::bypass::QUEUED_MESSAGES_MAX {
+                    if size == 1 && sent > 4 * QUEUED_MESSAGES_MAX {
                         break;
                     }
                 }
                 Ok(())
             })?;
-            let bounds =
-                (hawser_core::bypass::QUEUED_MESSAGES_MAX, hawser_core::bypass::QUEUED_BYTES_MAX);
+            let bounds = (QUEUED_MESSAGES_MAX, QUEUED_BYTES_MAX);
             if messages > bounds.0 || bytes > bounds.1 || sent > UNREAD_BYTES_MAX {
                 return Err(format!(
                     "{messages} messages, {bytes} bytes wait past TCP, {sent} bytes in all: this \

@@ -1,11 +1,10 @@
-//! The program of messages, run as the kernel runs it, against the rule of hawser_core::bypass on
+//! The program of messages, run as the kernel runs it, against the rule on
 //! generated states; and keys.
 
 use std::collections::BTreeMap;
 
-use hawser_core::bypass::{Machine, Reader, Reason, Sender, Verdict, decide, messages_with};
-
 use super::*;
+use crate::rule::{Machine, Reader, Reason, Sender, Verdict, decide, messages_with};
 
 const KERNEL: Kernel = Kernel {
     cast: 900,
@@ -83,8 +82,8 @@ fn run(program: &[Instruction], memory: Memory, listed: bool, can: bool) -> Ran 
     for _ in 0..10_000 {
         let Instruction { code, registers: pair, offset, immediate } = program[at];
         let (to, from) = (usize::from(pair & 0xf), usize::from(pair >> 4));
-        let value = immediate as i64 as u64;
-        let place = |register: usize| registers[register].wrapping_add(offset as i64 as u64);
+        let value = i64::from(immediate) as u64;
+        let place = |register: usize| registers[register].wrapping_add(i64::from(offset) as u64);
         at += 1;
         let mut holds = false;
         match code {
@@ -99,7 +98,7 @@ fn run(program: &[Instruction], memory: Memory, listed: bool, can: bool) -> Ran 
             0x54 => registers[to] &= u64::from(immediate as u32),
             0x77 => registers[to] >>= value,
             0xdc if immediate == 32 => {
-                registers[to] = u64::from((registers[to] as u32).swap_bytes())
+                registers[to] = u64::from((registers[to] as u32).swap_bytes());
             }
             0x71 => registers[to] = ran.memory.read(place(from), 1),
             0x69 => registers[to] = ran.memory.read(place(from), 2),
@@ -242,7 +241,7 @@ fn laid_out(machine: Machine, size: u64, sender: Sender, reader: Reader) -> Memo
     let flags = 2 | if reader.never_waits { libc::O_NONBLOCK as u64 } else { 0 };
     write(FILE, KERNEL.flags, 4, flags);
     let link = WATCH + KERNEL.link as u64;
-    let edges = libc::EPOLLIN as u64 | libc::EPOLLET as u32 as u64;
+    let edges = libc::EPOLLIN as u64 | u64::from(libc::EPOLLET as u32);
     // No epoll, none any more, a level-triggered one, an edge-triggered one, and several.
     let (list, first, events, next, known, received) = match (reader.comes_back, size % 4) {
         (true, 0) => (0, link, edges, 0, 0, 1),

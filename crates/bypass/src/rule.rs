@@ -37,7 +37,7 @@
 //! reader without one has read something, by TCP, it may become either.
 //!
 //! # Limits
-//! The kernel's program is `hawser_sys::bypass`; its tests compare it with this.
+//! The kernel's program is [`crate::kernel`]; its tests compare it with this.
 
 /// Redirected bytes that may wait for a reader.
 pub const QUEUED_BYTES_MAX: u64 = 256 << 10;

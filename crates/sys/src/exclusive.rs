@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use hawser_sys::process::lock_file;
+use crate::process::lock_file;
 
 const TRIED_MAX: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);

@@ -1,16 +1,17 @@
-//! Numbers for seeded simulations in unit tests.
+//! Numbers for seeded simulations in tests.
 
 /// Marsaglia's xorshift, so that a seed is a run.
-pub(crate) struct Random(u64);
+#[derive(Clone, Debug)]
+pub struct Random(u64);
 
 impl Random {
     /// From any seed, also 0.
-    pub(crate) fn of_seed(seed: u64) -> Self {
+    pub fn of_seed(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
     /// A number below `most`; 0 if that is 0.
-    pub(crate) fn below(&mut self, most: usize) -> usize {
+    pub fn below(&mut self, most: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -18,7 +19,7 @@ impl Random {
     }
 
     /// Whether one case of `count` has come up.
-    pub(crate) fn one_in(&mut self, count: usize) -> bool {
+    pub fn one_in(&mut self, count: usize) -> bool {
         self.below(count) == 0
     }
 }

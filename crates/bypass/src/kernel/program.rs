@@ -3,7 +3,7 @@
 //! # Model
 //! ```text
 //!   operations  a connection is made, or ends: into the maps, out of them
-//!   messages    send(2) of a socket of the map: redirect or pass, by hawser_core::bypass
+//!   messages    send(2) of a socket of the map: redirect or pass, by crate::rule
 //!   options     kTLS is refused to sockets of the map
 //! ```
 //!
@@ -17,8 +17,10 @@
 //! decrypted: bytes that were redirected before would reach its reader as they are. OpenSSL encrypts
 //! by itself where the kernel does not.
 
-use super::kernel::Kernel;
-use crate::bpf::instruction::{Assembly, Instruction, Label, Register, Register::*};
+use hawser_sys::bpf::instruction::{Assembly, Instruction, Label, Register, Register::*};
+
+use super::types::Kernel;
+use crate::rule::{QUEUED_BYTES_MAX, QUEUED_MESSAGES_MAX};
 
 // include/uapi/linux/bpf.h: helpers
 const MAP_LOOKUP_ELEM: i32 = 1;
@@ -372,7 +374,7 @@ pub(super) fn operations(kernel: &Kernel, maps: Maps, scope: Scope) -> Option<Ve
     a.finish()
 }
 
-/// Decides about what is sent: [`hawser_core::bypass::decide`], in its order.
+/// Decides about what is sent: [`crate::rule::decide`], in its order.
 pub(super) fn messages(kernel: &Kernel, maps: Maps) -> Option<Vec<Instruction>> {
     let mut a = Assembly::default();
     let [unknown, other, unread, full, smaller, out] = [(); 6].map(|()| a.label());
@@ -464,13 +466,13 @@ fn only_with_room(a: &mut Assembly, kernel: &Kernel, full: Label, smaller: Label
     a.set(R2, 0);
     a.put(waiting);
     a.add(R2, 1);
-    a.if_above(R2, hawser_core::bypass::QUEUED_MESSAGES_MAX as i32, full);
+    a.if_above(R2, QUEUED_MESSAGES_MAX as i32, full);
     a.load_32(R3, R6, MESSAGES_SIZE);
     a.add_register(R1, R3);
     a.load_32(R3, R8, kernel.buffer);
     a.shift_right(R3, 1);
-    a.if_less(R3, hawser_core::bypass::QUEUED_BYTES_MAX as i32, smaller);
-    a.set(R3, hawser_core::bypass::QUEUED_BYTES_MAX as i32);
+    a.if_less(R3, QUEUED_BYTES_MAX as i32, smaller);
+    a.set(R3, QUEUED_BYTES_MAX as i32);
     a.put(smaller);
     a.if_above_register(R1, R3, full);
     a.store(R7, QUEUED, R2);

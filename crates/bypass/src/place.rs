@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hawser_sys::bpf::is_file_system;
-use hawser_sys::bypass::{Bypass, BypassError, Place, remove_left};
+use hawser_sys::cgroup;
+use hawser_sys::exclusive;
 use hawser_sys::interfaces::namespace_cookie;
 
-use crate::mptcp::cgroup::Hierarchy;
-use crate::process::exclusive;
+use crate::kernel::{Bypass, BypassError, Place, remove_left};
 
 /// systemd mounts bpffs there, and nothing mounts it elsewhere.
-pub(super) const BPF_FILE_SYSTEM: &str = "/sys/fs/bpf";
+pub(crate) const BPF_FILE_SYSTEM: &str = "/sys/fs/bpf";
 /// The pins of all `run` and `serve`.
 const PINS: &str = "/sys/fs/bpf/hawser-bypass";
 /// The control group of all `run`, below the root of cgroup v2.
 const GROUP: &str = "hawser-bypass";
 /// The pins, and the control group, of a self-test; its process's number follows.
-pub(super) const SELFTEST: &str = "hawser-selftest-";
+pub(crate) const SELFTEST: &str = "hawser-selftest-";
 /// Held during a change.
 const LOCK_DIRECTORY: &str = "/run/hawser-bypass";
 const LOCK: &str = "lock";
@@ -112,29 +112,28 @@ impl From<BypassError> for Error {
     }
 }
 
-pub(super) fn file(step: &'static str) -> impl FnOnce(io::Error) -> Error {
+pub(crate) fn file(step: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::File { step, source }
 }
 
 /// The directory of the root of control groups.
-pub(super) fn root() -> Result<PathBuf, Error> {
-    let found = Hierarchy::find().ok();
-    found.map(|hierarchy| hierarchy.directory().to_owned()).ok_or(Error::NoHierarchy)
+pub(crate) fn root() -> Result<PathBuf, Error> {
+    cgroup::mount().ok().flatten().ok_or(Error::NoHierarchy)
 }
 
 /// The pins of all.
-pub(super) fn pins() -> &'static Path {
+pub(crate) fn pins() -> &'static Path {
     Path::new(PINS)
 }
 
 /// The control group of all `run`.
-pub(super) fn group(root: &Path) -> PathBuf {
+pub(crate) fn group(root: &Path) -> PathBuf {
     root.join(GROUP)
 }
 
 /// A control group that this process has entered, until it is left.
 #[derive(Debug)]
-pub(super) struct Entered {
+pub(crate) struct Entered {
     before: PathBuf,
     now: PathBuf,
 }
@@ -146,8 +145,8 @@ const LEAVE_PAUSE: Duration = Duration::from_millis(10);
 
 impl Entered {
     /// Makes it and goes there; sockets made from now on, and those of children, are of it.
-    pub(super) fn make(root: &Path, group: PathBuf) -> Result<Self, Error> {
-        let own = crate::mptcp::cgroup::own().map_err(file("reading /proc/self/cgroup"))?;
+    pub(crate) fn make(root: &Path, group: PathBuf) -> Result<Self, Error> {
+        let own = cgroup::own().map_err(file("reading /proc/self/cgroup"))?;
         let before = root.join(own.strip_prefix("/").unwrap_or(&own));
         fs::create_dir_all(&group).map_err(file("making a control group"))?;
         let entered = Self { before, now: group };
@@ -161,7 +160,7 @@ impl Entered {
     }
 
     /// Goes back, and removes it; gives whether it was empty.
-    pub(super) fn leave(self) -> bool {
+    pub(crate) fn leave(self) -> bool {
         let _ = fs::write(self.before.join(PROCESSES), "0");
         for _ in 0..LEAVE_TRIED_MAX {
             if fs::remove_dir(&self.now).is_ok() {
@@ -174,14 +173,17 @@ impl Entered {
 }
 
 /// Holds the lock.
-pub(super) fn lock() -> Result<File, Error> {
+pub(crate) fn lock() -> Result<File, Error> {
     let path = Path::new(LOCK_DIRECTORY).join(LOCK);
     let lock = exclusive::lock(&path).map_err(file("making the lock in /run/hawser-bypass"))?;
     lock.ok_or(Error::Busy(path))
 }
 
 /// What is pinned.
-pub(super) fn find() -> Result<Option<Bypass>, Error> {
+///
+/// # Errors
+/// No rights.
+pub fn find() -> Result<Option<Bypass>, Error> {
     // Without the file system there is nothing; reading a pin needs rights, seeing it does not.
     if !is_file_system(Path::new(BPF_FILE_SYSTEM)).unwrap_or(false) {
         return Ok(None);
@@ -191,14 +193,14 @@ pub(super) fn find() -> Result<Option<Bypass>, Error> {
 
 /// What is pinned, or a new one after its self-test, with connections taken in for this place.
 /// Under the lock.
-pub(super) fn ready(root: &Path, place: Place) -> Result<Bypass, Error> {
+pub(crate) fn ready(root: &Path, place: Place) -> Result<Bypass, Error> {
     let found = find()?.filter(|bypass| bypass.standing().is_ok_and(|standing| standing.on));
     let bypass = match found {
         Some(bypass) => bypass,
         None => {
             // A switched-off one is from an `off` that did not finish.
             clear()?;
-            super::selftest::in_a_process_of_its_own()?;
+            crate::selftest::in_a_process_of_its_own()?;
             Bypass::find_or_load(pins())?
         }
     };
@@ -231,7 +233,7 @@ fn clear() -> Result<(), Error> {
 
 /// Removes control groups in which no program is left, and the pins if no program and no pooler
 /// needs them. Under the lock.
-pub(super) fn tidy(root: &Path) {
+pub(crate) fn tidy(root: &Path) {
     remove_selftests(root);
     let programs = remove_empty(root);
     if let Ok(Some(bypass)) = find() {
@@ -254,14 +256,14 @@ pub(super) fn tidy(root: &Path) {
 }
 
 /// At the end of the last pooler.
-pub(super) fn end_pooler() {
+pub(crate) fn end_pooler() {
     if let (Ok(root), Ok(_lock)) = (root(), lock()) {
         tidy(&root);
     }
 }
 
 /// Removes what self-tests have left whose processes were killed.
-pub(super) fn remove_selftests(root: &Path) {
+pub(crate) fn remove_selftests(root: &Path) {
     let left = |directory: &Path| {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -295,7 +297,10 @@ fn remove_empty(root: &Path) -> bool {
 }
 
 /// Takes it all away. Gives how many connections go on over TCP.
-pub(super) fn off() -> Result<Option<u64>, Error> {
+///
+/// # Errors
+/// See [`Error`].
+pub fn off() -> Result<Option<u64>, Error> {
     let found = find()?;
     // At once, also while another process holds the lock.
     found.as_ref().map_or(Ok(()), |bypass| bypass.switch(false))?;
@@ -314,7 +319,7 @@ pub(super) fn off() -> Result<Option<u64>, Error> {
 }
 
 /// The control groups of programs, and how many processes each has.
-pub(super) fn programs() -> Vec<(String, usize)> {
+pub fn programs() -> Vec<(String, usize)> {
     let Ok(root) = root() else { return Vec::new() };
     let groups = fs::read_dir(group(&root)).into_iter().flatten().flatten();
     let mut found: Vec<(String, usize)> = groups

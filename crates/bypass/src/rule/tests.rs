@@ -3,8 +3,9 @@
 
 use std::collections::VecDeque;
 
+use hawser_time::seeded::Random;
+
 use super::*;
-use crate::seeded::Random;
 
 const STEPS: usize = 4_000;
 const SEEDS: u64 = 200;

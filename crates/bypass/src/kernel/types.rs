@@ -1,7 +1,8 @@
 //! Where in the running kernel's structures the programs read.
 
+use hawser_sys::bpf::btf::{self, Btf};
+
 use super::BypassError;
-use crate::bpf::btf::{self, Btf};
 
 /// A function that makes an address readable, whatever is there (Linux 6.2).
 const CAST: &str = "bpf_rdonly_cast";

@@ -32,16 +32,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use crate::bpf::btf;
-use crate::bpf::pins::{self, is_absent};
-use crate::bpf::{Board, CgroupHook, LoadError, Map, MapKind, Program, lockdown};
-use crate::stream::{LocalAddress, local_address, peer_address};
+use hawser_sys::bpf::btf;
+use hawser_sys::bpf::pins::{self, is_absent};
+use hawser_sys::bpf::{Board, CgroupHook, LoadError, Map, MapKind, Program, lockdown};
+use hawser_sys::stream::{LocalAddress, local_address, peer_address};
 
-mod kernel;
 mod program;
+mod types;
 
-use kernel::Kernel;
 use program::{Maps, Scope};
+use types::Kernel;
 
 /// Of the instructions: helpers that read the kernel's structures want one that goes with the GPL.
 const LICENSE: &str = "Dual MIT/GPL";

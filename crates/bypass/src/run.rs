@@ -11,12 +11,12 @@ use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
 
-use hawser_sys::bypass::Place;
 use hawser_sys::process::{
     catch_signals, descriptor_of_process, next_signal, send_signal, wait_for,
 };
 
-use super::place::{self, Entered, Error};
+use crate::kernel::Place;
+use crate::place::{self, Entered, Error};
 
 /// SIGHUP, SIGTERM, SIGUSR1, SIGUSR2: sent to Hawser, meant for the program.
 const PASSED_ON: [i32; 4] = [1, 15, 10, 12];
@@ -77,7 +77,8 @@ fn supervise(mut child: Child) -> io::Result<u8> {
 }
 
 /// As env(1) and timeout(1) have them.
-pub(super) fn exit_code(error: &Error) -> u8 {
+#[must_use]
+pub fn exit_code(error: &Error) -> u8 {
     match error {
         Error::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
         Error::Program { .. } => 126,
