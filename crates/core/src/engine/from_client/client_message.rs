@@ -125,6 +125,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// Sends what must precede the first message of a query.
     pub(in crate::engine) fn open(&mut self, now: Time) -> Result<(), Halt> {
+        self.backend.known.learn_functions(&self.backend.pool);
         let Some(ends) = self.leaves_role_out() else { return self.open_as_wanted(now) };
         let mut without = SettingsBuilder::from(self.client.session.desired());
         without.remove(b"role");
