@@ -32,6 +32,7 @@ pub mod backend_statements;
 mod basis;
 mod database;
 pub(crate) mod description;
+mod functions;
 mod lasting;
 mod left;
 mod lending;
@@ -56,6 +57,8 @@ pub use asking::{
 pub use basis::{BASES_MAX, Basis};
 pub use database::Database;
 pub use description::Described;
+pub(crate) use functions::Foreseen;
+pub use functions::{KnownFunctions, Look};
 pub use lasting::{Lasting, buffers_of};
 pub use left::LeftServers;
 pub use lending::{Acquired, Limits, OpenOne, Pool, Released};

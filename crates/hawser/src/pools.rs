@@ -729,6 +729,7 @@ pub(crate) fn target(
         balance: Balance::new(load_balance_hosts.unwrap_or(database.load_balance_hosts)),
         tls: connectings.of(database),
         connect_timeout: reload.servers.server_connect_timeout,
+        lost_timeout: reload.servers.server_lost_timeout.get(),
         dns_max_ttl: reload.servers.dns_max_ttl,
         retry_after_max: reload.servers.server_login_retry,
         down_after: database.server_down_timeout.get(),

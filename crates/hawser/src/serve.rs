@@ -68,7 +68,7 @@ pub enum ServeError {
     /// The runtime or the event loops could not be started.
     Start(std::io::Error),
     /// `[bypass] enable = "on"`, and that is impossible.
-    Bypass(crate::bypass::place::Error),
+    Bypass(hawser_bypass::place::Error),
     /// The place of the running process cannot be taken.
     Takeover(NotTakenOver),
 }
