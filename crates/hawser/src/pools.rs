@@ -124,6 +124,8 @@ pub struct PoolEntry {
     learning: AtomicBool,
     /// The servers that were seen to keep the state of sessions.
     keeps_state: Mutex<Vec<config::ServerAddress>>,
+    /// A server was found to be another pooler.
+    is_before_pooler: AtomicBool,
     /// When an opening last found no server that takes sessions, and its error.
     without_server: Mutex<Option<(Instant, String)>>,
     failures: open::Failures,
@@ -213,6 +215,11 @@ impl PoolEntry {
     /// The full error of the last failed opening for operators, if clients get less.
     pub fn unsaid(&self) -> Option<String> {
         locked(&self.unsaid).clone()
+    }
+
+    /// Whether its server is another pooler, as far as was looked.
+    pub fn is_before_pooler(&self) -> bool {
+        self.is_before_pooler.load(Ordering::Relaxed)
     }
 
     /// Why the last opening found no server that takes sessions, if it did, and no longer ago than that.
@@ -583,6 +590,7 @@ impl Pools {
             unanswered: Mutex::new(None),
             learning: AtomicBool::new(false),
             keeps_state: Mutex::default(),
+            is_before_pooler: AtomicBool::new(false),
             without_server: Mutex::new(None),
             failures: open::Failures::default(),
             clients: AtomicUsize::new(0),

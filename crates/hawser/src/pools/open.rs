@@ -467,8 +467,11 @@ async fn look_for_other_pooler(
     let process = timeout(within, state_kept::process_of(session.ask())).await.map_err(silent)?;
     session.answered();
     match process {
-        Ok(Some(process)) if process != announced && announced != 0 => {}
+        Ok(Some(process)) if process != announced && announced != 0 => {
+            entry.is_before_pooler.store(true, Ordering::Relaxed);
+        }
         Ok(_) | Err(TalkError::Server(_)) => {
+            entry.is_before_pooler.store(false, Ordering::Relaxed);
             locked(&entry.keeps_state).clone_from(servers);
             return Ok(());
         }
