@@ -102,10 +102,13 @@ fn for_each_of(text: &[u8], effects: &Effects, known: &[Box<[u8]>], mut each: im
     known.iter().for_each(|name| each(name));
 }
 
+/// Names that a client gave to its statements.
+type OwnNames = Vec<Box<[u8]>>;
+
 impl<S: Socket> ClientMessage<'_, '_, S> {
     /// The client's own names of statements of the protocol that a text may mean, and those that it
     /// only lists, each in the order in which they were given.
-    fn own_names_in(&self, text: &[u8], effects: &Effects) -> (Vec<Box<[u8]>>, Vec<Box<[u8]>>) {
+    fn own_names_in(&self, text: &[u8], effects: &Effects) -> (OwnNames, OwnNames) {
         let mut found = BTreeSet::new();
         let mut shows = shows_statements(text, effects);
         // An executed statement may execute another in turn, or look at the list.
