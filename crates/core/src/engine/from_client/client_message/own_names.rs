@@ -46,6 +46,8 @@ use crate::session::part::{Part, PartSet};
 use crate::wire::frame::HEADER_BYTES;
 use crate::wire::{TransactionStatus, backend as kind, build, frontend};
 
+type Names = Vec<Box<[u8]>>;
+
 /// Whether a text may show the list of prepared statements.
 pub(super) fn shows_statements(text: &[u8], effects: &Effects) -> bool {
     const LIST: &[u8] = b"pg_prepared_statement";
@@ -105,7 +107,7 @@ fn for_each_of(text: &[u8], effects: &Effects, known: &[Box<[u8]>], mut each: im
 impl<S: Socket> ClientMessage<'_, '_, S> {
     /// The client's own names of statements of the protocol that a text may mean, and those that it
     /// only lists, each in the order in which they were given.
-    fn own_names_in(&self, text: &[u8], effects: &Effects) -> (Vec<Box<[u8]>>, Vec<Box<[u8]>>) {
+    fn own_names_in(&self, text: &[u8], effects: &Effects) -> (Names, Names) {
         let mut found = BTreeSet::new();
         let mut shows = shows_statements(text, effects);
         // An executed statement may execute another in turn, or look at the list.
@@ -231,7 +233,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// Ensures that the server knows statements that the current message only lists, before its
     /// pipeline. Returns those that are left to bring within it.
-    fn list_ahead(&mut self, mut names: Vec<Box<[u8]>>) -> Result<Vec<Box<[u8]>>, Halt> {
+    fn list_ahead(&mut self, mut names: Names) -> Result<Names, Halt> {
         // Commands remove an unnamed statement that only the server knows, as a Query does.
         let native = self.header.kind != frontend::QUERY
             && self.client.session.pins().contains(Part::UnnamedStatement);
@@ -250,7 +252,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     }
 
     /// The server has refused these, which have been sent before the current message.
-    fn note_refused(&mut self, names: &[Box<[u8]>]) -> Vec<Box<[u8]>> {
+    fn note_refused(&mut self, names: &[Box<[u8]>]) -> Names {
         for name in names {
             let statements = self.client.prepared.statements_mut();
             if let Some(refused) = statements.and_then(|all| all.get_mut(name)) {
