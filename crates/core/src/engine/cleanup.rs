@@ -523,7 +523,11 @@ impl<S: Socket> Engine<S> {
         let client = self.clients.get(slot);
         let reset = client.map_or(Reset::No, |c| match c.serving.mode() {
             PoolMode::Session => Reset::AsConfigured,
-            _ if c.session.pins().contains(Part::TemporaryObject) => Reset::AllTemporaryFirst,
+            _ if c.session.pins().contains(Part::TemporaryObject)
+                && c.session.pins().contains(Part::AdvisoryLock) =>
+            {
+                Reset::AllTemporaryFirst
+            }
             // (The outcome of a RESET in flight is known only at the end of its pipeline.)
             _ if c.is_pinned() || c.is_unsettled() => Reset::All,
             _ => Reset::No,
