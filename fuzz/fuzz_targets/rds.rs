@@ -1,7 +1,7 @@
 //! What a peer of reliable datagrams does; see the driver's own words.
 #![no_main]
 
-#[path = "../../crates/core/tests/fuzz_smoke/peer.rs"]
+#[path = "../../crates/datagrams/tests/fuzz_smoke/peer.rs"]
 mod peer;
 
 use libfuzzer_sys::fuzz_target;

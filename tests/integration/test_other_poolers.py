@@ -51,6 +51,15 @@ def checked(env, server, more="", exits=0):
     return [line for line in done.stdout.splitlines() if '"there"' in line and "pooler" in line]
 
 
+def is_pooler(pooler):
+    """{database: value} of the metric."""
+    return {line.split('"')[1]: int(line.split()[-1]) for line in pooler.http("/metrics")[1].splitlines() if line.startswith("hawser_server_is_pooler{")}
+
+
+def status(pooler):
+    return subprocess.run([binary(), "status", "-c", str(pooler.config)], capture_output=True, text=True, check=True, timeout=60).stdout
+
+
 @pooler_only
 def test_check_finds_a_pooler_in_transaction_mode(env):
     with pgbouncer(env, "transaction") as server:
@@ -83,6 +92,8 @@ def test_serve_refuses_a_pooler_in_transaction_mode(env):
         else:
             raise AssertionError("it was served")
         until(lambda: any("is another pooler in transaction mode" in line for line in target.pooler.log.read_text().splitlines()), "the log says why")
+        equal(is_pooler(target.pooler), {"there": 1})
+        assert "is another pooler in transaction mode" in status(target.pooler)
     with pgbouncer(env, "transaction") as server, env.pooler_with(append=entry_of(server, 'fidelity = "classic"\n')) as target:
         with target.connect(user="app_trust", database="there") as client:
             equal(client.value("select 1"), "1")
@@ -94,4 +105,8 @@ def test_serve_takes_a_pooler_in_session_mode_and_warns(env):
         with target.connect(user="app_trust", database="there") as client:
             client.execute("set work_mem = '77kB'")
             equal(client.value("show work_mem"), "77kB")
+        with target.connect() as client:
+            equal(client.value("select 1"), "1")
         until(lambda: "sessions are right only if it is in session mode" in target.pooler.log.read_text(), "the log warns")
+        equal(is_pooler(target.pooler), {"there": 1, "app": 0})
+        assert "its server is another pooler" in status(target.pooler)

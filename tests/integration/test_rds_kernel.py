@@ -32,7 +32,7 @@ KERNEL = "10.77.0.100"
 EIGHT, ONE = ("10.77.0.1", "10.77.0.200"), ("10.77.0.2", "10.77.0.201")
 BY_HAND = ("10.77.0.3", "10.77.0.202")
 # What the unit tests have the kernel say.
-CAPTURED = emulator.ROOT / "crates/core/src/rds/tests/linux_6_12.txt"
+CAPTURED = emulator.ROOT / "crates/datagrams/src/proto/tests/linux_6_12.txt"
 RDS_PORT = 16385
 MODULES = (*emulator.NETWORK_MODULES, "rds", "rds_tcp", "inet_diag", "tcp_diag")
 BOOT_SECONDS = 240

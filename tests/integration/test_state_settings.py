@@ -56,6 +56,18 @@ def test_set_belongs_to_the_client(env):
             check(client, number)
 
 
+def test_the_settings_that_go_before_a_statement_do_not_show_in_its_text(env):
+    clients = [env.connect(**profile) for profile in PROFILES]
+    for number, client in enumerate(clients):
+        client.execute(f"set work_mem = '{number + 5}MB'; set my.client = '{number}'")
+    sql = "select current_query(), query, current_setting('my.client') from pg_stat_activity where pid = pg_backend_pid()"
+    for _ in range(2):
+        for number, client in enumerate(clients):
+            equal(client.rows(sql), [(sql, sql, str(number))])
+        for number, client in enumerate(clients):
+            equal(client.exchange(m.run(sql), m.SYNC).rows, [(sql, sql, str(number))])
+
+
 def test_set_is_reported_to_the_client_that_set_and_to_no_other(env):
     first, second = env.connect(), env.connect()
     before = dict(second.parameters)

@@ -1,8 +1,9 @@
 //! Which crate may depend on which.
 //!
-//! # Model       core <- sys <- lab <- hawser, core <- bpf: an edge that is not in the table is
+//! # Model       time <- core, rows <- hawser; sys <- rows, lab <- hawser: an edge that is not in the table is
 //!               refused, and so is a crate that is not in it
-//! # Invariants  core has no dependency that does I/O: the crates that it may use are listed
+//! # Invariants  what is pure as a whole has no dependency that does I/O: the crates that it may use are
+//!               listed; the pooler's core and the rows beside it do not know each other
 //! # Why not     leave it to review: a manifest's one line undoes the purity of a crate, and Cargo
 //!               does not object
 //! # Limits      reads manifests: what is re-exported through an allowed crate is not seen
@@ -11,17 +12,37 @@ use crate::finding::Finding;
 use crate::metadata::{Dependency, Metadata, Package};
 
 /// Each crate of ours and which of ours it may use, in the program and in build scripts.
-const ALLOWED: [(&str, &[&str]); 6] = [
-    ("hawser-core", &[]),
-    ("hawser-sys", &["hawser-core"]),
-    ("hawser-bpf", &["hawser-core"]),
-    ("hawser", &["hawser-core", "hawser-sys", "hawser-bpf", "hawser-lab"]),
+const ALLOWED: [(&str, &[&str]); 11] = [
+    ("hawser-time", &[]),
+    ("hawser-core", &["hawser-time"]),
+    ("hawser-sys", &[]),
+    ("hawser-multipath", &["hawser-sys", "hawser-time"]),
+    ("hawser-congestion", &["hawser-sys", "hawser-time"]),
+    ("hawser-bypass", &["hawser-sys", "hawser-time"]),
+    ("hawser-datagrams", &["hawser-multipath", "hawser-sys", "hawser-time"]),
+    ("hawser-link", &["hawser-congestion", "hawser-multipath", "hawser-sys", "hawser-time"]),
     ("hawser-lab", &["hawser-core", "hawser-sys"]),
+    (
+        "hawser",
+        &[
+            "hawser-bypass",
+            "hawser-congestion",
+            "hawser-core",
+            "hawser-datagrams",
+            "hawser-lab",
+            "hawser-link",
+            "hawser-multipath",
+            "hawser-sys",
+            "hawser-time",
+        ],
+    ),
     ("xtask", &[]),
 ];
 
-/// What core may use of others. A new entry must do no I/O, read no clock and draw no randomness.
-const CORE_MAY_USE: [&str; 3] = ["memchr", "siphasher", "zstd"];
+/// The crates that are pure as a whole, and what they may use of others. A new entry must do no I/O, read no
+/// clock and draw no randomness.
+const PURE: [(&str, &[&str]); 2] =
+    [("hawser-time", &[]), ("hawser-core", &["memchr", "siphasher"])];
 
 /// Members outside `crates/` that exist to drive the product from outside.
 const TEST_DIRECTORIES: [&str; 3] = ["tests", "bench", "fuzz"];
@@ -50,15 +71,16 @@ pub(crate) fn check(metadata: &Metadata) -> Vec<Finding> {
                         format!("`{}` may not depend on `{name}`", package.name),
                     ));
                 }
-            } else if package.name == "hawser-core"
+            } else if let Some((_, may_use)) = PURE.iter().find(|(pure, _)| *pure == package.name)
                 && !dependency.dev
-                && !CORE_MAY_USE.contains(&name)
+                && !may_use.contains(&name)
             {
                 findings.push(Finding::error(
                     directory,
                     format!(
-                        "core is pure: `{name}` is not among the crates that it may use \
-                         (xtask/src/directions.rs)"
+                        "{} is pure: `{name}` is not among the crates that it may use \
+                         (xtask/src/directions.rs)",
+                        package.name
                     ),
                 ));
             }
@@ -103,7 +125,8 @@ mod tests {
     fn the_intended_directions_pass() {
         let found = messages(&[
             ("hawser-core", &["memchr", "proptest?"]),
-            ("hawser-sys", &["hawser-core", "libc"]),
+            ("hawser-sys", &["libc"]),
+            ("hawser-bypass", &["hawser-sys", "tokio", "hawser-time?"]),
             ("hawser", &["hawser-core", "hawser-sys", "tokio", "hawser-lab", "hawser-lab?"]),
             ("hawser-lab", &["hawser-core", "hawser-sys"]),
             ("tests-drivers", &["hawser", "hawser-lab"]),
@@ -115,6 +138,13 @@ mod tests {
     fn core_may_not_use_ours() {
         let found = messages(&[("hawser-core", &["hawser-sys"]), ("hawser-sys", &[])]);
         assert_eq!(found, ["`hawser-core` may not depend on `hawser-sys`"]);
+    }
+
+    #[test]
+    fn the_pooler_and_the_rows_do_not_know_each_other() {
+        let found =
+            messages(&[("hawser-core", &["hawser-bypass"]), ("hawser-bypass", &["hawser-core"])]);
+        assert_eq!(found.len(), 2, "{found:?}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod licences;
 mod links;
 mod metadata;
 mod places;
+mod pure;
 mod purity;
 mod sbom;
 mod shape;

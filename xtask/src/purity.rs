@@ -1,7 +1,7 @@
-//! The core stays pure: no I/O, clock, threads, randomness or unsafe.
+//! State machines stay pure: no I/O, clock, threads, randomness or unsafe.
 //!
-//! # Model       words that may not stand in the code of crates/core/src outside tests
-//! # Why not     only clippy's `disallowed_methods` (which core has, too): it sees calls and types,
+//! # Model       words that may not stand outside tests in the code of what `pure` lists
+//! # Why not     only clippy's `disallowed_methods` (which crates that are pure as a whole have, too): it sees calls and types,
 //!               not modules, and an attribute switches it off
 //! # Limits      names, not meanings: what is imported under another name through an allowed crate
 //!               is not seen; `directions` keeps the list of those crates short
@@ -9,29 +9,27 @@
 use std::collections::BTreeSet;
 
 use crate::finding::Finding;
+use crate::pure;
 use crate::source::{self, Line};
 use crate::tree::Tree;
 
-/// The pure crate.
-const PURE: &str = "crates/core/src/";
-
-/// Modules of std that do what core may not, and what to use instead. `std::io` is not among them:
-/// its errors are the vocabulary of the sockets that core is handed.
+/// Modules of std that do what a state machine may not, and what to use instead. `std::io` is not among them:
+/// its errors are the vocabulary of the sockets that one is handed.
 const MODULES: [(&str, &str); 6] = [
-    ("fs", "core does no I/O"),
-    ("net", "core does no I/O; addresses as values are in core::net"),
-    ("os", "core knows no operating system"),
-    ("process", "core does no I/O"),
+    ("fs", "state machines do no I/O"),
+    ("net", "state machines do no I/O; addresses as values are in core::net"),
+    ("os", "state machines know no operating system"),
+    ("process", "state machines do no I/O"),
     ("env", "what differs between processes is an argument"),
-    ("thread", "threads belong to the hawser crate"),
+    ("thread", "threads belong to those who run a state machine"),
 ];
 
 /// Other words, and what to use instead.
-const WORDS: [(&str, &str); 18] = [
+const WORDS: [(&str, &str); 20] = [
     ("unsafe", "unsafe code belongs to crates/sys"),
     ("Instant::now", "`now` is an argument"),
     ("SystemTime", "`now` is an argument"),
-    ("thread::spawn", "threads belong to the hawser crate"),
+    ("thread::spawn", "threads belong to those who run a state machine"),
     ("RandomState", "hashers are keyed by an argument"),
     ("DefaultHasher", "hashers are keyed by an argument"),
     // These constructors exist for RandomState only.
@@ -41,18 +39,20 @@ const WORDS: [(&str, &str); 18] = [
     ("HashSet::with_capacity", "it hashes with RandomState; hashers are keyed by an argument"),
     ("rand::", "randomness is an argument"),
     ("getrandom", "randomness is an argument"),
-    ("stdin", "core does no I/O"),
-    ("stdout", "core does no I/O"),
-    ("stderr", "core does no I/O"),
-    ("println!", "core does no I/O"),
-    ("eprintln!", "core does no I/O"),
+    ("stdin", "state machines do no I/O"),
+    ("stdout", "state machines do no I/O"),
+    ("stderr", "state machines do no I/O"),
+    ("println!", "state machines do no I/O"),
+    ("eprintln!", "state machines do no I/O"),
+    ("hawser_sys", "state machines do no I/O"),
+    ("tokio", "state machines do no I/O"),
     ("thread_local!", "state belongs to the machine that is handed in"),
 ];
 
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let files: Vec<(&str, Vec<Line>)> = tree
         .ending(".rs")
-        .filter(|(path, _)| path.starts_with(PURE))
+        .filter(|(path, _)| pure::is_pure(path))
         .map(|(path, text)| (path, source::lines(text)))
         .collect();
     let tests: BTreeSet<String> = files
@@ -170,6 +170,8 @@ mod tests {
             "let m: HashMap<u8, u8> = HashMap::new();",
             "let x: u8 = rand::random();",
             "unsafe { x() }",
+            "use hawser_sys::stream::recv;",
+            "tokio::spawn(x);",
         ] {
             assert!(is_refused(code), "{code}");
         }
@@ -202,9 +204,11 @@ mod tests {
             ("crates/core/src/sim.rs", "use std::fs;"),
             ("crates/core/src/sim/world.rs", "use std::fs;"),
             ("crates/core/src/simple.rs", "use std::fs;"),
+            ("crates/bypass/src/rule.rs", "use std::fs;"),
+            ("crates/bypass/src/place.rs", "use std::fs;"),
             ("crates/core/tests/x.rs", "use std::fs;"),
             ("crates/sys/src/x.rs", "use std::fs;"),
         ]);
-        assert_eq!(found, ["crates/core/src/simple.rs:1"]);
+        assert_eq!(found, ["crates/bypass/src/rule.rs:1", "crates/core/src/simple.rs:1"]);
     }
 }

@@ -1,6 +1,7 @@
 //! The shape of the source tree: lengths of files and functions, and names.
 
 use crate::finding::Finding;
+use crate::pure;
 use crate::tree::Tree;
 
 /// Past this a file has more than one subject.
@@ -8,10 +9,8 @@ const LINES_MAX: usize = 1_200;
 /// Past this one should ask.
 const LINES_WARN: usize = 800;
 
-/// A function of the core that is longer decides more than one thing. Elsewhere one should ask.
+/// A function of a state machine that is longer decides more than one thing. Elsewhere one should ask.
 const FUNCTION_LINES_MAX: usize = 80;
-/// Where functions are held to that.
-const SHORT_FUNCTIONS: &str = "crates/core/src/";
 
 const SOURCES: [&str; 5] = [".rs", ".py", ".sh", ".c", ".h"];
 
@@ -36,7 +35,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     for (path, text) in tree.ending(".rs") {
         for (function, lines) in long_functions(text) {
             let message = format!("`{function}` has {lines} lines, {FUNCTION_LINES_MAX} at most");
-            findings.push(match path.starts_with(SHORT_FUNCTIONS) {
+            findings.push(match pure::is_pure(path) {
                 true if !path.contains("/tests") => Finding::error(path, message),
                 true => continue,
                 false if path.contains("/tests") => continue,
@@ -107,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_of_the_core_are_short() {
+    fn functions_of_state_machines_are_short() {
         let of = |lines: usize| {
             let body = "        x();\n".repeat(lines - 2);
             format!("impl A {{\n    pub(in crate::a) fn long(&self) {{\n{body}    }}\n}}\n")

@@ -5,7 +5,7 @@ use crate::source::{self, Line};
 use crate::tree::Tree;
 
 /// The crates whose business it is.
-const MAY_BE_UNSAFE: [&str; 2] = ["crates/sys/", "crates/bpf/"];
+const MAY_BE_UNSAFE: [&str; 1] = ["crates/sys/"];
 
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();

@@ -8,27 +8,18 @@
 //! * [`session`] what a session is made of, and how its parts move or pin
 //! * [`pool`] who gets which backend, and when
 //! * [`engine`] one event loop's work: clients, backends, and the messages between them
-//! * [`link`] streams over several paths between two Hawsers
 //! * [`listen`] one connection to a server that listens for all clients of a pool
-//! * [`tuner`] which congestion control algorithm a path needs
-//! * [`paths`] which subflows a connection over several paths needs
-//! * [`rds`] reliable datagrams over TCP connections
-//! * [`bypass`] when bytes of a local connection may go past TCP
 //! * [`shares`] which places of a limit several poolers hold of each
 
-pub mod bypass;
 pub mod engine;
 pub mod hash;
 pub mod ids;
-pub mod link;
 pub mod listen;
-pub mod paths;
 pub mod pool;
-pub mod rds;
-#[cfg(test)]
-mod seeded;
 pub mod session;
 pub mod shares;
 pub mod time;
-pub mod tuner;
 pub mod wire;
+
+#[cfg(test)]
+use hawser_time::seeded;

@@ -5,7 +5,7 @@
 //!   kernel ── look ──► report ──► text | JSON        list
 //!   serve ◄══ transfers ══► bench                    figures of the receiver
 //!   apply, undo                                      for a destination, for the machine
-//!   usage ── auto ── core::tuner                     for the pooler's own connections
+//!   usage ── auto ── hawser_congestion::tuner                     for the pooler's own connections
 //! ```
 //! * [`look`]: reads everything once
 //! * [`report`]: what is shown of it, and what stands in the way, in words; pure

@@ -170,7 +170,7 @@ impl Report {
         if wanted == BypassUse::Off {
             return;
         }
-        match crate::bypass::selftest::in_a_process_of_its_own() {
+        match hawser_bypass::selftest::in_a_process_of_its_own() {
             Ok(()) => {
                 self.add(Grade::Ok, "local connections go past TCP: the self-test has passed");
             }

@@ -331,10 +331,17 @@ impl DialError {
         self.is_fatal() && !matches!(self, Self::Tls { .. })
     }
 
-    /// The error of several attempts for clients: this one, unless waiting helps only with the other.
+    /// Whether the server is up, and has no more connections for this user, database or at all.
+    fn is_without_room(&self) -> bool {
+        matches!(self, Self::Refused { error, .. } if error.code == SqlState::TOO_MANY_CONNECTIONS)
+    }
+
+    /// The error of several attempts for clients: this one, unless waiting helps only with the other, or the
+    /// other says that a server is full, which explains more than that another is down.
     fn unless(self, other: Option<Self>) -> Self {
         match other {
             Some(other) if self.is_fatal() && !other.is_fatal() => other,
+            Some(other) if other.is_without_room() && !self.is_without_room() => other,
             _ => self,
         }
     }
@@ -753,9 +760,10 @@ impl Dialler {
             host: server.to_string(),
             source: io::ErrorKind::NotFound.into(),
         });
-        // A healthy server of the wrong kind may change at any time.
+        // A healthy server of the wrong kind may change at any time, and one that is full has room again.
         match error {
             DialError::Unsuitable { .. } => self.note_reached(server),
+            _ if error.is_without_room() => self.note_reached(server),
             _ => self.note_failed(server, target, &error),
         }
         Err(error)

@@ -3,7 +3,7 @@
 //! * [`keys`] who an end is: its key, and the keys that it knows
 //! * [`proof`] TLS: both ends proved by pinned keys, or nothing said
 //! * [`connection`] one path: its socket and its TLS
-//! * [`carrier`] sockets for one [`hawser_core::link::session::Session`]: its paths and its local ones
+//! * [`carrier`] sockets for one [`hawser_link::proto::session::Session`]: its paths and its local ones
 //! * [`links`] the ends that `hawser serve` runs, and connections of pools over them
 //! * [`control`] what other threads ask of a worker
 //! * [`worker`] one thread with an epoll set of its own: listeners, sessions, signals

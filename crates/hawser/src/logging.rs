@@ -8,6 +8,7 @@
 //!
 //! # Limits      one log a process: what begins it second changes the level only
 
+mod journal;
 mod outputs;
 mod seldom;
 
@@ -27,6 +28,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
+use journal::WithPriority;
 pub use outputs::Outputs;
 pub use seldom::Seldom;
 
@@ -73,10 +75,23 @@ pub fn begin_to(outputs: Outputs, format: LogFormat, level: LogLevel) {
         return;
     }
     let (filter, handle) = reload::Layer::new(filter(level));
-    let in_colours = std::io::stderr().is_terminal() && !outputs.beside_stderr();
+    let goes_elsewhere = outputs.beside_stderr();
+    let in_colours = std::io::stderr().is_terminal() && !goes_elsewhere;
     let _ = OUTPUTS.set(outputs.clone());
     let lines = fmt::layer().with_writer(outputs);
+    let in_journal = !goes_elsewhere && journal::is_standard_error();
     let lines = match format {
+        LogFormat::Text if in_journal => lines
+            .with_ansi(false)
+            .without_time()
+            .fmt_fields(debug_fn(write_field).delimited(" "))
+            .map_event_format(WithPriority)
+            .boxed(),
+        LogFormat::Json if in_journal => lines
+            .json()
+            .flatten_event(true)
+            .map_event_format(|json| WithPriority(AsJson(json)))
+            .boxed(),
         LogFormat::Text => {
             lines.with_ansi(in_colours).fmt_fields(debug_fn(write_field).delimited(" ")).boxed()
         }

@@ -15,6 +15,7 @@ mod checked;
 mod databases;
 pub mod enquiry;
 pub mod health;
+mod lock_waits;
 pub mod membership;
 pub mod open;
 pub mod place;
@@ -123,6 +124,8 @@ pub struct PoolEntry {
     learning: AtomicBool,
     /// The servers that were seen to keep the state of sessions.
     keeps_state: Mutex<Vec<config::ServerAddress>>,
+    /// A server was found to be another pooler.
+    is_before_pooler: AtomicBool,
     /// When an opening last found no server that takes sessions, and its error.
     without_server: Mutex<Option<(Instant, String)>>,
     failures: open::Failures,
@@ -132,6 +135,7 @@ pub struct PoolEntry {
     checked: Mutex<CheckedValues>,
     last_client: Mutex<Instant>,
     seen: enquiry::Seen,
+    lock_waits: lock_waits::LockWaits,
     share: place::Share,
 }
 
@@ -211,6 +215,11 @@ impl PoolEntry {
     /// The full error of the last failed opening for operators, if clients get less.
     pub fn unsaid(&self) -> Option<String> {
         locked(&self.unsaid).clone()
+    }
+
+    /// Whether its server is another pooler, as far as was looked.
+    pub fn is_before_pooler(&self) -> bool {
+        self.is_before_pooler.load(Ordering::Relaxed)
     }
 
     /// Why the last opening found no server that takes sessions, if it did, and no longer ago than that.
@@ -581,6 +590,7 @@ impl Pools {
             unanswered: Mutex::new(None),
             learning: AtomicBool::new(false),
             keeps_state: Mutex::default(),
+            is_before_pooler: AtomicBool::new(false),
             without_server: Mutex::new(None),
             failures: open::Failures::default(),
             clients: AtomicUsize::new(0),
@@ -589,6 +599,7 @@ impl Pools {
             at_login: Mutex::default(),
             logins: AtomicU64::new(0),
             seen: enquiry::Seen::default(),
+            lock_waits: lock_waits::LockWaits::default(),
             share: place::Share::default(),
         }
     }
@@ -769,6 +780,7 @@ fn settings(
             reserve_size: 0,
             reserve_timeout: Duration::ZERO,
             idle_transaction_reserve: 0,
+            lock_wait_reserve: 0,
             min_size: 0,
             round_robin: false,
         }
@@ -778,6 +790,7 @@ fn settings(
             reserve_size: limits.reserve_pool_size,
             reserve_timeout: or_never(limits.reserve_pool_timeout),
             idle_transaction_reserve: limits.idle_transaction_reserve,
+            lock_wait_reserve: limits.lock_wait_reserve,
             min_size: limits.min_pool_size,
             round_robin: config.reload.pool.server_round_robin,
         }

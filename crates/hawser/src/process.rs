@@ -1,6 +1,5 @@
 //! The process itself: randomness, descriptors, the pid file, becoming another user.
 
-pub mod exclusive;
 pub mod group;
 pub mod place;
 

@@ -1,6 +1,6 @@
 //! Reliable datagrams for programs: RDS over TCP without the kernel's module and without root.
 //!
-//! * [`endpoint`] sockets and time for [`hawser_core::rds`]: the library
+//! * [`endpoint`] sockets and time for [`hawser_datagrams::proto`]: the library
 //! * [`command`] `hawser rds`, the command line
 //! * [`ping`], [`stress`] what rds-ping and rds-stress do
 //! * [`proxy`] datagrams for any local program, by a unix socket; [`info`] what one is doing

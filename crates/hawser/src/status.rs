@@ -171,6 +171,9 @@ pub struct PoolStatus {
     /// Time that clients waited for a server connection since the start.
     #[serde(default)]
     pub wait_us: u64,
+    /// Whether its server was found to be another pooler.
+    #[serde(default)]
+    pub server_is_pooler: bool,
     /// Why no server connection can be opened.
     pub last_error: Option<String>,
 }
@@ -291,6 +294,7 @@ impl Status {
             let note = match &pool.last_error {
                 Some(error) => format!("  {}", shown(error)),
                 None if pool.paused => "  paused".to_owned(),
+                None if pool.server_is_pooler => "  its server is another pooler".to_owned(),
                 None if pool.channels > 0 => format!("  listens on {} channels", pool.channels),
                 None if pool.pinned > 0 => {
                     format!("  {} pinned, for up to {} s", pool.pinned, pool.oldest_pin_seconds)
@@ -367,6 +371,7 @@ fn pools(pooler: &dyn Pooler) -> Vec<PoolStatus> {
             queries: totals.queries,
             transaction_us: totals.transaction_us,
             wait_us: totals.wait_us,
+            server_is_pooler: entry.is_before_pooler,
             last_error,
         }
     };

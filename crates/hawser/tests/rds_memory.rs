@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hawser::rds::endpoint::{Endpoint, Options};
-use hawser_core::rds::header::LANES_MAX;
+use hawser_datagrams::proto::header::LANES_MAX;
 use hawser_sys::process::raise_descriptor_limit;
 
 /// Peers that are there before it is measured: what the first ones take is the program's own.

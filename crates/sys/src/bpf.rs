@@ -29,7 +29,7 @@ use std::path::Path;
 
 pub mod btf;
 pub mod instruction;
-pub(crate) mod pins;
+pub mod pins;
 
 use instruction::Instruction;
 
@@ -473,7 +473,7 @@ impl LoadError {
 }
 
 /// What the kernel is locked down to, if it is (kernel_lockdown(7)).
-pub(crate) fn lockdown() -> Option<String> {
+pub fn lockdown() -> Option<String> {
     let modes = std::fs::read_to_string("/sys/kernel/security/lockdown").ok()?;
     let mode = modes.split('[').nth(1)?.split(']').next()?;
     (mode != "none").then(|| mode.to_owned())

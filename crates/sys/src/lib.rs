@@ -5,12 +5,13 @@
 //! ([`std::thread::available_parallelism`] respects affinity and cgroup quotas).
 
 pub mod bpf;
-pub mod bypass;
+pub mod cgroup;
 pub mod clock;
 pub mod congestion;
 pub mod dial;
 pub mod epoll;
 pub mod eventfd;
+pub mod exclusive;
 pub mod interfaces;
 pub mod listen;
 pub mod memory;

@@ -42,7 +42,7 @@ pub fn peek(fd: impl AsFd, buf: &mut [u8]) -> io::Result<usize> {
 
 /// Reads all that is there, without waiting: fewer bytes than `buf` has room for are the last.
 ///
-/// One recv(2) does that, but not of a socket that is past TCP: see `hawser_core::bypass`.
+/// One recv(2) does that, but not of a socket that is past TCP: see `hawser_bypass::rule`.
 ///
 /// # Errors
 /// As [`recv`]. What came before an error is given first.

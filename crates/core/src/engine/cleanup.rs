@@ -21,7 +21,7 @@ use super::socket::Socket;
 use super::table::{Engine, Holder};
 use crate::ids::Slot;
 use crate::pool::{Has, Released};
-use crate::session::part::Policy;
+use crate::session::part::{Part, Policy};
 use crate::session::scan::{ScanOptions, scan};
 use crate::session::settings::SettingsBuilder;
 use crate::time::Time;
@@ -523,6 +523,7 @@ impl<S: Socket> Engine<S> {
         let client = self.clients.get(slot);
         let reset = client.map_or(Reset::No, |c| match c.serving.mode() {
             PoolMode::Session => Reset::AsConfigured,
+            _ if c.session.pins().contains(Part::TemporaryObject) => Reset::AllTemporaryFirst,
             // (The outcome of a RESET in flight is known only at the end of its pipeline.)
             _ if c.is_pinned() || c.is_unsettled() => Reset::All,
             _ => Reset::No,
@@ -594,7 +595,7 @@ impl<S: Socket> Engine<S> {
         let reset_query = match backend.lending.reset_due() {
             Reset::No => None,
             Reset::AsConfigured => Some(backend.pool.settings().server_reset_query.clone()),
-            Reset::All => Some(DISCARD_ALL.into()),
+            Reset::All | Reset::AllTemporaryFirst => Some(DISCARD_ALL.into()),
         };
         let next = match (backend.lending.tidying(), backend.from_server.status()) {
             _ if backend.requests.has_syncs_in_doubt() => Some((Tidying::Fencing, &b""[..])),
@@ -628,6 +629,10 @@ impl<S: Socket> Engine<S> {
         };
         backend.lending.begin_tidying(tidying, now);
         let mut out = Vec::new();
+        if tidying == Tidying::Resetting && backend.lending.reset_due() == Reset::AllTemporaryFirst
+        {
+            backend.inject_query(b"DISCARD TEMP", &mut out);
+        }
         backend.inject_query(query, &mut out);
         if backend.send(&out).is_err() {
             self.close_backend(host, backend, "server closed the connection", now);

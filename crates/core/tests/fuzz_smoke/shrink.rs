@@ -3,37 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
+pub(crate) use hawser_time::seeded::SplitMix as Random;
+
 use super::driver::{self, HEAD, OPERATION};
-
-/// SplitMix64 (Steele, Lea, Flood 2014).
-pub(crate) struct Random(u64);
-
-impl Random {
-    /// From a seed.
-    pub(crate) fn new(seed: u64) -> Self {
-        let mut random = Self(seed.wrapping_mul(0xd129_0d3a_7c15_9e37));
-        random.next();
-        random
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Any byte.
-    pub(crate) fn byte(&mut self) -> u8 {
-        self.next() as u8
-    }
-
-    /// A number below `bound`.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
 
 thread_local! {
     /// What a panic that is caught here has said.

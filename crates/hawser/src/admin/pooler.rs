@@ -69,6 +69,8 @@ pub struct PoolEntry {
     pub replication: Replication,
     /// The details, kept from clients, of the last server connection that could not be opened.
     pub unsaid: Option<String>,
+    /// Its server was found to be another pooler.
+    pub is_before_pooler: bool,
 }
 
 impl PoolEntry {

@@ -416,6 +416,7 @@ impl Pooler for Running {
                     logins: entry.login_count(),
                     replication: entry.route.load().login.replication,
                     unsaid: entry.unsaid(),
+                    is_before_pooler: entry.is_before_pooler(),
                 }
             })
             .collect()

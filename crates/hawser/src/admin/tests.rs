@@ -223,6 +223,7 @@ impl Pooler for Fake {
             logins: 4,
             replication: Replication::None,
             unsaid: None,
+            is_before_pooler: true,
         }]
     }
     fn open(&self, pool: &Pool, _: LoopId) {

@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use hawser_sys::bypass::{Bypass, Place, Standing};
+use hawser_bypass::kernel::{Bypass, Place, Standing};
+use hawser_bypass::place::{self, Error};
+use hawser_bypass::{run, selftest};
 use serde::Serialize;
 
-use super::place::{self, Error};
-use super::{run, selftest};
 use crate::cli::print;
 
 const RUN_EXIT_CODES: &str = "Exit codes: the program's own; 125 hawser failed, 126 the program \
@@ -156,7 +156,7 @@ impl Report {
 fn to_json(value: &impl Serialize) -> Result<String, Error> {
     serde_json::to_string_pretty(value)
         .map(|text| text + "\n")
-        .map_err(|error| place::file("writing JSON")(error.into()))
+        .map_err(|error| Error::File { step: "writing JSON", source: error.into() })
 }
 
 fn status(json: bool) -> Result<ExitCode, Error> {

@@ -25,7 +25,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use hawser_core::tuner::algorithm::Algorithm;
+use hawser_congestion::tuner::algorithm::Algorithm;
 use hawser_sys::congestion::route::{NoCopy, Prefix, Route, Routes, Way, interface_name};
 use hawser_sys::congestion::{SetError, probe};
 use hawser_sys::interfaces::namespace_cookie;

@@ -1,4 +1,4 @@
-//! Samples connections for the chooser of [`hawser_core::tuner`], and does what it says.
+//! Samples connections for the chooser of [`hawser_congestion::tuner`], and does what it says.
 //!
 //! # Model
 //! One thread. Each connection has the time of its next look:
@@ -18,13 +18,13 @@ use std::io;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use hawser_core::time::Time;
-use hawser_core::tuner::algorithm::Algorithm;
-use hawser_core::tuner::chooser::{Chooser, RTT_MIN_US};
-use hawser_core::tuner::sample::{FlowId, Sample};
+use hawser_congestion::tuner::algorithm::Algorithm;
+use hawser_congestion::tuner::chooser::{Chooser, RTT_MIN_US};
+use hawser_congestion::tuner::sample::{FlowId, Sample};
 use hawser_sys::congestion::SetError;
 use hawser_sys::congestion::flows::Flows;
 use hawser_sys::tcp_info::TcpInfo;
+use hawser_time::Time;
 
 use super::usage::Decisions;
 

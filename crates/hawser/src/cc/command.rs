@@ -10,7 +10,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::{Args, Subcommand};
-use hawser_core::tuner::algorithm::Algorithm;
+use hawser_congestion::tuner::algorithm::Algorithm;
 use hawser_lab::wan::quantity::{Rate, Span};
 use hawser_sys::congestion::route::Prefix;
 use serde::Deserialize;

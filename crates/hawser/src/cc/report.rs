@@ -12,7 +12,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use hawser_core::tuner::algorithm::Algorithm;
+use hawser_congestion::tuner::algorithm::Algorithm;
 use hawser_sys::mptcp::kernel::Version;
 use serde::Serialize;
 

@@ -21,10 +21,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use hawser_core::time::Time;
-use hawser_core::tuner::limit::Watch;
+use hawser_congestion::tuner::limit::Watch;
 use hawser_sys::congestion;
 use hawser_sys::tcp_info::tcp_info;
+use hawser_time::Time;
 use serde::{Deserialize, Serialize};
 
 use super::auto::sample;

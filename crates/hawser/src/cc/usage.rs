@@ -11,9 +11,9 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use hawser_core::tuner::algorithm::Algorithm;
-use hawser_core::tuner::chooser::Chooser;
-use hawser_core::tuner::event::Event;
+use hawser_congestion::tuner::algorithm::Algorithm;
+use hawser_congestion::tuner::chooser::Chooser;
+use hawser_congestion::tuner::event::Event;
 use hawser_sys::congestion::flows::Flows;
 use hawser_sys::congestion::{self, set_algorithm};
 
@@ -21,7 +21,7 @@ use super::auto;
 use crate::config::Congestion;
 use crate::socket::stream::Link;
 
-/// The decisions that are counted, as [`hawser_core::tuner::event::Decision::name`] has them.
+/// The decisions that are counted, as [`hawser_congestion::tuner::event::Decision::name`] has them.
 const DECISIONS: [&str; 7] = ["try", "keep", "revert", "harm", "undecided", "forget", "refused"];
 
 /// What the pooler's connections have.
@@ -136,7 +136,7 @@ impl CongestionUsage {
 /// choice does. It can have taken longer than the path, never less.
 fn is_far(fd: impl AsFd) -> bool {
     hawser_sys::tcp_info::tcp_info(fd).is_ok_and(|info| {
-        info.rtt_us == 0 || info.rtt_us >= hawser_core::tuner::chooser::RTT_MIN_US
+        info.rtt_us == 0 || info.rtt_us >= hawser_congestion::tuner::chooser::RTT_MIN_US
     })
 }
 
@@ -190,7 +190,7 @@ pub fn choice() -> Result<Choice, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hawser_core::tuner::event::Decision;
+    use hawser_congestion::tuner::event::Decision;
 
     #[tokio::test]
     async fn a_fixed_algorithm_is_set_and_one_that_is_not_there_falls_back_until_it_is() {
@@ -217,8 +217,10 @@ mod tests {
         let usage = CongestionUsage::default();
         let algorithm = |name| Algorithm::new(name).unwrap();
         usage.decisions.note(&Event {
-            destination: hawser_core::tuner::destination::Prefix::of("192.0.2.1".parse().unwrap())
-                .unwrap(),
+            destination: hawser_congestion::tuner::destination::Prefix::of(
+                "192.0.2.1".parse().unwrap(),
+            )
+            .unwrap(),
             from: algorithm("cubic"),
             to: algorithm("bbr"),
             decision: Decision::Forget,

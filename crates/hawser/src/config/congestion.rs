@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use hawser_core::tuner::algorithm::Algorithm;
+use hawser_congestion::tuner::algorithm::Algorithm;
 
 use super::error::Rejected;
 use super::registry::Setting;

@@ -8,8 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hawser_core::link::compression::Compression;
-use hawser_core::link::session::{PATHS_MAX, Paths};
+use hawser_link::proto::compression::Compression;
+use hawser_link::proto::session::{PATHS_MAX, Paths};
 
 use super::choice::LinkCompression;
 use super::congestion::Congestion;

@@ -570,6 +570,13 @@ settings! {
         /// up to `pool_size` at work and as many again that stand still: count both against the
         /// server's max_connections. 0: `pool_size` bounds all, as in PgBouncer.
         idle_transaction_reserve: Option<u32> = "as pool_size", example "3", range 0..=POOL_SIZE_MAX;
+        /// Server connections that a pool may open beyond its size when a client has waited for a second
+        /// and all of its own wait for locks, or sit idle in a transaction or pinned: the client that has
+        /// the locks may need another connection. Where programs wait for one lock (migrations that start
+        /// together), give as many as may start. While clients wait, the server is asked once a second
+        /// which connections wait for locks. 0: none are opened, and the hint of the error at
+        /// `query_wait_timeout` has the number.
+        lock_wait_reserve: u32 = "0", example "10", range 0..=POOL_SIZE_MAX;
         /// How many server connections of a pool clients may keep between transactions, for session
         /// state that does not move (SHOW PINS). One client more gets an error (53400) and is
         /// disconnected after the transaction that would let it keep one. By default, one
@@ -808,7 +815,8 @@ settings! {
     /// The shape of the log.
     LogStartSettings in Log, Restart {
         /// Lines for readers (`text`) or one JSON object a line (`json`), on standard error;
-        /// `pgbouncer` for lines in PgBouncer's form.
+        /// `pgbouncer` for lines in PgBouncer's form. In systemd's journal lines have their priority
+        /// (`journalctl -p warning`), and those for readers no time of their own.
         format: LogFormat = "text", example "\"json\"";
         /// A file to which lines are appended, beside standard error. SIGHUP and RELOAD open it again:
         /// for logrotate. It is opened before the process becomes another `user`, and given to that user
@@ -1010,6 +1018,8 @@ settings! {
         /// `idle_transaction_reserve` of this database.
         idle_transaction_reserve: Option<u32> = "as in [pool], else as pool_size", example "3",
             range 0..=POOL_SIZE_MAX;
+        /// `lock_wait_reserve` of this database.
+        lock_wait_reserve: Option<u32> = "as in [pool]", example "10", range 0..=POOL_SIZE_MAX;
         /// `max_pinned` of this database.
         max_pinned: Option<Limit> = "as in [pool]", example "5";
         /// `max_db_connections` of this database.

@@ -16,17 +16,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use hawser_core::link::frame::Reason;
-use hawser_core::link::past::PAST_MAX;
-use hawser_core::link::path::PathEnd;
-use hawser_core::link::session::{Notice, Request, Session, Unsent};
-use hawser_core::link::{PathId, StreamId};
-use hawser_core::paths::action::PairId;
-use hawser_core::time::Time;
+use hawser_link::proto::frame::Reason;
+use hawser_link::proto::past::PAST_MAX;
+use hawser_link::proto::path::PathEnd;
+use hawser_link::proto::session::{Notice, Request, Session, Unsent};
+use hawser_link::proto::{PathId, StreamId};
+use hawser_multipath::paths::action::PairId;
 use hawser_sys::dial::{close_with_reset, dial_from, dial_result};
 use hawser_sys::epoll::{Epoll, Event};
 use hawser_sys::stream::{TcpOptions, recv, send_vectored, set_tcp_options, shutdown_sending};
 use hawser_sys::tcp_info::{TcpInfo, tcp_info};
+use hawser_time::Time;
 use tracing::{info, warn};
 
 use super::connection::{Broken, Connection, Phase};

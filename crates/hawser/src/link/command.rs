@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use hawser_core::link::compression::Compression;
-use hawser_core::link::session::{PATHS_MAX, Paths};
+use hawser_link::proto::compression::Compression;
+use hawser_link::proto::session::{PATHS_MAX, Paths};
 use hawser_sys::process::raise_descriptor_limit;
 
 use super::keys::{Key, PublicKey};

@@ -15,8 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use hawser_core::link::sample::Sample;
-use hawser_core::time::Time;
+use hawser_link::proto::sample::Sample;
 use hawser_sys::congestion::algorithm;
 use hawser_sys::congestion::flows::Entry;
 use hawser_sys::dial::{close_with_reset, dial_result};
@@ -25,6 +24,7 @@ use hawser_sys::stream::{
     set_tcp_options, set_unsent_bytes_max, shutdown_sending,
 };
 use hawser_sys::tcp_info::tcp_info;
+use hawser_time::Time;
 
 use super::keys::PublicKey;
 use super::proof::peer;

@@ -9,8 +9,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use hawser_core::link::session::Counts;
-use hawser_core::time::Time;
+use hawser_link::proto::session::Counts;
+use hawser_time::Time;
 use serde::{Deserialize, Serialize};
 
 use super::carrier::Carrier;

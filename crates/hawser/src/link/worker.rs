@@ -19,13 +19,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hawser_core::link::Token;
-use hawser_core::link::compression::Compression;
-use hawser_core::link::frame::Refusal;
-use hawser_core::link::greeting::{Greeted, Greeting, NotGreeted, refusal};
-use hawser_core::link::path::GREETING_MAX;
-use hawser_core::link::session::{Config, PATHS_MAX, Paths, Session};
-use hawser_core::time::Time;
+use hawser_link::proto::Token;
+use hawser_link::proto::compression::Compression;
+use hawser_link::proto::frame::Refusal;
+use hawser_link::proto::greeting::{Greeted, Greeting, NotGreeted, refusal};
+use hawser_link::proto::path::GREETING_MAX;
+use hawser_link::proto::session::{Config, PATHS_MAX, Paths, Session};
 use hawser_sys::clock::monotonic_micros;
 use hawser_sys::epoll::{Epoll, Events};
 use hawser_sys::listen::{
@@ -33,6 +32,7 @@ use hawser_sys::listen::{
 };
 use hawser_sys::precision::ask_for_short_slices;
 use hawser_sys::process::{catch_signals, next_signal};
+use hawser_time::Time;
 use tracing::{error, info, warn};
 
 use super::carrier::{Around, Carrier, Dialling, Mark, Pair};

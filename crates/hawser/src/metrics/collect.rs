@@ -84,6 +84,7 @@ struct Series {
     heard: u64,
     notified: u64,
     size: u64,
+    is_before_pooler: bool,
     paused: bool,
     oldest_wait_us: u64,
 }
@@ -122,6 +123,7 @@ impl Series {
         heard: 0,
         notified: 0,
         size: 0,
+        is_before_pooler: false,
         paused: false,
         oldest_wait_us: 0,
     };
@@ -144,6 +146,7 @@ impl Series {
         self.exact += u64::from(pool.reporting.get());
         self.settings_mismatches += pool.stats.sum(|stats| stats.settings_mismatches.get());
         self.crossings += pool.stats.sum(|stats| stats.crossings.get());
+        self.is_before_pooler |= entry.is_before_pooler;
         let queue = pool.lock();
         self.clients += entry.clients as u64;
         self.waiting += u64::from(entry.waiting(&queue));
@@ -262,6 +265,9 @@ fn connections(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::R
         "Server connections whose server tells exactly what their sessions hold (the extension)";
     let exact = series.iter().map(|(key, series)| (labels(key), series.exact));
     gauges(encoder, "exact_servers", help, exact)?;
+    let help = "Whether the server was found to be another pooler, which may mix clients' sessions";
+    let before = series.iter().map(|(key, series)| (labels(key), series.is_before_pooler.into()));
+    gauges(encoder, "server_is_pooler", help, before)?;
     let help = "Channels on which a connection listens for clients";
     let channels = series.iter().map(|(key, series)| (labels(key), series.channels));
     gauges(encoder, "listened_channels", help, channels)?;

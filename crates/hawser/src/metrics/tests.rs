@@ -103,6 +103,7 @@ async fn both_formats_can_be_parsed_strictly_and_show_the_pools_counters() {
         let text = pages.metrics(format).await;
         let values = parse(&text, format).unwrap_or_else(|wrong| panic!("{wrong}\n{text}"));
         let labels = "{database=\"app\",user=\"app_owner\"}";
+        assert_eq!(values[&format!("hawser_server_is_pooler{labels}")], 1.0);
         assert_eq!(values[&format!("hawser_transactions_total{labels}")], 10.0);
         assert_eq!(values[&format!("hawser_received_bytes_total{labels}")], 1_000.0);
         assert_eq!(values[&format!("hawser_query_seconds_count{labels}")], 2.0);

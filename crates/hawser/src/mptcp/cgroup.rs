@@ -19,13 +19,14 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use hawser_sys::cgroup;
+use hawser_sys::exclusive;
 use hawser_sys::interfaces::namespace_cookie;
 use hawser_sys::mptcp::cgroup::{CgroupError, CgroupId, Conversion, Entry};
 use hawser_sys::mptcp::socket::{self, Unsupported};
 use serde::Serialize;
 
 use super::record;
-use crate::process::exclusive;
 
 /// Where the pins are. systemd mounts bpffs there, and nothing mounts it elsewhere.
 const PINS: &str = "/sys/fs/bpf/hawser-mptcp";
@@ -102,27 +103,12 @@ fn file(step: &'static str) -> impl FnOnce(io::Error) -> Error {
 
 /// The control groups that can be seen here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Hierarchy(PathBuf);
+struct Hierarchy(PathBuf);
 
 impl Hierarchy {
-    pub(crate) fn find() -> Result<Self, Error> {
-        let mounts = fs::read_to_string("/proc/thread-self/mountinfo")
-            .map_err(file("reading /proc/thread-self/mountinfo"))?;
-        Self::of(&mounts).ok_or(Error::NoHierarchy)
-    }
-
-    /// Where it is mounted.
-    pub(crate) fn directory(&self) -> &Path {
-        &self.0
-    }
-
-    /// proc(5): ... the fifth field is where, after " - " comes what.
-    fn of(mounts: &str) -> Option<Self> {
-        mounts.lines().find_map(|line| {
-            let (mount, what) = line.split_once(" - ")?;
-            let place = mount.split(' ').nth(4)?;
-            (what.split(' ').next()? == "cgroup2").then(|| Self(unescaped(place).into()))
-        })
+    fn find() -> Result<Self, Error> {
+        let mount = cgroup::mount().map_err(file("reading /proc/thread-self/mountinfo"))?;
+        mount.map(Self).ok_or(Error::NoHierarchy)
     }
 
     /// The cgroup with this name (`system.slice/ssh.service`, with or without a slash before it) or
@@ -130,7 +116,7 @@ impl Hierarchy {
     fn cgroup(&self, wanted: Option<&Path>) -> Result<(PathBuf, CgroupId), Error> {
         let wanted = match wanted {
             Some(path) => path.to_owned(),
-            None => own().map_err(file("reading /proc/self/cgroup"))?,
+            None => cgroup::own().map_err(file("reading /proc/self/cgroup"))?,
         };
         let directory = if wanted.starts_with(&self.0) {
             wanted
@@ -172,20 +158,6 @@ impl Hierarchy {
         }
         found.contains_key(&ROOT).then_some(found)
     }
-}
-
-/// A place in mountinfo: spaces and the like are octal (proc(5)).
-fn unescaped(place: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(place.to_owned(), |text, (code, character)| text.replace(code, character))
-}
-
-/// The cgroup of this process: the line of number 0 is v2's (cgroups(7)).
-pub(crate) fn own() -> io::Result<PathBuf> {
-    let lines = fs::read_to_string("/proc/self/cgroup")?;
-    let line = lines.lines().find_map(|line| line.strip_prefix("0::"));
-    line.map(PathBuf::from).ok_or_else(|| io::Error::other("it has none of cgroup v2"))
 }
 
 /// Holds the lock.
@@ -329,17 +301,6 @@ pub fn list() -> Result<Vec<Listed>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_hierarchy_is_found_whatever_else_is_mounted() {
-        let mounts = "\
-22 1 0:20 / /proc rw shared:5 - proc proc rw
-30 22 0:25 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu
-31 22 0:26 / /sys/fs/cgroup/with\\040space rw,nosuid shared:9 master:1 - cgroup2 cgroup2 rw
-";
-        assert_eq!(Hierarchy::of(mounts), Some(Hierarchy("/sys/fs/cgroup/with space".into())));
-        assert_eq!(Hierarchy::of("22 1 0:20 / /proc rw - proc proc rw\n\nx - y"), None);
-    }
 
     fn tree() -> (PathBuf, Hierarchy) {
         let root =

@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! ```text
-//!   sock_diag: connections, subflows ──► core::paths::Chooser of each ──► mptcp_pm: dial, pause, end
+//!   sock_diag: connections, subflows ──► hawser_multipath::paths::Chooser of each ──► mptcp_pm: dial, pause, end
 //!   mptcp_pm_events: addresses of peers ──┘          10 times a second while anything is sent
 //! ```
 //! * [`announced`]: addresses that peers have announced, and taken back
@@ -26,8 +26,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use hawser_core::paths::action::{Role, State};
-use hawser_core::time::Time;
+use hawser_multipath::paths::action::{Role, State};
 use hawser_sys::mptcp::Token;
 use hawser_sys::mptcp::diagnosis::{self, Dump, Subflow, TcpState};
 use hawser_sys::mptcp::event::{Event, Events, Kind};
@@ -39,6 +38,7 @@ use hawser_sys::precision::{Priority, come_before_ordinary};
 use hawser_sys::process::{
     catch_signals, descriptor_of_process, next_signal, set_thread_nice, wait_at_most,
 };
+use hawser_time::Time;
 
 use super::{others, programs};
 use announced::Announced;

@@ -14,6 +14,7 @@ use hawser_core::wire::error::{ClientError, SqlState};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
+use super::lock_waits::OwnProcess;
 use super::place::{Asker, PLACE_WAIT, Place};
 use super::session::Session;
 use super::{PoolEntry, Route, locked};
@@ -91,6 +92,7 @@ pub struct Permit {
     _place: Place,
     _address: AddressPermit,
     _known: Known,
+    _process: Option<OwnProcess>,
 }
 
 /// Carries out the orders of the event loops, until the process ends.
@@ -406,7 +408,9 @@ async fn open(
     if !unread.is_empty() || !early.is_empty() {
         return Err(broken("messages after ReadyForQuery"));
     }
-    let permit = Permit { _place: server_permit, _address: place, _known: known };
+    let process = (!listens).then(|| entry.lock_waits.own(entered.process));
+    let permit =
+        Permit { _place: server_permit, _address: place, _known: known, _process: process };
     let opened = Opened {
         number: entered.number,
         process: entered.process,
@@ -463,8 +467,11 @@ async fn look_for_other_pooler(
     let process = timeout(within, state_kept::process_of(session.ask())).await.map_err(silent)?;
     session.answered();
     match process {
-        Ok(Some(process)) if process != announced && announced != 0 => {}
+        Ok(Some(process)) if process != announced && announced != 0 => {
+            entry.is_before_pooler.store(true, Ordering::Relaxed);
+        }
         Ok(_) | Err(TalkError::Server(_)) => {
+            entry.is_before_pooler.store(false, Ordering::Relaxed);
             locked(&entry.keeps_state).clone_from(servers);
             return Ok(());
         }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use hawser_core::rds::TCP_PORT;
+use hawser_datagrams::proto::TCP_PORT;
 
 use super::endpoint::{Endpoint, Options};
 use super::info::to_text;

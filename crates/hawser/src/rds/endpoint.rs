@@ -23,14 +23,13 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, SystemTime};
 
-use hawser_core::rds::TCP_PORT;
-use hawser_core::rds::header::LANES_MAX;
-use hawser_core::rds::node::report::Report;
-use hawser_core::rds::node::{
+use hawser_datagrams::proto::TCP_PORT;
+use hawser_datagrams::proto::header::LANES_MAX;
+use hawser_datagrams::proto::node::report::Report;
+use hawser_datagrams::proto::node::{
     BindError, Config, Connection, Datagram, Node, NotTaken, Notice, Progress, Request, SendError,
     TooManyWait, WAITING_ALL_MAX, WAITING_MAX,
 };
-use hawser_core::time::Time;
 use hawser_sys::clock::monotonic_micros;
 use hawser_sys::dial::{close_with_reset, dial_from, dial_result};
 use hawser_sys::epoll::{Epoll, Event, Events};
@@ -40,6 +39,7 @@ use hawser_sys::stream::{
     TcpOptions, peek, recv, send_vectored, set_tcp_options, set_unsent_bytes_max, shutdown_sending,
 };
 use hawser_sys::tcp_info::tcp_info;
+use hawser_time::Time;
 use tracing::warn;
 
 use crate::process::random_u64;

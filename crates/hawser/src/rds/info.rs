@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use hawser_core::rds::node::report::Report;
+use hawser_datagrams::proto::node::report::Report;
 use serde_json::{Value, json};
 
 /// A report as JSON: counts since the start, of each peer and lane, of each port.
@@ -159,8 +159,8 @@ pub fn to_text(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use hawser_core::rds::node::{Config, Node};
-    use hawser_core::time::Time;
+    use hawser_datagrams::proto::node::{Config, Node};
+    use hawser_time::Time;
 
     use super::*;
 

@@ -8,8 +8,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use hawser_core::time::Time;
 use hawser_sys::clock::monotonic_micros;
+use hawser_time::Time;
 
 use super::endpoint::{Endpoint, PortEvent};
 use crate::cli::print;

@@ -34,8 +34,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hawser_core::rds::header::MESSAGE_BYTES_MAX;
-use hawser_core::rds::node::{Datagram, SendError};
+use hawser_datagrams::proto::header::MESSAGE_BYTES_MAX;
+use hawser_datagrams::proto::node::{Datagram, SendError};
 use hawser_sys::listen::{BoundPath, SocketFile, is_of_one_connection};
 use hawser_sys::packets;
 use hawser_sys::process::{catch_signals, effective_uid, next_signal};

@@ -25,11 +25,11 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use hawser_core::rds::node::SendError;
-use hawser_core::time::Time;
+use hawser_datagrams::proto::node::SendError;
 use hawser_sys::clock::monotonic_micros;
 use hawser_sys::dial::dial_waiting;
 use hawser_sys::precision::{Priority, come_before_ordinary};
+use hawser_time::Time;
 use serde::{Deserialize, Serialize};
 
 use self::meeting::{Asked, Meeting, PLAN_AFTER, refuse};
@@ -636,7 +636,7 @@ impl<'a> Table<'a> {
         (self.last, self.at_last, self.cpu_last) = (now, counts, cpu);
     }
 
-    fn end(&self, report: &hawser_core::rds::node::report::Report) {
+    fn end(&self, report: &hawser_datagrams::proto::node::report::Report) {
         let done = self.at_last.minus(&self.at_first);
         let time = self.last.since(self.first);
         let cpu = self.cpu(self.cpu_first, self.cpu_last);

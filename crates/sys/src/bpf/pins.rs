@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::is_file_system;
 
 /// Whether there was nothing.
-pub(crate) fn is_absent(error: &io::Error) -> bool {
+pub fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
@@ -15,7 +15,7 @@ pub(crate) fn is_absent(error: &io::Error) -> bool {
 ///
 /// # Errors
 /// No rights to look.
-pub(crate) fn missing_file_system(directory: &Path) -> io::Result<Option<PathBuf>> {
+pub fn missing_file_system(directory: &Path) -> io::Result<Option<PathBuf>> {
     let mount = directory.parent().unwrap_or(Path::new("/"));
     match is_file_system(mount) {
         Ok(true) => Ok(None),
@@ -28,10 +28,7 @@ pub(crate) fn missing_file_system(directory: &Path) -> io::Result<Option<PathBuf
 ///
 /// # Errors
 /// The first that cannot be removed; all are tried.
-pub(crate) fn remove(
-    directory: &Path,
-    names: impl IntoIterator<Item = &'static str>,
-) -> io::Result<()> {
+pub fn remove(directory: &Path, names: impl IntoIterator<Item = &'static str>) -> io::Result<()> {
     let files = remove_files(directory, names);
     let removed = fs::remove_dir(directory);
     files.and(removed.or_else(|error| if is_absent(&error) { Ok(()) } else { Err(error) }))
@@ -41,7 +38,7 @@ pub(crate) fn remove(
 ///
 /// # Errors
 /// As [`remove`].
-pub(crate) fn remove_files(
+pub fn remove_files(
     directory: &Path,
     names: impl IntoIterator<Item = &'static str>,
 ) -> io::Result<()> {

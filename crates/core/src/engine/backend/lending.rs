@@ -34,6 +34,9 @@ pub(in crate::engine) enum Reset {
     AsConfigured,
     /// Everything.
     All,
+    /// Everything, temporary objects before the locks, as where a session ends: who gets a lock
+    /// next finds none of them. (`DiscardAll`, discard.c, releases the locks first.)
+    AllTemporaryFirst,
 }
 
 /// What it does between transactions, and since when.

@@ -295,6 +295,9 @@ impl<S: Socket> Engine<S> {
             self.disconnect(host, slot, &error, false, now);
             return Some(false);
         }
+        if self.refuses_unsent(host, slot, now) {
+            return Some(false);
+        }
         if let Some(outcome) = relayed.handed_over {
             self.handed_over(host, slot, *outcome, now);
             return Some(true);

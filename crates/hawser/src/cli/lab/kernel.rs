@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use hawser_core::tuner::algorithm::Algorithm;
+use hawser_congestion::tuner::algorithm::Algorithm;
 use hawser_lab::wan::description::By;
 
 use super::{Failure, description_text, failed};

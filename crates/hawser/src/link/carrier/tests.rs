@@ -4,10 +4,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 
-use hawser_core::link::Token;
-use hawser_core::link::compression::Compression;
-use hawser_core::link::frame::{Frame, VERSION_MAX};
-use hawser_core::link::session::{Config, Paths};
+use hawser_link::proto::Token;
+use hawser_link::proto::compression::Compression;
+use hawser_link::proto::frame::{Frame, VERSION_MAX};
+use hawser_link::proto::session::{Config, Paths};
 use hawser_sys::epoll::Events;
 
 use super::super::keys::tests::throw_away;

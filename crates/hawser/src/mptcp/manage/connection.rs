@@ -10,12 +10,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use hawser_core::paths::action::{Action, Flow, FlowId, Look, PairId, Role, State, Unacked};
-use hawser_core::paths::chooser::Chooser;
-use hawser_core::time::Time;
+use hawser_multipath::paths::action::{Action, Flow, FlowId, Look, PairId, Role, State, Unacked};
+use hawser_multipath::paths::chooser::Chooser;
 use hawser_sys::mptcp::Token;
 use hawser_sys::mptcp::diagnosis::{Connection, Subflow, TcpState};
 use hawser_sys::mptcp::subflow::{AddressId, Ends, Manager};
+use hawser_time::Time;
 use serde_json::json;
 
 use super::announced::{Advertised, Announced, Change};
