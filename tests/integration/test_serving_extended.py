@@ -259,3 +259,11 @@ def test_trap_14_a_long_parse_that_is_ignored_leaves_no_other_clients_statement(
                 equal(client.collect().sqlstate, "26000")
                 result = client.exchange(m.bind(), m.execute(), m.SYNC)
                 equal((result.sqlstate, result.rows), (None, [("own",)]) if own else ("26000", []), f"{length}, {own}")
+
+
+def test_a_pipeline_of_twelve_thousand_statements_with_one_sync_is_answered(env):
+    """From 8,192 on it waited for ever: for answers that the server keeps back until a Sync."""
+    client = env.connect()
+    client.send(*(m.parse("select 1", f"of_many_{number}") for number in range(12_000)), m.SYNC)
+    result = client.collect()
+    equal((result.kinds, result.errors), ("1" * 12_000 + "Z", []))

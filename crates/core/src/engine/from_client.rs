@@ -40,6 +40,7 @@ use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{Framed, HEADER_BYTES, Header};
 use crate::wire::{TransactionStatus, build, frame, frontend};
 use client_message::ClientMessage;
+use client_message::fit::FLUSH;
 use kinds::{allowed_length, bad_kind, too_long};
 
 impl<S: Socket> Backend<S> {
@@ -550,7 +551,14 @@ impl<S: Socket> Engine<S> {
         let asking = backend.is_asking();
         if backend.requests.is_full() || cancelled || asking {
             client.serving.hold_if(cancelled || asking);
+            let is_full = backend.requests.is_full();
+            let passed = if is_full { passage.cut(&mut backend) } else { Ok(()) };
             client.backend = Some(backend);
+            passed?;
+            if is_full {
+                // Before a Sync the server keeps its answers back, and others wait for them here.
+                passage.out.extend_from_slice(&FLUSH);
+            }
             return Err(Halt::Full);
         }
         backend.unpark();

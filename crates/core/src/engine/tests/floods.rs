@@ -339,3 +339,20 @@ fn statements_without_a_pause_get_their_share_of_a_turn() {
         assert!((1..=most).contains(&handled), "{handled} of {each} bytes");
     }
 }
+
+/// The server keeps its answer to the first one back until a Flush or Sync, and the others are Hawser's
+/// to give after it: both waited for ever.
+#[test]
+fn a_pipeline_of_more_statements_than_may_be_outstanding_goes_on() {
+    let mut world = World::new(2);
+    let (client, server) = world.client_with("s0", "SELECT 0");
+    let many = limits::EXPECTED_ANSWERS_MAX + 500;
+    let all: Vec<u8> = (1..many).flat_map(|number| parse(&name(number), "SELECT 1")).collect();
+    world.send(&client, &[all, sync()].concat());
+    assert!(server.received().ends_with(b"H\0\0\0\x04"), "the server is asked for its answer");
+    assert_eq!(client.kinds(), "");
+    world.send(&server, &answers("1"));
+    let shared = limits::CLIENT_STATEMENTS_MAX - 1; // with "s0"
+    assert_eq!(client.kinds(), "1".repeat(shared));
+    assert!(server.received().ends_with(&sync()), "the rest follows");
+}

@@ -48,7 +48,7 @@ pub(in crate::engine) const CHANGED: &[u8] =
     Fplancache.c\0RRevalidateCachedQuery\0\0";
 
 /// Makes the server answer a message without a Sync.
-const FLUSH: [u8; 5] = [frontend::FLUSH, 0, 0, 0, 4];
+pub(in crate::engine) const FLUSH: [u8; 5] = [frontend::FLUSH, 0, 0, 0, 4];
 
 /// Why the server's copy of a statement is not used as it is.
 enum Lack {
