@@ -1,9 +1,11 @@
 """Clients that die: their backend is free at once, clean, and with no half of a protocol exchange in it."""
 
+import os
+import pathlib
 import time
 
 from harness import messages as m
-from harness.suite import crowd, equal, limit, pooler_only
+from harness.suite import crowd, equal, limit, pooler_only, until
 
 SETTINGS = {"pool_size": 1}
 
@@ -21,6 +23,22 @@ def served_within(env, seconds=2.0):
 def victim(env):
     """Not closed by the end of the test: it dies by itself."""
     return env.target.connect()
+
+
+@pooler_only
+def test_a_client_whose_machine_has_vanished_is_looked_for_after_a_minute(env):
+    """The kernel's own keepalive waits for two hours."""
+    client = env.connect()
+    near, far = client.sock.getsockname()[1], client.sock.getpeername()[1]
+
+    def timer():
+        rows = (line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:])
+        (timer,) = (row[5] for row in rows if [int(row[at].split(":")[1], 16) for at in (1, 2)] == [far, near])
+        return [int(part, 16) for part in timer.split(":")]
+
+    until(lambda: timer()[0] == 2, "nothing is unacknowledged any more: the timer is that of keepalive")
+    left = timer()[1] / os.sysconf("SC_CLK_TCK")
+    assert 0 < left <= 61, f"the first probe comes in {left:.0f} s"
 
 
 ENDS = {"reset": lambda client: client.vanish(), "close": lambda client: client.sock.close(), "terminate": lambda client: client.close()}

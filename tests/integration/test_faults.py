@@ -41,6 +41,23 @@ def stopped(cluster):
 
 @pooler_only
 @limit(90)
+def test_a_server_that_is_late_again_and_again_is_warned_of_once_a_minute(env):
+    """The log had 587 lines of a storm of logins."""
+    with env.pooler_with(pool_size=5) as target:
+        equal(env.connect(target).value("select 1"), "1")
+        began = time.monotonic()
+        for _ in range(3):
+            time.sleep(0.06)  # past the 50 ms in which one question serves all
+            with stopped(env.cluster):
+                late = env.connect(target)
+            equal(late.value("select 1"), "1")
+            env.connect(target)
+        warnings = target.pooler.text().count("does not say whether start values have changed")
+        assert 1 <= warnings <= 1 + (time.monotonic() - began) // 60, f"{warnings} warnings"
+
+
+@pooler_only
+@limit(90)
 def test_logins_do_not_wait_for_a_server_that_stands_still(env):
     """Each of 50 logins, one after the other, waited half a second for a question that was never answered: 25 s."""
     with env.pooler_with(pool_size=5) as target:
@@ -203,6 +220,7 @@ class Far:
         if self.relay:
             self.relay.kill()
             self.relay.wait()
+        ip("route", "del", "blackhole", f"{self.addresses[1]}/32", check=False)
         ip("link", "del", self.near, check=False)
         ip("netns", "del", self.name, check=False)
 
@@ -215,6 +233,17 @@ class Far:
         near, far = self.addresses
         ip("neigh", "replace", far, "lladdr", "02:00:00:00:00:99", "nud", "permanent", "dev", self.near)
         ip("-n", self.name, "neigh", "replace", near, "lladdr", "02:00:00:00:00:99", "nud", "permanent", "dev", "eth0")
+
+    def lose_the_route(self):
+        """This host has no route any more: packets do not leave it."""
+        ip("route", "add", "blackhole", f"{self.addresses[1]}/32")
+
+    def clog(self):
+        """A queue of this host that is full drops what is sent."""
+        tried = subprocess.run(["tc", "qdisc", "add", "dev", self.near, "root", "tbf", "rate", "8bit", "burst", "10", "limit", "10"],
+                               check=False, capture_output=True, text=True)
+        if tried.returncode:
+            raise Skip(f"no queue of a bounded rate here: {tried.stderr.strip()}")
 
     def mend(self):
         near, far = self.addresses
@@ -263,6 +292,63 @@ def test_a_server_whose_packets_vanish_holds_its_pool_for_seconds(env, far):
         took = time.monotonic() - began
         assert took < 25, f"another client was served after {took:.1f} s"
         until(lambda: resting.attempt("select 1").closed, "the idle one has gone as well")
+        env.cluster.terminate_backends()
+
+
+def all_are_told(env, far, cut):
+    """Of twelve clients, six wait for their answer when the way is cut, and six send then: each is told within seconds."""
+    with env.pooler_with(servers=[far.address], pool_size=20, query_wait_timeout="40s") as target:
+        clients = [env.connect(target, timeout=40) for _ in range(12)]
+        for client in clients:
+            client.execute("begin")
+        for client in clients[:6]:
+            client.send(m.query("select pg_sleep(40)"))
+        env.cluster.wait_for_backends("state = 'active' and query = 'select pg_sleep(40)'", 6)
+        cut()
+        began = time.monotonic()
+        for client in clients[6:]:
+            client.send(m.query("select 1"))
+        for client in clients:
+            result = client.collect()
+            equal((result.closed, result.sqlstate, result.errors[0]["M"]), (True, "08006", "server does not answer any more"))
+        lost = time.monotonic() - began
+        assert lost < 8, f"the queries were given up after {lost:.1f} s"
+        env.cluster.terminate_backends()
+
+
+@limit(90)
+@with_far
+def test_a_server_to_which_this_host_has_no_route_any_more_is_given_up_as_soon(env, far):
+    """Nothing is under way, and the server repeats what it gets no acknowledgement of: it took 12 s."""
+    all_are_told(env, far, far.lose_the_route)
+
+
+@limit(90)
+@with_far
+def test_a_server_for_which_a_queue_of_this_host_drops_all_is_given_up_as_soon(env, far):
+    """The kernel does not count keepalive probes that it drops itself: queries that waited for their answer waited on."""
+    all_are_told(env, far, far.clog)
+
+
+@limit(60)
+@with_far
+def test_a_silent_server_delays_new_queries_no_longer_than_those_under_way(env, far):
+    """The next server serves them after server_lost_timeout: a connect was waited for through server_connect_timeout, 15 s."""
+    with env.pooler_with(servers=[far.address, env.cluster.address], pool_size=5, query_wait_timeout="40s") as target:
+        first, others = env.connect(target, timeout=40), [env.connect(target, timeout=40) for _ in range(4)]
+        first.execute("begin")
+        far.cut()
+        began = time.monotonic()
+        for client in others:
+            client.send(m.query("select 'served'"))
+        equal([client.collect().value for client in others], ["served"] * 4)
+        took = time.monotonic() - began
+        assert 4 < took < 9, f"served after {took:.1f} s"
+        # One that connects a moment later does not wait for it again.
+        late, began = [env.connect(target, timeout=40) for _ in range(6)], time.monotonic()
+        for client in late:
+            client.send(m.query("begin"))
+        until(lambda: sum(client.pending(0.01) for client in late) >= 4, "the whole pool serves at once", 3)
         env.cluster.terminate_backends()
 
 

@@ -12,6 +12,7 @@ import time
 from harness import messages as m
 from harness.drivers import HERE as DRIVERS
 from harness.suite import Skip, equal, pooler_only
+from harness.wire import ServerError
 
 # A client of libpq that learns of each transaction's end, and asks again a moment later.
 LIBPQ = """
@@ -129,3 +130,38 @@ def test_tls_ends_with_a_close_notify_when_clients_are_ended(env):
         assert b"57P01" in rest(busy.sock)
         equal(target.pooler.wait(), 0)
         target.pooler.process = None
+
+
+@pooler_only
+def test_the_consoles_last_words_come_apart_and_its_tls_ends_with_a_close_notify(env):
+    """A client that does not wait for the answer before it sends what ends its session, as libpq in pipeline mode."""
+    with env.pooler_with() as target:
+        for last in (b"F\0\0\0\x04", b"Q\x7f\xff\xff\xff", b"Q\0\0\0\1"):
+            came_apart = []
+            for _ in range(5):  # where this process is held up, both have come by then
+                console = target.connect("admin", "hawser", tls=env.tls(), hostname="localhost")
+                console.sock.suppress_ragged_eofs = False
+                console.send(m.query("show version") + last)
+                console.collect()
+                came_apart.append(not console.pending(0.01))
+                error = console.receive()
+                equal((error.kind, error.sqlstate()), ("E", "08P01"), last)
+                equal(rest(console.sock), b"")
+            assert any(came_apart), f"both come in one read: {last}"
+
+
+@pooler_only
+def test_what_hawser_says_itself_has_file_line_and_routine(env):
+    with env.pooler_with(client_idle_timeout="1s") as target:
+        try:
+            target.connect(database="no such database")
+        except ServerError as error:
+            fields = [error.fields]
+        with target.connect() as idle, target.pooler.admin() as console:
+            fields += console.attempt("show nothing").errors + idle.attempt("select 1/0").errors + idle.collect().errors
+        equal([(of["C"], of["F"], of["R"]) for of in fields], [
+            ("3D000", "hawser", "invalid_catalog_name"),
+            ("42601", "hawser", "syntax_error"),
+            ("22012", "int.c", "int4div"),
+            ("57P05", "hawser", "idle_session_timeout")])
+        assert all(of["L"].isdecimal() for of in fields)

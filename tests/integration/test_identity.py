@@ -241,11 +241,9 @@ ITSELF = {
 
 def all_that_comes(client, chunks):
     """Every message of the answer, with each error as its fields, and what a query after it gives."""
-    for chunk in chunks:
-        if b"{pid}" in chunk:  # of the same length as the id in the test's packets
-            chunk = m.run(CANCEL.format("$1") if b"cancel" in chunk else END.format("$1"), [str(client.pid)])
-        client.send(chunk)
-    client.send(m.query("select 'after'"))
+    own = [m.run(CANCEL.format("$1") if b"cancel" in chunk else END.format("$1"), [str(client.pid)])
+           if b"{pid}" in chunk else chunk for chunk in chunks]
+    client.send(*own, m.query("select 'after'"))  # at once: the server may close the connection after the first
     seen = []
     while (message := client.receive()) is not None:
         fields = message.fields() if message.kind in "EN" else message.body

@@ -596,9 +596,9 @@ def test_max_db_connections_counts_the_poolers_own_questions(env):
         clients, most, asked = [], 0, 0
         for _ in range(6):
             clients.append(Background(lambda: env.connect(target, user="app_trust").execute("select pg_sleep(1.5)")))
-        end = time.monotonic() + 4
+        end, server = time.monotonic() + 4, env.server()
         while time.monotonic() < end:
-            ((together, questions),) = env.server().rows(own)
+            ((together, questions),) = server.rows(own)
             most, asked = max(most, int(together)), max(asked, int(questions))
         for client in clients:
             client.join(30)

@@ -1,8 +1,10 @@
 """As a service manager runs it: readiness, passed sockets, another user."""
 
+import json
 import os
 import pathlib
 import pwd
+import re
 import shutil
 import signal
 import socket
@@ -13,6 +15,7 @@ import time
 from harness import messages as m
 from harness.pooler import binary
 from harness.suite import Skip, equal, pooler_only, until
+from harness.wire import ServerError
 
 # Puts the descriptors that follow the program's name from 3 on, says so in the environment, and becomes the rest.
 SAME_FOR_ALL_SERVERS = True
@@ -285,3 +288,25 @@ def test_it_runs_without_any_privilege(env):
         equal(env.connect(target).value("select 1"), "1")
         status = subprocess.run([binary(), "status", "-c", str(pooler.config)], capture_output=True, text=True)
         equal(status.returncode, 0, status.stderr)
+
+
+@pooler_only
+def test_lines_for_the_journal_have_their_priority(env):
+    """`journalctl -p warning` showed none of the warnings, and each line had its time twice."""
+    for format in ("text", "json"):
+        with env.pooler_with(start=False, format=format, servers=["127.0.0.1:1"], query_wait_timeout="1s") as target:
+            pooler = target.pooler
+            pooler.log.touch()
+            journal = pooler.log.stat()
+            pooler.environment = {"JOURNAL_STREAM": f"{journal.st_dev}:{journal.st_ino}"}
+            pooler.start()
+            try:
+                target.connect().close()
+            except ServerError:
+                pass
+            until(lambda: "<4>" in pooler.log.read_text(), "the server that is down is a warning")
+            lines = pooler.log.read_text().splitlines()
+            equal([line for line in lines if line[:3] not in ("<3>", "<4>", "<6>")], [])
+            equal([line for line in lines if format == "text" and "INFO" in line and not line.startswith("<6>")], [])
+            equal([line for line in lines if format == "text" and re.match(r"<\d>\s*\d{4}-", line)], [], "no time")
+            equal([line for line in lines if format == "json" and "message" not in json.loads(line[3:])], [])

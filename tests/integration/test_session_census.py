@@ -609,6 +609,44 @@ def test_what_is_made_past_every_pool_is_known_within_a_second(env):
             maker.execute(undo)
 
 
+def test_what_one_pool_makes_is_known_at_once_in_all_pools_of_the_database(env):
+    """Also while the server is asked all the time: an answer from before may come after."""
+    with env.pooler_with(pool_size=2) as target, target.connect() as busy, target.connect() as maker, \
+            target.connect(user="app2") as client, contextlib.ExitStack() as undo:
+        undo.callback(maker.execute, "drop table if exists watched_by_all cascade; drop function if exists watches_all()")
+        maker.execute("drop table if exists watched_by_all; create table watched_by_all as select 1 as a; grant all on watched_by_all to public")
+        for number in range(30):
+            # A look is under way when the text is sent, and the transaction may end before or after it.
+            busy.execute(f"create or replace function asked_for() returns int language sql as 'select {number}'")
+            maker.execute(f"begin; create function watches_all() returns trigger language plpgsql as $$ begin "
+                          f"perform set_config('app.who', 'one of {number}', false); return new; end $$; "
+                          "create trigger watches before update on watched_by_all for each row execute function watches_all(); "
+                          f"select pg_sleep({number % 5 / 100}); commit")
+            client.execute("update watched_by_all set a = a + 1")
+            with target.connect(user="app2") as stranger:
+                equal(stranger.value(WHO) or None, None, f"round {number}")
+            equal(client.value(WHO), f"one of {number}", f"round {number}")
+            client.execute("discard all")
+            maker.execute("drop function watches_all() cascade")
+
+
+def test_what_is_replaced_while_no_client_is_connected_is_known_from_the_first_call_on(env):
+    create = "create or replace function replaced(t text) returns text language plpgsql as $$ begin {} return t; end $$"
+    with env.connect() as maker, env.pooler_with(pool_size=2) as target:
+        try:
+            for number in range(3):
+                maker.execute(create.format(""))
+                with target.connect() as client:
+                    client.execute("select replaced('harmless')")
+                time.sleep(2)  # it is idle
+                maker.execute(create.format("perform set_config('app.tenant', t, false);"))
+                with target.connect() as client:
+                    client.execute(f"select replaced('tenant {number}')")
+                    assert f"tenant {number}" not in others(target, TENANT), number
+        finally:
+            maker.execute("drop function if exists replaced(text)")
+
+
 def test_a_function_made_past_every_pool_that_the_text_names_leaves_nothing_from_the_first_call_on(env):
     kinds = ("select {}('{}')", "select {} /* it's */ ('{}')", "select E'\\'', {}('{}')", "do 'begin perform {}(''{}''); end'")
     names = [f"brand_new_{number}" for number in range(3 * len(kinds))]

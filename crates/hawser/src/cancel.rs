@@ -23,6 +23,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hawser_core::engine::{CancelKey, CancelRequest, ToLoop};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::dial::DialError;
+use crate::logging::Seldom;
 use crate::loops::Loops;
 use crate::peers::{Received, ToPeers, own_process_ids};
 use crate::service::Service;
@@ -146,21 +148,40 @@ pub async fn send(service: &Arc<Service>, request: CancelRequest) {
     let end = tokio::time::Instant::now() + wait.get().unwrap_or(WAIT_DEFAULT);
     let Ok(_place) = tokio::time::timeout_at(end, service.cancels.enter()).await else {
         under_way.may_come = false;
-        tracing::warn!("a cancel request waited too long for others, and was not sent");
+        static SAID: Seldom = Seldom::new();
+        if let Some(left_out) = SAID.may("") {
+            tracing::warn!(
+                left_out,
+                "a cancel request waited too long for others, and was not sent"
+            );
+        }
         return;
     };
     let within = end.saturating_duration_since(tokio::time::Instant::now());
     match service.dialler.cancel(request.server, request.process, &request.key, within).await {
         Ok(()) => under_way.may_come = false,
-        Err(failed) if failed.was_sent => tracing::warn!(
-            error = %failed.error,
-            "a server has not answered a cancel request: the server connection is closed after its client's \
-             transaction"
-        ),
+        Err(failed) if failed.was_sent => {
+            static SAID: Seldom = Seldom::new();
+            if let Some(left_out) = SAID.may("") {
+                tracing::warn!(
+                    error = %failed.error, left_out,
+                    "a server has not answered a cancel request: the server connection is closed after \
+                     its client's transaction"
+                );
+            }
+        }
         Err(failed) => {
             under_way.may_come = false;
-            tracing::warn!(error = %failed.error, "a cancel request did not reach the server");
+            warn_not_reached(&failed.error);
         }
+    }
+}
+
+/// Says that a cancel request did not reach a server.
+pub fn warn_not_reached(error: &DialError) {
+    static SAID: Seldom = Seldom::new();
+    if let Some(left_out) = SAID.may("") {
+        tracing::warn!(%error, left_out, "a cancel request did not reach the server");
     }
 }
 

@@ -56,6 +56,7 @@ use crate::link::links::Links;
 use crate::mptcp::usage::{MptcpUsage, Transport};
 use crate::process::{pooler_number, random_u64};
 use crate::resolve::Resolver;
+use crate::socket::stream::Link;
 use crate::tls::connect::Connecting;
 use enter::{Credentials, EnterError, Entered, enter};
 use password::{PasswordError, PasswordSource, Passwords};
@@ -84,6 +85,8 @@ pub struct Target {
     pub tls: Arc<Connecting>,
     /// The time limit of one attempt.
     pub connect_timeout: Duration,
+    /// How long the server's machine may leave a connect unanswered.
+    pub lost_timeout: Option<Duration>,
     /// How long addresses of names are used.
     pub dns_max_ttl: Duration,
     /// The longest pause before a failed server is tried before others again.
@@ -328,10 +331,17 @@ impl DialError {
         self.is_fatal() && !matches!(self, Self::Tls { .. })
     }
 
-    /// The error of several attempts for clients: this one, unless waiting helps only with the other.
+    /// Whether the server is up, and has no more connections for this user, database or at all.
+    fn is_without_room(&self) -> bool {
+        matches!(self, Self::Refused { error, .. } if error.code == SqlState::TOO_MANY_CONNECTIONS)
+    }
+
+    /// The error of several attempts for clients: this one, unless waiting helps only with the other, or the
+    /// other says that a server is full, which explains more than that another is down.
     fn unless(self, other: Option<Self>) -> Self {
         match other {
             Some(other) if self.is_fatal() && !other.is_fatal() => other,
+            Some(other) if other.is_without_room() && !self.is_without_room() => other,
             _ => self,
         }
     }
@@ -706,7 +716,11 @@ impl Dialler {
             Some(Fare::Failing { times, .. }) => *times,
             Some(Fare::Reached) | None => 0,
         };
-        let pause = RETRY_AFTER_FIRST.saturating_mul(1 << before.min(16));
+        // One that is silent holds each attempt up: others go first for long.
+        let pause = match error.is_silence() {
+            true => target.retry_after_max,
+            false => RETRY_AFTER_FIRST.saturating_mul(1 << before.min(16)),
+        };
         let until = Instant::now() + pause.min(target.retry_after_max);
         let failing = Fare::Failing { times: before + 1, until, reason: error.to_string() };
         fares.insert(server.clone(), failing);
@@ -746,9 +760,10 @@ impl Dialler {
             host: server.to_string(),
             source: io::ErrorKind::NotFound.into(),
         });
-        // A healthy server of the wrong kind may change at any time.
+        // A healthy server of the wrong kind may change at any time, and one that is full has room again.
         match error {
             DialError::Unsuitable { .. } => self.note_reached(server),
+            _ if error.is_without_room() => self.note_reached(server),
             _ => self.note_failed(server, target, &error),
         }
         Err(error)
@@ -959,6 +974,34 @@ impl Dialler {
     }
 }
 
+/// Connects by the transport that is configured.
+async fn connect(
+    configured: &ServerAddress,
+    endpoint: &Endpoint,
+    dialler: &Dialler,
+    target: &Target,
+) -> Result<Link, DialError> {
+    let connect = async {
+        match (configured.mptcp(), endpoint) {
+            (wanted @ (MptcpUse::Prefer | MptcpUse::Require), Endpoint::Tcp { address, .. }) => {
+                dialler.mptcp.connect(*address, wanted, &target.tcp).await
+            }
+            _ => match dialler.bypass.connect(endpoint, &target.tcp).await.transpose() {
+                Some(past) => past,
+                None => reach::connect(endpoint, &target.tcp, &dialler.links).await,
+            },
+        }
+    };
+    let server = || endpoint.to_string();
+    let link = match target.lost_timeout {
+        Some(after) => timeout(after, connect)
+            .await
+            .map_err(|_| DialError::Timeout { server: server(), after })?,
+        None => connect.await,
+    };
+    link.map_err(|source| DialError::Connect { server: server(), source })
+}
+
 async fn attempt(
     (configured, endpoint): (&ServerAddress, &Endpoint),
     dialler: &Dialler,
@@ -967,17 +1010,8 @@ async fn attempt(
     login: &Login,
     attrs: TargetSessionAttrs,
 ) -> Result<(Talk, Entered), DialError> {
-    let link = match (configured.mptcp(), endpoint) {
-        (wanted @ (MptcpUse::Prefer | MptcpUse::Require), Endpoint::Tcp { address, .. }) => {
-            dialler.mptcp.connect(*address, wanted, &target.tcp).await
-        }
-        _ => match dialler.bypass.connect(endpoint, &target.tcp).await.transpose() {
-            Some(past) => past,
-            None => reach::connect(endpoint, &target.tcp, &dialler.links).await,
-        },
-    };
     let broken = |source| DialError::Connect { server: endpoint.to_string(), source };
-    let mut link = link.map_err(broken)?;
+    let mut link = connect(configured, endpoint, dialler, target).await?;
     if matches!(endpoint, Endpoint::Tcp { .. }) {
         link.watch_server(dialler.watch.clone());
     }

@@ -118,6 +118,8 @@ pub enum Reason {
     SetBack(Vec<String>),
     /// There is no `[pgbouncer]`: the file may be half of one.
     NoMainSection,
+    /// The same of a value that ends in what may be meant as a comment.
+    WithComment(Box<Reason>),
     /// Bytes that are no UTF-8.
     NotUtf8,
     /// A NUL byte.
@@ -142,7 +144,13 @@ impl fmt::Display for ImportError {
             (None, 0) => {}
             (None, line) => write!(f, "line {line}: ")?,
         }
-        match &self.reason {
+        self.reason.fmt(f)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Reason::Syntax => f.write_str("expected [section], key = value, or a comment"),
             Reason::OutsideOfSections => f.write_str("a key before any [section]"),
             Reason::UnknownSection(name) => write!(
@@ -166,6 +174,11 @@ impl fmt::Display for ImportError {
                 keys.join(", ")
             ),
             Reason::NoMainSection => f.write_str("there is no [pgbouncer] section"),
+            Reason::WithComment(reason) => write!(
+                f,
+                "{reason}. PgBouncer takes what looks like a comment at the end of the line as part of \
+                 the value: put it on a line of its own"
+            ),
             Reason::NotUtf8 => f.write_str("it is not UTF-8: save the file as UTF-8"),
             Reason::Nul => f.write_str(
                 "a NUL byte, after which PgBouncer reads nothing: save the file as UTF-8 text",
@@ -250,9 +263,20 @@ fn import_with(
     read: ini::ReadFile<'_>,
     resolve: listen::Resolve<'_>,
 ) -> Result<Imported, ImportError> {
+    let items = ini::items(text, read)?;
+    let commented: Vec<Place> = items.iter().filter_map(Item::seems_commented).cloned().collect();
+    import_items(items, resolve).map_err(|error| {
+        match commented.iter().any(|of| of.line == error.line && of.file == error.file) {
+            true => ImportError { reason: Reason::WithComment(Box::new(error.reason)), ..error },
+            false => error,
+        }
+    })
+}
+
+fn import_items(items: Vec<Item>, resolve: listen::Resolve<'_>) -> Result<Imported, ImportError> {
     let mut import = Import::default();
     let mut main = MainSection::default();
-    for item in ini::items(text, read)? {
+    for item in items {
         match item {
             Item::Section(Section::PgBouncer, place) => main.begin(&place),
             Item::Section(..) => {}

@@ -8,21 +8,19 @@
 //!
 //! # Limits      one log a process: what begins it second changes the level only
 
+mod journal;
 mod outputs;
+mod seldom;
 
 use std::fmt::{Debug, Result as Written, Write};
 use std::io::IsTerminal;
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+pub use hawser_sys::terminal::without_control;
 use hawser_sys::terminal::{Escaped, is_control};
 use tracing::field::Field;
 use tracing::{Event, Level, Subscriber};
-
-use crate::admin::clock::date;
-use crate::config::{LogFormat, LogLevel};
-pub use hawser_sys::terminal::without_control;
-pub use outputs::Outputs;
 use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
@@ -31,6 +29,13 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
+
+use journal::WithPriority;
+pub use outputs::Outputs;
+pub use seldom::Seldom;
+
+use crate::admin::clock::date;
+use crate::config::{LogFormat, LogLevel};
 
 type Handle = reload::Handle<Targets, Registry>;
 
@@ -45,7 +50,8 @@ fn filter(level: LogLevel) -> Targets {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    Targets::new().with_default(level.min(LevelFilter::WARN)).with_target("hawser", level) // and all whose names begin so: hawser_link ...
+    // (Of all crates whose names begin so: hawser_link ...)
+    Targets::new().with_default(level.min(LevelFilter::WARN)).with_target("hawser", level)
 }
 
 /// Begins the log on standard error.
@@ -68,10 +74,23 @@ pub fn begin_to(outputs: Outputs, format: LogFormat, level: LogLevel) {
         return;
     }
     let (filter, handle) = reload::Layer::new(filter(level));
-    let in_colours = std::io::stderr().is_terminal() && !outputs.beside_stderr();
+    let goes_elsewhere = outputs.beside_stderr();
+    let in_colours = std::io::stderr().is_terminal() && !goes_elsewhere;
     let _ = OUTPUTS.set(outputs.clone());
     let lines = fmt::layer().with_writer(outputs);
+    let in_journal = !goes_elsewhere && journal::is_standard_error();
     let lines = match format {
+        LogFormat::Text if in_journal => lines
+            .with_ansi(false)
+            .without_time()
+            .fmt_fields(debug_fn(write_field).delimited(" "))
+            .map_event_format(WithPriority)
+            .boxed(),
+        LogFormat::Json if in_journal => lines
+            .json()
+            .flatten_event(true)
+            .map_event_format(|json| WithPriority(AsJson(json)))
+            .boxed(),
         LogFormat::Text => {
             lines.with_ansi(in_colours).fmt_fields(debug_fn(write_field).delimited(" ")).boxed()
         }

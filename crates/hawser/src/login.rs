@@ -217,7 +217,7 @@ async fn say(mut stream: Stream, error: &ClientError) {
 fn name(bytes: &[u8], what: &str) -> Result<String, ClientError> {
     let text = std::str::from_utf8(bytes).map_err(|_| {
         ClientError::fatal(
-            SqlState(*b"22021"),
+            SqlState::CHARACTER_NOT_IN_REPERTOIRE,
             format!("invalid byte sequence for encoding \"UTF8\" in the name of the {what}"),
         )
     })?;

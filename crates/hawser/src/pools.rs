@@ -15,6 +15,7 @@ mod checked;
 mod databases;
 pub mod enquiry;
 pub mod health;
+mod lock_waits;
 pub mod membership;
 pub mod open;
 pub mod place;
@@ -132,6 +133,7 @@ pub struct PoolEntry {
     checked: Mutex<CheckedValues>,
     last_client: Mutex<Instant>,
     seen: enquiry::Seen,
+    lock_waits: lock_waits::LockWaits,
     share: place::Share,
 }
 
@@ -589,6 +591,7 @@ impl Pools {
             at_login: Mutex::default(),
             logins: AtomicU64::new(0),
             seen: enquiry::Seen::default(),
+            lock_waits: lock_waits::LockWaits::default(),
             share: place::Share::default(),
         }
     }
@@ -718,6 +721,7 @@ pub(crate) fn target(
         balance: Balance::new(load_balance_hosts.unwrap_or(database.load_balance_hosts)),
         tls: connectings.of(database),
         connect_timeout: reload.servers.server_connect_timeout,
+        lost_timeout: reload.servers.server_lost_timeout.get(),
         dns_max_ttl: reload.servers.dns_max_ttl,
         retry_after_max: reload.servers.server_login_retry,
         down_after: database.server_down_timeout.get(),
@@ -768,6 +772,7 @@ fn settings(
             reserve_size: 0,
             reserve_timeout: Duration::ZERO,
             idle_transaction_reserve: 0,
+            lock_wait_reserve: 0,
             min_size: 0,
             round_robin: false,
         }
@@ -777,6 +782,7 @@ fn settings(
             reserve_size: limits.reserve_pool_size,
             reserve_timeout: or_never(limits.reserve_pool_timeout),
             idle_transaction_reserve: limits.idle_transaction_reserve,
+            lock_wait_reserve: limits.lock_wait_reserve,
             min_size: limits.min_pool_size,
             round_robin: config.reload.pool.server_round_robin,
         }

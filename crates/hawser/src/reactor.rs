@@ -46,7 +46,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use hawser_core::engine::backend::PoolRef;
-use hawser_core::engine::message::{Event, SERVER_CLOSED};
+use hawser_core::engine::message::{Event, SERVER_CLOSED, SERVER_SILENT};
 use hawser_core::engine::succession::MovedClient;
 use hawser_core::engine::{
     CancelRequest, Engine, Host, OwnProcessIds, Readiness, Socket, ToLoop, Token, limits,
@@ -505,7 +505,7 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
                 }
             }
             Event::BackendClosed { backend, database, user, reason } => {
-                if reason == SERVER_CLOSED {
+                if reason == SERVER_CLOSED || reason == SERVER_SILENT {
                     tracing::warn!(%backend, database, user, reason, "server connection lost");
                 } else if disconnections {
                     tracing::info!(%backend, database, user, reason, "server connection closed");

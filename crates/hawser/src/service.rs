@@ -259,14 +259,10 @@ fn load_files(config: &Config) -> Result<Files, NotInForce> {
     }
 }
 
-/// TCP options of connections to servers: where the configuration leaves keepalive to the system,
-/// it detects a lost server within `lost_timeout`.
+/// TCP options of connections to servers: keepalive detects a lost server within `lost_timeout`.
 pub fn server_tcp_options(network: &NetworkSettings, lost_timeout: Timeout) -> TcpOptions {
     let mut options = tcp_options(network);
-    let asked = !options.keepalive_idle.is_zero()
-        || !options.keepalive_interval.is_zero()
-        || options.keepalive_count > 0;
-    if let Some(timeout) = lost_timeout.get().filter(|_| !asked) {
+    if let Some(timeout) = lost_timeout.get() {
         // The first probe comes after `idle`; one interval after the last the connection is given
         // up.
         options.keepalive_count = LOST_PROBES;

@@ -77,6 +77,8 @@ pub struct TcpInfo {
     pub buffer_limited_us: Option<u64>,
     /// Bytes that were sent again. Linux 4.19.
     pub bytes_again: Option<u64>,
+    /// Bytes that the peer takes beyond those it has acknowledged. Linux 5.4.
+    pub peer_window: Option<u32>,
 }
 
 impl TcpInfo {
@@ -110,6 +112,7 @@ impl TcpInfo {
             receiver_limited_us: u64_at(bytes, 176),
             buffer_limited_us: u64_at(bytes, 184),
             bytes_again: u64_at(bytes, 208),
+            peer_window: u32_at(bytes, 228),
         })
     }
 }

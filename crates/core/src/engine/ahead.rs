@@ -14,6 +14,8 @@ pub(super) struct Ahead {
     /// The message waits for the answers.
     waits: bool,
     own_names: OwnNames,
+    /// Statements were sent that the message lists, under their client's own names.
+    listed: bool,
     /// A ROLLBACK was sent; the message, a Query, begins with it.
     rolled_back: bool,
 }
@@ -72,6 +74,16 @@ impl Ahead {
         }
     }
 
+    /// Statements are sent that the message lists; the server may refuse them.
+    pub(super) fn list(&mut self) {
+        (self.waits, self.listed) = (true, true);
+    }
+
+    /// Whether these have been sent for the current message.
+    pub(super) fn take_listed(&mut self) -> bool {
+        std::mem::take(&mut self.listed)
+    }
+
     /// The ROLLBACK of the current Query is sent before the rest of it.
     pub(super) fn roll_back(&mut self) {
         (self.waits, self.rolled_back) = (true, true);
@@ -85,6 +97,6 @@ impl Ahead {
     /// The next client's message must not see the outcome of an earlier client's.
     pub(super) fn forget_outcome(&mut self) {
         self.own_names = OwnNames::No;
-        self.rolled_back = false;
+        (self.listed, self.rolled_back) = (false, false);
     }
 }

@@ -7,12 +7,15 @@
 //! Other sessions learn of it when the transaction ends, whether it has succeeded or failed; of
 //! start values only if a statement's command tag says that they have changed.
 
+use crate::pool::Foreseen;
+
 /// What is at stake.
 #[derive(Debug, Default)]
 pub(super) struct AtStake {
     start_values: StartValues,
     /// Functions may behave differently after these statements.
     catalog: bool,
+    foreseen: Option<Foreseen>,
     /// Statements may mean something else once the transaction has ended.
     schema: bool,
     /// A statement that changes the schema is prepared under its client's own name: any Bind may
@@ -67,6 +70,11 @@ impl AtStake {
         self.catalog |= catalog;
     }
 
+    /// What a statement that is sent makes is known already.
+    pub(super) fn foresee(&mut self, foreseen: Foreseen) {
+        self.foreseen = Some(foreseen);
+    }
+
     /// A statement is sent that changes the schema.
     pub(super) fn note_schema(&mut self) {
         self.schema = true;
@@ -108,6 +116,7 @@ impl AtStake {
             _ => StartValues::Unchanged,
         };
         self.catalog &= more;
+        self.foreseen = self.foreseen.take().filter(|_| more);
         self.schema &= more;
         changed
     }

@@ -12,6 +12,7 @@ mod prepared;
 
 use std::sync::Arc;
 
+pub(super) use self::applied::Role;
 use self::applied::{AppliedSession, FunctionPlans};
 use self::from_server::FromServer;
 use self::identity::Identity;
@@ -316,10 +317,9 @@ impl<S: Socket> Backend<S> {
         if !effects.changes_catalog || self.known.session_report().is_some() {
             return;
         }
-        let Some(census) = self.pool.census() else { return };
         let reported = |name: &[u8]| self.session.parameters().get(name).is_some();
-        if let Some(more) = census.foreseeing(text, reported) {
-            self.pool.set_census(&Arc::new(more));
+        if let Some(foreseen) = self.pool.foresee(text, reported) {
+            self.known.at_stake_mut().foresee(foreseen);
             self.known.learn_functions(&self.pool);
         }
     }

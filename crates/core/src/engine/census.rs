@@ -418,7 +418,7 @@ impl Census {
     pub fn without(&self, names: HashSet<Box<[u8]>>) -> Self {
         let mut seen = self.seen.clone();
         if let Some(seen) = &mut seen {
-            seen.are_absent(names);
+            seen.are_absent(names.into_iter());
         }
         Self {
             words: self.words.clone(),
@@ -430,6 +430,37 @@ impl Census {
             seen,
             unseen: Unseen::default(),
         }
+    }
+
+    /// What either says.
+    #[must_use]
+    pub(crate) fn and(&self, other: &Self) -> Self {
+        let mut words_of = self.all_words();
+        for (word, reach) in other.all_words() {
+            let known = words_of.entry(word).or_default();
+            known.call.absorb(&reach.call);
+            known.write.absorb(&reach.write);
+        }
+        let seen = match (&self.seen, &other.seen) {
+            (Some(seen), Some(more)) => Some(Box::new(seen.and(more))),
+            (seen, _) => seen.clone(),
+        };
+        Self {
+            keeps_plans: self.keeps_plans || other.keeps_plans,
+            seen,
+            ..Self::with_words(words_of, self.plans_read.max(other.plans_read))
+        }
+    }
+
+    /// What its words do, drawing from sequences included.
+    fn all_words(&self) -> HashMap<Word, Reach, Keyed> {
+        let mut words_of = self.words.clone();
+        for (word, drawing) in self.drawing.iter().flat_map(|drawing| &drawing.words) {
+            let known = words_of.entry(word.clone()).or_default();
+            known.call.absorb(&drawing.call);
+            known.write.absorb(&drawing.write);
+        }
+        words_of
     }
 
     /// Whether it has something to say of texts.

@@ -15,7 +15,7 @@ use super::client::Client;
 use super::effects::{Effects, Resetting};
 use super::host::Host;
 use super::limits;
-use super::message::{Event, ToLoop};
+use super::message::{Event, SERVER_SILENT, ToLoop};
 use super::request_queue::Request;
 use super::socket::Socket;
 use super::table::{Engine, Holder};
@@ -344,11 +344,12 @@ impl<S: Socket> Engine<S> {
             self.close_client(host, slot, reason, now);
             return;
         }
-        let error = ClientError::fatal(
-            crate::wire::error::SqlState::CONNECTION_FAILURE,
-            "server closed the connection unexpectedly",
-        )
-        .detail(format!("{reason}."));
+        let what = match reason {
+            SERVER_SILENT => "server does not answer any more",
+            _ => "server closed the connection unexpectedly",
+        };
+        let error = ClientError::fatal(crate::wire::error::SqlState::CONNECTION_FAILURE, what)
+            .detail(format!("{reason}."));
         self.disconnect(host, slot, &error, rests, now);
     }
 

@@ -22,7 +22,7 @@ use crate::pool::{Asks, Wish};
 use crate::session::part::PartSet;
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
-use crate::wire::{TransactionStatus, build, frontend};
+use crate::wire::{TransactionStatus, backend as kind, build, frontend};
 
 /// The server refuses new sessions while others serve: a client waits at most this long for one of
 /// those.
@@ -628,6 +628,46 @@ impl<S: Socket> Engine<S> {
     }
 
     fn answer_cancelled<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        let error =
+            ClientError::error(SqlState::QUERY_CANCELED, "canceling statement due to user request");
+        host.event(Event::ErrorSent { error: &error });
+        let mut answer = Vec::new();
+        error.write(&mut answer);
+        self.answer_unsent(host, slot, answer, now);
+    }
+
+    /// If the server has refused a client's role before its message was sent, answers that with the
+    /// server's error. Returns whether it has.
+    pub(super) fn refuses_unsent<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        now: Time,
+    ) -> bool {
+        let Some(client) = self.clients.get_mut(slot) else { return false };
+        let backend = client.backend.take_if(|backend| {
+            backend.session.role_refused().is_some()
+                && !backend.requests.owes_client()
+                && !backend.requests.is_skipping_to_sync()
+        });
+        let Some(backend) = backend else { return false };
+        let mut answer = Vec::new();
+        let error = backend.session.role_refused().unwrap_or_default();
+        build::message(&mut answer, kind::ERROR, |out| out.extend_from_slice(error));
+        client.serving.release();
+        self.close_backend(host, backend, "its client's role could not be set", now);
+        self.answer_unsent(host, slot, answer, now);
+        true
+    }
+
+    /// Answers what a client has sent, and no server has got, with this error.
+    fn answer_unsent<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        mut answer: Vec<u8>,
+        now: Time,
+    ) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         // This answers everything that it sent up to the end of its query or pipeline.
         let (mut at, mut to_come) = (0, 0);
@@ -652,10 +692,6 @@ impl<S: Socket> Engine<S> {
             extended |= !simple && header.kind != frontend::FLUSH;
         }
         client.rest(now);
-        let mut answer = Vec::new();
-        let error =
-            ClientError::error(SqlState::QUERY_CANCELED, "canceling statement due to user request");
-        error.write(&mut answer);
         client.input.forget_first(at);
         if to_come > 0 {
             client.pending_session().dropped.rest_of_message(to_come);
@@ -663,7 +699,6 @@ impl<S: Socket> Engine<S> {
         if !ended {
             client.pending_session().dropped.until_sync(); // its Sync is still to come
         }
-        host.event(Event::ErrorSent { error: &error });
         if ended {
             build::ready_for_query(&mut answer, TransactionStatus::Idle);
         }

@@ -426,32 +426,7 @@ impl<S: Socket> Engine<S> {
             Overdue::Greeting => return self.greet_early(host, slot, now),
             Overdue::LastWords => return self.say_last_words(host, slot, "", now),
             Overdue::Notice => return, // it happens at its own tick, and is no limit
-            Overdue::Wait => {
-                let waited = settings.query_wait_timeout;
-                match view.pool.last_error() {
-                    Some(why) => ClientError::fatal(
-                        // Any limit that is reached counts, even if more follows it.
-                        match why.code {
-                            SqlState::TOO_MANY_CONNECTIONS if !why.of_server => why.code,
-                            _ => SqlState::CONNECTION_FAILURE,
-                        },
-                        format!("no server connection for database \"{}\"", view.pool.database),
-                    )
-                    .detail(format!("Waited {waited:?} (query_wait_timeout). {}", why.message)),
-                    None => ClientError::fatal(
-                        SqlState::TOO_MANY_CONNECTIONS,
-                        format!(
-                            "no free server connection for database \"{}\" and user \"{}\" within {waited:?}",
-                            view.pool.database, view.pool.user
-                        ),
-                    )
-                    .detail(format!(
-                        "All {} server connections of the pool are in use (query_wait_timeout).",
-                        view.pool.lock().total()
-                    ))
-                    .hint("Raise pool_size, or shorten the transactions that hold connections."),
-                }
-            }
+            Overdue::Wait => view.waited_in_vain(),
             Overdue::Query => ClientError::fatal(
                 SqlState::QUERY_CANCELED,
                 format!("query ran longer than query_timeout ({:?})", settings.query_timeout),
@@ -510,6 +485,46 @@ impl<S: Socket> Engine<S> {
         }
         if let Holder::Engine(backend) = std::mem::replace(&mut resident.holder, Holder::Pool) {
             self.close_backend(host, backend, "it was not tidy within cancel_wait_timeout", now);
+        }
+    }
+}
+
+impl<S: Socket> PoolView<S> {
+    /// The error for a client that has waited for a backend for `query_wait_timeout`.
+    fn waited_in_vain(&self) -> ClientError {
+        let (pool, waited) = (&self.pool, self.settings.query_wait_timeout);
+        let (total, lock_waits) = {
+            let pool = pool.lock();
+            (pool.total(), pool.lock_waits())
+        };
+        let error = match pool.last_error() {
+            Some(why) => ClientError::fatal(
+                // Any limit that is reached counts, even if more follows it.
+                match why.code {
+                    SqlState::TOO_MANY_CONNECTIONS if !why.of_server => why.code,
+                    _ => SqlState::CONNECTION_FAILURE,
+                },
+                format!("no server connection for database \"{}\"", pool.database),
+            )
+            .detail(format!("Waited {waited:?} (query_wait_timeout). {}", why.message)),
+            None => ClientError::fatal(
+                SqlState::TOO_MANY_CONNECTIONS,
+                format!(
+                    "no free server connection for database \"{}\" and user \"{}\" within {waited:?}",
+                    pool.database, pool.user
+                ),
+            )
+            .detail(format!(
+                "All {total} server connections of the pool are in use (query_wait_timeout)."
+            ))
+            .hint("Raise pool_size, or shorten the transactions that hold connections."),
+        };
+        match lock_waits {
+            0 => error,
+            _ => error.hint(format!(
+                "{lock_waits} of the pool's {total} server connections wait for locks. End what \
+                 holds the locks, or raise pool_size or lock_wait_reserve."
+            )),
         }
     }
 }

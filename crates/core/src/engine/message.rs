@@ -330,6 +330,10 @@ pub struct BackendRow {
 /// The reason given for a connection that its server has ended, in a crash or in order.
 pub const SERVER_CLOSED: &str = "server closed the connection";
 
+/// The reason given for one whose server's machine answers nothing any more.
+pub const SERVER_SILENT: &str =
+    "its machine, or the network to it, answers nothing (server_lost_timeout)";
+
 /// An event for the log.
 #[derive(Debug)]
 pub enum Event<'a> {

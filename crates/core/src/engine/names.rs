@@ -40,6 +40,8 @@ pub(super) struct ClientStatement {
     /// The client's settings for which it was last checked that this statement may be run under
     /// them; `None` if that must be checked.
     pub(super) fits: Option<Settings>,
+    /// The server has refused it the last time that the client listed its statements.
+    pub(super) unlisted: bool,
 }
 
 impl ClientStatement {
@@ -58,6 +60,7 @@ impl ClientStatement {
             seen: Arc::default(),
             epoch,
             fits: Some(settings.clone()),
+            unlisted: false,
         }
     }
 

@@ -199,6 +199,7 @@ impl<S: Socket> Backend<S> {
             && !self.session.is_applying()
             && !self.known.at_stake().has_parsed()
             && self.known.session_report().is_none()
+            && self.known.is_up_to_date(&self.pool)
             && self.session.within().is_none()
             && self.prepared.by_sql().is_none()
             && self.known.unverified().is_none()

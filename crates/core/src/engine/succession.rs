@@ -222,6 +222,7 @@ impl ClientStatement {
             statement,
             serial: _,       // identifies it in an answer: none is still to come
             prepared_in: _,  // a connection of this process
+            unlisted: _,     // it is tried again
             after_setter: _, // of that pipeline
             seen,
             epoch: _, // of this process: see `schema_changes`

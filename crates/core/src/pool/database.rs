@@ -1,6 +1,7 @@
 //! What all pools of one database know about it.
 
 use super::asking::Asking;
+use super::functions::KnownFunctions;
 use super::notifiers::Notifiers;
 use super::schema::Schema;
 
@@ -9,5 +10,8 @@ use super::schema::Schema;
 pub struct Database {
     pub(super) schema: Schema,
     pub(super) notifiers: Notifiers,
-    pub(super) asking: Asking,
+    /// Whether its clients ask for what they draw from sequences.
+    pub asking: Asking,
+    /// What its functions do to sessions.
+    pub functions: KnownFunctions,
 }

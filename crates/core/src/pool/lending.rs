@@ -25,6 +25,8 @@ pub struct Limits {
     pub reserve_timeout: Duration,
     /// Further backends in place of those that sit idle in a transaction.
     pub idle_transaction_reserve: u32,
+    /// Further backends in place of those that wait for locks, once all do.
+    pub lock_wait_reserve: u32,
     /// Idle backends are kept at least up to this number.
     pub min_size: u32,
     /// Whether the backend that has been idle longest is lent, whatever loop it is on.
@@ -107,6 +109,10 @@ pub struct Pool<B> {
     lent: Lent,
     opening: u32,
     parked: u32,
+    /// Lent backends that waited for heavyweight locks when the server was last asked.
+    lock_waits: u32,
+    /// Of these, those that do not count against the size.
+    set_aside: u32,
     /// Statements under way that allow no other connection to its database.
     vacated: u32,
     paused: bool,
@@ -130,6 +136,8 @@ impl<B> Pool<B> {
             lent: Lent::default(),
             opening: 0,
             parked: 0,
+            lock_waits: 0,
+            set_aside: 0,
             vacated: 0,
             paused: false,
             open_not_before: Time::ZERO,
@@ -223,7 +231,8 @@ impl<B> Pool<B> {
 
     /// Backends that count against the size.
     fn counted(&self) -> u32 {
-        self.total().saturating_sub(self.parked.min(self.limits.idle_transaction_reserve))
+        let parked = self.parked.min(self.limits.idle_transaction_reserve);
+        self.total().saturating_sub(parked + self.set_aside.min(self.limits.lock_wait_reserve))
     }
 
     /// Whether nothing is opened now: PAUSE, a vacancy of its database, the back-off after a failed
@@ -501,6 +510,36 @@ impl<B> Pool<B> {
     pub fn unpark(&mut self) {
         debug_assert!(self.parked > 0, "a backend is unparked that was not parked");
         self.parked = self.parked.saturating_sub(1);
+    }
+
+    /// Lent backends that waited for locks when the server was last asked.
+    pub fn lock_waits(&self) -> u32 {
+        self.lock_waits
+    }
+
+    /// Whether no lent backend gets on by itself: those that do not sit idle in a transaction wait
+    /// for locks.
+    pub fn all_wait_for_locks(&self) -> bool {
+        self.lock_waits > 0 && self.lock_waits.saturating_add(self.parked) >= self.lent.all()
+    }
+
+    /// Whether the server is to be asked which backends wait for locks: a client has waited so long,
+    /// or some backends do not count against the size.
+    pub fn asks_for_lock_waits(&self, waited: Duration, now: Time) -> bool {
+        let has_waited = |waiter: &Waiter| now.since(waiter.since) >= waited;
+        let is_wanted = self.set_aside > 0 || self.oldest_waiter().is_some_and(has_waited);
+        is_wanted && !self.is_closed() && self.lent.all() > 0
+    }
+
+    /// The server says that so many lent backends wait for heavyweight locks. Once all do, those do
+    /// not count against the size until their locks are free, up to `lock_wait_reserve` of them:
+    /// what holds the locks may need another backend. Returns how many are to be opened.
+    pub fn set_lock_waits(&mut self, waits: u32, now: Time) -> u32 {
+        self.lock_waits = waits;
+        let all = self.all_wait_for_locks();
+        let most = if all { waits } else { self.set_aside.min(waits) };
+        self.set_aside = most.min(self.limits.lock_wait_reserve);
+        self.openings_due(now)
     }
 
     /// Takes a client that has waited since this moment out of the queue: it left, or gave up.

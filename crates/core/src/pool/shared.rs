@@ -4,13 +4,14 @@
 //! The lock is held for queue operations only, never over a system call (but the one of SHOW that
 //! says so) or another lock.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 
 use super::asking::Asking;
 use super::basis::{Bases, Basis};
 use super::database::Database;
+use super::functions::Foreseen;
 use super::lasting::{KnownLasting, Lasting};
 use super::left::LeftServers;
 use super::lending::{Limits, Pool};
@@ -114,6 +115,7 @@ impl Default for PoolSettings {
                 reserve_size: 0,
                 reserve_timeout: Duration::from_secs(5),
                 idle_transaction_reserve: 20,
+                lock_wait_reserve: 0,
                 min_size: 0,
                 round_robin: false,
             },
@@ -182,11 +184,10 @@ pub struct SharedPool<B> {
     /// The epoch, plus one, in which a server's report of a session could not be relied on.
     distrusted_in: AtomicU32,
     setters: Setters,
-    census: RwLock<Option<Arc<Census>>>,
-    /// Changes with the census, and with the functions that the configuration names.
+    /// The census by which its statements are shared.
+    adopted: Mutex<Option<Arc<Census>>>,
+    /// Changes with what the configuration says of functions.
     functions_serial: AtomicU32,
-    /// The census may not be true any more.
-    census_is_due: AtomicBool,
     shared_by_users: bool,
 }
 
@@ -247,9 +248,8 @@ impl<B> SharedPool<B> {
             last_error: Mutex::new(None),
             distrusted_in: AtomicU32::new(0),
             setters: Setters::new(Keyed(hash_key)),
-            census: RwLock::new(None),
+            adopted: Mutex::new(None),
             functions_serial: AtomicU32::new(0),
-            census_is_due: AtomicBool::new(false),
             shared_by_users: false,
         }
     }
@@ -267,6 +267,11 @@ impl<B> SharedPool<B> {
     pub fn of_database(mut self, database: Arc<Database>) -> Self {
         self.database_known = database;
         self
+    }
+
+    /// What all pools of its database know about it.
+    pub fn database_known(&self) -> &Database {
+        &self.database_known
     }
 
     /// Who has notified in its database.
@@ -321,64 +326,48 @@ impl<B> SharedPool<B> {
 
     /// Puts another configuration in force. The bounds of the queue are the caller's to set.
     pub fn set_settings(&self, settings: PoolSettings) {
-        let census = settings.function_census;
         self.parse_max_age_us.store(micros_of(settings.parse_max_age), Ordering::Relaxed);
         *unpoisoned(self.settings.write()) = Arc::new(settings);
-        if !census {
-            self.lose_census();
-        }
+        self.adopt_census();
         self.functions_serial.fetch_add(1, Ordering::Release);
         self.keep_statements_apart();
     }
 
-    /// What is known about the functions of its database.
+    /// What is known about the functions of its database, if its settings let that count.
     pub fn census(&self) -> Option<Arc<Census>> {
-        unpoisoned(self.census.read()).clone()
+        let counts = self.settings().function_census;
+        self.database_known.functions.census().filter(|_| counts)
     }
 
-    /// The census has been taken (again). True if it differs.
-    pub fn set_census(&self, census: &Arc<Census>) -> bool {
-        let before = {
-            let mut known = unpoisoned(self.census.write());
-            let same = |known: &Arc<Census>| Arc::ptr_eq(known, census) || known == census;
-            if known.as_ref().is_some_and(same) {
-                return false;
-            }
-            known.replace(census.clone())
-        };
-        self.functions_serial.fetch_add(1, Ordering::Release);
+    /// A text is sent that may make a function or the like.
+    pub(crate) fn foresee(
+        &self,
+        text: &[u8],
+        reported: impl Fn(&[u8]) -> bool,
+    ) -> Option<Foreseen> {
+        self.database_known.functions.foresee(text, reported)
+    }
+
+    /// A statement has succeeded after which functions may do something else.
+    pub(crate) fn expect_other_functions(&self) {
+        self.database_known.functions.expect_others();
+    }
+
+    /// Another census counts: statements that do something else by it are not shared any more.
+    pub fn adopt_census(&self) {
+        let mut adopted = unpoisoned(self.adopted.lock());
+        let census = self.census();
+        if adopted.as_ref().map(Arc::as_ptr) == census.as_ref().map(Arc::as_ptr) {
+            return;
+        }
+        let before = std::mem::replace(&mut *adopted, census.clone()).unwrap_or_default();
         self.keep_statements_apart();
-        let empty = Arc::default();
-        let before = before.as_ref().unwrap_or(&empty);
+        let census = census.unwrap_or_default();
         if !(before.is_empty() && census.is_empty()) {
             self.statements.supersede(|statement| {
                 before.of_text(statement.text()) != census.of_text(statement.text())
             });
         }
-        true
-    }
-
-    /// Nothing is known any more about the functions of its database.
-    pub fn lose_census(&self) {
-        if unpoisoned(self.census.write()).take().is_some() {
-            self.functions_serial.fetch_add(1, Ordering::Release);
-            self.keep_statements_apart();
-        }
-    }
-
-    /// A statement has succeeded after which functions may do something else.
-    pub fn expect_other_functions(&self) {
-        self.census_is_due.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether one has since the census was taken.
-    pub fn expects_other_functions(&self) -> bool {
-        self.census_is_due.load(Ordering::Relaxed)
-    }
-
-    /// The same; the caller takes it.
-    pub fn takes_census(&self) -> bool {
-        self.census_is_due.swap(false, Ordering::Relaxed)
     }
 
     fn keep_statements_apart(&self) {
@@ -393,7 +382,8 @@ impl<B> SharedPool<B> {
     /// Changes with the census, and with what the configuration says of functions.
     #[inline]
     pub fn functions_serial(&self) -> u32 {
-        self.functions_serial.load(Ordering::Acquire)
+        let own = self.functions_serial.load(Ordering::Acquire);
+        own.wrapping_add(self.database_known.functions.serial())
     }
 
     /// Backends that were opened in an older epoch are closed once they are released.

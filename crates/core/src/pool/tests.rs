@@ -13,6 +13,7 @@ fn limits(size: u32) -> Limits {
         reserve_size: 0,
         reserve_timeout: Duration::ZERO,
         idle_transaction_reserve: 0,
+        lock_wait_reserve: 0,
         min_size: 0,
         round_robin: false,
     }
@@ -180,6 +181,37 @@ fn a_loop_prefers_its_own_waiter_and_its_own_idle_backend() {
         panic!("one is idle on the other loop")
     };
     assert_eq!((backend, home), (2, LoopId(0)));
+}
+
+#[test]
+fn once_all_backends_wait_for_locks_they_make_room_up_to_the_reserve() {
+    let mut pool = lent_out(3);
+    pool.set_limits(Limits { lock_wait_reserve: 2, ..limits(3) }, T0);
+    for n in 0..4 {
+        assert!(matches!(pool.acquire(client(0, 50 + n), T0), Acquired::Wait { open: false }));
+    }
+    assert_eq!(pool.set_lock_waits(2, T0), 0, "one works");
+    assert_eq!(pool.set_lock_waits(3, T0), 2, "no more than the reserve");
+    assert_eq!(pool.set_lock_waits(3, T0), 0);
+    pool.opened(LoopId(0));
+    pool.opened(LoopId(0));
+    let released = pool.release(BackendId(7), 7, LoopId(0), T0);
+    assert!(matches!(released, Released::Next { backend: 7, .. }), "it is kept while they wait");
+    assert_eq!(pool.set_lock_waits(1, T0), 0);
+    // Four count where three may.
+    assert!(matches!(pool.release(BackendId(7), 7, LoopId(0), T0), Released::Close(7)));
+    assert_eq!((pool.set_lock_waits(0, T0), pool.total()), (0, 4));
+    assert!(matches!(pool.release(BackendId(8), 8, LoopId(0), T0), Released::Close(8)));
+    assert!(matches!(pool.release(BackendId(0), 0, LoopId(0), T0), Released::Next { .. }));
+}
+
+#[test]
+fn backends_that_sit_idle_do_not_keep_a_pool_of_lock_waits_full() {
+    let mut pool = lent_out(2);
+    pool.set_limits(Limits { lock_wait_reserve: 1, ..limits(2) }, T0);
+    pool.acquire(client(0, 50), T0);
+    assert_eq!(pool.park(T0), 0, "there is no reserve for it");
+    assert_eq!(pool.set_lock_waits(1, T0), 1);
 }
 
 #[test]

@@ -9,64 +9,62 @@ use super::{backend, build};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SqlState(pub [u8; 5]);
 
-impl SqlState {
-    /// The code of a notice that is no failure.
-    pub const SUCCESSFUL_COMPLETION: SqlState = SqlState(*b"00000");
-    /// `08000` connection_exception.
-    pub const CONNECTION_EXCEPTION: SqlState = SqlState(*b"08000");
-    /// `08003` connection_does_not_exist.
-    pub const CONNECTION_DOES_NOT_EXIST: SqlState = SqlState(*b"08003");
-    /// `08006` connection_failure.
-    pub const CONNECTION_FAILURE: SqlState = SqlState(*b"08006");
-    /// `08P01` protocol_violation.
-    pub const PROTOCOL_VIOLATION: SqlState = SqlState(*b"08P01");
-    /// `0A000` feature_not_supported.
-    pub const FEATURE_NOT_SUPPORTED: SqlState = SqlState(*b"0A000");
-    /// `22023` invalid_parameter_value.
-    pub const INVALID_PARAMETER_VALUE: SqlState = SqlState(*b"22023");
-    /// `25P02` in_failed_sql_transaction.
-    pub const IN_FAILED_TRANSACTION: SqlState = SqlState(*b"25P02");
-    /// `25P03` idle_in_transaction_session_timeout.
-    pub const IDLE_IN_TRANSACTION_TIMEOUT: SqlState = SqlState(*b"25P03");
-    /// `25P04` transaction_timeout.
-    pub const TRANSACTION_TIMEOUT: SqlState = SqlState(*b"25P04");
-    /// `26000` invalid_sql_statement_name.
-    pub const INVALID_STATEMENT_NAME: SqlState = SqlState(*b"26000");
-    /// `28000` invalid_authorization_specification.
-    pub const INVALID_AUTHORIZATION: SqlState = SqlState(*b"28000");
-    /// `28P01` invalid_password.
-    pub const INVALID_PASSWORD: SqlState = SqlState(*b"28P01");
-    /// `3D000` invalid_catalog_name.
-    pub const INVALID_CATALOG_NAME: SqlState = SqlState(*b"3D000");
-    /// `42501` insufficient_privilege.
-    pub const INSUFFICIENT_PRIVILEGE: SqlState = SqlState(*b"42501");
-    /// `42P05` duplicate_prepared_statement.
-    pub const DUPLICATE_PREPARED_STATEMENT: SqlState = SqlState(*b"42P05");
-    /// `42601` syntax_error.
-    pub const SYNTAX_ERROR: SqlState = SqlState(*b"42601");
-    /// `42704` undefined_object.
-    pub const UNDEFINED_OBJECT: SqlState = SqlState(*b"42704");
-    /// `53300` too_many_connections.
-    pub const TOO_MANY_CONNECTIONS: SqlState = SqlState(*b"53300");
-    /// `53400` configuration_limit_exceeded.
-    pub const CONFIGURATION_LIMIT_EXCEEDED: SqlState = SqlState(*b"53400");
-    /// program_limit_exceeded
-    pub const PROGRAM_LIMIT_EXCEEDED: SqlState = SqlState(*b"54000");
-    /// A name is longer than the server keeps.
-    pub const NAME_TOO_LONG: Self = Self(*b"42622");
-    /// `57014` query_canceled.
-    pub const QUERY_CANCELED: SqlState = SqlState(*b"57014");
-    /// `57P01` admin_shutdown.
-    pub const ADMIN_SHUTDOWN: SqlState = SqlState(*b"57P01");
-    /// `57P03` cannot_connect_now.
-    pub const CANNOT_CONNECT_NOW: SqlState = SqlState(*b"57P03");
-    /// `57P05` idle_session_timeout.
-    pub const IDLE_SESSION_TIMEOUT: SqlState = SqlState(*b"57P05");
-    /// `58000` system_error.
-    pub const SYSTEM_ERROR: SqlState = SqlState(*b"58000");
-    /// `XX000` internal_error.
-    pub const INTERNAL_ERROR: SqlState = SqlState(*b"XX000");
+/// The codes that Hawser uses, with the names of their conditions.
+macro_rules! sql_states {
+    ($($name:ident = $code:literal $condition:ident;)*) => {
+        impl SqlState {
+            $(
+                #[doc = concat!("`", stringify!($condition), "`")]
+                pub const $name: SqlState = SqlState(*$code);
+            )*
 
+            /// The name of its condition, of a code that Hawser uses.
+            pub fn condition(self) -> Option<&'static str> {
+                match self {
+                    $(Self::$name => Some(stringify!($condition)),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+sql_states! {
+    SUCCESSFUL_COMPLETION = b"00000" successful_completion;
+    CONNECTION_EXCEPTION = b"08000" connection_exception;
+    CONNECTION_DOES_NOT_EXIST = b"08003" connection_does_not_exist;
+    CONNECTION_FAILURE = b"08006" connection_failure;
+    PROTOCOL_VIOLATION = b"08P01" protocol_violation;
+    FEATURE_NOT_SUPPORTED = b"0A000" feature_not_supported;
+    CHARACTER_NOT_IN_REPERTOIRE = b"22021" character_not_in_repertoire;
+    INVALID_PARAMETER_VALUE = b"22023" invalid_parameter_value;
+    IN_FAILED_TRANSACTION = b"25P02" in_failed_sql_transaction;
+    IDLE_IN_TRANSACTION_TIMEOUT = b"25P03" idle_in_transaction_session_timeout;
+    TRANSACTION_TIMEOUT = b"25P04" transaction_timeout;
+    INVALID_STATEMENT_NAME = b"26000" invalid_sql_statement_name;
+    INVALID_AUTHORIZATION = b"28000" invalid_authorization_specification;
+    INVALID_PASSWORD = b"28P01" invalid_password;
+    INVALID_CURSOR_NAME = b"34000" invalid_cursor_name;
+    INVALID_CATALOG_NAME = b"3D000" invalid_catalog_name;
+    INSUFFICIENT_PRIVILEGE = b"42501" insufficient_privilege;
+    SYNTAX_ERROR = b"42601" syntax_error;
+    NAME_TOO_LONG = b"42622" name_too_long;
+    UNDEFINED_OBJECT = b"42704" undefined_object;
+    DUPLICATE_PREPARED_STATEMENT = b"42P05" duplicate_prepared_statement;
+    TOO_MANY_CONNECTIONS = b"53300" too_many_connections;
+    CONFIGURATION_LIMIT_EXCEEDED = b"53400" configuration_limit_exceeded;
+    PROGRAM_LIMIT_EXCEEDED = b"54000" program_limit_exceeded;
+    CANT_CHANGE_RUNTIME_PARAM = b"55P02" cant_change_runtime_param;
+    QUERY_CANCELED = b"57014" query_canceled;
+    ADMIN_SHUTDOWN = b"57P01" admin_shutdown;
+    CANNOT_CONNECT_NOW = b"57P03" cannot_connect_now;
+    IDLE_SESSION_TIMEOUT = b"57P05" idle_session_timeout;
+    SYSTEM_ERROR = b"58000" system_error;
+    CONFIG_FILE_ERROR = b"F0000" config_file_error;
+    INTERNAL_ERROR = b"XX000" internal_error;
+}
+
+impl SqlState {
     /// The code as text.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or("XX000")
@@ -176,6 +174,12 @@ impl ClientError {
             if let Some(hint) = &self.hint {
                 field(b'H', hint);
             }
+            // Which piece of code it is from: some clients show that. The server's own is not known here.
+            if !self.of_server {
+                field(b'F', "hawser");
+                field(b'L', "1"); // clients read it as a number
+                field(b'R', self.code.condition().unwrap_or("error"));
+            }
             out.push(0);
         });
     }
@@ -215,6 +219,15 @@ mod tests {
     use crate::wire::frame::{Framed, Header, header};
 
     #[test]
+    fn what_a_server_has_said_is_not_passed_on_as_hawsers_own() {
+        let mut out = Vec::new();
+        let error = ClientError::error(SqlState::SYNTAX_ERROR, "no");
+        ClientError { of_server: true, ..error }.write(&mut out);
+        assert_eq!(field(&out[5..], b'F'), None);
+        assert_eq!(field(&out[5..], b'R'), None);
+    }
+
+    #[test]
     fn an_error_can_be_read_back_field_by_field() {
         let mut out = Vec::new();
         ClientError::fatal(SqlState::TOO_MANY_CONNECTIONS, "no more\0 connections")
@@ -228,6 +241,9 @@ mod tests {
         assert_eq!(field(body, b'V'), Some(&b"FATAL"[..]));
         assert_eq!(field(body, b'H'), Some(&b"wait"[..]));
         assert_eq!(field(body, b'D'), None);
+        assert_eq!(field(body, b'F'), Some(&b"hawser"[..]));
+        assert_eq!(field(body, b'L'), Some(&b"1"[..]));
+        assert_eq!(field(body, b'R'), Some(&b"too_many_connections"[..]));
         assert_eq!(field(b"Cab", b'M'), None);
     }
 }

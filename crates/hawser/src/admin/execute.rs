@@ -97,14 +97,12 @@ pub async fn execute_here(
         Command::WaitClose(database) => wait_close(pooler, database.as_deref()).await,
         Command::Reload => match pooler.reload().await {
             Ok(_) => Ok("RELOAD".to_owned()),
-            Err(reason) => {
-                Err(error(SqlState(*b"F0000"), "RELOAD failed, the old configuration stays")
-                    .detail(reason)
-                    .hint(format!(
-                        "{} says the same without a reload.",
-                        pooler.config().check_command()
-                    )))
-            }
+            Err(reason) => Err(error(
+                SqlState::CONFIG_FILE_ERROR,
+                "RELOAD failed, the old configuration stays",
+            )
+            .detail(reason)
+            .hint(format!("{} says the same without a reload.", pooler.config().check_command()))),
         },
         Command::Suspend => Err(error(
             SqlState::FEATURE_NOT_SUPPORTED,
@@ -134,7 +132,7 @@ async fn set(pooler: &dyn Pooler, name: &str, value: &str) -> Result<Tag, Client
     config.set(name, value).map_err(|refused| {
         let code = match refused {
             SetError::Unknown(_) => SqlState::UNDEFINED_OBJECT,
-            SetError::NotChangeable(_) => SqlState(*b"55P02"),
+            SetError::NotChangeable(_) => SqlState::CANT_CHANGE_RUNTIME_PARAM,
             SetError::Refused(_) => SqlState::INVALID_PARAMETER_VALUE,
         };
         error(code, refused.to_string()).hint("SHOW CONFIG lists all settings.")

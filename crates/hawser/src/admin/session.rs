@@ -15,6 +15,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hawser_core::wire::error::{ClientError, SqlState};
 use hawser_core::wire::frame::{self, Framed};
@@ -34,6 +35,8 @@ use super::table::{Column, Format, Table, columns, data_row, row_description};
 const MESSAGE_BYTES_MAX: usize = 2 * command::TEXT_BYTES_MAX;
 /// Statements and portals that one operator may name.
 const NAMES_MAX: usize = 1_000;
+/// How long the error that ends a session waits.
+const LAST_WORDS_AFTER: Duration = Duration::from_millis(30);
 /// What is collected before it is written.
 const OUTPUT_BYTES: usize = 64 * 1024;
 
@@ -172,14 +175,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
     async fn run(&mut self) -> io::Result<()> {
         loop {
             self.flush().await?;
-            match self.message().await? {
-                Some((kind, body)) => {
-                    if self.handle(kind, &body).await? == Next::End {
-                        self.flush().await?;
-                        return self.stream.shutdown().await;
-                    }
-                }
-                None => return Ok(()),
+            let next = match self.message().await? {
+                Some((kind, body)) => self.handle(kind, &body).await?,
+                None => Next::End,
+            };
+            if next == Next::End {
+                self.flush().await?;
+                return self.stream.shutdown().await;
             }
         }
     }
@@ -206,11 +208,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
                 }
                 Framed::Short => {}
                 Framed::Header(_) | Framed::BadLength { .. } => {
-                    self.fatal(&ClientError::fatal(
-                        SqlState::PROTOCOL_VIOLATION,
-                        "invalid message length",
-                    ));
-                    self.flush().await?;
+                    self.last_words("invalid message length").await?;
                     return Ok(None);
                 }
             }
@@ -227,8 +225,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
         Ok(count)
     }
 
-    fn fatal(&mut self, error: &ClientError) {
-        error.write(&mut self.output);
+    /// The operator has broken the protocol: says so, some time after what came before, because
+    /// libpq drops an error that it reads together with a ReadyForQuery.
+    async fn last_words(&mut self, message: impl Into<String>) -> io::Result<()> {
+        self.flush().await?;
+        tokio::time::sleep(LAST_WORDS_AFTER).await;
+        ClientError::fatal(SqlState::PROTOCOL_VIOLATION, message).write(&mut self.output);
+        self.flush().await
     }
 
     async fn handle(&mut self, kind: u8, body: &[u8]) -> io::Result<Next> {
@@ -259,10 +262,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
             frontend::EXECUTE => self.execute(body).await?,
             frontend::CLOSE => self.close(body),
             _ => {
-                self.fatal(&ClientError::fatal(
-                    SqlState::PROTOCOL_VIOLATION,
-                    format!("invalid frontend message type {kind}"),
-                ));
+                self.last_words(format!("invalid frontend message type {kind}")).await?;
                 return Ok(Next::End);
             }
         };
@@ -408,14 +408,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
     }
 
     fn notice(&mut self, message: &str, detail: Option<&str>) {
-        build::message(&mut self.output, backend::NOTICE, |out| {
-            let fields = [(b'S', "NOTICE"), (b'V', "NOTICE"), (b'C', "00000"), (b'M', message)];
-            for (tag, text) in fields.into_iter().chain(detail.map(|detail| (b'D', detail))) {
-                out.push(tag);
-                build::string(out, text.as_bytes());
-            }
-            out.push(0);
-        });
+        let detail = detail.map(str::to_owned);
+        ClientError { detail, ..ClientError::notice(message) }.write(&mut self.output);
     }
 
     async fn rows(&mut self, table: &Table, formats: &[Format]) -> io::Result<()> {
@@ -483,7 +477,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
     fn portal(&self, name: &[u8]) -> Result<&Portal, ClientError> {
         self.portals.get(name).ok_or_else(|| {
             ClientError::error(
-                SqlState(*b"34000"),
+                SqlState::INVALID_CURSOR_NAME,
                 format!("portal \"{}\" does not exist", String::from_utf8_lossy(name)),
             )
         })

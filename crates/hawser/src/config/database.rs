@@ -104,6 +104,8 @@ pub struct DatabaseConfig {
     pub reserve_pool_timeout: Timeout,
     /// Idle in a transaction beyond `pool_size`; `None`: as many as the pool's size.
     pub idle_transaction_reserve: Option<u32>,
+    /// Beyond `pool_size`, in place of those that wait for locks.
+    pub lock_wait_reserve: u32,
     /// Kept by clients between transactions; `None`: all that the pool may have but one.
     pub max_pinned: Option<Limit>,
     /// Server connections of all users.
@@ -195,6 +197,7 @@ impl DatabaseConfig {
             idle_transaction_reserve: entry
                 .idle_transaction_reserve
                 .or(pool.idle_transaction_reserve),
+            lock_wait_reserve: entry.lock_wait_reserve.unwrap_or(pool.lock_wait_reserve),
             max_pinned: entry.max_pinned.or(pool.max_pinned),
             max_db_connections: entry
                 .max_db_connections

@@ -390,15 +390,18 @@ settings! {
 
     /// Options of every connection, of clients and to servers; those that are open keep theirs.
     NetworkSettings in Listen, Reload {
-        /// TCP keepalive, towards clients and servers.
+        /// TCP keepalive, towards clients and servers. The next three settings are for clients;
+        /// servers are probed so that `server_lost_timeout` holds, by these only where it is 0.
         tcp_keepalive: bool = "true", example "false", pgbouncer "tcp_keepalive";
         /// Silence before the first keepalive probe; 0 leaves it to the system, which waits two hours.
-        tcp_keepidle: Timeout = "0", example "\"60s\"", unit Seconds, pgbouncer "tcp_keepidle";
+        /// A client whose machine has vanished so leaves after two minutes, and gives back its
+        /// place and what it has locked; a network that is away for less than that ends no connection.
+        tcp_keepidle: Timeout = "60s", example "\"30s\"", unit Seconds, pgbouncer "tcp_keepidle";
         /// Time between keepalive probes; 0 leaves it to the system.
-        tcp_keepintvl: Timeout = "0", example "\"10s\"", unit Seconds, pgbouncer "tcp_keepintvl";
+        tcp_keepintvl: Timeout = "15s", example "\"10s\"", unit Seconds, pgbouncer "tcp_keepintvl";
         /// Probes without an answer after which the other end counts as dead; 0 leaves it to the
         /// system.
-        tcp_keepcnt: u32 = "0", example "3", range 0..=127, pgbouncer "tcp_keepcnt";
+        tcp_keepcnt: u32 = "4", example "3", range 0..=127, pgbouncer "tcp_keepcnt";
         /// How long sent bytes may stay unacknowledged before the connection is given up; 0 leaves it
         /// to the system, which takes about a quarter of an hour.
         tcp_user_timeout: Timeout = "0", example "\"30s\"", unit Milliseconds,
@@ -567,6 +570,13 @@ settings! {
         /// up to `pool_size` at work and as many again that stand still: count both against the
         /// server's max_connections. 0: `pool_size` bounds all, as in PgBouncer.
         idle_transaction_reserve: Option<u32> = "as pool_size", example "3", range 0..=POOL_SIZE_MAX;
+        /// Server connections that a pool may open beyond its size when a client has waited for a second
+        /// and all of its own wait for locks, or sit idle in a transaction or pinned: the client that has
+        /// the locks may need another connection. Where programs wait for one lock (migrations that start
+        /// together), give as many as may start. While clients wait, the server is asked once a second
+        /// which connections wait for locks. 0: none are opened, and the hint of the error at
+        /// `query_wait_timeout` has the number.
+        lock_wait_reserve: u32 = "0", example "10", range 0..=POOL_SIZE_MAX;
         /// How many server connections of a pool clients may keep between transactions, for session
         /// state that does not move (SHOW PINS). One client more gets an error (53400) and is
         /// disconnected after the transaction that would let it keep one. By default, one
@@ -709,10 +719,9 @@ settings! {
         /// `max_replica_lag` has no effect.
         server_probe_interval: Timeout = "1s", example "\"5s\"", unit Seconds;
         /// How long a server's machine may be silent on TCP before a connection to it is given up:
-        /// no acknowledgement of what was sent, no answer to a keepalive probe. A machine that
-        /// answers is not measured by it, however long a query takes or a server reads nothing.
-        /// Probes are by `tcp_keepidle`, `tcp_keepintvl` and `tcp_keepcnt` where one of these is
-        /// set, and off with `tcp_keepalive`. Not for unix sockets.
+        /// no answer to a connect, no acknowledgement of what was sent, no answer to a keepalive
+        /// probe. A machine that answers is not measured by it, however long a query takes or a
+        /// server reads nothing. Not for unix sockets; without probes where `tcp_keepalive` is off.
         server_lost_timeout: Timeout = "5s", example "\"20s\"", unit Seconds;
         /// How long the addresses of a server's name are believed, and the names of clients that rules
         /// of `hba_file` ask for.
@@ -806,7 +815,8 @@ settings! {
     /// The shape of the log.
     LogStartSettings in Log, Restart {
         /// Lines for readers (`text`) or one JSON object a line (`json`), on standard error;
-        /// `pgbouncer` for lines in PgBouncer's form.
+        /// `pgbouncer` for lines in PgBouncer's form. In systemd's journal lines have their priority
+        /// (`journalctl -p warning`), and those for readers no time of their own.
         format: LogFormat = "text", example "\"json\"";
         /// A file to which lines are appended, beside standard error. SIGHUP and RELOAD open it again:
         /// for logrotate. It is opened before the process becomes another `user`, and given to that user
@@ -1008,6 +1018,8 @@ settings! {
         /// `idle_transaction_reserve` of this database.
         idle_transaction_reserve: Option<u32> = "as in [pool], else as pool_size", example "3",
             range 0..=POOL_SIZE_MAX;
+        /// `lock_wait_reserve` of this database.
+        lock_wait_reserve: Option<u32> = "as in [pool]", example "10", range 0..=POOL_SIZE_MAX;
         /// `max_pinned` of this database.
         max_pinned: Option<Limit> = "as in [pool]", example "5";
         /// `max_db_connections` of this database.

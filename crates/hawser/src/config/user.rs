@@ -115,6 +115,8 @@ pub struct PoolLimits {
     pub reserve_pool_timeout: Timeout,
     /// Idle in a transaction beyond `pool_size`.
     pub idle_transaction_reserve: u32,
+    /// Beyond `pool_size`, in place of those that wait for locks.
+    pub lock_wait_reserve: u32,
     /// Kept by clients between transactions; `None`: any number.
     pub max_pinned: Option<u32>,
     /// Server connections of this database, all users together.
@@ -160,6 +162,7 @@ impl PoolLimits {
             reserve_pool_size: user.reserve_pool_size.unwrap_or(database.reserve_pool_size),
             reserve_pool_timeout: database.reserve_pool_timeout,
             idle_transaction_reserve,
+            lock_wait_reserve: database.lock_wait_reserve,
             max_pinned: database.max_pinned.map_or(Some(all_but_one.max(1)), Limit::get),
             max_db_connections: database.max_db_connections,
             max_db_client_connections: database.max_db_client_connections,

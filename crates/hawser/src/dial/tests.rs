@@ -235,6 +235,7 @@ pub(crate) fn target(servers: &[&ServerAddress], tls: Connecting) -> Target {
         balance: Balance::new(LoadBalanceHosts::Disable),
         tls: Arc::new(tls),
         connect_timeout: Duration::from_secs(5),
+        lost_timeout: None,
         dns_max_ttl: Duration::from_secs(10),
         retry_after_max: Duration::from_secs(10),
         down_after: None,

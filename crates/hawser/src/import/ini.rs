@@ -46,6 +46,15 @@ pub(super) enum Item {
     Entry(Entry),
 }
 
+impl Item {
+    /// Where it stands, if it is a value that ends in what many take for a comment.
+    pub(super) fn seems_commented(&self) -> Option<&Place> {
+        let Self::Entry(entry) = self else { return None };
+        let marks = [" ;", "\t;", " #", "\t#"];
+        marks.iter().any(|mark| entry.value.contains(mark)).then_some(&entry.place)
+    }
+}
+
 /// One `key = value`, with where it stands.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {

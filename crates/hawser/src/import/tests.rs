@@ -525,6 +525,33 @@ fn what_pgbouncer_refuses_is_refused_with_its_line_and_without_passwords() {
 }
 
 #[test]
+fn a_comment_after_a_value_is_named_as_part_of_it() {
+    for text in [
+        "[pgbouncer]\ndefault_pool_size = 20 ; for the web",
+        "[pgbouncer]\npool_mode = session\t# as before",
+        "[databases]\na = host=h ; the primary",
+        "[databases]\na = host=h pool_size=5 ;primary",
+        "[users]\nu = pool_mode=session ; batch",
+        "[hawser]\nfidelity = full ; by default",
+    ] {
+        let error = import(text).unwrap_err();
+        assert!(matches!(error.reason, Reason::WithComment(_)), "{error}");
+        let said = error.to_string();
+        assert!(said.starts_with("line 2: ") && said.contains("as part of the value"), "{said}");
+    }
+    let mut read = |_: &str| Ok(b"\ndefault_pool_size = 7 ; more\n".to_vec());
+    let text = "[pgbouncer]\n%include /etc/more.ini\n";
+    let error = import_with(text.as_bytes(), &mut read, &mut no_names).unwrap_err();
+    assert!(error.to_string().starts_with("/etc/more.ini:2: default_pool_size: "), "{error}");
+    // Without a blank before it nothing looks like a comment. What is not wrong is no error.
+    let error = import("[pgbouncer]\ndefault_pool_size = 20;").unwrap_err();
+    assert!(matches!(error.reason, Reason::Value { .. }), "{error}");
+    assert!(
+        import("[databases]\na = host=h password='a ;b'\n[pgbouncer]\nauth_file = u\n").is_ok()
+    );
+}
+
+#[test]
 fn includes_are_read_in_place_and_the_last_value_counts() {
     let mut read = |name: &str| {
         assert_eq!(name, "/etc/more.ini");

@@ -18,9 +18,12 @@ use crate::auth::jwt::{self, Expected, TokenError};
 use crate::auth::ldap::LdapRule;
 use crate::auth::message::{self, PASSWORD_MESSAGE_LENGTH_MAX, SaslInitialResponse};
 use crate::auth::oauth::{self, ACKNOWLEDGED, BearerError, OAUTHBEARER, OauthRule};
+use crate::logging::Seldom;
 
 /// How much of the name in a token is logged.
 const IDENTITY_CHARS_MAX: usize = 100;
+/// Warnings that another program could not be asked.
+static NOT_ASKED: Seldom = Seldom::new();
 
 impl Proving<'_> {
     /// Asks for the password, and an LDAP server whether it is right.
@@ -41,7 +44,10 @@ impl Proving<'_> {
             Ok(Ok(())) => Ok(Proved { password: Some(password), ..Proved::default() }),
             Ok(Err(reason)) => self.refuse(rule, reason),
             Err(reason) => {
-                tracing::warn!(user = self.user, %reason, "no LDAP server could be asked");
+                if let Some(left_out) = NOT_ASKED.may(&reason) {
+                    let user = self.user;
+                    tracing::warn!(user, %reason, left_out, "no LDAP server could be asked");
+                }
                 self.refuse(rule, reason)
             }
         }
@@ -63,7 +69,9 @@ impl Proving<'_> {
             Ok(Ok(())) => Ok(Proved { password: Some(password), ..Proved::default() }),
             Ok(Err(reason)) => self.refuse(rule, reason),
             Err(reason) => {
-                tracing::warn!(user = self.user, %reason, "PAM could not be asked");
+                if let Some(left_out) = NOT_ASKED.may(&reason) {
+                    tracing::warn!(user = self.user, %reason, left_out, "PAM could not be asked");
+                }
                 self.refuse(rule, reason)
             }
         }

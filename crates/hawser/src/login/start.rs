@@ -116,6 +116,14 @@ pub async fn settings(
             continue;
         }
         unknown.retain(|earlier| earlier.name != asked.name);
+        if entry.pool.is_shared_by_users() && asked.name.eq_ignore_ascii_case(b"role") {
+            // Not the pooler's role, but the user's may have it: it is set after the hand-over.
+            builder.remove(b"role");
+            if *asked.value != *b"none" {
+                builder.set(b"role", &asked.value);
+            }
+            continue;
+        }
         // The last value of a name counts, but DateStyle builds on the one before.
         let own = parameters.get(&asked.name);
         let base = own.map(|own| builder.get(&asked.name).unwrap_or(own));

@@ -13,6 +13,10 @@ use std::time::UNIX_EPOCH;
 
 use hawser_core::pool::{HISTOGRAM_BOUNDS_US, Histogram};
 use hawser_multipath::mptcp::keeper::Standing;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Unit;
 
 use super::process::ProcessFigures;
 use crate::admin::averages::Totals;
@@ -22,10 +26,6 @@ use crate::dial::server_row::{ServerRole, ServerRow, ServerState};
 use crate::limits::shared::{SharedLimit, State};
 use crate::loops::Pool;
 use crate::spans::Spans;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Unit;
 
 const MICROSECONDS: f64 = 1e6;
 const CLASSES: usize = HISTOGRAM_BOUNDS_US.len() + 1;

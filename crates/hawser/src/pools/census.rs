@@ -2,7 +2,7 @@
 //! pools.
 //!
 //! # Model
-//! One census serves all pools of a database. It is taken for the first client, which waits for it,
+//! One census serves all pools of a database ([`KnownFunctions`]). It is taken for the first client, which waits for it,
 //! before its pool's first server connection: that one may take the only place. It is taken again at
 //! once when a pool has seen a statement that may have changed a function; and every [`PERIOD`] while
 //! the database is in use, if a fingerprint of the catalogs shows a change. A server connection of
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use hawser_core::engine::census::{ANY_TEXT, Census, Function, Language, Link, Names};
 use hawser_core::hash::Keyed;
 use hawser_core::ids::PoolId;
-use hawser_core::pool::{ServerParameters, SharedPool};
+use hawser_core::pool::{KnownFunctions, ServerParameters};
 use hawser_core::session::part::is_reported;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
@@ -377,12 +377,8 @@ impl Censuses {
     }
 }
 
-fn is_wanted<B>(pool: &SharedPool<B>) -> bool {
-    pool.settings().function_census
-}
-
 fn is_for(entry: &PoolEntry) -> bool {
-    entry.key.replication.is_none() && is_wanted(&entry.pool)
+    entry.key.replication.is_none() && entry.pool.settings().function_census
 }
 
 /// Whether its servers may be asked: nothing is sent to those of a paused database.
@@ -390,20 +386,26 @@ fn may_ask(service: &Service, entry: &PoolEntry) -> bool {
     is_for(entry) && !service.gates.is_paused(&entry.key.database)
 }
 
-/// Waits until the functions of a new client's database are known, or for [`WAIT`]. A server that could not
-/// be asked is asked again.
+/// Waits until the functions of a new client's database are known, or for [`WAIT`]: where nothing is known of them,
+/// or has not been looked at since the database was last in use. A server that could not be asked is asked again.
 pub async fn wait(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
-    if may_ask(service, entry) && entry.pool.census().is_none() {
-        let place = service.censuses.of(&key_of(&entry.route.load()));
-        if place.unanswered.load(Ordering::Relaxed) {
-            return; // `refresh` looks again
-        }
-        let (service, entry) = (service.clone(), entry.clone());
-        // It continues if this client stops waiting: the next one would start again.
-        let looking = tokio::spawn(async move { look(&service, &entry).await });
-        if timeout(WAIT, looking).await.is_err() {
-            place.unanswered.store(true, Ordering::Relaxed);
-        }
+    if !may_ask(service, entry) {
+        return;
+    }
+    let place = service.censuses.of(&key_of(&entry.route.load()));
+    let is_old = || {
+        let known = place.known.try_lock(); // a look under way holds the lock
+        known.is_ok_and(|known| known.looked.is_none_or(|(at, _)| at.elapsed() > 2 * PERIOD))
+    };
+    let is_due = entry.pool.census().is_none() || is_old();
+    if !is_due || place.unanswered.load(Ordering::Relaxed) {
+        return; // `refresh` looks again
+    }
+    let (service, entry) = (service.clone(), entry.clone());
+    // It continues if this client stops waiting: the next one would start again.
+    let looking = tokio::spawn(async move { look(&service, &entry).await });
+    if timeout(WAIT, looking).await.is_err() {
+        place.unanswered.store(true, Ordering::Relaxed);
     }
 }
 
@@ -420,10 +422,14 @@ pub async fn run(service: Arc<Service>) {
 /// A statement of this pool may have changed what functions do.
 pub fn look_at_once(service: &Arc<Service>, pool: PoolId) {
     let Some(entry) = service.pools.by_id(pool) else { return };
-    if entry.pool.expects_other_functions() && may_ask(service, &entry) {
+    if functions_of(&entry).expects_others() && may_ask(service, &entry) {
         let service = service.clone();
         tokio::spawn(async move { look(&service, &entry).await });
     }
+}
+
+fn functions_of(entry: &PoolEntry) -> &KnownFunctions {
+    &entry.pool.database_known().functions
 }
 
 fn queries_of(entry: &PoolEntry) -> u64 {
@@ -449,19 +455,14 @@ fn refresh(service: &Arc<Service>) {
             continue;
         }
         let queries = queries.get(key).copied().unwrap_or_default();
-        let expected = entry.pool.expects_other_functions();
-        let census = entry.pool.census();
-        let lacks = census.is_none();
-        let unseen = census.is_some_and(|census| census.has_unseen());
+        let expected = functions_of(entry).expects_others();
+        let unseen = entry.pool.census().is_some_and(|census| census.has_unseen());
         let place = service.censuses.of(key);
         // A look under way holds the lock.
         let due = place.known.try_lock().is_ok_and(|mut known| {
             let failed = known.looked.is_some_and(|(_, outcome)| outcome != Outcome::Answered);
             let is_used = failed || known.queries != queries;
-            let due = expected
-                || unseen
-                || is_used && !known.is_fresh(Instant::now())
-                || lacks && known.census.is_some();
+            let due = expected || unseen || is_used && !known.is_fresh(Instant::now());
             if due {
                 known.queries = queries;
             }
@@ -475,23 +476,26 @@ fn refresh(service: &Arc<Service>) {
     }
 }
 
-/// Takes the census of a pool's database if it may have changed, and gives it to all of its pools.
+/// Takes the census of a pool's database if it may have changed.
 async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     let route = entry.route.load_full();
     let place = service.censuses.of(&key_of(&route));
     let since = Instant::now();
     let mut known = place.known.lock().await;
-    let expected = entry.pool.takes_census();
-    let unseen = entry.pool.census().is_some_and(|census| census.has_unseen());
-    if !(expected || unseen) && known.is_fresh(since) {
-        // The pool may be a new one of the database.
-        if let Some(census) = &known.census {
-            entry.pool.set_census(census);
+    let functions = functions_of(entry);
+    let look = functions.begin_look();
+    let before = functions.census();
+    let unseen = before.as_ref().is_some_and(|census| census.has_unseen());
+    if !(look.was_due || unseen) && known.is_fresh(since) {
+        // The pools may be new ones of the database.
+        if let (None, Some(census)) = (&before, &known.census) {
+            functions.learn(&look, census);
         }
         return;
     }
     let parameters = entry.pool.parameters();
-    let taken = take(service, &route, parameters, &mut known).await;
+    let unseen = before.as_ref().map(|census| census.take_unseen()).unwrap_or_default();
+    let taken = take(service, &route, parameters, unseen, &mut known).await;
     let outcome = match &taken {
         Ok(()) => Outcome::Answered,
         Err(DialError::Talk { source: TalkError::Server(_) | TalkError::Protocol(_), .. }) => {
@@ -503,6 +507,7 @@ async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     if outcome != Outcome::Unanswered {
         place.unanswered.store(false, Ordering::Relaxed);
     }
+    let failed = taken.is_err();
     if let Err(error) = &taken
         && outcome == Outcome::Refused
         && !std::mem::replace(&mut known.failure_said, true)
@@ -516,27 +521,25 @@ async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     } else if let Err(error) = taken {
         tracing::debug!(database = entry.key.database, %error, "the functions of a database could not be looked into");
     }
-    let key = key_of(&route);
-    let Some(census) = known.census.clone() else {
+    if failed && before.is_some() {
+        return;
+    }
+    let Some(census) = &known.census else {
         if known.said {
-            // What was known before the source became too much is outdated.
-            for other in service.pools.all() {
-                if is_for(&other) && key_of(&other.route.load()) == key {
-                    other.pool.lose_census();
-                }
-            }
+            functions.forget(); // what was known before the source became too much
         }
         return;
     };
-    for other in service.pools.all() {
-        if is_for(&other) && key_of(&other.route.load()) == key && other.pool.set_census(&census) {
-            tracing::debug!(
-                database = other.key.database,
-                user = other.key.user,
-                words = census.len(),
-                plans_read = ?census.plans_read(),
-                "what the functions of a database do to sessions"
-            );
+    if functions.learn(&look, census) {
+        tracing::debug!(
+            database = entry.key.database,
+            words = census.len(),
+            plans_read = ?census.plans_read(),
+            "what the functions of a database do to sessions"
+        );
+        // Here, because it takes a moment, and event loops need not wait for it then.
+        for pool in service.pools.all() {
+            pool.pool.adopt_census();
         }
     }
 }
@@ -545,12 +548,12 @@ async fn take(
     service: &Arc<Service>,
     route: &Route,
     parameters: Option<Arc<ServerParameters>>,
+    unseen: HashSet<Box<[u8]>>,
     known: &mut Known,
 ) -> Result<(), DialError> {
     // Worth the place of an idle server connection, as without it functions would have unknown effects. (Where
     // limits are reached, they stay so.)
     let patience = PLACE_WAIT;
-    let unseen = take_unseen(service, route);
     let answer = ask(service, route, patience, &FINGERPRINT, &[]).await?;
     let [row] = answer.rows.as_slice() else { return Ok(()) };
     let value = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
@@ -651,12 +654,4 @@ fn shared_names(names: Names) -> Arc<Names> {
         Some(last) if **last == names => last.clone(),
         _ => last.insert(Arc::new(names)).clone(),
     }
-}
-
-/// What texts of all pools of the database have called that its census has not seen.
-fn take_unseen(service: &Service, route: &Route) -> HashSet<Box<[u8]>> {
-    let key = key_of(route);
-    let entries = service.pools.all();
-    let of_it = entries.iter().filter(|entry| key_of(&entry.route.load()) == key);
-    of_it.filter_map(|entry| entry.pool.census()).flat_map(|census| census.take_unseen()).collect()
 }

@@ -42,6 +42,7 @@ use crate::auth::secret::{Secret, ValidUntil};
 use crate::config::{Config, DatabaseConfig};
 use crate::dial::talk::{Answer, TalkError};
 use crate::dial::{DialError, Login, Trouble};
+use crate::logging::Seldom;
 use crate::service::Service;
 
 /// How long an unused line is kept: long enough for a stream of logins to share it.
@@ -93,6 +94,8 @@ struct LineKey {
 #[derive(Default, Debug)]
 pub(super) struct Seen {
     asking: Mutex<Asking>,
+    /// Warnings that it does not answer.
+    silences: Seldom,
     fingerprint: AsyncMutex<Option<Vec<u8>>>,
 }
 
@@ -354,7 +357,10 @@ pub async fn look_up(
         return Ok(secret);
     }
     let failed = |reason: &dyn std::fmt::Display| {
-        tracing::warn!(database = requested, user, %reason, "auth_query failed");
+        static SAID: Seldom = Seldom::new();
+        if let Some(left_out) = SAID.may(&format!("{requested}: {reason}")) {
+            tracing::warn!(database = requested, user, %reason, left_out, "auth_query failed");
+        }
         ClientError::fatal(SqlState::CONNECTION_FAILURE, "the user could not be looked up")
             .detail("auth_query failed; see the log of the pooler.")
     };
@@ -484,12 +490,15 @@ pub async fn notice_changed_settings(service: &Arc<Service>, entry: &Arc<PoolEnt
     // Without an answer in time the login continues with the known values.
     if waiting == Waiting::Awaited && timeout(SETTINGS_WAIT, question).await.is_err() {
         locked(&entry.seen.asking).unanswered = true;
-        tracing::warn!(
-            database = entry.key.database,
-            user = entry.key.user,
-            "the server does not say whether start values have changed: logins do not wait for it \
-             until it answers"
-        );
+        if let Some(left_out) = entry.seen.silences.may("") {
+            tracing::warn!(
+                database = entry.key.database,
+                user = entry.key.user,
+                left_out,
+                "the server does not say whether start values have changed: logins do not wait for it \
+                 until it answers"
+            );
+        }
     }
 }
 

@@ -23,6 +23,7 @@ use hawser_core::wire::error::{ClientError, SqlState};
 use super::{enquiry, locked, route};
 use crate::config::{Config, DatabaseConfig, ForcedUser};
 use crate::dial::Login;
+use crate::logging::Seldom;
 use crate::service::Service;
 
 /// How long an answer is used.
@@ -109,7 +110,10 @@ pub async fn roles_of(
     user: &str,
 ) -> Result<Roles, ClientError> {
     let failed = |reason: &dyn std::fmt::Display| {
-        tracing::warn!(user, %reason, "the user's roles, which hba_file asks for, are not known");
+        static SAID: Seldom = Seldom::new();
+        if let Some(left_out) = SAID.may(&reason.to_string()) {
+            tracing::warn!(user, %reason, left_out, "the user's roles, which hba_file asks for, are not known");
+        }
         ClientError::fatal(SqlState::CONNECTION_FAILURE, "the user could not be looked up")
             .detail("The server was not asked for the user's roles; see the log of the pooler.")
     };

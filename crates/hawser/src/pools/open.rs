@@ -14,6 +14,7 @@ use hawser_core::wire::error::{ClientError, SqlState};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
+use super::lock_waits::OwnProcess;
 use super::place::{Asker, PLACE_WAIT, Place};
 use super::session::Session;
 use super::{PoolEntry, Route, locked};
@@ -91,6 +92,7 @@ pub struct Permit {
     _place: Place,
     _address: AddressPermit,
     _known: Known,
+    _process: Option<OwnProcess>,
 }
 
 /// Carries out the orders of the event loops, until the process ends.
@@ -406,7 +408,9 @@ async fn open(
     if !unread.is_empty() || !early.is_empty() {
         return Err(broken("messages after ReadyForQuery"));
     }
-    let permit = Permit { _place: server_permit, _address: place, _known: known };
+    let process = (!listens).then(|| entry.lock_waits.own(entered.process));
+    let permit =
+        Permit { _place: server_permit, _address: place, _known: known, _process: process };
     let opened = Opened {
         number: entered.number,
         process: entered.process,

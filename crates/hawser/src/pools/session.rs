@@ -99,7 +99,7 @@ async fn end(service: &Service, dialled: Dialled, _place: Place, server: &str) {
         let cancelled = service.dialler.cancel(id, entered.process, &entered.key, within).await;
         drop(gate);
         if let Err(failed) = cancelled {
-            tracing::warn!(error = %failed.error, "a cancel request did not reach the server");
+            cancel::warn_not_reached(&failed.error);
         }
         while talk.receive().await.is_ok() {}
         Some(())

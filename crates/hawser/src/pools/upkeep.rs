@@ -140,6 +140,7 @@ fn look_after(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
         }
     }
     entry.forget_limit();
+    super::lock_waits::look(service, entry);
     if let Some(after) = entry.forget_after(service)
         && !wants_min_size
     {

@@ -24,10 +24,15 @@ impl Wire {
     /// Reads what is there, without waiting: as [`sys::recv`].
     ///
     /// # Errors
-    /// As recv(2).
+    /// As recv(2); [`io::ErrorKind::TimedOut`] also if it was ended because its server was silent.
     #[inline]
     pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
-        if self.0.comes_back() { sys::recv_all(&self.0, buf) } else { sys::recv(&self.0, buf) }
+        let read =
+            if self.0.comes_back() { sys::recv_all(&self.0, buf) } else { sys::recv(&self.0, buf) };
+        match read {
+            Ok(0) if self.0.is_lost() => Err(io::ErrorKind::TimedOut.into()),
+            read => read,
+        }
     }
 
     /// Writes what fits, without waiting.

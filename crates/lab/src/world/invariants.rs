@@ -217,7 +217,8 @@ impl Census {
         }
         let most = guard.limits().size
             + guard.limits().reserve_size
-            + guard.limits().idle_transaction_reserve;
+            + guard.limits().idle_transaction_reserve
+            + guard.limits().lock_wait_reserve;
         if guard.total() > most {
             return Err(format!("{} backends, {most} allowed", guard.total()));
         }

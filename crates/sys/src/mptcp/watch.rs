@@ -4,7 +4,13 @@
 //! A connection is dead when bytes (or, over TCP, a probe of a full window) have been unacknowledged
 //! for `timeout`, none of them was acknowledged meanwhile, and the peer has been silent for as
 //! long, on all subflows. A peer that is there and does not read answers the probes of its full
-//! window: it is slow, not dead.
+//! window: it is slow, not dead. Dead is also one on which nothing is under way and bytes wait for
+//! `timeout` that the peer's window has room for: a route or a queue of this host drops them. The
+//! peer need not be silent then: it may repeat what this host cannot acknowledge.
+//!
+//! A server's connection on which nothing is unacknowledged is dead when the kernel's keepalive should
+//! have ended it. The kernel does so itself where its probes leave this host; those that a full
+//! queue of this host drops it does not count (tcp_keepalive_timer(), net/ipv4/tcp_timer.c).
 //!
 //! All connections are looked at eight times in each `timeout`, those on which something was unacknowledged then
 //! more often ([`look_again`]). The time of the look that first saw it counts as the beginning, at
@@ -14,8 +20,7 @@
 //!
 //! # Why not TCP_USER_TIMEOUT for servers
 //! It ends a connection also whose peer answers each probe and has not read for so long
-//! (tcp_probe_timer(), net/ipv4/tcp_timer.c): a COPY into a table that is locked. If nothing is
-//! unacknowledged, the kernel's keepalive detects it.
+//! (tcp_probe_timer(), net/ipv4/tcp_timer.c): a COPY into a table that is locked.
 //!
 //! # Invariants
 //! * a descriptor is looked at only while it is open: a [`Watched`] leaves the list before it closes
@@ -23,14 +28,14 @@
 //!
 //! # Limits
 //! MPTCP needs Linux 5.16, for MPTCP_INFO; before, none of it is ended here. TCP needs 4.1, for the
-//! count of acknowledged bytes.
+//! count of acknowledged bytes, and 5.4 for what does not leave this host.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::net::Shutdown;
+use rustix::net::{Shutdown, sockopt};
 
 use super::socket::{info, subflows};
 use crate::congestion::flows;
@@ -52,6 +57,8 @@ struct List {
 struct Entry {
     fd: RawFd,
     seen: Seen,
+    /// The longest silence that keepalive allows; `None`: it is off, or the peer is no server.
+    quiet_max: Option<Duration>,
 }
 
 /// What was seen of a connection at the last looks: the first unacknowledged byte, and since when it has been.
@@ -114,7 +121,7 @@ struct Lists {
 impl Watched {
     /// A descriptor that `watch` looks at from now on.
     pub fn new(fd: OwnedFd, watch: Arc<Watch>) -> Self {
-        let key = watch.enter(&fd);
+        let key = watch.enter(&fd, None);
         let lists = Lists { watch: Some((watch, key)), ..Lists::default() };
         Self { fd, lists: Some(Box::new(lists)), comes_back: false }
     }
@@ -122,7 +129,7 @@ impl Watched {
     /// The same, a connection to a server that `watch` looks at from now on.
     #[must_use]
     pub fn of_server(mut self, watch: Arc<Watch>) -> Self {
-        let key = watch.enter(&self.fd);
+        let key = watch.enter(&self.fd, quiet_max(&self.fd));
         self.lists.get_or_insert_default().server = Some((watch, key));
         self
     }
@@ -130,6 +137,12 @@ impl Watched {
     /// Whether it is an MPTCP socket that is looked at.
     pub fn is_watched(&self) -> bool {
         self.lists.as_ref().is_some_and(|lists| lists.watch.is_some())
+    }
+
+    /// Whether it has been ended because its server's machine was silent.
+    pub fn is_lost(&self) -> bool {
+        let server = self.lists.as_ref().and_then(|lists| lists.server.as_ref());
+        server.is_some_and(|(watch, key)| !watch.lock().entries.contains_key(key))
     }
 
     /// The same, which may be past TCP.
@@ -183,11 +196,11 @@ impl Watch {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, fd: &OwnedFd) -> u64 {
+    fn enter(&self, fd: &OwnedFd, quiet_max: Option<Duration>) -> u64 {
         let mut list = self.lock();
         let key = list.next;
         list.next += 1;
-        list.entries.insert(key, Entry { fd: fd.as_raw_fd(), seen: Seen::default() });
+        list.entries.insert(key, Entry { fd: fd.as_raw_fd(), seen: Seen::default(), quiet_max });
         key
     }
 
@@ -219,7 +232,12 @@ impl Watch {
         // SAFETY: the entry is in the list, so its `Watched` has not been dropped, and cannot be
         // while the lock is held: the descriptor is open, and the same.
         let fd = unsafe { BorrowedFd::borrow_raw(entry.fd) };
-        if !entry.seen.look(stuck(fd), timeout, now) {
+        let standing = standing(fd);
+        let stuck = if let Standing::Stuck(stuck) = standing { Some(stuck) } else { None };
+        let is_dead = entry.seen.look(stuck, timeout, now)
+            || matches!((standing, entry.quiet_max), (Standing::Quiet(silent), Some(quiet_max))
+                if silent >= timeout.max(quiet_max));
+        if !is_dead {
             return false;
         }
         list.entries.remove(&key);
@@ -238,23 +256,52 @@ struct Stuck {
     silent: Duration,
 }
 
-/// What is unacknowledged, of MPTCP or else of TCP.
-fn stuck(fd: BorrowedFd<'_>) -> Option<Stuck> {
+/// The longest silence of the peer that the kernel's keepalive allows, where that is on.
+fn quiet_max(fd: &OwnedFd) -> Option<Duration> {
+    let is_on = sockopt::socket_keepalive(fd).is_ok_and(|is_on| is_on);
+    let idle = sockopt::tcp_keepidle(fd).ok().filter(|_| is_on)?;
+    let (interval, count) = (sockopt::tcp_keepintvl(fd).ok()?, sockopt::tcp_keepcnt(fd).ok()?);
+    Some(idle + interval * count)
+}
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug)]
+enum Standing {
+    /// The peer has not acknowledged something.
+    Stuck(Stuck),
+    /// Nothing is unacknowledged, and the peer has been silent for so long.
+    Quiet(Duration),
+    /// The peer's window is full, or it is not known.
+    Unclear,
+}
+
+/// How a connection stands, of MPTCP or else of TCP.
+fn standing(fd: BorrowedFd<'_>) -> Standing {
     let millis = |millis: u32| Duration::from_millis(millis.into());
     if let Ok(info) = info(fd) {
         let silent = || match subflows(fd) {
             Ok(subflows) => subflows.iter().map(|subflow| subflow.info.last_ack_ms).min(),
             Err(_) => Some(0), // not known: better too late than wrongly
         };
-        return (info.unacked > 0).then(|| Stuck {
-            from: info.unacked_from,
-            silent: silent().map_or(Duration::MAX, millis),
-        });
+        if info.unacked == 0 {
+            return Standing::Unclear; // of subflows the kernel's keepalive alone judges
+        }
+        let silent = silent().map_or(Duration::MAX, millis);
+        return Standing::Stuck(Stuck { from: info.unacked_from, silent });
     }
-    let info = tcp_info(fd).ok()?;
-    let from = info.bytes_acked?;
-    (info.unacked_segments > 0 || info.probes > 0)
-        .then(|| Stuck { from, silent: millis(info.last_heard_ms) })
+    let Ok(info) = tcp_info(fd) else { return Standing::Unclear };
+    let silent = millis(info.last_heard_ms);
+    let is_unsent = info.unsent.is_some_and(|unsent| unsent > 0);
+    let has_room = info.peer_window.is_some_and(|room| room >= info.segment_bytes);
+    let is_under_way = info.unacked_segments > 0;
+    match info.bytes_acked {
+        Some(from) if is_unsent && has_room && !is_under_way => {
+            Standing::Stuck(Stuck { from, silent: Duration::MAX })
+        }
+        Some(from) if is_under_way || info.probes > 0 => Standing::Stuck(Stuck { from, silent }),
+        Some(_) if !is_unsent => Standing::Quiet(silent),
+        _ => Standing::Unclear,
+    }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ pub(in crate::engine) struct AppliedSession {
     own: OwnValues,
     texts: Texts,
     applying: bool,
+    role: Role,
     custom: CustomNames,
     lasting: Lasting,
     lifts: Lifts,
@@ -21,6 +22,18 @@ pub(in crate::engine) struct AppliedSession {
     function_plans: FunctionPlans,
     /// Only the client that has it now has made any of these.
     function_plans_are_own: bool,
+}
+
+/// Whether the client's role is in force for what it has sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::engine) enum Role {
+    AsWanted,
+    /// Its message, which ends the role (`ends`) or runs nothing under one, was sent without it.
+    LeftOut {
+        ends: bool,
+    },
+    /// The server has refused it with this error, and so everything after it.
+    Refused(Box<[u8]>),
 }
 
 /// The settings under which the process has made the plans of functions that it keeps.
@@ -73,6 +86,7 @@ impl AppliedSession {
             own: OwnValues::new(parameters, basis),
             texts: Texts::default(),
             applying: false,
+            role: Role::AsWanted,
             custom: CustomNames::NONE,
             lasting: Lasting::NONE,
             lifts: Lifts::default(),
@@ -201,6 +215,24 @@ impl AppliedSession {
     /// They have been answered.
     pub(in crate::engine) fn end_applying(&mut self) {
         self.applying = false;
+    }
+
+    /// Whether the client's role is in force for what it has sent.
+    pub(in crate::engine) fn role(&self) -> &Role {
+        &self.role
+    }
+
+    /// The client's message is sent with its role, without it, or in vain.
+    pub(in crate::engine) fn set_role(&mut self, role: Role) {
+        self.role = role;
+    }
+
+    /// The error with which the server has refused the client's role.
+    pub(in crate::engine) fn role_refused(&self) -> Option<&[u8]> {
+        match &self.role {
+            Role::Refused(error) => Some(error),
+            Role::AsWanted | Role::LeftOut { .. } => None,
+        }
     }
 
     /// Custom names that the server knows for good.

@@ -105,11 +105,18 @@ impl Known {
         self.functions.as_deref()
     }
 
+    /// Whether nothing else has become known about the functions since.
+    #[inline]
+    pub(in crate::engine) fn is_up_to_date<B>(&self, pool: &SharedPool<B>) -> bool {
+        self.functions_serial == pool.functions_serial()
+    }
+
     /// The functions that do something to sessions may have changed.
     #[inline]
     pub(in crate::engine) fn learn_functions<B>(&mut self, pool: &SharedPool<B>) {
         let serial = pool.functions_serial();
         if self.functions_serial != serial {
+            pool.adopt_census();
             (self.functions, self.functions_serial) = (Functions::of(pool), serial);
             self.keeps_plans = keeps_plans(pool);
         }

@@ -7,9 +7,8 @@
 //! questions until the next census.
 //!
 //! # Limits
-//! The pool of the client that sends it knows this at once; other pools of the database, and server
-//! connections that are lent at that time, with the next census or client. What a text of EXECUTE
-//! creates is not seen before that, nor is the part of a streaming text after
+//! All pools of the database know this at once, and no census that could not see it replaces it
+//! ([`crate::pool::KnownFunctions`]). What a text of EXECUTE creates is not seen before that, nor is the part of a streaming text after
 //! `limits::MADE_BYTES_MAX`.
 
 use std::sync::Arc;
@@ -153,12 +152,7 @@ impl Census {
         if reach == Reach::default() && !news {
             return None;
         }
-        let mut words_of = self.words.clone();
-        for (word, drawing) in self.drawing.iter().flat_map(|drawing| &drawing.words) {
-            let known = words_of.entry(word.clone()).or_default();
-            known.call.absorb(&drawing.call);
-            known.write.absorb(&drawing.write);
-        }
+        let mut words_of = self.all_words();
         let mut seen = self.seen.clone();
         for name in made.names {
             if let Some(seen) = &mut seen {

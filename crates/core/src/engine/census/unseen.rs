@@ -66,8 +66,15 @@ impl Seen {
         self.own.contains(name) || self.servers.contains(name) || self.absent.contains(name)
     }
 
+    /// The same, and what texts have made since by another's word.
+    pub(super) fn and(&self, other: &Self) -> Self {
+        let mut all = self.clone();
+        all.are_absent(other.absent.iter().cloned());
+        all
+    }
+
     /// These were looked for in vain.
-    pub(super) fn are_absent(&mut self, names: HashSet<Word>) {
+    pub(super) fn are_absent(&mut self, names: impl ExactSizeIterator<Item = Word>) {
         if self.absent.len() + names.len() > ABSENT_MAX {
             self.absent.clear();
         }

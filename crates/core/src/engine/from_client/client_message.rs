@@ -10,12 +10,13 @@ mod own_names;
 mod parse;
 pub(in crate::engine) mod portal;
 mod prepared;
+mod role;
 pub(in crate::engine) mod sequences;
 mod written;
 
 use std::sync::Arc;
 
-use crate::engine::backend::Backend;
+use crate::engine::backend::{Backend, Role};
 use crate::engine::census::functions::Functions;
 use crate::engine::client::Client;
 use crate::engine::effects::{Effects, Unusual};
@@ -33,6 +34,7 @@ use crate::pool::statement::Unnamed;
 use crate::session::commands::{begins_with_any, draws_nothing};
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::{Findings, KnownTexts, ScanOptions, Scanner, SetValue, Verb, scan};
+use crate::session::settings::SettingsBuilder;
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{HEADER_BYTES, Header};
@@ -123,6 +125,21 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// Sends what must precede the first message of a query.
     pub(in crate::engine) fn open(&mut self, now: Time) -> Result<(), Halt> {
+        self.backend.known.learn_functions(&self.backend.pool);
+        let Some(ends) = self.leaves_role_out() else { return self.open_as_wanted(now) };
+        let mut without = SettingsBuilder::from(self.client.session.desired());
+        without.remove(b"role");
+        let without = self.backend.pool.interner().share(without.build());
+        let wanted = self.client.session.want(without);
+        let opened = self.open_as_wanted(now);
+        self.client.session.want(wanted);
+        if opened.is_ok() {
+            self.backend.session.set_role(Role::LeftOut { ends });
+        }
+        opened
+    }
+
+    fn open_as_wanted(&mut self, now: Time) -> Result<(), Halt> {
         if !self.backend.requests.is_empty() {
             return if self.backend.ahead.waits() {
                 self.wait()
@@ -261,7 +278,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 self.client.note_executing(false);
             }
         }
-        if (self.backend.session.is_applying() || self.backend.session.within().is_some())
+        let session = &self.backend.session;
+        if (session.is_applying()
+            || session.within().is_some()
+            || *session.role() != Role::AsWanted)
             && self.backend.requests.owes_client_ready()
         {
             // One query or pipeline fails with the settings, or makes them fail; a second one may

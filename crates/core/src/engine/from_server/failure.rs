@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Fate, Relay, Relayed};
-use crate::engine::backend::Backend;
+use crate::engine::backend::{Backend, Role};
 use crate::engine::from_client::client_message::portal::STAND_IN;
 use crate::engine::names::{ClientStatement, significant};
 use crate::engine::replay::is_stale_or_lost;
@@ -11,8 +11,11 @@ use crate::engine::request_queue::{Change, Entry, Request, StoodInFor};
 use crate::engine::restore::{Longer, count_back};
 use crate::engine::socket::Socket;
 use crate::engine::timeouts::is_cut_off;
-use crate::wire::error::{ClientError, SqlState};
+use crate::wire::error::{ClientError, SqlState, field};
 use crate::wire::{TransactionStatus, backend as kind, build};
+
+/// Why a connection is closed whose server has refused its client's role.
+const ROLE_REFUSED: &str = "its client's role could not be set";
 
 /// What the server has refused or ignored.
 #[derive(Default)]
@@ -56,6 +59,7 @@ impl<S: Socket> Relay<'_, S> {
             // request.)
             Request::InjectedSettings { statement }
                 if healing || (statement != 0 && is_cut_off(body)) => {}
+            Request::InjectedQuery if self.is_refused_with_role(body) => return Ok(Fate::Skip),
             Request::InjectedQuery
             | Request::InjectedLift
             | Request::InjectedRollback
@@ -101,11 +105,34 @@ impl<S: Socket> Relay<'_, S> {
         true
     }
 
+    /// Whether the server has refused the client's role (it is gone, or not granted any more), now
+    /// or before this query of the same block. What the client has sent after it fails as well.
+    fn is_refused_with_role(&mut self, error: &[u8]) -> bool {
+        let Some(client) = &self.client else { return false };
+        let session = &mut self.backend.session;
+        if session.role_refused().is_some() {
+            return true;
+        }
+        let code = field(error, b'C').unwrap_or_default();
+        let message = field(error, b'M').unwrap_or_default();
+        let role = session.applied().get(b"role");
+        let refuses = session.is_applying()
+            && [&b"22023"[..], b"42501"].contains(&code)
+            && client.session.desired().get(b"role") == role
+            && role.is_some_and(|role| memchr::memmem::find(message, role).is_some());
+        if refuses {
+            session.set_role(Role::Refused(error.into()));
+            self.backend.prepared.forget_replay();
+            self.backend.lending.spoil(ROLE_REFUSED);
+        }
+        refuses
+    }
+
     /// A query of Hawser's has failed without which its client cannot go on.
     fn part_for_failed_query(&self, message: &'static str, body: &[u8], relayed: &mut Relayed) {
         relayed.injected_query_failed = true;
         if self.client.is_some() {
-            let text = crate::wire::error::field(body, b'M').unwrap_or_default();
+            let text = field(body, b'M').unwrap_or_default();
             let error = ClientError::fatal(SqlState::CONNECTION_FAILURE, message)
                 .detail(String::from_utf8_lossy(text));
             relayed.goodbye = Some(Box::new(error));
@@ -200,7 +227,7 @@ impl<S: Socket> Relay<'_, S> {
         }
         let change = match failed.change {
             Some(Change::Refuses(refusal)) => {
-                let code = crate::wire::error::field(body, b'C');
+                let code = field(body, b'C');
                 if refusal.of.is_none_or(|of| code == Some(&of.0[..])) {
                     undone.refusal = Some(refusal.answer);
                 }
@@ -240,7 +267,7 @@ impl<S: Socket> Relay<'_, S> {
         };
         // A Bind with another number of parameters, or a missing statement: no other error has its
         // name. (Others are frequent, and there may be many names.)
-        let code = crate::wire::error::field(body, b'C');
+        let code = field(body, b'C');
         if code.is_none_or(|code| ![&b"08P01"[..], b"26000"].contains(&code)) {
             return Fate::Pass;
         }
@@ -272,7 +299,8 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.ahead.own_name_refused(error);
     }
 
-    /// If a stand-in has been executed, the error of the statement in whose place it stands.
+    /// If a stand-in has been executed, the error of the statement in whose place it stands; if the
+    /// client's role was refused, the error of that.
     pub(super) fn in_place_of_stand_in(
         &mut self,
         owed: Request,
@@ -280,6 +308,13 @@ impl<S: Socket> Relay<'_, S> {
         fate: Fate,
         relayed: &Relayed,
     ) -> Fate {
+        if let Some(refused) = self.backend.session.role_refused()
+            && !owed.is_injected_query()
+        {
+            let mut error = Vec::new();
+            build::message(&mut error, kind::ERROR, |out| out.extend_from_slice(refused));
+            return Fate::Replace(error.into());
+        }
         if let Some(client) = &mut self.client
             && !owed.is_injected()
         {

@@ -9,7 +9,7 @@ use crate::engine::client::Client;
 use crate::engine::ended::Ended;
 use crate::engine::host::Host;
 use crate::engine::limits;
-use crate::engine::message::Event;
+use crate::engine::message::{Event, SERVER_CLOSED, SERVER_SILENT};
 use crate::engine::socket::{Socket, Token};
 use crate::engine::table::{Engine, Holder, PoolView};
 use crate::ids::{ClientId, Slot};
@@ -156,9 +156,9 @@ impl<S: Socket> Engine<S> {
                 client.backend = Some(backend);
                 return false;
             }
-            Read::Ended => {
+            Read::Ended(reason) => {
                 client.backend = Some(backend);
-                self.backend_failed(host, slot, "server closed the connection", now);
+                self.backend_failed(host, slot, reason, now);
                 return false;
             }
         };
@@ -295,6 +295,9 @@ impl<S: Socket> Engine<S> {
             self.disconnect(host, slot, &error, false, now);
             return Some(false);
         }
+        if self.refuses_unsent(host, slot, now) {
+            return Some(false);
+        }
         if let Some(outcome) = relayed.handed_over {
             self.handed_over(host, slot, *outcome, now);
             return Some(true);
@@ -381,9 +384,9 @@ impl<S: Socket> Engine<S> {
             match read {
                 Read::Bytes(_) => {}
                 Read::Nothing => break,
-                Read::Ended => {
+                Read::Ended(reason) => {
                     backend.from_server.goes();
-                    relayed = Err("server closed the connection");
+                    relayed = Err(reason);
                 }
             }
         }
@@ -441,8 +444,8 @@ enum Read {
     Bytes(usize),
     /// There are none now.
     Nothing,
-    /// The connection has ended.
-    Ended,
+    /// The connection has ended, for this reason.
+    Ended(&'static str),
 }
 
 /// Puts the kept bytes of a backend into a buffer, and reads more after them.
@@ -454,7 +457,8 @@ fn read_into<S: Socket>(backend: &mut Backend<S>, buffer: &mut [u8]) -> Read {
             Ok(read) if read > 0 => return Read::Bytes(kept + read),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Read::Nothing,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Ok(_) | Err(_) => return Read::Ended,
+            Err(error) if error.kind() == ErrorKind::TimedOut => return Read::Ended(SERVER_SILENT),
+            Ok(_) | Err(_) => return Read::Ended(SERVER_CLOSED),
         }
     }
 }

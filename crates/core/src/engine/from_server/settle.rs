@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Fate, Relay, Relayed};
 use crate::engine::about::PoolMode;
-use crate::engine::backend::Backend;
+use crate::engine::backend::{Backend, Role};
 use crate::engine::client::Client;
 use crate::engine::effects::Effects;
 use crate::engine::request_queue::Request;
@@ -48,10 +48,13 @@ impl<S: Socket> Relay<'_, S> {
             }
         }
         self.backend.requests.complete_with_ready();
+        // The block that has failed with the client's role is Hawser's.
+        let refused = self.backend.session.role_refused().is_some() && !owed.is_injected_query();
+        let status = if refused { TransactionStatus::Idle } else { status };
         self.backend.from_server.is_ready(status);
         let ends_pipeline = owed.ends_ignoring();
         let due_within = if ends_pipeline { self.backend.reports_due_within() } else { Vec::new() };
-        let reverted = ends_pipeline && self.backend.settle_within();
+        let reverted = (ends_pipeline && self.backend.settle_within()) || self.role_stays(owed);
         if owed.is_injected_query() && owed != Request::InjectedRollback {
             return self.query_of_ours_ended(owed, relayed);
         }
@@ -83,7 +86,29 @@ impl<S: Socket> Relay<'_, S> {
         if own && !due.is_empty() {
             self.report(&due, at, run, relayed);
         }
-        Ok(if own { self.give_ready(relayed) } else { Fate::Skip })
+        match own.then(|| self.give_ready(relayed)) {
+            Some(Fate::Pass) if refused => {
+                let mut ready = Vec::new();
+                build::ready_for_query(&mut ready, status);
+                Ok(Fate::Replace(ready.into()))
+            }
+            fate => Ok(fate.unwrap_or(Fate::Skip)),
+        }
+    }
+
+    /// Whether the client still wants the role that was refused, or that its message has not ended
+    /// since it has failed.
+    fn role_stays(&mut self, owed: Request) -> bool {
+        let failed = self.client.as_ref().is_some_and(|client| client.serving.has_failed());
+        let session = &mut self.backend.session;
+        match session.role() {
+            Role::Refused(_) => !owed.is_injected_query(),
+            &Role::LeftOut { ends } if !owed.is_injected_query() => {
+                session.set_role(Role::AsWanted);
+                failed || !ends
+            }
+            Role::AsWanted | Role::LeftOut { .. } => false,
+        }
     }
 
     /// A query of Hawser's has ended: no client gets anything of it.
@@ -99,7 +124,11 @@ impl<S: Socket> Relay<'_, S> {
                     self.backend.session.end_applying();
                 }
                 let is_last = next.is_some_and(|next| !next.is_injected_query());
-                if is_last && self.backend.session.within().is_none() && self.backend.disagrees() {
+                if is_last
+                    && self.backend.session.role_refused().is_none()
+                    && self.backend.session.within().is_none()
+                    && self.backend.disagrees()
+                {
                     // The client's messages would run under these, and it gets no report of that.
                     relayed.settings_mismatch = true;
                     return Err(MISMATCH);
@@ -171,7 +200,8 @@ impl<S: Socket> Relay<'_, S> {
     ) -> Result<Vec<u8>, &'static str> {
         let Some(client) = self.client.as_deref_mut() else { return Ok(Vec::new()) };
         let failed = client.serving.take_failed();
-        if !self.backend.is_between_transactions() {
+        if !self.backend.is_between_transactions() || self.backend.session.role_refused().is_some()
+        {
             return Ok(Vec::new());
         }
         client.keep_to_ask(self.backend, failed);

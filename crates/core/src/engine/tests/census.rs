@@ -10,12 +10,19 @@ use crate::ids::LoopId;
 /// A census of functions of PL/pgSQL, whose names say which are IMMUTABLE; `audited` has a trigger.
 /// A server process keeps no plans of these.
 pub(super) fn learn(world: &World, functions: &[(&str, &str)]) -> bool {
-    world.pool.set_census(&Arc::new(census(functions).keeping_no_plans()))
+    learn_census(world, census(functions).keeping_no_plans())
 }
 
 /// The same, and it keeps plans.
 pub(super) fn learn_keeping(world: &World, functions: &[(&str, &str)]) -> bool {
-    world.pool.set_census(&Arc::new(census(functions)))
+    learn_census(world, census(functions))
+}
+
+fn learn_census(world: &World, census: Census) -> bool {
+    let functions = &world.pool.database_known().functions;
+    let news = functions.learn(&functions.begin_look(), &Arc::new(census));
+    world.pool.adopt_census();
+    news
 }
 
 fn census(functions: &[(&str, &str)]) -> Census {
@@ -176,20 +183,20 @@ fn statements_are_shared_until_the_planner_reads_settings() {
 #[test]
 fn statements_that_change_the_catalog_make_a_census_due_once_they_are_committed() {
     let mut world = World::new(1);
-    world.pool.takes_census();
+    world.pool.database_known().functions.begin_look();
     let client = world.client();
     world.send(&client, &query("BEGIN"));
     let server = world.servers[0].clone();
     world.send(&server, &answers("CT"));
     world.send(&client, &query("CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'"));
     world.send(&server, &answers("CT"));
-    assert!(!world.pool.expects_other_functions());
+    assert!(!world.pool.database_known().functions.expects_others());
     world.send(&client, &query("COMMIT"));
     world.send(&server, &answers("CI"));
-    assert!(world.pool.takes_census());
+    assert!(world.pool.database_known().functions.begin_look().was_due);
     world.send(&client, &query("SELECT 1"));
     world.send(&server, &answers("CI"));
-    assert!(!world.pool.expects_other_functions());
+    assert!(!world.pool.database_known().functions.expects_others());
 }
 
 /// A report does not cover connections that dblink keeps: another user of the pool could use them.

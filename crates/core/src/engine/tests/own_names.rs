@@ -104,9 +104,11 @@ fn one_that_lists_them_is_prepared_by_its_own_name_alone() {
     let mut world = World::new(1);
     let (client, server) = client_with_p(&mut world);
     world.send(&client, &[parse("l", listing), bind("l"), execute(), sync()].concat());
+    assert_eq!(server.received(), [parse("p", "SELECT 1"), sync()].concat(), "it may be refused");
+    world.send(&server, &answers("1I"));
     let received = server.received();
-    let own = [parse("p", "SELECT 1"), parse("l", listing)].concat();
-    assert!(text_has(&received, &text(&own)), "{}", text(&received));
+    assert!(text_has(&received, &text(&parse("l", listing))), "{}", text(&received));
+    assert!(!text_has(&received, "SELECT 1"), "{}", text(&received));
     assert_eq!(text(&received).matches(listing).count(), 1, "{}", text(&received));
 }
 

@@ -278,6 +278,10 @@ impl<S: Socket> Client<S> {
         if !self.is_pinned() {
             return Ok(true);
         }
+        if backend.session.role_refused().is_some() {
+            self.session.set_pins(PartSet::EMPTY); // nothing of what it has sent has run
+            return Ok(true);
+        }
         if backend.known.unverified().is_some() { self.ask(backend) } else { Ok(false) }
     }
 

@@ -14,6 +14,9 @@
 //! its own, and the Query waits for the outcome: if the server refuses to prepare the statement
 //! (its table is gone), the Query gets that error.
 //!
+//! Of the statements that are only listed, those that the server refuses are left out. They are
+//! sent before the Query or the pipeline, in a transaction block within a savepoint.
+//!
 //! If a Query begins with the ROLLBACK (or COMMIT) of a failed transaction, in which nothing can be
 //! prepared, that ROLLBACK is sent first, and then, right before the Query, a BEGIN for its own
 //! one.
@@ -21,6 +24,8 @@
 //! # Limits
 //! * what a function executes is not known: the first time it fails, and from then on the statement
 //!   has its own name
+//! * within a pipeline nothing can be taken back: a refused statement that is listed there, and was
+//!   not refused before, fails the pipeline
 //! * for a Query that ends a failed transaction in another way nothing can be prepared, except
 //!   after a ROLLBACK of the same pipeline
 //! * `fidelity = "classic"`: not done
@@ -98,9 +103,9 @@ fn for_each_of(text: &[u8], effects: &Effects, known: &[Box<[u8]>], mut each: im
 }
 
 impl<S: Socket> ClientMessage<'_, '_, S> {
-    /// The client's own names of statements of the protocol that a text may mean, in the order in
-    /// which they were given.
-    fn own_names_in(&self, text: &[u8], effects: &Effects) -> Vec<Box<[u8]>> {
+    /// The client's own names of statements of the protocol that a text may mean, and those that it
+    /// only lists, each in the order in which they were given.
+    fn own_names_in(&self, text: &[u8], effects: &Effects) -> (Vec<Box<[u8]>>, Vec<Box<[u8]>>) {
         let mut found = BTreeSet::new();
         let mut shows = shows_statements(text, effects);
         // An executed statement may execute another in turn, or look at the list.
@@ -127,16 +132,11 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 for_each_name(statement.text(), &statement.effects, mentions);
             }
         }
-        if shows {
-            let all = self
-                .client
-                .prepared
-                .statements()
-                .into_iter()
-                .flat_map(|names| names.names().pairs());
-            found.extend(all.map(|(name, named)| (named.serial, name.clone())));
-        }
-        found.into_iter().map(|(_, name)| name).collect()
+        let names = self.client.prepared.statements().filter(|_| shows);
+        let all = names.into_iter().flat_map(|names| names.names().pairs());
+        let all: BTreeSet<_> = all.map(|(name, named)| (named.serial, name.clone())).collect();
+        let listed = all.difference(&found).map(|(_, name)| name.clone()).collect();
+        (found.into_iter().map(|(_, name)| name).collect(), listed)
     }
 
     /// Records the effects of the statements that the current message executes by name.
@@ -171,11 +171,13 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.answer_refused(&error)?;
             return Ok(true);
         }
+        let tried = self.backend.ahead.take_listed();
         if !self.client.names_are_settled() {
             self.hold()?; // which statements exist depends on earlier messages
         }
-        let names = self.own_names_in(text, effects);
-        if names.is_empty() || self.client.serving.is_exclusive() || self.backend.is_classic() {
+        let (mut names, listed) = self.own_names_in(text, effects);
+        let none = names.is_empty() && listed.is_empty();
+        if none || self.client.serving.is_exclusive() || self.backend.is_classic() {
             return self.without_more_names(text, effects);
         }
         self.hold()?;
@@ -195,11 +197,16 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return self.without_more_names(text, effects);
         }
         self.passage.cut(self.backend)?;
-        if self.header.kind == frontend::QUERY && !self.backend.requests.is_in_pipeline() {
+        let listed = match tried {
+            true => self.note_refused(&listed),
+            false => self.list_ahead(listed)?,
+        };
+        if is_query && !names.is_empty() && !self.backend.requests.is_in_pipeline() {
             self.bring_ahead(&names);
             self.backend.ahead.bring_own_names();
             return self.wait().map(|()| false);
         }
+        names.extend(listed);
         for name in names {
             let Some(statement) = self.note_as_own(&name) else { continue };
             self.backend.prepare_own(&name, &statement, &mut self.passage.out);
@@ -220,6 +227,44 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.bring_own_names(text, effects)?;
         }
         Ok(())
+    }
+
+    /// Ensures that the server knows statements that the current message only lists, before its
+    /// pipeline. Returns those that are left to bring within it.
+    fn list_ahead(&mut self, mut names: Vec<Box<[u8]>>) -> Result<Vec<Box<[u8]>>, Halt> {
+        // Commands remove an unnamed statement that only the server knows, as a Query does.
+        let native = self.header.kind != frontend::QUERY
+            && self.client.session.pins().contains(Part::UnnamedStatement);
+        if names.is_empty() || native || self.backend.requests.is_in_pipeline() {
+            names.retain(|name| !self.client.statement(name).is_some_and(|named| named.unlisted));
+            return Ok(names);
+        }
+        self.in_block(b"SAVEPOINT hawser");
+        for name in &names {
+            self.bring_ahead(std::slice::from_ref(name));
+            self.in_block(b"ROLLBACK TO SAVEPOINT hawser"); // it takes back no statement
+        }
+        self.in_block(b"RELEASE SAVEPOINT hawser");
+        self.backend.ahead.list();
+        self.wait().map(|()| names)
+    }
+
+    /// The server has refused these, which have been sent before the current message.
+    fn note_refused(&mut self, names: &[Box<[u8]>]) -> Vec<Box<[u8]>> {
+        for name in names {
+            let statements = self.client.prepared.statements_mut();
+            if let Some(refused) = statements.and_then(|all| all.get_mut(name)) {
+                refused.unlisted = true;
+            }
+        }
+        Vec::new()
+    }
+
+    /// Sends a command, if a transaction block is open.
+    fn in_block(&mut self, command: &[u8]) {
+        if self.backend.from_server.status() == TransactionStatus::InTransaction {
+            self.backend.inject_prepare(command, None, &mut self.passage.out);
+        }
     }
 
     /// Whether the last statement that the current pipeline executes ends a failed transaction.
