@@ -4,8 +4,19 @@
 //! at the other end may be a Linux kernel (rds_tcp) or another Hawser.
 //!
 //! ```text
-//!   send() ──► proto::node::Node ──► lanes: TCP connections ──► Node ──► a port's queue ──► receive()
+//!   a program in Rust ────────────────────► endpoint::Endpoint: bind, send, receive, turn
+//!   any program ── unix socket ─► proxy::Proxy ─┘   │ one thread, an epoll set of its own
+//!   hawser rds ping, stress ─► ping, stress ────┘   ▼
+//!                                    proto::node::Node ──► lanes: TCP connections ──► the peer's Node
 //! ```
-//! [`proto`] is all of the protocol, without a socket or a clock: begin at [`proto::node`].
+//! [`proto`] is all of the protocol, without a socket or a clock: begin at [`proto::node`]. [`endpoint`] does
+//! for it what it asks for: it is what programs use. [`info`] shows what one is doing.
 
+pub mod endpoint;
+pub mod info;
+pub mod ping;
 pub mod proto;
+pub mod proxy;
+pub mod stress;
+
+pub use endpoint::{Endpoint, Options, PortEvent};

@@ -19,13 +19,13 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use hawser_congestion::cc::usage;
 use hawser_core::wire::startup::SSL_REQUEST;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::admin::operators::CONSOLE;
 use crate::auth::secret::Secret;
-use crate::cc::usage;
 use crate::config::{
     AuthType, BypassUse, Config, Congestion, ListenAddress, MptcpUse, OptionalAddress, Overrides,
     SETTINGS_VARIABLE, ServerAddress,

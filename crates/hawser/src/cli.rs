@@ -23,6 +23,7 @@ use crate::serve::{Begins, Manner};
 use crate::{
     bypass, cc, check, demo, import, link, logging, login, mptcp, rds, serve, status, top,
 };
+pub(crate) use hawser_sys::terminal::print;
 
 /// Where `serve` looks for a configuration when it is given none.
 const FILES: [&str; 2] = ["hawser.toml", "/etc/hawser/hawser.toml"];
@@ -201,12 +202,6 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// To standard output; a reader that has gone (`| head`) is no failure.
-pub(crate) fn print(text: &str) {
-    use std::io::Write;
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
 }
 
 fn serve_(arguments: &Serve, begins: Begins) -> Result<(), String> {

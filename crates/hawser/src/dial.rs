@@ -35,6 +35,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use hawser_congestion::cc::usage::CongestionUsage;
 use hawser_core::engine::ServerAddressId;
 use hawser_core::session::options::{Asked, Replication};
 use hawser_core::session::report;
@@ -46,7 +47,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::bypass::usage::BypassUsage;
-use crate::cc::usage::CongestionUsage;
 use crate::config::{
     LoadBalanceHosts, MptcpUse, ProxyProtocol, ServerAddress, TargetSessionAttrs, TlsMode,
     host_and_port,

@@ -38,7 +38,6 @@ pub mod takeover;
 pub mod threads;
 pub mod tls;
 pub mod top;
-pub mod unit;
 
 /// What SHOW VERSION says on database `hawser`.
 pub const VERSION: &str = concat!("Hawser ", env!("CARGO_PKG_VERSION"), " (console of PgBouncer)");

@@ -17,6 +17,8 @@ use std::io::IsTerminal;
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+pub use hawser_sys::terminal::without_control;
+use hawser_sys::terminal::{Escaped, is_control};
 use tracing::field::Field;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::field::MakeExt;
@@ -48,11 +50,8 @@ fn filter(level: LogLevel) -> Targets {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    Targets::new()
-        .with_default(level.min(LevelFilter::WARN))
-        .with_target("hawser", level)
-        .with_target("hawser_core", level)
-        .with_target("hawser_sys", level)
+    // (Of all crates whose names begin so: hawser_link ...)
+    Targets::new().with_default(level.min(LevelFilter::WARN)).with_target("hawser", level)
 }
 
 /// Begins the log on standard error.
@@ -183,36 +182,6 @@ fn write_field(out: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> Writte
     write!(Escaped(out), "{value:?}")
 }
 
-/// A text of a client or server, for a terminal.
-pub fn without_control(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    // Writing to a string does not fail.
-    let _ = Escaped(&mut out).write_str(text);
-    out
-}
-
-/// Writes control characters by their numbers, as Rust does, and with them those that begin lines or
-/// turn the direction of text to some readers (Unicode's line and paragraph separators, bidirectional
-/// controls).
-struct Escaped<'a, W>(&'a mut W);
-
-impl<W: Write> Write for Escaped<'_, W> {
-    fn write_str(&mut self, text: &str) -> Written {
-        let mut from = 0;
-        for (at, character) in text.char_indices().filter(|(_, one)| is_control(*one)) {
-            self.0.write_str(&text[from..at])?;
-            write!(self.0, "{}", character.escape_default())?;
-            from = at + character.len_utf8();
-        }
-        self.0.write_str(&text[from..])
-    }
-}
-
-fn is_control(character: char) -> bool {
-    character.is_control()
-        || matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}')
-}
-
 /// Changes the level, after a reload or SET.
 pub fn set_level(level: LogLevel) {
     if let Some(handle) = LEVEL.get() {
@@ -251,6 +220,7 @@ mod tests {
     fn libraries_are_quiet_whatever_the_level() {
         let debug = filter(LogLevel::Debug);
         assert!(debug.would_enable("hawser::serve", &Level::DEBUG));
+        assert!(debug.would_enable("hawser_link::drive::worker", &Level::DEBUG));
         assert!(debug.would_enable("rustls", &Level::WARN));
         assert!(!debug.would_enable("rustls", &Level::DEBUG));
         let error = filter(LogLevel::Error);

@@ -12,17 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use hawser_sys::process as sys;
-use ring::rand::{SecureRandom, SystemRandom};
 
-/// Fills `bytes` with unpredictable ones.
-///
-/// # Panics
-/// If the kernel has no randomness to give, which it has on every system that has booted
-/// (getrandom(2)): no login could be safe then.
-#[expect(clippy::expect_used, reason = "see Panics")]
-pub fn random_bytes(bytes: &mut [u8]) {
-    SystemRandom::new().fill(bytes).expect("the kernel gives random bytes");
-}
+pub use hawser_sys::random::{random_bytes, random_u64};
 
 /// Random bytes that are fetched from the kernel at once.
 const RANDOM_AHEAD_BYTES: usize = 512;
@@ -50,13 +41,6 @@ pub fn few_random_bytes(bytes: &mut [u8]) {
         bytes.copy_from_slice(taken);
         taken.fill(0);
     });
-}
-
-/// A random number.
-pub fn random_u64() -> u64 {
-    let mut bytes = [0; 8];
-    random_bytes(&mut bytes);
-    u64::from_ne_bytes(bytes)
 }
 
 /// The number by which servers tell this process from other poolers: one for all its life.

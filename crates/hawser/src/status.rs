@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
+use hawser_link::drive::report::Report;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
@@ -26,7 +27,6 @@ use crate::admin::pooler::Pooler;
 use crate::bypass::usage::BypassUsage;
 use crate::dial::server_row::{ServerRole, ServerRow};
 use crate::limits::shared::SharedLimit;
-use crate::link::report::Report;
 use crate::metrics::process::ProcessFigures;
 use crate::takeover::PredecessorStatus;
 

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use hawser::rds::endpoint::{Endpoint, Options};
+use hawser_datagrams::endpoint::{Endpoint, Options};
 use hawser_datagrams::proto::header::LANES_MAX;
 use hawser_sys::process::raise_descriptor_limit;
 

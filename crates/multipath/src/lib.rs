@@ -1,16 +1,21 @@
-//! Which connections to a host are worth having where several paths lead to it.
+//! Several paths to one host: which connections are worth having, and Multipath TCP on this machine.
 //!
 //! A connection over several paths (MPTCP, a link between two Hawsers, lanes of RDS) carries more than one
-//! of TCP only if its flows do not share a limit: which of them do is found by trial, with as few dials as
-//! are enough, and the ones that add nothing are closed.
+//! of TCP only if its flows do not share a limit. Which of them do is found by trial, with as few dials as
+//! are enough; the ones that add nothing are closed. And programs that know nothing of MPTCP get it: one by
+//! one, all of a control group, or the pooler itself.
 //!
 //! ```text
 //!   rates, round trips ──► paths::chooser::Chooser ──► paths::action::Action: dial, pause, close
 //!   of each flow           (subflows of MPTCP, paths of a link)
-//!                      ──► paths::spread ────────────► which lanes to dial again
-//!                          (a fixed number: lanes of RDS)
+//!                      ──► paths::spread ────────────► which lanes to dial again (RDS)
+//!
+//!   hawser mptcp status, setup, undo ──► mptcp::look, mptcp::report, mptcp::plan, mptcp::apply
+//!                run -- COMMAND, cgroup ─► mptcp::run, mptcp::cgroup
+//!                manage ───────────────► mptcp::manage ── paths::chooser ──► the kernel's path manager
+//!   hawser serve, path_manager ────────► mptcp::keeper: that in a process of its own
 //! ```
-//! Begin at [`paths`]. Sockets are of those who use it: `hawser mptcp manage`, `hawser_link`,
-//! `hawser_datagrams`.
+//! Begin at [`paths`], which is pure and has the reasons, or at [`mptcp`] for what this machine does.
 
+pub mod mptcp;
 pub mod paths;

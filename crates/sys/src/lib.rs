@@ -1,4 +1,5 @@
-//! System calls that Hawser makes, each with its error and its minimum kernel version.
+//! System calls that Hawser makes, each with its error and its minimum kernel version; and what else it
+//! asks of the operating system: control groups, units of systemd, a terminal.
 //!
 //! The only crate in which `unsafe` may stand; each block says why it is sound. What the standard
 //! library does well is not here, e.g. the number of processors
@@ -24,8 +25,11 @@ pub mod pam;
 pub mod pass;
 pub mod precision;
 pub mod process;
+pub mod random;
 pub mod rtnetlink;
 pub mod seccomp;
 pub mod stream;
 pub mod tcp_info;
+pub mod terminal;
 pub mod tun;
+pub mod unit;

@@ -14,22 +14,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use hawser_congestion::cc::usage::CongestionUsage;
 use hawser_core::engine::ServerAddressId;
 use hawser_core::ids::LoopId;
 use hawser_core::pool::Pool as Queue;
 use hawser_core::session::options::Replication;
 use hawser_core::time::Time;
 use hawser_core::wire::error::{ClientError, SqlState};
+use hawser_link::drive::report::Report;
 
 use super::averages::Totals;
 use super::command::Command;
 use crate::bypass::usage::BypassUsage;
-use crate::cc::usage::CongestionUsage;
 use crate::config::{ADMIN_DATABASES, Config};
 use crate::dial::Place;
 use crate::dial::server_row::ServerRow;
 use crate::limits::Limits;
-use crate::link::report::Report;
 use crate::loops::{Loops, Pool};
 use crate::mptcp::usage::MptcpUsage;
 use crate::resolve::HostRow;

@@ -11,10 +11,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use hawser_congestion::cc::usage::CongestionUsage;
 use hawser_core::engine::{ServerAddressId, ToLoop};
 use hawser_core::ids::LoopId;
 use hawser_core::shares::Standing as Sharing;
 use hawser_core::wire::error::{ClientError, SqlState};
+use hawser_link::drive::report::Report;
 use hawser_sys::listen::{SocketFile, listen_tcp, listen_unix};
 use tokio::net::{TcpListener, UnixListener};
 
@@ -25,13 +27,11 @@ use super::operators::Operator;
 use super::pooler::{Answer, By, Forgotten, Gates, PoolEntry, Pooler, Shutdown, Tally};
 use super::session::{self, Role};
 use crate::bypass::usage::BypassUsage;
-use crate::cc::usage::CongestionUsage;
 use crate::config::{Config, DatabaseConfig, OptionalAddress, UserConfig};
 use crate::dial::Place;
 use crate::dial::server_row::ServerRow;
 use crate::dial::standing::Wants;
 use crate::limits::Limits;
-use crate::link::report::Report;
 use crate::login::admin::{AdminClient, AdminConsole, AdminRole};
 use crate::loops::{Loops, Pool};
 use crate::metrics::host::Hosts;

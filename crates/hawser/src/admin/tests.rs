@@ -13,6 +13,7 @@ use hawser_core::session::options::Replication;
 use hawser_core::session::part::{Part, PartSet};
 use hawser_core::session::settings::Settings;
 use hawser_core::time::Time;
+use hawser_link::drive::report::Report;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use super::pooler::{Answer, Gates, PoolEntry, Shutdown, Tally};
@@ -23,7 +24,6 @@ use crate::config::Config;
 use crate::dial::Place;
 use crate::dial::server_row::{ServerRole, ServerRow, ServerState};
 use crate::limits::Limits;
-use crate::link::report::Report;
 use crate::loops::tests::mailboxes;
 use crate::loops::{Loops, Pool};
 use crate::mailbox::LoopMailbox;
@@ -263,7 +263,7 @@ impl Pooler for Fake {
         Vec::new()
     }
     fn links(&self) -> Vec<Arc<Report>> {
-        vec![Arc::new(crate::link::report::tests::busy())]
+        vec![Arc::new(hawser_link::drive::report::example::busy())]
     }
     fn started(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH

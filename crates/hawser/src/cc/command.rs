@@ -10,23 +10,23 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::{Args, Subcommand};
+use hawser_congestion::cc::apply::{self, Root};
+use hawser_congestion::cc::bench::{self, Far, Plan};
+use hawser_congestion::cc::look::look;
+use hawser_congestion::cc::modules::Loaded;
+use hawser_congestion::cc::report::{Path, RATE_DEFAULT, RTT_DEFAULT, Report};
+use hawser_congestion::cc::transfer::Direction;
+use hawser_congestion::cc::wire::Token;
+use hawser_congestion::cc::{datagrams, figures, page, postgres, serve};
 use hawser_congestion::tuner::algorithm::Algorithm;
 use hawser_lab::wan::quantity::{Rate, Span};
+use hawser_multipath::mptcp::run::run_with_congestion;
 use hawser_sys::congestion::route::Prefix;
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::Error as ValueError;
 
-use super::apply::{self, Root};
-use super::bench::{self, Far, Plan};
-use super::look::look;
-use super::modules::Loaded;
-use super::report::{Path, RATE_DEFAULT, RTT_DEFAULT, Report};
-use super::transfer::Direction;
-use super::wire::Token;
-use super::{datagrams, figures, page, postgres, serve};
 use crate::cli::print;
-use crate::mptcp::run::run_with_congestion;
 use crate::process::random_bytes;
 
 /// The token, if it must not show in the list of processes.

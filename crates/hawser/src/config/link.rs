@@ -8,6 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hawser_link::drive::keys::PublicKey;
+use hawser_link::drive::resolving::{split, with_port};
 use hawser_link::proto::compression::Compression;
 use hawser_link::proto::session::{PATHS_MAX, Paths};
 
@@ -16,8 +18,6 @@ use super::congestion::Congestion;
 use super::error::Rejected;
 use super::registry::{LinkEntry, Setting};
 use super::value::{Context, Raw, SettingType};
-use crate::link::keys::PublicKey;
-use crate::link::resolving::{split, with_port};
 
 /// The port of far ends, unless another is given.
 pub const LINK_PORT_DEFAULT: u16 = 6433;

@@ -9,6 +9,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use hawser_congestion::cc::serve::PORT_DEFAULT;
 use hawser_lab::namespaces::selftest::Findings;
 use hawser_lab::wan::description::By;
 use hawser_sys::congestion;
@@ -17,7 +18,6 @@ use super::{
     END_FILE, End, MARK, PLAN_FILE, Plan, SELFTEST_FILE, comparison_file, description_file,
     report_file,
 };
-use crate::cc::serve::PORT_DEFAULT;
 
 /// Where the exchange is mounted.
 const EXCHANGE: &str = "/run/exchange";

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
+use hawser_congestion::cc::bench::Comparison;
+use hawser_congestion::cc::{datagrams, figures};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::boot::{BootError, Exchange};
 use super::{Plan, comparison_file, report_file};
-use crate::cc::bench::Comparison;
-use crate::cc::{datagrams, figures};
 
 /// All networks. Its JSON is a contract.
 #[derive(Clone, Debug, Serialize)]

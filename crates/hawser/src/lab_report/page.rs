@@ -4,10 +4,11 @@
 
 use std::fmt::Write as _;
 
+use hawser_congestion::cc::page::{COLOURS, LEFT, RIGHT, STYLE, escaped, rate_lines, rounded_up};
+
 use super::case::{Case, Measure, Way, median};
 use super::rates::Rates;
 use super::{Report, Run};
-use crate::cc::page::{COLOURS, LEFT, RIGHT, STYLE, escaped, rate_lines, rounded_up};
 
 /// Of a plot, in SVG units, and room for the labels of its axes.
 const WIDTH: f64 = 860.0;

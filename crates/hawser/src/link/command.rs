@@ -6,14 +6,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use hawser_link::drive::keys::{Key, PublicKey};
+use hawser_link::drive::report;
+use hawser_link::drive::resolving::{split, with_port};
+use hawser_link::drive::worker::{Far, Forward, Near, Options, Role, Within, Worker};
 use hawser_link::proto::compression::Compression;
 use hawser_link::proto::session::{PATHS_MAX, Paths};
 use hawser_sys::process::raise_descriptor_limit;
 
-use super::keys::{Key, PublicKey};
-use super::resolving::{split, with_port};
-use super::worker::{Far, Forward, Near, Options, Role, Within, Worker};
-use super::{report, top};
+use super::top;
 use crate::cli::print;
 use crate::config::{Congestion, LINK_PORT_DEFAULT, LinkCompression, LogFormat, LogLevel};
 use crate::logging;

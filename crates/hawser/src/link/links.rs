@@ -18,12 +18,12 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use hawser_link::drive::control::{Control, Order};
+use hawser_link::drive::keys::Key;
+use hawser_link::drive::report::Report;
+use hawser_link::drive::worker::{Far, Near, Options, Role, Within, Worker, peers_of};
 use tracing::{error, info};
 
-use super::control::{Control, Order};
-use super::keys::Key;
-use super::report::Report;
-use super::worker::{Far, Near, Options, Role, Within, Worker, peers_of};
 use crate::config::{LinkConfig, LinkRole};
 
 /// The ends of links of this process.

@@ -11,13 +11,13 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use hawser_link::drive::report::{self, Kind, Report};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
 
-use super::report::{self, Kind, Report};
 use crate::logging::without_control;
 use crate::top::key::{Key, key};
 
@@ -122,8 +122,8 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::report::tests::busy;
     use super::*;
+    use hawser_link::drive::report::example::busy;
 
     fn drawn(screen: &Screen, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();

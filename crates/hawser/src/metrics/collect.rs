@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::UNIX_EPOCH;
 
 use hawser_core::pool::{HISTOGRAM_BOUNDS_US, Histogram};
+use hawser_multipath::mptcp::keeper::Standing;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -24,7 +25,6 @@ use crate::bypass::usage::BypassUsage;
 use crate::dial::server_row::{ServerRole, ServerRow, ServerState};
 use crate::limits::shared::{SharedLimit, State};
 use crate::loops::Pool;
-use crate::mptcp::keeper::Standing;
 use crate::spans::Spans;
 
 const MICROSECONDS: f64 = 1e6;

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use hawser_link::drive::report::{PathReport, Report, SessionReport, Totals};
+
+use super::collect::{counts, gauges};
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
-
-use super::collect::{counts, gauges};
-use crate::link::report::{PathReport, Report, SessionReport, Totals};
 
 /// What goes between two addresses.
 #[derive(Default)]

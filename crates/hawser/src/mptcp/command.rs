@@ -7,23 +7,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use hawser_multipath::mptcp::apply;
+use hawser_multipath::mptcp::cgroup;
+use hawser_multipath::mptcp::look::look;
+use hawser_multipath::mptcp::manage;
+use hawser_multipath::mptcp::record::{self, Record};
+use hawser_multipath::mptcp::report::Report;
 use hawser_sys::mptcp::endpoint::EndpointId;
 
-use super::apply;
-use super::cgroup;
-use super::look::look;
-use super::manage;
-use super::record::{self, Record};
-use super::report::Report;
 use crate::cli::print;
 
 /// Between the two looks of `status` without --watch, from which rates come.
 const LOOK_APART: Duration = Duration::from_millis(250);
 /// Clears a terminal and goes to its first line (ECMA-48).
 const CLEAR: &str = "\x1b[H\x1b[2J";
-/// What `setup server` announces where there is one address, unless --ports says otherwise: with
-/// the first subflow, five flows.
-pub const PORTS_DEFAULT: u16 = 4;
 /// The first port that is announced: the one after Hawser's own.
 pub const FIRST_PORT_DEFAULT: u16 = 6433;
 
@@ -240,10 +237,11 @@ impl Mptcp {
                 done.map(|lines| print_lines(&lines)).map_err(|error| error.to_string())
             }
             Command::Run(run) => {
-                let code = super::run::run(&run.command, run.verbose).unwrap_or_else(|error| {
-                    eprintln!("hawser: {error}");
-                    error.exit_code()
-                });
+                let code = hawser_multipath::mptcp::run::run(&run.command, run.verbose)
+                    .unwrap_or_else(|error| {
+                        eprintln!("hawser: {error}");
+                        error.exit_code()
+                    });
                 std::process::exit(code.into())
             }
         }

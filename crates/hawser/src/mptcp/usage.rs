@@ -25,12 +25,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use hawser_multipath::mptcp::keeper::Keeper;
 use hawser_sys::mptcp::socket;
 use hawser_sys::mptcp::watch::{Watch, look_again};
 use hawser_sys::stream::{TcpOptions, set_tcp_options};
 use tokio::net::TcpSocket;
 
-use super::keeper::Keeper;
 use crate::config::{MptcpUse, ServerAddress};
 use crate::socket::stream::Link;
 

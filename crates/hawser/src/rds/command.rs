@@ -7,13 +7,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use hawser_datagrams::endpoint::{Endpoint, Options};
+use hawser_datagrams::info::to_text;
+use hawser_datagrams::ping::{self, Plan as PingPlan};
 use hawser_datagrams::proto::TCP_PORT;
+use hawser_datagrams::proxy::{self, Place, Proxy};
+use hawser_datagrams::stress::{self, MESSAGE_BYTES_MIN, Plan, Show};
 
-use super::endpoint::{Endpoint, Options};
-use super::info::to_text;
-use super::ping::{self, Plan as PingPlan};
-use super::proxy::{self, Place, Proxy};
-use super::stress::{self, MESSAGE_BYTES_MIN, Plan, Show};
 use crate::cli::{print, quiet_log};
 
 const EXIT_CODES: &str = "Exit codes: 0 done (of ping: something answered), 1 failed, 2 wrong usage, \

@@ -146,7 +146,7 @@ fn it_stops_once_all_carry_the_same() {
     let mut spread = tried();
     for _ in 0..2000 {
         network.pass();
-        assert_eq!(spread.look(network.now, &network.lanes).slow, []);
+        assert_eq!(spread.look(network.now, &network.lanes).slow, [0_usize; 0]);
     }
 }
 
@@ -180,7 +180,7 @@ fn a_lane_that_stands_still_for_a_moment_is_not_dialled_again() {
         if step % 1200 > 1170 {
             network.lanes[3].bytes = before;
         }
-        assert_eq!(spread.look(network.now, &network.lanes).slow, [], "{step}");
+        assert_eq!(spread.look(network.now, &network.lanes).slow, [0_usize; 0], "{step}");
     }
 }
 
@@ -225,7 +225,7 @@ fn a_lane_that_has_little_to_send_is_not_dialled_again() {
     let mut spread = tried();
     for _ in 0..1000 {
         network.pass();
-        assert_eq!(spread.look(network.now, &network.lanes).slow, []);
+        assert_eq!(spread.look(network.now, &network.lanes).slow, [0_usize; 0]);
     }
     // They may have none at all: two of the others share a limit.
     network.of[1] = 0;
@@ -253,7 +253,7 @@ fn a_long_way_is_given_time() {
             lane.busy += TICK;
             lane.at = now;
         }
-        assert_eq!(spread.look(now, &lanes).slow, [], "after {round_trips} round trips");
+        assert_eq!(spread.look(now, &lanes).slow, [0_usize; 0], "after {round_trips} round trips");
     }
 }
 
