@@ -59,6 +59,16 @@ impl<S: Socket> Backend<S> {
     }
 }
 
+/// Before a Sync the server keeps its answers back, and others wait for them here.
+fn ask_for_answers<S: Socket>(
+    backend: &mut Backend<S>,
+    passage: &mut Passage<'_>,
+) -> Result<(), Halt> {
+    passage.cut(backend)?;
+    passage.out.extend_from_slice(&FLUSH);
+    Ok(())
+}
+
 impl<S: Socket> Engine<S> {
     /// Reads from a client as long as its bytes can be passed on.
     pub(super) fn read_client<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
@@ -551,14 +561,12 @@ impl<S: Socket> Engine<S> {
         let asking = backend.is_asking();
         if backend.requests.is_full() || cancelled || asking {
             client.serving.hold_if(cancelled || asking);
-            let is_full = backend.requests.is_full();
-            let passed = if is_full { passage.cut(&mut backend) } else { Ok(()) };
+            let asked = match backend.requests.is_full() {
+                true => ask_for_answers(&mut backend, passage),
+                false => Ok(()),
+            };
             client.backend = Some(backend);
-            passed?;
-            if is_full {
-                // Before a Sync the server keeps its answers back, and others wait for them here.
-                passage.out.extend_from_slice(&FLUSH);
-            }
+            asked?;
             return Err(Halt::Full);
         }
         backend.unpark();
