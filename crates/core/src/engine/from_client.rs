@@ -59,13 +59,15 @@ impl<S: Socket> Backend<S> {
     }
 }
 
-/// Before a Sync the server keeps its answers back, and others wait for them here.
+/// Too much is outstanding: before a Sync the server keeps its answers back, and others wait for them here.
 fn ask_for_answers<S: Socket>(
     backend: &mut Backend<S>,
     passage: &mut Passage<'_>,
 ) -> Result<(), Halt> {
-    passage.cut(backend)?;
-    passage.out.extend_from_slice(&FLUSH);
+    if backend.requests.is_full() {
+        passage.cut(backend)?;
+        passage.out.extend_from_slice(&FLUSH);
+    }
     Ok(())
 }
 
@@ -561,10 +563,7 @@ impl<S: Socket> Engine<S> {
         let asking = backend.is_asking();
         if backend.requests.is_full() || cancelled || asking {
             client.serving.hold_if(cancelled || asking);
-            let asked = match backend.requests.is_full() {
-                true => ask_for_answers(&mut backend, passage),
-                false => Ok(()),
-            };
+            let asked = ask_for_answers(&mut backend, passage);
             client.backend = Some(backend);
             asked?;
             return Err(Halt::Full);
