@@ -462,6 +462,8 @@ def test_what_is_made_is_known_at_once_however_it_is_made(env):
         maker.execute(FUNCTIONS + "drop function if exists made_long(text), named_before(text), renamed_to(text);"
                       "drop table if exists whole, kept; create function named_before(who text) returns text language sql as"
                       " 'select enter(who)';"
+                      "drop table if exists upper_one, lower_one; create table upper_one (a int); create table lower_one (a int); insert into lower_one values (1);"
+                      "create trigger t before update on lower_one for each row execute function on_audited();"
                       "create table whole (a int) partition by list (a);"
                       "create trigger t before insert on whole for each row execute function on_audited()")
     for make, call, who in (
@@ -469,6 +471,9 @@ def test_what_is_made_is_known_at_once_however_it_is_made(env):
          "select made_long('long')", "long"),
         ("alter function named_before(text) rename to renamed_to", "select renamed_to('renamed')", "renamed"),
         ("alter table audited rename to kept", "insert into kept values (7)", "trigger of 7"),
+        ("alter table lower_one inherit upper_one", "update upper_one set a = 9", "trigger of 9"),
+        ("do $do$ begin execute 'create or replace function made_in_block() returns text language plpgsql as $$ begin return set_config(''app.who'', ''block'', false); end $$'; "
+         "end $do$", "select made_in_block()", "block"),
         ("create table whole_8 partition of whole for values in (8)", "insert into whole_8 values (8)", "trigger of 8"),
     ):
         with env.connect() as maker:
@@ -480,7 +485,25 @@ def test_what_is_made_is_known_at_once_however_it_is_made(env):
             equal(always(target, client, WHO), who, call)
             assert who not in others(target, WHO), call
     with env.connect() as maker:
-        maker.execute("drop function made_long(text), renamed_to(text); drop table if exists kept, whole")
+        maker.execute("drop function made_long(text), renamed_to(text), made_in_block(); drop table if exists kept, whole, lower_one, upper_one")
+
+
+def test_a_lock_that_an_index_takes_when_it_is_computed_anew_is_its_clients(env):
+    with env.connect() as maker:
+        maker.execute("create or replace function locks_in_index(i int) returns int language plpgsql immutable as $$ begin perform pg_advisory_lock(7701); return i; end $$; "
+                      "drop table if exists computed; create table computed (i int); insert into computed values (1), (2)")
+        for makes, commands in (
+            ("create index computed_index on computed (locks_in_index(i))", ("analyze computed", "analyze", "vacuum full", "reindex schema public")),
+            ("drop index computed_index; create statistics computed_statistics on (locks_in_index(i)) from computed", ("analyze computed", "analyze")),
+        ):
+            maker.execute(makes)
+            maker.execute("select pg_advisory_unlock_all()")
+            for command in commands:
+                with env.pooler_with(pool_size=2) as target, target.connect() as client:
+                    client.execute(command)
+                    with target.connect() as other:
+                        equal(other.value("select pg_try_advisory_lock(7701)"), "f", f"{makes}: {command}")
+        maker.execute("drop table computed; drop function locks_in_index(int)")
 
 
 def test_what_blocks_functions_and_prepared_transactions_make_is_known_soon(env):
@@ -520,20 +543,40 @@ HIDDEN_CALLS = [
      "insert into of_outer values ('x')", False),
     ("a key of partitions", "create table parted (a text) partition by list (tells(a)); create table part_one partition of parted default",
      "insert into parted values ('x')", False),
+    *((f"a foreign key that cascades: {what}", "drop table if exists fk_child, fk_parent cascade; drop domain if exists fk_domain; "
+       "create table fk_parent (i int primary key); insert into fk_parent values (0), (5); " + child + "; insert into fk_child (i) values (5)", calls, False)
+      for what, child, calls in (
+          ("a default", "create table fk_child (i int default told(0) references fk_parent on delete set default)", "delete from fk_parent where i = 5"),
+          ("a check", "create table fk_child (i int references fk_parent on update cascade, check (told(i) >= 0))", "update fk_parent set i = 6 where i = 5"),
+          ("a generated column", "create table fk_child (i int references fk_parent on update cascade, k int generated always as (told(i)) stored)",
+           "update fk_parent set i = 6 where i = 5"),
+          ("an index", "create table fk_child (i int references fk_parent on update cascade); create index on fk_child (told(i))",
+           "update fk_parent set i = 6 where i = 5"),
+          ("a domain", "create domain fk_domain as int check (told(value) >= 0); create table fk_child (i fk_domain references fk_parent on update cascade)",
+           "update fk_parent set i = 6 where i = 5"),
+          ("a rule", "create table fk_child (i int references fk_parent on delete cascade); create rule r as on delete to fk_child do also select told(0)",
+           "delete from fk_parent where i = 5"),
+          ("a check of another column", "create table fk_child (k int, i int references fk_parent on delete set null, check (told(k) >= 0))",
+           "delete from fk_parent where i = 5"),
+          ("a function that writes", "create table fk_child (i int references fk_parent on update cascade, check (told(i) >= 0)); "
+           "create or replace function fk_writes() returns void language sql as 'update fk_parent set i = 6 where i = 5'", "select fk_writes()"),
+      )),
 ]
 HIDDEN = """
 create or replace function tell(a text) returns text language plpgsql as $$ begin return set_config('app.who', 'hidden', false); end $$;
 create or replace function tells(a text) returns text language plpgsql immutable as $$ begin perform tell(a); return a; end $$;
 create or replace function adds(a int, b int) returns int language plpgsql as $$ begin perform tell(''); return a + b; end $$;
 create or replace function compares(a int, b int) returns int language plpgsql immutable as $$ begin perform tell(''); return a - b; end $$;
+create or replace function told(a int) returns int language plpgsql immutable as $$ begin perform tell(''); return a; end $$;
 create type hidden as (a int);
 create or replace function spells(a hidden) returns text language plpgsql as $$ begin return tell(''); end $$;
 create table written (a text);
 """
 NO_HIDDEN = """
+drop function if exists fk_writes; drop table if exists fk_child, fk_parent cascade; drop domain if exists fk_domain;
 drop table if exists written, of_domain, of_default, of_outer, parted, ordered; drop operator family if exists hidden_ops using btree; drop operator if exists @#@ (int, int);
 drop domain if exists checked, filled, outer_one, inner_one; drop type if exists hidden_range cascade; drop type if exists hidden cascade;
-drop function if exists adds, compares, tells, tell cascade
+drop function if exists adds, compares, told, tells, tell cascade
 """
 
 
@@ -541,11 +584,11 @@ def test_what_is_called_without_its_name_is_known(env):
     """Operators, casts, the order of types, domains of columns, keys of partitions: of what was there before, and from the text that makes it."""
     admin = env.server()
     for through in (False, True):
-        admin.execute(NO_HIDDEN)
-        admin.execute(HIDDEN + "; grant all on all tables in schema public to public; alter type hidden owner to app")
         for name, makes, calls, by_superuser in HIDDEN_CALLS:
             if through and by_superuser:
                 continue
+            admin.execute(NO_HIDDEN)  # each by itself: what one calls without its name, all texts may call
+            admin.execute(HIDDEN + "; grant all on all tables in schema public to public; alter type hidden owner to app")
             if not through:
                 admin.execute(makes)
                 admin.execute("grant all on all tables in schema public to public")
@@ -577,6 +620,8 @@ MADE_PAST_POOLS = {
     "a default": ("alter table past_other alter d set default set_config('app.tenant', 'in a default', false)", "insert into past_other (t) values ('x')"),
     "a body in place of another": ("create or replace function past_body(t text) returns text language plpgsql as "
                                    "$$ begin perform set_config('app.tenant', t, false); return t; end $$", "select past_body('{}')"),
+    "an index": ("create index on past_last (past_index(t))", "update past_last set t = 'y'"),
+    "a column of a domain": ("drop index past_last_past_index_idx; alter table past_last add e past_domain", "update past_last set e = 'y'"),
     "an operator": ("create function past_o(a text, b text) returns text language plpgsql as $$ begin perform set_config('app.tenant', b, false); return b; end $$; "
                     "create operator @#@ (leftarg = text, rightarg = text, function = past_o)", "select 'a'::text @#@ '{}'::text"),
 }
@@ -584,11 +629,14 @@ MADE_PAST_POOLS = {
 
 def test_what_is_made_past_every_pool_is_known_within_a_second(env):
     """A migration on a direct connection, while the database is in use: it took 30 s."""
-    undo = ("drop table if exists past_table, past_other; drop view if exists past_v; drop function if exists past_f(text), past_t(), past_body(text); "
+    undo = ("drop table if exists past_table, past_other, past_last; drop domain if exists past_domain; drop function if exists past_index(text), past_column(text); drop view if exists past_v; drop function if exists past_f(text), past_t(), past_body(text); "
             "drop operator if exists @#@ (text, text); drop function if exists past_o(text, text)")
     with env.connect() as maker:
         maker.execute(undo)
-        maker.execute("create table past_table (t text); create table past_other (t text, d text); create function past_body(t text) returns text language sql as 'select t'")
+        maker.execute("create table past_table (t text); create table past_other (t text, d text); create function past_body(t text) returns text language sql as 'select t'; create table past_last as select 'x' as t; "
+                      "create function past_index(t text) returns text language plpgsql immutable as $$ begin perform set_config('app.tenant', 'in an index', false); return t; end $$; "
+                      "create function past_column(t text) returns text language plpgsql as $$ begin return set_config('app.tenant', 'in a column of a domain', false); end $$; "
+                      "create domain past_domain as text check (past_column(value) is not null)")
         try:
             with env.pooler_with(pool_size=2) as target, target.connect() as busy:
                 end = time.monotonic() + 3

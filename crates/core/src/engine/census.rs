@@ -8,7 +8,9 @@
 //! relation. All of that is kept by words: a text that has one of them as a word, at any place, may
 //! do as much as a call of it. The schema is left out, for a `search_path` may stand in for it. No
 //! word shows what operators, casts and the order of types call: any text may call that
-//! ([`ANY_TEXT`]).
+//! ([`ANY_TEXT`]). Nor does one show what a foreign key's action writes to, or what ANALYZE computes:
+//! any text that writes may call what defaults, constraints, domains, indexes, statistics and rules do
+//! ([`ANY_WRITE`]).
 //!
 //! # Limits
 //! Functions in C are not examined, and of EXECUTE only the text in strings is known: one whose
@@ -27,7 +29,7 @@ use std::sync::Arc;
 
 pub use self::unseen::Names;
 use self::unseen::{Calls, Seen, Unseen};
-pub use self::word::ANY_TEXT;
+pub use self::word::{ANY_TEXT, ANY_WRITE};
 use self::word::{IN_UTF8, NAME_BYTES_MAX, NOT_IN_UTF8, QUOTED, Word, key, lower, truncated};
 use super::effects::Effects;
 use crate::hash::Keyed;
@@ -108,6 +110,10 @@ pub struct Census {
 
 /// Words after which a text writes, whatever else it says.
 const WRITING: [&[u8]; 6] = [b"copy", b"delete", b"insert", b"merge", b"truncate", b"update"];
+
+/// Words after which a text may compute indexes or statistics anew, of tables that it does not name.
+const COMPUTING: [&[u8]; 7] =
+    [b"alter", b"analyse", b"analyze", b"cluster", b"refresh", b"reindex", b"vacuum"];
 
 /// Words by which a source reads settings, or who the session is.
 const READING: [&[u8]; 9] = [
@@ -260,6 +266,9 @@ fn grown(
         named.retain(|word| {
             *word != name && words_of.contains_key(word) && !(into_variables && **word == *INTO)
         });
+        if writes {
+            named.push(ANY_WRITE.into());
+        }
         named.sort();
         named.dedup();
         for word in named {
@@ -308,8 +317,10 @@ impl Census {
             reach.reads |= function.language != Language::Compiled
                 && words(&function.source).any(|word| READING.contains(&&*word));
         }
-        let links: Vec<_> =
+        let mut links: Vec<_> =
             links.iter().map(|(from, link, to)| (key(from), *link, key(to))).collect();
+        links.push((ANY_TEXT.into(), Link::WriteCalls, ANY_WRITE.into()));
+        links.extend(COMPUTING.map(|word| (word.into(), Link::Calls, ANY_WRITE.into())));
         for (from, _, to) in &links {
             words_of.entry(from.clone()).or_default();
             words_of.entry(to.clone()).or_default();
@@ -343,8 +354,12 @@ impl Census {
             all.call.absorb(&reach.call);
             all.write.absorb(&reach.write);
         }
+        words_of.remove(ANY_WRITE);
         if let Some(of_any) = words_of.get_mut(ANY_TEXT) {
             of_any.call.forget_changes();
+            of_any.write.forget_changes();
+            // The text itself shows whether it draws, and a default that asks does so after that.
+            of_any.write.forget_sequences();
         }
         let none = Reach::default();
         words_of.retain(|word, reach| {

@@ -380,6 +380,12 @@ impl Effects {
         self.schema = SchemaChange::None;
     }
 
+    /// It counts as neither drawing from sequences nor asking for what was drawn.
+    pub(super) fn forget_sequences(&mut self) {
+        self.draws = false;
+        self.reads_sequences = false;
+    }
+
     /// Adds the effects of another. Returns whether that changed anything.
     pub(super) fn absorb(&mut self, other: &Self) -> bool {
         fn add(names: &mut Vec<Box<[u8]>>, more: &[Box<[u8]>]) -> bool {

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
-use hawser_core::engine::census::{ANY_TEXT, Census, Function, Language, Link, Names};
+use hawser_core::engine::census::{ANY_TEXT, ANY_WRITE, Census, Function, Language, Link, Names};
 use hawser_core::hash::Keyed;
 use hawser_core::ids::PoolId;
 use hawser_core::pool::{KnownFunctions, ServerParameters};
@@ -74,6 +74,13 @@ static FINGERPRINT: LazyLock<String> = LazyLock::new(|| {
         ("pg_operator", OWN_BY_OID),
         ("pg_cast", OWN_BY_OID),
         ("pg_amproc", OWN_BY_OID),
+        (
+            "pg_index",
+            " WHERE x.indexrelid OPERATOR(pg_catalog.>=) 16384 \
+         AND (x.indexprs IS NOT NULL OR x.indpred IS NOT NULL)",
+        ),
+        ("pg_statistic_ext", ""),
+        ("pg_partitioned_table", ""),
         ("pg_range", " WHERE x.rngtypid OPERATOR(pg_catalog.>=) 16384"),
         (
             "pg_type",
@@ -201,22 +208,25 @@ SELECT 'function', t.typname::pg_catalog.text, 'sql', 'v',
 FROM pg_catalog.pg_type t
 WHERE t.typtype = 'd' AND t.typdefaultbin::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}
 UNION ALL
-SELECT 'calls', c.relname::pg_catalog.text, t.typname::pg_catalog.text, NULL, NULL
-FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
-JOIN pg_catalog.pg_type u ON u.oid = a.atttypid
-JOIN pg_catalog.pg_type t ON t.oid = CASE WHEN u.typtype = 'd' THEN u.oid ELSE u.typelem END
-WHERE t.typtype = 'd' AND t.oid OPERATOR(pg_catalog.>=) 16384
-    AND (EXISTS (SELECT 1 FROM pg_catalog.pg_type b WHERE b.oid = t.typbasetype AND b.typtype = 'd')
-        OR t.typdefaultbin::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}
-        OR EXISTS (SELECT 1 FROM pg_catalog.pg_depend d
-            WHERE d.classid = 'pg_catalog.pg_type'::pg_catalog.regclass AND d.objid = t.oid
-            AND d.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass)
-        OR EXISTS (SELECT 1 FROM pg_catalog.pg_constraint k
-            LEFT JOIN pg_catalog.pg_depend d ON d.objid = k.oid
-                AND d.classid = 'pg_catalog.pg_constraint'::pg_catalog.regclass
-                AND d.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass
-            WHERE k.contypid = t.oid AND (d.objid IS NOT NULL
-                OR k.conbin::pg_catalog.text OPERATOR(pg_catalog.~) {OWN})))
+SELECT DISTINCT 'any write', NULL, NULL, NULL, pg_catalog.concat('SELECT ', p.proname, '()')
+FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_proc p ON p.oid = d.refobjid
+WHERE d.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND p.oid OPERATOR(pg_catalog.>=) 16384
+    AND (d.classid = ANY (ARRAY['pg_catalog.pg_attrdef'::pg_catalog.regclass,
+            'pg_catalog.pg_constraint'::pg_catalog.regclass, 'pg_catalog.pg_class'::pg_catalog.regclass,
+            'pg_catalog.pg_statistic_ext'::pg_catalog.regclass, 'pg_catalog.pg_type'::pg_catalog.regclass]::pg_catalog.oid[])
+        OR EXISTS (SELECT 1 FROM pg_catalog.pg_rewrite r WHERE r.oid = d.objid AND NOT r.ev_type = '1'
+            AND d.classid = 'pg_catalog.pg_rewrite'::pg_catalog.regclass))
+UNION ALL
+SELECT 'any write', NULL, NULL, NULL, pg_catalog.concat('SELECT ', e.expression)
+FROM (SELECT pg_catalog.pg_get_expr(a.adbin, a.adrelid) FROM pg_catalog.pg_attrdef a
+        WHERE a.adbin::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}
+    UNION SELECT pg_catalog.pg_get_constraintdef(k.oid) FROM pg_catalog.pg_constraint k
+        WHERE k.conbin::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}
+    UNION SELECT pg_catalog.pg_get_expr(t.typdefaultbin, 0) FROM pg_catalog.pg_type t
+        WHERE t.typtype = 'd' AND t.typdefaultbin::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}
+    UNION SELECT pg_catalog.substring(pg_catalog.pg_get_ruledef(r.oid), ' DO (.*)') FROM pg_catalog.pg_rewrite r
+        WHERE r.oid OPERATOR(pg_catalog.>=) 16384 AND NOT r.ev_type = '1'
+            AND r.ev_action::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}) e (expression)
 UNION ALL
 SELECT 'calls', t.typname::pg_catalog.text, b.typname::pg_catalog.text, NULL, NULL
 FROM pg_catalog.pg_type t JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype
@@ -616,9 +626,9 @@ fn read(answer: &Answer, parameters: Option<&ServerParameters>) -> Census {
                 });
                 continue;
             }
-            b"any" => {
+            kind @ (b"any" | b"any write") => {
                 functions.push(Function {
-                    name: ANY_TEXT.into(),
+                    name: if kind == b"any" { ANY_TEXT } else { ANY_WRITE }.into(),
                     language: Language::Sql,
                     immutable: false,
                     source: value(4).into(),

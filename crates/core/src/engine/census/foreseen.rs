@@ -20,10 +20,13 @@ use super::{
 };
 
 /// The name of the created object follows these words.
-const NAMED: [&[u8]; 8] = [
+const NAMED: [&[u8]; 11] = [
     b"aggregate",
     b"domain",
     b"function",
+    b"inherit",
+    b"inherits",
+    b"of",
     b"procedure",
     b"references",
     b"routine",
@@ -36,8 +39,17 @@ const NAMED_BY_TWO: [[&[u8]; 2]; 2] = [[b"rename", b"to"], [b"attach", b"partiti
 /// These belong to a table, which ON names.
 const OF_A_TABLE: [&[u8]; 3] = [b"policy", b"rule", b"trigger"];
 /// Any text may call what is created after these: see [`ANY_TEXT`].
-const CALLED_BY_ANY: [[&[u8]; 2]; 4] =
-    [[b"alter", b"operator"], [b"create", b"cast"], [b"create", b"operator"], [b"create", b"type"]];
+const CALLED_BY_ANY: [[&[u8]; 2]; 7] = [
+    [b"alter", b"operator"],
+    [b"create", b"cast"],
+    [b"create", b"index"],
+    [b"create", b"operator"],
+    [b"create", b"statistics"],
+    [b"create", b"type"],
+    [b"unique", b"index"],
+];
+/// Strings that a block has executed may have strings in turn.
+const BLOCKS_WITHIN: u8 = 3;
 /// Words that may stand before a name.
 const BEFORE_NAMES: [&[u8]; 5] = [b"concurrently", b"exists", b"if", b"not", b"only"];
 
@@ -53,6 +65,33 @@ struct Made {
 }
 
 impl Made {
+    /// What a text makes by itself, or by a block in it.
+    fn read_all(text: &[u8]) -> Self {
+        let mut made = Self::read(text);
+        if matches!(Tokens(text).next(), Some(Token::Word(word)) if word.eq_ignore_ascii_case(b"do"))
+        {
+            made.read_within(text, BLOCKS_WITHIN);
+        }
+        made
+    }
+
+    /// Adds what the strings of a text make.
+    fn read_within(&mut self, text: &[u8], depth: u8) {
+        for token in Tokens(text) {
+            let Token::Literal(literal) = token else { continue };
+            let within = literal.value();
+            let mut more = Self::read(&within);
+            self.names.append(&mut more.names);
+            self.sources.append(&mut more.sources);
+            self.language = self.language.take().or(more.language);
+            self.immutable |= more.immutable;
+            self.inline |= more.inline;
+            if depth > 1 {
+                self.read_within(&within, depth - 1);
+            }
+        }
+    }
+
     fn read(text: &[u8]) -> Self {
         let mut made = Self::default();
         let mut tokens = Tokens(text).peekable();
@@ -118,7 +157,7 @@ impl Census {
         text: &[u8],
         reported: impl Fn(&[u8]) -> bool,
     ) -> Option<Self> {
-        let made = Made::read(text);
+        let made = Made::read_all(text);
         if made.names.is_empty() {
             return None;
         }

@@ -19,6 +19,10 @@ pub(super) const NOT_IN_UTF8: &[u8] = b"\x02";
 /// text would make all prepared statements old.
 pub const ANY_TEXT: &[u8] = b"\x03";
 
+/// The same for any text that writes: what defaults, constraints, domains, indexes, statistics and rules call,
+/// since a foreign key's action writes to tables that no text names.
+pub const ANY_WRITE: &[u8] = b"\x04";
+
 pub(super) fn lower(word: &[u8]) -> Word {
     word.to_ascii_lowercase().into_boxed_slice()
 }
@@ -36,8 +40,8 @@ pub(super) fn truncated(word: &[u8]) -> &[u8] {
 /// The word by which a name is known: its longest one, if it has several in quotes. A name without
 /// a word is known by its quotes.
 pub(super) fn key(name: &[u8]) -> Word {
-    if name == ANY_TEXT {
-        return ANY_TEXT.into();
+    if name == ANY_TEXT || name == ANY_WRITE {
+        return name.into();
     }
     let longest = name.split(|byte| !is_of_a_word(*byte)).max_by_key(|word| word.len());
     let longest = longest.unwrap_or_default();
