@@ -77,7 +77,7 @@ def test_the_log_says_why_a_login_failed_and_the_client_is_told_the_same_as_ever
                 env.connect(target, user=user, secret="not this one")
             except ServerError as error:
                 equal((error.fields["C"], error.fields["M"]), ("28P01", f'password authentication failed for user "{user}"'))
-                assert set(error.fields) <= set("SVCM"), error.fields
+                assert set(error.fields) <= set("SVCMFLR"), error.fields
             else:
                 raise AssertionError(f"{user} is in")
             until(lambda: any(f'"{user}"' in line.replace("\\", "") and reason in line for line in target.pooler.text().splitlines()),
