@@ -46,7 +46,7 @@ test -e /usr/share/doc/hawser/hawser.cdx.json
 install -d -o postgres -g postgres -m 755 /run/postgresql /tmp/data
 as_postgres() { setpriv --reuid postgres --regid postgres --init-groups "$@"; }
 as_postgres "$BIN/initdb" -D /tmp/data -A scram-sha-256 --pwfile=/tmp/password >/dev/null
-as_postgres "$BIN/pg_ctl" -D /tmp/data -w -l /tmp/data/log -o "-c listen_addresses= -c unix_socket_directories=/run/postgresql -c session_preload_libraries=hawser" start >/dev/null
+as_postgres "$BIN/pg_ctl" -D /tmp/data -w -l /tmp/data/log -o "-c listen_addresses=127.0.0.1 -c unix_socket_directories=/run/postgresql -c session_preload_libraries=hawser" start >/dev/null
 export PGPASSWORD=secret
 "$BIN/psql" -h /run/postgresql -U postgres -Atqc "CREATE EXTENSION hawser"
 
