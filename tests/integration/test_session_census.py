@@ -603,6 +603,16 @@ def test_what_is_called_without_its_name_is_known(env):
     admin.execute(NO_HIDDEN)
 
 
+def test_the_default_of_a_domain_that_asks_for_a_sequence_gets_no_others_value(env):
+    with env.connect() as maker:
+        maker.execute("drop table if exists of_numbered; drop domain if exists numbered; drop sequence if exists numbers; "
+                      "create sequence numbers; create domain numbered as bigint default currval('numbers'); create table of_numbered as select 1 as i, null::numbered as n")
+        with env.pooler_with(pool_size=1) as target, target.connect() as other, target.connect() as client:
+            other.execute("select nextval('numbers')")
+            equal(client.attempt("update of_numbered set n = default").sqlstate, "55000", "direct: it has drawn nothing")
+        maker.execute("drop table of_numbered; drop domain numbered; drop sequence numbers")
+
+
 def others_of_one(target, show):
     with target.connect() as other:
         return other.value(show)

@@ -228,6 +228,12 @@ FROM (SELECT pg_catalog.pg_get_expr(a.adbin, a.adrelid) FROM pg_catalog.pg_attrd
         WHERE r.oid OPERATOR(pg_catalog.>=) 16384 AND NOT r.ev_type = '1'
             AND r.ev_action::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}) e (expression)
 UNION ALL
+SELECT DISTINCT 'calls', c.relname::pg_catalog.text, t.typname::pg_catalog.text, NULL, NULL
+FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+JOIN pg_catalog.pg_type u ON u.oid = a.atttypid
+JOIN pg_catalog.pg_type t ON t.oid = CASE WHEN u.typtype = 'd' THEN u.oid ELSE u.typelem END
+WHERE t.typtype = 'd' AND t.oid OPERATOR(pg_catalog.>=) 16384
+UNION ALL
 SELECT 'calls', t.typname::pg_catalog.text, b.typname::pg_catalog.text, NULL, NULL
 FROM pg_catalog.pg_type t JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype
 WHERE t.typtype = 'd' AND b.typtype = 'd' AND b.oid OPERATOR(pg_catalog.>=) 16384

@@ -8,8 +8,9 @@
 //!
 //! # Limits
 //! All pools of the database know this at once, and no census that could not see it replaces it
-//! ([`crate::pool::KnownFunctions`]). What a text of EXECUTE creates is not seen before that, nor is the part of a streaming text after
-//! `limits::MADE_BYTES_MAX`.
+//! ([`crate::pool::KnownFunctions`]). What functions create is not seen before a census, nor is what
+//! EXECUTE creates from a text that is no string of a DO block, nor the part of a streaming text
+//! after `limits::MADE_BYTES_MAX`.
 
 use std::sync::Arc;
 
