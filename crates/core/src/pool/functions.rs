@@ -10,8 +10,10 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::engine::census::Census;
+use crate::time::Time;
 
 /// What is known about the functions of a database.
 #[derive(Debug, Default)]
@@ -29,6 +31,8 @@ struct State {
     sent: u32,
     /// The census may not be true any more.
     is_due: bool,
+    /// When a look last ended, whatever came of it.
+    looked: Option<Time>,
 }
 
 /// The transaction of a text that makes something has not ended.
@@ -106,6 +110,16 @@ impl KnownFunctions {
         }
         self.set(&mut state, Some(census));
         true
+    }
+
+    /// A look has ended, whatever came of it.
+    pub fn looked(&self, now: Time) {
+        locked(&self.state).looked = Some(now);
+    }
+
+    /// Whether the last look is longer ago than this, or there was none.
+    pub fn is_older_than(&self, age: Duration, now: Time) -> bool {
+        locked(&self.state).looked.is_none_or(|looked| now.since(looked) > age)
     }
 
     /// Nothing is known any more.

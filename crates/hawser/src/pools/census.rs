@@ -408,13 +408,12 @@ pub async fn wait(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     if !may_ask(service, entry) {
         return;
     }
+    let is_old = || functions_of(entry).is_older_than(2 * PERIOD, service.loops.now());
+    if entry.pool.census().is_some() && !is_old() {
+        return; // as at nearly every login
+    }
     let place = service.censuses.of(&key_of(&entry.route.load()));
-    let is_old = || {
-        let known = place.known.try_lock(); // a look under way holds the lock
-        known.is_ok_and(|known| known.looked.is_none_or(|(at, _)| at.elapsed() > 2 * PERIOD))
-    };
-    let is_due = entry.pool.census().is_none() || is_old();
-    if !is_due || place.unanswered.load(Ordering::Relaxed) {
+    if place.unanswered.load(Ordering::Relaxed) {
         return; // `refresh` looks again
     }
     let (service, entry) = (service.clone(), entry.clone());
@@ -520,6 +519,7 @@ async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
         Err(_) => Outcome::Unanswered,
     };
     known.looked = Some((Instant::now(), outcome));
+    functions.looked(service.loops.now());
     if outcome != Outcome::Unanswered {
         place.unanswered.store(false, Ordering::Relaxed);
     }
