@@ -32,6 +32,7 @@ sys.path.insert(0, str(HERE))
 sys.dont_write_bytecode = True
 
 from harness import drivers, flaky, pooler, postgres, suite  # noqa: E402  (after the path is set)
+from harness.wire import ServerError  # noqa: E402
 
 # Of modules that say ALONE. Those of `networks` make networks with limits of their own and wait for what is sent there most
 # of the time; those of `processes` measure, or hold up, processes of this host.
@@ -191,10 +192,11 @@ def run_module(module, tests, cluster, directory, direct, report):
 def run_tests(module, tests, names, env, report):
     cluster, direct = env.cluster, env.direct
     try:
+        cluster.make_databases()
         env.begin_module()
-    except AssertionError as error:
+    except (AssertionError, ServerError) as error:
         for test in tests:
-            report.fail(names[test], f"no pooler: {error}")
+            report.fail(names[test], f"no database or no pooler: {error}")
         return
     for test in tests:
         run_test(names[test], test, env, report)

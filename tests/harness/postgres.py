@@ -182,13 +182,20 @@ class Cluster:
         with self.superuser("postgres") as session:
             self.version = int(session.parameters["server_version"].split(".")[0])
             session.execute(ROLES)
+        self.make_databases()
+        return self
+
+    def make_databases(self):
+        """Empty ones in place of those that there are: what one module has made is in no other's way. (What a default, an
+        operator or an index calls, any text may call: what such an object leaves behind would count for all that follows.)"""
+        with self.superuser("postgres") as session:
             for database in ("app", "other"):
+                session.execute(f"drop database if exists {database} with (force)")
                 session.execute(f"create database {database} owner app")
                 session.execute(f"grant all on database {database} to public")
         for database in ("app", "other"):
             with self.superuser(database) as session:
                 session.execute("grant all on schema public to public")
-        return self
 
     def superuser(self, database="app", **parameters):
         """A direct connection as superuser over the unix socket."""

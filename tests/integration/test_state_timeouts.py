@@ -79,6 +79,16 @@ def test_sixty_clients_on_a_pool_of_twenty(env):
             equal(client.value("show statement_timeout"), "0")
 
 
+@limit(120)
+def test_no_plans_are_discarded_under_a_short_timeout(env):
+    """Where functions keep plans, a DISCARD PLANS goes before a client's settings: its timer cut these off (08006)."""
+    env.connect().execute("create or replace function plans_a_number() returns text language plpgsql as "
+                          "$$ begin return current_setting('my.number', true); end $$")
+    with env.pooler_with(pool_size=20) as target:
+        for how in ("set", "start"):
+            by_many(env, target, "1ms", how)
+
+
 @pooler_only
 def test_a_client_behind_one_of_a_millisecond_waits_for_nothing(env):
     short, plain = env.connect(), env.connect(options="-c my.own=1")

@@ -43,6 +43,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// How long a client waits for the first census of its database. Without it a function may have
 /// unknown effects; a server that hangs delays only the first client by this time.
 const WAIT: Duration = Duration::from_secs(5);
+/// The same for a census that is known, and may be old.
+const WAIT_AGAIN: Duration = Duration::from_secs(1);
 /// How long a place for its connection is waited for.
 const PLACE_WAIT: Duration = Duration::from_millis(500);
 /// Databases with more source are not looked into.
@@ -402,14 +404,15 @@ fn may_ask(service: &Service, entry: &PoolEntry) -> bool {
     is_for(entry) && !service.gates.is_paused(&entry.key.database)
 }
 
-/// Waits until the functions of a new client's database are known, or for [`WAIT`]: where nothing is known of them,
-/// or has not been looked at since the database was last in use. A server that could not be asked is asked again.
+/// Waits until the functions of a new client's database are known, or for [`WAIT`]; or for [`WAIT_AGAIN`] where they
+/// have not been looked at since the database was last in use. A server that could not be asked is asked again.
 pub async fn wait(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     if !may_ask(service, entry) {
         return;
     }
     let is_old = || functions_of(entry).is_older_than(2 * PERIOD, service.loops.now());
-    if entry.pool.census().is_some() && !is_old() {
+    let is_known = entry.pool.census().is_some();
+    if is_known && !is_old() {
         return; // as at nearly every login
     }
     let place = service.censuses.of(&key_of(&entry.route.load()));
@@ -419,7 +422,7 @@ pub async fn wait(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     let (service, entry) = (service.clone(), entry.clone());
     // It continues if this client stops waiting: the next one would start again.
     let looking = tokio::spawn(async move { look(&service, &entry).await });
-    if timeout(WAIT, looking).await.is_err() {
+    if timeout(if is_known { WAIT_AGAIN } else { WAIT }, looking).await.is_err() {
         place.unanswered.store(true, Ordering::Relaxed);
     }
 }

@@ -183,6 +183,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.backend.from_server.status() == TransactionStatus::Idle
             && self.client.has_looked_at_channels()
         {
+            self.lift_first()?;
             self.passage.cut(self.backend)?;
             self.client.show_channels(self.backend, &mut self.passage.out);
         }
@@ -212,6 +213,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             && !self.backend.has_function_plans_of(self.client.session.desired())
             && !self.has_sql_statements_there()
         {
+            self.lift_first()?;
             self.passage.cut(self.backend)?;
             self.backend.discard_plans(self.client.session.desired(), &mut self.passage.out);
         }

@@ -1,6 +1,7 @@
 //! A statement_timeout so short that statements of Hawser's could run into it: it hits none of
 //! them.
 
+use super::census::learn_keeping;
 use super::harness::*;
 use crate::engine::PoolMode;
 use crate::ids::LoopId;
@@ -71,6 +72,22 @@ fn it_is_taken_off_first_and_brought_last() {
     world.send(&server, &answers("CI"));
     world.send(&one, &query("SELECT 3"));
     assert_eq!(server.received(), query("SELECT 3"));
+}
+
+#[test]
+fn no_plans_are_discarded_under_it() {
+    let mut world = World::new(1);
+    learn_keeping(&world, &[("midnight", "BEGIN RETURN '2024-01-01'::timestamptz; END")]);
+    let one = world.client();
+    let start = [("statement_timeout", "50ms"), ("TimeZone", "Asia/Tokyo")];
+    let same = world.client_as(None, PoolMode::Transaction, &start);
+    let server = set(&mut world, &one);
+    same.received();
+    world.send(&same, &query("SELECT midnight()"));
+    assert_eq!(server.received(), lift(), "though it is the same timeout");
+    world.send(&server, &lifted());
+    let sent = text_of(&server);
+    assert!(sent.contains("DISCARD PLANS") && sent.contains("SELECT midnight()"), "{sent}");
 }
 
 #[test]
