@@ -190,7 +190,11 @@ static() {
 
 sbom_to() {
     mkdir -p "$(dirname "$1")"
-    if [ -n "${XTASK:-}" ]; then "$XTASK" sbom "$machine" >"$1"; else cargo xtask sbom "$machine" >"$1"; fi
+    if [ -n "${XTASK:-}" ]; then
+        CARGO_MANIFEST_DIR=$root/xtask "$XTASK" sbom "$machine" >"$1"
+    else
+        cargo xtask sbom "$machine" >"$1"
+    fi
     chmod 644 "$1"
 }
 sbom() { sbom_to "$out/hawser.cdx.json"; }
