@@ -399,6 +399,36 @@ def test_check_says_what_is_wrong_and_where(env):
 
 
 @pooler_only
+def test_check_logs_in_and_tells_peer_from_a_wrong_password(env):
+    def entry(name, user, password, server=env.cluster.address):
+        return f'\n[[database]]\nname = "{name}"\ndbname = "app"\nservers = ["{server}"]\nuser = "{user}"\npassword = "{password}"\n'
+    entries = entry("right", "app", env.target.secrets["app"]) + entry("wrong", "app2", "mistyped", f"127.0.0.1:{env.cluster.port}") + entry("system", "app_peer_other", "asked by none")
+    pooler = Pooler(tempfile.mkdtemp(dir=env.directory) + "/logs-in", env.cluster, append=entries)
+
+    def check(*options):
+        done = subprocess.run([binary(), "check", "-c", str(pooler.config), *options], capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stdout
+
+    def line_with(words):
+        code, said = check()
+        (line,) = [line for line in said.splitlines() if words in line]
+        equal(code, 0, said)
+        return line
+    assert line_with('user "app" can log in to').startswith("ok"), check()
+    wrong, system = line_with('"wrong"'), line_with('"system"')
+    assert wrong.startswith("warn") and "the password is not the one that the server has" in wrong, wrong
+    assert system.startswith("warn") and "`peer` or `ident`" in system and "127.0.0.1:5432" in system, system
+    # What the pools may open, and what the server has: 200, of which 3 are reserved.
+    assert line_with("max_connections = 200").startswith("ok"), check()
+    pooler.write(pool_size=150)
+    assert line_with("max_connections = 200").startswith("warn"), check()
+    pooler.write(max_server_connections_per_server=190)
+    assert line_with("max_connections = 200").startswith("ok"), check()
+    (pooler.directory / "userlist.txt").write_text("")
+    assert line_with("has no user").startswith("warn"), check()
+
+
+@pooler_only
 def test_check_names_authorities_whose_keys_are_too_short(env):
     """OpenSSL may take them; ring verifies nothing that they have signed."""
     with env.pooler_with(start=False) as target:
@@ -456,7 +486,7 @@ def test_check_names_what_cannot_be_known_of_a_database(env):
         lines = check()
         equal(len(lines), 1, lines)
         line = lines[0]
-        assert line.startswith("warn") and 'cannot be looked into as "nobody"' in line, line
+        assert line.startswith("warn") and 'user "nobody" cannot log in' in line, line
     finally:
         owner.execute("drop schema census cascade")
 

@@ -8,6 +8,7 @@
 mod asker;
 mod census;
 pub(crate) mod exposed;
+pub(crate) mod login;
 mod places;
 mod pooler;
 mod shared;
@@ -141,7 +142,8 @@ pub fn findings(checked: Checked<'_>) -> Vec<Finding> {
             report.servers(&config).await;
             report.etcd(&config).await;
             if let Some(access) = &access {
-                let mut found = census::take(&config, access).await;
+                let (mut found, refused) = login::take(&config, access).await;
+                found.extend(census::take(&config, access, &refused).await);
                 found.extend(pooler::take(&config, access).await);
                 found.extend(shared::take(&config, access).await);
                 for (grade, text) in found {
@@ -247,6 +249,18 @@ impl Report {
                     self.add(Grade::Ok, format!("{} can be read", file.display()));
                 }
                 self.ready_connections(config, &access);
+                let looks_up =
+                    config.databases().iter().any(|database| database.auth_user.is_some());
+                if let Some(file) = &auth.users_file
+                    && access.names().next().is_none()
+                    && !looks_up
+                {
+                    let text = format!(
+                        "{} has no user: no client with a password can log in",
+                        file.display()
+                    );
+                    self.add(Grade::Warning, text);
+                }
                 Some(access)
             }
             Err(errors) => {

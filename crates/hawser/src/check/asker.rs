@@ -30,17 +30,45 @@ impl Asker {
         connectings: &Connectings,
     ) -> Option<Self> {
         let (user, credentials) = user_of(config, database, access)?;
+        Some(Self::new(config, database, connectings, user, credentials))
+    }
+
+    /// The same, or else the first user, by name, whose password is known.
+    pub(super) fn any(
+        config: &Config,
+        database: &DatabaseConfig,
+        access: &Access,
+        connectings: &Connectings,
+    ) -> Option<Self> {
+        if let Some(asker) = Self::of(config, database, access, connectings) {
+            return Some(asker);
+        }
+        let known = |user: &&str| matches!(access.secret(user), Some(Secret::Plain(_)));
+        let user = access.names().filter(known).min()?;
+        let credentials = access.credentials(user);
+        Some(Self::new(config, database, connectings, user.to_owned(), credentials))
+    }
+
+    fn new(
+        config: &Config,
+        database: &DatabaseConfig,
+        connectings: &Connectings,
+        user: String,
+        credentials: Arc<Credentials>,
+    ) -> Self {
         let target = pools::target(config, database, &user, connectings);
+        // One that every server has; that there is none is said after the password was taken.
+        let asked = if database.is_any() { "postgres" } else { &database.name };
         let login = Login {
             user,
-            database: database.dbname_for(&database.name).to_owned(),
+            database: database.dbname_for(asked).to_owned(),
             replication: Replication::None,
             parameters: Vec::new(),
             start: Vec::new(),
             credentials,
         };
         let (dialler, limits) = (Dialler::default(), Arc::new(Limits::default()));
-        Some(Self { dialler, limits, target, login })
+        Self { dialler, limits, target, login }
     }
 
     /// The user.

@@ -6,6 +6,8 @@
 //! # Limits      words that are put together at run time are not seen: such functions are counted. C
 //!               functions are not looked into
 
+use std::collections::BTreeSet;
+
 use hawser_core::session::report::Report;
 
 use super::asker::Asker;
@@ -53,24 +55,26 @@ const PLANNED: &str = r"
 /// What was found of one database: how grave it is, and what.
 pub(super) type Found = (Grade, String);
 
-/// Looks into every database in which it matters.
-pub(super) async fn take(config: &Config, access: &Access) -> Vec<Found> {
+/// Looks into every database in which it matters, except those that let no user in.
+pub(super) async fn take(
+    config: &Config,
+    access: &Access,
+    refused: &BTreeSet<String>,
+) -> Vec<Found> {
     let Ok(connectings) = Connectings::load(config) else { return Vec::new() };
     let mut found = Vec::new();
     for database in config.databases() {
         let looks = database.fidelity == Fidelity::Full
             || database.custom_settings_in_plans == InPlans::Promised(false);
-        if database.is_any() || !looks || is_native(database) {
+        let is_refused = refused.contains(&database.name);
+        if database.is_any() || !looks || is_native(database) || is_refused {
             continue;
         }
         let name = &database.name;
         let Some(asker) = Asker::of(config, database, access, &connectings) else {
             found.push((
                 Grade::Ok,
-                format!(
-                    "database \"{name}\": what its functions do to sessions was not looked into: \
-                     there is no `user` or `auth_user` to do it as"
-                ),
+                format!("database \"{name}\": functions not inspected; set `user` or `auth_user`"),
             ));
             continue;
         };

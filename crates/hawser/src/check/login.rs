@@ -1,0 +1,157 @@
+//! Whether servers let in a user whose password is known, and have places for what the pools may open.
+//!
+//! # Model       one login a database. Places: each pool at its largest, of one user a database, for those
+//!               with the same list of servers; the settings that bound them count
+//! # Limits      other users, and what else uses the server, are not known: what is said is the least
+
+use std::collections::BTreeSet;
+
+use hawser_core::wire::error::SqlState;
+
+use super::asker::Asker;
+use super::census::Found;
+use super::{Grade, SERVER_WAIT};
+use crate::config::{Config, DatabaseConfig, Limit, ServerAddress};
+use crate::dial::DialError;
+use crate::login::access::Access;
+use crate::pools::Connectings;
+
+/// What a server has for the user who asks: places in all, those that are kept for others, and the role's own limit.
+const PLACES: &str = r"
+    SELECT pg_catalog.current_setting('max_connections'),
+           pg_catalog.current_setting('superuser_reserved_connections')::pg_catalog.int4
+               OPERATOR(pg_catalog.+) COALESCE(pg_catalog.current_setting('reserved_connections', true)::pg_catalog.int4, 0),
+           (SELECT rolconnlimit FROM pg_catalog.pg_roles WHERE rolname OPERATOR(pg_catalog.=) CURRENT_USER)";
+
+/// What was found, and the databases that let nobody in.
+pub(super) async fn take(config: &Config, access: &Access) -> (Vec<Found>, BTreeSet<String>) {
+    let (mut found, mut refused) = (Vec::new(), BTreeSet::new());
+    let Ok(connectings) = Connectings::load(config) else { return (found, refused) };
+    let mut counted: Vec<&[ServerAddress]> = Vec::new();
+    for database in config.databases() {
+        let Some(asker) = Asker::any(config, database, access, &connectings) else { continue };
+        let (name, user) = (&database.name, asker.user());
+        match tokio::time::timeout(SERVER_WAIT, places(&asker)).await {
+            Ok(Ok(places)) => {
+                let listed = database.servers.iter().map(ToString::to_string);
+                let server = listed.collect::<Vec<_>>().join(", ");
+                found.push((Grade::Ok, format!("user \"{user}\" can log in to {server}")));
+                let Some(places) = places else { continue };
+                found.extend(places.of_role(database, user));
+                if !counted.contains(&&*database.servers) {
+                    counted.push(&database.servers);
+                    found.extend(places.of_server(config, &database.servers, &server));
+                }
+            }
+            Ok(Err(error)) => {
+                if let Some(reason) = reason(&error) {
+                    refused.insert(name.clone());
+                    let text =
+                        format!("database \"{name}\": user \"{user}\" cannot log in: {reason}");
+                    found.push((Grade::Warning, text));
+                }
+            }
+            // A server that does not answer is named elsewhere.
+            Err(_) => {}
+        }
+    }
+    let mut seen = BTreeSet::new();
+    found.retain(|(_, text)| seen.insert(text.clone()));
+    (found, refused)
+}
+
+/// The server's places, unless they cannot be asked for, though it has let the user in.
+async fn places(asker: &Asker) -> Result<Option<Places>, DialError> {
+    let mut dialled = match asker.dial().await {
+        Ok(dialled) => dialled,
+        // The password has been taken: what follows is another database's affair, or a privilege's.
+        Err(DialError::Refused { error, .. }) if matches!(&error.code.0, b"3D000" | b"42501") => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    let answer = dialled.talk.query(PLACES).await.ok();
+    dialled.talk.terminate().await;
+    let number = |at: usize| {
+        let text = answer.as_ref()?.rows.first()?.get(at)?.as_deref()?;
+        std::str::from_utf8(text).ok()?.parse::<i64>().ok()
+    };
+    let found = || {
+        let (all, kept) = (number(0)?, number(1)?);
+        Some(Places { all, kept, role: number(2).filter(|limit| *limit >= 0) })
+    };
+    Ok(found())
+}
+
+/// Why a user was not let in, and what to do; `None`: the server was not reached.
+pub(crate) fn reason(error: &DialError) -> Option<String> {
+    let advice = match error {
+        DialError::Refused { error, .. } if error.code == SqlState(*b"28P01") => {
+            "the password is not the one that the server has"
+        }
+        DialError::Refused { error, .. } if error.code == SqlState::INVALID_AUTHORIZATION => {
+            let message = error.message.to_lowercase();
+            if message.contains("pg_hba.conf") {
+                "the server's pg_hba.conf has no line that lets it in from here"
+            } else if message.contains("peer") || message.contains("ident") {
+                "not the password: the server's pg_hba.conf has `peer` or `ident` for this address, \
+                 which asks for the operating system's user. Have servers = [\"127.0.0.1:5432\"], or \
+                 change that line to scram-sha-256 before the others"
+            } else {
+                "the role may not exist or not log in"
+            }
+        }
+        DialError::Refused { .. } | DialError::Authentication { .. } => "see the server's log",
+        DialError::Password { .. } => "give the user a password",
+        _ => return None,
+    };
+    Some(format!("{error} ({advice})"))
+}
+
+/// Connections of a server.
+struct Places {
+    all: i64,
+    /// For superusers and the like.
+    kept: i64,
+    /// Of the role that asks.
+    role: Option<i64>,
+}
+
+impl Places {
+    fn of_server(&self, config: &Config, servers: &[ServerAddress], server: &str) -> Option<Found> {
+        let limits = &config.reload.limits;
+        let same = config.databases().iter().filter(|database| database.servers == servers);
+        let pools: i64 = same.map(largest).sum();
+        let bounds = [limits.max_server_connections, limits.max_server_connections_per_server];
+        let pools = bounds.into_iter().filter_map(Limit::get).map(i64::from).fold(pools, i64::min);
+        let (all, kept) = (self.all, self.kept);
+        let text = format!(
+            "server {server} has max_connections = {all}, of which {kept} are reserved, and the pools of \
+             one user each may open {pools}"
+        );
+        Some(if pools > all - kept {
+            let advice = "set max_server_connections_per_server, or smaller pools";
+            (Grade::Warning, format!("{text}, reserves included: {advice}"))
+        } else {
+            (Grade::Ok, text)
+        })
+    }
+
+    fn of_role(&self, database: &DatabaseConfig, user: &str) -> Option<Found> {
+        let limit = self.role.filter(|limit| *limit < largest(database))?;
+        let (name, pools) = (&database.name, largest(database));
+        let text = format!(
+            "database \"{name}\": role \"{user}\" may have {limit} connections (CONNECTION LIMIT), and \
+             its pool may open {pools}, reserves included"
+        );
+        Some((Grade::Warning, text))
+    }
+}
+
+/// What one user's pool may open.
+fn largest(database: &DatabaseConfig) -> i64 {
+    let idle = database.idle_transaction_reserve.unwrap_or(database.pool_size);
+    let parts = [database.pool_size, database.reserve_pool_size, idle, database.lock_wait_reserve];
+    let sum = parts.into_iter().map(i64::from).sum();
+    database.max_db_connections.get().map_or(sum, |most| sum.min(most.into()))
+}
