@@ -88,8 +88,9 @@ serve() {
     # setsid: Ctrl-C reaches every process of the terminal's group, and Hawser would take it and the
     # SIGTERM that follows for two, and cut open transactions. setpriv: should this shell be killed
     # outright, Hawser goes too.
-    setpriv --pdeathsig TERM setsid "$target/release/hawser" serve --listen "127.0.0.1:$port" \
-        --server "$url" ${POOL_SIZE:+--pool-size "$POOL_SIZE"} &
+    # By the environment: the password of an option shows in the list of processes.
+    HAWSER_SERVER_URL=$url setpriv --pdeathsig TERM setsid "$target/release/hawser" serve \
+        --listen "127.0.0.1:$port" ${POOL_SIZE:+--pool-size "$POOL_SIZE"} &
     hawser_pid=$!
 
     deadline=$((SECONDS + ready_seconds_max))

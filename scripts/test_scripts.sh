@@ -298,7 +298,7 @@ make_stand_in() { # make_stand_in DIR [COMMAND that runs instead of listening]
     mkdir -p "$1/release"
     cat >"$1/release/hawser" <<STANDIN
 #!/usr/bin/env bash
-echo "\$*" >"$1/told"
+echo "\$* HAWSER_SERVER_URL=\$HAWSER_SERVER_URL" >"$1/told"
 $behaviour
 STANDIN
     chmod +x "$1/release/hawser"
@@ -347,7 +347,7 @@ ends_clean_on() { # ends_clean_on SIGNAL EXIT_CODE
     make_stand_in "$dir"
     start_run "$dir"
     grep -q '^    psql postgres://postgres:[0-9a-f]*@127.0.0.1:[0-9]*/postgres$' "$dir/out"
-    grep -Eq '^serve --listen 127.0.0.1:[0-9]+ --server postgres://postgres:[0-9a-f]+@127.0.0.1:[0-9]+/postgres$' "$dir/told"
+    grep -Eq '^serve --listen 127.0.0.1:[0-9]+ HAWSER_SERVER_URL=postgres://postgres:[0-9a-f]+@127.0.0.1:[0-9]+/postgres$' "$dir/told"
     [ -n "$(ls "$dir/tmp")" ]
     kill -s "$1" $run_pid
     wait $run_pid || status=$?
@@ -398,7 +398,7 @@ starts_no_server_for_a_database_url() {
     start_run "$dir" DATABASE_URL=postgres://u:pw@db.invalid/app POOL_SIZE=7
     grep -q '^    psql postgres://u@127.0.0.1:[0-9]*/app$' "$dir/out"
     refutes grep -q pw "$dir/out"
-    grep -q -- '--server postgres://u:pw@db.invalid/app --pool-size 7$' "$dir/told"
+    grep -q -- '--pool-size 7 HAWSER_SERVER_URL=postgres://u:pw@db.invalid/app$' "$dir/told"
     [ -z "$(ls "$dir/tmp")" ]
     kill $run_pid
     wait $run_pid || true
