@@ -20,7 +20,7 @@ import time
 from harness import messages as m
 from harness.pooler import Pooler, binary
 from harness.postgres import free_port
-from harness.suite import Background, equal, limit, pooler_only, until
+from harness.suite import Background, Skip, equal, limit, pooler_only, until
 from harness.wire import ServerError
 
 SAME_FOR_ALL_SERVERS = True
@@ -426,6 +426,88 @@ def test_check_logs_in_and_tells_peer_from_a_wrong_password(env):
     assert line_with("max_connections = 200").startswith("ok"), check()
     (pooler.directory / "userlist.txt").write_text("")
     assert line_with("has no user").startswith("warn"), check()
+
+
+@pooler_only
+def test_check_knows_the_running_hawser_and_who_else_has_an_address(env):
+    def check(pooler, *options):
+        done = subprocess.run([binary(), "check", "-c", str(pooler.config), *options], capture_output=True, text=True, timeout=60, cwd=pooler.directory)
+        return done.returncode, done.stdout
+    with env.pooler_with() as target:
+        pooler = target.pooler
+        code, said = check(pooler)
+        for address in (f"127.0.0.1:{pooler.port}", f"[::1]:{pooler.port}", f"http_address 127.0.0.1:{pooler.http_port}"):
+            assert f"ok     {address} is the running Hawser's (process {pooler.process.pid})" in said, said
+        assert " is in use" not in said and "runs as root" not in said, said
+        if os.geteuid() == 0:
+            done = subprocess.run([binary(), "status", "--socket", str(pooler.directory / "hawser.sock")], capture_output=True, text=True,
+                                  preexec_fn=lambda: os.setuid(65534), timeout=60)
+            equal(done.returncode, 1)
+            assert "may not open the socket" in done.stderr and "use sudo" in done.stderr, done.stderr
+        # The same file by its name in the environment: `reload` and `stop` find the process by it.
+        named = {**os.environ, "HAWSER_CONFIG": str(pooler.config)}
+        pooler.write(pool_size=3)
+        subprocess.run([binary(), "reload"], env=named, check=True, timeout=60)
+        until(lambda: "pool_size" in pooler.text(), "the reload")
+        subprocess.run([binary(), "stop"], env=named, check=True, timeout=60)
+        equal(pooler.wait(), 0)
+        pooler.process = None
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", pooler.port))
+            other.listen()
+            code, said = check(pooler)
+            assert f"warn   127.0.0.1:{pooler.port} is in use by process {os.getpid()} (" in said, said
+            equal(code, 0, said)
+            assert re.search(r"^0 errors, [1-9]\d* warnings?$", said.splitlines()[-1]), said
+            equal(check(pooler, "--strict")[0], 1)
+
+
+@pooler_only
+def test_check_as_another_user_sees_what_that_user_may(env):
+    if os.geteuid() != 0:
+        raise Skip("only root can become another user")
+    pooler = Pooler(tempfile.mkdtemp(dir=env.directory) + "/as-other", env.cluster)
+    place = pooler.directory
+    pooler.write(logfile=str(place / "hawser.log"), pidfile=str(place / "hawser.pid"))
+    for path in (place, *place.parents):
+        if path.stat().st_uid == 0 and path != pathlib.Path("/") and env.directory in str(path):
+            path.chmod(0o755)
+    pooler.config.chmod(0o644)
+    (place / "userlist.txt").chmod(0o600)
+
+    def check(*options):
+        done = subprocess.run([binary(), "check", "-c", str(pooler.config), *options], capture_output=True, text=True, timeout=60, cwd="/")
+        return done.returncode, done.stdout + done.stderr
+    equal(check()[0], 0, check()[1])
+    code, said = check("--as", "nobody")
+    equal(code, 1, said)
+    assert "userlist.txt" in said and "Permission denied" in said, said
+    for name in ("logfile", "pidfile", "control_socket"):
+        assert re.search(rf"^error  {name}: .*Permission denied", said, re.MULTILINE), f"{name}: {said}"
+    code, said = check("--as", "no_such_user")
+    equal(code, 1, said)
+    assert 'there is no user "no_such_user"' in said, said
+
+
+@pooler_only
+def test_a_url_that_cannot_be_used_is_said_at_once(env):
+    secret = env.target.secrets["app2"].replace(" ", "%20").replace('"', "%22")
+    for url, words in ((f"postgres://app2:mistyped@127.0.0.1:{env.cluster.port}", "the password is not the one that the server has"),
+                       (f"postgres://app2:{secret}@no-such-host.invalid:5432", "no-such-host.invalid")):
+        done = subprocess.run([binary(), "check", "--server", url], capture_output=True, text=True, timeout=60)
+        assert words in done.stdout and "warn" in done.stdout, done.stdout
+        with tempfile.TemporaryFile("w+") as log:
+            served = subprocess.Popen([binary(), "serve", "--listen", f"127.0.0.1:{free_port()}", "--server", url], stderr=log, stdout=log)
+            try:
+                def said():
+                    log.seek(0)
+                    return log.read()
+                until(lambda: "the server cannot be used" in said(), "the warning")
+                assert words in said(), said()
+            finally:
+                served.terminate()
+                served.wait()
 
 
 @pooler_only

@@ -3,11 +3,12 @@
 //! # Model       a line a finding, `ok`, `warn` or `error`. Errors are what `serve` would refuse; what
 //!               depends on the moment (a server that is down) is a warning, so that a check on a
 //!               machine that builds images does not fail
-//! # Exit codes  0 without an error, else 1
+//! # Exit codes  0 without an error (with `--strict`: nor a warning), else 1
 
 mod asker;
 mod census;
 pub(crate) mod exposed;
+mod holder;
 pub(crate) mod login;
 mod places;
 mod pooler;
@@ -15,13 +16,17 @@ mod shared;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io;
+use std::io::{self, IsTerminal as _};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use hawser_congestion::cc::usage;
 use hawser_core::wire::startup::SSL_REQUEST;
+use hawser_sys::terminal::print;
+use ratatui::crossterm::style::Stylize as _;
+use ratatui::crossterm::terminal;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -37,7 +42,7 @@ use crate::shares::etcd::Etcd;
 use crate::socket::stream::connect_unix;
 use crate::tls::accept::Accepting;
 use crate::tls::weaknesses;
-use crate::{process, serve};
+use crate::{cli, process, serve, status};
 
 /// How long a server may take to answer.
 const SERVER_WAIT: Duration = Duration::from_secs(5);
@@ -80,23 +85,67 @@ pub enum Checked<'a> {
     Own(&'a Path),
     /// A pgbouncer.ini.
     PgBouncer(&'a Path),
+    /// None: what `serve --server URL` would run.
+    Url(&'a str),
 }
 
-/// Checks the file and prints what was found.
-pub fn run(checked: Checked<'_>) -> ExitCode {
+/// Checks the file and prints what was found. `strict`: a warning is a failure, too.
+pub fn run(checked: Checked<'_>, strict: bool) -> ExitCode {
     let findings = findings(checked);
+    let columns = io::stdout()
+        .is_terminal()
+        .then(|| terminal::size().map_or(COLUMNS_DEFAULT, |(columns, _)| usize::from(columns)));
+    let mut text = String::new();
     for finding in &findings {
         // Errors of servers and names in databases may hold anything.
         for line in finding.to_string().lines() {
-            println!("{}", crate::logging::without_control(line));
+            let line = crate::logging::without_control(line);
+            match columns {
+                Some(columns) => text += &coloured(finding.grade, &wrapped(&line, columns)),
+                None => text += &line,
+            }
+            text.push('\n');
         }
     }
-    let errors = findings.iter().filter(|finding| finding.grade == Grade::Error).count();
-    if errors > 0 {
-        eprintln!("hawser: {errors} error{}", if errors == 1 { "" } else { "s" });
-        return ExitCode::FAILURE;
+    let counted = |grade, what: &str| {
+        let count = findings.iter().filter(|finding| finding.grade == grade).count();
+        (count, format!("{count} {what}{}", if count == 1 { "" } else { "s" }))
+    };
+    let (errors, in_words) = counted(Grade::Error, "error");
+    let (warnings, and) = counted(Grade::Warning, "warning");
+    print(&format!("{text}{in_words}, {and}\n"));
+    if errors > 0 || strict && warnings > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Of a terminal that does not say.
+const COLUMNS_DEFAULT: usize = 80;
+
+/// `line` broken between words; what follows stands below the text after the grade.
+fn wrapped(line: &str, columns: usize) -> String {
+    let (mut text, mut column) = (String::new(), 0);
+    for word in line.split_inclusive(' ') {
+        let width = word.trim_end().chars().count();
+        if column > INDENT.len() && column + width > columns {
+            text.truncate(text.trim_end().len());
+            text = text + "\n" + INDENT;
+            column = INDENT.len();
+        }
+        text += word;
+        column += word.chars().count();
     }
-    ExitCode::SUCCESS
+    text
+}
+
+/// As wide as a grade and the spaces after it.
+const INDENT: &str = "       ";
+
+fn coloured(grade: Grade, text: &str) -> String {
+    match (grade, text.split_once(' ')) {
+        (Grade::Ok, Some((word, rest))) => format!("{} {rest}", word.green()),
+        (Grade::Warning, Some((word, rest))) => format!("{} {rest}", word.yellow()),
+        (Grade::Error, Some((word, rest))) => format!("{} {rest}", word.red()),
+        (_, None) => text.to_owned(),
+    }
 }
 
 /// All findings about the file and this host.
@@ -109,6 +158,7 @@ pub fn findings(checked: Checked<'_>) -> Vec<Finding> {
             let overrides = Overrides { settings, ..Overrides::default() };
             (path, Config::load_pgbouncer(path, &overrides))
         }
+        Checked::Url(url) => (Path::new("--server"), Config::from_server_url(url, None, None)),
     };
     let config = match loaded {
         Ok(config) => config,
@@ -359,14 +409,28 @@ impl Report {
     }
 
     async fn listeners(&mut self, config: &Config) {
+        let running =
+            cli::control_sockets(Some(config)).iter().find_map(|socket| status::ask(socket).ok());
+        // What the running one has, it has after a reload as well.
+        let has = |address: SocketAddr| {
+            let running = running.as_ref()?;
+            let pages =
+                running.http.as_ref().is_some_and(|http| *http == format!("http://{address}/"));
+            let has = pages || running.listeners.contains(&address.to_string());
+            has.then(|| format!("{address} is the running Hawser's (process {})", running.pid))
+        };
+        let by = |address| holder::of(address).map_or_else(String::new, |who| format!(" by {who}"));
         for address in config.listen() {
             let ListenAddress::Tcp(address) = address else { continue };
             match TcpListener::bind(address).await {
                 Ok(_) => self.add(Grade::Ok, format!("{address} can be listened on")),
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => self.add(
-                    Grade::Warning,
-                    format!("{address} is in use: by a running Hawser, or by something else"),
-                ),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => match has(*address) {
+                    Some(text) => self.add(Grade::Ok, text),
+                    None => {
+                        let text = format!("{address} is in use{}", by(*address));
+                        self.add(Grade::Warning, text);
+                    }
+                },
                 Err(error) => {
                     self.add(Grade::Error, format!("{address} cannot be listened on: {error}"));
                 }
@@ -374,6 +438,10 @@ impl Report {
         }
         let http = config.start.admin.http_address;
         let Some(address) = http.address() else { return };
+        if let Some(text) = has(address) {
+            self.add(Grade::Ok, format!("http_address {text}"));
+            return;
+        }
         match (TcpListener::bind(address).await, http) {
             (Ok(_), _) => self.add(Grade::Ok, format!("http_address {address} can be listened on")),
             (Err(error), OptionalAddress::Asked(_)) if error.kind() != io::ErrorKind::AddrInUse => {
@@ -381,7 +449,7 @@ impl Report {
             }
             (Err(error), _) => self.add(
                 Grade::Warning,
-                format!("http_address {address} cannot be had, so there are no metrics, no health and no dashboard: {error}"),
+                format!("http_address {address} cannot be had, so there are no metrics, no health and no dashboard: {error}{}", by(address)),
             ),
         }
     }
@@ -476,6 +544,15 @@ mod tests {
             .collect();
         std::fs::remove_file(&path).unwrap();
         lines
+    }
+
+    #[test]
+    fn lines_are_broken_between_words() {
+        let line = "warn   one two three four";
+        assert_eq!(wrapped(line, 80), line);
+        assert_eq!(wrapped(line, 15), "warn   one two\n       three\n       four");
+        assert_eq!(wrapped("ok     longer_than_that", 9), "ok     longer_than_that");
+        assert_eq!(coloured(Grade::Ok, "ok     a"), format!("{}     a", "ok".green()));
     }
 
     #[test]

@@ -8,17 +8,19 @@ mod lab;
 mod pgbouncer;
 
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use tokio::signal::unix::SignalKind;
 
 use crate::admin::running::Administration;
 use crate::check::Checked;
 use crate::config::{Config, LogFormat, LogLevel, Overrides, SETTINGS_VARIABLE, ServerUrl};
-use crate::process::place;
+use crate::process::{self, place};
 use crate::serve::{Begins, Manner};
 use crate::{
     bypass, cc, check, demo, import, link, logging, login, mptcp, rds, serve, status, top,
@@ -27,6 +29,8 @@ pub(crate) use hawser_sys::terminal::print;
 
 /// Where `serve` looks for a configuration when it is given none.
 const FILES: [&str; 2] = ["hawser.toml", "/etc/hawser/hawser.toml"];
+/// The configuration, unless -c names one.
+const CONFIG_VARIABLE: &str = "HAWSER_CONFIG";
 /// The server's URL, if its password must not show in the list of processes.
 const SERVER_URL_VARIABLE: &str = "HAWSER_SERVER_URL";
 /// Where service managers put the control socket.
@@ -50,6 +54,10 @@ enum Command {
     Takeover(Serve),
     /// Say whether a configuration is right, and what works on this host.
     Check(Check),
+    /// Have the running one read its configuration again, as SIGHUP does.
+    Reload(Running),
+    /// End the running one, as SIGTERM does: open transactions may end.
+    Stop(Running),
     /// Say what a running one does.
     Status(Status),
     /// Watch a running one in the terminal: pools, waits, pins, errors.
@@ -106,6 +114,26 @@ struct Check {
     /// PgBouncer's configuration in its place, as `serve --pgbouncer` would run it.
     #[arg(long, value_name = "FILE.ini", conflicts_with = "config")]
     pgbouncer: Option<PathBuf>,
+    /// A server in its place, as `serve --server` would take it.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["config", "pgbouncer"])]
+    server: Option<String>,
+    /// With the rights of this user, as the service will have them: needs root.
+    #[arg(long = "as", value_name = "USER")]
+    user: Option<String>,
+    /// Fail on a warning, too.
+    #[arg(long)]
+    strict: bool,
+}
+
+/// Which one is meant.
+#[derive(Debug, Args)]
+struct Running {
+    /// The configuration of the running one, which says where its control socket is.
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Its control socket.
+    #[arg(long, value_name = "PATH", conflicts_with = "config")]
+    socket: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -171,15 +199,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = match arguments.command {
         Command::Serve(arguments) => serve_(&arguments, Begins::asked(Begins::Alone)),
         Command::Takeover(arguments) => serve_(&arguments, Begins::AsSuccessor),
-        Command::Check(Check { pgbouncer: Some(ini), .. }) => {
-            return check::run(Checked::PgBouncer(&ini));
-        }
-        Command::Check(Check { config, .. }) => {
-            match config.map_or_else(|| standard_file("").map(Path::to_owned), Ok) {
-                Ok(path) => return check::run(Checked::Own(&path)),
-                Err(error) => Err(error),
-            }
-        }
+        Command::Check(arguments) => match check_(arguments) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
+        Command::Reload(arguments) => signal(&arguments, SignalKind::hangup()),
+        Command::Stop(arguments) => signal(&arguments, SignalKind::terminate()),
         Command::Lab(arguments) => return lab::run(&arguments),
         Command::PamCheck => return login::pam::answer(),
         Command::Bypass(arguments) => return arguments.run(),
@@ -208,15 +233,49 @@ fn serve_(arguments: &Serve, begins: Begins) -> Result<(), String> {
     let config = configuration(arguments, |name| std::env::var(name).ok())?;
     let outputs = logging::Outputs::of(&config.start, true)?;
     logging::begin_to(outputs, config.start.log.format, config.reload.log.level);
+    if config.file().is_none() {
+        let tried = config.clone();
+        std::thread::spawn(move || check::login::warn(&tried));
+    }
     serve::serve_as(config, Arc::new(Administration::default()), Manner::Hawser, begins)
         .map_err(|error| error.to_string())
+}
+
+fn check_(arguments: Check) -> Result<ExitCode, String> {
+    if let Some(user) = &arguments.user {
+        process::become_user_for_good(user).map_err(|error| format!("--as: {error}"))?;
+    }
+    let strict = arguments.strict;
+    if let Some(url) = &arguments.server {
+        return Ok(check::run(Checked::Url(url), strict));
+    }
+    if let Some(ini) = &arguments.pgbouncer {
+        return Ok(check::run(Checked::PgBouncer(ini), strict));
+    }
+    let path = arguments.config.map_or_else(|| standard_file(""), Ok)?;
+    Ok(check::run(Checked::Own(&path), strict))
+}
+
+fn signal(arguments: &Running, kind: SignalKind) -> Result<(), String> {
+    let (_, status) = running(arguments.socket.as_deref(), arguments.config.as_deref())?;
+    hawser_sys::process::send_signal(status.pid, kind.as_raw_value())
+        .map_err(|error| format!("process {} cannot be told: {error}", status.pid))
 }
 
 /// The text is printed whatever was in the file; keys that PgBouncer does not have are a failure, for
 /// something may have been meant by them.
 fn import_(arguments: &Import) -> Result<(), String> {
-    let imported = import::import_file(&arguments.file).map_err(|error| error.to_string())?;
+    let imported = import::import_file(&arguments.file).map_err(|mut error| {
+        if error.line > 0 {
+            error.file.get_or_insert_with(|| arguments.file.display().to_string());
+        }
+        error.to_string()
+    })?;
     print(&imported.toml);
+    let kept =
+        imported.toml.lines().filter(|line| !line.starts_with(['#', '[']) && !line.is_empty());
+    let (kept, notes) = (kept.count(), imported.notes().count());
+    eprintln!("hawser: {kept} settings; {notes} comments say what differs or was left out");
     if imported.unknown.is_empty() { Ok(()) } else { Err(imported.unknown.join("\n")) }
 }
 
@@ -247,12 +306,15 @@ fn configuration(
         return Config::from_server_url(&url, arguments.listen.as_deref(), arguments.pool_size)
             .map_err(|errors| errors.to_string());
     }
-    load(standard_file(" or --server URL")?)
+    load(&standard_file(" or --server URL")?)
 }
 
 /// Where the configuration is looked for unless it is named. `or` is what may be given in its place.
-fn standard_file(or: &str) -> Result<&'static Path, String> {
-    FILES.iter().map(Path::new).find(|path| path.exists()).ok_or_else(|| {
+fn standard_file(or: &str) -> Result<PathBuf, String> {
+    if let Some(path) = std::env::var_os(CONFIG_VARIABLE).filter(|path| !path.is_empty()) {
+        return Ok(path.into());
+    }
+    FILES.iter().map(PathBuf::from).find(|path| path.exists()).ok_or_else(|| {
         format!("there is no configuration: give -c FILE{or}, or have one of {}", FILES.join(", "))
     })
 }
@@ -279,31 +341,23 @@ fn running(
     socket: Option<&Path>,
     config: Option<&Path>,
 ) -> Result<(PathBuf, status::Status), String> {
-    let environment =
-        |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let mut sockets = Vec::new();
-    if let Some(path) = socket {
-        sockets.push(path.to_owned());
-    } else if let Some(path) = config {
-        let config = Config::load(path).map_err(|errors| errors.to_string())?;
-        sockets.extend(config.start.admin.control_socket_path(environment));
-        sockets.extend(CONTROL_SOCKETS.map(PathBuf::from));
-    } else {
-        for variable in ["RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"] {
-            sockets.extend(environment(variable).map(|directory| directory.join("hawser.sock")));
+    let sockets = match socket {
+        Some(path) => vec![path.to_owned()],
+        None => {
+            let named = std::env::var_os(CONFIG_VARIABLE).filter(|path| !path.is_empty());
+            let path = config.map(Path::to_owned).or(named.map(PathBuf::from));
+            let config = path.map(|path| Config::load(&path)).transpose();
+            control_sockets(config.map_err(|errors| errors.to_string())?.as_ref())
         }
-        sockets.extend(CONTROL_SOCKETS.map(PathBuf::from));
-    }
-    if socket.is_none() {
-        let places = place::candidates(hawser_sys::process::effective_uid());
-        sockets.extend(places.into_iter().map(|directory| directory.join("hawser.sock")));
-        let mut seen = std::collections::HashSet::new();
-        sockets.retain(|socket| seen.insert(socket.clone()));
-    }
+    };
     let mut failures = Vec::new();
     for socket in sockets {
         match status::ask(&socket) {
             Ok(status) => return Ok((socket, status)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let socket = socket.display();
+                return Err(format!("this user may not open the socket {socket}; use sudo"));
+            }
             Err(error) => failures.push(format!("{}: {error}", socket.display())),
         }
     }
@@ -312,6 +366,26 @@ fn running(
          --socket, or its configuration by -c",
         failures.join("; ")
     ))
+}
+
+/// Where the control socket of a running process may be, the likeliest first.
+pub(crate) fn control_sockets(config: Option<&Config>) -> Vec<PathBuf> {
+    let environment =
+        |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let mut sockets = Vec::new();
+    if let Some(config) = config {
+        sockets.extend(config.start.admin.control_socket_path(environment));
+    } else {
+        for variable in ["RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"] {
+            sockets.extend(environment(variable).map(|directory| directory.join("hawser.sock")));
+        }
+    }
+    sockets.extend(CONTROL_SOCKETS.map(PathBuf::from));
+    let places = place::candidates(hawser_sys::process::effective_uid());
+    sockets.extend(places.into_iter().map(|directory| directory.join("hawser.sock")));
+    let mut seen = std::collections::HashSet::new();
+    sockets.retain(|socket| seen.insert(socket.clone()));
+    sockets
 }
 
 /// The log of commands that are no servers.

@@ -153,6 +153,20 @@ pub fn become_user(name: Option<&str>) -> Result<(), ProcessError> {
     }
 }
 
+/// Becomes this user, or is it.
+///
+/// # Errors
+/// There is no such user, or this process is neither root nor that user's.
+pub fn become_user_for_good(name: &str) -> Result<(), ProcessError> {
+    let doing = || format!("become user \"{name}\"");
+    let account = sys::account_by_name(name).map_err(system(doing()))?;
+    let account = account.ok_or_else(|| ProcessError::NoUser(name.to_owned()))?;
+    if !sys::is_superuser() && account.uid == sys::effective_uid() {
+        return Ok(());
+    }
+    sys::become_account(&account).map_err(system(doing()))
+}
+
 /// Keeps the process's memory to itself, unless core dumps are wanted.
 pub fn set_dumpable(core_dumps: bool) {
     if let Err(error) = sys::set_dumpable(core_dumps) {

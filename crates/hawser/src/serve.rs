@@ -152,6 +152,9 @@ pub fn serve_as(
     for warning in crate::check::exposed::files(&config) {
         tracing::warn!("{warning}");
     }
+    if let Some(warning) = crate::check::exposed::user(&config) {
+        tracing::warn!("{warning}");
+    }
     let start = &config.start.process;
     // Before any of the files is read.
     let watch = start.watch_files.then(|| Watch::begin(&config));

@@ -45,9 +45,13 @@ pub(crate) fn files(config: &Config) -> Vec<String> {
     let all = own.chain(named).chain(of_databases);
     let secret: BTreeMap<&Path, &str> =
         all.filter_map(|(path, what)| Some((path?, what))).collect();
-    let files = secret.into_iter().filter_map(|(path, what)| describe(path, what));
+    secret.into_iter().filter_map(|(path, what)| describe(path, what)).collect()
+}
+
+/// What is wrong with the user of a process that serves.
+pub(crate) fn user(config: &Config) -> Option<&'static str> {
     let root = hawser_sys::process::is_superuser() && config.start.process.user.is_none();
-    files.chain(root.then(|| AS_ROOT.to_owned())).collect()
+    root.then_some(AS_ROOT)
 }
 
 fn describe(path: &Path, what: &str) -> Option<String> {

@@ -60,6 +60,26 @@ pub(super) async fn take(config: &Config, access: &Access) -> (Vec<Found>, BTree
     (found, refused)
 }
 
+/// Says in the log why the server of a URL lets its user not in, or does not answer.
+pub(crate) fn warn(config: &Config) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let (Ok(runtime), Ok(access)) = (runtime, Access::load(config)) else { return };
+    let Ok(connectings) = Connectings::load(config) else { return };
+    for database in config.databases() {
+        let Some(asker) = Asker::any(config, database, &access, &connectings) else { continue };
+        let user = asker.user();
+        let trying = async { tokio::time::timeout(SERVER_WAIT, places(&asker)).await };
+        let tried = runtime.block_on(trying);
+        if let Ok(Err(error)) = tried {
+            let reason = reason(&error).unwrap_or_else(|| error.to_string());
+            tracing::warn!(
+                user,
+                "the server cannot be used, and clients will get errors: {reason}"
+            );
+        }
+    }
+}
+
 /// The server's places, unless they cannot be asked for, though it has let the user in.
 async fn places(asker: &Asker) -> Result<Option<Places>, DialError> {
     let mut dialled = match asker.dial().await {
@@ -84,7 +104,7 @@ async fn places(asker: &Asker) -> Result<Option<Places>, DialError> {
 }
 
 /// Why a user was not let in, and what to do; `None`: the server was not reached.
-pub(crate) fn reason(error: &DialError) -> Option<String> {
+fn reason(error: &DialError) -> Option<String> {
     let advice = match error {
         DialError::Refused { error, .. } if error.code == SqlState(*b"28P01") => {
             "the password is not the one that the server has"
