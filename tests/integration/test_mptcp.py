@@ -5,16 +5,19 @@ touched. Without root, iproute2 or MPTCP in the kernel every test is skipped, wi
 """
 
 import contextlib
+import fcntl
 import functools
 import itertools
 import json
 import os
 import pathlib
+import pty
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 
 from harness import messages as m
@@ -620,3 +623,43 @@ def test_a_server_under_run_accepts_mptcp(env):
         assert server.connections()[0]["program"]["name"].startswith("python")
         process.send_signal(signal.SIGTERM)
         equal(process.wait(5), 128 + signal.SIGTERM)
+
+
+SAYS_SIGNALS = """
+import os, signal
+signals = [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGABRT, signal.SIGALRM, signal.SIGWINCH, signal.SIGXCPU, signal.SIGRTMIN + 6]
+signal.pthread_sigmask(signal.SIG_BLOCK, [*signals, signal.SIGTERM])
+print(*map(int, signals), flush=True)
+while (came := signal.sigwait([*signals, signal.SIGTERM])) != signal.SIGTERM:
+    print(int(came), flush=True)
+os._exit(7)
+"""
+
+
+@needs_mptcp
+def test_run_passes_every_signal_on_and_a_key_of_the_terminal_comes_once(env):
+    """SIGINT and SIGQUIT are PostgreSQL's fast and immediate shutdown."""
+    command = (binary(), "mptcp", "run", "--", sys.executable, "-c", SAYS_SIGNALS)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, bufsize=1) as run:
+        for number in map(int, run.stdout.readline().split()):
+            run.send_signal(number)
+            equal(int(run.stdout.readline()), number)
+        run.send_signal(signal.SIGTERM)
+        equal(run.wait(20), 7)
+    # The terminal sends SIGINT to both; what comes next is not that one again.
+    keyboard, terminal = pty.openpty()
+    with subprocess.Popen(command, stdin=terminal, stdout=subprocess.PIPE, text=True, bufsize=1, preexec_fn=lambda: own_terminal(terminal)) as run:
+        run.stdout.readline()
+        os.write(keyboard, b"\x03")
+        equal(int(run.stdout.readline()), signal.SIGINT)
+        run.send_signal(signal.SIGQUIT)
+        equal(int(run.stdout.readline()), signal.SIGQUIT)
+        run.send_signal(signal.SIGTERM)
+        equal(run.wait(20), 7)
+    os.close(keyboard)
+    os.close(terminal)
+
+
+def own_terminal(terminal):
+    os.setsid()
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
