@@ -15,8 +15,8 @@ demo: ## a throw-away PostgreSQL, Hawser, and a live load
 	@scripts/setup.sh demo && . scripts/env.sh && \
 	cargo build --release --locked -p hawser && exec "$$target/release/hawser" demo
 
-test: ## every test that this machine can run; ALL=1 installs what the rest needs
-	@ALL="$(ALL)" scripts/test.sh
+test: ## every test that this machine can run; ALL=1 installs what the rest needs; CHECKS=1: `make check`, too
+	@ALL="$(ALL)" CHECKS="$(CHECKS)" scripts/test.sh
 
 test-kernel: ## reliable datagrams against the kernel's own RDS, in an emulator; as root
 	@scripts/setup.sh emulator && . scripts/env.sh && cargo build --release --locked -p hawser && \
@@ -45,7 +45,7 @@ bpf-kernel: ## the kernel in which the tests of `hawser mptcp cgroup` run where 
 
 check: ## formatting, clippy and the workspace's own rules, without a test
 	@scripts/setup.sh build && . scripts/env.sh && cargo fmt --all --check && \
-	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings && cargo xtask check
+	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings && cargo xtask check && cargo xtask house
 
 extension: ## build the PostgreSQL extension; PG_CONFIG chooses the server; sudo make -C extension install
 	@scripts/setup.sh extension && . scripts/env.sh && $(MAKE) --no-print-directory -C extension PG_CONFIG="$$(pg_config_program)"

@@ -46,6 +46,11 @@ CASES = {
         ("rollback", NOTHING),
         ("begin; set work_mem = '9MB'; set local work_mem = '5MB'; commit", "1 set=work_mem:9MB"),
     ],
+    "a_reset_before_set_local_leaves_nothing": [
+        ("set work_mem = '5MB'; set my.x = 1", "1 set=my.x:1,work_mem:5MB names=my.x"),
+        ("begin; reset work_mem; set local work_mem = '7MB'; commit", "1 set=my.x:1 names=my.x"),
+        ("begin; reset my.x; savepoint a; set local my.x = 7; commit", "1 names=my.x"),
+    ],
     "numbers_have_all_digits": [
         ("set seq_page_cost = 1.23456789", "1 set=seq_page_cost:1.23456789"),
         ("set seq_page_cost = 0.1", "1 set=seq_page_cost:0.1"),

@@ -176,6 +176,30 @@ setting_value(const Setting *setting)
 }
 
 /*
+ * Whether the session has SET it. RESET followed by SET LOCAL ends as a value
+ * of the session's (AtEOXact_GUC, guc.c), with the rights of where RESET found
+ * it: those of no statement, unless it is a role's setting.
+ */
+static bool
+is_set(const Setting *setting)
+{
+	return setting->source == PGC_S_SESSION &&
+		(setting->scontext == PGC_USERSET || setting->scontext == PGC_SUSET ||
+		 setting->scontext != setting->reset_scontext);
+}
+
+/*
+ * A custom name of the session's own making. One that it has not SET, and that
+ * RESET gives a value, has that from elsewhere: a role's settings, at a hand-over.
+ */
+static bool
+is_made_name(const Setting *setting)
+{
+	return is_custom_name(setting) && !is_start_name(setting->name) &&
+		(is_set(setting) || setting->reset_source <= PGC_S_DYNAMIC_DEFAULT);
+}
+
+/*
  * " set=name:value,..." and " names=name,...".
  *
  * A value that only some roles may see is left out, as one that is too long:
@@ -195,7 +219,7 @@ append_settings(StringInfo out)
 		Setting    *setting = all[i];
 		char	   *value;
 
-		if (setting->source != PGC_S_SESSION || setting->context == PGC_INTERNAL ||
+		if (!is_set(setting) || setting->context == PGC_INTERNAL ||
 			strcmp(setting->name, "seed") == 0)
 			continue;
 		if (strlen(setting->name) > NAME_BYTES_MAX)
@@ -221,7 +245,7 @@ append_settings(StringInfo out)
 	first = true;
 	for (int i = 0; i < count; i++)
 	{
-		if (!is_custom_name(all[i]) || is_start_name(all[i]->name))
+		if (!is_made_name(all[i]))
 			continue;
 		if (strlen(all[i]->name) > NAME_BYTES_MAX)
 		{

@@ -55,6 +55,7 @@ stop_hawser() {
 cleanup() {
     stop_hawser
     trap '' INT TERM HUP # nothing from here on leaves a server behind
+    rmdir "/tmp/hawser-$(id -u)" 2>/dev/null || true # of its control socket; others may use it still
     pg_stop
 }
 

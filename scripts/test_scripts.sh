@@ -89,6 +89,21 @@ waits_for_what_was_begun() {
     equal "$failed" 3
 }
 
+builds_the_dev_profile_beside_the_tests_that_wait() {
+    . scripts/test.sh
+    local checks=1 bin=$scratch/dev-builds
+    mkdir "$bin"
+    stand_in "$bin/cargo" 'echo "cargo $*"; case "$1" in test) exit 1 ;; esac'
+    PATH=$bin:$PATH begins_dev_builds "$scratch/begun.log"
+    ends "dev builds" "$scratch/begun.log" 2>"$scratch/said"
+    equal "$(sed 's/ --workspace.*//' "$scratch/begun.log")" $'cargo test\ncargo clippy'
+    equal "$failed" 0 # what does not compile is reported where it is run
+    checks=
+    PATH=$bin:$PATH begins_dev_builds "$scratch/begun.log"
+    ends "dev builds" "$scratch/begun.log" 2>"$scratch/said"
+    equal "$(cat "$scratch/begun.log")" "cargo test --workspace --locked --no-run"
+}
+
 names_what_failed() {
     . scripts/test.sh
     cat >"$scratch/log" <<'LOG'
@@ -365,6 +380,17 @@ ends_clean_when_the_program_dies() {
     leaves_nothing "$dir"
 }
 
+removes_the_empty_directory_of_the_control_socket() {
+    local dir place
+    place=/tmp/hawser-$(id -u)
+    if [ -n "$(ls -A "$place" 2>/dev/null)" ]; then return 0; fi # another Hawser of this user is there
+    dir=$(new_target)
+    make_stand_in "$dir" "mkdir -p $place; exit 3"
+    start_run "$dir"
+    wait $run_pid || true
+    [ ! -e "$place" ]
+}
+
 starts_no_server_for_a_database_url() {
     local dir
     dir=$(new_target)
@@ -486,6 +512,7 @@ scripts_are_clean() { shellcheck -x .ci/run scripts/*.sh; }
 
 proves "sums all test programs" sums_all_test_programs
 proves "waits for a build that was begun before" waits_for_what_was_begun
+proves "builds the dev profile beside the tests that wait" builds_the_dev_profile_beside_the_tests_that_wait
 proves "names what failed, whichever program says so" names_what_failed
 proves "names what passed the second time" names_what_passed_the_second_time
 proves "fails a run with many flaky tests" fails_a_run_with_many_flaky_tests
@@ -520,6 +547,7 @@ if needs_postgres; then
     proves "make run leaves no process when it is killed" leaves_no_process_when_killed
     proves "make run ends clean when the program dies" ends_clean_when_the_program_dies
     proves "make run starts no server for DATABASE_URL" starts_no_server_for_a_database_url
+    proves "make run removes the empty directory of its control socket" removes_the_empty_directory_of_the_control_socket
 else
     skips "throw-away PostgreSQL and make run" "no PostgreSQL server here"
 fi

@@ -8,7 +8,8 @@ fault. The last line but for warnings is `N passed, N failed, N skipped`; the ex
 (with --no-skips: only if tests ran, and all of them).
 --jobs N runs N modules at a time, each with a cluster of its own, the longest first: those that take half a minute and
 more say so in TAKES_SECONDS. Modules that measure, or change what the machine has only once, name in ALONE a queue in which
-they wait for each other. They run after these, the two queues beside each other. What took longest is said at the end.
+they wait for each other. The queue `networks` is one of the N, and the drivers run beside them; the other queues run after
+these, beside each other. What took longest is said at the end.
 ALL=1 in the environment also installs and runs what needs more than Python and PostgreSQL (the drivers).
 """
 
@@ -20,6 +21,7 @@ import multiprocessing
 import os
 import pathlib
 import queue
+import resource
 import shutil
 import signal
 import sys
@@ -35,8 +37,10 @@ from harness import drivers, flaky, pooler, postgres, suite  # noqa: E402  (afte
 from harness.wire import ServerError  # noqa: E402
 
 # Of modules that say ALONE. Those of `networks` make networks with limits of their own and wait for what is sent there most
-# of the time; those of `processes` measure, or hold up, processes of this host.
-QUEUES = ("networks", "processes")
+# of the time; those of `processes` measure, or hold up, processes of this host; those of `clocks` wait for what ends by the clock.
+BESIDE_ALL, AFTERWARDS = ("networks",), ("processes", "clocks")
+# The descriptors that a thousand clients and their pooler take: many systems give 1,024 until they are asked for more.
+DESCRIPTORS = 65_536
 # So many modules, and tests, are named at the end with the time that they took.
 SLOWEST = 15
 
@@ -106,6 +110,7 @@ class Report:
         self.skipped += other.skipped
         self.failures += other.failures
         self.reasons |= other.reasons
+        self.flaky |= other.flaky
         self.modules |= other.modules
         self.tests |= other.tests
 
@@ -235,18 +240,37 @@ def run_queued(number, names, patterns, places, directory, direct, results):
         cluster.destroy()
 
 
-def run_together(queues, patterns, places, directory, direct, report):
-    """Runs modules in processes, each with a cluster of its own. `queues` are [(name, modules, number of processes that
-    share them)]. A module that no process gives back has failed."""
+def run_drivers(programs, fetch, places, directory, direct, results):
+    """A process of `run_together`: the drivers, with a cluster of their own."""
+    directory = f"{directory}/drivers"
+    os.mkdir(directory)
+    os.chmod(directory, 0o755)
+    cluster = postgres.Cluster(directory, places[0])
+    try:
+        cluster.create()
+        report, output = Report(), io.StringIO()
+        with contextlib.redirect_stdout(output):
+            drivers.run(programs, cluster, directory, direct, fetch, report)
+        results.put(("drivers", output.getvalue(), report))
+    finally:
+        cluster.destroy()
+
+
+def run_together(queues, programs, patterns, places, directory, direct, report):
+    """Runs modules in processes, each with a cluster of its own, and the drivers `programs`, (drivers, whether to fetch them),
+    in one more. `queues` are [(name, modules, number of processes that share them)]. What no process gives back has failed."""
     context = multiprocessing.get_context("fork")
-    results, workers, missing = context.Queue(), [], {}
+    results, workers, missing = context.Queue(), [], set()
     for called, modules, jobs in queues:
         names = context.Queue()
         workers += [context.Process(target=run_queued, args=(f"{called}{number}", names, patterns, places, directory, direct, results))
                     for number in range(jobs)]
         for name in [module.__name__ for module, _ in modules] + [None] * jobs:
             names.put(name)
-        missing |= {module.__name__: len(tests) for module, tests in modules}
+        missing |= {module.__name__ for module, _ in modules}
+    if programs[0]:
+        workers.append(context.Process(target=run_drivers, args=(*programs, places, directory, direct, results)))
+        missing.add("drivers")
     sys.stdout.flush()
     for worker in workers:
         worker.start()
@@ -259,26 +283,25 @@ def run_together(queues, patterns, places, directory, direct, report):
             break
         print(output, end="", flush=True)
         report.absorb(counted)
-        del missing[name]
+        missing.discard(name)
     for worker in workers:
         worker.join()
     for name in missing:
         report.fail(name, "the process that ran it has died")
 
 
-def run_all(modules, jobs, patterns, places, cluster, directory, direct, report):
-    """One after the other, or with more jobs than one as --help says."""
-    if jobs < 2:
-        for module, tests in modules:
-            run_module(module, tests, cluster, directory, direct, report)
-        return
+def run_all(modules, programs, jobs, patterns, places, directory, direct, report):
+    """All modules and drivers, as --help says of --jobs."""
     seconds = lambda one: getattr(one[0], "TAKES_SECONDS", 0)  # noqa: E731
     modules = sorted(modules, key=seconds, reverse=True)
-    together = [one for one in modules if not hasattr(one[0], "ALONE")]
-    alone = [(called, [one for one in modules if getattr(one[0], "ALONE", None) == called], 1) for called in QUEUES]
-    assert len(together) + sum(len(some) for _, some, _ in alone) == len(modules), f"ALONE is none of {QUEUES}"
-    for queues in ([("module", together, min(jobs, len(together)))], alone):
-        run_together([one for one in queues if one[1]], patterns, places, directory, direct, report)
+    queued = lambda called: [one for one in modules if getattr(one[0], "ALONE", None) == called]  # noqa: E731
+    beside, afterwards = ([(called, queued(called), 1) for called in names if queued(called)] for names in (BESIDE_ALL, AFTERWARDS))
+    together = queued(None)
+    assert len(together) + sum(len(some) for _, some, _ in beside + afterwards) == len(modules), "ALONE names no queue"
+    if together:
+        beside.append(("module", together, min(max(jobs - len(beside), 1), len(together))))
+    run_together(beside, programs, patterns, places, directory, direct, report)
+    run_together(afterwards, ([], False), patterns, places, directory, direct, report)
 
 
 def run_again(modules, cluster, directory, direct, report):
@@ -288,9 +311,9 @@ def run_again(modules, cluster, directory, direct, report):
     failed; what passes is flaky: see `harness.flaky`.
     """
     named = {f"{module.__name__.split('.')[-1]}.{test.__name__}": (module, test) for module, tests in modules for test in tests}
-    if not report.failures or len(report.failures) > suite.AGAIN_MAX or any(name not in named for name in report.failures):
+    failures = [name for name in report.failures if not name.startswith("driver.")]  # these have had their second run
+    if not failures or len(failures) > suite.AGAIN_MAX or any(name not in named for name in failures):
         return
-    failures = list(report.failures)
     print("\nonce more, what failed:")
     for name in failures:
         module, test = named[name]
@@ -343,15 +366,21 @@ def main():
             print(error, file=sys.stderr)
             return 2
     signal.signal(signal.SIGALRM, on_alarm)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, DESCRIPTORS)), hard))
     directory = tempfile.mkdtemp(prefix="hawser-tests-")
     cluster = postgres.Cluster(directory, places[0])
     started = time.monotonic()
     try:
         cluster.create()
         print(f"PostgreSQL {cluster.version} of {places[0]}, {'direct' if chosen.direct else 'through hawser'}")
-        run_all(modules, chosen.jobs, chosen.k, places, cluster, directory, chosen.direct, report)
+        if chosen.jobs > 1:
+            run_all(modules, (programs, with_drivers), chosen.jobs, chosen.k, places, directory, chosen.direct, report)
+        else:
+            for module, tests in modules:
+                run_module(module, tests, cluster, directory, chosen.direct, report)
+            drivers.run(programs, cluster, directory, chosen.direct, with_drivers, report)
         run_again(modules, cluster, directory, chosen.direct, report)
-        drivers.run(programs, cluster, directory, chosen.direct, with_drivers, report)
     finally:
         cluster.destroy()
         if chosen.keep:

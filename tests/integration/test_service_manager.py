@@ -19,7 +19,7 @@ from harness.wire import ServerError
 
 # Puts the descriptors that follow the program's name from 3 on, says so in the environment, and becomes the rest.
 SAME_FOR_ALL_SERVERS = True
-ALONE = "processes"
+ALONE = "clocks"
 ACTIVATE = """
 import fcntl, os, sys
 count = int(sys.argv[1])

@@ -176,6 +176,33 @@ def test_so_does_what_the_server_reports_and_the_client_is_told(env):
 
 @pooler_only
 @limit(180)
+def test_a_start_value_is_back_after_a_reset_in_a_function_and_set_local(env):
+    with reporting(env, pool_size=1) as target:
+        start = {"timezone": "Asia/Tokyo", "options": "-c work_mem=11MB -c my.tenant=own"}
+        client, other, wrong = env.connect(target, **start), env.connect(target), []
+        show = "select current_setting('timezone'), current_setting('work_mem'), current_setting('my.tenant')"
+        own = ("Asia/Tokyo", "11MB", "own")
+        for name, values in (("timezone", ("Asia/Tokyo", "Europe/Berlin")), ("work_mem", ("11MB", "5MB")), ("my.tenant", ("own", "y"))):
+            for value in values:
+                for sets in (f"set local {name} = '{value}'", f"select set_config('{name}', '{value}', true)"):
+                    for savepoint in ("", "savepoint a; "):
+                        sql = f"begin; select exact.resets('{name}'); {savepoint}{sets}; commit"
+                        for texts in ([sql], sql.split("; ")):
+                            for text in texts:
+                                client.execute(text)
+                            one = client.rows(show)[0]
+                            other.execute("select 1")
+                            if (one, client.rows(show)[0]) != (own, own) or client.parameters["TimeZone"] != own[0]:
+                                wrong.append((texts, one))
+        equal(wrong, [])
+        # What the client has SET before and within is its own.
+        client.execute("begin; set work_mem = '6MB'; set local work_mem = '5MB'; commit")
+        other.execute("select 1")
+        equal(client.value("show work_mem"), "6MB")
+
+
+@pooler_only
+@limit(180)
 def test_state_of_functions_pins_while_it_is_there(env):
     with reporting(env) as target:
         for make, part, use, end in (

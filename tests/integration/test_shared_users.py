@@ -265,6 +265,30 @@ def test_settings_of_roles_are_start_values_and_go_with_their_user(env):
 
 @pooler_only
 @limit(120)
+def test_a_custom_name_of_a_roles_settings_has_its_value_again_after_a_reset(env):
+    with sharing(env, pool_size=1) as target:
+        with env.cluster.superuser("shared") as owner:
+            owner.execute("alter role bob set my.tenant = 'bobs'")
+            owner.execute("create function public.resets() returns void language plpgsql as 'begin reset my.tenant; end'")
+        show, sets, wrong = "select current_setting('my.tenant', true)", "set my.tenant = 'x'", []
+        ann, bob = connect(env, target, "ann"), connect(env, target, "bob")
+        own = connect(env, target, "bob", options="-c my.tenant=own")
+        for reset in ("reset my.tenant", "set my.tenant to default", "reset all", "discard all", "select public.resets()",
+                      "begin; reset my.tenant; commit", "begin; reset my.tenant; set local my.tenant = 'y'; commit"):
+            for client, value in ((bob, "bobs"), (own, "own")):
+                client.execute(sets)
+                for other in (ann, bob if client is own else own):
+                    for sql in reset.split("; "):
+                        client.execute(sql)
+                    other.execute("select 1")
+                    if (got := client.value(show)) != value:
+                        wrong.append((reset, value, got))
+        equal(wrong, [])
+        equal(ann.value(f"{show} = 'bobs'") == "t", False, "ann has bob's")
+
+
+@pooler_only
+@limit(120)
 def test_what_the_server_refuses_at_a_login_the_client_is_told(env):
     with sharing(env, pool_size=4) as target:
         assert "nobody" in refused(env, target, "nobody", LOGIN_REFUSED).message

@@ -73,9 +73,9 @@ class Server(Cluster):
 
 
 class Hawser:
-    """`hawser serve` in front of a Server. It runs as the server does, which may ask it then."""
+    """`hawser serve` in front of a Server. It runs as the server does, which may ask it then. With `certificates` clients may use TLS."""
 
-    def __init__(self, directory, server, mode, pool_size):
+    def __init__(self, directory, server, mode, pool_size, certificates=None):
         self.directory = directory
         self.port = free_port()
         self.log = directory / "hawser.log"
@@ -93,6 +93,9 @@ class Hawser:
             "admin": {"control_socket": "hawser.sock", "http_address": f"127.0.0.1:{free_port()}"},
             "process": {"shutdown_timeout": "1s"},
         }
+        if certificates:
+            tables["tls"] = {"client_tls_sslmode": "allow", "client_tls_cert_file": certificates.path("server.crt"),
+                             "client_tls_key_file": certificates.path("server.key")}
         lines = []
         for table, settings in tables.items():
             lines += [f"[{table}]", *(f"{name} = {toml_value(value)}" for name, value in settings.items()), ""]

@@ -30,9 +30,10 @@ sys.dont_write_bytecode = True
 from places import ROOT, Hawser, Installation, Missing, Place, Template, give_to_server  # noqa: E402  (after the path is set)
 from report import Report, failed, listed  # noqa: E402
 from suites_of import SUITES  # noqa: E402
+from harness.certificates import Certificates  # noqa: E402
 from harness.pooler import NotBuilt, binary  # noqa: E402
 
-HOWS = ("transaction", "transaction+extension", "session")
+HOWS = ("transaction", "transaction+tls", "transaction+extension", "transaction+extension+tls", "session")
 # The default of `pool_size`.
 POOL_SIZE = 20
 # So many lost tests are tried a third time; more are not held up by chance.
@@ -52,6 +53,8 @@ def build_extension(bin_directory, work):
 class Runner:
     def __init__(self, chosen, template, work, kept, library, report):
         self.chosen, self.template, self.work, self.kept, self.shared_library, self.report = chosen, template, work, kept, library, report
+        self.certificates = Certificates(work / "certificates")
+        give_to_server(self.certificates.directory)
 
     def once(self, suite, how, tests, turn):
         """{test: Outcome}; `how` none is direct."""
@@ -60,16 +63,16 @@ class Runner:
         out = self.kept / suite.name / f"{how or 'direct'}-{turn}"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
-        extension = how is not None and how.endswith("+extension")
+        extension, tls = (how is not None and f"+{part}" in how for part in ("extension", "tls"))
         asks = directory / "hawser/hawser.sock" if extension else None
         server = Place(self.template, directory / "cluster", self.shared_library if extension else None, asks)
         try:
             server.create()
             server.prepare(suite.prepare)
             if how is None:
-                return suite.run(server.place, out, tests, self.chosen.full, how)
-            with Hawser(directory / "hawser", server, how.partition("+")[0], POOL_SIZE) as hawser:
-                found = suite.run(hawser.place, out, tests, self.chosen.full, how)
+                return suite.run((*server.place, "disable"), out, tests, self.chosen.full, how)
+            with Hawser(directory / "hawser", server, how.partition("+")[0], POOL_SIZE, self.certificates if tls else None) as hawser:
+                found = suite.run((*hawser.place, "require" if tls else "disable"), out, tests, self.chosen.full, how)
             shutil.copy(hawser.log, out / "hawser.log")
             if fault := hawser.fault():
                 self.report.fault(f"{suite.name}, {how}: {fault}")
@@ -122,7 +125,7 @@ class Runner:
 def arguments():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("names", nargs="*", metavar="NAME", help="of a suite: " + ", ".join(SUITES))
-    options.add_argument("--through", action="append", choices=HOWS, help="this way (default: transaction, and of some suites transaction+extension too); may be repeated")
+    options.add_argument("--through", action="append", choices=HOWS, help="this way (default: transaction, and of some suites with the extension or TLS too); may be repeated")
     options.add_argument("--full", action="store_true", help="all of each suite, and all of it directly, too")
     options.add_argument("--jobs", type=int, default=2, help="suites at once in the first turn (default %(default)s)")
     chosen = options.parse_args()

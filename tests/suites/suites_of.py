@@ -1,6 +1,7 @@
 """Each driver's own suite: where it comes from, what its makers ask for, how it is run and how one test of it is run again.
 
-A suite has `fetch()`, which raises Missing; `run(place, directory, tests, full, how)`, which gives {test: Outcome}; and the
+A suite has `fetch()`, which raises Missing; `run(place, directory, tests, full, how)`, which gives {test: Outcome} (`place` is host,
+port and sslmode); and the
 statements that its makers ask for before it (`prepare`). `tests` names single tests; without them `full` is all, else the short form.
 `how` is the way to the server, None for the direct one.
 """
@@ -20,8 +21,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 # The whole of a suite, and one of its tests.
 SUITE_SECONDS = 1500
 TEST_SECONDS = 60
-# Of drivers in three languages.
+# Of drivers in three languages; with TLS those whose suites take the mode from outside.
 WITH_EXTENSION = ("transaction", "transaction+extension")
+WITH_TLS = ("transaction+tls", "transaction+extension")
 # How often the rest of a Go package is run again without the test that ended it.
 PANICS_MAX = 3
 
@@ -47,7 +49,7 @@ class Suite:
     takes_seconds = 30  # all of its ways, about: the longest begin first
 
     def variables(self, place):
-        return {"PGHOST": place[0], "PGPORT": str(place[1]), "PGUSER": self.user, "PGDATABASE": self.database}
+        return {"PGHOST": place[0], "PGPORT": str(place[1]), "PGSSLMODE": place[2], "PGUSER": self.user, "PGDATABASE": self.database}
 
 
 class Pytest(Suite):
@@ -108,7 +110,7 @@ class Asyncpg(Pytest):
 
 class Psycopg2(Pytest):
     name = "psycopg2"
-    ways = WITH_EXTENSION
+    ways = WITH_TLS
     takes_seconds = 40
     version = "2.9.11"
     requirements = (f"psycopg2-binary=={version}",)
@@ -139,7 +141,7 @@ class Psycopg(Pytest):
         self.packages = fetching.wheels(f"psycopg-{version}", (*self.sources, f"psycopg[binary]=={version}", "psycopg-pool==3.2.6", "anyio==4.9.0", "pproxy==2.7.9"))
 
     def dsn(self, place):
-        return ("--test-dsn", f"host={place[0]} port={place[1]} user={self.user} dbname={self.database} sslmode=disable")
+        return ("--test-dsn", f"host={place[0]} port={place[1]} user={self.user} dbname={self.database} sslmode={place[2]}")
 
 
 class SqlAlchemy(Pytest):
@@ -258,15 +260,15 @@ class Pgx(Go):
     # good. On a busy machine a goroutine of the second outlives it, and ends all others. The third needs no extension, and
     # 105,000 round trips.
     left_out = {"transaction": ("TestConnCheckConn", "TestConnCopyFromConnectionTerminated"),
-                "transaction+extension": ("TestConnCopyFromConnectionTerminated", "TestListenNotifyWhileBusyIsSafe")}
-    ways = WITH_EXTENSION
+                "transaction+extension+tls": ("TestConnCopyFromConnectionTerminated", "TestListenNotifyWhileBusyIsSafe")}
+    ways = ("transaction", "transaction+extension+tls")
     takes_seconds = 260
     prepare = (("postgres", "create database suite"),
                ("suite", """create extension hstore; create extension ltree; create domain uint64 as numeric(20,0);
                 create role " tricky, ' } "" \\ test user " superuser password 'secret'"""))
 
     def variables(self, place):
-        connection = f"host={place[0]} port={place[1]} user={self.user} database={self.database} sslmode=disable"
+        connection = f"host={place[0]} port={place[1]} user={self.user} database={self.database} sslmode={place[2]}"
         return {**super().variables(place), "PGX_TEST_DATABASE": connection, "PGX_TEST_TCP_CONN_STRING": connection}
 
 

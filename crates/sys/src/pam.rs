@@ -85,7 +85,7 @@ pub enum PamError {
 impl fmt::Display for PamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoLibrary(reason) => write!(f, "PAM is not to be had: {reason}"),
+            Self::NoLibrary(reason) => write!(f, "PAM cannot be used: {reason}"),
             Self::Refused { step, code, words } => write!(f, "{step} failed: {words} ({code})"),
         }
     }

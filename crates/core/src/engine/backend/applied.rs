@@ -247,7 +247,7 @@ impl AppliedSession {
         self.custom
     }
 
-    /// What the process keeps to its end and some clients must not meet.
+    /// What the process keeps to its end and some clients must not see.
     #[inline]
     pub(in crate::engine) fn lasting(&self) -> Lasting {
         self.lasting

@@ -303,7 +303,7 @@ impl<S: Socket> Engine<S> {
             && !hub.hub.is_needed()
             && let Some(place) = hub.place
         {
-            self.listener_ends(host, place, "nobody listens, and its database is wanted", now);
+            self.listener_ends(host, place, "no client listens, and its database is needed", now);
         }
     }
 
@@ -328,7 +328,7 @@ impl<S: Socket> Engine<S> {
                         let reason = "its server is no longer what the database asks for";
                         self.listener_ends(host, place, reason, now);
                     } else if unused {
-                        self.listener_ends(host, place, "nobody listens any more", now);
+                        self.listener_ends(host, place, "no client listens any more", now);
                     } else {
                         self.work_hub(host, pool, now);
                     }
