@@ -97,6 +97,7 @@ def differences(client, reported):
                  "where locktype = 'advisory' and pid = pg_backend_pid()",
         "set": "select name || ':' || current_setting(name) from pg_catalog.pg_settings where source = 'session'",
     }
+    at_reset = {name for (name,) in client.rows("select name from pg_catalog.pg_settings where setting = reset_val")}
     found = []
     for word, question in facts.items():
         truth = sorted(row[0] for row in client.rows(question))
@@ -108,6 +109,8 @@ def differences(client, reported):
         elif word == "set":
             # pg_settings has neither custom names nor roles
             told = sorted(entry for entry in told or [] if entry.partition(":")[0] not in (*NAMES, "role"))
+            # RESET and then SET LOCAL leave the reset value as the session's
+            truth = [entry for entry in truth if entry in told or entry.partition(":")[0] not in at_reset]
         else:
             told = sorted(told or [])
         if told != truth:

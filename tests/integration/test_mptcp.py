@@ -5,16 +5,19 @@ touched. Without root, iproute2 or MPTCP in the kernel every test is skipped, wi
 """
 
 import contextlib
+import fcntl
 import functools
 import itertools
 import json
 import os
 import pathlib
+import pty
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 
 from harness import messages as m
@@ -181,7 +184,7 @@ def test_status_says_why_there_is_one_subflow_and_setup_makes_five(env):
         five = until(lambda: [c for c in client.connections() if len(c["subflows"]) == 5], "five subflows")[0]
         equal(five["why_single"], [])
         ports = sorted(int(s["remote"].rsplit(":", 1)[1]) for s in five["subflows"])
-        equal(ports, [6433, 6434, 6435, 6436, 7000])
+        equal(ports, [6434, 6435, 6436, 6437, 7000])
         equal(sum(s["joined"] for s in five["subflows"]), 4)
         text = client.hawser("status")
         assert text.count("10.77.0.1:643") == 4 and "mptcp          on" in text, text
@@ -194,21 +197,21 @@ def test_undo_takes_away_what_setup_made_and_nothing_else(env):
         server.ip("mptcp", "endpoint", "add", "10.77.0.1", "subflow", "id", "1")
         server.ip("mptcp", "limits", "set", "subflow", "3", "add_addr_accepted", "1")
         before = server.ip("mptcp", "endpoint"), server.ip("mptcp", "limits")
-        assert "make endpoint 2 10.77.0.1:6433 signal" in server.hawser("setup", "server", "--dry-run")
+        assert "make endpoint 2 10.77.0.1:6434 signal" in server.hawser("setup", "server", "--dry-run")
         equal((server.ip("mptcp", "endpoint"), server.ip("mptcp", "limits")), before, "after a dry run")
 
         server.hawser("setup", "server", "--ports", "2")
         once = server.ip("mptcp", "endpoint")
-        assert "port 6433 id 2 signal" in once and "id 1 subflow" in once, once
+        assert "port 6434 id 2 signal" in once and "id 1 subflow" in once, once
         assert "nothing to do" in server.hawser("setup", "server", "--ports", "2")
         equal(server.ip("mptcp", "endpoint"), once, "after the second setup")
         ours = {e["id"]: e["ours"] for e in server.status()["endpoints"]}
         equal(ours, {1: False, 2: True, 3: True})
 
         # Another port in place of the first; the limits before the first setup are the ones to go back to.
-        server.hawser("setup", "server", "--ports", "1", "--first-port", "6434")
+        server.hawser("setup", "server", "--ports", "1", "--first-port", "6435")
         now = server.ip("mptcp", "endpoint")
-        assert "6434" in now and "6433" not in now, now
+        assert "6435" in now and "6434" not in now, now
         server.hawser("undo")
         equal((server.ip("mptcp", "endpoint"), server.ip("mptcp", "limits")), before, "after undo")
         assert "nothing was set up here" in server.hawser("undo")
@@ -298,7 +301,7 @@ def test_status_names_a_fallback_and_a_silent_port(env):
 
         def reasons():
             return [reason for c in client.connections(fallback=False) for reason in c["why_single"]]
-        until(lambda: any("10.77.9.1:6433 is not answered" in reason for reason in reasons()), "the silent port is named")
+        until(lambda: any("10.77.9.1:6434 is not answered" in reason for reason in reasons()), "the silent port is named")
 
 
 class Serving:
@@ -620,3 +623,44 @@ def test_a_server_under_run_accepts_mptcp(env):
         assert server.connections()[0]["program"]["name"].startswith("python")
         process.send_signal(signal.SIGTERM)
         equal(process.wait(5), 128 + signal.SIGTERM)
+
+
+SAYS_SIGNALS = """
+import os, signal
+signals = [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGABRT, signal.SIGALRM, signal.SIGWINCH, signal.SIGXCPU, signal.SIGRTMIN + 6]
+signal.pthread_sigmask(signal.SIG_BLOCK, [*signals, signal.SIGTERM])
+print(*map(int, signals), flush=True)
+while (came := signal.sigtimedwait([*signals, signal.SIGTERM], 30)) and came.si_signo != signal.SIGTERM:
+    print(came.si_signo, flush=True)
+print("none came" if came is None else "SIGTERM", flush=True)
+os._exit(7)
+"""
+
+
+@needs_mptcp
+def test_run_passes_every_signal_on_and_a_key_of_the_terminal_comes_once(env):
+    """SIGINT and SIGQUIT are PostgreSQL's fast and immediate shutdown."""
+    command = (binary(), "mptcp", "run", "--", sys.executable, "-c", SAYS_SIGNALS)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, bufsize=1) as run:
+        for number in map(int, run.stdout.readline().split()):
+            run.send_signal(number)
+            equal(run.stdout.readline(), f"{number}\n")
+        run.send_signal(signal.SIGTERM)
+        equal(run.wait(20), 7)
+    # The terminal sends SIGINT to both; what comes next is not that one again.
+    keyboard, terminal = pty.openpty()
+    with subprocess.Popen(command, stdin=terminal, stdout=subprocess.PIPE, text=True, bufsize=1, preexec_fn=lambda: own_terminal(terminal)) as run:
+        run.stdout.readline()
+        os.write(keyboard, b"\x03")
+        equal(run.stdout.readline(), f"{signal.SIGINT:d}\n")
+        run.send_signal(signal.SIGQUIT)
+        equal(run.stdout.readline(), f"{signal.SIGQUIT:d}\n")
+        run.send_signal(signal.SIGTERM)
+        equal(run.wait(20), 7)
+    os.close(keyboard)
+    os.close(terminal)
+
+
+def own_terminal(terminal):
+    os.setsid()
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)

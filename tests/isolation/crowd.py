@@ -57,9 +57,9 @@ class Crowd:
         self.done, self.failures = done, failures
 
     def __str__(self):
-        shown = "\n".join(self.failures[:FAILURES_SHOWN])
+        shown = "\n".join(self.failures[:FAILURES_SHOWN]).strip()  # (a summary of failures shows the first line)
         lost = f", {self.done['lost']} ended with their server process" if self.done["lost"] else ""
-        return f"{sum(self.done.values())} operations{lost}, {len(self.failures)} failures{':' if shown else ''}\n{shown}".rstrip()
+        return f"{sum(self.done.values())} operations{lost}, {len(self.failures)} failures{': ' if shown else ''}{shown}"
 
 
 def play(session, end, done, failures):

@@ -12,16 +12,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
 
 use hawser_sys::process::{
-    catch_signals, descriptor_of_process, next_signal, send_signal, wait_for,
+    catch_signals_to_pass_on, descriptor_of_process, pass_signals_on, wait_for,
 };
 
 use crate::kernel::Place;
 use crate::place::{self, Entered, Error};
-
-/// SIGHUP, SIGTERM, SIGUSR1, SIGUSR2: sent to Hawser, meant for the program.
-const PASSED_ON: [i32; 4] = [1, 15, 10, 12];
-/// SIGINT, SIGQUIT: a terminal sends them to both.
-const OF_TERMINALS: [i32; 2] = [2, 3];
 
 /// Runs it. Gives its exit code, as a shell has it.
 ///
@@ -57,17 +52,12 @@ pub fn run(command: &[OsString]) -> Result<u8, Error> {
 }
 
 fn supervise(mut child: Child) -> io::Result<u8> {
-    let signals = catch_signals(&[&PASSED_ON[..], &OF_TERMINALS].concat())?;
+    let signals = catch_signals_to_pass_on()?;
     let ended = descriptor_of_process(child.id())?;
     loop {
         let ready = wait_for(&[ended.as_fd(), signals.as_fd()])?;
         // The descriptor of signals does not wait.
-        while let Ok(signal) = next_signal(&signals) {
-            if PASSED_ON.contains(&signal) {
-                // It may have ended a moment ago.
-                let _ = send_signal(child.id(), signal);
-            }
-        }
+        pass_signals_on(&signals, child.id());
         if ready[0].0 {
             let status = child.wait()?;
             let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));

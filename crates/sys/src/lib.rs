@@ -25,6 +25,7 @@ pub mod pam;
 pub mod pass;
 pub mod precision;
 pub mod process;
+pub mod programs;
 pub mod random;
 pub mod rtnetlink;
 pub mod seccomp;

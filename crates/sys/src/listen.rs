@@ -10,9 +10,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::process::duplicate_passed;
+use crate::programs::listener_of;
 use crate::stream::set_option;
 
 /// Listens on a TCP address, not blocking.
@@ -46,9 +48,18 @@ pub(crate) fn listen_with(
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
-    rustix::net::bind(&socket, &address)?;
-    rustix::net::listen(&socket, backlog)?;
+    rustix::net::bind(&socket, &address)
+        .and_then(|()| rustix::net::listen(&socket, backlog))
+        .map_err(|error| taken(error, address))?;
     Ok(socket.into())
+}
+
+fn taken(error: Errno, address: SocketAddr) -> io::Error {
+    if error != Errno::ADDRINUSE {
+        return error.into();
+    }
+    let by = listener_of(address);
+    io::Error::new(io::ErrorKind::AddrInUse, format!("Address already in use: by {by}"))
 }
 
 /// Accepts a TCP connection, not blocking, and who it is from.
@@ -337,6 +348,8 @@ mod tests {
         let first = listen_tcp((Ipv4Addr::LOCALHOST, 0).into(), 16).unwrap();
         let error = listen_tcp(first.local_addr().unwrap(), 16).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        let who = format!("(process {})", std::process::id());
+        assert!(error.to_string().ends_with(&who), "{error}");
     }
 
     #[test]

@@ -138,12 +138,58 @@ pub fn catch_signals(signals: &[i32]) -> io::Result<OwnedFd> {
 /// # Errors
 /// As read(2): [`io::ErrorKind::WouldBlock`] when there is none.
 pub fn next_signal(signals: impl AsFd) -> io::Result<i32> {
-    // `struct signalfd_siginfo` (signalfd(2)) has 128 bytes and begins with the number.
+    next_signal_and_code(signals).map(|(signal, _)| signal)
+}
+
+/// A signal's number and its si_code (sigaction(2)).
+fn next_signal_and_code(signals: impl AsFd) -> io::Result<(i32, i32)> {
+    // `struct signalfd_siginfo` (signalfd(2)) has 128 bytes and begins with number, errno and code.
     let mut bytes = [0u8; 128];
-    if rustix::io::read(signals, &mut bytes)? < 4 {
+    if rustix::io::read(signals, &mut bytes)? < 12 {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    Ok(i32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    let number = |at: usize| i32::from_ne_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]));
+    Ok((number(0), number(8)))
+}
+
+/// Catches, as [`catch_signals`], all that [`pass_signals_on`] can pass on. Not among them are SIGKILL and
+/// SIGSTOP, which cannot be caught; other stop signals, by which a terminal stops this process as well; those
+/// by which the kernel says what this process has done; and glibc's own two, 32 and 33.
+///
+/// # Errors
+/// As there.
+pub fn catch_signals_to_pass_on() -> io::Result<OwnedFd> {
+    const OWN: [i32; 15] = [
+        libc::SIGKILL,
+        libc::SIGSTOP,
+        libc::SIGTSTP,
+        libc::SIGTTIN,
+        libc::SIGTTOU,
+        libc::SIGCHLD,
+        libc::SIGPIPE,
+        libc::SIGSEGV,
+        libc::SIGBUS,
+        libc::SIGFPE,
+        libc::SIGILL,
+        libc::SIGTRAP,
+        libc::SIGSYS,
+        32,
+        33,
+    ];
+    let all = (1..=libc::SIGRTMAX()).filter(|signal| !OWN.contains(signal));
+    catch_signals(&all.collect::<Vec<i32>>())
+}
+
+/// Sends what [`catch_signals_to_pass_on`] has caught to a program that this process has started. A terminal
+/// sends SIGINT, SIGQUIT and SIGWINCH to the program as well (and the kernel, not kill(2), to this process).
+pub fn pass_signals_on(signals: impl AsFd, program: u32) {
+    const OF_TERMINALS: [i32; 3] = [libc::SIGINT, libc::SIGQUIT, libc::SIGWINCH];
+    while let Ok((signal, code)) = next_signal_and_code(&signals) {
+        if code != libc::SI_KERNEL || !OF_TERMINALS.contains(&signal) {
+            // It may have ended a moment ago.
+            let _ = send_signal(program, signal);
+        }
+    }
 }
 
 /// Sends a signal to a process.

@@ -21,8 +21,8 @@ use crate::cli::print;
 const LOOK_APART: Duration = Duration::from_millis(250);
 /// Clears a terminal and goes to its first line (ECMA-48).
 const CLEAR: &str = "\x1b[H\x1b[2J";
-/// The first port that is announced: the one after Hawser's own.
-pub const FIRST_PORT_DEFAULT: u16 = 6433;
+/// The first port that is announced: the one after Hawser's own, 6432, and the link's, 6433.
+pub const FIRST_PORT_DEFAULT: u16 = 6434;
 
 const RUN_EXIT_CODES: &str = "Exit codes: the program's own; 125 hawser failed, 126 the program \
 cannot be run, 127 it is not found, 128 + N signal N ended it.";

@@ -215,9 +215,7 @@ impl Transport {
         }
         Endpoint::open(self.options(address)).map_err(|error| {
             let what = match error.kind() {
-                io::ErrorKind::AddrInUse => {
-                    ": a proxy or ping of this address has it, or the kernel's module (rds_tcp)"
-                }
+                io::ErrorKind::AddrInUse => " (the kernel's module, rds_tcp, is no process)",
                 io::ErrorKind::AddrNotAvailable => ": it is no address of this machine",
                 _ => "",
             };

@@ -41,7 +41,7 @@ use hawser_sys::mptcp::kernel::{self, Need, Version};
 use hawser_sys::mptcp::replace::{is_unused, plain_like};
 use hawser_sys::mptcp::socket::{self, Unsupported};
 use hawser_sys::process::{
-    Forked, catch_signals, descriptor_of, fork, is_superuser, next_signal, send_signal, wait_for,
+    Forked, catch_signals_to_pass_on, descriptor_of, fork, is_superuser, pass_signals_on, wait_for,
     withdraw,
 };
 use hawser_sys::seccomp::{self, Asked, Call, Listener, Noted, StartError};
@@ -78,17 +78,6 @@ const IPV6_REFUSED: [i32; 3] = [
     23, // IPV6_MTU_DISCOVER
     73, // IPV6_MINHOPCOUNT
 ];
-
-/// Signals that are passed on to the program. What a terminal sends, it gets itself.
-const PASSED_ON: [i32; 5] = [
-    1,  /* HUP */
-    15, /* TERM */
-    10, /* USR1 */
-    12, /* USR2 */
-    18, /* CONT */
-];
-/// Signals that a terminal sends to all: they must not end the supervisor.
-const OF_TERMINALS: [i32; 2] = [2 /* INT */, 3 /* QUIT */];
 
 /// What sockets a program gets in place of plain TCP ones.
 #[derive(Clone, Debug)]
@@ -253,7 +242,7 @@ fn start(
 }
 
 fn supervise(mut child: Child, listener: &Listener, kind: &Kind, verbose: bool) -> io::Result<u8> {
-    let signals = catch_signals(&[&PASSED_ON[..], &OF_TERMINALS].concat())?;
+    let signals = catch_signals_to_pass_on()?;
     let ended = pidfd(&child)?;
     let mut spare = begin_spare(listener, kind)?;
     let mut work = Work::new(kind)?;
@@ -265,12 +254,7 @@ fn supervise(mut child: Child, listener: &Listener, kind: &Kind, verbose: bool) 
             work.answer(listener);
         }
         if ready[2].0 {
-            while let Ok(signal) = next_signal(&signals) {
-                if PASSED_ON.contains(&signal) {
-                    // It may have ended a moment ago.
-                    let _ = send_signal(child.id(), signal);
-                }
-            }
+            pass_signals_on(&signals, child.id());
         }
         if spare.is_some() && ready[3].0 {
             spare = begin_spare(listener, kind)?;
