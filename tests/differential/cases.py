@@ -35,7 +35,7 @@ SHRINK_SECONDS = 120.0
 # What the generator does not make, with the reason. What Hawser is to do and does not is also a case of cases/.
 LIMITS = {
     "setting_sources": "start values are set on server connections: pg_settings.source is `session` there where it is `client` directly",
-    "hidden": "what functions do inside is seen with the extension only: docs/session-state-details.md",
+    "hidden": "what functions do inside is seen with the extension only: docs/sessions/functions.md",
 }
 
 # For pooler_with().

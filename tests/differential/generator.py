@@ -1,10 +1,10 @@
 """Makes the next step of a session: a statement or a pipeline about what a session is made of.
 
-# Model       next_step(status) -> (kind, payload); the parts of docs/session-state-details.md, each with what makes, shows and ends it
+# Model       next_step(status) -> (kind, payload); the parts of docs/sessions/README.md, each with what makes, shows and ends it
 # Invariants  the same seed and the same answers give the same steps; nothing waits for another session (locks are tried,
 #             shared tables only read and inserted into), so that a step's answer depends on nothing that runs beside it
 #             The schema is changed by one session at a time, while no session is in a transaction: see Changing
-# Limits      what functions hide (`hidden`) is made only where the server reports it: see docs/session-state-details.md
+# Limits      what functions hide (`hidden`) is made only where the server reports it: see docs/sessions/functions.md
 """
 
 SETUP = """
@@ -83,7 +83,7 @@ OF_THE_SESSION = ("settings", "settings_by_other_words", "custom", "role", "sql_
 # Pipelines that fail, each in its own way.
 FAILURES = ([["run", "select 1/0"]], [["run", "selekt 1"]], [["execute", "nowhere", 0]], [["bind", "", "nowhere"], ["execute", "", 0]], [["describe", "P", "nowhere"]])
 # Of a PREPARE its own text alone, and of set_config() none of its value: what stands around the one, and for a NULL in the
-# other, is not always shown as on a direct connection (docs/session-state-details.md, "Statements of PREPARE").
+# other, is not always shown as on a direct connection (docs/sessions/prepared-statements.md, "Statements of PREPARE").
 LIST = ("select name, regexp_replace(case when from_sql then substring(statement from '(?i)prepare ' || name || '[^;]*') else statement end, "
         "'(set_config[(][^,]*), [^,]*', '\\1'), parameter_types, from_sql from pg_prepared_statements order by name")
 
@@ -338,7 +338,7 @@ class Generator:
 
 class Changing(Generator):
     """The same, with statements about what is changed. A client that was not told what a statement is like gets rows of the new
-    columns where the server gives an error (docs/session-state-details.md, "Changes of the schema"): so each is described when it is
+    columns where the server gives an error (docs/sessions/prepared-statements.md, "Changes of the schema"): so each is described when it is
     prepared, and never by its portal."""
 
     TEXTS = (

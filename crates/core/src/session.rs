@@ -10,7 +10,7 @@
 //! # Invariant  what is not understood never counts as harmless: it is `unsure`, and the caller
 //!           pins the client to its backend.
 //!
-//! `docs/session-state-details.md` shows the table of parts to readers; a test keeps the two equal.
+//! `docs/sessions/README.md` shows the table of parts to readers; a test keeps the two equal.
 
 pub mod aside;
 pub(crate) mod calls;

@@ -168,7 +168,7 @@ const fn row(
 
 use Source::{Extension, Question, Text, Wire};
 
-/// What a session is made of. `docs/session-state-details.md` is the same table for readers.
+/// What a session is made of. `docs/sessions/README.md` is the same table for readers.
 ///
 /// Sources in the order in which they are tried. Tested on PostgreSQL 15 and 18: a custom name
 /// stays defined after RESET and DISCARD ALL; `random()` goes on after DISCARD ALL; PREPARE and
@@ -611,7 +611,7 @@ mod tests {
 
     #[test]
     fn document_shows_the_table_of_the_code() {
-        let document = include_str!("../../../../docs/session-state-details.md");
+        let document = include_str!("../../../../docs/sessions/README.md");
         let shown: Vec<&str> =
             document.lines().filter(|line| line.starts_with("| `")).map(str::trim).collect();
         let expected: Vec<String> = TABLE
