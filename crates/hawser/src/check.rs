@@ -8,7 +8,6 @@
 mod asker;
 mod census;
 pub(crate) mod exposed;
-mod holder;
 pub(crate) mod login;
 mod places;
 mod pooler;
@@ -24,6 +23,7 @@ use std::time::Duration;
 
 use hawser_congestion::cc::usage;
 use hawser_core::wire::startup::SSL_REQUEST;
+use hawser_sys::programs::listener_of;
 use hawser_sys::terminal::print;
 use ratatui::crossterm::style::Stylize as _;
 use ratatui::crossterm::terminal;
@@ -419,7 +419,6 @@ impl Report {
             let has = pages || running.listeners.contains(&address.to_string());
             has.then(|| format!("{address} is the running Hawser's (process {})", running.pid))
         };
-        let by = |address| holder::of(address).map_or_else(String::new, |who| format!(" by {who}"));
         for address in config.listen() {
             let ListenAddress::Tcp(address) = address else { continue };
             match TcpListener::bind(address).await {
@@ -427,7 +426,7 @@ impl Report {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => match has(*address) {
                     Some(text) => self.add(Grade::Ok, text),
                     None => {
-                        let text = format!("{address} is in use{}", by(*address));
+                        let text = format!("{address} is in use by {}", listener_of(*address));
                         self.add(Grade::Warning, text);
                     }
                 },
@@ -449,7 +448,7 @@ impl Report {
             }
             (Err(error), _) => self.add(
                 Grade::Warning,
-                format!("http_address {address} cannot be had, so there are no metrics, no health and no dashboard: {error}{}", by(address)),
+                format!("http_address {address} cannot be had, so there are no metrics, no health and no dashboard: {error} (by {})", listener_of(address)),
             ),
         }
     }

@@ -901,7 +901,7 @@ settings! {
         /// The members of an etcd cluster (version 3.4 or later), each `http://host:port` or `https://host:port`.
         /// With them `max_server_connections`, `max_server_connections_per_server`, `max_db_connections` and
         /// `max_user_connections` hold for all poolers with the same `etcd_prefix` together, which should have the
-        /// same limits and names of databases. [Several poolers](operations.md#one-limit-for-several-poolers).
+        /// same limits and names of databases. [Several poolers](limits.md#one-limit-for-several-poolers).
         /// Empty: limits are this pooler's own.
         etcd: Vec<String> = "", example "[\"http://etcd1.example:2379\", \"http://etcd2.example:2379\"]";
         /// What all keys begin with.
