@@ -272,10 +272,6 @@ fn import_(arguments: &Import) -> Result<(), String> {
         error.to_string()
     })?;
     print(&imported.toml);
-    let kept =
-        imported.toml.lines().filter(|line| !line.starts_with(['#', '[']) && !line.is_empty());
-    let (kept, notes) = (kept.count(), imported.notes().count());
-    eprintln!("hawser: {kept} settings; {notes} comments say what differs or was left out");
     if imported.unknown.is_empty() { Ok(()) } else { Err(imported.unknown.join("\n")) }
 }
 
