@@ -11,8 +11,8 @@
 # ARCH=arm64 (or amd64) builds the program for another architecture, where rustup has its target and
 # the cross compiler is here. The extension is built for the host only: it needs that server's headers.
 # $HAWSER is a program to package in place of the one that would be built, $PACKAGE_DIR another place
-# for what is made, $XTASK the built program of that name. What cannot be built is said as "NOT BUILT", and the exit
-# code is 1 unless it was only tried because everything was.
+# for what is made. What cannot be built is said as "NOT BUILT", and the exit code is 1 unless it was only tried because
+# everything was.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
@@ -190,11 +190,7 @@ static() {
 
 sbom_to() {
     mkdir -p "$(dirname "$1")"
-    if [ -n "${XTASK:-}" ]; then
-        CARGO_MANIFEST_DIR=$root/xtask "$XTASK" sbom "$machine" >"$1"
-    else
-        cargo xtask sbom "$machine" >"$1"
-    fi
+    cargo xtask sbom "$machine" >"$1"
     chmod 644 "$1"
 }
 sbom() { sbom_to "$out/hawser.cdx.json"; }

@@ -8,9 +8,8 @@
 # A check that fails, a test program that dies and a count that is missing are failures, and so are
 # zero tests and more than three flaky ones. Everything runs even after a failure: one run tells all that is wrong.
 #
-# Built once in release (the program that the Python tests drive: some of them measure; `make run` and
-# `make bench` share that build) and once in the dev profile (clippy, cargo test). What waits more than it
-# computes runs first, and the builds of the dev profile take the time of processors that it leaves.
+# Built once in the dev profile (clippy, cargo test) and once in release (the program that the
+# Python tests drive: some of them measure). `make run` and `make bench` share that build.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
@@ -19,7 +18,6 @@ passed=0
 failed=0
 skipped=0
 faults=()
-clippy="cargo clippy --workspace --all-targets --locked --quiet -- -D warnings"
 # So many flaky tests are allowed; tests/harness/flaky.py says the same of each of its programs.
 FLAKY_MAX=3
 # Modules of Python tests that run at the same time. Most wait more than they compute: two on two cores
@@ -49,15 +47,6 @@ begins() { # begins LOG COMMAND... -> begun
     nice -n 5 "$@" >"$log" 2>&1 &
     begun=$!
     trap 'kill "$begun"' EXIT # Ctrl-C does not reach it
-}
-
-# What the checks and `cargo test` need of the dev profile, in the time of processors that other processes
-# leave: tests that measure do not notice. What does not compile is reported where it is run.
-begins_dev_builds() { # begins_dev_builds LOG -> begun
-    local way=(nice -n 19) builds='cargo test --workspace --locked --no-run || true'
-    if chrt --idle 0 true 2>/dev/null; then way=(chrt --idle 0); fi
-    [ -z "$checks" ] || builds="$builds; $clippy || true"
-    begins "$1" "${way[@]}" bash -c "$builds"
 }
 
 ends() { # ends NAME LOG: a check, whose output matters if it fails
@@ -294,18 +283,15 @@ main() {
         check "workspace rules (cargo xtask check)" cargo xtask check
         check "the size of the house (cargo xtask house)" cargo xtask house
     fi
-    check "release build" cargo build --release --locked -p hawser
+    # Of several builds one has a processor to spare while the last crates of another are compiled.
+    begins "$logs/release-build.log" cargo build --release --locked -p hawser
+    [ -z "$checks" ] || check "clippy" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
     run_counted "scripts" "$logs/scripts-test.log" scripts/test_scripts.sh
-    # Cargo has one lock for all of the dev profile: the packages' test is to call xtask itself.
-    check "xtask" cargo build --locked --quiet -p xtask
-    begins_dev_builds "$logs/dev-build.log"
-    run_counted "python tests" "$logs/python-test.log" \
-        env HAWSER="$target/release/hawser" XTASK="$target/debug/xtask" PG_BIN="$(postgres_bin)" \
-        python3 tests/run.py --jobs "$jobs"
-    ends "dev builds" "$logs/dev-build.log"
-    # shellcheck disable=SC2086 # the words of a command
-    [ -z "$checks" ] || check "clippy" $clippy
     run_cargo_tests "$logs/cargo-test.log"
+    ends "release build" "$logs/release-build.log"
+    # Nothing is compiled beside these: some measure.
+    run_counted "python tests" "$logs/python-test.log" \
+        env HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" python3 tests/run.py --jobs "$jobs"
     if [ "$purpose" = all ]; then
         others_suites "$logs/suites-test.log" "$logs/pgbouncer-test.log"
         regression_suite "$logs/regress.log"

@@ -89,31 +89,6 @@ waits_for_what_was_begun() {
     equal "$failed" 3
 }
 
-builds_the_dev_profile_beside_the_tests_that_wait() {
-    . scripts/test.sh
-    local checks=1 bin=$scratch/dev-builds
-    mkdir "$bin"
-    stand_in "$bin/cargo" 'echo "cargo $*"; case "$1" in test) exit 1 ;; esac'
-    PATH=$bin:$PATH begins_dev_builds "$scratch/begun.log"
-    ends "dev builds" "$scratch/begun.log" 2>"$scratch/said"
-    equal "$(sed 's/ --workspace.*//' "$scratch/begun.log")" $'cargo test\ncargo clippy'
-    equal "$failed" 0 # what does not compile is reported where it is run
-    checks=
-    PATH=$bin:$PATH begins_dev_builds "$scratch/begun.log"
-    ends "dev builds" "$scratch/begun.log" 2>"$scratch/said"
-    equal "$(cat "$scratch/begun.log")" "cargo test --workspace --locked --no-run"
-}
-
-raises_its_own_limit_of_descriptors() {
-    . scripts/test.sh
-    ulimit -Sn 1024
-    ulimit -Hn 3000
-    raise_descriptors
-    equal "$(ulimit -Sn)" 3000
-    raise_descriptors
-    equal "$(ulimit -Sn) $(ulimit -Hn)" "3000 3000"
-}
-
 names_what_failed() {
     . scripts/test.sh
     cat >"$scratch/log" <<'LOG'
@@ -522,7 +497,6 @@ scripts_are_clean() { shellcheck -x .ci/run scripts/*.sh; }
 
 proves "sums all test programs" sums_all_test_programs
 proves "waits for a build that was begun before" waits_for_what_was_begun
-proves "builds the dev profile beside the tests that wait" builds_the_dev_profile_beside_the_tests_that_wait
 proves "raises its own limit of descriptors" raises_its_own_limit_of_descriptors
 proves "names what failed, whichever program says so" names_what_failed
 proves "names what passed the second time" names_what_passed_the_second_time

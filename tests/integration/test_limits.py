@@ -276,11 +276,12 @@ def test_waiters_are_served_in_order(env):
             holder.execute("begin; select 1")
             holder.send(m.query("select pg_sleep(1.5); commit"))  # at work: outside of idle_transaction_reserve
         for waiter in waiters:
-            waiter.send(m.query("select nextval('served') from pg_sleep(0.005)"))
+            # First the number, then time for a process that gets none from the host just then.
+            waiter.send(m.query("select nextval('served'), pg_sleep(0.03)"))
             time.sleep(0.02)
         for holder in holders:
             holder.collect()
-        order = [int(waiter.collect().value) for waiter in waiters]
+        order = [int(waiter.collect().rows[0][0]) for waiter in waiters]
         for number, place in enumerate(order):
             overtaken = sum(1 for later in order[number + 1 :] if later < place)
             # Two for the bound, and two that are at work at the same time: either may come to nextval first.

@@ -4,7 +4,7 @@ import contextlib
 import time
 
 from harness import messages as m
-from harness.suite import equal, until
+from harness.suite import equal, limit, until
 
 TAKES_SECONDS = 90
 
@@ -526,6 +526,7 @@ def test_what_blocks_functions_and_prepared_transactions_make_is_known_soon(env)
         maker.execute("drop function made_later(text), makes()")
 
 
+ARGUED = "create domain argued as int check (told(value) >= 0); "
 # Each: a name, what makes it, and a statement that calls tell() without a word of it. `superuser`: only that may make it.
 HIDDEN_CALLS = [
     ("an operator", "create operator @#@ (leftarg = int, rightarg = int, function = adds)", "select 1 @#@ 2", False),
@@ -543,6 +544,15 @@ HIDDEN_CALLS = [
      "insert into of_outer values ('x')", False),
     ("a key of partitions", "create table parted (a text) partition by list (tells(a)); create table part_one partition of parted default",
      "insert into parted values ('x')", False),
+    ("an argument of a domain", ARGUED + "create function takes(x argued) returns int language plpgsql as 'begin return 1; end'", "select takes(5)", False),
+    ("a result of a domain", ARGUED + "create function takes(x int) returns argued language plpgsql as 'begin return 1; end'", "select takes(5)", False),
+    ("a composite in a composite", ARGUED + "create type inner_type as (x argued); create type outer_type as (y inner_type)", "select '(\"(5)\")'::outer_type", False),
+    ("a range of a domain", ARGUED + "create type argued_range as range (subtype = argued)", "select '[5,6]'::argued_range", False),
+    ("a domain of an array of a domain", ARGUED + "create domain argued_array as argued[]", "select '{5}'::argued_array", False),
+    ("a domain that calls what is the server's own", "create domain argued as int check (set_config('app.who', 'hidden', false) is not null); "
+     "create function takes(x argued) returns int language plpgsql as 'begin return 1; end'", "select takes(5)", False),
+    ("the default of an argument", "create function takes(x text default set_config('app.who', 'hidden', false)) returns int language plpgsql as 'begin return 1; end'",
+     "select takes()", False),
     *((f"a foreign key that cascades: {what}", "drop table if exists fk_child, fk_parent cascade; drop domain if exists fk_domain; "
        "create table fk_parent (i int primary key); insert into fk_parent values (0), (5); " + child + "; insert into fk_child (i) values (5)", calls, False)
       for what, child, calls in (
@@ -573,13 +583,14 @@ create or replace function spells(a hidden) returns text language plpgsql as $$ 
 create table written (a text);
 """
 NO_HIDDEN = """
-drop function if exists fk_writes; drop table if exists fk_child, fk_parent cascade; drop domain if exists fk_domain;
+drop function if exists fk_writes; drop function if exists takes; drop type if exists outer_type, inner_type, argued_range cascade; drop domain if exists argued_array, argued; drop table if exists fk_child, fk_parent cascade; drop domain if exists fk_domain;
 drop table if exists written, of_domain, of_default, of_outer, parted, ordered; drop operator family if exists hidden_ops using btree; drop operator if exists @#@ (int, int);
 drop domain if exists checked, filled, outer_one, inner_one; drop type if exists hidden_range cascade; drop type if exists hidden cascade;
 drop function if exists adds, compares, told, tells, tell cascade
 """
 
 
+@limit(240)
 def test_what_is_called_without_its_name_is_known(env):
     """Operators, casts, the order of types, domains of columns, keys of partitions: of what was there before, and from the text that makes it."""
     admin = env.server()
@@ -611,6 +622,18 @@ def test_the_default_of_a_domain_that_asks_for_a_sequence_gets_no_others_value(e
             other.execute("select nextval('numbers')")
             equal(client.attempt("update of_numbered set n = default").sqlstate, "55000", "direct: it has drawn nothing")
         maker.execute("drop table of_numbered; drop domain numbered; drop sequence numbers")
+
+
+def test_a_parameter_of_a_domain_whose_type_a_parse_gives_by_its_oid_leaves_nothing(env):
+    admin = env.server()
+    admin.execute(f"{NO_HIDDEN}; {HIDDEN} {ARGUED}")
+    number = int(admin.value("select 'argued'::regtype::oid"))
+    with env.pooler_with(pool_size=1) as target, target.connect() as client:
+        result = client.exchange(m.parse("select $1 is null", "", (number,)), m.bind("", values=("5",)), m.execute(), m.SYNC)
+        equal(result.rows, [("f",)])
+        equal(others_of_one(target, WHO), None)
+        equal(client.value(WHO), "hidden")
+    admin.execute(NO_HIDDEN)
 
 
 def others_of_one(target, show):

@@ -137,7 +137,7 @@ def test_anothers_bear_the_process_id_by_which_that_knows_itself(env):
         lambda sender: sender.extended("select pg_notify('known', 'a')"),
     )
     for sender in senders:
-        time.sleep(1.1)  # of two that notify within a second by one server connection it is not known whose it is
+        time.sleep(2)  # of two that notify within a second by one server connection it is not known whose it is
         for number, way in enumerate(ways):
             way(sender)
             for client in (listener, kept):

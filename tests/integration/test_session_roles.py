@@ -106,3 +106,30 @@ def test_it_can_be_ended(env):
                                 equal(other.value(WHO), "app")
                             client.close()
                             other.close()
+
+
+@pooler_only
+@limit(180)
+def test_what_only_another_role_may_set_leaves_no_other_client_without_its_connection(env):
+    """The next client of the pool was disconnected: its login role may neither set it nor reset it."""
+    show = "show session_replication_role"
+    with env.cluster.superuser() as owner:
+        owner.execute("create role may_all superuser; grant may_all to app")
+    try:
+        for with_extension in (False, True):
+            with reporting(env, pool_size=1) if with_extension else env.pooler_with() as target:
+                for back in ("reset role", "select 1"):
+                    client, other = env.connect(target), env.connect(target)
+                    for text in ("set role may_all", "set session_replication_role = replica", back):
+                        client.execute(text)
+                    equal(other.value(show), "origin", back)
+                    equal(client.value(show), "replica", back)
+                    equal(other.value(show), "origin", back)
+                    client.execute("set role may_all; reset session_replication_role; reset role")
+                    equal(client.value(show), "origin", back)
+                    client.execute("set role may_all; set session_replication_role = replica; reset role")
+                    client.close()
+                    equal(other.value(show), "origin", back)
+    finally:
+        with env.cluster.superuser() as owner:
+            owner.execute("drop role may_all")

@@ -265,13 +265,19 @@ fn signal(arguments: &Running, kind: SignalKind) -> Result<(), String> {
 /// The text is printed whatever was in the file; keys that PgBouncer does not have are a failure, for
 /// something may have been meant by them.
 fn import_(arguments: &Import) -> Result<(), String> {
-    let imported = import::import_file(&arguments.file).map_err(|mut error| {
-        if error.line > 0 {
-            error.file.get_or_insert_with(|| arguments.file.display().to_string());
-        }
-        error.to_string()
+    let file = &arguments.file;
+    let imported = import::import_file(file).map_err(|errors| {
+        let lines: Vec<_> = errors.iter().map(|error| error.in_file(file)).collect();
+        lines.join("\n")
     })?;
     print(&imported.toml);
+    let kept =
+        imported.toml.lines().filter(|line| !line.is_empty() && !line.starts_with(['#', '[']));
+    let (kept, notes) = (kept.count(), imported.notes().count());
+    eprintln!(
+        "hawser: {} became {kept} settings; {notes} comments say what was left out or differs",
+        file.display()
+    );
     if imported.unknown.is_empty() { Ok(()) } else { Err(imported.unknown.join("\n")) }
 }
 

@@ -43,7 +43,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::import;
+use crate::import::{self, ImportError};
 pub use address::{
     LISTEN_PORT_DEFAULT, ListenAddress, SERVER_PORT_DEFAULT, ServerAddress, host_and_port, is_unix,
 };
@@ -197,7 +197,12 @@ impl Config {
         let refuse = |message: String| {
             ConfigErrors::single(ConfigError::new(path, Position::default(), message))
         };
-        let imported = import::import_file(path).map_err(|error| refuse(error.to_string()))?;
+        let imported = import::import_file(path).map_err(|errors| {
+            let refused = |error: &ImportError| {
+                ConfigError::new(path, Position::default(), error.to_string())
+            };
+            ConfigErrors::new(errors.iter().map(refused).collect())
+        })?;
         let base = std::env::current_dir()
             .map_err(|error| refuse(format!("no working directory: {error}")))?;
         // Names start at its directory; it stands for the ini in what is said of the settings.

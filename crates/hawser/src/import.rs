@@ -137,6 +137,16 @@ pub enum Reason {
     Unreadable(String),
 }
 
+impl ImportError {
+    /// What was wrong, with file and line; `path` is the file that includes the others.
+    pub fn in_file(&self, path: &Path) -> String {
+        match (&self.file, self.line) {
+            (None, line) if line > 0 => format!("{}:{line}: {}", path.display(), self.reason),
+            _ => self.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for ImportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.file, self.line) {
@@ -190,16 +200,36 @@ impl fmt::Display for Reason {
     }
 }
 
-impl std::error::Error for ImportError {}
+/// All that was wrong with a pgbouncer.ini, in the order in which it was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImportErrors(Vec<ImportError>);
 
-/// The hawser.toml that does what `text`, a pgbouncer.ini, does. `%include` is refused: see
-/// [`import_file`].
-///
-/// # Errors
-/// What PgBouncer itself would refuse, and values that Hawser has no equivalent of.
-pub fn import(text: &str) -> Result<Imported, ImportError> {
-    let unsupported = || io::Error::new(io::ErrorKind::Unsupported, "only a file can name others");
-    import_with(text.as_bytes(), &mut |_| Err(unsupported()), &mut |_| Err(unsupported()))
+impl ImportErrors {
+    /// After so many the rest is not looked at.
+    const MANY: usize = 100;
+
+    fn add(&mut self, error: ImportError) {
+        self.0.push(error);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn are_many(&self) -> bool {
+        self.0.len() >= Self::MANY
+    }
+
+    /// Each by itself.
+    pub fn iter(&self) -> std::slice::Iter<'_, ImportError> {
+        self.0.iter()
+    }
+}
+
+impl From<ImportError> for ImportErrors {
+    fn from(error: ImportError) -> Self {
+        Self(vec![error])
+    }
 }
 
 /// What a pgbouncer.ini becomes.
@@ -227,12 +257,12 @@ const MADE_FROM: &str =
 /// The heading of the notes on what belongs to no table.
 const NOT_CARRIED_OVER: &str = "Not carried over:";
 
-/// The same for the file at `path` and all that it includes, by names that start at the working
+/// The hawser.toml that does what the pgbouncer.ini at `path` does, with all that it includes, by names that start at the working
 /// directory, as in PgBouncer.
 ///
 /// # Errors
-/// As [`import`], or a file that cannot be read.
-pub fn import_file(path: &Path) -> Result<Imported, ImportError> {
+/// What PgBouncer itself would refuse, values that Hawser has no equivalent of, and files that cannot be read.
+pub fn import_file(path: &Path) -> Result<Imported, ImportErrors> {
     let mut left = FILE_BYTES_MAX;
     let mut files = Vec::new();
     let mut read = |path: &Path| -> io::Result<Vec<u8>> {
@@ -262,15 +292,27 @@ fn import_with(
     text: &[u8],
     read: ini::ReadFile<'_>,
     resolve: listen::Resolve<'_>,
-) -> Result<Imported, ImportError> {
-    let items = ini::items(text, read)?;
-    let commented: Vec<Place> = items.iter().filter_map(Item::seems_commented).cloned().collect();
-    import_items(items, resolve).map_err(|error| {
-        match commented.iter().any(|of| of.line == error.line && of.file == error.file) {
-            true => ImportError { reason: Reason::WithComment(Box::new(error.reason)), ..error },
-            false => error,
+) -> Result<Imported, ImportErrors> {
+    let mut items = ini::items(text, read)?;
+    let mut errors = ImportErrors::default();
+    loop {
+        let mut error = match import_items(items.clone(), resolve) {
+            Ok(imported) if errors.is_empty() => return Ok(imported),
+            Ok(_) => return Err(errors),
+            Err(error) => error,
+        };
+        // What else is wrong shows without what is wrong here.
+        let (wrong, others): (Vec<_>, Vec<_>) =
+            items.into_iter().partition(|item| item.has(&error));
+        items = others;
+        if wrong.iter().any(Item::seems_commented) {
+            error.reason = Reason::WithComment(Box::new(error.reason));
         }
-    })
+        errors.add(error);
+        if wrong.is_empty() || errors.are_many() {
+            return Err(errors);
+        }
+    }
 }
 
 fn import_items(items: Vec<Item>, resolve: listen::Resolve<'_>) -> Result<Imported, ImportError> {

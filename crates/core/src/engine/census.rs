@@ -7,8 +7,8 @@
 //! table, and what a view, a policy, a default or a constraint calls for those who name the
 //! relation. All of that is kept by words: a text that has one of them as a word, at any place, may
 //! do as much as a call of it. The schema is left out, for a `search_path` may stand in for it. No
-//! word shows what operators, casts and the order of types call: any text may call that
-//! ([`ANY_TEXT`]). Nor does one show what a foreign key's action writes to, or what ANALYZE computes:
+//! word shows what operators, casts, the order of types and the checks of domains call: any text may
+//! call that ([`ANY_TEXT`]). Nor does one show what a foreign key's action writes to, or what ANALYZE computes:
 //! any text that writes may call what defaults, constraints, domains, indexes, statistics and rules do
 //! ([`ANY_WRITE`]).
 //!

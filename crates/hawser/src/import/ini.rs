@@ -9,7 +9,7 @@
 //!
 //! # Limits      files are included at most [`INCLUDE_DEPTH_MAX`] deep, as in PgBouncer
 
-use super::{ImportError, Reason};
+use super::{ImportError, ImportErrors, Reason};
 
 /// PgBouncer's own limit.
 const INCLUDE_DEPTH_MAX: usize = 10;
@@ -47,11 +47,17 @@ pub(super) enum Item {
 }
 
 impl Item {
-    /// Where it stands, if it is a value that ends in what many take for a comment.
-    pub(super) fn seems_commented(&self) -> Option<&Place> {
-        let Self::Entry(entry) = self else { return None };
+    /// Whether an error is one of this entry.
+    pub(super) fn has(&self, error: &ImportError) -> bool {
+        let Self::Entry(Entry { place, .. }) = self else { return false };
+        place.line == error.line && place.file == error.file
+    }
+
+    /// Whether it is a value that ends in what many take for a comment.
+    pub(super) fn seems_commented(&self) -> bool {
+        let Self::Entry(entry) = self else { return false };
         let marks = [" ;", "\t;", " #", "\t#"];
-        marks.iter().any(|mark| entry.value.contains(mark)).then_some(&entry.place)
+        marks.iter().any(|mark| entry.value.contains(mark))
     }
 }
 
@@ -80,30 +86,39 @@ impl Place {
 /// Reads a file named by `%include`.
 pub(super) type ReadFile<'a> = &'a mut dyn FnMut(&str) -> std::io::Result<Vec<u8>>;
 
-/// All of `text` and of what it includes, in order.
-pub(super) fn items(text: &[u8], read: ReadFile<'_>) -> Result<Vec<Item>, ImportError> {
-    let mut reader = Reader { items: Vec::new(), section: None, read };
-    reader.file(text, None, 0)?;
-    Ok(reader.items)
+/// All of `text` and of what it includes, in order; or each line that cannot be read.
+pub(super) fn items(text: &[u8], read: ReadFile<'_>) -> Result<Vec<Item>, ImportErrors> {
+    let (items, errors) = (Vec::new(), ImportErrors::default());
+    let mut reader = Reader { items, errors, section: None, is_unknown: false, read };
+    reader.file(text, None, 0);
+    if reader.errors.is_empty() { Ok(reader.items) } else { Err(reader.errors) }
 }
 
 struct Reader<'a> {
     items: Vec<Item>,
+    errors: ImportErrors,
     section: Option<Section>,
+    /// What follows an unknown section is not read.
+    is_unknown: bool,
     read: ReadFile<'a>,
 }
 
 impl Reader<'_> {
-    fn file(&mut self, text: &[u8], name: Option<&str>, depth: usize) -> Result<(), ImportError> {
+    fn file(&mut self, text: &[u8], name: Option<&str>, depth: usize) {
         for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
             let place = Place { file: name.map(str::to_owned), line: index + 1 };
             // PgBouncer reads no further, in a comment too.
             if line.contains(&0) {
-                return Err(place.error(Reason::Nul));
+                return self.errors.add(place.error(Reason::Nul));
             }
-            self.line(line, &place, depth)?;
+            if let Err(error) = self.line(line, &place, depth) {
+                self.is_unknown |= matches!(error.reason, Reason::UnknownSection(_));
+                self.errors.add(error);
+            }
+            if self.errors.are_many() {
+                return;
+            }
         }
-        Ok(())
     }
 
     fn line(&mut self, mut line: &[u8], place: &Place, depth: usize) -> Result<(), ImportError> {
@@ -120,7 +135,7 @@ impl Reader<'_> {
                     let name = utf8(&line[1..end])?;
                     let section = Section::named(name)
                         .ok_or_else(|| place.error(Reason::UnknownSection(name.to_owned())))?;
-                    self.section = Some(section);
+                    (self.section, self.is_unknown) = (Some(section), false);
                     self.items.push(Item::Section(section, place.clone()));
                     line = &line[end + 1..];
                 }
@@ -143,7 +158,11 @@ impl Reader<'_> {
             let text = (self.read)(file).map_err(|error| {
                 place.error(Reason::Include { file: file.to_owned(), error: error.to_string() })
             })?;
-            return self.file(&text, Some(file), depth + 1);
+            self.file(&text, Some(file), depth + 1);
+            return Ok(());
+        }
+        if self.is_unknown {
+            return Ok(());
         }
         let (key, value) = key_value(line).ok_or_else(|| place.error(Reason::Syntax))?;
         let section = self.section.ok_or_else(|| place.error(Reason::OutsideOfSections))?;
@@ -228,7 +247,8 @@ mod tests {
             Item::Entry(entry) => Some(entry),
             Item::Section(..) => None,
         };
-        Ok(items(text, read)?.into_iter().filter_map(entry).collect())
+        let items = items(text, read).map_err(|errors| errors.iter().next().unwrap().clone())?;
+        Ok(items.into_iter().filter_map(entry).collect())
     }
 
     fn none(_: &str) -> std::io::Result<Vec<u8>> {

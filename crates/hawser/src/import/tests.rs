@@ -1,9 +1,27 @@
 //! pgbouncer.ini in, a configuration out.
 
+use std::io;
 use std::time::Duration;
 
-use super::{Reason, import, import_with};
+use super::{ImportError, ImportErrors, Imported, Reason, ini, listen};
 use crate::config::{AuthType, Config, Limit, LoadBalanceHosts, PoolMode, Timeout, TlsMode};
+
+/// What a text becomes that names no other files, or the first error.
+fn import(text: &str) -> Result<Imported, ImportError> {
+    import_with(text.as_bytes(), &mut no_files, &mut no_files)
+}
+
+fn import_with(
+    text: &[u8],
+    read: ini::ReadFile<'_>,
+    resolve: listen::Resolve<'_>,
+) -> Result<Imported, ImportError> {
+    super::import_with(text, read, resolve).map_err(|errors| errors.iter().next().unwrap().clone())
+}
+
+fn no_files<T>(_: &str) -> io::Result<T> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "only a file can name others"))
+}
 
 /// The configuration that the output of the import makes.
 #[track_caller]
@@ -15,7 +33,7 @@ fn imported(text: &str) -> (Config, String) {
     }
 }
 
-fn no_names(name: &str) -> std::io::Result<Vec<std::net::IpAddr>> {
+fn no_names(name: &str) -> io::Result<Vec<std::net::IpAddr>> {
     panic!("{name} was looked up")
 }
 
@@ -258,7 +276,7 @@ fn names_to_listen_on_are_looked_up_and_nothing_stands_in_for_what_is_missing() 
     let mut known = |name: &str| match name {
         "inside.example" => Ok(vec!["127.0.0.2".parse().unwrap(), "::1".parse().unwrap()]),
         "bare.example" => Ok(Vec::new()),
-        _ => Err(std::io::ErrorKind::NotFound.into()),
+        _ => Err(io::ErrorKind::NotFound.into()),
     };
     let mut run = |lines: &str| import_with(ini(lines).as_bytes(), &mut |_| panic!(), &mut known);
     let lines = "listen_port = 014442\nunix_socket_dir =\nlisten_addr = inside.example, ::1";
@@ -552,6 +570,29 @@ fn a_comment_after_a_value_is_named_as_part_of_it() {
 }
 
 #[test]
+fn all_errors_are_said() {
+    let errors = |text: &str| -> Vec<String> {
+        let all: ImportErrors =
+            super::import_with(text.as_bytes(), &mut no_files, &mut no_files).unwrap_err();
+        all.iter().map(|error| error.in_file("p.ini".as_ref())).collect()
+    };
+    let found = errors(
+        "[databases]\na = host=h frob=1\n[pgbouncer]\npool_mode = frob\ndefault_pool_size = x ; more\nauth_file = u\n",
+    );
+    let begins =
+        ["p.ini:5: default_pool_size: ", "p.ini:4: pool_mode: ", "p.ini:2: the settings of `a`"];
+    for begin in begins {
+        assert!(found.iter().any(|error| error.starts_with(begin)), "{begin}: {found:?}");
+    }
+    assert_eq!(found.len(), begins.len(), "{found:?}");
+    // What cannot be read at all comes first. What stands in an unknown section says nothing.
+    let found = errors("[databses]\na = host=h\n[pgbouncer]\npool_mode\nb = 2\n%include x\n");
+    let lines: Vec<_> = found.iter().map(|error| error.split(' ').next().unwrap()).collect();
+    assert_eq!(lines, ["p.ini:1:", "p.ini:4:", "p.ini:6:"], "{found:?}");
+    assert_eq!(errors(&"x\n".repeat(1000)).len(), ImportErrors::MANY);
+}
+
+#[test]
 fn includes_are_read_in_place_and_the_last_value_counts() {
     let mut read = |name: &str| {
         assert_eq!(name, "/etc/more.ini");
@@ -584,7 +625,8 @@ fn empty_values_are_not_set_as_in_pgbouncer() {
 mod any_file {
     use proptest::prelude::*;
 
-    use super::super::{OTHER_DEFAULTS, Reason, import};
+    use super::super::{OTHER_DEFAULTS, Reason};
+    use super::import;
     use crate::config::{Config, registry};
 
     fn keys() -> Vec<&'static str> {

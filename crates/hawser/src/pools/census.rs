@@ -112,7 +112,8 @@ static FINGERPRINT: LazyLock<String> = LazyLock::new(|| {
 /// views, rules and other expressions have them by their oid. A write to a table whose rule has a
 /// NOTIFY counts as a call of `pg_notify`, as does tcn's trigger function, the only one of the
 /// distribution in C that notifies. A trigger of TRUNCATE is called for the tables that its own
-/// refers to, too (TRUNCATE ... CASCADE).
+/// refers to, too (TRUNCATE ... CASCADE). What a domain checks no word shows: a function's argument may be of it, a
+/// part of a composite, array or range, or a parameter whose type a Parse gives by its oid.
 const CENSUS: &str = "\
 SELECT 'function', p.proname::pg_catalog.text,
     CASE WHEN l.lanname = 'internal' THEN 'sql' ELSE l.lanname::pg_catalog.text END,
@@ -148,11 +149,10 @@ SELECT 'function', c.relname::pg_catalog.text, 'sql', 'v',
 FROM pg_catalog.pg_attrdef a JOIN pg_catalog.pg_class c ON c.oid = a.adrelid
 WHERE a.adbin::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}
 UNION ALL
-SELECT 'function', COALESCE(c.relname, t.typname)::pg_catalog.text, 'sql', 'v',
+SELECT 'function', c.relname::pg_catalog.text, 'sql', 'v',
     pg_catalog.concat('SELECT ', pg_catalog.pg_get_constraintdef(k.oid))
-FROM pg_catalog.pg_constraint k LEFT JOIN pg_catalog.pg_class c ON c.oid = k.conrelid
-LEFT JOIN pg_catalog.pg_type t ON t.oid = k.contypid
-WHERE k.conbin::pg_catalog.text OPERATOR(pg_catalog.~) {OWN} AND COALESCE(c.relname, t.typname) IS NOT NULL
+FROM pg_catalog.pg_constraint k JOIN pg_catalog.pg_class c ON c.oid = k.conrelid
+WHERE k.conbin::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}
 UNION ALL
 SELECT 'function', c.relname::pg_catalog.text, 'sql', 'v', pg_catalog.concat('SELECT ',
     pg_catalog.pg_get_expr(y.polqual, y.polrelid), ', ', pg_catalog.pg_get_expr(y.polwithcheck, y.polrelid))
@@ -200,10 +200,22 @@ FROM (SELECT o.oprcode::pg_catalog.oid FROM pg_catalog.pg_operator o
     UNION ALL SELECT g.rngcanonical::pg_catalog.oid FROM pg_catalog.pg_range g
         WHERE g.rngtypid OPERATOR(pg_catalog.>=) 16384
     UNION ALL SELECT g.rngsubdiff::pg_catalog.oid FROM pg_catalog.pg_range g
-        WHERE g.rngtypid OPERATOR(pg_catalog.>=) 16384) f (called)
+        WHERE g.rngtypid OPERATOR(pg_catalog.>=) 16384
+    UNION ALL SELECT d.refobjid FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_constraint k ON k.oid = d.objid
+        WHERE d.classid = 'pg_catalog.pg_constraint'::pg_catalog.regclass AND NOT k.contypid = 0
+            AND d.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass) f (called)
 JOIN pg_catalog.pg_proc p ON p.oid = f.called
 JOIN pg_catalog.pg_language l ON l.oid = p.prolang
 WHERE NOT l.lanname = 'c'
+UNION ALL
+SELECT 'any', NULL, NULL, NULL, pg_catalog.concat('SELECT ', pg_catalog.pg_get_constraintdef(k.oid))
+FROM pg_catalog.pg_constraint k
+WHERE NOT k.contypid = 0 AND k.conbin::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}
+UNION ALL
+SELECT 'function', p.proname::pg_catalog.text, 'sql', 'v',
+    pg_catalog.concat('SELECT ', pg_catalog.pg_get_function_arguments(p.oid))
+FROM pg_catalog.pg_proc p WHERE p.oid OPERATOR(pg_catalog.>=) 16384
+    AND p.proargdefaults::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}
 UNION ALL
 SELECT 'function', t.typname::pg_catalog.text, 'sql', 'v',
     pg_catalog.concat('SELECT ', pg_catalog.pg_get_expr(t.typdefaultbin, 0))
@@ -271,8 +283,8 @@ LEFT JOIN pg_catalog.pg_index i ON i.indexrelid = d.objid AND d.classid = 'pg_ca
 LEFT JOIN pg_catalog.pg_partitioned_table g
     ON g.partrelid = d.objid AND d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass
 LEFT JOIN pg_catalog.pg_proc q ON q.oid = d.objid AND d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass
-LEFT JOIN pg_catalog.pg_type t ON t.oid = COALESCE(k.contypid,
-    CASE WHEN d.classid = 'pg_catalog.pg_type'::pg_catalog.regclass THEN d.objid END) AND t.typtype = 'd'
+LEFT JOIN pg_catalog.pg_type t
+    ON t.oid = d.objid AND d.classid = 'pg_catalog.pg_type'::pg_catalog.regclass AND t.typtype = 'd'
 LEFT JOIN pg_catalog.pg_class c
     ON c.oid = COALESCE(r.ev_class, a.adrelid, k.conrelid, y.polrelid, i.indrelid, g.partrelid)
 WHERE d.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND p.oid OPERATOR(pg_catalog.>=) 16384

@@ -24,7 +24,7 @@ pub(in crate::engine) struct Notifying {
     stage: Stage,
     /// The client that has the connection, or had it last.
     holder: Option<ClientId>,
-    /// When another client last gave it back.
+    /// When another client last gave it back; long ago if there was none.
     others_left: Time,
     /// The listening connection has received everything notified by it before its client had it.
     received_before: bool,
@@ -41,8 +41,9 @@ impl Notifying {
     /// one.
     #[inline]
     pub(in crate::engine) fn is_lent_to(&mut self, client: ClientId, since: Time) -> bool {
-        let is_another = self.holder.replace(client) != Some(client);
-        if is_another {
+        let before = self.holder.replace(client);
+        let is_another = before != Some(client);
+        if is_another && before.is_some() {
             self.others_left = since;
         }
         is_another

@@ -40,9 +40,11 @@ const NAMED_BY_TWO: [[&[u8]; 2]; 2] = [[b"rename", b"to"], [b"attach", b"partiti
 /// These belong to a table, which ON names.
 const OF_A_TABLE: [&[u8]; 3] = [b"policy", b"rule", b"trigger"];
 /// Any text may call what is created after these: see [`ANY_TEXT`].
-const CALLED_BY_ANY: [[&[u8]; 2]; 7] = [
+const CALLED_BY_ANY: [[&[u8]; 2]; 9] = [
+    [b"alter", b"domain"],
     [b"alter", b"operator"],
     [b"create", b"cast"],
+    [b"create", b"domain"],
     [b"create", b"index"],
     [b"create", b"operator"],
     [b"create", b"statistics"],

@@ -18,7 +18,7 @@ use crate::pool::statement::Statement;
 use crate::session::part::{Part, PartSet};
 use crate::session::question::{ASKED, Question};
 use crate::session::scan::{SchemaChange, names_temporary_schema};
-use crate::session::settings::{Settings, SettingsBuilder, is_custom};
+use crate::session::settings::{Settings, SettingsBuilder, is_custom, is_for_superusers};
 use crate::time::Time;
 use crate::wire::TransactionStatus;
 
@@ -369,8 +369,16 @@ impl<S: Socket> Client<S> {
     }
 
     /// Parts that pin it because of the settings in force.
-    pub(in crate::engine) fn pins_of_settings(&self, backend: &Backend<S>) -> PartSet {
+    pub(in crate::engine) fn pins_of_settings(&self, backend: &mut Backend<S>) -> PartSet {
         let mut pins = self.lasting_pins(backend);
+        if !backend.is_of_superuser()
+            && backend.session.applied().iter().any(|(name, _)| is_for_superusers(name))
+        {
+            // It was another role, or has a grant, for as long as that lasts: the setting might be set
+            // on no other connection, and be taken off this one for no other client.
+            pins.insert(Part::Setting);
+            backend.spoil_for_good();
+        }
         if backend.session.applied().get(b"search_path").is_some_and(names_temporary_schema) {
             pins.insert(Part::TemporaryObject); // a plain CREATE TABLE may create one
         }
