@@ -89,6 +89,16 @@ waits_for_what_was_begun() {
     equal "$failed" 3
 }
 
+raises_its_own_limit_of_descriptors() {
+    . scripts/test.sh
+    ulimit -Sn 1024
+    ulimit -Hn 3000
+    raise_descriptors
+    equal "$(ulimit -Sn)" 3000
+    raise_descriptors
+    equal "$(ulimit -Sn) $(ulimit -Hn)" "3000 3000"
+}
+
 names_what_failed() {
     . scripts/test.sh
     cat >"$scratch/log" <<'LOG'

@@ -577,10 +577,9 @@ fn all_errors_are_said() {
         all.iter().map(|error| error.in_file("p.ini".as_ref())).collect()
     };
     let found = errors(
-        "[databases]\na = host=h frob=1\n[pgbouncer]\npool_mode = frob\ndefault_pool_size = x ; more\nauth_file = u\n",
+        "[databases]\na = host=h load_balance_hosts=random\n[pgbouncer]\npool_mode = frob\ndefault_pool_size = x ; more\nauth_file = u\n",
     );
-    let begins =
-        ["p.ini:5: default_pool_size: ", "p.ini:4: pool_mode: ", "p.ini:2: the settings of `a`"];
+    let begins = ["p.ini:5: default_pool_size: ", "p.ini:4: pool_mode: ", "p.ini:2: "];
     for begin in begins {
         assert!(found.iter().any(|error| error.starts_with(begin)), "{begin}: {found:?}");
     }
