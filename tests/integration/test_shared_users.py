@@ -289,6 +289,26 @@ def test_a_custom_name_of_a_roles_settings_has_its_value_again_after_a_reset(env
 
 @pooler_only
 @limit(120)
+def test_what_only_another_role_may_set_leaves_no_other_client_without_its_connection(env):
+    with sharing(env, pool_size=1) as target:
+        with env.cluster.superuser("shared") as owner:
+            owner.execute("create role may_all superuser; grant may_all to ann")
+        show = "show session_replication_role"
+        client, same, other = connect(env, target, "ann"), connect(env, target, "ann"), connect(env, target, "bob")
+        for text in ("set role may_all", "set session_replication_role = replica", "select 1"):
+            client.execute(text)
+        for _ in range(2):
+            equal([one.value(show) for one in (same, other, client)], ["origin", "origin", "replica"])
+        client.close()
+        equal([one.value(show) for one in (same, other)], ["origin", "origin"])
+        for one in (same, other):
+            one.close()
+        with env.cluster.superuser("shared") as owner:
+            owner.execute("drop role may_all")
+
+
+@pooler_only
+@limit(120)
 def test_what_the_server_refuses_at_a_login_the_client_is_told(env):
     with sharing(env, pool_size=4) as target:
         assert "nobody" in refused(env, target, "nobody", LOGIN_REFUSED).message

@@ -24,14 +24,11 @@ impl<S: Socket> Backend<S> {
         self.owner.hand_over().map_or(&self.pool.user, |hand_over| &hand_over.user)
     }
 
-    /// Whether the user who has logged in is a superuser, whatever role is set.
+    /// Whether the user is a superuser, whatever role is set. No superuser shares server connections.
     pub(in crate::engine) fn is_of_superuser(&self) -> bool {
         let at_login =
             |parameters: Arc<ServerParameters>| parameters.get(b"is_superuser") == Some(&b"on"[..]);
-        match self.owner.hand_over() {
-            Some(hand_over) => *hand_over.is_superuser == *b"on",
-            None => self.pool.parameters().is_some_and(at_login),
-        }
+        self.owner.hand_over().is_none() && self.pool.parameters().is_some_and(at_login)
     }
 
     /// Whether it is being handed over.
