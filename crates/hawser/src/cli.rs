@@ -311,10 +311,15 @@ fn configuration(
     load(&standard_file(" or --server URL")?)
 }
 
+/// The path in a variable of the environment, unless it is empty.
+fn path_of(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
 /// Where the configuration is looked for unless it is named. `or` is what may be given in its place.
 fn standard_file(or: &str) -> Result<PathBuf, String> {
-    if let Some(path) = std::env::var_os(CONFIG_VARIABLE).filter(|path| !path.is_empty()) {
-        return Ok(path.into());
+    if let Some(path) = path_of(CONFIG_VARIABLE) {
+        return Ok(path);
     }
     FILES.iter().map(PathBuf::from).find(|path| path.exists()).ok_or_else(|| {
         format!("there is no configuration: give -c FILE{or}, or have one of {}", FILES.join(", "))
@@ -346,8 +351,7 @@ fn running(
     let sockets = match socket {
         Some(path) => vec![path.to_owned()],
         None => {
-            let named = std::env::var_os(CONFIG_VARIABLE).filter(|path| !path.is_empty());
-            let path = config.map(Path::to_owned).or(named.map(PathBuf::from));
+            let path = config.map(Path::to_owned).or_else(|| path_of(CONFIG_VARIABLE));
             let config = path.map(|path| Config::load(&path)).transpose();
             control_sockets(config.map_err(|errors| errors.to_string())?.as_ref())
         }
@@ -372,14 +376,12 @@ fn running(
 
 /// Where the control socket of a running process may be, the likeliest first.
 pub(crate) fn control_sockets(config: Option<&Config>) -> Vec<PathBuf> {
-    let environment =
-        |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let mut sockets = Vec::new();
     if let Some(config) = config {
-        sockets.extend(config.start.admin.control_socket_path(environment));
+        sockets.extend(config.start.admin.control_socket_path(path_of));
     } else {
         for variable in ["RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"] {
-            sockets.extend(environment(variable).map(|directory| directory.join("hawser.sock")));
+            sockets.extend(path_of(variable).map(|directory| directory.join("hawser.sock")));
         }
     }
     sockets.extend(CONTROL_SOCKETS.map(PathBuf::from));
