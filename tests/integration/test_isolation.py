@@ -13,7 +13,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "isolation"
 import crowd  # noqa: E402  (after the path is set)
 from harness import extension  # noqa: E402
 from harness.suite import Skip, equal, limit, pooler_only  # noqa: E402
-from integration.test_shared_users import SECRET, secret_file  # noqa: E402
 
 TAKES_SECONDS = 180
 
@@ -60,19 +59,5 @@ def test_sessions_with_the_same_names_are_apart_on_servers_with_the_extension(en
 @pooler_only
 @limit(240)
 def test_sessions_with_the_same_names_are_apart_where_users_share_server_connections(env):
-    path = library(env)
-    secrets = [secret_file(env.directory, f"{of}-isolation.secret", SECRET, owner) for of, owner in (("server", "postgres"), ("pooler", None))]
-    with extension.preloaded(env.cluster, path, secrets[0], "isolated_pooler"):
-        with env.cluster.superuser("postgres") as owner:
-            owner.execute("create role isolated_pooler login")
-        try:
-            for database in ("app", "other"):
-                with env.cluster.superuser(database) as owner:
-                    owner.execute(extension.functions(path))
-            play(env, True, SHARED_SECONDS, user="isolated_pooler", hand_over_secret_file=str(secrets[1]))
-        finally:
-            for database in ("app", "other"):
-                with env.cluster.superuser(database) as owner:
-                    owner.execute("drop schema hawser cascade")
-            with env.cluster.superuser("postgres") as owner:
-                owner.execute("drop role isolated_pooler")
+    with crowd.shared(env.cluster, env.directory, library(env)) as settings:
+        play(env, True, SHARED_SECONDS, **settings)

@@ -7,18 +7,24 @@
 """
 
 import collections
+import contextlib
 import multiprocessing
+import os
+import pathlib
 import random
+import shutil
 import threading
 import time
 import traceback
 
+from harness import extension
 from operations import OPERATIONS, WITHOUT_DEATHS, give_up_what_pins
 from session import ROLES, ROLES_SETUP, SETUP, Gone, Lost, Session, WatchedTarget, Wrong
 
 # For the pooler. Sessions wait for what others keep; none is sent away for it.
 SETTINGS = {"pool_size": 4, "max_pinned": 0, "query_wait_timeout": "35s"}
 USERS = list(ROLES)
+POOLER_ROLE = "isolated_pooler"  # owns the server connections that users share
 PROCESSES = 4
 SESSIONS_A_PROCESS = 10
 # After the time is over, until what is under way has ended.
@@ -42,6 +48,31 @@ def clear(cluster):
             session.execute("drop schema if exists isolated cascade; drop table if exists public.whereabouts")
     with cluster.superuser("postgres") as session:
         session.execute("drop role if exists isolated_one, isolated_two")
+
+
+@contextlib.contextmanager
+def shared(cluster, directory, library):
+    """Users share server connections meanwhile: the extension is preloaded. The value is the settings of the pooler for that."""
+    paths = [pathlib.Path(directory) / f"{of}-isolation.secret" for of in ("server", "pooler")]
+    for path in paths:
+        path.write_text("what the crowd's pooler and its server know\n")
+        path.chmod(0o600)
+    if os.geteuid() == 0:
+        shutil.chown(paths[0], "postgres")
+    with extension.preloaded(cluster, library, paths[0], POOLER_ROLE):
+        with cluster.superuser("postgres") as owner:
+            owner.execute(f"create role {POOLER_ROLE} login")
+        try:
+            for database in ("app", "other"):
+                with cluster.superuser(database) as owner:
+                    owner.execute(extension.functions(library))
+            yield {"user": POOLER_ROLE, "hand_over_secret_file": str(paths[1])}
+        finally:
+            for database in ("app", "other"):
+                with cluster.superuser(database) as owner:
+                    owner.execute("drop schema hawser cascade")
+            with cluster.superuser("postgres") as owner:
+                owner.execute(f"drop role {POOLER_ROLE}")
 
 
 def mismatches(pooler):
