@@ -175,6 +175,11 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if !go_within {
             self.open_settings()?;
         }
+        if self.backend.session.is_applying() && !self.fails_in_failed_block() {
+            // It would end the block that keeps it from running if what is in it fails.
+            self.backend.ahead.begin();
+            return self.wait();
+        }
         if self.client.has_missed_names() {
             self.bring_missed_names()?;
         }
@@ -240,11 +245,6 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.lift_first()?;
         let first = without_short_timeout(self.client.session.desired());
         self.backend.apply_settings(&first, &mut self.passage.out);
-        if self.backend.session.is_applying() && !self.fails_in_failed_block() {
-            // It would end the block that keeps it from running without its settings.
-            self.backend.ahead.begin();
-            return self.wait();
-        }
         Ok(())
     }
 
