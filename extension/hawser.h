@@ -74,7 +74,7 @@ typedef struct Traces
 {
 	bool		sequences;		/* currval or lastval may be defined */
 	bool		seed;			/* setseed() or SET seed */
-	bool		loads;			/* LOAD */
+	bool		loads;			/* LOAD, or dblink_connect() */
 	bool		slots;			/* a replication slot was made by this session */
 	bool		listen;			/* LISTEN or UNLISTEN since channels were read */
 	bool		settings;		/* SQL has set or reset one since they were read */

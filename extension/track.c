@@ -403,6 +403,18 @@ is_own_library(const char *name)
 	return strncmp(base, "hawser", length) == 0 && (base[length] == '\0' || strcmp(base + length, ".so") == 0);
 }
 
+static bool
+calls_dblink_connect(HeapTuple function)
+{
+	bool		is_null;
+	Datum		symbol = SysCacheGetAttr(PROCOID, function, Anum_pg_proc_prosrc, &is_null);
+	char	   *name = is_null ? pstrdup("") : TextDatumGetCString(symbol);
+	bool		calls = strcmp(name, "dblink_connect") == 0;
+
+	pfree(name);
+	return calls;
+}
+
 /*
  * C code that is not the server's: it may set, and loading it may define, any
  * setting. PL/pgSQL sets none by itself.
@@ -434,6 +446,9 @@ note_library(HeapTuple function)
 		note_loading(name);
 		if (strcmp(name, "$libdir/plpgsql") != 0)
 			traces.foreign = true;
+		/* its library keeps a connection to the session's end: whatever the function is called by now */
+		if (strstr(name, "dblink") != NULL && calls_dblink_connect(function))
+			traces.loads = true;
 	}
 	pfree(name);
 }

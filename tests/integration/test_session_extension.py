@@ -12,6 +12,7 @@ import threading
 from harness import extension
 from harness import messages as m
 from harness.suite import Skip, equal, limit, pooler_only, until
+from harness.wire import ServerError
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SETTINGS = {"pool_size": 2}
@@ -472,3 +473,49 @@ def test_a_statement_keeps_to_the_path_in_force_after_two_others(env):
             equal(client.exchange(m.bind("s"), m.execute(), m.SYNC).rows, [("1",)])
         finally:
             client.execute("drop table public.twice_set")
+
+
+# What leaves a connection of dblink, which another client could use with its rights; and whether a server without the
+# extension shows it, too.
+CONNECTS = [
+    ("select * from linked.connects", True),
+    ("select linked.joins('c', linked.itself())", True),  # by another name than its own
+    ("select linked.runs('select linked.joins(''c'', linked.itself())')", True),
+    ("select linked.runs(text) from linked.texts", False),
+    ("do $$ begin execute 'select linked.jo' || 'ins(''c'', linked.itself())'; end $$", False),
+]
+
+
+@limit(120)
+def test_no_client_gets_a_connection_of_dblinks_that_another_has_made(env):
+    with env.cluster.superuser() as server:
+        server.execute("drop schema if exists linked cascade; create schema linked")
+        try:
+            server.execute("create extension dblink schema linked")
+        except ServerError as error:
+            raise Skip(f"the server has no dblink: {error}") from None
+        server.execute(f"""
+            alter function linked.dblink_connect_u(text, text) rename to joins;
+            create function linked.itself() returns text language sql as $$ select 'host={env.cluster.socket_dir} port={env.cluster.port} dbname=app' $$;
+            create view linked.connects as select linked.joins('c', linked.itself());
+            create function linked.runs(t text) returns text language plpgsql as $$ declare r text; begin execute t into r; return r; end $$;
+            create table linked.texts as select 'select linked.joins(''c'', linked.itself())'::text as text;
+            grant usage on schema linked to app; grant all on all tables in schema linked to app; grant all on all functions in schema linked to app;
+            """)
+    try:
+        for exact in (False, True):
+            with (reporting(env, pool_size=1) if exact else env.pooler_with(pool_size=1)) as target:
+                for text, shown in CONNECTS:
+                    if not shown and not exact:
+                        continue
+                    with target.connect() as client:
+                        equal(client.value("select linked.dblink_get_connections()"), None, f"{exact}, before {text}")
+                        client.execute(text)
+                        equal(client.value("select linked.dblink_get_connections()"), "{c}", f"{exact}, {text}")
+                        if target.pooler:
+                            equal(len(pins(target)), 1, f"{exact}, {text}")
+                    with target.connect() as other:
+                        equal(other.value("select linked.dblink_get_connections()"), None, f"{exact}, after {text}")
+    finally:
+        with env.cluster.superuser() as server:
+            server.execute("drop schema linked cascade")

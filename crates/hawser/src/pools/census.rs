@@ -111,7 +111,8 @@ static FINGERPRINT: LazyLock<String> = LazyLock::new(|| {
 /// first in its path. pg_depend has no dependencies on the server's own functions: the trees of
 /// views, rules and other expressions have them by their oid. A write to a table whose rule has a
 /// NOTIFY counts as a call of `pg_notify`, as does tcn's trigger function, the only one of the
-/// distribution in C that notifies. A trigger of TRUNCATE is called for the tables that its own
+/// distribution in C that notifies; dblink's function that connects counts by what it does, whatever
+/// its name is by now. A trigger of TRUNCATE is called for the tables that its own
 /// refers to, too (TRUNCATE ... CASCADE). What a domain checks no word shows: a function's argument may be of it, a
 /// part of a composite, array or range, or a parameter whose type a Parse gives by its oid.
 const CENSUS: &str = "\
@@ -174,6 +175,10 @@ UNION ALL
 SELECT 'function', p.proname::pg_catalog.text, 'sql', 'v', 'SELECT pg_notify()'
 FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_language l ON l.oid = p.prolang
 WHERE l.lanname = 'c' AND p.prosrc = 'triggered_change_notification'
+UNION ALL
+SELECT 'function', p.proname::pg_catalog.text, 'sql', 'v', 'SELECT dblink_connect()'
+FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_language l ON l.oid = p.prolang
+WHERE l.lanname = 'c' AND p.prosrc = 'dblink_connect'
 UNION ALL
 SELECT DISTINCT 'function', 'pg_notify', 'sql', 'v', 'SELECT pg_notify()'
 FROM pg_catalog.pg_rewrite r WHERE r.ev_action::pg_catalog.text OPERATOR(pg_catalog.~) {NOTIFY}
