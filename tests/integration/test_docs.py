@@ -90,6 +90,40 @@ def test_the_first_five_minutes_work(env):
 
 
 @pooler_only
+def test_manual_pages_are_of_the_program_as_it_is(env):
+    directory = pathlib.Path(env.directory) / "man"
+    directory.mkdir()
+    done = subprocess.run([binary(), "man", str(directory)], capture_output=True, text=True)
+    equal(done.returncode, 0, done.stderr)
+    settings = set(re.findall(r"^### (\S+)$", page("configuration.md"), re.MULTILINE))
+    text = (directory / "hawser.toml.5").read_text().replace("\\-", "-")
+    equal(settings - set(re.findall(r"^\\fB(\S+)\\fR$", text, re.MULTILINE)), set(), "settings without an entry")
+    commands = re.findall(r"^  ([a-z]+) ", subprocess.run([binary(), "--help"], capture_output=True, text=True).stdout, re.MULTILINE)
+    equal([name for name in commands if name != "help" and not (directory / f"hawser-{name}.1").exists()], [], "commands without a page")
+    if shutil.which("groff"):
+        done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z", "-k", *sorted(map(str, directory.iterdir()))], capture_output=True, text=True)
+        equal((done.returncode, done.stderr), (0, ""), "groff")
+
+
+@pooler_only
+def test_a_shell_completes_commands_and_options(env):
+    script = pathlib.Path(env.directory) / "completions"
+    for shell, syntax in (("bash", ["bash", "-n"]), ("zsh", ["zsh", "-n"]), ("fish", ["fish", "--no-execute"])):
+        done = subprocess.run([binary(), "completions", shell], capture_output=True, text=True)
+        equal(done.returncode, 0, done.stderr)
+        assert "pgbouncer" in done.stdout and "pam-check" not in done.stdout, "a hidden command is offered"
+        script.write_text(done.stdout)
+        if shutil.which(shell):
+            equal(subprocess.run([*syntax, str(script)], capture_output=True, text=True).returncode, 0, shell)
+    script.write_text(subprocess.run([binary(), "completions", "bash"], capture_output=True, text=True).stdout)
+    asked = '''. "$1"; COMP_WORDS=(hawser {}); COMP_CWORD={}; _hawser hawser "{}" "{}"; echo "${{COMPREPLY[*]}}"'''
+    for words, last, before, wanted in (("tak", "tak", "hawser", "takeover"), ("check --st", "--st", "check", "--strict")):
+        command = asked.format(words, len(words.split()), last, before)
+        done = subprocess.run(["bash", "-c", command, "bash", str(script)], capture_output=True, text=True)
+        equal(done.stdout.split(), [wanted], done.stderr)
+
+
+@pooler_only
 @limit(120)
 def test_the_site_is_built_and_its_links_lead_somewhere(env):
     own = ROOT / "target/mdbook/bin/mdbook"

@@ -5,6 +5,7 @@
 //! more.
 
 mod lab;
+mod manual;
 mod pgbouncer;
 
 use std::ffi::OsString;
@@ -76,6 +77,11 @@ enum Command {
     Link(link::command::Link),
     /// Reliable datagrams: RDS over TCP, without the kernel's module and without root.
     Rds(rds::command::Rds),
+    /// Print a shell's completions of this command line.
+    Completions(manual::Completions),
+    /// Write the manual pages: for packages.
+    #[command(hide = true)]
+    Man(manual::Man),
     /// Ask PAM about a password: what `serve` runs for each login by method `pam`.
     #[command(name = login::pam::COMMAND, hide = true)]
     PamCheck,
@@ -219,6 +225,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
         Command::Import(arguments) => import_(&arguments),
         Command::Mptcp(arguments) => arguments.run(),
+        Command::Completions(arguments) => {
+            arguments.print();
+            Ok(())
+        }
+        Command::Man(arguments) => arguments.write(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
