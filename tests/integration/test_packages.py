@@ -199,6 +199,41 @@ def in_copy(script, **variables):
     return done.stdout
 
 
+# The page's lines as they are, in a checkout's place; what starts services and edits files is a stub.
+STEPS = COPY + r"""
+mkdir -p "$root/tmp/checkout/target/release" "$root/tmp/bin"
+cp -r "$PACKAGING" "$root/tmp/checkout/packaging"
+cp "$HAWSER" "$root/tmp/checkout/target/release/hawser"
+printf '#!/bin/sh\necho "stub $0 $*"\n' >"$root/tmp/bin/systemctl"
+cp "$root/tmp/bin/systemctl" "$root/tmp/bin/editor"
+chmod +x "$root"/tmp/bin/*
+{
+    echo 'set -eu; cd /tmp/checkout; PATH=/tmp/bin:$PATH'
+    printf '%s' "$STEPS" | sed 's/^hawser check.*/echo "\\"a\\" \\"b\\"" >>\/etc\/hawser\/userlist.txt; & || echo "check $?"/'
+    echo 'stat -c "%n %U:%G %a" /etc/hawser /etc/hawser/hawser.toml /etc/hawser/userlist.txt'
+    echo 'install -d -o hawser -g hawser /run/hawser'
+    echo 'setpriv --reuid hawser --regid hawser --init-groups hawser serve -c /etc/hawser/hawser.toml 2>/tmp/log &'
+    echo 'for _ in $(seq 300); do grep -q ready /tmp/log && break; sleep 0.1; done; cat /tmp/log; kill $!'
+} >"$root/tmp/inside"
+chroot "$root" /bin/sh /tmp/inside
+"""
+
+
+@pooler_only
+@limit(120)
+def test_the_steps_without_a_package_lead_to_a_service(env):
+    if os.geteuid() != 0 or not shutil.which("systemd-sysusers"):
+        raise Skip("the steps need root and systemd-sysusers")
+    text = (ROOT / "docs/operations.md").read_text().split("## systemd\n", 1)[1]
+    steps = re.search(r"```\n(install .*?)```", text, re.DOTALL)[1]
+    said = in_copy(STEPS, HAWSER=binary(), STEPS=steps, PACKAGING=str(ROOT / "packaging"))
+    lines = said.splitlines()
+    for line in ("/etc/hawser root:hawser 750", "/etc/hawser/hawser.toml root:hawser 640", "/etc/hawser/userlist.txt root:hawser 640",
+                 "stub /tmp/bin/systemctl enable --now hawser.service"):
+        assert line in lines, f"{line!r} is missing:\n{said[-3000:]}"
+    assert "every setting is valid" in said and "serve: ready" in said, said[-3000:]
+
+
 @pooler_only
 @limit(300)
 def test_debians_pgbouncer_unit_runs_hawser_by_the_drop_in_of_the_page(env):
