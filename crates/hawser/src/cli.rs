@@ -371,13 +371,16 @@ fn running(
     for socket in sockets {
         match status::ask(&socket) {
             Ok(status) => return Ok((socket, status)),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                let socket = socket.display();
-                return Err(format!("this user may not open the socket {socket}; use sudo"));
-            }
-            Err(error) => failures.push(format!("{}: {error}", socket.display())),
+            Err(error) => failures.push((socket, error)),
         }
     }
+    // Another user's process does not hide this user's own.
+    let denied = |(_, error): &&(_, io::Error)| error.kind() == io::ErrorKind::PermissionDenied;
+    if let Some((socket, _)) = failures.iter().find(denied) {
+        return Err(format!("this user may not open the socket {}; use sudo", socket.display()));
+    }
+    let failures: Vec<_> =
+        failures.iter().map(|(socket, error)| format!("{}: {error}", socket.display())).collect();
     Err(format!(
         "no running Hawser answers ({}). Its control_socket in [admin] says where it is: give it by \
          --socket, or its configuration by -c",
