@@ -208,8 +208,9 @@ impl Config {
         // Names start at its directory; it stands for the ini in what is said of the settings.
         let place = base.join(path.file_name().unwrap_or(path.as_os_str()));
         // Lines of the translation mean nothing to those who wrote the ini.
-        let of_ini = |error: &ConfigError| {
-            ConfigError::new(path, Position::default(), error.message.clone())
+        let of_ini = |error: &ConfigError| match error.file == place {
+            true => ConfigError::new(path, Position::default(), error.message.clone()),
+            false => error.clone(),
         };
         let of_ini = |errors: &[ConfigError]| errors.iter().map(of_ini).collect::<Vec<_>>();
         let mut config = Self::with_overrides(&imported.toml, &place, overrides)
