@@ -26,8 +26,18 @@ src = "src"
 create-missing = false
 [output.html]
 git-repository-url = "https://github.com/hawser/hawser"
+additional-css = ["site.css"]
 [output.html.print]
 enable = false
+"""
+# On a phone a table fits or is scrolled by itself, not the page.
+CSS = """.table-wrapper { overflow-x: auto; }
+.content img { background: #fff; border-radius: 6px; }
+@media (max-width: 620px) {
+  .table-wrapper table { width: 100%; font-size: 0.85em; }
+  .table-wrapper :is(td, th) { padding: 4px 6px; vertical-align: top; overflow-wrap: anywhere; min-width: 5em; }
+  .table-wrapper code { white-space: pre-wrap; }
+}
 """
 
 
@@ -103,6 +113,7 @@ def main():
         name = "index.md" if page.name == "README.md" else page.name
         (book / "src" / page.relative_to(ROOT / "docs").with_name(name)).write_text(rewritten(page, page.read_text()))
     (book / "book.toml").write_text(BOOK)
+    (book / "site.css").write_text(CSS)
     subprocess.run([mdbook(), "build", "--dest-dir", str(site), str(book)], check=True)
     wrong, links, pages = broken(site)
     for line in wrong:

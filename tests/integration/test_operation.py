@@ -1,5 +1,6 @@
 """Running it: reload, shutdown, health, metrics, check."""
 
+import contextlib
 import fcntl
 import http.server
 import json
@@ -626,7 +627,8 @@ def test_top_shows_pools_in_a_terminal_and_leaves_it_as_it_was(env):
         end = time.monotonic() + 15
         try:
             # Of a screen's lines only what is no space is written, each piece with its place.
-            while not re.search(rb"waiting\x1b\[2;\d+H1\x1b.*app/app +2 +1 .*q quit", seen, re.DOTALL):
+            space = rb"(?: +|\x1b\[8;\d+H)"
+            while not re.search(rb"waiting\x1b\[5;\d+H1\x1b.*app/app" + space + rb"2" + space + rb"1,.*q quit", seen, re.DOTALL):
                 assert time.monotonic() < end, seen
                 seen += os.read(near, 65536)
             os.write(near, b"q")
@@ -638,6 +640,59 @@ def test_top_shows_pools_in_a_terminal_and_leaves_it_as_it_was(env):
         os.close(near)
         busy.execute("commit")
         equal(waits.collect().value, "2")
+
+
+@pooler_only
+def test_the_dashboard_shows_pools_rates_and_errors_in_words(env):
+    with env.pooler_with(pool_size=1) as target:
+        holds, pins = env.connect(target), env.connect(target)
+        holds.execute("begin")
+        pins.execute("create temporary table dashboard_t (i int)")
+        stranger = env.raw(target)
+        with contextlib.suppress(ServerError):
+            stranger.send(m.startup({"user": "app", "database": "app"}))
+            stranger.login("wrong", "app")
+        page = ""
+
+        def cells():
+            nonlocal page
+            pins.value("select 1")
+            page = target.pooler.http("/")[1]
+            return dict(re.findall(r'<td data-of="([^"]+)">([^<]*)', page))
+        until(lambda: cells().get("queries/s", "0") != "0" and "<b>0</b>" in page, "a rate is there")
+        shown = cells()
+        equal({name: shown[name] for name in ("database", "user", "clients", "waiting", "server connections", "pool_size", "pinned")},
+              {"database": "app", "user": "app", "clients": "2", "waiting": "0", "server connections": "1 + 1", "pool_size": "1", "pinned": "1"})
+        equal(len(re.findall("<svg ", page)), 6)
+        assert "<dt>invalid authorization specification (class 28)</dt><dd>1</dd>" in page, page
+        assert "<script" not in page and not re.search(r'(?:src|url)\s*[=(]', page), "assets of elsewhere"
+        holds.execute("commit")
+
+
+@pooler_only
+@limit(60)
+def test_demo_stays_on_one_screen_with_the_dashboards_address_at_its_foot(env):
+    near, far = pty.openpty()
+    fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    demo = subprocess.Popen([binary(), "demo", "--clients", "4", "--seconds", "2"], stdin=far, stdout=far, stderr=far,
+                            env={**os.environ, "PG_BIN": str(env.cluster.bin)})
+    os.close(far)
+    seen = b""
+    try:
+        with contextlib.suppress(OSError):  # EIO: the other end is closed
+            while chunk := os.read(near, 65536):
+                seen += chunk
+        equal(demo.wait(10), 0, seen.decode())
+    finally:
+        demo.kill()
+        demo.wait()
+        os.close(near)
+    screens = re.split(r"\x1b\[10A", seen.decode())
+    assert len(screens) > 1, f"nothing was drawn twice: {seen}"
+    for screen in screens[1:]:
+        lines = screen.replace("\x1b[K", "").splitlines()
+        assert lines[1].startswith("transactions/s") and len(lines[9]) <= 80, screen
+        assert re.fullmatch(r"the dashboard +http://127[.]0[.]0[.]1:\d+/", lines[9]), screen
 
 
 @pooler_only

@@ -329,6 +329,10 @@ def test_dashboard_and_alerts_name_metrics_that_there_are(env):
     labels = {name: set(re.findall(r'(\w+)="', series)) for name, series in re.findall(r"^(hawser_\w+)\{(.*?)\} ", page, re.MULTILINE)}
     used = 0
     dashboard = json.loads(DASHBOARD.read_text())
+    first = [panel for panel in dashboard["panels"] if panel["gridPos"]["y"] == 0]
+    equal([panel["type"] for panel in first], ["stat"] * 4, "the first row is of single figures")
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in dashboard["panels"]]
+    equal(len(set(places)), len(places), "places of panels")
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     expressions += [variable["query"]["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
     expressions += re.findall(r"^\s+expr: (.*)$", ALERTS.read_text(), re.MULTILINE)

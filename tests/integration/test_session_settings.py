@@ -1,6 +1,8 @@
 """Settings that no server reports, and roles, on one server connection for all: each client has its own, whatever others do between."""
 
+import collections
 import contextlib
+import threading
 import time
 
 from harness import messages as m
@@ -297,3 +299,46 @@ def test_lists_keep_their_spelling(env):
             equal(client.value("show search_path"), value)
             client.execute("begin; set local search_path to nowhere; savepoint a; rollback to a; commit")
             equal(client.value("show search_path"), value)
+
+
+def test_a_cancelled_setting_lets_nothing_run_without_it(env):
+    """Another session cancels whatever the server connection does, at any moment: also what Hawser sends for the next client."""
+    with env.cluster.superuser("app") as owner:
+        owner.execute("drop table if exists under; create table under (wanted text, had text); grant all on under to public")
+    stop, cancelled, other = threading.Event(), collections.Counter(), []
+
+    def cancel():
+        with env.cluster.superuser("app") as session:
+            while not stop.is_set():
+                session.execute(
+                    "do $$ declare others int[]; begin select array_agg(pid) into others from pg_stat_activity where usename = 'app' and application_name not like 'hawser%';"
+                    " for i in 1..300 loop perform pg_cancel_backend(other), pg_sleep(random() / 3000) from unnest(others) other; end loop; end $$"
+                )
+
+    def work(n):
+        client = None
+        while not stop.is_set():
+            try:
+                if client is None:
+                    client = env.connect(options=f"-c work_mem={n + 5}MB -c TimeZone=Etc/GMT+{n}")
+                client.execute(f"insert into under values ('{n + 5}MB Etc/GMT+{n}', current_setting('work_mem') || ' ' || current_setting('TimeZone'))")
+                cancelled["done"] += 1
+            except ServerError as error:
+                cancelled[error.sqlstate] += 1
+                if error.sqlstate not in ("57014", "08006"):
+                    other.append(error)
+                if error.sqlstate == "08006":
+                    client = None
+            except Disconnected:
+                client = None
+
+    threads = [threading.Thread(target=cancel)] + [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(5)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    equal((other, cancelled["done"] > 0), ([], True), f"errors of others, and whether anything ran: {cancelled}")
+    with env.cluster.superuser("app") as owner:
+        equal(owner.rows("select wanted, had, count(*) from under where wanted <> had group by 1, 2"), [], str(cancelled))

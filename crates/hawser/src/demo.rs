@@ -4,7 +4,8 @@
 //! ```text
 //!   load (N clients, tokio) ──TCP──► Hawser, in this process ──unix──► PostgreSQL (child)
 //! ```
-//! Hawser runs as `serve` runs it, on threads of its own. A line a second says what goes on.
+//! Hawser runs as `serve` runs it, on threads of its own. On a terminal one block of lines, with the
+//! addresses at its foot, is written anew each second; elsewhere a line a second says what goes on.
 //!
 //! # Invariants
 //! * whatever ends it (time, Ctrl-C, SIGTERM, an error, a panic), the server is stopped and its
@@ -15,7 +16,9 @@
 pub mod cluster;
 pub mod load;
 
+use std::collections::VecDeque;
 use std::fmt;
+use std::io::{IsTerminal, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -32,6 +35,7 @@ use crate::config::Config;
 use crate::login::admin::{AdminClient, AdminConsole};
 use crate::serve::{self, ServeError};
 use crate::service::{Phase, Service};
+use crate::units;
 use cluster::{Cluster, ClusterError};
 use load::{Figures, Load};
 
@@ -39,6 +43,11 @@ use load::{Figures, Load};
 const START_WAIT: Duration = Duration::from_secs(15);
 /// Where the pages are, if nothing else is there.
 const HTTP_PORT: u16 = 9632;
+
+/// Seconds that the sparkline shows.
+const HISTORY: usize = 50;
+/// Columns, where the terminal does not say how many it has.
+const COLUMNS: usize = 80;
 
 /// What the command line says.
 #[derive(Clone, Copy, Debug)]
@@ -158,15 +167,13 @@ async fn demonstrate(options: &Options) -> Result<(), DemoError> {
     let config = configuration(options, &cluster, address, http);
     let mut served = Served::start(config)?;
     served.wait_until_ready().await?;
-    let port = address.port();
-    println!("Hawser serves. In another terminal:\n");
-    println!("    psql postgres://demo@127.0.0.1:{port}/demo");
-    println!("    psql postgres://demo@127.0.0.1:{port}/hawser -c 'SHOW POOLS'");
-    println!("    curl http://{http}/metrics\n");
-    println!("The dashboard, in a browser: http://{http}/\n");
+    let foot = foot(address.port(), http);
+    if !std::io::stdout().is_terminal() {
+        println!("{foot}");
+    }
 
     let result = tokio::select! {
-        result = work(options, address, &served) => result,
+        result = work(options, address, &served, &foot) => result,
         () = ends.come() => Ok(()),
     };
     served.stop();
@@ -286,7 +293,21 @@ impl Drop for Served {
     }
 }
 
-async fn work(options: &Options, address: SocketAddr, served: &Served) -> Result<(), DemoError> {
+/// How to look at it from elsewhere.
+fn foot(port: u16, http: SocketAddr) -> String {
+    format!(
+        "in another terminal  psql postgres://demo@127.0.0.1:{port}/demo\n\
+         the admin console    psql postgres://demo@127.0.0.1:{port}/hawser -c 'SHOW POOLS'\n\
+         the dashboard        http://{http}/\n"
+    )
+}
+
+async fn work(
+    options: &Options,
+    address: SocketAddr,
+    served: &Served,
+    foot: &str,
+) -> Result<(), DemoError> {
     let load = Load::start(address, options.clients)
         .await
         .map_err(|error| DemoError::Load { errors: 1, first: error.to_string() })?;
@@ -294,22 +315,40 @@ async fn work(options: &Options, address: SocketAddr, served: &Served) -> Result
     let mut second = tokio::time::interval(Duration::from_secs(1));
     second.tick().await;
     let mut whole = Figures::default();
+    let is_terminal = std::io::stdout().is_terminal();
+    let (mut history, mut drawn) = (VecDeque::new(), 0);
     loop {
         second.tick().await;
         let figures = load.take_figures();
-        println!("{}", line(began.elapsed(), &figures, load.connected(), served));
+        let now = Now::of(began.elapsed(), &figures, load.connected(), served);
+        if is_terminal {
+            history.push_back(now.tps as f64);
+            if history.len() > HISTORY {
+                history.pop_front();
+            }
+            let columns =
+                ratatui::crossterm::terminal::size().map_or(COLUMNS, |(x, _)| usize::from(x));
+            let (text, lines) =
+                redrawn(&format!("{}\n{foot}", now.block(&history)), drawn, columns);
+            print!("{text}");
+            // A terminal that is gone ends it by a signal.
+            let _ = std::io::stdout().flush();
+            drawn = lines;
+        } else {
+            println!("{}", now.line());
+        }
         whole.add(&figures);
         if options.seconds > 0 && began.elapsed().as_secs() >= options.seconds {
             break;
         }
     }
     println!(
-        "\n{} transactions in {:.1} s: {:.0} TPS, p50 {}, p99 {}",
-        whole.transactions(),
+        "\n{} transactions in {:.1} s: {} a second, p50 {}, p99 {}",
+        units::grouped(whole.transactions()),
         began.elapsed().as_secs_f64(),
-        whole.transactions() as f64 / began.elapsed().as_secs_f64(),
-        millis(whole.quantile_us(0.5)),
-        millis(whole.quantile_us(0.99)),
+        units::grouped((whole.transactions() as f64 / began.elapsed().as_secs_f64()) as u64),
+        units::time(whole.quantile_us(0.5)),
+        units::time(whole.quantile_us(0.99)),
     );
     match load.first_error() {
         Some(first) => Err(DemoError::Load { errors: load.errors(), first }),
@@ -317,28 +356,74 @@ async fn work(options: &Options, address: SocketAddr, served: &Served) -> Result
     }
 }
 
-fn line(elapsed: Duration, figures: &Figures, connected: usize, served: &Served) -> String {
-    let mut backends = 0;
-    let mut active = 0;
-    let mut waiting = 0;
-    for entry in served.service().map(|service| service.pools.all()).unwrap_or_default() {
-        let queue = entry.pool.lock();
-        backends += queue.total();
-        active += queue.lent_count();
-        waiting += queue.waiting_count();
+/// A block of lines in the place of one that had `drawn` lines, and its own number of lines. None is
+/// wider than the terminal: it would take two of its lines.
+fn redrawn(block: &str, drawn: usize, columns: usize) -> (String, usize) {
+    let mut text = match drawn {
+        0 => String::new(),
+        lines => format!("\x1b[{lines}A"),
+    };
+    for line in block.lines() {
+        let line: String = line.chars().take(columns).collect();
+        text.push_str(&format!("{line}\x1b[K\n"));
     }
-    format!(
-        "{:>5.0} s  {:>7} TPS  p50 {:>9}  p99 {:>9}  clients {connected} ({waiting} waiting)  \
-         backends {backends} ({active} at work)",
-        elapsed.as_secs_f64(),
-        figures.transactions(),
-        millis(figures.quantile_us(0.5)),
-        millis(figures.quantile_us(0.99)),
-    )
+    (text, block.lines().count())
 }
 
-fn millis(micros: u64) -> String {
-    format!("{:.2} ms", micros as f64 / 1_000.0)
+/// The figures of the last second.
+#[derive(Default)]
+struct Now {
+    elapsed: Duration,
+    tps: u64,
+    p50_us: u64,
+    p99_us: u64,
+    clients: usize,
+    waiting: u32,
+    servers: u32,
+    active: u32,
+}
+
+impl Now {
+    fn of(elapsed: Duration, figures: &Figures, clients: usize, served: &Served) -> Self {
+        let (p50_us, p99_us) = (figures.quantile_us(0.5), figures.quantile_us(0.99));
+        let tps = figures.transactions();
+        let mut now = Self { elapsed, tps, p50_us, p99_us, clients, ..Self::default() };
+        for entry in served.service().map(|service| service.pools.all()).unwrap_or_default() {
+            let queue = entry.pool.lock();
+            now.servers += queue.total();
+            now.active += queue.lent_count();
+            now.waiting += queue.waiting_count();
+        }
+        now
+    }
+
+    fn line(&self) -> String {
+        let Self { elapsed, tps, clients, waiting, servers, active, .. } = self;
+        format!(
+            "{:>5.0} s  {tps:>7} transactions/s  p50 {:>7}  p99 {:>7}  clients {clients} ({waiting} \
+             waiting)  server connections {servers} ({active} active)",
+            elapsed.as_secs_f64(),
+            units::time(self.p50_us),
+            units::time(self.p99_us),
+        )
+    }
+
+    fn block(&self, history: &VecDeque<f64>) -> String {
+        let Self { elapsed, tps, clients, waiting, servers, active, .. } = self;
+        format!(
+            "\n{:<20} {:>7}  {}\n{:<20} p50 {}, p99 {}\n\
+             clients              {clients}, {waiting} waiting for a server connection\n\
+             server connections   {servers}, {active} active\n\
+             running for          {}; Ctrl-C ends it and removes everything\n",
+            "transactions/s",
+            units::grouped(*tps),
+            units::sparkline(history, HISTORY),
+            "time of one",
+            units::time(self.p50_us),
+            units::time(self.p99_us),
+            units::duration(elapsed.as_secs()),
+        )
+    }
 }
 
 #[cfg(test)]

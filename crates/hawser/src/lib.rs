@@ -38,6 +38,7 @@ pub mod takeover;
 pub mod threads;
 pub mod tls;
 pub mod top;
+pub mod units;
 
 /// What SHOW VERSION says on database `hawser`.
 pub const VERSION: &str = concat!("Hawser ", env!("CARGO_PKG_VERSION"), " (console of PgBouncer)");

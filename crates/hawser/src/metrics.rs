@@ -1,7 +1,8 @@
 //! What answers outside of the PostgreSQL protocol: `/metrics`, `/healthz`, `/readyz` and `/`.
 //!
 //! # Model
-//! [`collect`] reads the pools at each scrape; nothing is kept twice. [`http`] is a small server on
+//! [`collect`] reads the pools at each scrape; nothing is kept twice but what the plots of `/` show
+//! ([`history`]). [`http`] is a small server on
 //! the control side; it can hold up neither queries nor logins.
 //!
 //! # Pins
@@ -10,23 +11,26 @@
 
 pub mod collect;
 pub mod format;
+mod history;
 pub mod host;
 pub mod http;
 mod links;
-pub mod page;
+mod page;
 pub mod process;
 mod unsent;
 
 use hawser_core::engine::message::Listed;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use prometheus_client::registry::Registry;
+use tokio::time::MissedTickBehavior;
 
 use crate::admin::pooler::Pooler;
 use crate::loops::pages;
 use collect::{Collect, Pins};
 use format::Format;
+use history::History;
 
 /// The shortest time between two questions to the loops.
 const PINS_EVERY: Duration = Duration::from_secs(30);
@@ -37,6 +41,7 @@ pub struct Pages {
     registry: Registry,
     pins: Arc<Mutex<Option<Pins>>>,
     pins_asked: tokio::sync::Mutex<Option<Instant>>,
+    history: Mutex<History>,
 }
 
 impl std::fmt::Debug for Pages {
@@ -52,7 +57,8 @@ impl Pages {
         let mut registry = Registry::with_prefix("hawser");
         let collect = Collect { pooler: pooler.clone(), pins: Arc::clone(&pins) };
         registry.register_collector(Box::new(collect));
-        Self { pooler, registry, pins, pins_asked: tokio::sync::Mutex::new(None) }
+        let history = Mutex::new(History::new(Instant::now()));
+        Self { pooler, registry, pins, pins_asked: tokio::sync::Mutex::new(None), history }
     }
 
     /// `/metrics`.
@@ -99,8 +105,24 @@ impl Pages {
     }
 
     /// `/`.
-    pub fn status(&self) -> String {
-        page::status(self.pooler.as_ref())
+    pub async fn status(&self) -> String {
+        self.look_at_pins().await;
+        let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        page::status(self.pooler.as_ref(), &self.history(), &pins.unwrap_or_default())
+    }
+
+    /// Keeps what the plots of `/` show. Never ends.
+    pub async fn keep_history(&self) {
+        let mut tick = tokio::time::interval(history::EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            self.history().note(Instant::now(), self.pooler.as_ref());
+        }
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -178,6 +178,13 @@ pub struct PoolStatus {
     pub last_error: Option<String>,
 }
 
+impl PoolStatus {
+    /// All server connections, those that are being opened too.
+    pub fn servers(&self) -> u32 {
+        self.servers_active + self.servers_idle + self.servers_opening
+    }
+}
+
 impl Status {
     /// What `pooler` does now.
     pub fn of(pooler: &dyn Pooler) -> Self {
@@ -309,7 +316,7 @@ impl Status {
                 shown(&pool.user),
                 pool.clients,
                 pool.waiting,
-                pool.servers_active + pool.servers_idle + pool.servers_opening,
+                pool.servers(),
                 pool.servers_idle,
                 pool.size,
                 pool.transactions,

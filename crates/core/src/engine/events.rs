@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::about::{CancelKey, ClientState, PoolMode};
-use super::backend::{Backend, BackendSeed, Tidying};
+use super::backend::{Backend, BackendSeed, Role, Tidying};
 use super::client::{
     AtSocket, Client, ClientPrepared, ClientSession, ClientTimes, Record, Serving, parts_of_start,
 };
@@ -648,7 +648,7 @@ impl<S: Socket> Engine<S> {
         self.answer_unsent(host, slot, answer, now);
     }
 
-    /// If the server has refused a client's role before its message was sent, answers that with the
+    /// If a client's role or settings have failed before its message was sent, answers that with the
     /// server's error. Returns whether it has.
     pub(super) fn refuses_unsent<H: Host<S>>(
         &mut self,
@@ -667,7 +667,7 @@ impl<S: Socket> Engine<S> {
         let error = backend.session.role_refused().unwrap_or_default();
         build::message(&mut answer, kind::ERROR, |out| out.extend_from_slice(error));
         client.serving.release();
-        self.close_backend(host, backend, "its client's role could not be set", now);
+        self.close_backend(host, backend, Role::REFUSED, now);
         self.answer_unsent(host, slot, answer, now);
         true
     }

@@ -134,8 +134,6 @@ pub(super) struct Listening {
     shown: bool,
     /// It has looked at them before.
     looks: bool,
-    /// Its current pipeline has executed something: the transaction may be over.
-    executed: bool,
     /// Channels that it leaves at the end of its transaction, whatever the outcome.
     left: BTreeSet<Channel>,
 }

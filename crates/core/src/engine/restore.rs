@@ -227,13 +227,6 @@ pub(super) fn replaced(
     out
 }
 
-/// Both of two sets of replacements in one text that do not overlap.
-pub(super) fn both(mut one: Vec<Replacement>, other: Vec<Replacement>) -> Vec<Replacement> {
-    one.extend(other);
-    one.sort_by_key(|replaced| replaced.range.start);
-    one
-}
-
 /// Both of two sets of insertions in one text, which are never at the same place.
 pub(super) fn merged(one: Vec<Insertion>, other: Vec<Insertion>) -> Vec<Insertion> {
     if one.is_empty() || other.is_empty() {

@@ -488,6 +488,29 @@ impl ErrorCounts {
     }
 }
 
+/// What PostgreSQL's manual calls a class of SQLSTATEs (Appendix A); of those that Hawser uses.
+pub fn class_in_words(class: &str) -> &'static str {
+    match class {
+        "08" => "connection exception",
+        "0A" => "feature not supported",
+        "22" => "data exception",
+        "25" => "invalid transaction state",
+        "26" => "invalid SQL statement name",
+        "28" => "invalid authorization specification",
+        "34" => "invalid cursor name",
+        "3D" => "invalid catalog name",
+        "42" => "syntax error or access rule violation",
+        "53" => "insufficient resources",
+        "54" => "program limit exceeded",
+        "55" => "object not in prerequisite state",
+        "57" => "operator intervention",
+        "58" => "system error",
+        "F0" => "configuration file error",
+        "XX" => "internal error",
+        _ => "other error",
+    }
+}
+
 /// What is counted outside of pools, since the start of the process.
 #[derive(Debug, Default)]
 pub struct Tally {

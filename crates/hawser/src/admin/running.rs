@@ -99,7 +99,13 @@ impl Administration {
                 let serve = move || {
                     let listener = TcpListener::from_std(fd.try_clone()?.into())?;
                     let hosts = Hosts::new(&names, hawser_sys::names::own_host());
-                    Ok(http::run(listener, pages.clone(), hosts))
+                    let pages = pages.clone();
+                    Ok(async move {
+                        tokio::join!(
+                            http::run(listener, pages.clone(), hosts),
+                            pages.keep_history()
+                        );
+                    })
                 };
                 tokio::spawn(while_serving(service.succession.standing.subscribe(), serve));
                 let _ = self.pages.set(address); // it is set once: here

@@ -232,8 +232,7 @@ impl Shared {
                 }
             },
             "/" => {
-                let made = async { self.pages.status() };
-                let page = self.status.page(&self.unsent, closed, made).await;
+                let page = self.status.page(&self.unsent, closed, self.pages.status()).await;
                 response(StatusCode::OK, "text/html; charset=utf-8", page)
             }
             _ => {

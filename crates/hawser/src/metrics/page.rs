@@ -1,140 +1,233 @@
 //! The status page: one HTML file without scripts, that loads itself again.
 
 use std::fmt::Write;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
+use super::collect::Pins;
+use super::history::{EVERY, History, Point};
 use super::process::ProcessFigures;
-use crate::admin::averages::Totals;
-use crate::admin::pooler::Pooler;
+use crate::admin::pooler::{PoolEntry, Pooler, class_in_words};
+use crate::units;
 
 /// Rows of the table; further pools are counted only.
 const POOLS_MAX: usize = 500;
+/// Where the manual is.
+const MANUAL: &str = "https://github.com/hawser/hawser/blob/main/docs/metrics.md#what-to-watch";
 
-const HEAD: &str = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-    <meta http-equiv=\"refresh\" content=\"5\">\
-    <meta name=\"viewport\" content=\"width=device-width\"><title>Hawser</title><style>\
-    body{font:14px/1.5 system-ui,sans-serif;margin:2rem;color:#222;background:#fff}\
-    table{border-collapse:collapse}th,td{padding:.2rem .8rem;border-bottom:1px solid #ddd;\
-    text-align:right}th:first-child,td:first-child,th:nth-child(2),td:nth-child(2){text-align:left}\
-    .bad{color:#b00;overflow-wrap:anywhere}tr.note td{text-align:left;border-bottom-width:2px}\
-    dt{float:left;clear:left;width:11rem;color:#666}dd{margin-left:11rem;overflow-wrap:anywhere}\
-    @media(max-width:60rem){body{margin:1rem}table,tbody,tr,td{display:block}th{display:none}\
-    tr{border-bottom:2px solid #ddd;padding:.4rem 0}tr.note td{border:0}\
-    td{border:0;text-align:left;padding:0 .2rem;overflow-wrap:anywhere}\
-    td[data-of]::before{content:attr(data-of);display:inline-block;min-width:9rem;color:#666}}\
-    @media(max-width:30rem){dt{float:none}dd{margin-left:1rem}}\
-    @media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}th,td,tr{border-color:#444}\
-    .bad{color:#f77}dt,td[data-of]::before{color:#aaa}}\
-    </style></head><body><h1>Hawser</h1>\n";
+const HEAD: &str = concat!(
+    "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+     <meta http-equiv=\"refresh\" content=\"5\">\
+     <meta name=\"viewport\" content=\"width=device-width\"><title>Hawser</title><style>\n",
+    include_str!("page.css"),
+    "</style></head><body><h1>Hawser</h1>\n"
+);
 
-/// The columns of the table of pools. On a narrow screen each cell has a line of its own with its
-/// column's name.
-const COLUMNS: [&str; 11] = [
+/// The columns of the table of pools. On a narrow screen each cell has its column's name.
+const COLUMNS: [&str; 12] = [
     "database",
     "user",
     "clients",
     "waiting",
-    "servers",
+    "server connections",
     "idle",
-    "size",
-    "transactions",
-    "queries",
+    "pool_size",
+    "pinned",
+    "transactions/s",
+    "queries/s",
     "mean query",
     "mean wait",
 ];
 
 /// The page.
-pub fn status(pooler: &dyn Pooler) -> String {
+pub(super) fn status(pooler: &dyn Pooler, history: &History, pins: &Pins) -> String {
     let mut html = HEAD.to_owned();
     // Writing to a string does not fail.
-    let _ = fill(&mut html, pooler);
+    let _ = fill(&mut html, pooler, history, pins);
     html.push_str("</body></html>\n");
     html
 }
 
-fn fill(html: &mut String, pooler: &dyn Pooler) -> std::fmt::Result {
-    let figures = ProcessFigures::read();
-    let uptime = SystemTime::now().duration_since(pooler.started()).unwrap_or_default().as_secs();
-    html.push_str("<dl>");
-    let mut item = |name: &str, value: &str, bad: bool| {
-        let class = if bad { " class=\"bad\"" } else { "" };
-        write!(html, "<dt>{name}</dt><dd{class}>{}</dd>", escape(value))
+fn fill(
+    html: &mut String,
+    pooler: &dyn Pooler,
+    history: &History,
+    pins: &Pins,
+) -> std::fmt::Result {
+    let uptime = SystemTime::now().duration_since(pooler.started()).unwrap_or_default();
+    let (class, state) = match pooler.ready() {
+        Ok(()) if pooler.gates().all_paused() => ("bad", "paused".to_owned()),
+        Ok(()) => ("good", "ready".to_owned()),
+        Err(reason) => ("bad", reason),
     };
-    match pooler.ready() {
-        Ok(()) if pooler.gates().all_paused() => item("state", "paused", true)?,
-        Ok(()) => item("state", "ready", false)?,
-        Err(reason) => item("state", &reason, true)?,
-    }
-    item("version", env!("CARGO_PKG_VERSION"), false)?;
-    item("serving for", &duration(uptime), false)?;
-    item("listens on", &pooler.listeners().join(", "), false)?;
-    let max = pooler.config().reload.limits.max_client_conn;
-    item("clients", &format!("{} of {max}", pooler.limits().client_count()), false)?;
-    item("descriptors", &format!("{} of {}", figures.descriptors, figures.descriptors_max), false)?;
-    item("private memory", &format!("{} KiB", figures.private_bytes / 1024), false)?;
-    for fallback in pooler.fallbacks() {
-        item("fallback", &fallback, true)?;
-    }
+    writeln!(
+        html,
+        "<p><span class=\"{class}\">{}</span><span class=\"dim\"> · version {} · up {} · </span>\
+         <a href=\"{MANUAL}\">what to watch</a> · <a href=\"/metrics\">metrics</a></p>",
+        escape(&state),
+        env!("CARGO_PKG_VERSION"),
+        units::duration(uptime.as_secs()),
+    )?;
     for row in pooler.servers() {
         let Some(reason) = row.state.reason() else { continue };
         let words = format!("{} of {} is {}: {reason}", row.server, row.database, row.state.name());
-        item("server", &words, row.state.is_up() == Some(false))?;
+        let class = if row.state.is_up() == Some(false) { "bad" } else { "dim" };
+        writeln!(html, "<p class=\"{class}\">server {}</p>", escape(&words))?;
     }
-    html.push_str("</dl>\n<table><tr>");
+    plots(html, history)?;
+    pools(html, pooler, history)?;
+    let errors = pooler.tally().errors.by_class();
+    if !errors.is_empty() {
+        html.push_str("<h2>Errors that Hawser sent to clients, since its start</h2>\n<dl>");
+        for (class, count) in &errors {
+            let (words, count) = (class_in_words(class), units::grouped(*count));
+            write!(html, "<dt>{words} (class {class})</dt><dd>{count}</dd>")?;
+        }
+        html.push_str("</dl>\n");
+    }
+    if !pins.is_empty() {
+        html.push_str("<h2>Pinned clients, by reason</h2>\n<dl>");
+        for (reason, (count, seconds)) in pins {
+            let (count, longest) = (units::grouped(*count), units::duration(*seconds));
+            write!(html, "<dt>{}</dt><dd>{count}, for up to {longest}</dd>", escape(reason))?;
+        }
+        html.push_str("</dl>\n");
+    }
+    process(html, pooler)
+}
+
+/// What a plot shows of a point.
+type Figure = (&'static str, fn(&Point) -> u64, fn(u64) -> String);
+
+const PLOTS: [Figure; 6] = [
+    ("transactions/s", |point| point.averages.transactions, units::grouped),
+    ("queries/s", |point| point.averages.queries, units::grouped),
+    ("mean wait", |point| point.averages.wait_us, units::time),
+    ("clients waiting", |point| point.waiting, units::grouped),
+    ("connections in use", |point| point.in_use, units::grouped),
+    ("errors to clients, in 5 s", |point| point.errors, units::grouped),
+];
+
+fn plots(html: &mut String, history: &History) -> std::fmt::Result {
+    html.push_str("<div class=\"plots\">\n");
+    for (name, of, shown) in PLOTS {
+        let values: Vec<u64> = history.points.iter().map(of).collect();
+        let highest = values.iter().copied().max().unwrap_or(0);
+        let last = shown(values.last().copied().unwrap_or(0));
+        let span = units::duration(values.len().saturating_sub(1) as u64 * EVERY.as_secs());
+        // The newest is at the right; a point is a unit wide, and the highest 24 units high.
+        let right = 60 - values.len().min(60);
+        let mut line = String::new();
+        for (at, value) in values.iter().enumerate() {
+            let height = 24.0 * *value as f64 / highest.max(1) as f64;
+            write!(line, "L{} {:.1}", right + at, 25.0 - height)?;
+        }
+        writeln!(
+            html,
+            "<div>{name}<b>{last}</b><svg viewBox=\"0 0 59 26\" preserveAspectRatio=\"none\" \
+             role=\"img\" aria-label=\"{name}, the last {span}\"><path stroke=\"none\" \
+             d=\"M{right} 26{line}L59 26\"/><path fill=\"none\" d=\"M{}\"/></svg>\
+             <span class=\"dim\">highest {}</span></div>",
+            line.strip_prefix('L').unwrap_or("0 0"),
+            shown(highest),
+        )?;
+    }
+    html.push_str("</div>\n");
+    Ok(())
+}
+
+fn pools(html: &mut String, pooler: &dyn Pooler, history: &History) -> std::fmt::Result {
+    let pools = pooler.pools();
+    html.push_str("<h2>Pools</h2>\n");
+    if pools.is_empty() {
+        html.push_str("<p>No pool yet: no client has logged in.</p>\n");
+        return Ok(());
+    }
+    html.push_str("<table><tr>");
     for column in COLUMNS {
         write!(html, "<th>{column}")?;
     }
     html.push_str("</tr>\n");
-    let pools = pooler.pools();
     for entry in pools.iter().take(POOLS_MAX) {
-        let pool = &entry.pool;
-        let totals = Totals::of(&pool.stats);
-        let (waiting, total, idle, size, paused) = {
-            let queue = pool.lock();
-            let size = queue.limits().size;
-            (entry.waiting(&queue), queue.total(), queue.idle_count(), size, queue.is_paused())
-        };
-        let note = match entry.last_error() {
-            Some(reason) => reason,
-            None if paused => "paused".to_owned(),
-            None => String::new(),
-        };
-        let mean = |sum: u64, count: u64| format!("{} µs", sum.checked_div(count).unwrap_or(0));
-        let cells = [
-            escape(&pool.database),
-            escape(&pool.user),
-            entry.clients.to_string(),
-            waiting.to_string(),
-            total.to_string(),
-            idle.to_string(),
-            size.to_string(),
-            totals.transactions.to_string(),
-            totals.queries.to_string(),
-            mean(totals.query_us, totals.queries),
-            mean(totals.wait_us, totals.assignments),
-        ];
-        html.push_str("<tr>");
-        for (column, cell) in COLUMNS.iter().zip(cells) {
-            write!(html, "<td data-of=\"{column}\">{cell}")?;
-        }
-        html.push_str("</tr>\n");
-        // A line of its own, as long as it is: beside the figures it was cut off.
-        if !note.is_empty() {
-            let (all, note) = (COLUMNS.len(), escape(&note));
-            writeln!(html, "<tr class=\"note\"><td class=\"bad\" colspan=\"{all}\">{note}</tr>")?;
-        }
+        pool(html, pooler, history, entry)?;
     }
-    html.push_str("</table>\n");
+    html.push_str(
+        "</table>\n<p class=\"dim\">Server connections “4 + 4”: pool_size of them, and 4 more while \
+         clients idle inside transactions. Rates and means are of the last 5 to 10 seconds.</p>\n",
+    );
     if pools.len() > POOLS_MAX {
         writeln!(html, "<p>and {} more pools: SHOW POOLS</p>", pools.len() - POOLS_MAX)?;
     }
-    html.push_str("<p><a href=\"/metrics\">metrics</a></p>");
     Ok(())
 }
 
-fn duration(seconds: u64) -> String {
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    format!("{days} d {:02}:{:02}:{:02}", rest / 3_600, rest / 60 % 60, rest % 60)
+fn pool(
+    html: &mut String,
+    pooler: &dyn Pooler,
+    history: &History,
+    entry: &PoolEntry,
+) -> std::fmt::Result {
+    let pool = &entry.pool;
+    let averages = history.averages(entry, Instant::now());
+    let queue = pool.lock();
+    let (total, idle, size) = (queue.total(), queue.idle_count(), queue.limits().size);
+    let waiting = match entry.waiting(&queue) {
+        0 => "0".to_owned(),
+        waiting => {
+            let longest = units::time(entry.oldest_wait_us(&queue, pooler.loops().now()));
+            format!("{}, up to {longest}", units::grouped(waiting.into()))
+        }
+    };
+    let is_paused = queue.is_paused();
+    drop(queue);
+    let note = match entry.last_error() {
+        Some(reason) => reason,
+        None if is_paused => "paused".to_owned(),
+        None => String::new(),
+    };
+    let cells = [
+        escape(&pool.database),
+        escape(&pool.user),
+        units::grouped(entry.clients as u64),
+        waiting,
+        units::connections(total, size),
+        idle.to_string(),
+        size.to_string(),
+        pool.pins.get().to_string(),
+        units::grouped(averages.transactions),
+        units::grouped(averages.queries),
+        units::time(averages.query_us),
+        units::time(averages.wait_us),
+    ];
+    html.push_str("<tr>");
+    for (column, cell) in COLUMNS.iter().zip(cells) {
+        write!(html, "<td data-of=\"{column}\">{cell}")?;
+    }
+    html.push_str("</tr>\n");
+    // A line of its own, as long as it is: beside the figures it was cut off.
+    if !note.is_empty() {
+        let (all, note) = (COLUMNS.len(), escape(&note));
+        writeln!(html, "<tr class=\"note\"><td class=\"bad\" colspan=\"{all}\">{note}</tr>")?;
+    }
+    Ok(())
+}
+
+fn process(html: &mut String, pooler: &dyn Pooler) -> std::fmt::Result {
+    let figures = ProcessFigures::read();
+    let max = pooler.config().reload.limits.max_client_conn;
+    let of = |count, max| format!("{} of {}", units::grouped(count), units::grouped(max));
+    html.push_str("<h2>Process</h2>\n<dl>");
+    let mut item = |name: &str, value: &str, class: &str| {
+        write!(html, "<dt>{name}</dt><dd class=\"{class}\">{}</dd>", escape(value))
+    };
+    item("listens on", &pooler.listeners().join(", "), "")?;
+    item("clients", &of(pooler.limits().client_count() as u64, max.into()), "")?;
+    item("file descriptors", &of(figures.descriptors, figures.descriptors_max), "")?;
+    item("memory", &format!("{} KiB", units::grouped(figures.private_bytes / 1024)), "")?;
+    for fallback in pooler.fallbacks() {
+        item("fallback", &fallback, "bad")?;
+    }
+    html.push_str("</dl>\n");
+    Ok(())
 }
 
 /// Text that is no markup: names come from clients.
@@ -155,28 +248,43 @@ fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use hawser_core::ids::LoopId;
+    use hawser_core::wire::error::{ClientError, SqlState};
+
     use super::*;
 
     #[test]
-    fn an_error_stands_on_a_line_of_its_own_over_the_whole_width() {
+    fn rates_errors_pins_and_what_is_wrong_are_in_words() {
         let fake = crate::admin::tests::fake();
         let said = "connection to server at 10.0.0.1 refused: ".repeat(20);
-        let error = hawser_core::wire::error::ClientError::fatal(
-            hawser_core::wire::error::SqlState::CONNECTION_FAILURE,
-            said.as_str(),
-        );
+        let error = ClientError::fatal(SqlState::CONNECTION_FAILURE, said.as_str());
         fake.pools()[0].pool.set_last_error(Some(error));
-        let page = status(fake.as_ref());
+        let now = Instant::now();
+        let mut history = History::new(now);
+        for seconds in [0, 5, 10] {
+            fake.pools()[0].pool.stats.of(LoopId(0)).transactions.add(5_000 * seconds);
+            history.note(now + Duration::from_secs(seconds), fake.as_ref());
+        }
+        fake.tally().errors.count(&ClientError::fatal(SqlState::TOO_MANY_CONNECTIONS, "x"));
+        let page = status(fake.as_ref(), &history, &Pins::from([("lock", (1_234, 61))]));
         let line = page.lines().find(|line| line.contains(&said)).unwrap();
-        assert!(line.starts_with("<tr class=\"note\"><td class=\"bad\" colspan=\"11\">"), "{line}");
+        assert!(line.starts_with("<tr class=\"note\"><td class=\"bad\" colspan=\"12\">"), "{line}");
         let row = page.lines().find(|line| line.contains("<td data-of=\"database\">app<")).unwrap();
         assert_eq!(row.matches("<td data-of=").count(), COLUMNS.len(), "{row}");
         assert!(!page.contains("white-space"), "text may wrap everywhere");
+        // 5 s after the start 25,000 more, 5 s later again 50,000: all within ten seconds.
+        let plot = page.lines().find(|line| line.contains("<div>transactions/s")).unwrap();
+        assert!(plot.contains("<b>7,500</b>") && plot.contains("highest 7,500"), "{plot}");
+        assert!(plot.contains("M57 25.0L58 9.0L59 1.0\""), "{plot}");
+        assert!(page.contains("<dt>insufficient resources (class 53)</dt><dd>1</dd>"), "{page}");
+        assert!(page.contains("<dt>lock</dt><dd>1,234, for up to 00:01:01</dd>"), "{page}");
+        assert!(!page.contains("<script"), "the content security policy has none");
     }
 
     #[test]
     fn names_are_no_markup() {
         assert_eq!(escape("<b a='\"'>&"), "&lt;b a=&#39;&quot;&#39;&gt;&amp;");
-        assert_eq!(duration(90_061), "1 d 01:01:01");
     }
 }

@@ -231,6 +231,7 @@ fn record(entry: &PoolEntry) -> Pool {
         connect_only: key.connect_only.iter().map(pair).collect(),
         credentials: entry.route.load().login.credentials.to_record(),
         held: held(entry),
+        asks: entry.pool.asking().has_asked(),
     }
 }
 

@@ -289,6 +289,8 @@ pub struct Pool {
     pub credentials: Credentials,
     /// Server connections that the other process has.
     pub held: u32,
+    /// Clients of its database ask for the values that they draw from sequences.
+    pub asks: bool,
 }
 
 /// Credentials for a login to a server. Never printed.

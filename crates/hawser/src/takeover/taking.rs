@@ -765,5 +765,8 @@ fn make_pool(service: &Arc<Service>, pool: &Pool) -> Option<Coming> {
         return None; // another user is forced upon its clients now
     }
     service.gates.pause_pool(&pool.database, || entry.pool.lock().pause());
+    if pool.asks {
+        entry.pool.asking().note_question();
+    }
     Some(Coming { pool: pool.clone(), entry, schema_changes: None })
 }

@@ -1,7 +1,7 @@
 //! What `hawser top` draws.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
@@ -9,11 +9,19 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
+use crate::admin::pooler::class_in_words;
 use crate::logging::without_control;
 use crate::status::{PoolStatus, Status};
+use crate::units;
 
 /// Lines for errors.
 const ERROR_LINES: u16 = 5;
+/// Answers whose figures are kept for the sparklines: as many as a wide terminal has columns.
+const HISTORY: usize = 300;
+/// Where sparklines begin.
+const SPARKS_AT: usize = 24;
+/// A client that has waited for so long has too small a pool, or another that keeps it.
+const LONG_WAIT_US: u64 = 1_000_000;
 const KEYS: &str = "q quit   sort: w waiting  c clients  t tx/s  p pinned  n name   up/down scroll";
 
 /// By what pools are sorted: the most of it first.
@@ -32,10 +40,10 @@ struct Shown {
     name: String,
     /// Transactions a second.
     rate: f64,
+    /// Queries a second.
+    queries: f64,
     /// Of a transaction that ended since the last answer; `None`: none did.
-    transaction_ms: Option<f64>,
-    /// The wait before it.
-    wait_ms: Option<f64>,
+    transaction_us: Option<u64>,
 }
 
 /// All that is on the screen.
@@ -44,6 +52,8 @@ pub(super) struct Screen {
     pools: Vec<Shown>,
     /// Errors that clients got, by class: all, and those since the last answer.
     errors: BTreeMap<String, (u64, u64)>,
+    /// Transactions and queries a second, and clients that wait, at each answer.
+    history: VecDeque<[f64; 3]>,
     sort: Sort,
     first: usize,
     trouble: Option<String>,
@@ -56,6 +66,7 @@ impl Screen {
             status: now.clone(),
             pools: Vec::new(),
             errors: BTreeMap::new(),
+            history: VecDeque::new(),
             sort: Sort::Waiting,
             first: 0,
             trouble: None,
@@ -82,6 +93,14 @@ impl Screen {
         });
         self.errors = errors.collect();
         self.status = now.clone();
+        if before.is_some() {
+            let sum = |of: fn(&Shown) -> f64| self.pools.iter().map(of).sum::<f64>();
+            let waiting = sum(|shown| f64::from(shown.pool.waiting));
+            self.history.push_back([sum(|shown| shown.rate), sum(|shown| shown.queries), waiting]);
+            if self.history.len() > HISTORY {
+                self.history.pop_front();
+            }
+        }
         self.trouble = None;
         self.sort_by(self.sort);
     }
@@ -116,59 +135,67 @@ impl Screen {
 
     pub(super) fn draw(&self, frame: &mut Frame<'_>) {
         let [head, table, errors, keys] = Layout::vertical([
-            Constraint::Length(3),
+            Constraint::Length(6),
             Constraint::Min(3),
             Constraint::Length(ERROR_LINES),
             Constraint::Length(1),
         ])
         .areas(frame.area());
-        frame.render_widget(Paragraph::new(self.head()), head);
+        frame.render_widget(Paragraph::new(self.head(usize::from(head.width))), head);
         frame.render_widget(self.table(), table);
         frame.render_widget(Paragraph::new(self.error_lines()), errors);
         let dim = Style::new().add_modifier(Modifier::DIM);
         frame.render_widget(Paragraph::new(KEYS).style(dim), keys);
     }
 
-    fn head(&self) -> Vec<Line<'static>> {
+    fn head(&self, width: usize) -> Vec<Line<'static>> {
         let status = &self.status;
         let sum = |of: fn(&PoolStatus) -> u32| {
             self.pools.iter().map(|shown| u64::from(of(&shown.pool))).sum::<u64>()
         };
-        let rate: f64 = self.pools.iter().map(|shown| shown.rate).sum();
         let bold = Style::new().add_modifier(Modifier::BOLD);
         let first = format!(
             "hawser {}  process {}  {}  up {}  {} loops  {} MiB",
             status.version,
             status.pid,
             without_control(&status.state),
-            duration(status.uptime_s),
+            units::duration(status.uptime_s),
             status.loops,
             status.private_bytes >> 20,
         );
         let second = format!(
-            "clients {} of {}  waiting {}  servers {} ({} idle)  pinned {}  tx/s {rate:.0}",
-            status.clients,
-            status.clients_max,
-            sum(|pool| pool.waiting),
-            sum(|pool| pool.servers_active + pool.servers_idle + pool.servers_opening),
+            "clients {} of {}  server connections {} ({} idle)  pinned {}",
+            units::grouped(status.clients as u64),
+            units::grouped(status.clients_max.into()),
+            sum(PoolStatus::servers),
             sum(|pool| pool.servers_idle),
             sum(|pool| pool.pinned),
         );
-        vec![Line::styled(first, bold), Line::from(second), Line::default()]
+        let last = self.history.back().copied();
+        let now = last.unwrap_or([0.0, 0.0, sum(|pool| pool.waiting) as f64]);
+        let names = ["transactions/s", "queries/s", "waiting"];
+        let spark = |(at, name): (usize, &str)| {
+            let figure = units::grouped(now[at].round() as u64);
+            let numbers = self.history.iter().map(|point| &point[at]);
+            let line = units::sparkline(numbers, width.saturating_sub(SPARKS_AT));
+            Line::from(format!("{name:<14} {figure:>8} {line}"))
+        };
+        let mut lines = vec![Line::styled(first, bold), Line::from(second)];
+        lines.extend(names.into_iter().enumerate().map(spark));
+        lines
     }
 
     fn table(&self) -> Table<'static> {
         let columns = [
             ("database/user", 18, None),
             ("clients", 7, Some(Sort::Clients)),
-            ("wait", 5, Some(Sort::Waiting)),
-            ("oldest", 7, None),
-            ("busy", 4, None),
-            ("idle", 4, None),
+            ("waiting", 11, Some(Sort::Waiting)),
+            ("servers", 7, None),
             ("size", 4, None),
-            ("pin", 4, Some(Sort::Pins)),
-            ("tx/s", 7, Some(Sort::Transactions)),
-            ("tx ms", 7, None),
+            ("pinned", 6, Some(Sort::Pins)),
+            ("tx/s", 6, Some(Sort::Transactions)),
+            ("q/s", 6, None),
+            ("tx time", 7, None),
         ];
         let head = columns.iter().map(|(name, width, sort)| {
             let mark = Style::new().add_modifier(Modifier::UNDERLINED);
@@ -194,14 +221,17 @@ impl Screen {
             .errors
             .iter()
             .map(|(class, (all, more))| match more {
-                0 => format!("{class} {all}"),
-                more => format!("{class} {all} (+{more})"),
+                0 => format!("{} {}", class_in_words(class), units::grouped(*all)),
+                more => format!("{} {} (+{more})", class_in_words(class), units::grouped(*all)),
             })
             .collect();
-        lines.push(Line::from(match classes.is_empty() {
-            true => "errors: none".to_owned(),
-            false => format!("errors told to clients, by class: {}", classes.join("  ")),
-        }));
+        let grows = self.errors.values().any(|(_, more)| *more > 0);
+        let style = if grows { Style::new().fg(Color::Yellow) } else { Style::new() };
+        let text = match classes.is_empty() {
+            true => "errors to clients: none".to_owned(),
+            false => format!("errors to clients: {}", classes.join(", ")),
+        };
+        lines.push(Line::styled(text, style));
         for shown in &self.pools {
             if let Some(error) = &shown.pool.last_error {
                 let text = format!("{}: {}", shown.name, without_control(error));
@@ -223,59 +253,42 @@ impl Shown {
             before.map_or(0, |(old, _)| of(pool).saturating_sub(of(old)))
         };
         let transactions = more(|pool| pool.transactions);
-        let each_ms = |us: u64| (transactions > 0).then(|| us as f64 / 1e3 / transactions as f64);
         let seconds = before.map_or(1.0, |(_, seconds)| seconds.max(0.001));
         Self {
             name: without_control(&name),
             rate: transactions as f64 / seconds,
-            transaction_ms: each_ms(more(|pool| pool.transaction_us)),
-            wait_ms: each_ms(more(|pool| pool.wait_us)),
+            queries: more(|pool| pool.queries) as f64 / seconds,
+            transaction_us: more(|pool| pool.transaction_us).checked_div(transactions),
             pool: pool.clone(),
         }
     }
 
     fn row(&self) -> Row<'static> {
         let pool = &self.pool;
-        let oldest = match (pool.waiting, self.wait_ms) {
-            (0, _) => "-".to_owned(),
-            _ => milliseconds(pool.oldest_wait_us as f64 / 1e3),
+        let waiting = match pool.waiting {
+            0 => "0".to_owned(),
+            waiting => format!("{waiting}, {}", units::time(pool.oldest_wait_us)),
         };
+        let servers = units::connections(pool.servers(), pool.size);
         let figures = [
             format!("{:>7}", pool.clients),
-            format!("{:>5}", pool.waiting),
-            format!("{oldest:>7}"),
-            format!("{:>4}", pool.servers_active + pool.servers_opening),
-            format!("{:>4}", pool.servers_idle),
+            format!("{waiting:>11}"),
+            format!("{servers:>7}"),
             format!("{:>4}", pool.size),
-            format!("{:>4}", pool.pinned),
-            format!("{:>7.0}", self.rate),
-            format!("{:>7}", self.transaction_ms.map_or("-".to_owned(), milliseconds)),
+            format!("{:>6}", pool.pinned),
+            format!("{:>6.0}", self.rate),
+            format!("{:>6.0}", self.queries),
+            format!("{:>7}", self.transaction_us.map_or("-".to_owned(), units::time)),
         ];
         let style = match pool {
             _ if pool.last_error.is_some() => Style::new().fg(Color::Red),
-            _ if pool.waiting > 0 => Style::new().fg(Color::Yellow),
+            _ if pool.oldest_wait_us >= LONG_WAIT_US => Style::new().fg(Color::Yellow),
             _ if pool.paused => Style::new().add_modifier(Modifier::DIM),
             _ => Style::new(),
         };
         let name = if pool.paused { format!("{} paused", self.name) } else { self.name.clone() };
         Row::new(std::iter::once(name).chain(figures)).style(style)
     }
-}
-
-/// In at most seven characters.
-fn milliseconds(ms: f64) -> String {
-    match ms {
-        ms if ms < 100.0 => format!("{ms:.2}"),
-        ms if ms < 10_000.0 => format!("{ms:.0}"),
-        ms => format!("{:.0} s", ms / 1e3),
-    }
-}
-
-/// `3d 04:05:06`.
-fn duration(seconds: u64) -> String {
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    let clock = format!("{:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
-    if days > 0 { format!("{days}d {clock}") } else { clock }
 }
 
 #[cfg(test)]
@@ -291,11 +304,12 @@ mod tests {
         let mut app = status.pools[0].clone();
         (app.database, app.user) = ("app".to_owned(), "ann".to_owned());
         (app.clients, app.waiting, app.oldest_wait_us) = (40, 3, 1_234_000);
-        (app.servers_active, app.servers_idle, app.servers_opening, app.size) = (4, 0, 1, 5);
+        (app.servers_active, app.servers_idle, app.servers_opening, app.size) = (7, 0, 1, 4);
         (app.pinned, app.paused, app.last_error) = (2, false, None);
         (app.transactions, app.transaction_us) = (1000, 10_000_000);
         let mut report = app.clone();
         (report.database, report.clients, report.waiting) = ("report".to_owned(), 90, 0);
+        report.oldest_wait_us = 0;
         report.transactions = 5;
         status.pools = vec![report, app];
         status.fallbacks.clear();
@@ -321,21 +335,27 @@ mod tests {
         let mut now = before.clone();
         now.pools[1].transactions += 500;
         now.pools[1].transaction_us += 2_000_000;
-        now.errors.insert("08".to_owned(), 3);
+        now.pools[1].queries += 3_000;
+        now.errors.insert("53".to_owned(), 3);
         now.pools[0].last_error = Some("connection to server at db1 failed".to_owned());
         let screen = Screen::new(Some((&before, 2.0)), &now);
         let lines = drawn(&screen, 80, 24);
         assert!(lines[0].starts_with("hawser ") && lines[0].contains("ready"), "{lines:#?}");
-        let counts = "waiting 3  servers 10 (0 idle)  pinned 4  tx/s 250";
-        assert!(lines[1].contains(counts), "{lines:#?}");
-        let head: Vec<_> = lines[3].split_whitespace().collect();
-        let names = "database/user clients wait oldest busy idle size pin tx/s tx ms";
+        assert!(lines[1].contains("server connections 16 (0 idle)  pinned 4"), "{lines:#?}");
+        let sparks =
+            ["transactions/s      250 █", "queries/s         1,500 █", "waiting               3 █"];
+        assert_eq!(lines[2..5], sparks);
+        let head: Vec<_> = lines[6].split_whitespace().collect();
+        let names = "database/user clients waiting servers size pinned tx/s q/s tx time";
         assert_eq!(head.join(" "), names);
         let app: Vec<_> = line(&lines, "app/ann").split_whitespace().collect();
-        assert_eq!(app, ["app/ann", "40", "3", "1234", "5", "0", "5", "2", "250", "4.00"]);
+        assert_eq!(
+            app,
+            "app/ann 40 3, 1.2 s 4 + 4 4 2 250 1500 4.00 ms".split(' ').collect::<Vec<_>>()
+        );
         let report: Vec<_> = line(&lines, "report/ann ").split_whitespace().collect();
-        assert_eq!(report, ["report/ann", "90", "0", "-", "5", "0", "5", "2", "0", "-"]);
-        assert_eq!(line(&lines, "errors"), "errors told to clients, by class: 08 3 (+3)");
+        assert_eq!(report, "report/ann 90 0 4 + 4 4 2 0 0 -".split(' ').collect::<Vec<_>>());
+        assert_eq!(line(&lines, "errors"), "errors to clients: insufficient resources 3 (+3)");
         assert_eq!(line(&lines, "report/ann: "), "report/ann: connection to server at db1 failed");
         assert_eq!(lines[23], KEYS);
         let ends = |start: &str| line(&lines, start).chars().count();
@@ -346,7 +366,7 @@ mod tests {
     fn pools_are_sorted_and_scrolled() {
         let mut screen = Screen::new(None, &status());
         let first =
-            |screen: &Screen| drawn(screen, 80, 24)[4].split('/').next().unwrap().to_owned();
+            |screen: &Screen| drawn(screen, 80, 24)[7].split('/').next().unwrap().to_owned();
         assert_eq!(first(&screen), "app", "who waits comes first");
         for (sort, name) in
             [(Sort::Clients, "report"), (Sort::Name, "app"), (Sort::Transactions, "report")]
@@ -360,6 +380,25 @@ mod tests {
         assert_eq!(first(&screen), "report");
         screen.show(None, &status());
         assert_eq!(first(&screen), "report", "the order outlives an answer");
+    }
+
+    #[test]
+    fn what_is_well_has_no_colour() {
+        let mut now = status();
+        let colours = |now: &Status| {
+            let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+            terminal.draw(|frame| Screen::new(None, now).draw(frame)).unwrap();
+            let cells = terminal.backend().buffer().content().iter();
+            let mut found: Vec<_> =
+                cells.map(|cell| cell.fg).filter(|c| *c != Color::Reset).collect();
+            found.dedup();
+            found
+        };
+        assert_eq!(colours(&now), [Color::Yellow], "one has waited for 1.2 s");
+        now.pools[1].oldest_wait_us = 12_000;
+        assert_eq!(colours(&now), [], "a short wait is what a pool is for");
+        now.pools[0].last_error = Some("refused".to_owned());
+        assert_eq!(colours(&now), [Color::Red]);
     }
 
     #[test]
@@ -383,14 +422,5 @@ mod tests {
         now.pools[0].transactions += 100;
         let screen = Screen::new(Some((&before, 1.0)), &now);
         assert!(screen.pools.iter().all(|shown| shown.rate == 0.0));
-    }
-
-    #[test]
-    fn durations_are_short() {
-        assert_eq!(duration(59), "00:00:59");
-        assert_eq!(duration(3 * 86_400 + 4 * 3600 + 5 * 60 + 6), "3d 04:05:06");
-        for (ms, text) in [(0.0, "0.00"), (99.994, "99.99"), (100.0, "100"), (12_345.0, "12 s")] {
-            assert_eq!(milliseconds(ms), text);
-        }
     }
 }

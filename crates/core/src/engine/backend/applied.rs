@@ -13,7 +13,7 @@ pub(in crate::engine) struct AppliedSession {
     applied: Settings,
     own: OwnValues,
     texts: Texts,
-    applying: bool,
+    applying: Applying,
     role: Role,
     custom: CustomNames,
     lasting: Lasting,
@@ -24,6 +24,16 @@ pub(in crate::engine) struct AppliedSession {
     function_plans_are_own: bool,
 }
 
+/// Blocks of Hawser's without which the client's message must not run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Applying {
+    No,
+    /// One is in flight. The server ignores what follows up to a Sync if its BEGIN fails.
+    Begins,
+    /// The server has begun it: everything after it fails with it.
+    InBlock,
+}
+
 /// Whether the client's role is in force for what it has sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::engine) enum Role {
@@ -32,8 +42,14 @@ pub(in crate::engine) enum Role {
     LeftOut {
         ends: bool,
     },
-    /// The server has refused it with this error, and so everything after it.
+    /// The server has refused it, or another session has cancelled what sets it and the settings:
+    /// the error, with which everything after it has failed.
     Refused(Box<[u8]>),
+}
+
+impl Role {
+    /// Why the server connection is closed then.
+    pub(in crate::engine) const REFUSED: &str = "its client's role or settings could not be set";
 }
 
 /// The settings under which the process has made the plans of functions that it keeps.
@@ -85,7 +101,7 @@ impl AppliedSession {
             applied: Settings::EMPTY,
             own: OwnValues::new(parameters, basis),
             texts: Texts::default(),
-            applying: false,
+            applying: Applying::No,
             role: Role::AsWanted,
             custom: CustomNames::NONE,
             lasting: Lasting::NONE,
@@ -201,20 +217,34 @@ impl AppliedSession {
         self.texts = Texts::default();
     }
 
-    /// Settings that may fail are sent, in a transaction block of Hawser's.
+    /// A block is sent without which the client's message must not run.
     pub(in crate::engine) fn begin_applying(&mut self) {
-        self.applying = true;
+        self.applying = Applying::Begins;
     }
 
-    /// Whether settings that may fail are in flight.
+    /// Whether such a block is in flight.
     #[inline]
     pub(in crate::engine) fn is_applying(&self) -> bool {
-        self.applying
+        self.applying != Applying::No
     }
 
-    /// They have been answered.
-    pub(in crate::engine) fn end_applying(&mut self) {
-        self.applying = false;
+    /// The server has begun the block.
+    pub(in crate::engine) fn block_begun(&mut self) {
+        if self.is_applying() {
+            self.applying = Applying::InBlock;
+        }
+    }
+
+    /// Whether everything fails that the client has sent, if the current query of Hawser's does.
+    pub(in crate::engine) fn is_in_own_block(&self) -> bool {
+        self.applying == Applying::InBlock
+    }
+
+    /// It has been answered; `more`: another may follow.
+    pub(in crate::engine) fn end_applying(&mut self, more: bool) {
+        if self.is_applying() {
+            self.applying = if more { Applying::Begins } else { Applying::No };
+        }
     }
 
     /// Whether the client's role is in force for what it has sent.

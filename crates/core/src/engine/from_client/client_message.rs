@@ -175,13 +175,18 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if !go_within {
             self.open_settings()?;
         }
+        if self.backend.session.is_applying() && !self.fails_in_failed_block() {
+            // It would end the block that keeps it from running if what is in it fails.
+            self.backend.ahead.begin();
+            return self.wait();
+        }
         if self.client.has_missed_names() {
             self.bring_missed_names()?;
         }
         self.open_sql_statements()?;
         self.open_sequences()?;
         if self.backend.from_server.status() == TransactionStatus::Idle
-            && self.client.has_looked_at_channels()
+            && self.client.shows_channels_before(|| self.may_begin_block())
         {
             self.lift_first()?;
             self.passage.cut(self.backend)?;
@@ -240,11 +245,6 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.lift_first()?;
         let first = without_short_timeout(self.client.session.desired());
         self.backend.apply_settings(&first, &mut self.passage.out);
-        if self.backend.session.is_applying() && !self.fails_in_failed_block() {
-            // It would end the block that keeps it from running without its settings.
-            self.backend.ahead.begin();
-            return self.wait();
-        }
         Ok(())
     }
 
@@ -276,9 +276,6 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         if (self.client.is_unsettled() || self.client.listens()) && !self.becomes_ours() {
             self.hold()?;
-            if !self.backend.requests.is_in_pipeline() {
-                self.client.note_executing(false);
-            }
         }
         let session = &self.backend.session;
         if (session.is_applying()
@@ -614,10 +611,6 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         self.before(effects, restored)?;
         self.backend.foresee(text, effects);
-        if self.client.listens() {
-            let own = self.channels_written(text, effects);
-            written.replacements = restore::both(std::mem::take(&mut written.replacements), own);
-        }
         self.begin_again(text, &mut written.replacements)?;
         Ok(false)
     }
@@ -722,14 +715,6 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.backend.prepared.forget_replay();
         }
         Ok(())
-    }
-
-    /// What is to be written into a text if its backend does not show the client's channels.
-    fn channels_written(&self, text: &[u8], effects: &Effects) -> Vec<restore::Replacement> {
-        if self.is_in_doubt(text) {
-            return Vec::new();
-        }
-        self.client.channels_written(self.backend, text, effects, self.scan_options())
     }
 
     fn clear_catalog(&mut self) -> Result<(), Halt> {

@@ -14,9 +14,6 @@ use crate::engine::timeouts::is_cut_off;
 use crate::wire::error::{ClientError, SqlState, field};
 use crate::wire::{TransactionStatus, backend as kind, build};
 
-/// Why a connection is closed whose server has refused its client's role.
-const ROLE_REFUSED: &str = "its client's role could not be set";
-
 /// What the server has refused or ignored.
 #[derive(Default)]
 struct Undone {
@@ -58,8 +55,10 @@ impl<S: Socket> Relay<'_, S> {
             // (One that was cancelled belongs to its client's pipeline: by its timeout, or on its
             // request.)
             Request::InjectedSettings { statement }
-                if healing || (statement != 0 && is_cut_off(body)) => {}
-            Request::InjectedQuery if self.is_refused_with_role(body) => return Ok(Fate::Skip),
+                if healing
+                    || (statement != 0 && is_cut_off(body))
+                    || self.backend.session.role_refused().is_some() => {}
+            Request::InjectedQuery if self.is_refused_in_block(body) => return Ok(Fate::Skip),
             Request::InjectedQuery
             | Request::InjectedLift
             | Request::InjectedRollback
@@ -105,9 +104,10 @@ impl<S: Socket> Relay<'_, S> {
         true
     }
 
-    /// Whether the server has refused the client's role (it is gone, or not granted any more), now
-    /// or before this query of the same block. What the client has sent after it fails as well.
-    fn is_refused_with_role(&mut self, error: &[u8]) -> bool {
+    /// Whether the server has refused the client's role (it is gone, or not granted any more), or
+    /// another session has cancelled what sets it and the settings, now or before this query. What
+    /// the client has sent after it fails as well: the client gets this error for it.
+    fn is_refused_in_block(&mut self, error: &[u8]) -> bool {
         let Some(client) = &self.client else { return false };
         let session = &mut self.backend.session;
         if session.role_refused().is_some() {
@@ -116,14 +116,14 @@ impl<S: Socket> Relay<'_, S> {
         let code = field(error, b'C').unwrap_or_default();
         let message = field(error, b'M').unwrap_or_default();
         let role = session.applied().get(b"role");
-        let refuses = session.is_applying()
-            && [&b"22023"[..], b"42501"].contains(&code)
+        let refuses_role = [&b"22023"[..], b"42501"].contains(&code)
             && client.session.desired().get(b"role") == role
             && role.is_some_and(|role| memchr::memmem::find(message, role).is_some());
+        let refuses = session.is_in_own_block() && (refuses_role || is_cut_off(error));
         if refuses {
             session.set_role(Role::Refused(error.into()));
             self.backend.prepared.forget_replay();
-            self.backend.lending.spoil(ROLE_REFUSED);
+            self.backend.lending.spoil(Role::REFUSED);
         }
         refuses
     }

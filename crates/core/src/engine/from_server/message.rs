@@ -214,10 +214,19 @@ impl<S: Socket> Relay<'_, S> {
         relayed: &mut Relayed,
     ) -> Result<Answers, &'static str> {
         Ok(match (owed, message) {
+            (Request::InjectedQuery, kind::COMMAND_COMPLETE) => {
+                if body == b"BEGIN\0" {
+                    self.backend.session.block_begun();
+                }
+                Answers::Part(Fate::Skip)
+            }
             (Request::InjectedRollback | Request::InjectedLift, kind::COMMAND_COMPLETE)
             | (
                 Request::InjectedQuery,
-                kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION | kind::EMPTY_QUERY,
+                kind::PARSE_COMPLETE
+                | kind::BIND_COMPLETE
+                | kind::ROW_DESCRIPTION
+                | kind::EMPTY_QUERY,
             )
             | (Request::InjectedQuestion, kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION)
             | (

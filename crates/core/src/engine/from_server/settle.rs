@@ -120,9 +120,7 @@ impl<S: Socket> Relay<'_, S> {
         match owed {
             Request::InjectedQuery => {
                 let next = self.backend.requests.front();
-                if next != Some(Request::InjectedQuery) {
-                    self.backend.session.end_applying();
-                }
+                self.backend.session.end_applying(next == Some(Request::InjectedQuery));
                 let is_last = next.is_some_and(|next| !next.is_injected_query());
                 if is_last
                     && self.backend.session.role_refused().is_none()

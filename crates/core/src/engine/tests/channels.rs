@@ -7,8 +7,8 @@ use crate::engine::{ListenLost, PoolMode, ToLoop};
 use crate::ids::{LoopId, ServerAddressId};
 
 const LOOK: &str = "SELECT pg_listening_channels()";
-const WRITTEN: &str =
-    "SELECT pg_catalog.unnest(ARRAY['it''s','one']::pg_catalog.text[]) AS pg_listening_channels";
+/// What makes the backend listen on the client's channels.
+const LISTENS: &str = "LISTEN \"it's\";LISTEN \"one\";";
 
 /// The text between two others, at their first occurrence.
 fn between<'a>(text: &'a str, before: &str, after: &str) -> &'a str {
@@ -68,100 +68,43 @@ fn begins(world: &mut World, client: &Peer, hub: &Peer, messages: &[u8]) {
 fn in_a_block() -> (World, Peer, Peer) {
     let (mut world, client, server, hub) = listener();
     begins(&mut world, &client, &hub, &query("BEGIN"));
-    assert_eq!(server.received(), query("BEGIN"), "no channels are brought to who never looks");
-    world.send(&server, &answers("CT"));
+    assert_eq!(server.received(), [query(LISTENS), query("BEGIN")].concat());
+    world.send(&server, &answers("CCICT"));
     assert_eq!(client.kinds(), "CZ");
     (world, client, server)
 }
 
 #[test]
-fn the_first_look_within_a_transaction_has_the_channels_written_into_its_text() {
+fn a_transaction_block_begins_with_the_channels_that_it_may_look_at() {
     let (mut world, client, server) = in_a_block();
-    world.send(&client, &query(&format!("{LOOK}; SELECT oops")));
-    let sent = format!("{WRITTEN}; SELECT oops");
-    assert_eq!(server.received(), query(&sent));
-    let at = |text: &str| text.find("oops").unwrap() + 1;
-    let error = |at: usize| message(b'E', format!("SERROR\0VERROR\0P{at}\0\0").as_bytes());
-    world.send(&server, &[error(at(&sent)), answers("F")].concat());
-    let own = error(at(&format!("{LOOK}; SELECT oops")));
-    assert_eq!(client.received(), [own, answers("F")].concat());
-    world.send(&client, &query("ROLLBACK"));
-    world.send(&server, &answers("CI"));
+    world.send(&client, &query(LOOK));
+    assert_eq!(server.received(), query(LOOK));
+    world.send(&server, &answers("CT"));
+    assert_eq!(client.kinds(), "CZ");
+}
+
+#[test]
+fn pipelines_and_texts_that_may_begin_a_block_begin_with_the_channels() {
+    let run = |text: &str| [parse("", text), bind(""), execute(), sync()].concat();
+    for (sent, brings) in [
+        (run("BEGIN"), true),
+        (query("SET x = 1; BEGIN"), true),
+        ([parse("", "SELECT 1"), bind(""), execute(), run("BEGIN")].concat(), true),
+        (run("SELECT 1"), false),
+        (query("SELECT 1"), false),
+    ] {
+        let (mut world, client, server, hub) = listener();
+        begins(&mut world, &client, &hub, &sent);
+        let brought = if brings { query(LISTENS) } else { Vec::new() };
+        assert_eq!(server.received(), [brought, sent].concat());
+    }
 }
 
 #[test]
 fn the_first_look_before_a_transaction_brings_the_channels() {
     let (mut world, client, server, hub) = listener();
     begins(&mut world, &client, &hub, &query(LOOK));
-    let listens = query("LISTEN \"it's\";LISTEN \"one\";");
-    assert_eq!(server.received(), [listens, query(LOOK)].concat());
-}
-
-#[test]
-fn a_look_after_a_listen_of_the_same_block_shows_what_was_committed_before() {
-    let (mut world, client, server) = in_a_block();
-    world.send(&client, &query("UNLISTEN one; SELECT 1"));
-    server.received();
-    world.send(&server, &answers("CCCT"));
-    world.send(&client, &query(LOOK));
-    assert_eq!(server.received(), query(WRITTEN));
-    world.send(&server, &answers("CT"));
-    let look = [parse("", LOOK), bind(""), execute()].concat();
-    world.send(&client, &[&look[..], &sync()].concat());
-    assert_eq!(server.kinds(), "PPBES");
-    world.send(&server, &answers("112CT"));
-    let commit = [parse("", "COMMIT"), bind(""), execute()].concat();
-    world.send(&client, &[&commit[..], &look, &sync()].concat());
-    let sent = String::from_utf8_lossy(&server.received()).into_owned();
-    assert!(!sent.contains("unnest"), "after a COMMIT only the server knows: {sent}");
-    world.send(
-        &server,
-        &answers(&format!("{}12C12ET", if sent.contains("DEALLOCATE") { "CT" } else { "" })),
-    );
-    // After a COMMIT in the same text, only the server knows the outcome.
-    let ends = format!("COMMIT; {LOOK}");
-    world.send(&client, &query(&ends));
-    assert_eq!(server.received(), [query("DEALLOCATE ALL"), query(&ends)].concat());
-}
-
-#[test]
-fn in_place_of_a_prepared_statement_that_looks_one_with_the_channels_is_bound() {
-    for (name, alone) in [("", true), ("s", true), ("s", false)] {
-        let (mut world, client, server) = in_a_block();
-        let look = [bind(name), execute(), sync()].concat();
-        if alone {
-            world.send(&client, &[parse(name, LOOK), sync()].concat());
-            assert_eq!(server.kinds(), "PS");
-            world.send(&server, &answers("1T"));
-            world.send(&client, &look);
-        } else {
-            world.send(&client, &[parse(name, LOOK), look].concat());
-        }
-        let sent = server.received();
-        // Shared statements are removed from the server before a look at its lists.
-        let (clearing, answer) = match (name, alone) {
-            ("", _) => ("", answers("12CT")),
-            (_, true) => ("Q", answers("CT12CT")),
-            (_, false) => ("PPBECCC", answers("112C33312CT")),
-        };
-        assert_eq!(kinds(&sent), format!("{clearing}PBES"), "{name:?}");
-        let text = String::from_utf8_lossy(&sent).into_owned();
-        let (own, bound) = text.split_once(WRITTEN).unwrap();
-        let own = own.rsplit('\0').nth(1).unwrap().trim_start_matches('p');
-        assert_eq!(bound.split('\0').filter(|bound| *bound == own).count(), 1, "{own}: {bound}");
-        world.send(&server, &answer);
-        assert_eq!(client.kinds(), if alone { "1Z2CZ" } else { "12CZ" });
-    }
-}
-
-#[test]
-fn what_is_not_certain_is_left_as_it_is() {
-    let (mut world, client, server) = in_a_block();
-    for text in ["SELECT upper(pg_listening_channels())", "SELECT pg_listening_channels()::text"] {
-        world.send(&client, &query(text));
-        assert_eq!(server.received(), query(text));
-        world.send(&server, &answers("CT"));
-    }
+    assert_eq!(server.received(), [query(LISTENS), query(LOOK)].concat());
 }
 
 #[test]
@@ -173,7 +116,7 @@ fn a_rollback_goes_before_its_text_for_a_client_that_listens_too() {
         assert_eq!(hub.kinds(), "Q", "its own notifications come before its answer");
         world.send(&hub, &answers("CI"));
         begins(&mut world, &client, &hub, &query("BEGIN"));
-        world.send(&server, &answers("CT"));
+        world.send(&server, &answers("CCICT"));
         world.send(&client, &query("LISTEN two"));
         assert!(String::from_utf8_lossy(&hub.received()).contains("LISTEN \"two\""));
         world.send(&hub, &answers("CI"));
@@ -201,7 +144,9 @@ fn a_rollback_goes_before_its_text_for_a_client_that_listens_too() {
         }
         // The server is asked for the outcome of the LISTEN.
         assert_eq!((client.kinds(), server.kinds()), (String::new(), "Q".to_owned()));
-        world.send(&server, &[columns(), answers("CI")].concat());
+        world.send(&server, &[columns(), row_of("one"), row_of("it's"), answers("CI")].concat());
+        assert_eq!(server.received(), query("UNLISTEN *"));
+        world.send(&server, &answers("CI"));
         while hub.kinds() == "Q" {
             world.send(&hub, &answers("CI"));
         }

@@ -253,10 +253,17 @@ impl Peer {
     }
 }
 
-/// The kinds of messages.
+/// The kinds of messages. A [`block`] of Hawser's counts as the Query that it ends with.
 pub(super) fn kinds(mut bytes: &[u8]) -> String {
     let mut kinds = String::new();
-    while let crate::wire::frame::Framed::Header(header) = crate::wire::frame::header(bytes) {
+    let begins = [BEGIN, BEGIN_TO_DISCARD].map(begin);
+    loop {
+        for begin in &begins {
+            bytes = bytes.strip_prefix(&begin[..]).unwrap_or(bytes);
+        }
+        let crate::wire::frame::Framed::Header(header) = crate::wire::frame::header(bytes) else {
+            break;
+        };
         kinds.push(char::from(header.kind));
         bytes = &bytes[header.total().min(bytes.len())..];
     }
@@ -722,6 +729,19 @@ pub(super) fn query(text: &str) -> Vec<u8> {
     build::query(&mut out, text.as_bytes());
     out
 }
+
+/// Commands of Hawser's without which no message of a client's must run.
+pub(super) fn block(text: &str) -> Vec<u8> {
+    [begin(BEGIN), query(&format!("{text};COMMIT"))].concat()
+}
+
+/// What it begins with.
+pub(super) fn begin(text: &str) -> Vec<u8> {
+    [parse("", text), bind(""), execute()].concat()
+}
+
+pub(super) const BEGIN: &str = "BEGIN";
+pub(super) const BEGIN_TO_DISCARD: &str = "BEGIN ISOLATION LEVEL READ COMMITTED, NOT DEFERRABLE";
 
 pub(super) fn parse(name: &str, text: &str) -> Vec<u8> {
     let mut out = Vec::new();

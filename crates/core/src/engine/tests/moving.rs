@@ -236,11 +236,11 @@ fn a_setting_that_is_not_reported_moves_with_the_value_that_the_server_shows() {
     world.send(&server, &value("90s"));
     assert_eq!(world.idle_backends(), 1, "it does not pin");
     world.send(&other, &query("SELECT 1"));
-    let reset = query("BEGIN;RESET \"statement_timeout\";COMMIT");
+    let reset = block("RESET \"statement_timeout\"");
     assert_eq!(server.received(), [reset, query("SELECT 1")].concat());
     world.send(&server, &answers("CCCICI"));
     world.send(&client, &query("SELECT 2"));
-    let set = query("BEGIN;SET \"statement_timeout\" TO '90s';COMMIT");
+    let set = block("SET \"statement_timeout\" TO '90s'");
     assert_eq!(server.received(), [set, query("SELECT 2")].concat(), "in one write");
     world.send(&server, &answers("CCCICI"));
     assert_eq!(client.kinds(), "CZ");
@@ -263,11 +263,35 @@ fn with_role() -> (World, Peer, Peer) {
     (world, client, server)
 }
 
+/// Another session's `pg_cancel_backend()` may hit what sets a client's settings, at any moment.
+#[test]
+fn nothing_runs_without_settings_that_another_session_has_cancelled() {
+    let cancelled = message(b'E', b"SERROR\0VERROR\0C57014\0Mcanceled\0\0");
+    let begun = [answers("12"), message(b'C', b"BEGIN\0")].concat();
+    for (done, answer) in [(&b""[..], "E"), (&begun[..], "EZ")] {
+        let mut world = World::new(1);
+        let start = [("work_mem", "7MB"), ("TimeZone", "Asia/Tokyo")];
+        let client = world.client_of(LoopId(0), PoolMode::Transaction, &start);
+        world.send(&client, &query("INSERT INTO t VALUES (1)"));
+        let server = world.servers[0].clone();
+        let sent = server.received();
+        assert!(sent.starts_with(&begin(BEGIN)), "a Query follows without a Sync");
+        assert_eq!(kinds(&sent), "QQ");
+        world.send(&server, &[done, &cancelled].concat());
+        if !done.is_empty() {
+            world.send(&server, &answers("FEF")); // the block is open, and fails the INSERT
+        }
+        assert_eq!(client.kinds(), answer);
+        assert!(server.is_dropped(), "it is in a block of Hawser's");
+        assert_eq!(client.is_dropped(), done.is_empty());
+    }
+}
+
 #[test]
 fn nothing_runs_without_the_role_that_could_not_be_applied() {
     let (mut world, client, server) = with_role();
     world.send(&client, &query("DELETE FROM t"));
-    let set = query("BEGIN;SET \"role\" TO 'reader';COMMIT");
+    let set = block("SET \"role\" TO 'reader'");
     assert_eq!(server.received(), [set, query("DELETE FROM t")].concat());
     world.send(&client, &query("ROLLBACK"));
     assert_eq!(server.kinds(), "", "it could end the block that fails it all");
@@ -317,7 +341,7 @@ fn a_custom_name_goes_to_clients_that_have_it_and_to_no_others() {
     assert_eq!(second.received(), query("SELECT 2"));
     world.send(&second, &answers("CI"));
     world.send(&client, &query("SELECT 3"));
-    let set = query("BEGIN;SET \"my\".\"user\" TO '7';COMMIT");
+    let set = block("SET \"my\".\"user\" TO '7'");
     assert_eq!(second.received(), [set, query("SELECT 3")].concat());
     // The head of the queue decides.
     world.send(&stranger, &query("SELECT 4"));
@@ -378,7 +402,7 @@ fn who_the_session_is_ends_with_discard_all_and_fails_all_where_it_cannot_be_app
     world.send(&server, &[answers("C"), is("login"), answers("ICI")].concat());
     world.send(&client, &query("SELECT 2"));
     let sent = asked(&server);
-    assert!(sent.contains("BEGIN;SET \"session_authorization\" TO 'other'"), "{sent}");
+    assert!(sent.contains("SET \"session_authorization\" TO 'other'"), "{sent}");
     world.send(&server, &[answers("C"), is("other"), answers("CCCICI")].concat());
     world.send(&client, &query("DISCARD ALL"));
     server.received();

@@ -315,7 +315,7 @@ fn currval_never_answers_with_anothers_value_after_settings_of_ours_either() {
     let start = [("work_mem", "7MB")];
     let two = world.client_of(LoopId(0), PoolMode::Transaction, &start);
     world.send(&two, &query("SELECT lastval()"));
-    let set = query("BEGIN;SET \"work_mem\" TO '7MB';COMMIT");
+    let set = block("SET \"work_mem\" TO '7MB'");
     let rest = [query("DISCARD SEQUENCES"), query("SELECT lastval()")].concat();
     assert_eq!(server.received(), [set, rest].concat());
 }

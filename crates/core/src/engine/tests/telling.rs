@@ -17,6 +17,11 @@ fn sent(server: &Peer) -> Vec<String> {
     let mut rest = &bytes[..];
     let mut all = Vec::new();
     while let Framed::Header(header) = header(rest) {
+        if let Some(after) = rest.strip_prefix(&begin(BEGIN)[..]) {
+            all.push(BEGIN.into());
+            rest = after;
+            continue;
+        }
         let body = &rest[HEADER_BYTES..header.total()];
         all.push(match header.kind {
             b'Q' => String::from_utf8_lossy(&body[..body.len() - 1]).into_owned(),
@@ -104,7 +109,10 @@ fn settings_and_roles_are_set_after_it() {
     let two = world.client();
     world.send(&one, &query("SELECT 1"));
     let server = world.servers[0].clone();
-    assert_eq!(sent(&server), ["-> 1", "SET \"datestyle\" TO 'German, DMY'", "SELECT 1"]);
+    assert_eq!(
+        sent(&server),
+        ["-> 1", "BEGIN", "SET \"datestyle\" TO 'German, DMY';COMMIT", "SELECT 1"]
+    );
     world.send(&server, &[noted(), answers("CICI")].concat());
     world.send(&two, &query("SET ROLE sub"));
     let all = sent(&server);
@@ -120,7 +128,8 @@ fn settings_and_roles_are_set_after_it() {
     // The call ends a role; if the function is gone, it would stay.
     world.send(&one, &query("SELECT 2"));
     let reset = "RESET SESSION AUTHORIZATION;RESET ROLE";
-    assert_eq!(sent(&server), [reset, "-> 1", "SET \"datestyle\" TO 'German, DMY'", "SELECT 2"]);
+    let set = "SET \"datestyle\" TO 'German, DMY';COMMIT";
+    assert_eq!(sent(&server), [reset, "-> 1", "BEGIN", set, "SELECT 2"]);
     world.send(&server, &[answers("CCI"), noted(), answers("CICI")].concat());
     world.send(&two, &query("SELECT 3"));
     let all = sent(&server).join(";");

@@ -19,7 +19,6 @@ pub(in crate::engine) const STAND_IN: &[u8] = b"hawser_deallocate";
 impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Records how the current Execute changes the pooler's books, and sends what must follow it.
     pub(super) fn after_execute(&mut self) -> Result<(), Halt> {
-        self.client.note_executing(true);
         let Some((portal, _)) = frame::take_string(self.body) else { return Ok(()) };
         let Some(unusual) = self.client.portal(portal) else { return Ok(()) };
         if let Some(name) = &unusual.deallocates {

@@ -109,19 +109,13 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return Ok(());
         }
         let unnamed = unnamed.clone();
-        let (body, effects) = (&unnamed.body, unnamed.effects());
+        let effects = unnamed.effects();
         let unusual = effects.unusual.as_deref();
         if self.binds_deallocate(portal, unusual)? {
             return self.bind_instead(portal, name);
         }
         self.client.note_portal(portal, unusual)?;
         self.backend.known.drawn_mut().note(draws);
-        if let Some(written) =
-            self.with_channels(body, self.client.session.basis(), &unnamed.settings, effects)
-        {
-            self.bring(&written)?;
-            return self.pass_bind(portal, name, &written, None);
-        }
         self.pass_bind_native(portal, name, Some((unnamed.text(), effects)))
     }
 
@@ -167,9 +161,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.refuse_bind(portal, name, &statement)? {
             return Ok(());
         }
-        let Statement { body, basis, settings, effects, .. } = &*statement;
-        let written = self.with_channels(body, *basis, settings, effects);
-        self.bring(written.as_ref().unwrap_or(&statement))?;
+        self.bring(&statement)?;
         if let Some(copy) = self.backend.prepared.statements().get(statement.id) {
             bound.binds(statement.id, copy.since);
         }
@@ -183,7 +175,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         self.client.note_portal(portal, unusual)?;
         self.backend.known.drawn_mut().note(!statement.draws_nothing);
-        self.pass_bind(portal, name, &statement, written.as_deref())
+        self.pass_bind(portal, name, &statement)
     }
 
     /// If settings are in force that are not all known, the server's copy that is bound serves this

@@ -203,6 +203,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
+    /// Whether a transaction block may begin with the current message, or later in its pipeline.
+    pub(super) fn may_begin_block(&self) -> bool {
+        let in_pipeline = self.header.kind != frontend::QUERY && may_begin(self.passage.rest());
+        in_pipeline || self.text_at_hand().is_some_and(may_begin)
+    }
+
     /// Whether its client, which has drawn nothing yet in its transaction, draws now, and may keep
     /// the backend though none has ever asked.
     fn may_keep_first(&self) -> bool {

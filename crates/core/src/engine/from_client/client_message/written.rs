@@ -1,26 +1,17 @@
-//! Bind messages that are changed on their way: the client's own values are written in.
-//!
-//! # Model
-//! * in place of a statement that looks at channels which its backend does not show, another one is
-//!   bound, with the channels in its text (see [`crate::engine::listening`])
-//! * a NULL that is the value of a set_config() is a RESET: the client's start value is sent in its
-//!   place (see [`restore`])
+//! Bind messages that are changed on their way: a NULL that is the value of a set_config() is a
+//! RESET, and the client's start value is sent in its place (see [`crate::engine::restore`]).
 //!
 //! # Limits
 //! No NULL is replaced in a Bind that streams, nor where its parameter is used elsewhere in the
 //! text, too, or in an expression; nor in an EXECUTE, nor where the start value is not ASCII and
 //! the `client_encoding` not the server's.
 
-use std::sync::Arc;
-
 use super::ClientMessage;
 use crate::engine::effects::Effects;
 use crate::engine::halt::Halt;
 use crate::engine::noted::NotedStatement;
 use crate::engine::request_queue::Request;
-use crate::engine::restore;
 use crate::engine::socket::Socket;
-use crate::pool::Basis;
 use crate::pool::statement::Statement;
 use crate::session::calls;
 use crate::session::calls::{Given, Setting};
@@ -189,25 +180,22 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// Passes the Bind on with the name of a shared statement: of this one, or of one that has been
-    /// `written` for it.
+    /// Passes the Bind on with the name of a shared statement.
     pub(super) fn pass_bind(
         &mut self,
         portal: &[u8],
         name: &[u8],
         statement: &Statement,
-        written: Option<&Statement>,
     ) -> Result<(), Halt> {
-        let bound = written.unwrap_or(statement);
         if let Some(own) = self.with_start_values(statement.text(), &statement.effects) {
-            self.pass_bind_with(portal, &bound.name, &own)?;
+            self.pass_bind_with(portal, &statement.name, &own)?;
         } else {
             self.pass_with(portal.len() + 1 + name.len() + 1, |out| {
                 build::string(out, portal);
-                build::string(out, &bound.name);
+                build::string(out, &statement.name);
             })?;
         }
-        self.backend.request(Request::Bind { statement: bound.id });
+        self.backend.request(Request::Bind { statement: statement.id });
         Ok(())
     }
 
@@ -242,31 +230,6 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         });
         self.passage.skip(self.header.total());
         Ok(())
-    }
-
-    /// The statement to be bound in place of one that looks at channels which the backend does not
-    /// show.
-    pub(super) fn with_channels(
-        &mut self,
-        body: &[u8],
-        basis: Basis,
-        settings: &Settings,
-        effects: &Effects,
-    ) -> Option<Arc<Statement>> {
-        if !self.client.listens() {
-            return None;
-        }
-        let (text, types) = frame::take_string(body)?;
-        let written = self.channels_written(text, effects);
-        if written.is_empty() || self.parameter_counts()?.1 != self.parameters_of(body)? {
-            return None; // with another number the server's error names the client's own statement
-        }
-        let mut own = restore::replaced(text, &written, &mut []);
-        let effects = self.effects_of(&own);
-        own.push(0);
-        own.extend_from_slice(types);
-        self.backend.prepared.forget_replay();
-        self.backend.pool.statements.intern_if_room(&own, basis, settings, || effects)
     }
 }
 
