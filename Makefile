@@ -55,7 +55,7 @@ extension-check: ## build and install the extension, and run all of its tests
 	cargo build --release --locked -p hawser && \
 	PG_CONFIG="$$(pg_config_program)" HAWSER="$$target/release/hawser" extension/check.sh
 
-package: ## .deb of program and extension, static program, SBOM: in target/package; ARCH=arm64 crosses
+package: ## .deb of program and extension, static program, image, SBOM: in target/package; ARCH=arm64 crosses
 	@scripts/setup.sh extension && scripts/package.sh $(ARGS)
 
 docs: ## the manual as a site, by mdBook, in target/docs; checks its links

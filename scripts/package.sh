@@ -4,9 +4,10 @@
 #   hawser_VERSION_ARCH.deb               the program, its unit, socket, user and configuration
 #   postgresql-NN-hawser_VERSION_ARCH.deb the extension, for the PostgreSQL of $PG_CONFIG
 #   hawser-static-ARCH                    the program without libraries, for images
+#   hawser-image-ARCH.tar                 an OCI image of it, written without docker
 #   hawser.cdx.json                       the SBOM: what the program is linked from (CycloneDX)
 #
-# scripts/package.sh [deb] [extension] [static] [sbom]; without arguments all of them.
+# scripts/package.sh [deb] [extension] [static] [image] [sbom]; without arguments all of them.
 #
 # ARCH=arm64 (or amd64) builds the program for another architecture, where rustup has its target and
 # the cross compiler is here. The extension is built for the host only: it needs that server's headers.
@@ -81,6 +82,25 @@ program() { # prints where the program for $arch is
     fi
 }
 
+# described DIRECTORY: manual pages and completions, by the program itself: one that runs here.
+described() {
+    local program=${HAWSER:-} section page
+    if [ -z "$program" ]; then
+        cargo build --release --locked -p hawser >&2
+        program=$target/release/hawser
+    fi
+    mkdir -p "$work/man" "$1/bash-completion/completions" "$1/zsh/vendor-completions" "$1/fish/vendor_completions.d"
+    "$program" man "$work/man"
+    for page in "$work"/man/*; do
+        section=man${page##*.}
+        mkdir -p "$1/man/$section"
+        gzip -9n <"$page" >"$1/man/$section/$(basename "$page").gz"
+    done
+    "$program" completions bash >"$1/bash-completion/completions/hawser"
+    "$program" completions zsh >"$1/zsh/vendor-completions/_hawser"
+    "$program" completions fish >"$1/fish/vendor_completions.d/hawser.fish"
+}
+
 # The newest version of glibc of which the program has a symbol.
 glibc_of() { objdump -T "$1" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -Vu | tail -n 1; }
 
@@ -123,8 +143,7 @@ deb() {
     install -D -m 644 -t "$root/usr/lib/systemd/system" packaging/hawser.service packaging/hawser.socket
     install -D -m 644 packaging/hawser.sysusers "$root/usr/lib/sysusers.d/hawser.conf"
     install -D -m 644 packaging/hawser.toml "$root/etc/hawser/hawser.toml"
-    mkdir -p "$root/usr/share/man/man1"
-    gzip -9n <packaging/hawser.1 >"$root/usr/share/man/man1/hawser.1.gz"
+    described "$root/usr/share"
     documents "$root/usr/share/doc/hawser"
     sbom_to "$root/usr/share/doc/hawser/hawser.cdx.json"
     (cd docs && find . -name '*.md' -o -path './images/*') | while read -r page; do
@@ -188,6 +207,11 @@ static() {
     "$(strip_of)" --strip-all "$out/hawser-static-$arch"
 }
 
+image() {
+    [ -e "$out/hawser-static-$arch" ] || static || return 1
+    scripts/image.py "$out/hawser-static-$arch" "$arch" "$version" "$out/hawser-image-$arch.tar"
+}
+
 sbom_to() {
     mkdir -p "$(dirname "$1")"
     cargo xtask sbom "$machine" >"$1"
@@ -197,12 +221,12 @@ sbom() { sbom_to "$out/hawser.cdx.json"; }
 
 parts=("$@")
 failed=0
-[ "${#parts[@]}" -gt 0 ] || parts=(deb extension static sbom)
+[ "${#parts[@]}" -gt 0 ] || parts=(deb extension static image sbom)
 mkdir -p "$work"
 for part in "${parts[@]}"; do
     case $part in
-    deb | extension | static | sbom) say "$part, $arch" ;;
-    *) die "usage: scripts/package.sh [deb] [extension] [static] [sbom]" ;;
+    deb | extension | static | image | sbom) say "$part, $arch" ;;
+    *) die "usage: scripts/package.sh [deb] [extension] [static] [image] [sbom]" ;;
     esac
     "$part" || failed=1
 done

@@ -33,9 +33,9 @@ TABLE = {
     "auth_type": "auth", "hba_file": "auth", "ident_file": "auth", "users_file": "auth", "auth_query": "auth", "auth_user": "auth", "auth_dbname": "auth", "auth_ca_file": "auth",
     "admin_users": "auth", "stats_users": "auth",
     "http_address": "admin", "control_socket": "admin", "console_version": "admin",
-    "shutdown_timeout": "process", "pidfile": "process", "watch_files": "process", "loops": "process", "peer_id": "process", "peers": "process",
+    "shutdown_timeout": "process", "pidfile": "process", "watch_files": "process", "core_dumps": "process", "loops": "process", "peer_id": "process", "peers": "process",
     **{f"etcd{name}": "process" for name in ("", "_prefix", "_lease", "_lost", "_ca_file", "_cert_file", "_key_file", "_user", "_password_file")},
-    "format": "log", "level": "log", "log_min_duration": "log", "otlp_endpoint": "log", "log_disconnections": "log", "logfile": "log",
+    "format": "log", "level": "log", "log_min_duration": "log", "stats_period": "log", "otlp_endpoint": "log", "log_disconnections": "log", "logfile": "log",
     "client_tls_sslmode": "tls", "client_tls_cert_file": "tls", "client_tls_key_file": "tls", "client_tls_ca_file": "tls",
     "client_tls_ciphers": "tls", "client_tls13_ciphers": "tls", "client_tls_ecdhcurve": "tls",
     "server_tls_sslmode": "tls", "server_tls_ca_file": "tls", "server_tls_cert_file": "tls", "server_tls_key_file": "tls",
@@ -131,6 +131,8 @@ class Pooler:
             "client_tls_key_file": cluster.certificates.path("server.key"),
             "client_tls_ca_file": cluster.certificates.path("ca.crt"),
         }
+        if os.geteuid():  # its descriptors can be looked at by others than root only then
+            self.settings["core_dumps"] = True
         self.append = append
         (self.directory / "pg_hba.conf").write_text(hba)
         (self.directory / "userlist.txt").write_text(userlist(cluster))

@@ -7,9 +7,10 @@ import shutil
 import subprocess
 import time
 
-from harness.pooler import binary
+from harness.pooler import Serving, binary
 from harness.postgres import SECRETS, free_port
-from harness.suite import Skip, equal, limit, pooler_only
+from harness.suite import Skip, equal, limit, pooler_only, until
+from harness.wire import Target
 
 SAME_FOR_ALL_SERVERS = True
 ROOT = pathlib.Path(__file__).parents[2]
@@ -87,6 +88,107 @@ def test_the_first_five_minutes_work(env):
     finally:
         hawser.kill()
         hawser.wait()
+
+
+# What the first pages have to be typed: the test that runs it, or why none does.
+TYPED = {
+    r"make package\b.*": "test_packages.test_packages_install_and_serve_as_they_are",
+    r"apt install \S+": "test_packages.test_packages_install_and_serve_as_they_are",
+    r"make run\b.*": "scripts/test_scripts.sh",
+    r"make test\b.*": "it is what runs this",
+    r"cargo build --release": "make test begins with it",
+    r"install target/release/hawser /usr/local/bin/": "it would change this machine; the copy in the next is tested",
+    r"(install|systemd-sysusers|editor|systemctl)\b.*": "test_packages.test_the_steps_without_a_package_lead_to_a_service",
+    r"hawser check -c /etc/hawser/hawser.toml(?: && systemctl .*)?": "test_packages.test_the_steps_without_a_package_lead_to_a_service",
+    r"psql -h 127.0.0.1 -p 6432 -U USER hawser .*": "test_docs.test_the_first_five_minutes_work",
+    r"hawser serve --server \S+": "test_docs.test_what_the_first_page_shows_works_in_an_empty_directory",
+    r"psql postgres://\S+": "test_docs.test_what_the_first_page_shows_works_in_an_empty_directory",
+    r"hawser (serve --pgbouncer|import) /etc/pgbouncer/pgbouncer.ini .*": "test_docs.test_what_the_first_page_shows_works_in_an_empty_directory",
+    r"hawser (check|serve|status) -c hawser.toml": "test_docs.test_the_first_five_minutes_work",
+    r"psql -h 127.0.0.1 -p 6432 -U app .*": "test_docs.test_the_first_five_minutes_work",
+}
+
+
+def typed(text):
+    """Lines of blocks without a language that begin with a program."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    lines = [line.strip() for language, block in blocks if not language for line in block.splitlines()]
+    return [line for line in lines if re.match(r"(make|apt|cargo|install|hawser|psql|editor|systemctl|systemd-sysusers)\b", line)]
+
+
+@pooler_only
+def test_what_pages_have_typed_is_run_by_a_test_or_listed_with_its_reason(env):
+    pages = [(ROOT / "README.md").read_text(), *map(page, ("first-five-minutes.md", "from-pgbouncer.md", "operations.md", "upgrade.md"))]
+    lines = [part for text in pages for line in typed(text) for part in re.split(r" && (?=apt)", line)]
+    equal([line for line in lines if not any(re.fullmatch(pattern, re.sub(" +# or: .*", "", line)) for pattern in TYPED)], [], "run by no test")
+    unused = [pattern for pattern in TYPED if not any(re.fullmatch(pattern, re.sub(" +# or: .*", "", line)) for line in lines)]
+    equal(unused, [], "no page has it")
+    for of in TYPED.values():
+        if match := re.fullmatch(r"(test_\w+)\.(\w+)", of):
+            assert f"def {match[2]}(" in (ROOT / f"tests/integration/{match[1]}.py").read_text(), of
+
+
+@pooler_only
+def test_what_the_first_page_shows_works_in_an_empty_directory(env):
+    directory = pathlib.Path(env.directory) / "first"
+    directory.mkdir()
+    port = free_port()
+    toml = re.search(r"```toml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+    server = f"127.0.0.1:{env.cluster.port}"
+    (directory / "hawser.toml").write_text(toml.replace("127.0.0.1:6432", f"127.0.0.1:{port}").replace("127.0.0.1:5432", server)
+                                           + '[admin]\nhttp_address = ""\n')
+    (directory / "userlist.txt").write_text(f'"app" "{SECRETS["app"]}"\n')
+    (directory / "userlist.txt").chmod(0o600)
+    (directory / "pgbouncer.ini").write_text(f"[databases]\napp = host=127.0.0.1 port={env.cluster.port}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
+                                             f"listen_port = {port}\nunix_socket_dir =\nauth_type = scram-sha-256\nauth_file = userlist.txt\n")
+    url = f"postgres://app:{SECRETS['app']}@{server}"
+    psql = env.program_path("psql")
+    for arguments in (["-c", "hawser.toml"], ["--pgbouncer", "pgbouncer.ini"], ["--server", url, "--listen", f"127.0.0.1:{port}"]):
+        with Serving() as serving:
+            serving.target = Target(port, str(directory), SECRETS)
+            serving.process = subprocess.Popen([binary(), "serve", *arguments], cwd=directory, stderr=subprocess.DEVNULL)
+            until(serving.listens, f"serve {arguments} listens")
+            done = subprocess.run([psql, f"postgres://app:{SECRETS['app']}@127.0.0.1:{port}/app", "-Atc", "select 6 * 7"], capture_output=True, text=True)
+            equal(done.stdout.strip(), "42", f"{arguments}: {done.stderr}")
+    done = subprocess.run([binary(), "import", "pgbouncer.ini"], cwd=directory, capture_output=True, text=True)
+    equal(done.returncode, 0, done.stderr)
+    (directory / "imported.toml").write_text(done.stdout)
+    done = subprocess.run([binary(), "check", "-c", "imported.toml"], cwd=directory, capture_output=True, text=True)
+    equal(done.returncode, 0, done.stdout + done.stderr)
+
+
+@pooler_only
+def test_manual_pages_are_of_the_program_as_it_is(env):
+    directory = pathlib.Path(env.directory) / "man"
+    directory.mkdir()
+    done = subprocess.run([binary(), "man", str(directory)], capture_output=True, text=True)
+    equal(done.returncode, 0, done.stderr)
+    settings = set(re.findall(r"^### (\S+)$", page("configuration.md"), re.MULTILINE))
+    text = (directory / "hawser.toml.5").read_text().replace("\\-", "-")
+    equal(settings - set(re.findall(r"^\\fB(\S+)\\fR$", text, re.MULTILINE)), set(), "settings without an entry")
+    commands = re.findall(r"^  ([a-z]+) ", subprocess.run([binary(), "--help"], capture_output=True, text=True).stdout, re.MULTILINE)
+    equal([name for name in commands if name != "help" and not (directory / f"hawser-{name}.1").exists()], [], "commands without a page")
+    if shutil.which("groff"):
+        done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z", "-k", *sorted(map(str, directory.iterdir()))], capture_output=True, text=True)
+        equal((done.returncode, done.stderr), (0, ""), "groff")
+
+
+@pooler_only
+def test_a_shell_completes_commands_and_options(env):
+    script = pathlib.Path(env.directory) / "completions"
+    for shell, syntax in (("bash", ["bash", "-n"]), ("zsh", ["zsh", "-n"]), ("fish", ["fish", "--no-execute"])):
+        done = subprocess.run([binary(), "completions", shell], capture_output=True, text=True)
+        equal(done.returncode, 0, done.stderr)
+        assert "pgbouncer" in done.stdout and "pam-check" not in done.stdout, "a hidden command is offered"
+        script.write_text(done.stdout)
+        if shutil.which(shell):
+            equal(subprocess.run([*syntax, str(script)], capture_output=True, text=True).returncode, 0, shell)
+    script.write_text(subprocess.run([binary(), "completions", "bash"], capture_output=True, text=True).stdout)
+    asked = '''. "$1"; COMP_WORDS=(hawser {}); COMP_CWORD={}; _hawser hawser "{}" "{}"; echo "${{COMPREPLY[*]}}"'''
+    for words, last, before, wanted in (("tak", "tak", "hawser", "takeover"), ("check --st", "--st", "check", "--strict")):
+        command = asked.format(words, len(words.split()), last, before)
+        done = subprocess.run(["bash", "-c", command, "bash", str(script)], capture_output=True, text=True)
+        equal(done.stdout.split(), [wanted], done.stderr)
 
 
 @pooler_only

@@ -1,17 +1,22 @@
 """What operators install: the packages, the dashboard, the alert rules."""
 
+import gzip
 import hashlib
+import io
 import json
 import os
 import pathlib
 import re
 import shutil
 import subprocess
+import tarfile
 import tempfile
 import tomllib
 
-from harness.pooler import binary
-from harness.suite import Skip, equal, limit, pooler_only
+from harness.pooler import Serving, binary
+from harness.postgres import SECRETS, free_port
+from harness.suite import Skip, equal, limit, pooler_only, until
+from harness.wire import ServerError, Target
 
 SAME_FOR_ALL_SERVERS = True
 ALONE = "processes"
@@ -21,9 +26,8 @@ DASHBOARD = ROOT / "packaging/grafana/hawser.json"
 CHART = ROOT / "packaging/helm"
 ALERTS = ROOT / "packaging/prometheus/alerts.yml"
 
-# Runs in namespaces of its own, in a copy of this machine's root that is thrown away: the packages are installed, a server is
-# made with the packaged extension, and Hawser runs as its user with the packaged configuration.
-INSTALL = r"""
+# In namespaces of its own: a copy of this machine's root, which is thrown away.
+COPY = r"""
 set -eu
 mount --make-rprivate /
 mount -t tmpfs tmpfs "$SPACE"
@@ -35,6 +39,11 @@ mount --rbind /dev "$root/dev"
 mount -t tmpfs tmpfs "$root/run"
 mount -t tmpfs tmpfs "$root/tmp"
 ip link set lo up
+"""
+
+# The packages are installed, a server is made with the packaged extension, and Hawser runs as its user with the packaged
+# configuration.
+INSTALL = COPY + r"""
 cp $PACKAGES "$root/tmp"
 cat >"$root/tmp/inside" <<'END'
 set -eu
@@ -42,6 +51,8 @@ dpkg -i /tmp/*.deb
 stat -c '%n %U:%G %a' /etc/hawser /etc/hawser/hawser.toml /etc/hawser/userlist.txt
 echo "program $(/usr/lib/hawser/pgbouncer -V | head -n 1)"
 test -e /usr/share/doc/hawser/hawser.cdx.json
+(cd /usr/share && ls man/man1/hawser.1.gz man/man1/hawser-serve.1.gz man/man5/hawser.toml.5.gz bash-completion/completions/hawser \
+    zsh/vendor-completions/_hawser fish/vendor_completions.d/hawser.fish)
 
 install -d -o postgres -g postgres -m 755 /run/postgresql /tmp/data
 as_postgres() { setpriv --reuid postgres --regid postgres --init-groups "$@"; }
@@ -94,29 +105,208 @@ def built(directory, *parts):
 def test_packages_install_and_serve_as_they_are(env):
     if os.geteuid() != 0:
         raise Skip("only root can install packages")
-    for tool in ("dpkg", "unshare", "setpriv", "ip"):
-        if not shutil.which(tool):
-            raise Skip(f"{tool} is not installed")
+    if not shutil.which("dpkg"):
+        raise Skip("dpkg is not installed")
     server = f"postgresql-{env.cluster.version}"
     known = subprocess.run(["dpkg-query", "-W", "-f", "${Status}", server], capture_output=True, text=True)
     if "ok installed" not in known.stdout:
         raise Skip(f"the server is not that of Debian's package {server}, on which the extension's depends")
     packages = built(env.directory, "deb", "extension")
     equal(len(packages), 2, f"packages: {packages}")
-    # Not below /tmp, which the root inside covers by one of its own.
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as space:
-        done = subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-c", INSTALL], text=True, timeout=240,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              env={**os.environ, "SPACE": space, "PACKAGES": " ".join(packages), "BIN": str(env.cluster.bin)})
-    said = done.stdout
-    if "NO OVERLAY" in said or "unshare:" in said:
-        raise Skip(f"no copy of the root can be made here: {said[-300:]}")
-    equal(done.returncode, 0, f"exit code, with\n{said[-3000:]}")
+    said = in_copy(INSTALL, PACKAGES=" ".join(packages), BIN=str(env.cluster.bin))
     for line in ("/etc/hawser root:hawser 750", "/etc/hawser/hawser.toml root:hawser 640", "/etc/hawser/userlist.txt root:hawser 640",
-                 "answer 42", "extension hawser", "ended 0", "purged"):
+                 "man/man5/hawser.toml.5.gz", "fish/vendor_completions.d/hawser.fish", "answer 42", "extension hawser", "ended 0", "purged"):
         assert line in said.splitlines(), f"{line!r} is missing:\n{said[-3000:]}"
     assert re.search(r"^hawser .*: ready", said, re.MULTILINE), said[-3000:]
     assert re.search("^program .*PgBouncer", said, re.MULTILINE), said[-3000:]
+
+
+# What Debian's package pgbouncer (1.18 to 1.24) sets, and its unit.
+DEBIAN_INI = """[databases]
+[pgbouncer]
+logfile = /var/log/postgresql/pgbouncer.log
+pidfile = /var/run/postgresql/pgbouncer.pid
+listen_addr = localhost
+listen_port = 6432
+unix_socket_dir = /var/run/postgresql
+auth_type = md5
+auth_file = /etc/pgbouncer/userlist.txt
+"""
+DEBIAN_UNIT = """[Unit]
+Description=connection pooler for PostgreSQL
+After=network.target
+[Service]
+Type=notify
+User=postgres
+ExecStart=/usr/sbin/pgbouncer /etc/pgbouncer/pgbouncer.ini
+ExecReload=/bin/kill -HUP $MAINPID
+KillSignal=SIGINT
+[Install]
+WantedBy=multi-user.target
+"""
+
+# Debian's files with one database, the page's drop-in, and its command by the unit's user.
+SWITCH = COPY + r"""
+install -D "$HAWSER" "$root/usr/bin/hawser"
+mkdir -p "$root/usr/lib/hawser" "$root/var/log/postgresql" "$root/etc/systemd/system/pgbouncer.service.d"
+ln -sf ../../bin/hawser "$root/usr/lib/hawser/pgbouncer"
+printf '%s' "$DROP_IN" >"$root/etc/systemd/system/pgbouncer.service.d/override.conf"
+printf '%s' "$UNIT" >"$root/etc/systemd/system/pgbouncer.service"
+rm -rf "$root/etc/pgbouncer"
+mkdir "$root/etc/pgbouncer"
+printf '%s' "$INI" | sed 's/^.databases.$/&\napp = host=127.0.0.1/' >"$root/etc/pgbouncer/pgbouncer.ini"
+: >"$root/etc/pgbouncer/userlist.txt"
+cat >"$root/tmp/inside" <<'END'
+set -eu
+install -d -o postgres -g postgres -m 2775 /run/postgresql
+chown root:postgres /var/log/postgresql
+chmod 1775 /var/log/postgresql
+chown postgres:postgres /etc/pgbouncer/*
+chmod 640 /etc/pgbouncer/*
+if command -v systemd-analyze >/dev/null; then
+    systemd-analyze verify /etc/systemd/system/pgbouncer.service 2>&1 | grep pgbouncer.service && exit 1
+    echo "verified"
+fi
+eval "hawser $CHECK --as postgres" || true
+setpriv --reuid postgres --regid postgres --init-groups --no-new-privs $EXEC &
+pid=$!
+console() { setpriv --reuid postgres --regid postgres --init-groups "$BIN/psql" -h /var/run/postgresql -p 6432 -U pgbouncer -Atqc "$1" pgbouncer; }
+for _ in $(seq 300); do console "SHOW VERSION" >/dev/null 2>&1 && break; sleep 0.1; done
+console "SHOW VERSION"
+[ "$(cat /var/run/postgresql/pgbouncer.pid)" = $pid ] && echo "pid file"
+kill -HUP $pid
+kill -INT $pid
+wait $pid && echo "ended 0"
+stat -c '%n %U' /var/log/postgresql/pgbouncer.log
+cat /var/log/postgresql/pgbouncer.log
+END
+exec chroot "$root" /bin/sh /tmp/inside
+"""
+
+
+def in_copy(script, **variables):
+    """What a script that begins with COPY says, with its errors."""
+    for tool in ("unshare", "setpriv", "ip"):
+        if not shutil.which(tool):
+            raise Skip(f"{tool} is not installed")
+    # Not below /tmp, which the root inside covers by one of its own.
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as space:
+        done = subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-c", script], text=True, timeout=240,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, "SPACE": space, **variables})
+    if "NO OVERLAY" in done.stdout or "unshare:" in done.stdout:
+        raise Skip(f"no copy of the root can be made here: {done.stdout[-300:]}")
+    equal(done.returncode, 0, f"exit code, with\n{done.stdout[-3000:]}")
+    return done.stdout
+
+
+# The page's lines as they are, in a checkout's place; what starts services and edits files is a stub.
+STEPS = COPY + r"""
+mkdir -p "$root/tmp/checkout/target/release" "$root/tmp/bin"
+cp -r "$PACKAGING" "$root/tmp/checkout/packaging"
+cp "$HAWSER" "$root/tmp/checkout/target/release/hawser"
+printf '#!/bin/sh\necho "stub $0 $*"\n' >"$root/tmp/bin/systemctl"
+cp "$root/tmp/bin/systemctl" "$root/tmp/bin/editor"
+chmod +x "$root"/tmp/bin/*
+{
+    echo 'set -eu; cd /tmp/checkout; PATH=/tmp/bin:$PATH'
+    printf '%s' "$STEPS" | sed 's/^hawser check.*/echo "\\"a\\" \\"b\\"" >>\/etc\/hawser\/userlist.txt; & || echo "check $?"/'
+    echo 'stat -c "%n %U:%G %a" /etc/hawser /etc/hawser/hawser.toml /etc/hawser/userlist.txt'
+    echo 'install -d -o hawser -g hawser /run/hawser'
+    echo 'setpriv --reuid hawser --regid hawser --init-groups hawser serve -c /etc/hawser/hawser.toml 2>/tmp/log &'
+    echo 'for _ in $(seq 300); do grep -q ready /tmp/log && break; sleep 0.1; done; cat /tmp/log; kill $!'
+} >"$root/tmp/inside"
+chroot "$root" /bin/sh /tmp/inside
+"""
+
+
+@pooler_only
+@limit(120)
+def test_the_steps_without_a_package_lead_to_a_service(env):
+    if os.geteuid() != 0 or not shutil.which("systemd-sysusers"):
+        raise Skip("the steps need root and systemd-sysusers")
+    text = (ROOT / "docs/operations.md").read_text().split("## systemd\n", 1)[1]
+    steps = re.search(r"```\n(install .*?)```", text, re.DOTALL)[1]
+    said = in_copy(STEPS, HAWSER=binary(), STEPS=steps, PACKAGING=str(ROOT / "packaging"))
+    lines = said.splitlines()
+    for line in ("/etc/hawser root:hawser 750", "/etc/hawser/hawser.toml root:hawser 640", "/etc/hawser/userlist.txt root:hawser 640",
+                 "stub /tmp/bin/systemctl enable --now hawser.service"):
+        assert line in lines, f"{line!r} is missing:\n{said[-3000:]}"
+    assert "every setting is valid" in said and "serve: ready" in said, said[-3000:]
+
+
+@pooler_only
+@limit(300)
+def test_debians_pgbouncer_unit_runs_hawser_by_the_drop_in_of_the_page(env):
+    if os.geteuid() != 0:
+        raise Skip("only root can become the user of the unit")
+    text = (ROOT / "docs/from-pgbouncer.md").read_text()
+    drop_in = re.search(r"```\n(\[Service\]\nExecStart=\n.*?)```", text, re.DOTALL)[1]
+    command = re.findall("^ExecStart=(.+)$", drop_in, re.MULTILINE)
+    equal(len(command), 1, "commands of the drop-in")
+    check = re.search(r"`hawser (check --pgbouncer) FILE\.ini`", text)[1]
+    said = in_copy(SWITCH, HAWSER=binary(), DROP_IN=drop_in, UNIT=DEBIAN_UNIT, INI=DEBIAN_INI, EXEC=command[0], BIN=str(env.cluster.bin),
+                   CHECK=f"{check} /etc/pgbouncer/pgbouncer.ini")
+    lines = said.splitlines()
+    for line in ("pid file", "ended 0", "/var/log/postgresql/pgbouncer.log postgres"):
+        assert line in lines, f"{line!r} is missing:\n{said[-3000:]}"
+    assert "verified" in lines or not shutil.which("systemd-analyze"), said
+    assert re.search("^PgBouncer 1", said, re.MULTILINE), f"no answer of the console:\n{said[-3000:]}"
+    assert re.search(r"^ok .*userlist.txt can be read", said, re.MULTILINE) and "ermission denied" not in said, said[-3000:]
+
+
+@pooler_only
+@limit(300)
+def test_the_image_is_whole_and_its_root_serves(env):
+    if os.geteuid() != 0:
+        raise Skip("only root can change the root")
+    file, program = pathlib.Path(env.directory) / "image.tar", pathlib.Path(env.directory) / "program"
+    subprocess.run(["strip", "--strip-all", "-o", str(program), binary()], check=True)
+    done = subprocess.run([str(ROOT / "scripts/image.py"), str(program), "amd64", "0.1.0", str(file)], capture_output=True, text=True)
+    equal(done.returncode, 0, done.stderr)
+    with tarfile.open(file) as archive:
+        blobs = {name: archive.extractfile(name).read() for name in archive.getnames()}
+    for name, content in blobs.items():
+        assert not name.startswith("blobs/") or name == "blobs/sha256/" + hashlib.sha256(content).hexdigest(), name
+
+    def blob(descriptor):
+        content = blobs["blobs/" + descriptor["digest"].replace(":", "/")]
+        equal(len(content), descriptor["size"])
+        return content
+    equal(json.loads(blobs["oci-layout"]), {"imageLayoutVersion": "1.0.0"})
+    (named,) = json.loads(blobs["index.json"])["manifests"]
+    manifest = json.loads(blob(named))
+    about = json.loads(blob(manifest["config"]))
+    files = gzip.decompress(blob(manifest["layers"][0]))
+    equal(about["rootfs"]["diff_ids"], ["sha256:" + hashlib.sha256(files).hexdigest()])
+    root = pathlib.Path(env.directory) / "root"
+    with tarfile.open(fileobj=io.BytesIO(files)) as archive:
+        archive.extractall(root, filter="tar")
+    # The tested program may need libraries; that of the image does not.
+    for library in re.findall(r"(/\S+) \(0x", subprocess.run(["ldd", binary()], capture_output=True, text=True).stdout):
+        (root / library[1:]).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(library, root / library[1:])
+    (user, group) = map(int, about["config"]["User"].split(":"))
+    program = ["chroot", f"--userspec={user}:{group}", "--groups=", str(root), *about["config"]["Entrypoint"]]
+    done = subprocess.run([*program, "--version"], capture_output=True, text=True)
+    equal((done.returncode, done.stdout.split()[0]), (0, "hawser"), done.stderr)
+    port = free_port()
+    (root / "etc/hawser/hawser.toml").write_text(
+        f'[listen]\naddress = "127.0.0.1:{port}"\n[[database]]\nname = "*"\nservers = ["127.0.0.1:{env.cluster.port}"]\n'
+        '[auth]\nusers_file = "userlist.txt"\n[admin]\nhttp_address = ""\ncontrol_socket = "/run/hawser/hawser.sock"\n')
+    (root / "etc/hawser/userlist.txt").write_text(f'"app" "{SECRETS["app"]}"\n')
+    os.chown(root / "etc/hawser/userlist.txt", user, group)
+    (root / "etc/hawser/userlist.txt").chmod(0o600)
+    with Serving() as serving:
+        serving.target = Target(port, str(root), SECRETS)
+        serving.log = root / "log"
+        with open(serving.log, "wb") as log:
+            serving.process = subprocess.Popen([*program, *about["config"]["Cmd"]], stderr=log)
+        until(serving.listens, "it listens")
+        try:
+            equal(env.connect(serving.target).value("select 6 * 7"), "42")
+        except (OSError, ServerError) as error:
+            raise AssertionError(f"{error}, with the log\n{serving.log.read_text()}") from None
+        assert (root / "run/hawser/hawser.sock").is_socket(), "no control socket"
 
 
 def names_in(text):
@@ -231,15 +421,19 @@ class Chart:
 
     def value(self, expression):
         """Of an expression without pipes."""
-        if match := re.fullmatch(r"not (\S+)", expression):
+        if match := re.fullmatch(r"not (.+)", expression):
             return not self.value(match[1])
         if match := re.fullmatch(r"gt \(int (\S+)\) (\d+)", expression):
             return int(self.value(match[1])) > int(match[2])
         if match := re.fullmatch(r'\(printf "%s-hawser" \.Release\.Name\)', expression):
             return "release-hawser"
+        if match := re.fullmatch(r'\(regexMatch (".*") (\S+)\)', expression):
+            return re.search(json.loads(match[1]), self.value(match[2])) is not None
+        if match := re.fullmatch(r'fail (".*")', expression):
+            raise ValueError(json.loads(match[1]))
         if match := re.fullmatch(r'include \(print \$\.Template\.BasePath "/(\S+)"\) \.', expression):
             return self.render(match[1])
-        known = {".Release.Name": "release", ".Chart.AppVersion": self.about["appVersion"]}
+        known = {".Release.Name": "release", ".Release.Namespace": "space", ".Chart.AppVersion": self.about["appVersion"]}
         if expression in known:
             return known[expression]
         assert expression.startswith(".Values."), f"the test cannot render {{{{ {expression} }}}}"
@@ -287,6 +481,8 @@ class Chart:
                 blocks.pop()
             elif blocks[-1][0]:
                 shown.append(self.piped(expression, blocks[-1][1]))
+            elif expression.startswith("fail "):
+                continue
             elif not expression.startswith(("toYaml .", "include")) or ".Values" in expression:
                 self.value(expression.removeprefix("toYaml ").split(" |")[0])
         equal(len(blocks), 1, f"blocks of {template} that have no end")
@@ -308,6 +504,8 @@ def test_the_helm_chart_renders_and_its_parts_agree(env):
     except ImportError:
         raise Skip("PyYAML is not installed") from None
     everything = {"replicas": 1, "imagePullSecrets": [{"name": "x"}], "podAnnotations": {"a": "b"}, "nodeSelector": {"a": "b"},
+                  "extraEnv": [{"name": "RUST_BACKTRACE", "value": "1"}], "extraVolumes": [{"name": "tls", "secret": {"secretName": "tls"}}],
+                  "extraVolumeMounts": [{"name": "tls", "mountPath": "/etc/hawser-tls"}],
                   "tolerations": [{"key": "a"}], "affinity": {"nodeAffinity": {}}, "users": '"a" "b"\n',
                   "service": {"type": "LoadBalancer", "port": 5432, "annotations": {"a": "b"}},
                   "serviceMonitor": {"enabled": True, "labels": {"a": "b"}}}
@@ -317,6 +515,9 @@ def test_the_helm_chart_renders_and_its_parts_agree(env):
         chart = Chart(yaml, **values)
         objects = chart.objects()
         equal(set(objects), kinds, "objects")
+        notes = chart.render("NOTES.txt")
+        assert f"release-hawser.space.svc:{chart.values['service']['port']}" in notes, notes
+        equal("No user can log in" in notes, values == {}, notes)
         equal(set(chart.values) - chart.used, set(), "values that no template uses")
         pod = objects["Deployment"]["spec"]["template"]["spec"]
         (container,) = pod["containers"]
@@ -325,6 +526,9 @@ def test_the_helm_chart_renders_and_its_parts_agree(env):
         labels = objects["Deployment"]["spec"]["template"]["metadata"]["labels"]
         for of, selector in (("Deployment", objects["Deployment"]["spec"]["selector"]["matchLabels"]), ("Service", objects["Service"]["spec"]["selector"])):
             assert selector.items() <= labels.items(), f"the selector of the {of} finds no pod"
+        for where, name in ((container, "env"), (pod, "volumes"), (container, "volumeMounts")):
+            wanted = chart.values["extra" + name[0].upper() + name[1:]]
+            assert all(one in where.get(name, []) for one in wanted), f"{wanted} is not in the pod's {name}"
         if values.get("existingSecret"):
             equal(pod["volumes"][0]["secret"]["secretName"], "mine")
             continue
@@ -345,6 +549,11 @@ def test_the_helm_chart_renders_and_its_parts_agree(env):
             # Whether the settings are known; the server of the example is not there.
             said = subprocess.run([binary(), "check", "-c", f"{directory}/hawser.toml"], capture_output=True, text=True, timeout=60).stdout
             assert "hawser.toml: every setting is valid" in said, said
+    try:
+        Chart(yaml, config='[admin]\nhttp_address = "127.0.0.1:9632"\n').objects()
+        raise AssertionError("a configuration in which the probes fail is taken")
+    except ValueError as refused:
+        assert "http_address" in str(refused), refused
     if helm := shutil.which("helm"):
         for command in (("lint", str(CHART)), ("template", "release", str(CHART))):
             done = subprocess.run([helm, *command], capture_output=True, text=True, timeout=60)

@@ -5,6 +5,7 @@
 //! more.
 
 mod lab;
+mod manual;
 mod pgbouncer;
 
 use std::ffi::OsString;
@@ -76,6 +77,11 @@ enum Command {
     Link(link::command::Link),
     /// Reliable datagrams: RDS over TCP, without the kernel's module and without root.
     Rds(rds::command::Rds),
+    /// Print a shell's completions of this command line.
+    Completions(manual::Completions),
+    /// Write the manual pages: for packages.
+    #[command(hide = true)]
+    Man(manual::Man),
     /// Ask PAM about a password: what `serve` runs for each login by method `pam`.
     #[command(name = login::pam::COMMAND, hide = true)]
     PamCheck,
@@ -219,6 +225,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
         Command::Import(arguments) => import_(&arguments),
         Command::Mptcp(arguments) => arguments.run(),
+        Command::Completions(arguments) => {
+            arguments.print();
+            Ok(())
+        }
+        Command::Man(arguments) => arguments.write(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -360,13 +371,16 @@ fn running(
     for socket in sockets {
         match status::ask(&socket) {
             Ok(status) => return Ok((socket, status)),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                let socket = socket.display();
-                return Err(format!("this user may not open the socket {socket}; use sudo"));
-            }
-            Err(error) => failures.push(format!("{}: {error}", socket.display())),
+            Err(error) => failures.push((socket, error)),
         }
     }
+    // Another user's process does not hide this user's own.
+    let denied = |(_, error): &&(_, io::Error)| error.kind() == io::ErrorKind::PermissionDenied;
+    if let Some((socket, _)) = failures.iter().find(denied) {
+        return Err(format!("this user may not open the socket {}; use sudo", socket.display()));
+    }
+    let failures: Vec<_> =
+        failures.iter().map(|(socket, error)| format!("{}: {error}", socket.display())).collect();
     Err(format!(
         "no running Hawser answers ({}). Its control_socket in [admin] says where it is: give it by \
          --socket, or its configuration by -c",

@@ -207,7 +207,15 @@ impl Config {
             .map_err(|error| refuse(format!("no working directory: {error}")))?;
         // Names start at its directory; it stands for the ini in what is said of the settings.
         let place = base.join(path.file_name().unwrap_or(path.as_os_str()));
-        let mut config = Self::with_overrides(&imported.toml, &place, overrides)?;
+        // Lines of the translation mean nothing to those who wrote the ini.
+        let of_ini = |error: &ConfigError| match error.file == place {
+            true => ConfigError::new(path, Position::default(), error.message.clone()),
+            false => error.clone(),
+        };
+        let of_ini = |errors: &[ConfigError]| errors.iter().map(of_ini).collect::<Vec<_>>();
+        let mut config = Self::with_overrides(&imported.toml, &place, overrides)
+            .map_err(|errors| ConfigErrors::new(of_ini(errors.as_slice())))?;
+        config.warnings = of_ini(&config.warnings);
         let notes = imported.notes().map(str::to_owned);
         config.warnings.extend(notes.map(|note| ConfigError::new(path, Position::default(), note)));
         config.pgbouncer = Some(PgBouncer { ini: path.to_owned(), files: imported.files });

@@ -15,6 +15,7 @@ mod seldom;
 use std::fmt::{Debug, Result as Written, Write};
 use std::io::IsTerminal;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use hawser_sys::terminal::without_control;
@@ -35,12 +36,14 @@ pub use outputs::Outputs;
 pub use seldom::Seldom;
 
 use crate::admin::clock::date;
-use crate::config::{LogFormat, LogLevel};
+use crate::config::{LogFormat, LogLevel, LogSettings};
 
 type Handle = reload::Handle<Targets, Registry>;
 
 static LEVEL: OnceLock<Handle> = OnceLock::new();
 static OUTPUTS: OnceLock<Outputs> = OnceLock::new();
+static CONNECTIONS: AtomicBool = AtomicBool::new(true);
+static DISCONNECTIONS: AtomicBool = AtomicBool::new(true);
 
 fn filter(level: LogLevel) -> Targets {
     let level = match level {
@@ -182,8 +185,19 @@ fn write_field(out: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> Writte
     write!(Escaped(out), "{value:?}")
 }
 
-/// Changes the level, after a reload or SET.
-pub fn set_level(level: LogLevel) {
+/// Puts settings in force, at the start and after a reload or SET.
+pub fn put_in_force(settings: &LogSettings) {
+    set_level(settings.level);
+    CONNECTIONS.store(settings.log_connections, Ordering::Relaxed);
+    DISCONNECTIONS.store(settings.log_disconnections, Ordering::Relaxed);
+}
+
+/// Whether each login, and each end of a connection, is written.
+pub fn of_connections() -> (bool, bool) {
+    (CONNECTIONS.load(Ordering::Relaxed), DISCONNECTIONS.load(Ordering::Relaxed))
+}
+
+fn set_level(level: LogLevel) {
     if let Some(handle) = LEVEL.get() {
         // It fails only if the log is gone.
         let _ = handle.reload(filter(level));

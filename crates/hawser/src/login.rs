@@ -156,6 +156,9 @@ struct Login {
     began: Instant,
     /// The pool whose server it waits for.
     waits_for: Option<Arc<PoolEntry>>,
+    /// Who it says it is, only for the log.
+    user: Option<String>,
+    database: Option<String>,
     /// Why a proof was refused, only for the log.
     reason: Option<String>,
 }
@@ -174,6 +177,8 @@ pub async fn serve(service: Arc<Service>, link: Link, place: Place, permit: Conn
         end_point: None,
         began: Instant::now(),
         waits_for: None,
+        user: None,
+        database: None,
         reason: None,
         config,
     };
@@ -243,10 +248,19 @@ impl Login {
 
     /// Tells the client why, logs it once, and closes the connection.
     async fn end(&mut self, stop: Stop) {
-        let address = self.origin.peer();
+        let (peer, user, database) = (self.origin.peer(), &self.user, &self.database);
+        let (address, port) = (peer.to_string(), peer.port());
         match stop {
-            Stop::Gone => tracing::debug!(%address, "the client left before it had logged in"),
-            Stop::Broken(error) => tracing::info!(%address, %error, "login failed"),
+            Stop::Gone => tracing::debug!(
+                address,
+                port,
+                database,
+                user,
+                "the client left before it had logged in"
+            ),
+            Stop::Broken(error) => {
+                tracing::info!(address, port, database, user, %error, "login failed");
+            }
             Stop::GaveWay => self.give_way().await,
             Stop::Refuse(error) => {
                 let tally = &self.service.tally;
@@ -260,7 +274,10 @@ impl Login {
                 }
                 if self.config.reload.log.log_pooler_errors {
                     tracing::info!(
-                        %address,
+                        address,
+                        port,
+                        database,
+                        user,
                         code = error.code.as_str(),
                         error = error.message,
                         reason = self.reason,
@@ -348,6 +365,8 @@ impl Login {
         })?;
         let user = name(&options.user, "user")?;
         let database = name(&options.database, "database")?;
+        self.user = Some(user.clone());
+        self.database = Some(database.clone());
         self.check_encryption()?;
         if self.service.phase() != Phase::Serving {
             return Err(ClientError::fatal(
@@ -672,11 +691,6 @@ impl Login {
             write_parameters(&parameters, &start, &mut greeting);
         }
         let about = self.about(user, &entry.key.user);
-        if config.reload.log.log_connections {
-            tracing::info!(
-                address = %about.peer, database, user, tls = about.tls(), "client logged in"
-            );
-        }
         self.hand_to_loop(&entry, place, startup, about, start, greeting)
     }
 

@@ -56,6 +56,7 @@ use hawser_core::time::Time;
 use hawser_sys::eventfd::EventFd;
 
 use crate::admin::pooler::ErrorCounts;
+use crate::logging;
 use crate::loops::{Control, Loops};
 use crate::mailbox::{LoopMailbox, Mailbox};
 use crate::socket::{self, Conn};
@@ -67,12 +68,9 @@ use watch::{Poller, Watches};
 /// client may change its own role's.
 pub const CHANGES_PERIOD: Duration = Duration::from_millis(50);
 
-/// What the loops write to the log; a reload may change it.
+/// What the loops count and leave for others beside the log.
 #[derive(Debug)]
 pub struct Logged {
-    /// Each end of a connection, with its reason (`log_disconnections`). Otherwise only at level
-    /// debug.
-    pub disconnections: AtomicBool,
     /// Errors that clients got.
     pub errors: Arc<ErrorCounts>,
     /// Slow transactions, for a collector.
@@ -487,8 +485,17 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
     }
 
     fn event(&mut self, event: Event<'_>) {
-        let disconnections = self.shared.logged.disconnections.load(Ordering::Relaxed);
+        let (connections, disconnections) = logging::of_connections();
         match event {
+            Event::ClientEntered { client, about, database, user } => {
+                if connections {
+                    let (peer, user) = (&about.peer, about.user().unwrap_or(user));
+                    tracing::info!(
+                        %client, address = peer.to_string(), port = peer.port(), database, user,
+                        tls = about.tls(), "client logged in"
+                    );
+                }
+            }
             Event::ClientClosed { client, about, database, user, reason } => {
                 let (peer, user) = (&about.peer, about.user().unwrap_or(user));
                 // (The address becomes text only if the event is written.)
@@ -516,9 +523,9 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
             Event::SlowTransaction { client, about, database, user, wait_us, duration_us } => {
                 let (address, port) = (about.peer.to_string(), about.peer.port());
                 let user = about.user().unwrap_or(user);
-                let (wait, duration) = (milliseconds(wait_us), milliseconds(duration_us));
+                let (wait_ms, duration_ms) = (milliseconds(wait_us), milliseconds(duration_us));
                 tracing::info!(
-                    %client, address, port, database, user, wait, duration, "slow transaction"
+                    %client, address, port, database, user, wait_ms, duration_ms, "slow transaction"
                 );
                 let spans = &self.shared.logged.spans;
                 if spans.are_wanted() {
@@ -556,9 +563,9 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
     }
 }
 
-/// As PostgreSQL writes durations.
-fn milliseconds(us: u64) -> String {
-    format!("{}.{:03} ms", us / 1000, us % 1000)
+#[expect(clippy::cast_precision_loss, reason = "exact below 285 years")]
+fn milliseconds(us: u64) -> f64 {
+    us as f64 / 1e3
 }
 
 #[cfg(test)]

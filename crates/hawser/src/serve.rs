@@ -17,7 +17,6 @@ use std::future::Future;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hawser_core::engine::ToLoop;
@@ -174,7 +173,7 @@ pub fn serve_as(
     let (predecessor, succession) = find_predecessor(&config, begins, &runtimes)?;
 
     let (control, orders) = Control::new();
-    let disconnections = AtomicBool::new(config.reload.log.log_disconnections);
+    crate::logging::put_in_force(&config.reload.log);
     let errors: Arc<ErrorCounts> = Arc::default();
     let spans = match config.start.log.otlp_endpoint.as_deref() {
         Some(endpoint) => Spans::start(endpoint).map_err(|error| {
@@ -183,10 +182,10 @@ pub fn serve_as(
         })?,
         None => Spans::default(),
     };
-    let logged = Arc::new(Logged { disconnections, errors: errors.clone(), spans: spans.clone() });
+    let logged = Arc::new(Logged { errors: errors.clone(), spans: spans.clone() });
     let hash_key = random_u64();
     let own = peers::own_process_ids(start.peer_id, (random_u64() >> 32) as u32);
-    let reactors = Reactors::start(loop_count, hash_key, own, control.clone(), logged.clone())
+    let reactors = Reactors::start(loop_count, hash_key, own, control.clone(), logged)
         .map_err(ServeError::Start)?;
 
     // Files of certificates and rules may be readable by root alone: before the change of user.
@@ -232,7 +231,7 @@ pub fn serve_as(
     }
     let Own { listeners, pidfile, .. } = own;
     let accepts = reactors.listeners();
-    runtimes.control.block_on(run(service, (listeners, accepts), logged, signals, watch));
+    runtimes.control.block_on(run(service, (listeners, accepts), signals, watch));
     drop(pidfile);
     manager.end();
     links.end();
@@ -359,7 +358,6 @@ fn spawn_upkeep(service: &Arc<Service>, orders: mpsc::UnboundedReceiver<Order>) 
 async fn run(
     service: Arc<Service>,
     (listeners, accepts): (Vec<listen::Listener>, Listeners),
-    logged: Arc<Logged>,
     signals: Signals,
     watch: Option<Watch>,
 ) {
@@ -378,12 +376,12 @@ async fn run(
     }
 
     if let Some(watch) = watch {
-        tokio::spawn(watch::run(service.clone(), logged.clone(), watch));
+        tokio::spawn(watch::run(service.clone(), watch));
     }
     let reloading = service.clone();
     tokio::spawn(each(signals.reload, move || {
-        let (service, logged) = (reloading.clone(), logged.clone());
-        async move { reload(&service, &logged).await }
+        let service = reloading.clone();
+        async move { reload(&service).await }
     }));
     let (endings, mut ended) = mpsc::unbounded_channel();
     for signal in signals.drain {
@@ -519,14 +517,11 @@ async fn tell_status(service: Arc<Service>) {
 }
 
 /// Reads the configuration again, on a thread that may wait for the disk.
-async fn reload(service: &Arc<Service>, logged: &Logged) {
+async fn reload(service: &Arc<Service>) {
     reopen_log();
     let reloading = service.clone();
     match tokio::task::spawn_blocking(move || reloading.reload()).await {
         Ok(Ok(())) => {
-            let log = &service.config.load().reload.log;
-            crate::logging::set_level(log.level);
-            logged.disconnections.store(log.log_disconnections, Ordering::Relaxed);
             derive_in_advance(service);
             if let Err(error) = service.succession.pass_on(takeover::order::Order::Reload).await {
                 tracing::warn!(error, "the clients of the predecessor have the old configuration");

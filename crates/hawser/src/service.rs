@@ -187,6 +187,7 @@ impl Service {
         self.dialler.mptcp.manager.want(config.reload.network.mptcp_manage);
         self.acceptor.replace(accepting);
         self.access.store(Arc::new(access));
+        crate::logging::put_in_force(&config.reload.log);
         self.config.store(Arc::new(config));
         self.enquiries.forget();
         self.dialler.resolver.ask_again();

@@ -374,6 +374,7 @@ impl<S: Socket> Engine<S> {
             at_socket: AtSocket::default(),
         });
         self.process_ids.take(slot.index);
+        self.say_entered(host, slot);
         if let Departure::Goodbye(error) = &self.departure {
             let error = error.clone();
             self.say_goodbye(host, slot, &error, now);
@@ -408,6 +409,17 @@ impl<S: Socket> Engine<S> {
         if early {
             self.resume_later(slot);
         }
+    }
+
+    fn say_entered<H: Host<S>>(&self, host: &mut H, slot: Slot) {
+        let Some(client) = self.clients.get(slot) else { return };
+        let pool = &self.pools[client.pool as usize].pool;
+        host.event(Event::ClientEntered {
+            client: self.client_id(slot),
+            about: &client.record.about,
+            database: &pool.database,
+            user: &pool.user,
+        });
     }
 
     /// The process id in a client's BackendKeyData: in session mode the server's own.

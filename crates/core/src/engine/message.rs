@@ -337,6 +337,17 @@ pub const SERVER_SILENT: &str =
 /// An event for the log.
 #[derive(Debug)]
 pub enum Event<'a> {
+    /// A client has logged in.
+    ClientEntered {
+        /// The client.
+        client: ClientId,
+        /// Its login.
+        about: &'a ClientAbout,
+        /// Database of its pool.
+        database: &'a str,
+        /// User of its pool.
+        user: &'a str,
+    },
     /// A client's connection has ended.
     ClientClosed {
         /// The client.

@@ -76,7 +76,7 @@ pub async fn execute_here(
         Command::Disable(database) => {
             let database = known(pooler, database, "disable")?;
             pooler.gates().disable(database, by)?;
-            tracing::info!(database, "disabled by an administrator: nobody gets in any more");
+            tracing::info!(database, "disabled by an administrator: new clients are refused");
             Ok("DISABLE".to_owned())
         }
         Command::Enable(database) => {
@@ -137,11 +137,12 @@ async fn set(pooler: &dyn Pooler, name: &str, value: &str) -> Result<Tag, Client
         };
         error(code, refused.to_string()).hint("SHOW CONFIG lists all settings.")
     })?;
+    let changes = pooler.config().changes(&config).join("; ");
     pooler
         .put_config(config)
         .await
         .map_err(|reason| error(SqlState::INVALID_PARAMETER_VALUE, reason))?;
-    tracing::info!(setting = name, "changed by an administrator until the next reload");
+    tracing::info!(setting = name, changes, "changed by an administrator until the next reload");
     Ok(format!("SET {name}={value}"))
 }
 
@@ -162,6 +163,11 @@ fn known<'a>(
     }
     Err(error(SqlState::INVALID_CATALOG_NAME, format!("no such database: {database}"))
         .hint("SHOW DATABASES lists them."))
+}
+
+/// The field `databases` of a line of the log that has no `database`.
+fn all_if(database: Option<&str>) -> Option<&'static str> {
+    database.is_none().then_some("all")
 }
 
 /// The pools of a database, or all; whether or not it is known.
@@ -193,7 +199,7 @@ async fn pause(pooler: &dyn Pooler, database: Option<&str>, by: By) -> Result<Ta
         return Err(already_paused());
     }
     pooler.gates().pause(database, by)?;
-    tracing::info!(database, "paused by an administrator");
+    tracing::info!(database, databases = all_if(database), "paused by an administrator");
     loop {
         // Asked again each time: a pool may be made meanwhile.
         let mut left = 0;
@@ -235,7 +241,7 @@ fn resume(pooler: &dyn Pooler, database: Option<&str>) -> Result<Tag, ClientErro
         };
         return Err(error(SqlState::CANNOT_CONNECT_NOW, message));
     }
-    tracing::info!(database, "resumed by an administrator");
+    tracing::info!(database, databases = all_if(database), "resumed by an administrator");
     for pool in list(pooler, database) {
         // A pool that the other kind of pause still holds is not resumed.
         if pooler.gates().is_paused(&pool.database) {
@@ -273,7 +279,11 @@ fn kill(pooler: &dyn Pooler, database: Option<&str>, by: By) -> Result<Tag, Clie
             }
         }
     }
-    tracing::warn!(database, "killed by an administrator: clients and servers are cut off");
+    tracing::warn!(
+        database,
+        databases = all_if(database),
+        "killed by an administrator: clients and servers are cut off"
+    );
     let said = ClientError::fatal(SqlState::ADMIN_SHUTDOWN, KILLED);
     for pool in pools {
         pooler.gates().pause_pool(&pool.database, || pool.lock().pause());
@@ -294,7 +304,11 @@ fn close_idle(pooler: &dyn Pooler, database: Option<&str>) -> Result<Tag, Client
         pooler.loops().send_all(|| ToLoop::EndUnusedListener(pool.clone()));
     }
     pooler.close_lines(database);
-    tracing::info!(database, "idle server connections closed by an administrator");
+    tracing::info!(
+        database,
+        databases = all_if(database),
+        "idle server connections closed by an administrator"
+    );
     Ok("CLOSE IDLE".to_owned())
 }
 

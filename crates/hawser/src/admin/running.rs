@@ -44,7 +44,7 @@ use crate::service::{LastReload, Phase, Service};
 use crate::takeover::listeners::{self, Purpose, SocketPath, while_serving};
 use crate::takeover::order::Order;
 use crate::takeover::{self, PredecessorStatus, Standing};
-use crate::{extension, logging, status};
+use crate::{extension, status};
 
 /// How often the end of the last client is looked for (SHUTDOWN WAIT_FOR_CLIENTS).
 const DRAIN_POLL: Duration = Duration::from_millis(100);
@@ -260,7 +260,17 @@ impl AdminConsole for Administration {
                 tls: about.tls().to_owned(),
                 application_name,
             };
-            tracing::info!(user, ?role, "an operator has logged in to the admin console");
+            if service.config.load().reload.log.log_connections {
+                tracing::info!(
+                    address = operator.address,
+                    port = operator.port,
+                    database = operator.database,
+                    user,
+                    tls = operator.tls,
+                    ?role,
+                    "an operator has logged in to the admin console"
+                );
+            }
             let mut phase = service.phase.subscribe();
             tokio::select! {
                 served = session::serve(stream, operator, &console, pooler) => {
@@ -375,10 +385,8 @@ impl Pooler for Running {
     fn put_config(&self, config: Config) -> Answer<'_, Result<(), String>> {
         let service = self.service.clone();
         Box::pin(async move {
-            let put = move || {
-                logging::set_level(config.reload.log.level);
-                service.put_in_force(config).map(drop).map_err(|error| error.to_string())
-            };
+            let put =
+                move || service.put_in_force(config).map(drop).map_err(|error| error.to_string());
             tokio::task::spawn_blocking(put).await.unwrap_or_else(|error| Err(error.to_string()))
         })
     }
@@ -389,7 +397,6 @@ impl Pooler for Running {
             let reload = move || {
                 crate::serve::reopen_log();
                 service.reload().map_err(|error| error.to_string())?;
-                logging::set_level(service.config.load().reload.log.level);
                 Ok(Vec::new())
             };
             tokio::task::spawn_blocking(reload).await.unwrap_or_else(|error| Err(error.to_string()))

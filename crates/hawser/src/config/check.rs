@@ -68,8 +68,9 @@ impl<'a> Check<'a> {
                 Table::Database,
                 0,
                 "",
-                "no [[database]]: at least one is needed, with name = \"*\" (any) or the name that \
-                 clients ask for, and servers = [\"host:port\"]",
+                "no [[database]] (in a pgbouncer.ini: nothing in [databases]): at least one is \
+                 needed, with name = \"*\" (any) or the name that clients ask for, and servers = \
+                 [\"host:port\"]",
             );
         }
         let mut seen: HashMap<&str, usize> = HashMap::new();

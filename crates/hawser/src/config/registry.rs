@@ -857,8 +857,8 @@ settings! {
         /// Log each error that Hawser itself sends to a client.
         log_pooler_errors: bool = "true", example "false", pgbouncer "log_pooler_errors";
         /// Log each transaction that took so long or longer, from the client's first message to the end,
-        /// with its database, user, the time for which it waited for a server connection (`wait`), and
-        /// that for which it had one (`duration`). 0: none is logged. Replication is left out.
+        /// with its database, user, the time for which it waited for a server connection (`wait_ms`),
+        /// and that for which it had one (`duration_ms`). 0: none is logged. Replication is left out.
         log_min_duration: Timeout = "0", example "\"250ms\"", unit Milliseconds;
         /// Log the totals every `stats_period`.
         log_stats: bool = "true", example "false", pgbouncer "log_stats";

@@ -608,9 +608,9 @@ async fn take(
         if !std::mem::replace(&mut known.said, true) {
             tracing::warn!(
                 database = route.login.database,
-                "its functions have {} MiB of source, and are not looked into: what they do to \
-                 sessions is not known unless the statement's text shows it",
-                bytes >> 20
+                source_bytes = bytes,
+                "its functions have too much source, and are not inspected: what they do to \
+                 sessions is not known unless the statement's text shows it"
             );
         }
         return Ok(());

@@ -171,11 +171,7 @@ fn open_backends(
 impl World {
     fn new(loops: u16, pool_size: u32) -> Self {
         let (control, mut orders) = Control::new();
-        let logged = Arc::new(Logged {
-            disconnections: AtomicBool::new(true),
-            errors: Arc::default(),
-            spans: Spans::default(),
-        });
+        let logged = Arc::new(Logged { errors: Arc::default(), spans: Spans::default() });
         let reactors = Reactors::start(loops, 1, OwnProcessIds::all(0), control, logged).unwrap();
         let mut settings = PoolSettings::default();
         settings.limits = Limits { size: pool_size, ..settings.limits };

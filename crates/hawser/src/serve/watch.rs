@@ -20,7 +20,6 @@ use std::time::Duration;
 use super::reload;
 use crate::auth::records;
 use crate::config::Config;
-use crate::reactor::Logged;
 use crate::service::{Phase, Service};
 
 /// Between two looks.
@@ -112,7 +111,7 @@ impl Watch {
 }
 
 /// Looks until the process ends.
-pub(super) async fn run(service: Arc<Service>, logged: Arc<Logged>, mut watch: Watch) {
+pub(super) async fn run(service: Arc<Service>, mut watch: Watch) {
     while service.phase() == Phase::Serving {
         tokio::time::sleep(PERIOD).await;
         // A file system may block a look.
@@ -129,7 +128,7 @@ pub(super) async fn run(service: Arc<Service>, logged: Arc<Logged>, mut watch: W
             let files: Vec<_> = changed.iter().map(|path| path.display().to_string()).collect();
             let files = files.join(", ");
             tracing::info!(files, "files have changed: the configuration is read again");
-            reload(&service, &logged).await;
+            reload(&service).await;
         }
     }
 }

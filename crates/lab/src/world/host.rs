@@ -180,7 +180,8 @@ impl Host<Stream> for SimHost<'_> {
                 let reason = "the server reported other settings than it was given";
                 (&mut self.outside.backends_closed, reason)
             }
-            Event::CatalogChanged { .. }
+            Event::ClientEntered { .. }
+            | Event::CatalogChanged { .. }
             | Event::ReportUnreadable { .. }
             | Event::SlowTransaction { .. }
             | Event::ErrorSent { .. } => return,

@@ -195,7 +195,7 @@ impl Host<Fake> for FakeHost<'_> {
             Event::SlowTransaction { wait_us, duration_us, .. } => {
                 self.asked.slow.push((wait_us, duration_us));
             }
-            Event::ClientClosed { .. } => {}
+            Event::ClientEntered { .. } | Event::ClientClosed { .. } => {}
         }
     }
 }
