@@ -106,6 +106,29 @@ def test_clients_go_on_with_all_that_their_sessions_are(env):
 
 @pooler_only
 @limit(60)
+def test_the_first_question_for_a_sequences_value_is_answered_as_before(env):
+    """That clients of the database ask is known to the new process: else the first one after each upgrade gets an error (55000)."""
+    with env.pooler_with(pool_size=1) as target, target.connect() as owner:
+        owner.execute("drop sequence if exists asked_for; create sequence asked_for")
+
+        def draws_and_asks():
+            with target.connect() as client, target.connect() as other:
+                client.execute("select nextval('asked_for')")
+                other.send(m.query("select nextval('asked_for')"))
+                result = client.attempt("select lastval()")
+                other.collect()
+                return result
+
+        draws_and_asks()
+        equal(getattr(draws_and_asks(), "sqlstate", None), None, "once one has asked")
+        old = take_over(target.pooler)
+        with reaped(old):
+            ended(target.pooler, old)
+            equal(getattr(draws_and_asks(), "sqlstate", None), None, "the first question after the upgrade")
+
+
+@pooler_only
+@limit(60)
 def test_addresses_become_what_the_new_configuration_says(env):
     """One that it does not have is closed, and nobody waits there; the file of one that stays has the new permissions."""
     with env.pooler_with(unix_socket_mode="0777") as target:

@@ -259,7 +259,8 @@ pub(super) fn kinds(mut bytes: &[u8]) -> String {
     let begins = [BEGIN, BEGIN_TO_DISCARD].map(begin);
     loop {
         for begin in &begins {
-            bytes = bytes.strip_prefix(&begin[..]).unwrap_or(bytes);
+            let block = bytes.strip_prefix(&begin[..]).filter(|rest| rest.first() == Some(&b'Q'));
+            bytes = block.unwrap_or(bytes);
         }
         let crate::wire::frame::Framed::Header(header) = crate::wire::frame::header(bytes) else {
             break;
