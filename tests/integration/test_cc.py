@@ -376,7 +376,7 @@ def test_auto_finds_bbr_for_a_copy_over_the_long_fat_path(env):
 def test_more_connections_have_more_where_each_flow_is_limited(env):
     with network("per-flow", "--seed", "1") as name, served(env, name) as pooler:
         one = megabits(copied(env, name, pooler.port, 8), 3)
-        assert 3 < one < 9.6, one
+        assert 3 < one < 10.5, one  # (10 Mbit/s; a sample may have what was queued before it)
         all_of_them = []
         threads = [threading.Thread(target=lambda: all_of_them.append(megabits(copied(env, name, pooler.port, 10), 3))) for _ in range(4)]
         for thread in threads:

@@ -72,7 +72,7 @@ def test_the_clients_address_counts_in_rules_console_and_log(env):
             equal(client.value(f"select {number}"), str(number))
         equal(clients(target), {("192.0.2.9", "1001"), ("192.0.2.10", "1002"), ("2001:db8::9", "1003"), ("2001:db8::a", "1004"),
                                 ("192.0.2.11", "1005")})
-        until(lambda: "address=192.0.2.10" in target.pooler.text(), "the client's address in the log")
+        until(lambda: 'address="192.0.2.10"' in target.pooler.text(), "the client's address in the log")
         fields = refusal(env, target, v2("203.0.113.5"))
         equal(fields["C"], "28000")
         assert "203.0.113.5" in fields["M"], fields
