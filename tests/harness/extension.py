@@ -1,6 +1,7 @@
 """The extension in a throw-away cluster: built from extension/, loaded by its path. Nothing is installed into the server."""
 
 import contextlib
+import os
 import pathlib
 import shutil
 import subprocess
@@ -27,6 +28,16 @@ def build(cluster, directory, name="extension", change=lambda sources: None):
     for path in (work, work / "hawser.so"):
         path.chmod(0o755)
     return work / "hawser.so"
+
+
+def secret_file(directory, name, text, owner=None):
+    """A file that its owner alone reads, as secrets must be."""
+    path = pathlib.Path(directory) / name
+    path.write_text(text + "\n")
+    path.chmod(0o600)
+    if owner and os.geteuid() == 0:
+        shutil.chown(path, owner)
+    return path
 
 
 @contextlib.contextmanager

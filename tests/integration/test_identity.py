@@ -5,9 +5,10 @@ import os
 import time
 
 from harness import messages as m
+from harness.extension import secret_file
 from harness.suite import Skip, equal, limit, pooler_only, until
 from integration.test_server_death import is_told_in_its_copy
-from integration.test_shared_users import HBA, SECRET, USERS, connect, secret_file, server
+from integration.test_shared_users import HBA, SECRET, USERS, connect, server
 
 TAKES_SECONDS = 40
 

@@ -5,9 +5,6 @@ installed into the server.
 """
 
 import contextlib
-import os
-import pathlib
-import shutil
 import subprocess
 import threading
 import time
@@ -15,6 +12,7 @@ import time
 from harness import extension
 from harness import messages as m
 from harness import pooler as poolers
+from harness.extension import secret_file
 from harness.suite import Skip, equal, limit, pooler_only, until
 from harness.wire import ServerError
 from integration.test_session_extension import library
@@ -58,15 +56,6 @@ grant select on ledger to public;
 """
 
 WHO = "select session_user, current_user, usename from pg_stat_activity where pid = pg_backend_pid()"
-
-
-def secret_file(directory, name, text, owner=None):
-    path = pathlib.Path(directory) / name
-    path.write_text(text + "\n")
-    path.chmod(0o600)
-    if owner and os.geteuid() == 0:
-        shutil.chown(path, owner)
-    return path
 
 
 @contextlib.contextmanager

@@ -11,10 +11,11 @@ import threading
 
 from harness import messages as m
 from harness import pooler as poolers
+from harness.extension import secret_file
 from harness.suite import equal, limit, pooler_only, until
 from harness.wire import Connection, ServerError
 from integration.test_mptcp import IPPROTO_MPTCP, needs_mptcp
-from integration.test_shared_users import HBA, SECRET, WHO, connect, refused, secret_file, server, told_nothing
+from integration.test_shared_users import HBA, SECRET, WHO, connect, refused, server, told_nothing
 
 TAKES_SECONDS = 40
 

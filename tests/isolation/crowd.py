@@ -9,10 +9,7 @@
 import collections
 import contextlib
 import multiprocessing
-import os
-import pathlib
 import random
-import shutil
 import threading
 import time
 import traceback
@@ -53,12 +50,8 @@ def clear(cluster):
 @contextlib.contextmanager
 def shared(cluster, directory, library):
     """Users share server connections meanwhile: the extension is preloaded. The value is the settings of the pooler for that."""
-    paths = [pathlib.Path(directory) / f"{of}-isolation.secret" for of in ("server", "pooler")]
-    for path in paths:
-        path.write_text("what the crowd's pooler and its server know\n")
-        path.chmod(0o600)
-    if os.geteuid() == 0:
-        shutil.chown(paths[0], "postgres")
+    text = "what the crowd's pooler and its server know"
+    paths = [extension.secret_file(directory, f"{of}-isolation.secret", text, owner) for of, owner in (("server", "postgres"), ("pooler", None))]
     with extension.preloaded(cluster, library, paths[0], POOLER_ROLE):
         with cluster.superuser("postgres") as owner:
             owner.execute(f"create role {POOLER_ROLE} login")

@@ -7,29 +7,11 @@ use siphasher::sip::SipHasher24;
 use super::harness::*;
 use crate::engine::PoolMode;
 use crate::wire::error::SqlState;
-use crate::wire::frame::{Framed, HEADER_BYTES, header};
 
 /// What a server has been sent since the last check: texts of queries, users of hand-overs, kinds
 /// of everything else. A hand-over must be the pooler's own.
 fn sent(server: &Peer) -> Vec<String> {
-    let bytes = server.received();
-    let mut rest = &bytes[..];
-    let mut all = Vec::new();
-    while let Framed::Header(header) = header(rest) {
-        if let Some(after) = rest.strip_prefix(&begin(BEGIN)[..]) {
-            all.push(BEGIN.into());
-            rest = after;
-            continue;
-        }
-        let body = &rest[HEADER_BYTES..header.total()];
-        all.push(match header.kind {
-            b'Q' => String::from_utf8_lossy(&body[..body.len() - 1]).into_owned(),
-            b'F' => format!("-> {}", user_of(body)),
-            kind => char::from(kind).to_string(),
-        });
-        rest = &rest[header.total()..];
-    }
-    all
+    texts(&server.received(), |call| user_of(call).to_string())
 }
 
 fn user_of(call: &[u8]) -> String {

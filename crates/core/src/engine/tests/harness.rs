@@ -272,6 +272,28 @@ pub(super) fn kinds(mut bytes: &[u8]) -> String {
     kinds
 }
 
+/// The texts of queries, `->` and what `of_call` says of the body of each call, [`BEGIN`] of each
+/// [`block`] of Hawser's, kinds of everything else.
+pub(super) fn texts(mut bytes: &[u8], of_call: impl Fn(&[u8]) -> String) -> Vec<String> {
+    use crate::wire::frame::{Framed, HEADER_BYTES, header};
+    let mut all = Vec::new();
+    while let Framed::Header(header) = header(bytes) {
+        if let Some(after) = bytes.strip_prefix(&begin(BEGIN)[..]) {
+            all.push(BEGIN.into());
+            bytes = after;
+            continue;
+        }
+        let body = &bytes[HEADER_BYTES..header.total()];
+        all.push(match header.kind {
+            b'Q' => String::from_utf8_lossy(&body[..body.len() - 1]).into_owned(),
+            b'F' => format!("-> {}", of_call(body)),
+            kind => char::from(kind).to_string(),
+        });
+        bytes = &bytes[header.total()..];
+    }
+    all
+}
+
 /// The world.
 pub(super) struct World {
     engines: Vec<Engine<Fake>>,

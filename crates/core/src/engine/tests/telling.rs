@@ -8,29 +8,12 @@ use super::harness::*;
 use crate::engine::hand_over::HandOverKey;
 use crate::engine::{ClientAbout, Mptcp, PeerAddress, PoolMode};
 use crate::time::Time;
-use crate::wire::frame::{Framed, HEADER_BYTES, header};
+use crate::wire::frame::HEADER_BYTES;
 
 /// What a server has been sent since the last check: texts of queries, `->` and the number of each
 /// client that it is informed of, kinds of everything else.
 fn sent(server: &Peer) -> Vec<String> {
-    let bytes = server.received();
-    let mut rest = &bytes[..];
-    let mut all = Vec::new();
-    while let Framed::Header(header) = header(rest) {
-        if let Some(after) = rest.strip_prefix(&begin(BEGIN)[..]) {
-            all.push(BEGIN.into());
-            rest = after;
-            continue;
-        }
-        let body = &rest[HEADER_BYTES..header.total()];
-        all.push(match header.kind {
-            b'Q' => String::from_utf8_lossy(&body[..body.len() - 1]).into_owned(),
-            b'F' => format!("-> {}", client_of(body)),
-            kind => char::from(kind).to_string(),
-        });
-        rest = &rest[header.total()..];
-    }
-    all
+    texts(&server.received(), |call| client_of(call).to_string())
 }
 
 fn client_of(call: &[u8]) -> u32 {
