@@ -1,7 +1,7 @@
 //! Sequences of what clients, servers, loops and operators do; see the driver's own words.
 #![no_main]
 
-#[path = "../../crates/core/tests/fuzz_smoke/driver.rs"]
+#[path = "../../crates/pooler/tests/fuzz_smoke/driver.rs"]
 mod driver;
 
 use libfuzzer_sys::fuzz_target;

@@ -1,7 +1,7 @@
 //! What a server reports of a session: any bytes, and what is read has been there.
 #![no_main]
 
-use hawser_core::session::report::{COVERED, Report};
+use hawser_pooler::parts::report::text::{COVERED, Report};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &[u8]| {

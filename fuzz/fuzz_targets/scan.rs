@@ -1,7 +1,7 @@
 //! The scan of statement texts: any bytes, in any chunks, under any reading of strings.
 #![no_main]
 
-use hawser_core::session::scan::{ScanOptions, Scanner, names_temporary_schema, scan};
+use hawser_pooler::session::scan::{ScanOptions, Scanner, names_temporary_schema, scan};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {

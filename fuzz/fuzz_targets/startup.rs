@@ -1,9 +1,9 @@
 //! What comes before a session: startup parameters with their `options`, and any framing.
 #![no_main]
 
-use hawser_core::session::options;
-use hawser_core::wire::error::field;
-use hawser_core::wire::frame::{Framed, header, take_string};
+use hawser_pooler::session::options;
+use hawser_pooler::wire::error::field;
+use hawser_pooler::wire::frame::{Framed, header, take_string};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {

@@ -454,7 +454,7 @@ def test_an_extension_of_another_version_is_said_once_and_not_believed(env):
 
 @pooler_only
 def test_every_setting_for_superusers_is_known_as_one(env):
-    text = (ROOT / "crates/core/src/session/settings.rs").read_text()
+    text = (ROOT / "crates/pooler/src/session/settings.rs").read_text()
     known = set(re.findall(r'b"(\w+)"', text.split("const FOR_SUPERUSERS")[1].split("\n];")[0])) | {"zero_damaged_pages"}
     with env.cluster.superuser() as server:
         theirs = {name for (name,) in server.rows("select name from pg_settings where context in ('superuser', 'superuser-backend') and name not like '%.%'")}

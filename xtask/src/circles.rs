@@ -45,7 +45,7 @@ fn check_crate(tree: &Tree, krate: &str) -> Vec<Finding> {
     findings
 }
 
-/// Modules of a crate by their path (`engine::turn`; the root is empty), and which others each imports.
+/// Modules of a crate by their path (`relay::turn`; the root is empty), and which others each imports.
 pub(crate) fn edges(tree: &Tree, krate: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut codes = BTreeMap::new();
     for (path, text) in tree.ending(".rs").filter(|(path, _)| path.starts_with(krate)) {
@@ -179,7 +179,7 @@ mod tests {
     fn found(files: &[(&str, &str)]) -> Vec<String> {
         let files: Vec<(String, &str)> = files
             .iter()
-            .map(|(name, code)| (format!("crates/core/src/{name}.rs"), *code))
+            .map(|(name, code)| (format!("crates/pooler/src/{name}.rs"), *code))
             .collect();
         let files: Vec<(&str, &str)> = files.iter().map(|(name, code)| (&**name, *code)).collect();
         check(&Tree::of(&files)).into_iter().map(|finding| finding.message).collect()

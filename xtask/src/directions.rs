@@ -1,9 +1,9 @@
 //! Which crate may depend on which.
 //!
-//! # Model       time <- core, rows <- hawser; sys <- rows, lab <- hawser: an edge that is not in the table is
+//! # Model       time <- pooler, rows <- hawser; sys <- rows, lab <- hawser: an edge that is not in the table is
 //!               refused, and so is a crate that is not in it
 //! # Invariants  what is pure as a whole has no dependency that does I/O: the crates that it may use are
-//!               listed; the pooler's core and the rows beside it do not know each other
+//!               listed; the pooler and the rows beside it do not know each other
 //! # Why not     leave it to review: a manifest's one line undoes the purity of a crate, and Cargo
 //!               does not object
 //! # Limits      reads manifests: what is re-exported through an allowed crate is not seen
@@ -14,20 +14,20 @@ use crate::metadata::{Dependency, Metadata, Package};
 /// Each crate of ours and which of ours it may use, in the program and in build scripts.
 const ALLOWED: [(&str, &[&str]); 11] = [
     ("hawser-time", &[]),
-    ("hawser-core", &["hawser-time"]),
+    ("hawser-pooler", &["hawser-time"]),
     ("hawser-sys", &[]),
     ("hawser-multipath", &["hawser-sys", "hawser-time"]),
     ("hawser-congestion", &["hawser-sys", "hawser-time"]),
     ("hawser-bypass", &["hawser-sys", "hawser-time"]),
     ("hawser-datagrams", &["hawser-multipath", "hawser-sys", "hawser-time"]),
     ("hawser-link", &["hawser-congestion", "hawser-multipath", "hawser-sys", "hawser-time"]),
-    ("hawser-lab", &["hawser-core", "hawser-sys"]),
+    ("hawser-lab", &["hawser-pooler", "hawser-sys"]),
     (
         "hawser",
         &[
             "hawser-bypass",
             "hawser-congestion",
-            "hawser-core",
+            "hawser-pooler",
             "hawser-datagrams",
             "hawser-lab",
             "hawser-link",
@@ -42,7 +42,7 @@ const ALLOWED: [(&str, &[&str]); 11] = [
 /// The crates that are pure as a whole, and what they may use of others. A new entry must do no I/O, read no
 /// clock and draw no randomness.
 const PURE: [(&str, &[&str]); 2] =
-    [("hawser-time", &[]), ("hawser-core", &["memchr", "siphasher"])];
+    [("hawser-time", &[]), ("hawser-pooler", &["memchr", "siphasher"])];
 
 /// Members outside `crates/` that exist to drive the product from outside.
 const TEST_DIRECTORIES: [&str; 3] = ["tests", "bench", "fuzz"];
@@ -92,7 +92,7 @@ pub(crate) fn check(metadata: &Metadata) -> Vec<Finding> {
 /// Tests of a crate may use the laboratory, whose simulation runs them; not so tests of what the
 /// laboratory is made of and of itself, which Cargo would build against a second copy of themselves.
 fn allowed_in_tests(package: &Package, dependency: &Dependency) -> bool {
-    let circular = ["hawser-core", "hawser-sys", "hawser-lab"].contains(&package.name.as_str());
+    let circular = ["hawser-pooler", "hawser-sys", "hawser-lab"].contains(&package.name.as_str());
     dependency.dev && dependency.name == "hawser-lab" && !circular
 }
 
@@ -124,32 +124,34 @@ mod tests {
     #[test]
     fn the_intended_directions_pass() {
         let found = messages(&[
-            ("hawser-core", &["memchr", "proptest?"]),
+            ("hawser-pooler", &["memchr", "proptest?"]),
             ("hawser-sys", &["libc"]),
             ("hawser-bypass", &["hawser-sys", "tokio", "hawser-time?"]),
-            ("hawser", &["hawser-core", "hawser-sys", "tokio", "hawser-lab", "hawser-lab?"]),
-            ("hawser-lab", &["hawser-core", "hawser-sys"]),
+            ("hawser", &["hawser-pooler", "hawser-sys", "tokio", "hawser-lab", "hawser-lab?"]),
+            ("hawser-lab", &["hawser-pooler", "hawser-sys"]),
             ("tests-drivers", &["hawser", "hawser-lab"]),
         ]);
         assert_eq!(found, Vec::<String>::new());
     }
 
     #[test]
-    fn core_may_not_use_ours() {
-        let found = messages(&[("hawser-core", &["hawser-sys"]), ("hawser-sys", &[])]);
-        assert_eq!(found, ["`hawser-core` may not depend on `hawser-sys`"]);
+    fn the_pooler_may_not_use_ours() {
+        let found = messages(&[("hawser-pooler", &["hawser-sys"]), ("hawser-sys", &[])]);
+        assert_eq!(found, ["`hawser-pooler` may not depend on `hawser-sys`"]);
     }
 
     #[test]
     fn the_pooler_and_the_rows_do_not_know_each_other() {
-        let found =
-            messages(&[("hawser-core", &["hawser-bypass"]), ("hawser-bypass", &["hawser-core"])]);
+        let found = messages(&[
+            ("hawser-pooler", &["hawser-bypass"]),
+            ("hawser-bypass", &["hawser-pooler"]),
+        ]);
         assert_eq!(found.len(), 2, "{found:?}");
     }
 
     #[test]
-    fn core_may_not_use_a_crate_that_is_not_listed() {
-        let found = messages(&[("hawser-core", &["tokio"])]);
+    fn the_pooler_may_not_use_a_crate_that_is_not_listed() {
+        let found = messages(&[("hawser-pooler", &["tokio"])]);
         assert!(found[0].contains("`tokio` is not among"), "{found:?}");
     }
 
@@ -160,8 +162,8 @@ mod tests {
     }
 
     #[test]
-    fn core_is_not_tested_through_a_second_copy_of_itself() {
-        let found = messages(&[("hawser-core", &["hawser-lab?"]), ("hawser-lab", &[])]);
+    fn the_pooler_is_not_tested_through_a_second_copy_of_itself() {
+        let found = messages(&[("hawser-pooler", &["hawser-lab?"]), ("hawser-lab", &[])]);
         assert_eq!(found.len(), 1, "{found:?}");
     }
 

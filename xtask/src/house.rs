@@ -13,11 +13,11 @@ use crate::circles;
 use crate::source;
 use crate::tree::Tree;
 
-const ENGINE: &str = "crates/core/src/engine/";
+const RELAY: [&str; 2] = ["crates/pooler/src/relay", "crates/pooler/src/parts"];
 /// Subjects that are to have a room: the words by which other files name one, and where it is.
 const ROOMS: [(&str, &str, &str); 3] = [
-    ("listen", "listen", "engine/listening"),
-    ("sequences", "sequence", "sequence"),
+    ("listen", "listen", "parts/listen"),
+    ("sequences", "sequence", "parts/sequences"),
     ("replay", "replay", "replay"),
 ];
 const LONGEST: usize = 10;
@@ -48,7 +48,7 @@ pub(crate) fn table(tree: &Tree) -> String {
         row(&format!("code of {krate}, lines"), count(&|file| file.krate == *krate).to_string());
     }
     row("code of all crates, lines", count(&|_| true).to_string());
-    row("code of core's engine, lines", count(&|file| is_engine(file.path)).to_string());
+    row("code of relay and parts, lines", count(&|file| is_relay(file.path)).to_string());
     if let Some(((krate, name), (methods, places))) =
         methods(&files).into_iter().max_by_key(|(_, (methods, _))| *methods)
     {
@@ -59,7 +59,7 @@ pub(crate) fn table(tree: &Tree) -> String {
     if let Some(((krate, name), fields)) = structs.iter().max_by_key(|(_, fields)| **fields) {
         row("largest struct", format!("{krate}::{name}, {fields} fields"));
     }
-    let effects = structs.get(&("core".to_owned(), "Effects".to_owned()));
+    let effects = structs.get(&("pooler".to_owned(), "Effects".to_owned()));
     row("fields of Effects", effects.map_or_else(|| "there is none".into(), usize::to_string));
     for what in ["pub(in ", "pub(super)"] {
         row(
@@ -68,11 +68,11 @@ pub(crate) fn table(tree: &Tree) -> String {
         );
     }
     for (subject, word, room) in ROOMS {
-        let named = files.iter().filter(|file| file.krate == "core" && !file.path.contains(room));
+        let named = files.iter().filter(|file| file.krate == "pooler" && !file.path.contains(room));
         let named =
             named.filter(|file| file.lines.iter().any(|line| line.to_lowercase().contains(word)));
         row(
-            &format!("core's files outside its room that name {subject}"),
+            &format!("the pooler's files outside its room that name {subject}"),
             named.count().to_string(),
         );
     }
@@ -92,8 +92,10 @@ pub(crate) fn table(tree: &Tree) -> String {
     out
 }
 
-fn is_engine(path: &str) -> bool {
-    path.starts_with(ENGINE) || path.strip_suffix(".rs") == ENGINE.strip_suffix('/')
+fn is_relay(path: &str) -> bool {
+    RELAY
+        .iter()
+        .any(|room| path.strip_prefix(room).is_some_and(|rest| rest.starts_with(['/', '.'])))
 }
 
 fn file<'a>(path: &'a str, text: &str) -> Option<File<'a>> {
@@ -248,22 +250,22 @@ mod tests {
     fn code_is_counted_without_comments_and_tests() {
         let code = "//! Of.\n\nfn a() {\n    // b\n    b(); // c\n}\n\n#[cfg(test)]\nmod tests {\n    fn c() {}\n}\n";
         let files = [
-            ("crates/core/src/engine/a.rs", code),
-            ("crates/core/src/a/tests.rs", code),
-            ("crates/core/tests/b.rs", code),
+            ("crates/pooler/src/relay/a.rs", code),
+            ("crates/pooler/src/a/tests.rs", code),
+            ("crates/pooler/tests/b.rs", code),
         ];
-        assert_eq!(row(&files, "code of core, lines"), "3");
-        assert_eq!(row(&files, "code of core's engine, lines"), "3");
-        assert_eq!(row(&files, "crates/core/src/engine/a.rs"), "3 lines of code");
+        assert_eq!(row(&files, "code of pooler, lines"), "3");
+        assert_eq!(row(&files, "code of relay and parts, lines"), "3");
+        assert_eq!(row(&files, "crates/pooler/src/relay/a.rs"), "3 lines of code");
     }
 
     #[test]
     fn methods_of_a_type_are_those_of_all_its_files() {
         let one = "pub struct A<T> {\n    a: u8,\n    pub(super) b: Vec<(u8, T)>,\n}\nimpl<T: Fn() -> u8> A<T> {\n    fn a() {\n        fn inner() {}\n    }\n    pub const fn b() {}\n}\n";
         let two = "use super::A;\nimpl<T> Drop for A<T>\nwhere\n    T: Copy,\n{\n    fn drop(&mut self) {}\n}\nstruct B {\n    c: u8,\n}\nimpl B {\n    fn c() {}\n}\n";
-        let files = [("crates/core/src/a.rs", one), ("crates/core/src/a/two.rs", two)];
-        assert_eq!(row(&files, "type with most methods"), "core::A, 3 in 2 files");
-        assert_eq!(row(&files, "largest struct"), "core::A, 2 fields");
+        let files = [("crates/pooler/src/a.rs", one), ("crates/pooler/src/a/two.rs", two)];
+        assert_eq!(row(&files, "type with most methods"), "pooler::A, 3 in 2 files");
+        assert_eq!(row(&files, "largest struct"), "pooler::A, 2 fields");
         assert_eq!(row(&files, "fields of Effects"), "there is none");
         assert_eq!(row(&files, "pub(super)"), "1");
         assert_eq!(row(&files, "arrows that climb (a module uses one above it)"), "1");
@@ -272,7 +274,7 @@ mod tests {
     #[test]
     fn errors_that_are_text_are_counted() {
         let code = "fn a() -> Result<Vec<(u8, u8)>, String> {}\nfn b() -> Result<(), Error> {}\nfn c() -> Result<String> {}\nfn d(f: impl Fn() -> Result<u8, String>) {}\n";
-        assert_eq!(row(&[("crates/core/src/a.rs", code)], "Result<_, String>"), "2");
+        assert_eq!(row(&[("crates/pooler/src/a.rs", code)], "Result<_, String>"), "2");
     }
 
     #[test]
@@ -280,7 +282,7 @@ mod tests {
         let files = [
             ("crates/sys/src/a.rs", "use crate::b;\n"),
             ("crates/sys/src/b.rs", "use crate::a;\n"),
-            ("crates/core/src/c.rs", ""),
+            ("crates/pooler/src/c.rs", ""),
         ];
         assert_eq!(row(&files, "largest circle of files"), "2");
     }

@@ -4,7 +4,7 @@
 const PURE: [&str; 7] = [
     "crates/bypass/src/rule",
     "crates/congestion/src/tuner",
-    "crates/core/src",
+    "crates/pooler/src",
     "crates/datagrams/src/proto",
     "crates/link/src/proto",
     "crates/multipath/src/paths",
@@ -25,12 +25,12 @@ mod tests {
     #[test]
     fn a_module_is_its_file_and_its_directory() {
         for path in
-            ["crates/core/src/a.rs", "crates/bypass/src/rule.rs", "crates/bypass/src/rule/a.rs"]
+            ["crates/pooler/src/a.rs", "crates/bypass/src/rule.rs", "crates/bypass/src/rule/a.rs"]
         {
             assert!(is_pure(path), "{path}");
         }
         for path in
-            ["crates/bypass/src/ruler.rs", "crates/bypass/src/lib.rs", "crates/core/tests/a.rs"]
+            ["crates/bypass/src/ruler.rs", "crates/bypass/src/lib.rs", "crates/pooler/tests/a.rs"]
         {
             assert!(!is_pure(path), "{path}");
         }

@@ -152,7 +152,7 @@ mod tests {
     }
 
     fn is_refused(code: &str) -> bool {
-        !places(&[("crates/core/src/pool.rs", code)]).is_empty()
+        !places(&[("crates/pooler/src/pool.rs", code)]).is_empty()
     }
 
     #[test]
@@ -195,20 +195,20 @@ mod tests {
     #[test]
     fn tests_may_do_what_they_like() {
         let found = places(&[
-            ("crates/core/src/lib.rs", "mod a;\n#[cfg(test)]\nmod sim;"),
+            ("crates/pooler/src/lib.rs", "mod a;\n#[cfg(test)]\nmod sim;"),
             (
-                "crates/core/src/a.rs",
+                "crates/pooler/src/a.rs",
                 "#[cfg(test)]\nmod tests {\n use std::fs;\n}\n#[cfg(test)]\nmod far;",
             ),
-            ("crates/core/src/a/far.rs", "use std::fs;"),
-            ("crates/core/src/sim.rs", "use std::fs;"),
-            ("crates/core/src/sim/world.rs", "use std::fs;"),
-            ("crates/core/src/simple.rs", "use std::fs;"),
+            ("crates/pooler/src/a/far.rs", "use std::fs;"),
+            ("crates/pooler/src/sim.rs", "use std::fs;"),
+            ("crates/pooler/src/sim/world.rs", "use std::fs;"),
+            ("crates/pooler/src/simple.rs", "use std::fs;"),
             ("crates/bypass/src/rule.rs", "use std::fs;"),
             ("crates/bypass/src/place.rs", "use std::fs;"),
-            ("crates/core/tests/x.rs", "use std::fs;"),
+            ("crates/pooler/tests/x.rs", "use std::fs;"),
             ("crates/sys/src/x.rs", "use std::fs;"),
         ]);
-        assert_eq!(found, ["crates/bypass/src/rule.rs:1", "crates/core/src/simple.rs:1"]);
+        assert_eq!(found, ["crates/bypass/src/rule.rs:1", "crates/pooler/src/simple.rs:1"]);
     }
 }

@@ -114,19 +114,19 @@ mod tests {
         let levels = |path: &str, lines: usize| -> Vec<Level> {
             check(&Tree::of(&[(path, &of(lines))])).iter().map(|f| f.level).collect()
         };
-        assert_eq!(levels("crates/core/src/a.rs", FUNCTION_LINES_MAX), []);
-        assert_eq!(levels("crates/core/src/a.rs", FUNCTION_LINES_MAX + 1), [Level::Error]);
-        assert_eq!(levels("crates/core/src/a/tests.rs", FUNCTION_LINES_MAX + 1), []);
+        assert_eq!(levels("crates/pooler/src/a.rs", FUNCTION_LINES_MAX), []);
+        assert_eq!(levels("crates/pooler/src/a.rs", FUNCTION_LINES_MAX + 1), [Level::Error]);
+        assert_eq!(levels("crates/pooler/src/a/tests.rs", FUNCTION_LINES_MAX + 1), []);
         assert_eq!(levels("crates/hawser/src/a.rs", FUNCTION_LINES_MAX + 1), [Level::Warning]);
         // What ends with a semicolon has no lines, nor has a word in a comment.
         let none = "trait A {\n    fn a(&self);\n}\n// the fn of\n".to_owned() + &of(80);
-        assert_eq!(check(&Tree::of(&[("crates/core/src/a.rs", &none)])).len(), 0);
+        assert_eq!(check(&Tree::of(&[("crates/pooler/src/a.rs", &none)])).len(), 0);
     }
 
     #[test]
     fn names_bear_the_domains_nouns() {
-        assert_eq!(levels("crates/core/src/pool/mod.rs", 1), [Level::Error]);
-        assert_eq!(levels("crates/core/src/utils.rs", 1), [Level::Error]);
-        assert_eq!(levels("crates/core/src/pool.rs", 1), []);
+        assert_eq!(levels("crates/pooler/src/pool/mod.rs", 1), [Level::Error]);
+        assert_eq!(levels("crates/pooler/src/utils.rs", 1), [Level::Error]);
+        assert_eq!(levels("crates/pooler/src/pool.rs", 1), []);
     }
 }

@@ -20,7 +20,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hawser_core::engine::{CancelKey, CancelRequest, ToLoop};
+use hawser_pooler::relay::{CancelKey, CancelRequest, ToLoop};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::dial::DialError;
@@ -189,7 +189,7 @@ pub fn warn_not_reached(error: &DialError) {
 mod tests {
     use std::time::Instant;
 
-    use hawser_core::engine::PROCESS_ID_FIRST;
+    use hawser_pooler::parts::identity::process_ids::PROCESS_ID_FIRST;
 
     use super::*;
     use crate::loops::tests::{mailboxes, take_count};

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use hawser_congestion::cc::usage;
-use hawser_core::wire::startup::SSL_REQUEST;
+use hawser_pooler::wire::startup::SSL_REQUEST;
 use hawser_sys::programs::listener_of;
 use hawser_sys::terminal::print;
 use ratatui::crossterm::style::Stylize as _;

@@ -36,11 +36,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hawser_congestion::cc::usage::CongestionUsage;
-use hawser_core::engine::ServerAddressId;
-use hawser_core::session::options::{Asked, Replication};
-use hawser_core::session::report;
-use hawser_core::wire::error::{ClientError, SqlState};
-use hawser_core::wire::startup::{self, Pair};
+use hawser_pooler::ids::ServerAddressId;
+use hawser_pooler::parts::report::text;
+use hawser_pooler::session::options::{Asked, Replication};
+use hawser_pooler::wire::error::{ClientError, SqlState};
+use hawser_pooler::wire::startup::{self, Pair};
 use hawser_sys::mptcp::watch::{Watch, look_again};
 use hawser_sys::stream::TcpOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -371,7 +371,7 @@ impl DialError {
     pub fn to_client_error(&self) -> ClientError {
         match self {
             Self::Refused { error, .. } if self.is_fatal() => ClientError {
-                severity: hawser_core::wire::error::Severity::Fatal,
+                severity: hawser_pooler::wire::error::Severity::Fatal,
                 ..(**error).clone()
             },
             Self::Full(full) => full.to_client_error(),
@@ -425,7 +425,7 @@ impl DialError {
 
     /// Whether the server does not take a parameter that is for its extension.
     fn is_about_reports(&self) -> bool {
-        let names = [report::ASKING, report::CONNECTION].map(String::from_utf8_lossy);
+        let names = [text::ASKING, text::CONNECTION].map(String::from_utf8_lossy);
         match self {
             Self::Refused { error, .. } => names.iter().any(|name| error.message.contains(&**name)),
             _ => false,
@@ -1035,11 +1035,11 @@ async fn attempt(
         && login.replication == Replication::None
         && dialler.asks_for_reports(configured)
     {
-        parameters.push((report::ASKING, b"on"));
-        parameters.push((report::CONNECTION, name.as_bytes()));
+        parameters.push((text::ASKING, b"on"));
+        parameters.push((text::CONNECTION, name.as_bytes()));
     }
     if target.hands_over && login.replication == Replication::None {
-        parameters.push((hawser_core::engine::hand_over::ASKING, b"on"));
+        parameters.push((hawser_pooler::parts::identity::hand_over::ASKING, b"on"));
     }
 
     let server = || endpoint.to_string();

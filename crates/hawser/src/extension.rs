@@ -35,11 +35,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hawser_core::engine::ToLoop;
-use hawser_core::engine::about::{ClientState, PeerAddress};
-use hawser_core::engine::message::{BackendRow, ClientRow, Listed, Page};
-use hawser_core::ids::PoolId;
-use hawser_core::wire::error::{ClientError, SqlState};
+use hawser_pooler::ids::PoolId;
+use hawser_pooler::relay::ToLoop;
+use hawser_pooler::relay::client_info::{ClientState, PeerAddress};
+use hawser_pooler::relay::message::{BackendRow, ClientRow, Listed, Page};
+use hawser_pooler::wire::error::{ClientError, SqlState};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 

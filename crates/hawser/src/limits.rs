@@ -25,7 +25,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use half_open::{Awaited, HalfOpen, Network};
-use hawser_core::wire::error::{ClientError, SqlState};
+use hawser_pooler::wire::error::{ClientError, SqlState};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 

@@ -47,14 +47,14 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use hawser_core::engine::{ClientAbout, NewClient, PeerAddress, ToLoop};
-use hawser_core::ids::LoopId;
-use hawser_core::pool::ServerParameters;
-use hawser_core::session::options::{self, Replication};
-use hawser_core::session::settings::Settings;
-use hawser_core::wire::build;
-use hawser_core::wire::error::{ClientError, SqlState};
-use hawser_core::wire::startup::{Packet, ProtocolVersion, SSL_REQUEST, Startup, StartupError};
+use hawser_pooler::ids::LoopId;
+use hawser_pooler::parts::start_values::parameters::ServerParameters;
+use hawser_pooler::relay::{ClientAbout, NewClient, PeerAddress, ToLoop};
+use hawser_pooler::session::options::{self, Replication};
+use hawser_pooler::session::settings::Settings;
+use hawser_pooler::wire::build;
+use hawser_pooler::wire::error::{ClientError, SqlState};
+use hawser_pooler::wire::startup::{Packet, ProtocolVersion, SSL_REQUEST, Startup, StartupError};
 use hawser_sys::stream::peer_has_left;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

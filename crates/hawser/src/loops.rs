@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use hawser_core::engine::backend::PoolRef;
-use hawser_core::engine::succession::MovedClient;
-use hawser_core::engine::{CancelRequest, Socket, ToLoop};
-use hawser_core::ids::{ClientId, LoopId, PoolId};
-use hawser_core::time::Time;
+use hawser_pooler::ids::{ClientId, LoopId, PoolId};
+use hawser_pooler::relay::backend::PoolRef;
+use hawser_pooler::relay::succession::MovedClient;
+use hawser_pooler::relay::{CancelRequest, Socket, ToLoop};
+use hawser_pooler::time::Time;
 use hawser_sys::clock;
 use tokio::sync::mpsc;
 

@@ -41,7 +41,7 @@ mod schedules;
 
 use std::sync::Arc;
 
-use hawser_core::engine::ToLoop;
+use hawser_pooler::relay::ToLoop;
 use hawser_sys::eventfd::EventFd;
 
 pub use queue::{Mailbox, Wake};

@@ -19,7 +19,7 @@ mod page;
 pub mod process;
 mod unsent;
 
-use hawser_core::engine::message::Listed;
+use hawser_pooler::relay::message::Listed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 

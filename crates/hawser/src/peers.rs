@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use hawser_core::engine::{OwnProcessIds, peer_of_process};
-use hawser_core::wire::startup;
+use hawser_pooler::parts::identity::process_ids::{OwnProcessIds, peer_of_process};
+use hawser_pooler::wire::startup;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -206,7 +206,7 @@ async fn say<S: AsyncRead + AsyncWrite + Unpin>(mut peer: S, packet: &[u8]) -> i
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hawser_core::engine::PROCESS_ID_FIRST;
+    use hawser_pooler::parts::identity::process_ids::PROCESS_ID_FIRST;
     use tokio::net::TcpListener;
 
     fn peer(id: u8, address: &str) -> Peer {

@@ -31,13 +31,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use hawser_core::engine::about::{ListenLost, PoolMode};
-use hawser_core::ids::PoolId;
-use hawser_core::pool::statement::StatementMemory;
-use hawser_core::pool::{self, PoolSettings, SharedPool};
-use hawser_core::session::options::{Asked, Replication};
-use hawser_core::wire::error::{ClientError, SqlState};
-use hawser_core::wire::startup::Pair;
+use hawser_pooler::ids::PoolId;
+use hawser_pooler::lending;
+use hawser_pooler::lending::{PoolSettings, SharedPool};
+use hawser_pooler::parts::statements::shared::StatementMemory;
+use hawser_pooler::relay::client_info::{ListenLost, PoolMode};
+use hawser_pooler::session::options::{Asked, Replication};
+use hawser_pooler::wire::error::{ClientError, SqlState};
+use hawser_pooler::wire::startup::Pair;
 use tokio::sync::Notify;
 
 use crate::admin::averages::Totals;
@@ -775,7 +776,7 @@ fn settings(
         config::PoolMode::Statement => PoolMode::Statement,
     };
     let bounds = if exclusive {
-        pool::Limits {
+        lending::Limits {
             size: 1,
             reserve_size: 0,
             reserve_timeout: Duration::ZERO,
@@ -785,7 +786,7 @@ fn settings(
             round_robin: false,
         }
     } else {
-        pool::Limits {
+        lending::Limits {
             size: limits.pool_size,
             reserve_size: limits.reserve_pool_size,
             reserve_timeout: or_never(limits.reserve_pool_timeout),
@@ -830,8 +831,8 @@ fn settings(
             config::ListenLost::Notice => ListenLost::Notice,
         },
         fidelity: match limits.fidelity {
-            config::Fidelity::Full => pool::Fidelity::Full,
-            config::Fidelity::Classic => pool::Fidelity::Classic,
+            config::Fidelity::Full => lending::Fidelity::Full,
+            config::Fidelity::Classic => lending::Fidelity::Classic,
         },
         stateful_functions: limits.stateful_functions.clone(),
         custom_settings_in_plans: limits.custom_settings_in_plans.promised(),

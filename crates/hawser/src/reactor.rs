@@ -45,14 +45,13 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use hawser_core::engine::backend::PoolRef;
-use hawser_core::engine::message::{Event, SERVER_CLOSED, SERVER_SILENT};
-use hawser_core::engine::succession::MovedClient;
-use hawser_core::engine::{
-    CancelRequest, Engine, Host, OwnProcessIds, Readiness, Socket, ToLoop, Token, limits,
-};
-use hawser_core::ids::{ClientId, LoopId};
-use hawser_core::time::Time;
+use hawser_pooler::ids::{ClientId, LoopId};
+use hawser_pooler::parts::identity::process_ids::OwnProcessIds;
+use hawser_pooler::relay::backend::PoolRef;
+use hawser_pooler::relay::message::{Event, SERVER_CLOSED, SERVER_SILENT};
+use hawser_pooler::relay::succession::MovedClient;
+use hawser_pooler::relay::{CancelRequest, Engine, Host, Readiness, Socket, ToLoop, Token, limits};
+use hawser_pooler::time::Time;
 use hawser_sys::eventfd::EventFd;
 
 use crate::admin::pooler::ErrorCounts;

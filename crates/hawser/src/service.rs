@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
-use hawser_core::wire::error::{ClientError, SqlState};
+use hawser_pooler::wire::error::{ClientError, SqlState};
 use hawser_sys::stream::TcpOptions;
 use tokio::sync::watch;
 

@@ -1,4 +1,4 @@
-//! Limits on server connections that hold for several poolers together: [`hawser_core::shares`], with etcd for
+//! Limits on server connections that hold for several poolers together: [`hawser_pooler::shares`], with etcd for
 //! its store.
 //!
 //! # Model
@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hawser_core::shares::{Kind, Lost, Need, Node, Options, Request, Scope, Standing, Step};
-use hawser_core::time::Time;
+use hawser_pooler::shares::{Kind, Lost, Need, Node, Options, Request, Scope, Standing, Step};
+use hawser_pooler::time::Time;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 

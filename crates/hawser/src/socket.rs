@@ -22,7 +22,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-use hawser_core::engine::{Mptcp, Socket};
+use hawser_pooler::relay::{Mptcp, Socket};
 use hawser_sys::stream as sys;
 
 use crate::login::Places;

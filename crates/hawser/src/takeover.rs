@@ -11,7 +11,7 @@
 //! ```
 //! Nothing changes at the predecessor before the successor can serve: a failed start changes
 //! nothing. [`giving`] and [`taking`] have the work of each, [`wire`] their messages, [`record`]
-//! the state of a client; [`hawser_core::engine::succession`] decides which clients may go.
+//! the state of a client; [`hawser_pooler::relay::succession`] decides which clients may go.
 //!
 //! # Invariants
 //! * one process accepts at a time; the sockets are the same, so that no waiting connection is lost
@@ -37,9 +37,9 @@ pub mod wire;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hawser_core::engine::succession::MovedClient;
-use hawser_core::ids::LoopId;
-use hawser_core::pool::Limits;
+use hawser_pooler::ids::LoopId;
+use hawser_pooler::lending::Limits;
+use hawser_pooler::relay::succession::MovedClient;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 

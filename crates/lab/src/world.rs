@@ -26,10 +26,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hawser_core::engine::backend::PoolRef;
-use hawser_core::engine::{Engine, OwnProcessIds, Readiness, ToLoop, Token};
-use hawser_core::ids::{LoopId, PoolId};
-use hawser_core::pool::{PoolSettings, SharedPool};
+use hawser_pooler::ids::{LoopId, PoolId};
+use hawser_pooler::lending::{PoolSettings, SharedPool};
+use hawser_pooler::parts::identity::process_ids::OwnProcessIds;
+use hawser_pooler::relay::backend::PoolRef;
+use hawser_pooler::relay::{Engine, Readiness, ToLoop, Token};
 
 pub use self::host::{Sabotage, Stream};
 pub use self::lobby::Seat;

@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
-use hawser_core::engine::PoolMode;
-use hawser_core::pool::PoolSettings;
 use hawser_lab::model::catalog;
 use hawser_lab::model::client::{Behaviour, ClientConfig, Comparison, Mix};
 use hawser_lab::net::NetConfig;
 use hawser_lab::rng::Rng;
 use hawser_lab::world::{Failure, Faults, Report, Sabotage, Seat, World, WorldConfig};
+use hawser_pooler::lending::PoolSettings;
+use hawser_pooler::relay::PoolMode;
 
 const MS: Duration = Duration::from_millis(1);
 

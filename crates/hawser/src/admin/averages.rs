@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use hawser_core::ids::PoolId;
-use hawser_core::pool::PoolStats;
+use hawser_pooler::ids::PoolId;
+use hawser_pooler::lending::PoolStats;
 
 /// The counters that SHOW STATS shows. Times in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

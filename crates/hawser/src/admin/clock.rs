@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hawser_core::time::Time;
+use hawser_pooler::time::Time;
 
 /// The two clocks at one moment: the loops' and the calendar's.
 #[derive(Clone, Copy, Debug)]

@@ -13,10 +13,10 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use hawser_core::engine::ToLoop;
-use hawser_core::engine::message::{BackendRow, Listed};
-use hawser_core::ids::{ClientId, PoolId};
-use hawser_core::wire::error::{ClientError, SqlState};
+use hawser_pooler::ids::{ClientId, PoolId};
+use hawser_pooler::relay::ToLoop;
+use hawser_pooler::relay::message::{BackendRow, Listed};
+use hawser_pooler::wire::error::{ClientError, SqlState};
 
 use super::command::Command;
 use super::pooler::{By, Pooler, Shutdown};

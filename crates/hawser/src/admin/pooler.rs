@@ -15,13 +15,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use hawser_congestion::cc::usage::CongestionUsage;
-use hawser_core::engine::ServerAddressId;
-use hawser_core::ids::LoopId;
-use hawser_core::pool::Pool as Queue;
-use hawser_core::session::options::Replication;
-use hawser_core::time::Time;
-use hawser_core::wire::error::{ClientError, SqlState};
 use hawser_link::drive::report::Report;
+use hawser_pooler::ids::LoopId;
+use hawser_pooler::ids::ServerAddressId;
+use hawser_pooler::lending::Pool as Queue;
+use hawser_pooler::session::options::Replication;
+use hawser_pooler::time::Time;
+use hawser_pooler::wire::error::{ClientError, SqlState};
 
 use super::averages::Totals;
 use super::command::Command;
@@ -429,7 +429,7 @@ impl Gates {
 }
 
 /// A number that threads count up. Not for what happens in every transaction: see
-/// [`hawser_core::pool::Counter`] for that.
+/// [`hawser_pooler::lending::Counter`] for that.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 

@@ -12,11 +12,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use hawser_congestion::cc::usage::CongestionUsage;
-use hawser_core::engine::{ServerAddressId, ToLoop};
-use hawser_core::ids::LoopId;
-use hawser_core::shares::Standing as Sharing;
-use hawser_core::wire::error::{ClientError, SqlState};
 use hawser_link::drive::report::Report;
+use hawser_pooler::ids::LoopId;
+use hawser_pooler::ids::ServerAddressId;
+use hawser_pooler::relay::ToLoop;
+use hawser_pooler::shares::Standing as Sharing;
+use hawser_pooler::wire::error::{ClientError, SqlState};
 use hawser_sys::listen::{SocketFile, listen_tcp, listen_unix};
 use tokio::net::{TcpListener, UnixListener};
 

@@ -17,9 +17,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hawser_core::wire::error::{ClientError, SqlState};
-use hawser_core::wire::frame::{self, Framed};
-use hawser_core::wire::{TransactionStatus, backend, build, frontend};
+use hawser_pooler::wire::error::{ClientError, SqlState};
+use hawser_pooler::wire::frame::{self, Framed};
+use hawser_pooler::wire::{TransactionStatus, backend, build, frontend};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::Console;

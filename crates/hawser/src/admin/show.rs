@@ -16,7 +16,7 @@ mod stats;
 
 use std::borrow::Cow;
 
-use hawser_core::wire::error::ClientError;
+use hawser_pooler::wire::error::ClientError;
 
 use super::Console;
 use super::command::Topic;

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use hawser_core::wire::{backend, build};
+use hawser_pooler::wire::{backend, build};
 
 /// A column's type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

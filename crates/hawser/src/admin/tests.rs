@@ -4,16 +4,17 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
-use hawser_core::engine::about::{ClientAbout, ClientState, PeerAddress};
-use hawser_core::engine::message::{BackendRow, BackendState, ClientRow, Listed, Page};
-use hawser_core::engine::{ServerAddressId, ToLoop};
-use hawser_core::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
-use hawser_core::pool::{PoolSettings, SharedPool};
-use hawser_core::session::options::Replication;
-use hawser_core::session::part::{Part, PartSet};
-use hawser_core::session::settings::Settings;
-use hawser_core::time::Time;
 use hawser_link::drive::report::Report;
+use hawser_pooler::ids::ServerAddressId;
+use hawser_pooler::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
+use hawser_pooler::lending::{PoolSettings, SharedPool};
+use hawser_pooler::relay::ToLoop;
+use hawser_pooler::relay::client_info::{ClientAbout, ClientState, PeerAddress};
+use hawser_pooler::relay::message::{BackendRow, BackendState, ClientRow, Listed, Page};
+use hawser_pooler::session::options::Replication;
+use hawser_pooler::session::part::{Part, PartSet};
+use hawser_pooler::session::settings::Settings;
+use hawser_pooler::time::Time;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use super::pooler::{Answer, Gates, PoolEntry, Shutdown, Tally};
@@ -344,7 +345,7 @@ impl Operator {
 
     async fn query(&mut self, text: &str) -> Vec<Message> {
         let mut query = Vec::new();
-        hawser_core::wire::build::query(&mut query, text.as_bytes());
+        hawser_pooler::wire::build::query(&mut query, text.as_bytes());
         self.send(&query).await;
         self.until_ready().await
     }
@@ -357,7 +358,7 @@ impl Operator {
             match kind {
                 b'D' => rows.push(row(&body)),
                 b'C' => end = string(&body),
-                b'E' => end = string(hawser_core::wire::error::field(&body, b'C').unwrap()),
+                b'E' => end = string(hawser_pooler::wire::error::field(&body, b'C').unwrap()),
                 _ => {}
             }
         }
@@ -475,11 +476,11 @@ async fn pause_waits_for_the_last_server_and_resume_ends_it() {
     // One being opened: as good as one in use.
     assert!(matches!(
         fake.pool.lock().acquire(home, Time::ZERO),
-        hawser_core::pool::Acquired::Wait { open: true }
+        hawser_pooler::lending::Acquired::Wait { open: true }
     ));
     let mut operator = Operator::connect(&fake, Role::Admin).await;
     let mut query = Vec::new();
-    hawser_core::wire::build::query(&mut query, b"PAUSE app");
+    hawser_pooler::wire::build::query(&mut query, b"PAUSE app");
     operator.send(&query).await;
     let early = tokio::time::timeout(Duration::from_millis(150), operator.message()).await;
     assert!(early.is_err(), "answered while a server connection was there");
@@ -517,7 +518,7 @@ async fn an_operator_who_leaves_does_not_wait_on() {
     let references = Arc::strong_count(&fake);
     let mut operator = Operator::connect(&fake, Role::Admin).await;
     let mut query = Vec::new();
-    hawser_core::wire::build::query(&mut query, b"PAUSE");
+    hawser_pooler::wire::build::query(&mut query, b"PAUSE");
     operator.send(&query).await;
     tokio::time::sleep(Duration::from_millis(20)).await;
     drop(operator);
@@ -534,7 +535,7 @@ async fn wait_close_waits_for_servers_of_older_epochs() {
     assert_eq!(operator.answer("WAIT_CLOSE app").await, "WAIT_CLOSE");
     assert_eq!(operator.answer("RECONNECT app").await, "RECONNECT");
     let mut query = Vec::new();
-    hawser_core::wire::build::query(&mut query, b"WAIT_CLOSE");
+    hawser_pooler::wire::build::query(&mut query, b"WAIT_CLOSE");
     operator.send(&query).await;
     let early = tokio::time::timeout(Duration::from_millis(100), operator.message()).await;
     assert!(early.is_err(), "answered while an old server connection was there");
@@ -599,7 +600,7 @@ async fn kill_without_a_name_pauses_each_database_by_itself() {
 
 #[tokio::test]
 async fn the_extended_protocol_works_as_drivers_use_it() {
-    use hawser_core::wire::{build, frontend};
+    use hawser_pooler::wire::{build, frontend};
     let mut operator = Operator::connect(&fake(), Role::Admin).await;
     let mut out = Vec::new();
     build::parse(&mut out, b"s", b"SHOW STATE\0\0\0");
@@ -655,7 +656,7 @@ async fn nonsense_ends_the_connection_with_08p01() {
         operator.send(bytes).await;
         let (kind, body) = operator.message().await.unwrap();
         assert_eq!(kind, b'E');
-        assert_eq!(hawser_core::wire::error::field(&body, b'C'), Some(&b"08P01"[..]));
+        assert_eq!(hawser_pooler::wire::error::field(&body, b'C'), Some(&b"08P01"[..]));
         assert!(operator.message().await.is_none());
     }
 }

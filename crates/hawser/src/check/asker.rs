@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hawser_core::session::options::Replication;
+use hawser_pooler::session::options::Replication;
 
 use crate::auth::secret::Secret;
 use crate::config::{Config, DatabaseConfig, Limit, ServerAddress};

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use hawser_core::session::report::Report;
+use hawser_pooler::parts::report::text::Report;
 
 use super::asker::Asker;
 use super::{Grade, SERVER_WAIT};

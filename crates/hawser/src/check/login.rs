@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use hawser_core::wire::error::SqlState;
+use hawser_pooler::wire::error::SqlState;
 
 use super::asker::Asker;
 use super::census::Found;

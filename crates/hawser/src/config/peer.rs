@@ -1,6 +1,6 @@
 //! `peers`: other poolers to which the same clients connect.
 
-use hawser_core::engine::PEERS_MAX;
+use hawser_pooler::parts::identity::process_ids::PEERS_MAX;
 
 use super::address::{ServerAddress, is_unix};
 use super::error::Rejected;

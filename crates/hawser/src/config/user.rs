@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hawser_core::session::functions::FunctionNames;
+use hawser_pooler::parts::functions::variables::FunctionNames;
 
 use super::choice::{Fidelity, LoadBalanceHosts, PoolMode, TargetSessionAttrs};
 use super::database::DatabaseConfig;

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hawser_core::session::functions::FunctionNames;
+use hawser_pooler::parts::functions::variables::FunctionNames;
 
 use super::error::{Refusals, Rejected};
 use super::registry::{Form, Setting, Unit};

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use hawser_core::wire::error::field;
-use hawser_core::wire::frame::{self, Framed};
-use hawser_core::wire::{backend, build, frontend};
+use hawser_pooler::wire::error::field;
+use hawser_pooler::wire::frame::{self, Framed};
+use hawser_pooler::wire::{backend, build, frontend};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 
-use hawser_core::engine::hand_over;
-use hawser_core::pool::ServerParameters;
-use hawser_core::session::report;
-use hawser_core::wire::frame::take_u32;
-use hawser_core::wire::startup::{CANCEL_KEY_BYTES_MAX, Pair, ProtocolVersion, write_startup};
-use hawser_core::wire::{TransactionStatus, backend};
+use hawser_pooler::parts::identity::hand_over;
+use hawser_pooler::parts::report::text;
+use hawser_pooler::parts::start_values::parameters::ServerParameters;
+use hawser_pooler::wire::frame::take_u32;
+use hawser_pooler::wire::startup::{CANCEL_KEY_BYTES_MAX, Pair, ProtocolVersion, write_startup};
+use hawser_pooler::wire::{TransactionStatus, backend};
 
 use super::talk::{LOGIN_MESSAGES_MAX, Talk, TalkError, parse_status, server_error};
 use crate::auth::certificate::end_point_hash;
@@ -166,11 +166,11 @@ pub struct Entered {
 impl Entered {
     /// The server has reported a value.
     pub fn learn(&mut self, (name, value): Pair) {
-        if *name == *report::NAME {
+        if *name == *text::NAME {
             self.report = Some(value);
         } else if *name == *hand_over::CHALLENGE {
             self.challenge = Some(value);
-        } else if *name != *report::SCHEMA && *name != *report::PROCESS {
+        } else if *name != *text::SCHEMA && *name != *text::PROCESS {
             self.parameters.set(&name, &value);
         }
     }

@@ -5,7 +5,7 @@
 //! number the function has in this database, and which role it lets hand sessions over. A first
 //! message, that names no user, shows whether both have the same secret: so what is missing is
 //! known and logged before a client has the connection. The rest is
-//! [`hawser_core::engine::hand_over`]'s.
+//! [`hawser_pooler::parts::identity::hand_over`]'s.
 
 use std::fmt;
 use std::fs::File;
@@ -13,9 +13,9 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use hawser_core::engine::hand_over::HandOverKey;
-use hawser_core::wire::error::{ClientError, SqlState};
-use hawser_core::wire::{TransactionStatus, backend};
+use hawser_pooler::parts::identity::hand_over::HandOverKey;
+use hawser_pooler::wire::error::{ClientError, SqlState};
+use hawser_pooler::wire::{TransactionStatus, backend};
 use ring::hmac;
 
 use super::enter::Entered;

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use hawser_core::wire::startup;
+use hawser_pooler::wire::startup;
 use hawser_sys::stream::{TcpOptions, set_tcp_options};
 use rustls::AlertDescription;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

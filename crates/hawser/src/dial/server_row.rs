@@ -187,7 +187,7 @@ mod tests {
     use std::time::Instant;
 
     use super::super::standing::{Lag, State};
-    use hawser_core::time::Time;
+    use hawser_pooler::time::Time;
 
     use super::*;
 

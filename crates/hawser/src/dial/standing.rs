@@ -12,10 +12,10 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use hawser_core::engine::ServerAddressId;
-use hawser_core::session::options::Replication;
-use hawser_core::time::Time;
-use hawser_core::wire::error::SqlState;
+use hawser_pooler::ids::ServerAddressId;
+use hawser_pooler::session::options::Replication;
+use hawser_pooler::time::Time;
+use hawser_pooler::wire::error::SqlState;
 use tokio::time::timeout;
 
 use super::talk::Answer;

@@ -10,10 +10,10 @@
 use std::fmt;
 use std::io;
 
-use hawser_core::wire::error::{ClientError, Severity, SqlState, field};
-use hawser_core::wire::frame::{self, Framed, HEADER_BYTES, take_string, take_u16, take_u32};
-use hawser_core::wire::startup::Pair;
-use hawser_core::wire::{TransactionStatus, backend, build, frontend};
+use hawser_pooler::wire::error::{ClientError, Severity, SqlState, field};
+use hawser_pooler::wire::frame::{self, Framed, HEADER_BYTES, take_string, take_u16, take_u32};
+use hawser_pooler::wire::startup::Pair;
+use hawser_pooler::wire::{TransactionStatus, backend, build, frontend};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::socket::stream::Stream;

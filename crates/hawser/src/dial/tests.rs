@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hawser_core::session::options::Replication;
-use hawser_core::wire::build;
+use hawser_pooler::session::options::Replication;
+use hawser_pooler::wire::build;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -148,7 +148,7 @@ impl Fake {
             build::parameter_status(&mut out, name.as_bytes(), value.as_bytes());
         }
         build::backend_key_data(&mut out, 77, b"a key of some length");
-        build::ready_for_query(&mut out, hawser_core::wire::TransactionStatus::Idle);
+        build::ready_for_query(&mut out, hawser_pooler::wire::TransactionStatus::Idle);
         stream.write_all(&out).await?;
         stream.flush().await?;
         // Answers every question with a refusal.
@@ -168,7 +168,7 @@ impl Fake {
                 let mut out = Vec::new();
                 ClientError::error(SqlState(*b"22023"), "invalid value for parameter")
                     .write(&mut out);
-                build::ready_for_query(&mut out, hawser_core::wire::TransactionStatus::Idle);
+                build::ready_for_query(&mut out, hawser_pooler::wire::TransactionStatus::Idle);
                 stream.write_all(&out).await?;
                 stream.flush().await?;
             }
@@ -340,7 +340,7 @@ fn look(standing: Standing, silent: bool) -> Look {
         standing,
         lag: standing::Lag::Measured(Duration::ZERO),
         silent,
-        answered: hawser_core::time::Time::ZERO,
+        answered: hawser_pooler::time::Time::ZERO,
     }
 }
 

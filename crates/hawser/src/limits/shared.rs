@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use hawser_core::shares::{Bound, Kind, LeaseId, Need, Scope, Standing};
+use hawser_pooler::shares::{Bound, Kind, LeaseId, Need, Scope, Standing};
 
 use super::{Counts, Full, Limits};
 use crate::config::Limit;

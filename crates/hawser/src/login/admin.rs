@@ -4,8 +4,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use hawser_core::engine::ClientAbout;
-use hawser_core::wire::error::{ClientError, SqlState};
+use hawser_pooler::relay::ClientAbout;
+use hawser_pooler::wire::error::{ClientError, SqlState};
 use tokio::io::AsyncWriteExt;
 
 use crate::admin::command::Command;

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use hawser_core::ids::LoopId;
+use hawser_pooler::ids::LoopId;
 
 use hawser_sys::listen::{
     Passed, SocketFile, abstract_name, accept_tcp, accept_unix, is_of_one_connection,

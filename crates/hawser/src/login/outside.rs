@@ -6,7 +6,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hawser_core::wire::error::{ClientError, SqlState};
+use hawser_pooler::wire::error::{ClientError, SqlState};
 
 use super::key_sets::Fetching;
 use super::pam::{self, Question};

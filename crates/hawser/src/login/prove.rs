@@ -9,7 +9,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use hawser_core::wire::error::{ClientError, SqlState};
+use hawser_pooler::wire::error::{ClientError, SqlState};
 
 use super::Origin;
 use super::access::Access;

@@ -20,7 +20,7 @@
 
 use std::net::SocketAddr;
 
-use hawser_core::wire::error::{ClientError, SqlState};
+use hawser_pooler::wire::error::{ClientError, SqlState};
 use ppp::{v1, v2};
 use tokio::io::{AsyncRead, AsyncReadExt};
 

@@ -14,14 +14,14 @@
 
 use std::sync::Arc;
 
-use hawser_core::pool::ServerParameters;
-use hawser_core::session::canonical::{Canonical, Context, canonical};
-use hawser_core::session::options::Asked;
-use hawser_core::session::part::Part;
-use hawser_core::session::settings::{
+use hawser_pooler::parts::start_values::parameters::ServerParameters;
+use hawser_pooler::session::canonical::{Canonical, Context, canonical};
+use hawser_pooler::session::options::Asked;
+use hawser_pooler::session::part::Part;
+use hawser_pooler::session::settings::{
     Change, Settings, SettingsBuilder, read_hex, write_set_query,
 };
-use hawser_core::wire::error::{ClientError, Severity, SqlState};
+use hawser_pooler::wire::error::{ClientError, Severity, SqlState};
 use tokio::time::timeout;
 
 use super::{NAME_BYTES_MAX, Origin};

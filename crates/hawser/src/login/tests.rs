@@ -2,8 +2,8 @@
 
 use std::sync::Mutex;
 
-use hawser_core::wire::error::field;
-use hawser_core::wire::startup::{GSSENC_REQUEST, write_cancel, write_startup};
+use hawser_pooler::wire::error::field;
+use hawser_pooler::wire::startup::{GSSENC_REQUEST, write_cancel, write_startup};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::UnixStream;
 
@@ -453,11 +453,15 @@ async fn method_md5_asks_for_md5_where_the_password_is_plain_and_where_there_is_
 async fn a_cancel_request_reaches_the_loop_and_is_never_answered() {
     let world = trusting().await;
     let mut packet = Vec::new();
-    write_cancel(&mut packet, hawser_core::engine::PROCESS_ID_FIRST, b"some key");
+    write_cancel(
+        &mut packet,
+        hawser_pooler::parts::identity::process_ids::PROCESS_ID_FIRST,
+        b"some key",
+    );
     assert!(world.answer(&packet).await.is_empty());
     assert!(matches!(
         world.kept().as_slice(),
-        [ToLoop::Cancel { process: hawser_core::engine::PROCESS_ID_FIRST, key }] if **key == *b"some key"
+        [ToLoop::Cancel { process: hawser_pooler::parts::identity::process_ids::PROCESS_ID_FIRST, key }] if **key == *b"some key"
     ));
 }
 

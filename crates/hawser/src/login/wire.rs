@@ -2,10 +2,10 @@
 
 use std::io;
 
-use hawser_core::wire::error::{ClientError, SqlState};
-use hawser_core::wire::frame::{self, Framed, HEADER_BYTES};
-use hawser_core::wire::frontend;
-use hawser_core::wire::startup::{self, Packet};
+use hawser_pooler::wire::error::{ClientError, SqlState};
+use hawser_pooler::wire::frame::{self, Framed, HEADER_BYTES};
+use hawser_pooler::wire::frontend;
+use hawser_pooler::wire::startup::{self, Packet};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::proxy;
@@ -131,7 +131,7 @@ pub async fn send<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> Result
 
 #[cfg(test)]
 mod tests {
-    use hawser_core::wire::startup::ProtocolVersion;
+    use hawser_pooler::wire::startup::ProtocolVersion;
     use tokio::io::duplex;
 
     use super::*;

@@ -5,7 +5,7 @@
 //!   next ─► ask the loop for a page ─► rows ─► (written, counted ...) ─► next ─► ... ─► the next loop
 //! ```
 //! A loop has one question at a time, whoever asks: so what all consoles, scrapes and extensions ask for
-//! costs it one page a turn ([`PAGE_PLACES`](hawser_core::engine::limits::PAGE_PLACES)). It keeps nothing
+//! costs it one page a turn ([`PAGE_PLACES`](hawser_pooler::relay::limits::PAGE_PLACES)). It keeps nothing
 //! between two pages, and one who does not take his rows costs nothing.
 //!
 //! # Limits
@@ -14,10 +14,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use hawser_core::engine::ToLoop;
-use hawser_core::engine::message::{Listed, Page, PageRequest};
-use hawser_core::ids::LoopId;
-use hawser_core::wire::error::{ClientError, SqlState};
+use hawser_pooler::ids::LoopId;
+use hawser_pooler::relay::ToLoop;
+use hawser_pooler::relay::message::{Listed, Page, PageRequest};
+use hawser_pooler::wire::error::{ClientError, SqlState};
 use tokio::sync::oneshot;
 
 use super::Loops;

@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::UNIX_EPOCH;
 
-use hawser_core::pool::{HISTOGRAM_BOUNDS_US, Histogram};
 use hawser_multipath::mptcp::keeper::Standing;
+use hawser_pooler::lending::{HISTOGRAM_BOUNDS_US, Histogram};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -355,7 +355,8 @@ fn sharing(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
         gauges(encoder, name, help, values)?;
     }
     let state = state.as_ref();
-    let is_sure = |state: &State| u64::from(state.standing == hawser_core::shares::Standing::Sure);
+    let is_sure =
+        |state: &State| u64::from(state.standing == hawser_pooler::shares::Standing::Sure);
     let help =
         "1 while this pooler's lease in etcd lasts, 0 while it has none or it may have ended";
     gauges(encoder, "shared_lease_sure", help, state.map(|state| ([], is_sure(state))))?;

@@ -10,7 +10,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use hawser_core::ids::PoolId;
+use hawser_pooler::ids::PoolId;
 
 use crate::admin::averages::{Notes, Totals};
 use crate::admin::pooler::{PoolEntry, Pooler};

@@ -250,8 +250,8 @@ fn escape(text: &str) -> String {
 mod tests {
     use std::time::Duration;
 
-    use hawser_core::ids::LoopId;
-    use hawser_core::wire::error::{ClientError, SqlState};
+    use hawser_pooler::ids::LoopId;
+    use hawser_pooler::wire::error::{ClientError, SqlState};
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! Takes the census of a database's functions ([`hawser_core::engine::census`]) and gives it to its
+//! Takes the census of a database's functions ([`hawser_pooler::parts::functions::census`]) and gives it to its
 //! pools.
 //!
 //! # Model
@@ -19,11 +19,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
-use hawser_core::engine::census::{ANY_TEXT, ANY_WRITE, Census, Function, Language, Link, Names};
-use hawser_core::hash::Keyed;
-use hawser_core::ids::PoolId;
-use hawser_core::pool::{KnownFunctions, ServerParameters};
-use hawser_core::session::part::is_reported;
+use hawser_pooler::hash::Keyed;
+use hawser_pooler::ids::PoolId;
+use hawser_pooler::parts::functions::census::{
+    ANY_TEXT, ANY_WRITE, Census, Function, Language, Link, Names,
+};
+use hawser_pooler::parts::functions::known::KnownFunctions;
+use hawser_pooler::parts::start_values::parameters::ServerParameters;
+use hawser_pooler::session::part::is_reported;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
 

@@ -9,8 +9,8 @@
 
 use std::collections::HashMap;
 
-use hawser_core::wire::error::ClientError;
-use hawser_core::wire::startup::Pair;
+use hawser_pooler::wire::error::ClientError;
+use hawser_pooler::wire::startup::Pair;
 
 /// Answers of one generation.
 const YOUNG_MAX: usize = 512;

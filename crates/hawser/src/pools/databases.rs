@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use hawser_core::pool::Database;
+use hawser_pooler::lending::Database;
 
 use super::{Route, locked};
 use crate::config::ServerAddress;

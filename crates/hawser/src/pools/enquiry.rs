@@ -27,9 +27,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use hawser_core::ids::PoolId;
-use hawser_core::session::options::Asked;
-use hawser_core::wire::error::{ClientError, SqlState};
+use hawser_pooler::ids::PoolId;
+use hawser_pooler::session::options::Asked;
+use hawser_pooler::wire::error::{ClientError, SqlState};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
 
@@ -301,7 +301,7 @@ pub(super) async fn ask_for(
                 line.open = Some(session);
             }
             Ok(Err(TalkError::Server(error))) => {
-                let ends = error.severity == hawser_core::wire::error::Severity::Fatal;
+                let ends = error.severity == hawser_pooler::wire::error::Severity::Fatal;
                 let failed = failed(TalkError::Server(error));
                 if !ends {
                     line.open = Some(session);
@@ -390,7 +390,7 @@ pub async fn look_up(
     let login = Login {
         user: auth_user.clone(),
         database: dbname.to_owned(),
-        replication: hawser_core::session::options::Replication::None,
+        replication: hawser_pooler::session::options::Replication::None,
         parameters: vec![path],
         start: Vec::new(),
         credentials: service.access.load().credentials(auth_user),

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use hawser_core::engine::{Backend, ToLoop};
-use hawser_core::time::Time;
+use hawser_pooler::relay::{Backend, ToLoop};
+use hawser_pooler::time::Time;
 use tokio::task::{Id, JoinError, JoinSet};
 
 use super::{PoolEntry, Route, upkeep};

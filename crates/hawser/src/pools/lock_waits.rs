@@ -4,7 +4,7 @@
 //! # Model
 //! The server is asked by [`super::upkeep`], once a second, while a client has waited for
 //! [`WAITED`] or the reserve is in use: how many processes of the pool's backends wait for locks.
-//! What follows from it is decided in [`hawser_core::pool::Pool::set_lock_waits`].
+//! What follows from it is decided in [`hawser_pooler::lending::Pool::set_lock_waits`].
 //!
 //! # Limits
 //! The question gets no place that a pool would have to give up for it: where limits are reached,

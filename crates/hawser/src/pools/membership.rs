@@ -17,8 +17,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hawser_core::session::options::{Asked, Replication};
-use hawser_core::wire::error::{ClientError, SqlState};
+use hawser_pooler::session::options::{Asked, Replication};
+use hawser_pooler::wire::error::{ClientError, SqlState};
 
 use super::{enquiry, locked, route};
 use crate::config::{Config, DatabaseConfig, ForcedUser};

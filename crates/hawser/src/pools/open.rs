@@ -4,13 +4,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hawser_core::engine::hand_over::HandOverKey;
-use hawser_core::engine::{BackendSeed, ServerAddressId, ToLoop};
-use hawser_core::ids::{BackendId, LoopId};
-use hawser_core::pool::{Fidelity, OpenOne, ServerParameters};
-use hawser_core::session::report::{Report, ReportError};
-use hawser_core::wire::TransactionStatus;
-use hawser_core::wire::error::{ClientError, SqlState};
+use hawser_pooler::ids::ServerAddressId;
+use hawser_pooler::ids::{BackendId, LoopId};
+use hawser_pooler::lending::{Fidelity, OpenOne};
+use hawser_pooler::parts::identity::hand_over::HandOverKey;
+use hawser_pooler::parts::report::text::{Report, ReportError};
+use hawser_pooler::parts::start_values::parameters::ServerParameters;
+use hawser_pooler::relay::{BackendSeed, ToLoop};
+use hawser_pooler::wire::TransactionStatus;
+use hawser_pooler::wire::error::{ClientError, SqlState};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 

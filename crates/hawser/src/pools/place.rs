@@ -31,8 +31,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use hawser_core::ids::PoolId;
-use hawser_core::time::Time;
+use hawser_pooler::ids::PoolId;
+use hawser_pooler::time::Time;
 use tokio::time::{sleep, timeout};
 
 use super::{PoolEntry, Route, locked};

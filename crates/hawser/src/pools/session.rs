@@ -8,7 +8,7 @@
 
 use std::sync::{Arc, Weak};
 
-use hawser_core::wire::build;
+use hawser_pooler::wire::build;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 

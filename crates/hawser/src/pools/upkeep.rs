@@ -6,11 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hawser_core::engine::{Backend, Socket, ToLoop};
-use hawser_core::ids::BackendId;
-use hawser_core::session::options::Replication;
-use hawser_core::wire::build;
-use hawser_core::wire::error::SqlState;
+use hawser_pooler::ids::BackendId;
+use hawser_pooler::relay::{Backend, Socket, ToLoop};
+use hawser_pooler::session::options::Replication;
+use hawser_pooler::wire::build;
+use hawser_pooler::wire::error::SqlState;
 
 use super::spare::Spare;
 use super::{PoolEntry, Wanted, locked};

@@ -24,8 +24,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hawser_core::engine::ToLoop;
-use hawser_core::ids::{ClientId, PoolId};
+use hawser_pooler::ids::{ClientId, PoolId};
+use hawser_pooler::relay::ToLoop;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::sleep;
 

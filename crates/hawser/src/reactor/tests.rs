@@ -6,14 +6,15 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::mpsc;
 
-use hawser_core::engine::message::{Listed, Page, PageRequest, ToLoop};
-use hawser_core::engine::{
-    BackendSeed, ClientAbout, ClientSecret, NewClient, PeerAddress, PoolMode, ServerAddressId,
+use hawser_pooler::ids::ServerAddressId;
+use hawser_pooler::ids::{BackendId, PoolId};
+use hawser_pooler::lending::{Limits, PoolSettings, SharedPool};
+use hawser_pooler::relay::message::{Listed, Page, PageRequest, ToLoop};
+use hawser_pooler::relay::{
+    BackendSeed, ClientAbout, ClientSecret, NewClient, PeerAddress, PoolMode,
 };
-use hawser_core::ids::{BackendId, PoolId};
-use hawser_core::pool::{Limits, PoolSettings, SharedPool};
-use hawser_core::session::settings::Settings;
-use hawser_core::wire::error::{ClientError, SqlState};
+use hawser_pooler::session::settings::Settings;
+use hawser_pooler::wire::error::{ClientError, SqlState};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::*;
@@ -297,7 +298,7 @@ fn a_cancel_that_came_before_a_query_does_not_hit_it() {
         let loops = world.reactors.loops();
         loops.send(LoopId(0), ToLoop::Page(FIRST, hold));
         is_busy.recv_timeout(SOON).unwrap();
-        let process = hawser_core::engine::PROCESS_ID_FIRST;
+        let process = hawser_pooler::parts::identity::process_ids::PROCESS_ID_FIRST;
         loops.send(LoopId(0), ToLoop::Cancel { process, key: vec![0; 4].into() });
         client.0.write_all(&query("SELECT 1")).unwrap();
         go_on.send(()).unwrap();

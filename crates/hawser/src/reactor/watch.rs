@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use hawser_core::engine::Token;
-use hawser_core::ids::LoopId;
+use hawser_pooler::ids::LoopId;
+use hawser_pooler::relay::Token;
 use hawser_sys::epoll::{Epoll, Event, Events};
 use hawser_sys::eventfd::EventFd;
 

@@ -1,4 +1,4 @@
-//! etcd by its JSON gateway: what [`hawser_core::shares`] asks for, as HTTP.
+//! etcd by its JSON gateway: what [`hawser_pooler::shares`] asks for, as HTTP.
 //!
 //! # Model
 //! ```text
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use hawser_core::shares::{
+use hawser_pooler::shares::{
     Answer, Change, Failure, Key, LeaseId, Look, Request, Revision, Taken, Want,
 };
 use http_body_util::{BodyExt, Full, Limited};
@@ -454,7 +454,7 @@ fn read_range(range: &Value, prefix: &str, look: &mut Look) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
-    use hawser_core::shares::{Kind as Limited, Place, Scope};
+    use hawser_pooler::shares::{Kind as Limited, Place, Scope};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
     use tokio::task::JoinHandle;

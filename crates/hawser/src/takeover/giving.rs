@@ -23,10 +23,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hawser_core::engine::ToLoop;
-use hawser_core::engine::succession::{Arrival, MovedClient};
-use hawser_core::ids::{LoopId, PoolId};
-use hawser_core::pool::Limits;
+use hawser_pooler::ids::{LoopId, PoolId};
+use hawser_pooler::lending::Limits;
+use hawser_pooler::relay::ToLoop;
+use hawser_pooler::relay::succession::{Arrival, MovedClient};
 use hawser_sys::stream::peer_uid;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;

@@ -16,11 +16,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use hawser_core::engine::succession::{ClientRecord, StatementRecord, UnnamedRecord};
-use hawser_core::engine::{ClientAbout, ClientSecret, PeerAddress, PoolMode};
-use hawser_core::pool::{Described, ServerParameters};
-use hawser_core::session::settings::{Settings, SettingsBuilder};
-use hawser_core::time::Time;
+use hawser_pooler::parts::start_values::parameters::ServerParameters;
+use hawser_pooler::parts::statements::description::Described;
+use hawser_pooler::relay::succession::{ClientRecord, StatementRecord, UnnamedRecord};
+use hawser_pooler::relay::{ClientAbout, ClientSecret, PeerAddress, PoolMode};
+use hawser_pooler::session::settings::{Settings, SettingsBuilder};
+use hawser_pooler::time::Time;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

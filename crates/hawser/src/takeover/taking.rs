@@ -29,11 +29,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hawser_core::engine::ToLoop;
-use hawser_core::engine::succession::{Arrival, MovedClient};
-use hawser_core::ids::LoopId;
-use hawser_core::pool::Limits;
-use hawser_core::session::options::{Asked, Replication};
+use hawser_pooler::ids::LoopId;
+use hawser_pooler::lending::Limits;
+use hawser_pooler::relay::ToLoop;
+use hawser_pooler::relay::succession::{Arrival, MovedClient};
+use hawser_pooler::session::options::{Asked, Replication};
 use hawser_sys::process::{SocketFamily, effective_uid, socket_family};
 use hawser_sys::stream::peer_uid;
 use tokio::net::UnixStream;

@@ -22,7 +22,7 @@ mod startup;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use hawser_core::session::report;
+use hawser_pooler::parts::report::text;
 
 use self::copy::CopyIn;
 use self::extended::Executing;
@@ -473,7 +473,7 @@ impl ModelBackend {
     }
 
     fn send_state(&mut self, state: String) {
-        let name = String::from_utf8_lossy(report::NAME);
+        let name = String::from_utf8_lossy(text::NAME);
         self.send(&Body::new().text(&name).text(&state).message(b'S'));
         self.state = Some(state);
     }

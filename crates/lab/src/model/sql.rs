@@ -11,7 +11,7 @@ mod question;
 
 use std::time::Duration;
 
-use hawser_core::session::part::Part;
+use hawser_pooler::session::part::Part;
 
 pub use parser::parse;
 

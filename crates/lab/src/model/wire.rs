@@ -1,6 +1,6 @@
 //! Messages of the PostgreSQL protocol, as the model reads and writes them.
 //!
-//! Written apart from `hawser-core`'s own codec on purpose: a mistake in one of the two shows as
+//! Written apart from `hawser-pooler`'s own codec on purpose: a mistake in one of the two shows as
 //! a difference instead of hiding in both.
 //!
 //! # Model       tag (1 byte, absent at startup), length (4 bytes, itself included), body

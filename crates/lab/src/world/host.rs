@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-use hawser_core::engine::backend::PoolRef;
-use hawser_core::engine::message::Event;
-use hawser_core::engine::succession::{Arrival, MovedClient};
-use hawser_core::engine::{CancelRequest, Host, Socket, ToLoop, Token};
-use hawser_core::ids::LoopId;
-use hawser_core::time::Time;
+use hawser_pooler::ids::LoopId;
+use hawser_pooler::relay::backend::PoolRef;
+use hawser_pooler::relay::message::Event;
+use hawser_pooler::relay::succession::{Arrival, MovedClient};
+use hawser_pooler::relay::{CancelRequest, Host, Socket, ToLoop, Token};
+use hawser_pooler::time::Time;
 
 use crate::net::mailbox::Mailbox;
 use crate::net::{self, Owner, SimSocket};

@@ -16,14 +16,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use hawser_core::engine::about::ClientState;
-use hawser_core::engine::backend::PoolRef;
-use hawser_core::engine::message::{BackendState, Listed, Page, PageRequest};
-use hawser_core::engine::{Backend, Engine, ToLoop, limits};
-use hawser_core::ids::{BackendId, ClientId, LoopId};
-use hawser_core::pool::{SAME_MOMENT, UNEVEN};
-use hawser_core::session::settings::Settings;
-use hawser_core::time::Time;
+use hawser_pooler::ids::{BackendId, ClientId, LoopId};
+use hawser_pooler::lending::{SAME_MOMENT, UNEVEN};
+use hawser_pooler::relay::backend::PoolRef;
+use hawser_pooler::relay::client_info::ClientState;
+use hawser_pooler::relay::message::{BackendState, Listed, Page, PageRequest};
+use hawser_pooler::relay::{Backend, Engine, ToLoop, limits};
+use hawser_pooler::session::settings::Settings;
+use hawser_pooler::time::Time;
 
 use super::host::{Outside, SimHost, Stream, moment};
 use super::servers::Servers;

@@ -5,10 +5,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hawser_core::engine::backend::PoolRef;
-use hawser_core::engine::{ClientAbout, NewClient, OwnProcessIds, PeerAddress, PoolMode, ToLoop};
-use hawser_core::ids::LoopId;
-use hawser_core::session::settings::{Settings, SettingsBuilder};
+use hawser_pooler::ids::LoopId;
+use hawser_pooler::parts::identity::process_ids::OwnProcessIds;
+use hawser_pooler::relay::backend::PoolRef;
+use hawser_pooler::relay::{ClientAbout, NewClient, PeerAddress, PoolMode, ToLoop};
+use hawser_pooler::session::settings::{Settings, SettingsBuilder};
 
 use super::host::{LOBBY, OUTSIDE, Outside, Stream, delay, moment};
 use crate::model::backend::ModelBackend;

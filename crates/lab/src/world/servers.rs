@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hawser_core::engine::{BackendSeed, ServerAddressId, ToLoop};
-use hawser_core::ids::BackendId;
-use hawser_core::pool::ServerParameters;
-use hawser_core::session::report::{self, Report};
-use hawser_core::wire::error::{ClientError, SqlState};
+use hawser_pooler::ids::BackendId;
+use hawser_pooler::ids::ServerAddressId;
+use hawser_pooler::parts::report::text;
+use hawser_pooler::parts::report::text::Report;
+use hawser_pooler::parts::start_values::parameters::ServerParameters;
+use hawser_pooler::relay::{BackendSeed, ToLoop};
+use hawser_pooler::wire::error::{ClientError, SqlState};
 
 use super::host::{OUTSIDE, Opening, Outside, Stream, delay, moment};
 use super::lobby;
@@ -166,7 +168,7 @@ impl Servers {
         }
         let (near, far) = net.pair();
         let mut endpoint = ServerEndpoint::accept(&self.model, far);
-        let asking = [(String::from_utf8_lossy(report::ASKING).into_owned(), "on".to_owned())];
+        let asking = [(String::from_utf8_lossy(text::ASKING).into_owned(), "on".to_owned())];
         let asking = if self.reports { asking.to_vec() } else { Vec::new() };
         let mut reported = None;
         let mut parameters = ServerParameters::default();
@@ -175,7 +177,7 @@ impl Servers {
         let user = if shared { catalog::POOLER_ROLE } else { catalog::LOGIN_ROLE };
         for message in lobby::log_in(&mut endpoint.backend, user, &asking) {
             if let Some((name, value)) = lobby::parameter(&message) {
-                if name.as_bytes() == report::NAME {
+                if name.as_bytes() == text::NAME {
                     reported = Report::read(value.as_bytes()).ok();
                     continue;
                 }

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 
-use hawser_core::engine::message::{BackendRow, BackendState, Listed};
-use hawser_core::ids::PoolId;
+use hawser_pooler::ids::PoolId;
+use hawser_pooler::relay::message::{BackendRow, BackendState, Listed};
 
 use crate::admin::pooler::{PoolEntry, Pooler};
 use crate::admin::table::{Cell, Columns, Table, columns};

@@ -50,7 +50,7 @@ pub(super) fn memory(mut table: Table, pooler: &dyn Pooler) -> Table {
         let used = bytes / KIB;
         table.push(vec![name.into(), KIB.into(), used.into(), 0u32.into(), bytes.into()]);
     }
-    let pool = size_of::<hawser_core::pool::Pool<()>>() as u64;
+    let pool = size_of::<hawser_pooler::lending::Pool<()>>() as u64;
     let count = pooler.pools().len() as u64;
     table.push(vec!["pool".into(), pool.into(), count.into(), 0u32.into(), (pool * count).into()]);
     table

@@ -9,12 +9,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
-use hawser_core::engine::Socket;
-use hawser_core::engine::about::{ClientState, PeerAddress};
-use hawser_core::engine::message::{BackendRow, BackendState, ClientRow, Listed};
-use hawser_core::ids::{BackendId, ClientId, PoolId};
-use hawser_core::session::options::Replication;
-use hawser_core::session::part::Part;
+use hawser_pooler::ids::{BackendId, ClientId, PoolId};
+use hawser_pooler::relay::Socket;
+use hawser_pooler::relay::client_info::{ClientState, PeerAddress};
+use hawser_pooler::relay::message::{BackendRow, BackendState, ClientRow, Listed};
+use hawser_pooler::session::options::Replication;
+use hawser_pooler::session::part::Part;
 
 use super::pools::host_and_port;
 use crate::admin::clock::Clock;
@@ -407,7 +407,7 @@ impl Connections<'_> {
 
 #[cfg(test)]
 mod tests {
-    use hawser_core::ids::{LoopId, Slot};
+    use hawser_pooler::ids::{LoopId, Slot};
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! `hawser.hand_over()` of a server with the extension: the session is another user's.
 
-use hawser_core::engine::hand_over::HandOverKey;
+use hawser_pooler::parts::identity::hand_over::HandOverKey;
 
 use super::ModelBackend;
 use crate::model::catalog;

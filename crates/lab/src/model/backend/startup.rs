@@ -3,7 +3,7 @@
 //! # Limits      all users are trusted; TLS and GSSAPI are refused with N
 
 use super::{Ending, ModelBackend};
-use hawser_core::session::report;
+use hawser_pooler::parts::report::text;
 
 use crate::model::cluster::ProcessId;
 use crate::model::error::PgError;
@@ -59,7 +59,7 @@ impl ModelBackend {
                 "database" => database = value,
                 "options" => asked.extend(options(&value)),
                 "replication" => {}
-                _ if name.as_bytes() == report::ASKING && self.server.lock().config.reports => {
+                _ if name.as_bytes() == text::ASKING && self.server.lock().config.reports => {
                     reports = value == "on";
                 }
                 _ if name.starts_with("_pq_.") => unknown.push(name),

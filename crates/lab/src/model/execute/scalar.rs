@@ -1,6 +1,6 @@
 //! What one expression of a row gives, and does.
 
-use hawser_core::session::part::Part;
+use hawser_pooler::session::part::Part;
 
 use crate::model::cluster::Cluster;
 use crate::model::error::PgError;

@@ -1,7 +1,7 @@
 //! The one query of a pooler's own about a session, word by word: the model knows no catalogs.
 
-use hawser_core::session::part::Part;
-use hawser_core::session::question::{COMMENT, PARSED, PARTS, SET_IN_SESSION, SETTING};
+use hawser_pooler::parts::pins::question::{COMMENT, PARSED, PARTS, SET_IN_SESSION, SETTING};
+use hawser_pooler::session::part::Part;
 
 use super::{Parsed, Scalar, Select, Statement};
 use crate::model::error::PgError;

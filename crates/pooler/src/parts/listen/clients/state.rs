@@ -1,0 +1,47 @@
+//! What a client does for its channels.
+
+use crate::parts::listen::clients::{Listening, Stage};
+use crate::relay::client::Client;
+use crate::relay::socket::Socket;
+
+impl<S: Socket> Client<S> {
+    pub(super) fn listening(&mut self) -> Option<&mut Listening> {
+        self.pending_session.as_mut()?.listening.as_deref_mut()
+    }
+
+    pub(super) fn stage(&self) -> Stage {
+        let listening = self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref());
+        listening.map_or(Stage::AtRest, |listening| listening.stage)
+    }
+
+    /// Whether it listens without a backend of its own, or is about to.
+    #[inline]
+    pub(crate) fn listens(&self) -> bool {
+        self.pending_session.as_ref().is_some_and(|extra| extra.listening.is_some())
+    }
+
+    /// Whether its backend may listen on something for it.
+    pub(crate) fn keeps_backend_to_listen(&self) -> bool {
+        self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref()).is_some_and(
+            |listening| {
+                listening.stage != Stage::AtRest || !listening.pending.is_empty() || listening.shown
+            },
+        )
+    }
+
+    /// Whether its messages must wait for the listening connection.
+    pub(crate) fn awaits_listener(&self) -> bool {
+        self.stage() != Stage::AtRest
+    }
+
+    /// How many channels another connection than its backend listens on for it.
+    pub(crate) fn channel_count(&self) -> usize {
+        let listening = self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref());
+        listening.map_or(0, |listening| listening.channels.len())
+    }
+
+    pub(super) fn has_channels(&self) -> bool {
+        let listening = self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref());
+        listening.is_some_and(|listening| !listening.channels.is_empty())
+    }
+}

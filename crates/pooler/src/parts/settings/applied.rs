@@ -1,0 +1,318 @@
+//! The settings in force on a server connection.
+
+use std::sync::Arc;
+
+use crate::lending::Lasting;
+use crate::parts::settings::custom_names::CustomNames;
+use crate::parts::settings::timeouts::Lifts;
+use crate::parts::settings::within_pipeline::Within;
+use crate::parts::start_values::basis::Basis;
+use crate::parts::start_values::parameters::ServerParameters;
+use crate::session::scan::{ScanOptions, names_temporary_schema};
+use crate::session::settings::Settings;
+
+/// The settings in force on the server.
+pub(crate) struct AppliedSession {
+    applied: Settings,
+    own: OwnValues,
+    texts: Texts,
+    applying: Applying,
+    role: Role,
+    custom: CustomNames,
+    lasting: Lasting,
+    lifts: Lifts,
+    within: Option<Box<Within>>,
+    function_plans: FunctionPlans,
+    /// Only the client that has it now has made any of these.
+    function_plans_are_own: bool,
+}
+
+/// Blocks of Hawser's without which the client's message must not run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Applying {
+    No,
+    /// One is in flight. The server ignores what follows up to a Sync if its BEGIN fails.
+    Begins,
+    /// The server has begun it: everything after it fails with it.
+    InBlock,
+}
+
+/// Whether the client's role is in force for what it has sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    AsWanted,
+    /// Its message, which ends the role (`ends`) or runs nothing under one, was sent without it.
+    LeftOut {
+        ends: bool,
+    },
+    /// The server has refused it, or another session has cancelled what sets it and the settings:
+    /// the error, with which everything after it has failed.
+    Refused(Box<[u8]>),
+}
+
+impl Role {
+    /// Why the server connection is closed then.
+    pub(crate) const REFUSED: &str = "its client's role or settings could not be set";
+}
+
+/// The settings under which the process has made the plans of functions that it keeps.
+#[derive(Clone, Debug)]
+pub(crate) enum FunctionPlans {
+    /// It has none.
+    None,
+    /// These, as they differ from the values of that basis.
+    Under(Basis, Settings),
+    /// Several, or unknown ones.
+    Several,
+}
+
+/// The server's own values, and what follows from them.
+struct OwnValues {
+    parameters: Arc<ServerParameters>,
+    basis: Basis,
+    makes_temporary: bool,
+    reading: ScanOptions,
+}
+
+impl OwnValues {
+    fn new(parameters: Arc<ServerParameters>, basis: Basis) -> Self {
+        let path = parameters.get(b"search_path");
+        Self {
+            makes_temporary: path.is_some_and(names_temporary_schema),
+            reading: ScanOptions::default().with(|name| parameters.get(name)),
+            parameters,
+            basis,
+        }
+    }
+}
+
+/// What texts may have changed since the connection was last at rest outside of a transaction.
+#[derive(Clone, Copy, Default)]
+struct Texts {
+    /// How the server reads texts.
+    reread: bool,
+    /// The search_path, to a value that is not known before the end of the transaction.
+    unseen_path: bool,
+    /// Settings that plans depend on: unknown, or unknown until an answer, or in force until the
+    /// end of the transaction.
+    plans: bool,
+}
+
+impl AppliedSession {
+    pub(crate) fn new(parameters: Arc<ServerParameters>, basis: Basis) -> Self {
+        Self {
+            applied: Settings::EMPTY,
+            own: OwnValues::new(parameters, basis),
+            texts: Texts::default(),
+            applying: Applying::No,
+            role: Role::AsWanted,
+            custom: CustomNames::NONE,
+            lasting: Lasting::NONE,
+            lifts: Lifts::default(),
+            within: None,
+            function_plans: FunctionPlans::None,
+            function_plans_are_own: false,
+        }
+    }
+
+    /// The settings in force, as they differ from the server's own at connect, once everything that
+    /// has been sent is answered.
+    #[inline]
+    pub(crate) fn applied(&self) -> &Settings {
+        &self.applied
+    }
+
+    /// These are in force from now on. Returns the settings before.
+    pub(crate) fn apply(&mut self, settings: Settings) -> Settings {
+        std::mem::replace(&mut self.applied, settings)
+    }
+
+    /// What the server reported at connect.
+    #[inline]
+    pub(crate) fn parameters(&self) -> &Arc<ServerParameters> {
+        &self.own.parameters
+    }
+
+    /// The basis of these parameters.
+    #[inline]
+    pub(crate) fn basis(&self) -> Basis {
+        self.own.basis
+    }
+
+    /// Whether a plain CREATE TABLE may make a temporary table under the server's own values.
+    pub(crate) fn makes_temporary(&self) -> bool {
+        self.own.makes_temporary
+    }
+
+    /// How the server reads texts under its own values.
+    #[inline]
+    pub(crate) fn reading(&self) -> ScanOptions {
+        self.own.reading
+    }
+
+    /// The server's own values have changed.
+    pub(crate) fn take_parameters(&mut self, parameters: Arc<ServerParameters>, basis: Basis) {
+        self.own = OwnValues::new(parameters, basis);
+    }
+
+    /// Something is sent that may change how the server reads texts, or set a search_path that is
+    /// not known before the end of the transaction.
+    pub(crate) fn doubt_texts(&mut self, rereads: bool, unseen_path: bool) {
+        self.texts.reread |= rereads;
+        self.texts.unseen_path |= unseen_path;
+    }
+
+    /// Whether something has been sent that may change how the server reads texts.
+    #[inline]
+    pub(crate) fn may_read_otherwise(&self) -> bool {
+        self.texts.reread
+    }
+
+    /// Whether a search_path may have been set that is not known yet.
+    pub(crate) fn may_have_unseen_path(&self) -> bool {
+        self.texts.unseen_path
+    }
+
+    /// Something is sent that may set what plans depend on.
+    pub(crate) fn doubt_plans(&mut self) {
+        self.texts.plans = true;
+        self.mix_function_plans();
+    }
+
+    /// The process may keep plans of functions under several settings from now on.
+    pub(crate) fn mix_function_plans(&mut self) {
+        self.function_plans = FunctionPlans::Several;
+    }
+
+    /// The settings under which the process has made the plans of functions.
+    #[inline]
+    pub(crate) fn function_plans(&self) -> &FunctionPlans {
+        &self.function_plans
+    }
+
+    /// The process makes all plans of functions under these settings from now on.
+    pub(crate) fn plan_functions_under(&mut self, settings: &Settings) {
+        self.function_plans = FunctionPlans::Under(self.own.basis, settings.clone());
+    }
+
+    /// Whether its client alone has made the plans of functions that the process keeps: whatever
+    /// the client sets, it finds what a session of its own would have.
+    #[inline]
+    pub(crate) fn has_own_function_plans(&self) -> bool {
+        self.function_plans_are_own
+    }
+
+    /// Whether the plans of functions in the process are this client's own: not once another client
+    /// has come.
+    pub(crate) fn own_function_plans(&mut self, are_own: bool) {
+        self.function_plans_are_own = are_own;
+    }
+
+    /// Whether something has been sent in this transaction that may set what plans depend on.
+    #[inline]
+    pub(crate) fn may_plan_otherwise(&self) -> bool {
+        self.texts.plans
+    }
+
+    /// The connection is at rest outside of a transaction: nothing of that is in doubt any more.
+    #[inline]
+    pub(crate) fn settle_texts(&mut self) {
+        self.texts = Texts::default();
+    }
+
+    /// A block is sent without which the client's message must not run.
+    pub(crate) fn begin_applying(&mut self) {
+        self.applying = Applying::Begins;
+    }
+
+    /// Whether such a block is in flight.
+    #[inline]
+    pub(crate) fn is_applying(&self) -> bool {
+        self.applying != Applying::No
+    }
+
+    /// The server has begun the block.
+    pub(crate) fn block_begun(&mut self) {
+        if self.is_applying() {
+            self.applying = Applying::InBlock;
+        }
+    }
+
+    /// Whether everything fails that the client has sent, if the current query of Hawser's does.
+    pub(crate) fn is_in_own_block(&self) -> bool {
+        self.applying == Applying::InBlock
+    }
+
+    /// It has been answered; `more`: another may follow.
+    pub(crate) fn end_applying(&mut self, more: bool) {
+        if self.is_applying() {
+            self.applying = if more { Applying::Begins } else { Applying::No };
+        }
+    }
+
+    /// Whether the client's role is in force for what it has sent.
+    pub(crate) fn role(&self) -> &Role {
+        &self.role
+    }
+
+    /// The client's message is sent with its role, without it, or in vain.
+    pub(crate) fn set_role(&mut self, role: Role) {
+        self.role = role;
+    }
+
+    /// The error with which the server has refused the client's role.
+    pub(crate) fn role_refused(&self) -> Option<&[u8]> {
+        match &self.role {
+            Role::Refused(error) => Some(error),
+            Role::AsWanted | Role::LeftOut { .. } => None,
+        }
+    }
+
+    /// Custom names that the server knows for good.
+    #[inline]
+    pub(crate) fn custom(&self) -> CustomNames {
+        self.custom
+    }
+
+    /// The server knows these as well. Returns all that it knows.
+    pub(crate) fn know_custom(&mut self, names: CustomNames) -> CustomNames {
+        self.custom = self.custom.and(names);
+        self.custom
+    }
+
+    /// What the process keeps to its end and some clients must not see.
+    #[inline]
+    pub(crate) fn lasting(&self) -> Lasting {
+        self.lasting
+    }
+
+    /// The process keeps this as well.
+    pub(crate) fn keep_lasting(&mut self, more: Lasting) {
+        self.lasting = self.lasting.and(more);
+    }
+
+    /// The outcome of attempts to lift a short timeout.
+    pub(crate) fn lifts(&mut self) -> &mut Lifts {
+        &mut self.lifts
+    }
+
+    /// Settings in flight within its client's pipeline.
+    #[inline]
+    pub(crate) fn within(&self) -> Option<&Within> {
+        self.within.as_deref()
+    }
+
+    pub(crate) fn within_mut(&mut self) -> Option<&mut Within> {
+        self.within.as_deref_mut()
+    }
+
+    /// Settings are sent within its client's pipeline.
+    pub(crate) fn begin_within(&mut self, within: Within) {
+        self.within = Some(Box::new(within));
+    }
+
+    /// That pipeline has ended.
+    pub(crate) fn end_within(&mut self) -> Option<Within> {
+        self.within.take().map(|within| *within)
+    }
+}
