@@ -38,7 +38,9 @@ def world(env):
 
 
 def run(client, name):
-    return client.exchange(m.bind(name) + m.execute() + m.SYNC).value
+    result = client.exchange(m.bind(name) + m.execute() + m.SYNC)
+    assert not result.errors, result.errors
+    return result.value
 
 
 def test_a_plan_made_after_set_local_is_nobody_elses(env):
@@ -92,6 +94,46 @@ def test_functions_have_constants_of_their_own_clients(env):
             equal(client.value("select midnight()"), moment)
             equal(client.value(stamped), moment)
             equal(client.value("select plans_tenant()"), who)
+
+
+def test_constants_that_no_word_of_a_function_reads_are_its_own_clients(env):
+    """By a row policy, a view, a STABLE function that reads a view, a cast: the first client's row went to the next."""
+    ways = {
+        "policy": "select v from plans_orders",
+        "view": "select who from plans_me",
+        "function": "select plans_whoami()",
+        "cast": "select ('x'::text::plans_type).v",
+        "views of the server": "select setting from pg_settings where name = 'application_name'",
+    }
+    for way, body in ways.items():
+        with env.server() as maker:
+            maker.execute("""
+                drop function if exists plans_constant(), plans_outer(), plans_whoami(), plans_made(text), plans_who(), plans_name() cascade;
+                drop table if exists plans_orders cascade;
+                drop view if exists plans_me;
+                drop type if exists plans_type cascade;
+                create table plans_orders (who text, v text);
+                insert into plans_orders values ('alice', 'alice'), ('bob', 'bob');
+                alter table plans_orders enable row level security, force row level security;
+                create policy own on plans_orders using (who = current_setting('app.who', true));
+                create view plans_me as select current_setting('app.who', true) as who;
+                create function plans_whoami() returns text stable language sql as 'select who from plans_me';
+                create type plans_type as (v text);
+                grant all on plans_orders, plans_me to public""")
+            if way == "cast":
+                maker.execute("create function plans_made(text) returns plans_type stable language sql as $$ select row(current_setting('app.who', true))::plans_type $$; "
+                              "create cast (text as plans_type) with function plans_made(text)")
+            maker.execute(f"create function plans_constant() returns text immutable language sql as $body$ {body} $body$; "
+                          "create function plans_outer() returns text language plpgsql as $$ begin return plans_constant(); end $$")
+        with env.pooler_with() as target, target.connect() as one, target.connect() as other:
+            clients = (one, other)
+            for client, who in zip(clients, ("alice", "bob")):
+                client.execute(f"set app.who = '{who}'; set application_name = '{who}'")
+                client.exchange(m.parse("select plans_constant()", "constant") + m.SYNC)
+            for client, who in list(zip(clients, ("alice", "bob"))) * 2:
+                equal((run(client, "constant"), client.value("select plans_outer()")), (who, who), way)
+    with env.server() as maker:
+        maker.execute("drop type plans_type cascade")  # its cast counts for all texts
 
 
 def test_functions_keep_nothing_of_set_local(env):

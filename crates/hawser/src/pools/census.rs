@@ -106,7 +106,8 @@ static FINGERPRINT: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Rows of five: a function (name, language, volatility, source), what any text may call (source), or what leads
-/// where (from, to). Objects
+/// where (from, to). A view, and a table with row security, may read settings and who the session is,
+/// which matters where a function that is declared IMMUTABLE names it. Objects
 /// below 16384 are the server's own (`FirstNormalObjectId`, transam.h). Functions in C count if the
 /// planner calls them, unless an extension brings them. `=` stands for the operator of pg_catalog.
 /// A user's function in the language internal is one of the server's by another name. A SET in a
@@ -174,6 +175,11 @@ FROM pg_catalog.pg_aggregate a JOIN pg_catalog.pg_proc p ON p.oid = a.aggfnoid
 JOIN pg_catalog.pg_proc b ON b.oid = ANY (ARRAY[a.aggtransfn, a.aggfinalfn, a.aggcombinefn,
     a.aggserialfn, a.aggdeserialfn, a.aggmtransfn, a.aggminvtransfn, a.aggmfinalfn]::pg_catalog.oid[])
 WHERE p.oid OPERATOR(pg_catalog.>=) 16384 AND b.oid OPERATOR(pg_catalog.<) 16384
+UNION ALL
+SELECT 'function', c.relname::pg_catalog.text, 'sql', 'v', 'SELECT current_setting()'
+FROM pg_catalog.pg_class c WHERE (c.relkind = 'v' OR c.relrowsecurity) AND EXISTS (SELECT 1
+    FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_language l ON l.oid = p.prolang
+    WHERE p.oid OPERATOR(pg_catalog.>=) 16384 AND p.provolatile = 'i' AND NOT l.lanname = 'c')
 UNION ALL
 SELECT 'function', p.proname::pg_catalog.text, 'sql', 'v', 'SELECT pg_notify()'
 FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_language l ON l.oid = p.prolang

@@ -118,17 +118,26 @@ const COMPUTING: [&[u8]; 7] =
     [b"alter", b"analyse", b"analyze", b"cluster", b"refresh", b"reindex", b"vacuum"];
 
 /// Words by which a source reads settings, or who the session is.
-const READING: [&[u8]; 9] = [
+const READING: [&[u8]; 11] = [
     b"current_role",
     b"current_setting",
     b"current_user",
     b"execute",
+    b"pg_has_role",
     b"pg_settings",
+    b"row_security_active",
     b"session_user",
     b"show",
     b"system_user",
     b"user",
 ];
+
+/// Whether a source with this word may read settings, or who the session is.
+fn reads(word: &[u8]) -> bool {
+    READING.contains(&word)
+        || (word.starts_with(b"has_") && word.ends_with(b"_privilege"))
+        || word.windows(7).any(|part| part == b"_to_xml") // they run texts
+}
 
 fn writes(word: &[u8]) -> bool {
     (4..=8).contains(&word.len()) && WRITING.contains(&word)
@@ -317,7 +326,7 @@ impl Census {
             let reach = words_of.entry(key(&function.name)).or_default();
             reach.call.absorb(&effects_of(function, &reported));
             reach.reads |= function.language != Language::Compiled
-                && words(&function.source).any(|word| READING.contains(&&*word));
+                && words(&function.source).any(|word| reads(&word));
         }
         let mut links: Vec<_> =
             links.iter().map(|(from, link, to)| (key(from), *link, key(to))).collect();
@@ -339,8 +348,10 @@ impl Census {
         if more {
             words_of = grown(words_of, functions, &links);
         }
+        // A cast or an operator is called without a word.
+        let any_reads = words_of.get(ANY_TEXT).is_some_and(|reach| reach.reads);
         let reads = |function: &Function| match function.language {
-            _ if words_of[&key(&function.name)].reads => PlanReads::All,
+            _ if any_reads || words_of[&key(&function.name)].reads => PlanReads::All,
             Language::Compiled => PlanReads::Custom, // it is not known what it does
             _ => PlanReads::Own,
         };

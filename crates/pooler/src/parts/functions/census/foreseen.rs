@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use crate::parts::functions::census::tokens::{Token, Tokens};
 use crate::parts::functions::census::{
-    ANY_TEXT, Census, Function, Language, PlanReads, READING, Reach, Reader, Word, effects_of, key,
-    lower, words,
+    ANY_TEXT, Census, Function, Language, PlanReads, Reach, Reader, Word, effects_of, key, lower,
+    words,
 };
 
 /// The name of the created object follows these words.
@@ -172,7 +172,6 @@ impl Census {
         };
         let mut reach = Reach::default();
         let mut add = |source: Box<[u8]>, language| {
-            reach.reads |= words(&source).any(|word| READING.contains(&&*word));
             let function = Function { name: Box::default(), language, immutable: false, source };
             reach.call.absorb(&effects_of(&function, &reported));
         };
@@ -190,7 +189,9 @@ impl Census {
             reach.write.absorb(&known.write); // of a renamed table, or a partition
         }
         let keeps_plans = self.keeps_plans || language == Language::PlPgSql;
-        let mut news = keeps_plans != self.keeps_plans;
+        // What it names may read settings.
+        let plans_read = if made.immutable { PlanReads::All } else { self.plans_read };
+        let mut news = keeps_plans != self.keeps_plans || plans_read != self.plans_read;
         if reach == Reach::default() && !news {
             return None;
         }
@@ -208,9 +209,6 @@ impl Census {
             news |= known.call.absorb(&call);
             news |= known.write.absorb(&reach.write);
         }
-        let plans_read =
-            if made.immutable && reach.reads { PlanReads::All } else { self.plans_read };
-        news |= plans_read != self.plans_read;
         news.then(|| Self { keeps_plans, seen, ..Self::with_words(words_of, plans_read) })
     }
 }
