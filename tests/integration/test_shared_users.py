@@ -253,6 +253,26 @@ def test_settings_of_roles_are_start_values_and_go_with_their_user(env):
 
 
 @pooler_only
+@limit(60)
+def test_what_alter_role_sets_past_the_pooler_new_sessions_of_its_user_have(env):
+    """While no other user came, a server connection kept what it had read of the role's settings: no new session saw it."""
+    with sharing(env, pool_size=2) as target, env.cluster.superuser("shared") as owner:
+        try:
+            with connect(env, target, "carol") as before:
+                equal(before.value("show work_mem"), "4MB")
+            for change, value in (("role carol", "33MB"), ("role carol in database shared", "34MB"), ("database shared", "35MB")):
+                if "database shared" != change:
+                    owner.execute(f"alter {change} set work_mem = '{value}'")
+                else:
+                    owner.execute(f"alter role carol reset work_mem; alter role carol in database shared reset work_mem; alter {change} set work_mem = '{value}'")
+                time.sleep(0.1)  # it looks for such changes every 50 ms
+                with connect(env, target, "carol") as after:
+                    equal(after.value("show work_mem"), value, change)
+        finally:
+            owner.execute("alter role carol reset work_mem; alter role carol in database shared reset work_mem; alter database shared reset work_mem")
+
+
+@pooler_only
 @limit(120)
 def test_a_custom_name_of_a_roles_settings_has_its_value_again_after_a_reset(env):
     with sharing(env, pool_size=1) as target:

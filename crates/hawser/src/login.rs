@@ -672,7 +672,7 @@ impl Login {
         service.gates.pause_pool(database, || entry.pool.lock().pause());
         let place = entry.enter();
         let begins_with = async {
-            let parameters = server_parameters(&service, &entry).await?;
+            let parameters = server_parameters(&service, &entry, user).await?;
             let start = start::settings(&service, &entry, &parameters, &options.settings).await?;
             Ok::<_, ClientError>((parameters, start))
         };
@@ -870,21 +870,22 @@ fn no_database(name: &str) -> ClientError {
 /// About the size of a present server's reports at connect.
 const GREETING_BYTES: usize = 512;
 
-/// What a pool's server reported at connect, after its functions and changed settings are known as
-/// far as possible: the server is asked if it has not been.
+/// What a pool's server reported at connect, after its functions and changed settings of the client's
+/// user are known as far as possible: the server is asked if it has not been.
 pub(crate) async fn server_parameters(
     service: &Arc<Service>,
     entry: &Arc<PoolEntry>,
+    user: &str,
 ) -> Result<Arc<ServerParameters>, ClientError> {
     census::wait(service, entry).await;
     // (While its database is paused, nothing is opened to ask.)
     if entry.key.replication.is_none() && !service.gates.is_paused(&entry.key.database) {
         if entry.pool.parameters().is_some() {
-            enquiry::notice_changed_settings(service, entry).await;
+            enquiry::notice_changed_settings(service, entry, user).await;
         } else {
-            let (service, entry) = (service.clone(), entry.clone());
+            let (service, entry, user) = (service.clone(), entry.clone(), user.to_owned());
             tokio::spawn(async move {
-                enquiry::notice_changed_settings(&service, &entry).await;
+                enquiry::notice_changed_settings(&service, &entry, &user).await;
             });
         }
     }

@@ -135,7 +135,7 @@ pub struct PoolEntry {
     logins: AtomicU64,
     checked: Mutex<CheckedValues>,
     last_client: Mutex<Instant>,
-    seen: enquiry::Seen,
+    seen: enquiry::SeenOf,
     lock_waits: lock_waits::LockWaits,
     share: place::Share,
 }
@@ -599,7 +599,7 @@ impl Pools {
             last_client: Mutex::new(Instant::now()),
             at_login: Mutex::default(),
             logins: AtomicU64::new(0),
-            seen: enquiry::Seen::default(),
+            seen: enquiry::SeenOf::default(),
             lock_waits: lock_waits::LockWaits::default(),
             share: place::Share::default(),
         }

@@ -53,6 +53,8 @@ const SECRET_PERIOD: Duration = Duration::from_secs(2);
 const SECRETS_MAX: usize = 10_000;
 /// How often a server is asked for changed start values, at most.
 const SETTINGS_PERIOD: Duration = Duration::from_millis(50);
+/// Roles of a pool whose answers are remembered.
+const ROLES_MAX: usize = 1_000;
 /// How long a login waits for that answer. After one that was late, no login waits until an answer
 /// has come: a server that hangs would delay each of them by as much.
 const SETTINGS_WAIT: Duration = Duration::from_millis(500);
@@ -63,15 +65,16 @@ pub(super) const LOOK_UP_PATH: &[u8] = b"pg_catalog, public";
 /// use: the server is asked so that timing does not reveal which users have one.
 const UNUSED_WAIT: Duration = Duration::from_secs(1);
 
-/// $1 is the role. NULL if there is none.
-const FINGERPRINT: &str = "SELECT pg_catalog.concat(r.oid, r.rolcanlogin, (\
+/// $1 and $2 are the roles. NULL if there is none.
+const FINGERPRINT: &str = "SELECT pg_catalog.string_agg(pg_catalog.concat(r.oid, r.rolcanlogin, (\
      SELECT pg_catalog.md5(pg_catalog.string_agg(s::pg_catalog.text, ',' ORDER BY s::pg_catalog.text)) \
      FROM pg_catalog.pg_db_role_setting s \
      WHERE (s.setrole OPERATOR(pg_catalog.=) 0 OR s.setrole OPERATOR(pg_catalog.=) r.oid) \
      AND (s.setdatabase OPERATOR(pg_catalog.=) 0 OR s.setdatabase OPERATOR(pg_catalog.=) (\
      SELECT d.oid FROM pg_catalog.pg_database d \
-     WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())))) \
-     FROM pg_catalog.pg_roles r WHERE r.rolname OPERATOR(pg_catalog.=) $1";
+     WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())))), ' ' ORDER BY r.oid) \
+     FROM pg_catalog.pg_roles r WHERE r.rolname OPERATOR(pg_catalog.=) $1 \
+     OR r.rolname OPERATOR(pg_catalog.=) $2";
 
 struct Line {
     open: Option<Session>,
@@ -90,12 +93,31 @@ struct LineKey {
     looks_up: bool,
 }
 
-/// A server's answers about a pool's start values.
+/// A server's answers about a pool's start values, for each role whose sessions it has: one, or its users.
 #[derive(Default, Debug)]
-pub(super) struct Seen {
-    asking: Mutex<Asking>,
+pub(super) struct SeenOf {
+    roles: Mutex<HashMap<String, Arc<Seen>>>,
     /// Warnings that it does not answer.
     silences: Seldom,
+}
+
+impl SeenOf {
+    fn role(&self, role: &str) -> Arc<Seen> {
+        let mut roles = locked(&self.roles);
+        if let Some(seen) = roles.get(role) {
+            return seen.clone();
+        }
+        if roles.len() >= ROLES_MAX {
+            roles.clear();
+        }
+        roles.entry(role.to_owned()).or_default().clone()
+    }
+}
+
+/// A server's answers about the start values of a role.
+#[derive(Default, Debug)]
+struct Seen {
+    asking: Mutex<Asking>,
     fingerprint: AsyncMutex<Option<Vec<u8>>>,
 }
 
@@ -479,25 +501,31 @@ pub fn expect_change(service: &Service, pool: PoolId) {
     let route = entry.route.load();
     for other in service.pools.all() {
         if other.route.load().target.servers == route.target.servers {
-            locked(&other.seen.asking).asked = None;
+            for seen in locked(&other.seen.roles).values() {
+                locked(&seen.asking).asked = None;
+            }
         }
     }
 }
 
 /// Begins a new epoch of a pool if its sessions would start with other values now. To be called for
-/// each new client; asks the server at most once a [`SETTINGS_PERIOD`].
-pub async fn notice_changed_settings(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
+/// each new client; asks the server at most once a [`SETTINGS_PERIOD`] for each `user` of the pool.
+pub async fn notice_changed_settings(service: &Arc<Service>, entry: &Arc<PoolEntry>, user: &str) {
     // Most logins end here: a fleet that comes back asks once in a period, and no login waits for
     // another's question.
     let is_over_link =
         entry.route.load().target.servers.iter().any(|server| server.link().is_some());
-    let Some(waiting) = entry.seen.begin(is_over_link) else { return };
-    let (asking, asked) = (service.clone(), entry.clone());
+    let login = &entry.route.load().login.user;
+    let role = if entry.key.shared { user } else { login.as_str() };
+    let seen = entry.seen.role(role);
+    let Some(waiting) = seen.begin(is_over_link) else { return };
+    let (asking, asked, about, role) =
+        (service.clone(), entry.clone(), seen.clone(), role.to_owned());
     // It continues if this login stops waiting: its answer ends the server's silence.
-    let question = tokio::spawn(async move { look(&asking, &asked).await });
+    let question = tokio::spawn(async move { look(&asking, &asked, &about, &role).await });
     // Without an answer in time the login continues with the known values.
     if waiting == Waiting::Awaited && timeout(SETTINGS_WAIT, question).await.is_err() {
-        locked(&entry.seen.asking).unanswered = true;
+        locked(&seen.asking).unanswered = true;
         if let Some(left_out) = entry.seen.silences.may("") {
             tracing::warn!(
                 database = entry.key.database,
@@ -510,15 +538,15 @@ pub async fn notice_changed_settings(service: &Arc<Service>, entry: &Arc<PoolEnt
     }
 }
 
-/// Asks for the fingerprint of a pool's start values, and begins a new epoch if it is another.
-async fn look(service: &Arc<Service>, entry: &PoolEntry) {
+/// Asks for the fingerprint of a role's start values, and begins a new epoch if it is another.
+async fn look(service: &Arc<Service>, entry: &PoolEntry, seen: &Seen, role: &str) {
     let route = entry.route.load_full();
-    let mut fingerprint = entry.seen.fingerprint.lock().await;
+    let mut fingerprint = seen.fingerprint.lock().await;
     // It can wait for another time: no pool gives up a place for it.
     let none = Duration::ZERO;
-    let role = route.login.user.as_bytes();
-    let answer = ask(service, &route, none, FINGERPRINT, &[role]).await;
-    entry.seen.end(answer.is_ok());
+    let roles = [role.as_bytes(), route.login.user.as_bytes()];
+    let answer = ask(service, &route, none, FINGERPRINT, &roles).await;
+    seen.end(answer.is_ok());
     let answer = match answer {
         Ok(answer) => answer.single().unwrap_or_default().to_vec(),
         Err(error) => {
@@ -530,7 +558,7 @@ async fn look(service: &Arc<Service>, entry: &PoolEntry) {
     if before.is_some_and(|before| before != answer) {
         tracing::info!(
             database = entry.key.database,
-            user = entry.key.user,
+            user = role,
             "ALTER ROLE or DATABASE ... SET: server connections are replaced as they become free"
         );
         super::upkeep::renew(service, entry);

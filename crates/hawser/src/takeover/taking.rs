@@ -719,8 +719,8 @@ enum Least {
 /// Asks a pool's server for its parameters and the census of functions, which arriving clients
 /// need.
 async fn ask_server(service: Arc<Service>, entry: Arc<PoolEntry>) {
-    if server_parameters(&service, &entry).await.is_err() {
-        let (database, user) = (&entry.key.database, &entry.key.user);
+    let (database, user) = (&entry.key.database, &entry.key.user);
+    if server_parameters(&service, &entry, user).await.is_err() {
         tracing::warn!(
             database,
             user,

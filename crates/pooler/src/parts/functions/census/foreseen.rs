@@ -17,7 +17,6 @@ use std::sync::Arc;
 use crate::parts::functions::census::tokens::{Token, Tokens};
 use crate::parts::functions::census::{
     ANY_TEXT, Census, Function, Language, PlanReads, Reach, Reader, Word, effects_of, key, lower,
-    words,
 };
 
 /// The name of the created object follows these words.
