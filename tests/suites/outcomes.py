@@ -86,6 +86,19 @@ def from_libtest(path):
             for name, verdict in re.findall(r"^test (\S+)(?: - should panic)? \.\.\. (ok|FAILED|ignored)", text, re.M)}
 
 
+def from_mocha(path, file):
+    """The JSON that mocha writes of a file at its end, and only then."""
+    if not path.exists():
+        return {}
+    said = json.loads(path.read_text())
+    pending = {test["fullTitle"] for test in said["pending"]}
+    found = {}
+    for test in sorted(said["tests"], key=lambda test: bool(test["err"])):  # of two with one name, one that failed counts
+        verdict = "failed" if test["err"] else "skipped" if test["fullTitle"] in pending else "passed"
+        found[f"{file}: {test['fullTitle']}"] = Outcome(verdict, test["err"].get("stack", test["err"].get("message", ""))[-3000:])
+    return found
+
+
 def from_surefire(directory):
     """JUnit's XML, a file for each class."""
     found = {}

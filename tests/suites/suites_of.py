@@ -6,6 +6,7 @@ statements that its makers ask for before it (`prepare`). `tests` names single t
 `how` is the way to the server, None for the direct one.
 """
 
+import json
 import os
 import pathlib
 import re
@@ -128,8 +129,10 @@ class Psycopg(Pytest):
     """Its source distributions have no tests: PSYCOPG_SOURCE names a checkout."""
 
     name = "psycopg"
+    ways = ("transaction", "transaction+tls", "transaction+extension")
+    takes_seconds = 900
     arguments = ("-p", "no:randomly")
-    whole = ("tests", "--ignore=tests/pool", "--ignore=tests/crdb", "--ignore=tests/test_typing.py", "--ignore=tests/test_module.py")
+    whole = ("tests", "--ignore=tests/crdb", "--ignore=tests/test_typing.py", "--ignore=tests/test_module.py", "--ignore=tests/pool/test_module.py")
     short = (*whole, "-m", "not slow")
     prepare = (("postgres", "create database suite"),)
 
@@ -137,8 +140,10 @@ class Psycopg(Pytest):
         if not os.environ.get("PSYCOPG_SOURCE"):
             raise Missing("psycopg 3's source distributions have no tests; PSYCOPG_SOURCE may name a checkout of it")
         self.tree = pathlib.Path(os.environ["PSYCOPG_SOURCE"]).resolve()
-        version = re.search(r'^version = "([^"]+)"', (self.tree / "psycopg/pyproject.toml").read_text(), re.M).group(1)
-        self.packages = fetching.wheels(f"psycopg-{version}", (*self.sources, f"psycopg[binary]=={version}", "psycopg-pool==3.2.6", "anyio==4.9.0", "pproxy==2.7.9"))
+        version, pool = (re.search(r'^version = "([^"]+)"', (self.tree / package / "pyproject.toml").read_text(), re.M).group(1)
+                         for package in ("psycopg", "psycopg_pool"))
+        self.packages = fetching.wheels(f"psycopg-{version}-pool-{pool}", (
+            *self.sources, f"psycopg[binary]=={version}", f"psycopg-pool=={pool}", "anyio==4.9.0", "pproxy==2.7.9"))
 
     def dsn(self, place):
         return ("--test-dsn", f"host={place[0]} port={place[1]} user={self.user} dbname={self.database} sslmode={place[2]}")
@@ -281,6 +286,61 @@ class LibPq(Go):
                ("pqgo", "create extension hstore"))
 
 
+class NodePostgres(Suite):
+    """What npm has of it has no tests: NODE_POSTGRES_SOURCE names a checkout. Each of pg's files is a program, and one test; those of
+    the other packages are run by mocha, a process for each file."""
+
+    name = "node-postgres"
+    ways = WITH_EXTENSION
+    takes_seconds = 200
+    BY_MOCHA = ("pg-pool", "pg-cursor")
+    NO_TEST = "setup.js"
+    MOCHA_MS = 10_000  # for a test that names no limit: mocha's 2 s are short on a busy machine
+    # What the tests themselves need, in their makers' versions.
+    NEEDED = ("mocha@11.7.5", "expect.js@0.3.1", "lodash@4.17.21", "bluebird@3.7.2", "co@4.6.0", "async@2.6.4", "pg-copy-streams@0.3.0")
+    prepare = (("postgres", "create database suite"),)
+
+    def fetch(self):
+        if not os.environ.get("NODE_POSTGRES_SOURCE"):
+            raise Missing("npm's packages of node-postgres have no tests; NODE_POSTGRES_SOURCE may name a checkout of it")
+        self.tree = pathlib.Path(os.environ["NODE_POSTGRES_SOURCE"]).resolve() / "packages"
+        versions = {package: json.loads((self.tree / package / "package.json").read_text())["version"] for package in ("pg", *self.BY_MOCHA)}
+
+        def make(directory):
+            fetching.call(["npm", "install", "--prefix", directory, "--no-save", "--no-audit", "--no-fund", "--ignore-scripts",
+                           *(f"{package}@{version}" for package, version in versions.items()), *self.NEEDED])
+        self.packages = fetching.kept(f"node-postgres-{versions['pg']}-packages", make) / "node_modules"
+
+    def variables(self, place):
+        # `require` asks for a certificate that can be verified, too.
+        return {**super().variables(place), "PGSSLMODE": "no-verify" if place[2] == "require" else place[2], "NODE_PATH": str(self.packages)}
+
+    def run(self, place, directory, tests, full, how):
+        files = [file.relative_to(self.tree) for file in (*sorted(self.tree.glob("pg/test/integration/**/*-tests.js")),
+                                                          *(file for package in self.BY_MOCHA for file in sorted(self.tree.glob(f"{package}/test/*.js")) if file.name != self.NO_TEST))]
+        chosen = {test.partition(": ")[0] for test in tests or ()}
+        # Some tests have 100 ms for a login. The first one to a database takes longer: Hawser reads what its functions do.
+        execute(["psql", "-X", "-c", "select 1"], self.tree, super().variables(place), directory / "psql.log")
+        found = {}
+        for file in files:
+            if not chosen or str(file) in chosen:
+                found.update(self.one(file, directory / str(file).replace("/", "-"), self.variables(place)))
+        return found
+
+    def one(self, file, out, environment):
+        package, within = file.parts[0], pathlib.Path(*file.parts[1:])
+        log = out.with_suffix(".log")
+        if package in self.BY_MOCHA:
+            command = [self.packages / "mocha/bin/mocha.js", "--timeout", self.MOCHA_MS, "--reporter", "json", "--reporter-option", f"output={out}.json", within]
+        else:
+            command = [within]
+        code = execute(["node", *command], self.tree / package, environment, log, TEST_SECONDS)
+        if package in self.BY_MOCHA and (found := outcomes.from_mocha(pathlib.Path(f"{out}.json"), str(file))):
+            return found
+        said = log.read_text(errors="replace")[-3000:]
+        return {str(file): outcomes.Outcome("failed" if code != 0 else "passed", said)}
+
+
 class TokioPostgres(Suite):
     name = "tokio-postgres"
     version = "0.7.18"
@@ -353,5 +413,5 @@ class Pgjdbc(Suite):
 
 
 SUITES = {suite.name: suite for suite in (
-    Asyncpg(), Psycopg2(), Psycopg(), SqlAlchemy("psycopg", "psycopg[binary]==3.3.9"), SqlAlchemy("asyncpg", "asyncpg==0.32.0"), Django(), DjangoParallel(), Pgx(), LibPq(), TokioPostgres(),
-    Pgjdbc())}
+    Asyncpg(), Psycopg2(), Psycopg(), SqlAlchemy("psycopg", "psycopg[binary]==3.3.9"), SqlAlchemy("asyncpg", "asyncpg==0.32.0"), Django(), DjangoParallel(), Pgx(), LibPq(),
+    NodePostgres(), TokioPostgres(), Pgjdbc())}
