@@ -233,6 +233,18 @@ def test_scram_with_channel_binding(env):
     equal(client.value("select 1"), "1")
 
 
+def test_records_of_tls_fit_into_the_room_that_libpq_keeps(env):
+    """libpq may have room for 8 KiB. It leaves the rest of a longer record with OpenSSL and waits for the socket, which has nothing more: a client that reads without blocking hung."""
+    size = 1_000_000
+    for sql in (f"select repeat('x', {size})", f"select repeat('x', 700) from generate_series(1, {size // 700})"):
+        client = env.connect(tls=env.tls(), hostname="localhost")
+        client.send(m.query(sql))
+        read = [len(client.sock.recv(1 << 16))]  # OpenSSL gives the plaintext of one record at a time
+        while sum(read) < size:
+            read.append(len(client.sock.recv(1 << 16)))
+        assert max(read) <= 8192, f"a record of {max(read)} bytes"
+
+
 def test_scram_plus_is_offered_on_tls_alone(env):
     def offered(tls):
         client = env.raw()

@@ -31,7 +31,7 @@ pub use wire::Wire;
 
 /// Ciphertext that is read at once.
 const SCRATCH_BYTES: usize = 32 * 1024;
-/// Plaintext that is encrypted before the socket is tried: two records.
+/// Plaintext that is encrypted before the socket is tried: two records to a server, four to a client.
 const ENCRYPT_BYTES: usize = 32 * 1024;
 /// Ciphertext that a TLS connection may hold unsent.
 const TLS_BUFFER_BYTES: usize = 64 * 1024;

@@ -24,6 +24,12 @@ use crate::config::registry::ClientTlsSettings;
 
 /// Tickets for resumption that a client is sent. libpq uses none, other drivers one.
 const TICKETS: usize = 1;
+/// Plaintext in one record, as PostgreSQL writes them. libpq may have no more room (`pqReadData`):
+/// the rest of a longer record stays with OpenSSL, and a client that reads without blocking waits
+/// for the socket, which has nothing more.
+const RECORD_BYTES: usize = 8192;
+/// What rustls counts in beside it.
+const RECORD_HEADER_BYTES: usize = 5;
 
 /// One state of the configuration.
 #[derive(Debug)]
@@ -79,6 +85,7 @@ impl Accepting {
         config.ticketer =
             rustls::crypto::ring::Ticketer::new().map_err(|error| unusable(&error))?;
         config.send_tls13_tickets = TICKETS;
+        config.max_fragment_size = Some(RECORD_BYTES + RECORD_HEADER_BYTES);
         Ok(Some(Self { config: Arc::new(config), end_point, stamps }))
     }
 }
