@@ -421,11 +421,11 @@ def test_one_changes_it_at_a_time_and_off_waits_for_nobody_before_it_acts(env):
 def test_postgresql_psql_and_copy_past_tcp(env):
     programs = found_server()
     data = pathlib.Path(env.directory) / "past-tcp"
-    data.mkdir()
-    shutil.chown(data, "postgres", "postgres")
     user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
     with contextlib.ExitStack() as stack:
         kernel = needs_bypass(stack)
+        data.mkdir()
+        shutil.chown(data, "postgres", "postgres")
         subprocess.run([*user, programs / "initdb", "-D", data, "-A", "trust", "-U", "postgres", "--no-sync"], check=True, capture_output=True, cwd="/")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

@@ -15,7 +15,7 @@ import time
 from harness.pooler import Pooler, binary
 from harness.suite import Skip, equal, limit, pooler_only, until
 
-from integration.test_lab import lab, network
+from integration.test_lab import by_reno, lab, network
 from integration.test_mptcp import needs_mptcp, two_machines
 
 SAME_FOR_ALL_SERVERS = True
@@ -357,12 +357,10 @@ def megabits(points, begin):
 @limit(120)
 @here
 def test_auto_finds_bbr_for_a_copy_over_the_long_fat_path(env):
-    with network("long-fat", "--seed", "3") as name:
+    with by_reno("long-fat") as description, network(description, "--seed", "3") as name:
         found = json.loads(lab("run", name, "--on", "far", "--accept-unfaithful", "--", os.environ["HAWSER"], "cc", "list", "--json").stdout)
         if "bbr" not in found["allowed"]:
             raise Skip(f"bbr is not for all users here: there is {found['allowed']}")
-        # Reno is for all users everywhere: what a namespace may have as its default.
-        lab("run", name, "--on", "far", "--accept-unfaithful", "--", "sh", "-c", "echo reno > /proc/sys/net/ipv4/tcp_congestion_control")
         with served(env, name, congestion="auto") as pooler:
             points = copied(env, name, pooler.port, 30)
             said = pooler.text()

@@ -52,6 +52,17 @@ def network(description, *options):
         lab("down", name, check=None)
 
 
+@contextlib.contextmanager
+def by_reno(name):
+    """A description whose far host sends by reno, which all users may use everywhere. (What an ordinary user runs inside may
+    not choose it for the host.)"""
+    with tempfile.TemporaryDirectory() as directory:
+        path = pathlib.Path(directory) / f"{name}.toml"
+        path.write_text('[[host]]\nname = "near"\n[[host]]\nname = "far"\nsysctl = { "net.ipv4.tcp_congestion_control" = "reno" }\n'
+                        + lab("show", name).stdout)
+        yield str(path)
+
+
 def about(name):
     found = [one for one in json.loads(lab("list", "--json").stdout) if one["name"] == name]
     return found[0] if found else None

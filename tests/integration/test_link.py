@@ -18,7 +18,7 @@ import time
 from harness import messages as m
 from harness.suite import Background, Skip, equal, limit, pooler_only, until
 from harness.wire import ServerError
-from integration.test_lab import here, lab, network
+from integration.test_lab import by_reno, here, lab, network
 
 SAME_FOR_ALL_SERVERS = True
 ALONE = "networks"
@@ -781,12 +781,11 @@ def test_auto_finds_a_congestion_control_for_a_path_of_the_link_that_loses_witho
         found = json.loads(subprocess.run([*far_side, hawser(), "cc", "list", "--json"], capture_output=True, text=True, check=True).stdout)
         if "bbr" not in found["allowed"]:
             raise Skip(f"bbr is not for all users here: there is {found['allowed']}")
-        # Reno is for all users everywhere: what a namespace may have as its default.
-        subprocess.run([*far_side, "sh", "-c", "echo reno > /proc/sys/net/ipv4/tcp_congestion_control"], check=True)
 
     auto, rates = ("--congestion", "auto"), {}
     for options, seconds in (((), 16), (auto, 32)):
-        _, marks, _, (session, log) = received("long-fat", seconds, "--far", "10.77.0.2", "--paths", "1", accept=options, prepare=prepare)
+        with by_reno("long-fat") as description:
+            _, marks, _, (session, log) = received(description, seconds, "--far", "10.77.0.2", "--paths", "1", accept=options, prepare=prepare)
         rates[options] = (marks[-1] - marks[-9]) * 8 / 1e6 / 8
         equal({path["congestion"] for path in session["paths"] if path["stage"] == "up"}, {"bbr" if options else "reno"}, log)
         equal("bbr is tried" in log, bool(options), log)

@@ -447,9 +447,15 @@ def test_check_knows_the_running_hawser_and_who_else_has_an_address(env):
             assert "may not open the socket" in done.stderr and "use sudo" in done.stderr, done.stderr
         # The same file by its name in the environment: `reload` and `stop` find the process by it.
         named = {**os.environ, "HAWSER_CONFIG": str(pooler.config)}
+        in_order = pooler.config.read_text()
+        pooler.config.write_text(f"{in_order}\n[nonsense]\n")
+        done = subprocess.run([binary(), "reload", "--socket", str(pooler.directory / "hawser.sock")], capture_output=True, text=True, timeout=60)
+        equal(done.returncode, 1)
+        assert "reload refused" in done.stderr and "nonsense" in done.stderr, done.stderr
+        pooler.config.write_text(in_order)
         pooler.write(pool_size=3)
         subprocess.run([binary(), "reload"], env=named, check=True, timeout=60)
-        until(lambda: "pool_size" in pooler.text(), "the reload")
+        assert "pool_size" in pooler.text(), "reload has not waited for the outcome"
         subprocess.run([binary(), "stop"], env=named, check=True, timeout=60)
         equal(pooler.wait(), 0)
         pooler.process = None

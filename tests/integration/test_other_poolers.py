@@ -21,10 +21,11 @@ def pgbouncer(env, mode):
     if not PGBOUNCER:
         raise Skip("there is no pgbouncer (Debian: pgbouncer)")
     directory, port = pathlib.Path(tempfile.mkdtemp(prefix="pgbouncer-", dir="/tmp")), free_port()
+    user = "user = nobody\n" if os.geteuid() == 0 else ""  # as root it refuses to run
     (directory / "users").write_text('"app_trust" ""\n')
     (directory / "ini").write_text(
         f"[databases]\napp = host=127.0.0.1 port={env.cluster.port} user=app_trust\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n"
-        f"auth_type = trust\nauth_file = {directory}/users\npool_mode = {mode}\nunix_socket_dir =\nuser = nobody\n")
+        f"auth_type = trust\nauth_file = {directory}/users\npool_mode = {mode}\nunix_socket_dir =\n{user}")
     directory.chmod(0o755)
     with open(directory / "log", "wb") as log:
         process = subprocess.Popen([PGBOUNCER, directory / "ini"], stdout=log, stderr=log)

@@ -145,7 +145,8 @@ KillSignal=SIGINT
 WantedBy=multi-user.target
 """
 
-# Debian's files with one database, the page's drop-in, and its command by the unit's user.
+# Debian's files with one database, the page's drop-in, and its command by the unit's user. Then what the page has typed to
+# run the packaged unit; what starts services is a stub, and what edits files does what the page's table says.
 SWITCH = COPY + r"""
 install -D "$HAWSER" "$root/usr/bin/hawser"
 mkdir -p "$root/usr/lib/hawser" "$root/var/log/postgresql" "$root/etc/systemd/system/pgbouncer.service.d"
@@ -159,6 +160,7 @@ printf '%s' "$INI" | sed 's/^.databases.$/&\napp = host=127.0.0.1/' >"$root/etc/
 cat >"$root/tmp/inside" <<'END'
 set -eu
 install -d -o postgres -g postgres -m 2775 /run/postgresql
+install -d -o postgres -g postgres "/run/$RUNTIME"
 chown root:postgres /var/log/postgresql
 chmod 1775 /var/log/postgresql
 chown postgres:postgres /etc/pgbouncer/*
@@ -168,17 +170,25 @@ if command -v systemd-analyze >/dev/null; then
     echo "verified"
 fi
 eval "hawser $CHECK --as postgres" || true
-setpriv --reuid postgres --regid postgres --init-groups --no-new-privs $EXEC &
+RUNTIME_DIRECTORY=/run/$RUNTIME setpriv --reuid postgres --regid postgres --init-groups --no-new-privs $EXEC &
 pid=$!
 console() { setpriv --reuid postgres --regid postgres --init-groups "$BIN/psql" -h /var/run/postgresql -p 6432 -U pgbouncer -Atqc "$1" pgbouncer; }
 for _ in $(seq 300); do console "SHOW VERSION" >/dev/null 2>&1 && break; sleep 0.1; done
 console "SHOW VERSION"
 [ "$(cat /var/run/postgresql/pgbouncer.pid)" = $pid ] && echo "pid file"
+hawser status
 kill -HUP $pid
 kill -INT $pid
 wait $pid && echo "ended 0"
 stat -c '%n %U' /var/log/postgresql/pgbouncer.log
 cat /var/log/postgresql/pgbouncer.log
+
+getent passwd hawser >/dev/null || useradd --system --user-group --no-create-home hawser
+rm -rf /etc/hawser
+install -d -o root -g hawser -m 750 /etc/hawser
+systemctl() { echo "stub systemctl $*"; }
+editor() { sed -i -e 's,^users_file = .*,users_file = "userlist.txt",' -e '/^logfile = /d' -e '/^pidfile = /d' -e '/^address/s,/var/run/postgresql,/run/hawser,' "$1"; }
+eval "$(printf '%s' "$STEPS" | sed 's,^hawser check.*,install -d -o hawser -g hawser /run/hawser; & || true,')"
 END
 exec chroot "$root" /bin/sh /tmp/inside
 """
@@ -244,13 +254,17 @@ def test_debians_pgbouncer_unit_runs_hawser_by_the_drop_in_of_the_page(env):
     command = re.findall("^ExecStart=(.+)$", drop_in, re.MULTILINE)
     equal(len(command), 1, "commands of the drop-in")
     check = re.search(r"`hawser (check --pgbouncer) FILE\.ini`", text)[1]
+    runtime = re.search("^RuntimeDirectory=(.+)$", drop_in, re.MULTILINE)[1]
+    steps = re.search(r"```\n(hawser import .*?)```", text, re.DOTALL)[1]
     said = in_copy(SWITCH, HAWSER=binary(), DROP_IN=drop_in, UNIT=DEBIAN_UNIT, INI=DEBIAN_INI, EXEC=command[0], BIN=str(env.cluster.bin),
-                   CHECK=f"{check} /etc/pgbouncer/pgbouncer.ini")
+                   CHECK=f"{check} /etc/pgbouncer/pgbouncer.ini", RUNTIME=runtime, STEPS=steps)
     lines = said.splitlines()
-    for line in ("pid file", "ended 0", "/var/log/postgresql/pgbouncer.log postgres"):
+    for line in ("pid file", "ended 0", "/var/log/postgresql/pgbouncer.log postgres", "stub systemctl enable --now hawser",
+                 "ok     /etc/hawser/userlist.txt can be read"):
         assert line in lines, f"{line!r} is missing:\n{said[-3000:]}"
     assert "verified" in lines or not shutil.which("systemd-analyze"), said
     assert re.search("^PgBouncer 1", said, re.MULTILINE), f"no answer of the console:\n{said[-3000:]}"
+    assert re.search("^hawser .*: ready", said, re.MULTILINE), f"root's `hawser status` has not found it:\n{said[-3000:]}"
     assert re.search(r"^ok .*userlist.txt can be read", said, re.MULTILINE) and "ermission denied" not in said, said[-3000:]
 
 

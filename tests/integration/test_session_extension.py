@@ -496,7 +496,7 @@ def test_no_client_gets_a_connection_of_dblinks_that_another_has_made(env):
             raise Skip(f"the server has no dblink: {error}") from None
         server.execute(f"""
             alter function linked.dblink_connect_u(text, text) rename to joins;
-            create function linked.itself() returns text language sql as $$ select 'host={env.cluster.socket_dir} port={env.cluster.port} dbname=app' $$;
+            create function linked.itself() returns text language sql as $$ select 'host={env.cluster.socket_dir} port={env.cluster.port} user=app_trust dbname=app' $$;
             create view linked.connects as select linked.joins('c', linked.itself());
             create function linked.runs(t text) returns text language plpgsql as $$ declare r text; begin execute t into r; return r; end $$;
             create table linked.texts as select 'select linked.joins(''c'', linked.itself())'::text as text;

@@ -337,7 +337,7 @@ def test_import_leaves_unknown_keys_out_with_a_comment_and_fails(env):
         ran = subprocess.run([binary(), "import", ini.path], capture_output=True, text=True, timeout=10)
         equal(ran.returncode, 1)
         assert "# PgBouncer has no setting `pool_mod`: left out, did you mean `pool_mode`?" in ran.stdout, ran.stdout
-        assert "`pool_mod`" in ran.stderr, ran.stderr
+        assert "`pool_mod`" in ran.stderr and "; 1 comment says what was left out or differs\n" in ran.stderr, ran.stderr
         ini.write(pool_mode="frob", default_pool_size="many")
         ran = subprocess.run([binary(), "import", ini.path], capture_output=True, text=True, timeout=10)
         equal((ran.returncode, ran.stdout), (1, ""))
@@ -346,7 +346,7 @@ def test_import_leaves_unknown_keys_out_with_a_comment_and_fails(env):
         ini.write()
         ran = subprocess.run([binary(), "import", ini.path], capture_output=True, text=True, timeout=10)
         equal(ran.returncode, 0)
-        assert re.fullmatch(rf"hawser: {re.escape(str(ini.path))} became \d+ settings; \d+ comments say what was left out or differs\n", ran.stderr), ran.stderr
+        assert re.fullmatch(rf"hawser: {re.escape(str(ini.path))} became \d+ settings; nothing was left out\n", ran.stderr), ran.stderr
 
 
 @pooler_only

@@ -13,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 use tokio::signal::unix::SignalKind;
@@ -36,6 +36,9 @@ const CONFIG_VARIABLE: &str = "HAWSER_CONFIG";
 const SERVER_URL_VARIABLE: &str = "HAWSER_SERVER_URL";
 /// Where service managers put the control socket.
 const CONTROL_SOCKETS: [&str; 1] = ["/run/hawser/hawser.sock"];
+/// How long `hawser reload` waits for the outcome, and how often it looks.
+const RELOAD_WAIT: Duration = Duration::from_secs(30);
+const RELOAD_LOOK: Duration = Duration::from_millis(50);
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed (why is on standard error), 2 wrong usage.";
 
@@ -55,7 +58,7 @@ enum Command {
     Takeover(Serve),
     /// Say whether a configuration is right, and what works on this host.
     Check(Check),
-    /// Have the running one read its configuration again, as SIGHUP does.
+    /// Have the running one read its configuration again, as SIGHUP does, and wait for the outcome.
     Reload(Running),
     /// End the running one, as SIGTERM does: open transactions may end.
     Stop(Running),
@@ -209,8 +212,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
-        Command::Reload(arguments) => signal(&arguments, SignalKind::hangup()),
-        Command::Stop(arguments) => signal(&arguments, SignalKind::terminate()),
+        Command::Reload(arguments) => reload_(&arguments),
+        Command::Stop(arguments) => signal(&arguments, SignalKind::terminate()).map(drop),
         Command::Lab(arguments) => return lab::run(&arguments),
         Command::PamCheck => return login::pam::answer(),
         Command::Bypass(arguments) => return arguments.run(),
@@ -267,10 +270,32 @@ fn check_(arguments: Check) -> Result<ExitCode, String> {
     Ok(check::run(Checked::Own(&path), strict))
 }
 
-fn signal(arguments: &Running, kind: SignalKind) -> Result<(), String> {
-    let (_, status) = running(arguments.socket.as_deref(), arguments.config.as_deref())?;
-    hawser_sys::process::send_signal(status.pid, kind.as_raw_value())
-        .map_err(|error| format!("process {} cannot be told: {error}", status.pid))
+/// Signals the running process. Returns its control socket, and what it was before.
+fn signal(arguments: &Running, kind: SignalKind) -> Result<(PathBuf, status::Status), String> {
+    let found = running(arguments.socket.as_deref(), arguments.config.as_deref())?;
+    let pid = found.1.pid;
+    hawser_sys::process::send_signal(pid, kind.as_raw_value())
+        .map_err(|error| format!("process {pid} cannot be signalled: {error}"))?;
+    Ok(found)
+}
+
+/// Waits for the outcome: a reload that was refused is a failure.
+fn reload_(arguments: &Running) -> Result<(), String> {
+    let (socket, before) = signal(arguments, SignalKind::hangup())?;
+    let Some(last) = before.last_reload else { return Ok(()) }; // an older version does not say
+    let given_up = Instant::now() + RELOAD_WAIT;
+    while Instant::now() < given_up {
+        let status = status::ask(&socket).map_err(|error| format!("reload: {error}"))?;
+        match status.last_reload {
+            Some(reload) if reload.at_us != last.at_us => {
+                return reload.refused.map_or(Ok(()), |reason| {
+                    Err(format!("reload refused, the old configuration stays in force:\n{reason}"))
+                });
+            }
+            _ => std::thread::sleep(RELOAD_LOOK),
+        }
+    }
+    Err(format!("process {} has not reloaded within {RELOAD_WAIT:?}: see its log", before.pid))
 }
 
 /// The text is printed whatever was in the file; keys that PgBouncer does not have are a failure, for
@@ -285,10 +310,12 @@ fn import_(arguments: &Import) -> Result<(), String> {
     let kept =
         imported.toml.lines().filter(|line| !line.is_empty() && !line.starts_with(['#', '[']));
     let (kept, notes) = (kept.count(), imported.notes().count());
-    eprintln!(
-        "hawser: {} became {kept} settings; {notes} comments say what was left out or differs",
-        file.display()
-    );
+    let notes = match notes {
+        0 => "nothing was left out".to_owned(),
+        1 => "1 comment says what was left out or differs".to_owned(),
+        _ => format!("{notes} comments say what was left out or differs"),
+    };
+    eprintln!("hawser: {} became {kept} settings; {notes}", file.display());
     if imported.unknown.is_empty() { Ok(()) } else { Err(imported.unknown.join("\n")) }
 }
 

@@ -208,8 +208,10 @@ impl ImportErrors {
     /// After so many the rest is not looked at.
     const MANY: usize = 100;
 
+    /// In the order of the file's lines; what has no line comes last.
     fn add(&mut self, error: ImportError) {
         self.0.push(error);
+        self.0.sort_by_key(|error| (error.line == 0, error.file.clone(), error.line));
     }
 
     fn is_empty(&self) -> bool {

@@ -391,7 +391,7 @@ async fn run(
             std::future::ready(())
         }));
     }
-    for (signal, command) in signals.commands {
+    for (signal, text, command) in signals.commands {
         let service = service.clone();
         let mut ending = false;
         tokio::spawn(each(signal, move || {
@@ -399,7 +399,7 @@ async fn run(
             if matches!(command, Command::Shutdown(_)) && std::mem::replace(&mut ending, true) {
                 let _ = service.phase.send(Phase::Ending);
             } else {
-                tracing::info!(?command, "a signal came");
+                tracing::info!(command = text, "signal received");
                 service.admin.command(&service, command.clone());
             }
             std::future::ready(())
@@ -439,8 +439,8 @@ struct Signals {
     reload: Signal,
     /// SIGTERM, SIGINT.
     drain: Vec<Signal>,
-    /// Those that are commands of the console.
-    commands: Vec<(Signal, Command)>,
+    /// Those that are commands of the console, with the command's text.
+    commands: Vec<(Signal, &'static str, Command)>,
     /// SIGQUIT.
     end: Signal,
     /// SIGUSR2, where it starts a successor.
@@ -458,11 +458,15 @@ impl Signals {
                 (vec![terminate, interrupt], Vec::new(), replace)
             }
             Manner::PgBouncer => {
+                let pause = signal(SignalKind::user_defined1())?;
+                let resume = signal(SignalKind::user_defined2())?;
+                let wait_for_clients = Command::Shutdown(Shutdown::WaitForClients);
+                let wait_for_servers = Command::Shutdown(Shutdown::WaitForServers);
                 let commands = vec![
-                    (terminate, Command::Shutdown(Shutdown::WaitForClients)),
-                    (interrupt, Command::Shutdown(Shutdown::WaitForServers)),
-                    (signal(SignalKind::user_defined1())?, Command::Pause(None)),
-                    (signal(SignalKind::user_defined2())?, Command::Resume(None)),
+                    (terminate, "SHUTDOWN WAIT_FOR_CLIENTS", wait_for_clients),
+                    (interrupt, "SHUTDOWN WAIT_FOR_SERVERS", wait_for_servers),
+                    (pause, "PAUSE", Command::Pause(None)),
+                    (resume, "RESUME", Command::Resume(None)),
                 ];
                 (Vec::new(), commands, None)
             }

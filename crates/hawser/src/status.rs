@@ -28,6 +28,7 @@ use crate::bypass::usage::BypassUsage;
 use crate::dial::server_row::{ServerRole, ServerRow};
 use crate::limits::shared::SharedLimit;
 use crate::metrics::process::ProcessFigures;
+use crate::service::LastReload;
 use crate::takeover::PredecessorStatus;
 
 /// How long one reader may take.
@@ -91,6 +92,28 @@ pub struct Status {
     /// The process whose place this one has taken, while it still has clients.
     #[serde(default)]
     pub predecessor: Option<PredecessorStatus>,
+    /// The result of the last reload, or of the start.
+    #[serde(default)]
+    pub last_reload: Option<ReloadStatus>,
+}
+
+/// The result of a reload.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ReloadStatus {
+    /// When: microseconds since 1970.
+    pub at_us: u64,
+    /// Why the previous configuration is still in force, if it is.
+    pub refused: Option<String>,
+}
+
+impl From<LastReload> for ReloadStatus {
+    fn from(reload: LastReload) -> Self {
+        let since = reload.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self {
+            at_us: u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
+            refused: reload.refused,
+        }
+    }
 }
 
 /// A limit that several poolers share: a row of SHOW LIMITS.
@@ -218,6 +241,7 @@ impl Status {
             shared_limits: shared_limits(pooler),
             fallbacks: pooler.fallbacks(),
             predecessor: pooler.predecessor(),
+            last_reload: Some(pooler.last_reload().into()),
         }
     }
 

@@ -25,7 +25,7 @@ use std::io;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
 
-/// How much lower the priority of login threads is (nice; 0 is the event loops').
+/// How much lower than that of the event loops the priority of login threads is (nice).
 const LOGIN_NICE: i32 = 10;
 /// Threads of each runtime that may block: name lookups, files, and hashes that take long.
 const BLOCKING_THREADS_MAX: usize = 16;
@@ -84,7 +84,7 @@ impl Runtimes {
         let control = builder("control", (cores / 2).max(1)).build()?;
         let login = builder("login", login_threads)
             .on_thread_start(|| {
-                if let Err(error) = hawser_sys::process::set_thread_nice(LOGIN_NICE) {
+                if let Err(error) = hawser_sys::process::lower_thread_priority(LOGIN_NICE) {
                     tracing::warn!(%error, "logins have the same priority as queries");
                 }
             })

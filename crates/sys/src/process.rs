@@ -31,6 +31,15 @@ pub fn set_thread_nice(nice: i32) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(Some(rustix::thread::gettid()), nice)?)
 }
 
+/// Lowers the priority of the calling thread alone: its nice value becomes `by` more, 19 at most.
+///
+/// # Errors
+/// As setpriority(2).
+pub fn lower_thread_priority(by: i32) -> io::Result<()> {
+    let nice = rustix::process::getpriority_process(Some(rustix::thread::gettid()))?;
+    set_thread_nice((nice + by).min(19))
+}
+
 /// Whether other processes of the same user may read this one's memory (ptrace(2), /proc/PID/mem), and
 /// the kernel writes it to a file when it crashes. To be said again after the user has changed: that
 /// sets it to `fs.suid_dumpable`.
@@ -574,8 +583,10 @@ mod tests {
         let nice = || rustix::process::getpriority_process(Some(rustix::thread::gettid())).unwrap();
         let before = nice();
         std::thread::spawn(move || {
-            set_thread_nice(15).unwrap();
-            assert_eq!(nice(), 15);
+            lower_thread_priority(3).unwrap();
+            assert_eq!(nice(), (before + 3).min(19));
+            lower_thread_priority(30).unwrap();
+            assert_eq!(nice(), 19);
         })
         .join()
         .unwrap();

@@ -494,7 +494,7 @@ impl Worker {
             if signal == SIGHUP {
                 self.reload(moment);
             } else {
-                info!("ends: a signal came");
+                info!("ends: signal received");
                 self.end(moment);
                 return true;
             }

@@ -271,7 +271,7 @@ impl<S: Socket> Engine<S> {
                         now.micros_since(client.times.since()) > limits::GOODBYE_AFTER_QUERY_US;
                     client.pending_session().farewell = Farewell::Said { gave_up };
                 } else {
-                    self.close_client(host, slot, "client said goodbye", now);
+                    self.close_client(host, slot, "the client ended its session", now);
                 }
                 false
             }

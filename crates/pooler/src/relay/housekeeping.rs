@@ -462,7 +462,7 @@ impl<S: Socket> Engine<S> {
                 return;
             }
             Overdue::Read => {
-                let reason = "client_read_timeout: its message came too slowly, or it had said goodbye, \
+                let reason = "client_read_timeout: its message came too slowly, or it had ended its session, \
                               while others waited";
                 self.close_client(host, slot, reason, now);
                 return;

@@ -308,7 +308,7 @@ impl<S: Socket> Engine<S> {
                     .as_ref()
                     .is_none_or(|b| !b.requests.owes_ready() || b.requests.is_copying_in())
         }) {
-            self.close_client(host, slot, "client said goodbye", now);
+            self.close_client(host, slot, "the client ended its session", now);
             return Some(false);
         }
         if relayed.heal {

@@ -88,7 +88,7 @@ impl<S: Socket> Engine<S> {
         }
         let Some(client) = self.clients.get(slot) else { return };
         if client.is_leaving() {
-            self.close_client(host, slot, "client said goodbye", now);
+            self.close_client(host, slot, "the client ended its session", now);
             return;
         }
         self.drain_if_idle(host, slot, now);
