@@ -26,15 +26,16 @@ use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::takeover::listeners::SocketPath;
+use crate::listeners::SocketPath;
 
 use crate::admin::pooler::Answer;
 use crate::admin::running::Administration;
 use crate::cli;
 use crate::config::Config;
 use crate::login::admin::{AdminClient, AdminConsole};
+use crate::phase::Phase;
 use crate::serve::{self, ServeError};
-use crate::service::{Phase, Service};
+use crate::service::Service;
 use crate::units;
 use cluster::{Cluster, ClusterError};
 use load::{Figures, Load};

@@ -65,11 +65,11 @@ use crate::config::{ADMIN_DATABASES, AuthType, Config, DatabaseConfig, TlsMode};
 use crate::dial::enter::Credentials;
 use crate::limits::half_open::{Awaited, Network};
 use crate::limits::{ConnectionPermit, GaveWay};
-use crate::loops::Seat;
+use crate::phase::Phase;
 use crate::pools::enquiry::NotLookedUp;
 use crate::pools::{PoolEntry, PoolPlace, Wanted, census, enquiry, open};
 use crate::process::few_random_bytes;
-use crate::service::{Phase, Service};
+use crate::service::Service;
 use crate::socket::stream::{Link, Stream};
 use crate::tls::ALPN;
 use admin::{AdminClient, AdminRole};
@@ -114,20 +114,6 @@ impl Origin {
             Self::Tcp(address) => address.ip().into(),
             Self::Unix { .. } => Network::Unix,
         }
-    }
-}
-
-/// All places that a client holds; dropped when its connection ends.
-pub struct Places {
-    _connection: ConnectionPermit,
-    _pool: PoolPlace,
-    _seat: Seat,
-}
-
-impl Places {
-    /// Those of a client that a predecessor had.
-    pub fn of_moved(connection: ConnectionPermit, pool: PoolPlace, seat: Seat) -> Self {
-        Self { _connection: connection, _pool: pool, _seat: seat }
     }
 }
 
@@ -744,7 +730,7 @@ impl Login {
             greeting,
             secret: secret.as_slice().into(),
             about: Box::new(about),
-            permit: Places { _connection: connection, _pool: place, _seat: seat },
+            permit: Box::new((connection, place, seat)),
             early,
             exclusive: entry.key.replication.is_some(),
         };

@@ -40,8 +40,6 @@ use hawser_core::wire::error::{ClientError, SqlState};
 use hawser_core::wire::startup::Pair;
 use tokio::sync::Notify;
 
-use crate::admin::averages::Totals;
-use crate::admin::pooler::Forgotten;
 use crate::config::{self, Config, DatabaseConfig, PoolLimits, Timeout};
 use crate::dial::enter::Credentials;
 use crate::dial::hand_over::Secret;
@@ -54,6 +52,7 @@ use crate::loops::Pool;
 use crate::process::random_u64;
 use crate::service::{Service, server_tcp_options};
 use crate::tls::connect::Connecting;
+use crate::totals::{Forgotten, Totals};
 pub use checked::CheckedValue;
 use checked::CheckedValues;
 

@@ -55,12 +55,12 @@ use hawser_core::ids::{ClientId, LoopId};
 use hawser_core::time::Time;
 use hawser_sys::eventfd::EventFd;
 
-use crate::admin::pooler::ErrorCounts;
 use crate::logging;
 use crate::loops::{Control, Loops};
 use crate::mailbox::{LoopMailbox, Mailbox};
 use crate::socket::{self, Conn};
 use crate::spans::{Slow, Spans};
+use crate::tally::ErrorCounts;
 
 use watch::{Poller, Watches};
 

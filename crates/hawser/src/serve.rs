@@ -23,22 +23,23 @@ use hawser_core::engine::ToLoop;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::admin::command::Command;
-use crate::admin::pooler::{ErrorCounts, Shutdown};
+use crate::admin::command::{Command, Shutdown};
 use crate::config::{Config, DatabaseConfig};
+use crate::listeners::SocketPath;
 use crate::login::admin::AdminConsole;
 use crate::login::listen::{self, ListenError};
 use crate::loops::{Control, Order};
 use crate::peers;
+use crate::phase::{Phase, Standing, shutdown_error};
 use crate::pools::{census, health, open, upkeep};
 use crate::process::{self, PidFile, ProcessError, random_u64};
 use crate::reactor::{Listeners, Logged, Reactors};
-use crate::service::{NotInForce, Phase, Service};
+use crate::service::{NotInForce, Service};
 use crate::shares;
 use crate::spans::Spans;
-use crate::takeover::listeners::SocketPath;
 use crate::takeover::taking::{self, Found, NotTakenOver};
-use crate::takeover::{self, Standing, Succession};
+use crate::takeover::{self, Succession};
+use crate::tally::ErrorCounts;
 use crate::threads::Runtimes;
 use watch::Watch;
 
@@ -429,7 +430,7 @@ async fn run(
         _ = phase.wait_for(|phase| *phase == Phase::Ending) => {}
     }
     let _ = service.phase.send(Phase::Ending);
-    service.loops.send_all(|| ToLoop::KillAll { pool: None, error: Service::shutdown_error() });
+    service.loops.send_all(|| ToLoop::KillAll { pool: None, error: shutdown_error() });
     tokio::time::sleep(GOODBYE).await;
 }
 
@@ -558,7 +559,7 @@ fn drain(service: &Service) {
         *phase = (*phase).max(Phase::Draining);
         serving
     });
-    service.loops.send_all(|| ToLoop::Drain(Service::shutdown_error()));
+    service.loops.send_all(|| ToLoop::Drain(shutdown_error()));
 }
 
 /// Waits until no client is left, or the time of grace is over.

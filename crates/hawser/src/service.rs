@@ -7,19 +7,19 @@ use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
-use hawser_core::wire::error::{ClientError, SqlState};
 use hawser_sys::stream::TcpOptions;
 use tokio::sync::watch;
 
-use crate::admin::pooler::{ErrorCounts, Gates, Tally};
 use crate::auth::scram::MockNonce;
 use crate::cancel::CancelGate;
 use crate::config::{Config, ConfigError, NetworkSettings, Timeout};
 use crate::dial::Dialler;
+use crate::gates::Gates;
 use crate::limits::Limits;
 use crate::login::access::Access;
 use crate::login::admin::AdminConsole;
 use crate::loops::{Control, Loops};
+use crate::phase::Phase;
 use crate::pools::Pools;
 use crate::pools::census::Censuses;
 use crate::pools::enquiry::Enquiries;
@@ -27,6 +27,7 @@ use crate::pools::vacancy::Vacancies;
 use crate::process::random_bytes;
 use crate::resolve::clients::ClientNames;
 use crate::takeover::Succession;
+use crate::tally::{ErrorCounts, Tally};
 use crate::threads::Threads;
 use crate::tls::accept::{Accepting, Acceptor};
 
@@ -91,17 +92,6 @@ impl Default for LastReload {
     fn default() -> Self {
         Self { at: SystemTime::now(), refused: None }
     }
-}
-
-/// The phase of the process.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Phase {
-    /// It takes clients.
-    Serving,
-    /// It accepts no clients; open transactions end.
-    Draining,
-    /// It ends now.
-    Ending,
 }
 
 /// Why a configuration is not put in force.
@@ -231,14 +221,6 @@ impl Service {
     /// The phase of the process.
     pub fn phase(&self) -> Phase {
         *self.phase.borrow()
-    }
-
-    /// The error for clients when the process ends.
-    pub fn shutdown_error() -> ClientError {
-        ClientError::fatal(
-            SqlState::ADMIN_SHUTDOWN,
-            "terminating connection because the pooler is shutting down",
-        )
     }
 }
 

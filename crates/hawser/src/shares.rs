@@ -23,9 +23,10 @@ use tokio::time::timeout;
 
 use crate::config::{Config, EtcdLost};
 use crate::limits::shared::State;
+use crate::phase::Phase;
 use crate::pools::place;
 use crate::process::random_u64;
-use crate::service::{NotInForce, Phase, Service};
+use crate::service::{NotInForce, Service};
 use etcd::{Etcd, EtcdError};
 
 /// Several requests have time to fail within a lease.

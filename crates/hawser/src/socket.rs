@@ -17,6 +17,7 @@
 pub mod stream;
 mod wire;
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,8 +25,6 @@ use std::path::Path;
 
 use hawser_core::engine::{Mptcp, Socket};
 use hawser_sys::stream as sys;
-
-use crate::login::Places;
 
 pub use wire::Wire;
 
@@ -241,7 +240,7 @@ impl Drop for TlsConn {
 }
 
 impl Socket for Conn {
-    type Permit = Places;
+    type Permit = Box<dyn Any + Send>;
 
     #[inline]
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {

@@ -26,7 +26,6 @@
 //! sessions either: rustls keeps their keys in its memory.
 
 pub mod giving;
-pub mod listeners;
 pub mod order;
 pub mod process;
 pub mod record;
@@ -35,6 +34,7 @@ pub mod taking;
 pub mod wire;
 
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hawser_core::engine::succession::MovedClient;
@@ -43,32 +43,14 @@ use hawser_core::pool::Limits;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
+use crate::listeners::{Inherited, Purpose};
+use crate::phase::Standing;
 use crate::pools::PoolEntry;
 use crate::service::Service;
 use crate::socket::Conn;
-use listeners::{Inherited, Purpose};
 use order::Order;
 use process::OtherProcess;
 use taking::Predecessor;
-
-/// Which process clients connect to.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum Standing {
-    /// The predecessor: this one is about to start.
-    Starting,
-    /// This one.
-    #[default]
-    Serving,
-    /// The successor, which has this process id.
-    Given(u32),
-}
-
-impl Standing {
-    /// Whether clients connect to this process.
-    pub fn serves(&self) -> bool {
-        *self == Self::Serving
-    }
-}
 
 /// A client that a loop gives away.
 pub type Given = (LoopId, MovedClient<Conn>);
@@ -197,4 +179,11 @@ impl Succession {
     pub fn predecessor(&self) -> Option<Arc<Predecessor>> {
         locked(&self.predecessor).clone()
     }
+}
+
+/// The socket for a successor, given the control socket.
+pub fn socket_path(control_socket: &Path) -> PathBuf {
+    let mut path = control_socket.as_os_str().to_owned();
+    path.push(".takeover");
+    path.into()
 }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use super::averages::Totals;
 use super::clock::date;
 use super::command::Topic;
 use super::pooler::Pooler;
 use super::session::Role;
 use super::table::{Cell, Table};
+use crate::totals::Totals;
 
 /// The console's database, user and pool in PgBouncer's tables.
 pub const CONSOLE: &str = "pgbouncer";

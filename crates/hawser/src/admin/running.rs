@@ -21,29 +21,33 @@ use hawser_sys::listen::{SocketFile, listen_tcp, listen_unix};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::Console;
-use super::command::Command;
+use super::command::{Command, Shutdown};
 use super::execute::{execute, execute_here};
 use super::operators::Operator;
-use super::pooler::{Answer, By, Forgotten, Gates, PoolEntry, Pooler, Shutdown, Tally};
+use super::pooler::{Answer, PoolEntry, Pooler};
 use super::session::{self, Role};
 use crate::bypass::usage::BypassUsage;
 use crate::config::{Config, DatabaseConfig, OptionalAddress, UserConfig};
 use crate::dial::Place;
 use crate::dial::server_row::ServerRow;
 use crate::dial::standing::Wants;
+use crate::gates::{By, Gates};
 use crate::limits::Limits;
+use crate::listeners::{Purpose, SocketPath, while_serving};
 use crate::login::admin::{AdminClient, AdminConsole, AdminRole};
 use crate::loops::{Loops, Pool};
 use crate::metrics::host::Hosts;
 use crate::metrics::{Pages, http};
 use crate::mptcp::usage::MptcpUsage;
+use crate::phase::{Phase, Standing};
 use crate::pools::upkeep;
 use crate::process::{account_to_become, place};
 use crate::resolve::HostRow;
-use crate::service::{LastReload, Phase, Service};
-use crate::takeover::listeners::{self, Purpose, SocketPath, while_serving};
+use crate::service::{LastReload, Service};
 use crate::takeover::order::Order;
-use crate::takeover::{self, PredecessorStatus, Standing};
+use crate::takeover::{self, PredecessorStatus};
+use crate::tally::Tally;
+use crate::totals::Forgotten;
 use crate::{extension, status};
 
 /// How often the end of the last client is looked for (SHUTDOWN WAIT_FOR_CLIENTS).
@@ -180,7 +184,7 @@ impl Administration {
                 self.fall_back(format!("no socket for the extension at {path}: {error}"));
             }
         }
-        let path = listeners::socket_path(&control);
+        let path = takeover::socket_path(&control);
         match local(Purpose::Takeover { path: path.clone() }, &path) {
             Ok((fd, path)) => {
                 paths.push(path);

@@ -16,19 +16,22 @@ use hawser_core::time::Time;
 use hawser_link::drive::report::Report;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-use super::pooler::{Answer, Gates, PoolEntry, Shutdown, Tally};
+use super::command::Shutdown;
+use super::pooler::{Answer, PoolEntry};
 use super::session::Role;
 use super::show::dialect::Dialect;
 use super::*;
 use crate::config::Config;
 use crate::dial::Place;
 use crate::dial::server_row::{ServerRole, ServerRow, ServerState};
+use crate::gates::Gates;
 use crate::limits::Limits;
 use crate::loops::tests::mailboxes;
 use crate::loops::{Loops, Pool};
 use crate::mailbox::LoopMailbox;
 use crate::resolve::HostRow;
 use crate::socket::Conn;
+use crate::tally::Tally;
 
 /// Clients that the fake gives at a time.
 const PAGE_ROWS: usize = 2;

@@ -9,9 +9,9 @@ use hawser_core::wire::error::{ClientError, SqlState};
 use tokio::io::AsyncWriteExt;
 
 use crate::admin::command::Command;
+use crate::listeners::SocketPath;
 use crate::service::Service;
 use crate::socket::stream::Stream;
-use crate::takeover::listeners::SocketPath;
 use crate::takeover::order::Order;
 
 /// What a client of the admin database may do.

@@ -45,12 +45,13 @@ use tokio::sync::Notify;
 use super::{Origin, Place};
 use crate::config::{ListenAddress, ListenSettings};
 use crate::limits::ConnectionPermit;
+use crate::listeners::{Purpose, SocketPath};
 use crate::mptcp::usage;
+use crate::phase::Phase;
 use crate::reactor::{Accept, Listeners};
-use crate::service::{Phase, Service, tcp_options};
+use crate::service::{Service, tcp_options};
 use crate::socket::stream::{Family, Link};
 use crate::takeover::Succession;
-use crate::takeover::listeners::{Purpose, SocketPath};
 
 /// How long a listener waits after accept(2) has failed.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(20);

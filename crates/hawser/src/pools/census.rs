@@ -32,8 +32,9 @@ use super::{PoolEntry, Route, locked};
 use crate::config::ServerAddress;
 use crate::dial::DialError;
 use crate::dial::talk::{Answer, TalkError};
+use crate::phase::Phase;
 use crate::process::random_u64;
-use crate::service::{Phase, Service};
+use crate::service::Service;
 
 /// How often this checks for changes of a database that is in use. With the time of the look itself, a change is
 /// known within a second.

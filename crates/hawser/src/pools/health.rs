@@ -26,7 +26,8 @@ use tokio::task::{Id, JoinError, JoinSet};
 use super::{PoolEntry, Route, upkeep};
 use crate::config::{ServerAddress, TargetSessionAttrs};
 use crate::dial::standing::{Lag, Look, Looks, Standing, Unfit, WalHistory, unfit};
-use crate::service::{Phase, Service};
+use crate::phase::Phase;
+use crate::service::Service;
 
 /// How often the setting is checked while it is off.
 const OFF_PERIOD: Duration = Duration::from_secs(1);

@@ -23,7 +23,8 @@ use crate::dial::talk::{Ended, TalkError};
 use crate::dial::{DialError, Dialled, Known, Trouble, state_kept};
 use crate::limits::{AddressPermit, cut_off_error};
 use crate::loops::{Loops, Order, Pool};
-use crate::service::{Phase, Service};
+use crate::phase::Phase;
+use crate::service::Service;
 use crate::socket::Conn;
 use crate::takeover::giving;
 

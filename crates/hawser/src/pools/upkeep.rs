@@ -17,8 +17,9 @@ use super::{PoolEntry, Wanted, locked};
 use crate::config::ANY_DATABASE;
 use crate::dial::Dialler;
 use crate::loops::Pool;
+use crate::phase::Phase;
 use crate::process::private_memory;
-use crate::service::{Phase, Service};
+use crate::service::Service;
 use crate::socket::Conn;
 
 /// Time between passes.

@@ -20,7 +20,8 @@ use std::time::Duration;
 use super::reload;
 use crate::auth::records;
 use crate::config::Config;
-use crate::service::{Phase, Service};
+use crate::phase::Phase;
+use crate::service::Service;
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(1);

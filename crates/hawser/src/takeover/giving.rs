@@ -31,15 +31,16 @@ use hawser_sys::stream::peer_uid;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 
-use super::listeners::Purpose;
 use super::process::OtherProcess;
 use super::record::{Bytes, Client, Pool};
 use super::wire::{FORMAT, Message, Said, Writer, frame, split};
-use super::{Given, Standing, locked};
+use super::{Given, locked};
 use crate::cancel;
+use crate::listeners::Purpose;
 use crate::peers::Received;
+use crate::phase::{Phase, Standing};
 use crate::pools::{PoolEntry, upkeep};
-use crate::service::{Phase, Service};
+use crate::service::Service;
 use crate::socket::Conn;
 
 /// Clients of each loop that may be on their way: each waits for as long as that takes.

@@ -41,21 +41,22 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::giving::{END_WAIT, SHARED_AFTER};
-use super::listeners::{Inherited, socket_path};
 use super::order::Order;
 use super::process::OtherProcess;
 use super::record::{Client, NotTaken, Pool};
 use super::wire::{FORMAT, Message, Reader, Said, Writer, split};
-use super::{PredecessorStatus, locked, set_pool_limits};
-use crate::admin::pooler::By;
+use super::{PredecessorStatus, locked, set_pool_limits, socket_path};
 use crate::auth::secret::Secret;
 use crate::config::{AuthType, Config};
 use crate::dial::enter::Credentials;
-use crate::login::{Places, server_parameters};
+use crate::gates::By;
+use crate::listeners::Inherited;
+use crate::login::server_parameters;
 use crate::peers::own_process_ids;
+use crate::phase::Phase;
 use crate::pools::{PoolEntry, Wanted};
 use crate::process::{account_to_become, place};
-use crate::service::{Phase, Service};
+use crate::service::Service;
 use crate::shares;
 use crate::socket::Conn;
 use crate::socket::stream::{Family, Link, Stream};
@@ -662,12 +663,20 @@ impl Taking {
             entry.pool.schema_changed();
         }
         let user = record.user().unwrap_or(&entry.key.user);
-        let permit = Places::of_moved(
+        let permit = (
             service.limits.take_over(&entry.key.database, user),
             entry.enter(),
             service.loops.seat_at(home),
         );
-        Ok((home, MovedClient { socket, pool: entry.pool.clone(), permit, record: moved }))
+        Ok((
+            home,
+            MovedClient {
+                socket,
+                pool: entry.pool.clone(),
+                permit: Box::new(permit),
+                record: moved,
+            },
+        ))
     }
 }
 
