@@ -54,7 +54,7 @@ pub use choice::{
 };
 pub use ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
 pub use congestion::Congestion;
-pub use database::{ADMIN_DATABASES, ANY_DATABASE, DatabaseConfig, ForcedUser, ServerTls};
+pub use database::{ADMIN_DATABASES, ANY_DATABASE, CONSOLE, DatabaseConfig, ForcedUser, ServerTls};
 pub use error::{ConfigError, ConfigErrors, Rejected};
 pub use group::{ReloadConfig, StartConfig};
 pub use link::{LINK_PORT_DEFAULT, LinkConfig, LinkRole};

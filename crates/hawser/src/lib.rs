@@ -33,6 +33,7 @@ pub mod reactor;
 pub mod resolve;
 pub mod serve;
 pub mod service;
+pub mod shared;
 pub mod shares;
 pub mod socket;
 pub mod spans;

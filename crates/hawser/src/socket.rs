@@ -14,6 +14,7 @@
 //! It reads 4 KiB at a time. Ciphertext is read into a buffer that all connections of a thread
 //! share, and rustls is fed from there: one system call for up to [`SCRATCH_BYTES`].
 
+pub mod options;
 pub mod stream;
 mod wire;
 

@@ -27,7 +27,7 @@ use crate::bypass::usage::BypassUsage;
 use crate::dial::server_row::{ServerRole, ServerRow};
 use crate::limits::shared::SharedLimit;
 use crate::metrics::process::ProcessFigures;
-use crate::takeover::PredecessorStatus;
+use crate::takeover::predecessor::PredecessorStatus;
 use crate::totals::Totals;
 
 /// How long one reader may take.

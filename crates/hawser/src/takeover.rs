@@ -27,6 +27,7 @@
 
 pub mod giving;
 pub mod order;
+pub mod predecessor;
 pub mod process;
 pub mod record;
 pub mod start;
@@ -35,22 +36,21 @@ pub mod wire;
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use hawser_core::engine::succession::MovedClient;
+use hawser_core::engine::ToLoop;
+use hawser_core::engine::succession::{Arrival, MovedClient};
 use hawser_core::ids::LoopId;
-use hawser_core::pool::Limits;
-use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
 use crate::listeners::{Inherited, Purpose};
+use crate::loops::Loops;
 use crate::phase::Standing;
-use crate::pools::PoolEntry;
-use crate::service::Service;
 use crate::socket::Conn;
 use order::Order;
+use predecessor::Predecessor;
+use predecessor::locked;
 use process::OtherProcess;
-use taking::Predecessor;
 
 /// A client that a loop gives away.
 pub type Given = (LoopId, MovedClient<Conn>);
@@ -68,42 +68,6 @@ pub struct Succession {
     before: Mutex<Option<Arc<OtherProcess>>>,
     /// The process that is about to be the successor.
     candidate: Mutex<Option<u32>>,
-}
-
-/// What is left of a predecessor, for `hawser status`.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct PredecessorStatus {
-    /// Its process id.
-    pub pid: u32,
-    /// Its version.
-    pub version: String,
-    /// Clients that it still has.
-    pub clients: usize,
-}
-
-impl std::fmt::Display for PredecessorStatus {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { pid, version, clients } = self;
-        write!(f, "process {pid}, hawser {version}, still has {clients} clients")
-    }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Puts other bounds on a pool's server connections in force.
-fn set_pool_limits(service: &Service, entry: &PoolEntry, limits: Limits) {
-    let due = {
-        let mut pool = entry.pool.lock();
-        if *pool.limits() == limits {
-            return;
-        }
-        pool.set_limits(limits, service.loops.now())
-    };
-    for _ in 0..due {
-        service.control.open(entry.pool.clone(), service.loops.least_loaded());
-    }
 }
 
 impl Succession {
@@ -186,4 +150,10 @@ pub fn socket_path(control_socket: &Path) -> PathBuf {
     let mut path = control_socket.as_os_str().to_owned();
     path.push(".takeover");
     path.into()
+}
+
+/// A client does not go over: its loop continues with it.
+pub fn give_back(loops: &Loops, home: LoopId, client: MovedClient<Conn>) {
+    let arrival = Arrival::BackFromSuccessor;
+    loops.send(home, ToLoop::TakeClient(Box::new(client), arrival));
 }

@@ -9,10 +9,9 @@ use super::command::Topic;
 use super::pooler::Pooler;
 use super::session::Role;
 use super::table::{Cell, Table};
+use crate::config::CONSOLE;
 use crate::totals::Totals;
 
-/// The console's database, user and pool in PgBouncer's tables.
-pub const CONSOLE: &str = "pgbouncer";
 /// Numbers of operators in SHOW CLIENTS count down from here: those of clients begin at the other end.
 const NUMBER_MAX: u32 = i32::MAX as u32;
 

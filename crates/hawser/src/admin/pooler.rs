@@ -32,7 +32,7 @@ use crate::loops::{Loops, Pool};
 use crate::mptcp::usage::MptcpUsage;
 use crate::resolve::HostRow;
 use crate::service::LastReload;
-use crate::takeover::PredecessorStatus;
+use crate::takeover::predecessor::PredecessorStatus;
 use crate::tally::Tally;
 use crate::totals::{Forgotten, Totals};
 

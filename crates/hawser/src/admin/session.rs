@@ -25,11 +25,12 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::Console;
 use super::command::{self, Command, CommandError, Topic, Transaction};
 use super::execute::execute;
-use super::operators::{CONSOLE, Listing, Operator};
+use super::operators::{Listing, Operator};
 use super::pooler::Pooler;
 use super::show::dialect::{Dialect, release};
 use super::show::{self, Show};
 use super::table::{Column, Format, Table, columns, data_row, row_description};
+use crate::config::CONSOLE;
 
 /// The largest message that an operator may send.
 const MESSAGE_BYTES_MAX: usize = 2 * command::TEXT_BYTES_MAX;

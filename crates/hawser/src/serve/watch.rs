@@ -113,10 +113,10 @@ impl Watch {
 
 /// Looks until the process ends.
 pub(super) async fn run(service: Arc<Service>, mut watch: Watch) {
-    while service.phase() == Phase::Serving {
+    while service.shared.phase() == Phase::Serving {
         tokio::time::sleep(PERIOD).await;
         // A file system may block a look.
-        let config = service.config.load_full();
+        let config = service.shared.config.load_full();
         let mut included = std::mem::take(&mut watch.included);
         let looking = tokio::task::spawn_blocking(move || {
             let now = included.look_at_all(&config);

@@ -7,9 +7,9 @@ use std::time::Instant;
 use crate::admin::Console;
 use crate::admin::averages::Notes;
 use crate::admin::command::Topic;
-use crate::admin::operators::CONSOLE;
 use crate::admin::pooler::Pooler;
 use crate::admin::table::{Cell, Columns, Table, columns};
+use crate::config::CONSOLE;
 use crate::totals::Totals;
 
 pub(super) const STATS_COLUMNS: Columns = columns![
