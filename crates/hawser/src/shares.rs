@@ -8,7 +8,7 @@
 //!                 └────────── how many there may be ◄───────────┘
 //! ```
 //! One task has the node: it puts bounds in force, counts what is used, and sends what the node asks for. Another
-//! one closes what is over the bounds ([`crate::pools::place::give_up_for_others`]).
+//! one closes what is over the bounds ([`Places::give_up_for_others`]).
 
 pub mod etcd;
 

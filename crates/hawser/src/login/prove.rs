@@ -22,9 +22,8 @@ use crate::auth::hba::{
 use crate::auth::message::{
     self, PASSWORD_MESSAGE_LENGTH_MAX, SASL_MESSAGE_LENGTH_MAX, SaslInitialResponse,
 };
-use crate::auth::scram::{
-    Account, MockNonce, Nonce, ScramKeys, ServerBinding, ServerError, ServerExchange, ServerStep,
-};
+use crate::auth::scram::server::{ServerBinding, ServerError, ServerExchange, ServerStep};
+use crate::auth::scram::{Account, MockNonce, Nonce, ScramKeys};
 use crate::auth::secret::{Challenge, Secret};
 use crate::config::{ADMIN_DATABASES, AuthType, Config, DatabaseConfig};
 use crate::limits::half_open::Awaited;

@@ -9,8 +9,9 @@ use tokio::net::UnixStream;
 
 use super::*;
 use crate::auth::message;
-use crate::auth::scram::{
-    ClientBinding, ClientCredentials, ClientExchange, ClientStep, Nonce, ServerOffer,
+use crate::auth::scram::Nonce;
+use crate::auth::scram::client::{
+    ClientBinding, ClientCredentials, ClientExchange, ClientStep, ServerOffer,
 };
 use crate::config::ServerAddress;
 use crate::dial::tests::{Door, Fake};

@@ -13,7 +13,7 @@
 //!   else, if this one has none, of the pools with one that have had it for a TURN, the longest
 //! ```
 //! If limits are shared with other poolers, the first makes room once no more of the limit is
-//! available; what this pooler must give up for others ([`give_up_for_others`]) is found in the
+//! available; what this pooler must give up for others ([`Places::give_up_for_others`]) is found in the
 //! same way.
 //!
 //! # Invariants
