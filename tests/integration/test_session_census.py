@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from concurrent import futures
 
 from harness import messages as m
 from harness.suite import equal, limit, until
@@ -319,6 +320,24 @@ def test_one_large_function_hides_nothing(env):
         with env.pooler_with(pool_size=2) as target, target.connect() as client:
             moves(target, client, b"select enter('ann')", "ann")
         maker.execute("drop function large()")
+
+
+def test_a_look_that_another_session_cancels_is_repeated(env):
+    """pg_cancel_backend() for every process hit it as well, and the first client's functions were unknown."""
+    with pooler_of(env) as target, env.cluster.superuser() as keeper, env.cluster.superuser() as other, futures.ThreadPoolExecutor() as pool:
+        keeper.execute("begin; lock pg_catalog.pg_policy in access exclusive mode")
+
+        def looking():
+            return other.rows("select pid, query_start from pg_stat_activity where application_name = 'hawser' and wait_event_type = 'Lock'")
+        login = pool.submit(target.connect)
+        until(looking, "the first client's login waits for the look", 4)
+        first = looking()
+        equal(other.value(f"select pg_cancel_backend({first[0][0]})"), "t")
+        until(lambda: looking() not in ([], first), "the look is repeated", 4)
+        assert not login.done()
+        keeper.execute("commit")
+        with login.result() as client:
+            moves(target, client, b"select enter('ann')", "ann")
 
 
 def test_it_gets_the_only_place_ahead_of_the_pool(env):

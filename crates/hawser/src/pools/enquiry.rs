@@ -114,8 +114,8 @@ impl Enquiries {
 }
 
 impl Enquiries {
-    /// Asks on a line; opens it if it is not open, and once more if it has broken. If no more server
-    /// connections are allowed it waits for a place, up to its patience.
+    /// Asks on a line; opens it if it is not open, and once more if it has broken or the question was
+    /// cancelled. If no more server connections are allowed it waits for a place, up to its patience.
     pub(super) async fn ask(
         &self,
         route: &Route,
@@ -145,6 +145,7 @@ impl Enquiries {
             // It has waited for another question that got no answer, which counts for both.
             return Err(unanswered(server, within));
         }
+        let mut cancelled = false;
         loop {
             let fresh = line.open.is_none();
             // Taken out while in use: if this task is dropped meanwhile, so is the connection with its
@@ -171,6 +172,13 @@ impl Enquiries {
                 Ok(Ok(answer)) => {
                     line.open = Some(session);
                     return Ok(answer);
+                }
+                // Another session's pg_cancel_backend(), perhaps for all processes: once more.
+                Ok(Err(TalkError::Server(error)))
+                    if error.code == SqlState::QUERY_CANCELED && !cancelled =>
+                {
+                    cancelled = true;
+                    line.open = Some(session);
                 }
                 Ok(Err(TalkError::Server(error))) => {
                     let ends = error.severity == hawser_core::wire::error::Severity::Fatal;
