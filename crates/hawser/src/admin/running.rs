@@ -25,7 +25,7 @@ use super::command::{Command, Shutdown};
 use super::execute::{execute, execute_here};
 use super::operators::Operator;
 use super::pooler::{Answer, PoolEntry, Pooler};
-use super::session::{self, Role};
+use super::session;
 use crate::bypass::usage::BypassUsage;
 use crate::config::{Config, DatabaseConfig, OptionalAddress, UserConfig};
 use crate::dial::Place;
@@ -34,7 +34,7 @@ use crate::dial::standing::Wants;
 use crate::gates::{By, Gates};
 use crate::limits::Limits;
 use crate::listeners::{Purpose, SocketPath, while_serving};
-use crate::login::admin::{AdminClient, AdminRole};
+use crate::login::admin::AdminClient;
 use crate::loops::{Loops, Pool};
 use crate::metrics::host::Hosts;
 use crate::metrics::{Pages, http};
@@ -270,10 +270,6 @@ impl Administration {
         Box::pin(async move {
             let AdminClient { stream, user, role, database, about, application_name, permit } =
                 client;
-            let role = match role {
-                AdminRole::Admin => Role::Admin,
-                AdminRole::Stats => Role::Stats,
-            };
             let operator = Operator {
                 role,
                 database,

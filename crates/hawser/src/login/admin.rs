@@ -10,9 +10,9 @@ use crate::socket::stream::Stream;
 /// What a client of the admin database may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AdminRole {
-    /// Everything.
+    /// Everything (`admin_users`).
     Admin,
-    /// SHOW.
+    /// SHOW (`stats_users`).
     Stats,
 }
 
