@@ -18,7 +18,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
 }
 
 /// The crates' sources, `crates/NAME/src/`.
-fn crates(tree: &Tree) -> BTreeSet<String> {
+pub(crate) fn crates(tree: &Tree) -> BTreeSet<String> {
     let source = |path: &str| {
         let name = path.strip_prefix("crates/")?.split_once("/src/")?.0;
         Some(format!("crates/{name}/src/"))

@@ -92,6 +92,28 @@ pub(crate) fn table(tree: &Tree) -> String {
     out
 }
 
+/// Every circle of files with the arrows that make it, the largest first.
+pub(crate) fn circles(tree: &Tree) -> String {
+    let mut out = String::new();
+    let crates = circles::crates(tree).into_iter();
+    let of_crate = |krate: String| {
+        let edges = circles::edges(tree, &krate);
+        let circles = circles::circles(&edges).into_iter();
+        circles.map(move |circle| (krate.clone(), edges.clone(), circle)).collect::<Vec<_>>()
+    };
+    let mut all: Vec<_> = crates.flat_map(of_crate).collect();
+    all.sort_by_key(|(.., circle)| std::cmp::Reverse(circle.len()));
+    for (krate, edges, circle) in all {
+        let _ = writeln!(out, "{krate}: a circle of {}", circle.len());
+        for name in &circle {
+            let within = edges[name].intersection(&circle).map(String::as_str);
+            let within: Vec<&str> = within.collect();
+            let _ = writeln!(out, "  {name} -> {}", within.join(", "));
+        }
+    }
+    out
+}
+
 fn is_relay(path: &str) -> bool {
     RELAY
         .iter()
@@ -285,5 +307,7 @@ mod tests {
             ("crates/pooler/src/c.rs", ""),
         ];
         assert_eq!(row(&files, "largest circle of files"), "2");
+        let printed = circles(&Tree::of(&files));
+        assert_eq!(printed, "crates/sys/src/: a circle of 2\n  a -> b\n  b -> a\n");
     }
 }

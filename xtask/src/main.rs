@@ -1,5 +1,5 @@
-//! Checks of this workspace that no public tool makes: `cargo xtask check`; its size, `cargo xtask house`;
-//! and its SBOM, `cargo xtask sbom`.
+//! Checks of this workspace that no public tool makes: `cargo xtask check`; its size, `cargo xtask house`,
+//! with its circles of files, `cargo xtask house circles`; and its SBOM, `cargo xtask sbom`.
 //!
 //! Each check is a pure function from texts to findings, so that its tests can show it failing;
 //! only this file and `tree` touch the disk. What a public tool checks better (formatting, lints,
@@ -34,11 +34,12 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["check"] => check(),
-        ["house"] => house(),
+        ["house"] => house(house::table),
+        ["house", "circles"] => house(house::circles),
         ["sbom"] => sbom(std::env::consts::ARCH),
         ["sbom", arch] => sbom(arch),
         _ => {
-            eprintln!("usage: cargo xtask check | house | sbom [ARCH]");
+            eprintln!("usage: cargo xtask check | house [circles] | sbom [ARCH]");
             ExitCode::from(2)
         }
     }
@@ -70,14 +71,14 @@ fn sbom(arch: &str) -> ExitCode {
     }
 }
 
-/// Prints how big the house is.
-fn house() -> ExitCode {
+/// Prints how big the house is, or which files need each other.
+fn house(table: impl Fn(&Tree) -> String) -> ExitCode {
     match root()
         .ok_or("run it by `cargo xtask house`".to_owned())
         .and_then(|root| Tree::read(&root))
     {
         Ok(tree) => {
-            print!("{}", house::table(&tree));
+            print!("{}", table(&tree));
             ExitCode::SUCCESS
         }
         Err(reason) => {

@@ -27,7 +27,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use averages::{Notes, Totals};
+use crate::totals::Totals;
+use averages::Notes;
 use pooler::Pooler;
 
 /// What all operators' connections share: the notes from which averages are made.

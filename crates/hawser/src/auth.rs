@@ -12,23 +12,26 @@
 //! ```
 //!
 //! # Invariants
-//! - No socket, no clock and no randomness: messages, the time and nonces are arguments. Files are read by [`records::Disk`]
-//!   and [`userlist::Userlist::load`] only.
+//! - No socket, no clock and no randomness: messages, the time and nonces are arguments. Files are read by [`access`],
+//!   [`records::Disk`] and [`userlist::Userlist::load`] only; an issuer's keys are fetched by [`key_sets`].
 //! - Input from the wire never panics and costs a bounded amount of work; the one expensive step, PBKDF2, is a value
 //!   ([`scram::Derivation`]) that the caller runs where it delays no client.
 //! - A user who does not exist and a wrong password give the same messages by the same steps.
 //! - No `Debug` output holds a secret.
 
+pub mod access;
 pub mod certificate;
 pub mod hba;
 pub mod ident;
 pub mod jwt;
+pub mod key_sets;
 pub mod ldap;
 pub mod md5;
 pub mod message;
 pub mod oauth;
 pub mod pattern;
 pub mod records;
+pub mod roles;
 pub mod scram;
 pub mod secret;
 pub mod userlist;

@@ -30,13 +30,13 @@ use ratatui::crossterm::terminal;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::admin::operators::CONSOLE;
+use crate::auth::access::Access;
 use crate::auth::secret::Secret;
+use crate::config::CONSOLE;
 use crate::config::{
     AuthType, BypassUse, Config, Congestion, ListenAddress, MptcpUse, OptionalAddress, Overrides,
     SETTINGS_VARIABLE, ServerAddress,
 };
-use crate::login::access::Access;
 use crate::pools::Connectings;
 use crate::shares::etcd::Etcd;
 use crate::socket::stream::connect_unix;

@@ -12,13 +12,11 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 use tokio::signal::unix::SignalKind;
 
-use crate::admin::running::Administration;
 use crate::check::Checked;
 use crate::config::{Config, LogFormat, LogLevel, Overrides, SETTINGS_VARIABLE, ServerUrl};
 use crate::process::{self, place};
@@ -251,8 +249,7 @@ fn serve_(arguments: &Serve, begins: Begins) -> Result<(), String> {
         let tried = config.clone();
         std::thread::spawn(move || check::login::warn(&tried));
     }
-    serve::serve_as(config, Arc::new(Administration::default()), Manner::Hawser, begins)
-        .map_err(|error| error.to_string())
+    serve::serve(config, Manner::Hawser, begins, |_| ()).map_err(|error| error.to_string())
 }
 
 fn check_(arguments: Check) -> Result<ExitCode, String> {

@@ -24,7 +24,7 @@ mod choice;
 mod ciphers;
 mod congestion;
 mod database;
-mod document;
+pub(crate) mod document;
 mod error;
 mod group;
 mod link;
@@ -33,6 +33,7 @@ mod peer;
 mod proxy;
 pub mod registry;
 mod server_url;
+pub mod setting;
 pub(crate) mod suggest;
 #[cfg(test)]
 mod tests;
@@ -54,7 +55,7 @@ pub use choice::{
 };
 pub use ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
 pub use congestion::Congestion;
-pub use database::{ADMIN_DATABASES, ANY_DATABASE, DatabaseConfig, ForcedUser, ServerTls};
+pub use database::{ADMIN_DATABASES, ANY_DATABASE, CONSOLE, DatabaseConfig, ForcedUser, ServerTls};
 pub use error::{ConfigError, ConfigErrors, Rejected};
 pub use group::{ReloadConfig, StartConfig};
 pub use link::{LINK_PORT_DEFAULT, LinkConfig, LinkRole};
@@ -74,7 +75,8 @@ pub use value::{DURATION_MAX, FileMode, InPlans, Limit, OptionalAddress, Passwor
 use check::Check;
 use document::{Document, Places};
 use error::Position;
-use registry::{Change, DatabaseEntry, UserEntry};
+use registry::{DatabaseEntry, UserEntry};
+use setting::Change;
 use value::{Context, Raw};
 
 /// No configuration is larger; a file that is, is another file.
@@ -108,18 +110,6 @@ struct PgBouncer {
     ini: PathBuf,
     /// It and what it includes.
     files: Vec<PathBuf>,
-}
-
-/// Whether `setting` takes `text`, as SET would read it; else why not.
-pub(crate) fn accepts(setting: &'static registry::Setting, text: &str) -> Result<(), String> {
-    let mut document = Document::empty();
-    document.databases.push(DatabaseEntry::defaults());
-    document.users.push(UserEntry::defaults());
-    document.links.push((String::new(), registry::LinkEntry::defaults()));
-    let context = Context { setting, base: Path::new("") };
-    document
-        .assign(setting.table, 0, &Raw::Text(text), context)
-        .map_err(|rejected| rejected.message)
 }
 
 /// One line of SHOW CONFIG.

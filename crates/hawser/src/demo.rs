@@ -26,15 +26,11 @@ use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::takeover::listeners::SocketPath;
-
-use crate::admin::pooler::Answer;
-use crate::admin::running::Administration;
 use crate::cli;
 use crate::config::Config;
-use crate::login::admin::{AdminClient, AdminConsole};
-use crate::serve::{self, ServeError};
-use crate::service::{Phase, Service};
+use crate::phase::Phase;
+use crate::serve::{self, Begins, Manner, ServeError};
+use crate::service::Service;
 use crate::units;
 use cluster::{Cluster, ClusterError};
 use load::{Figures, Load};
@@ -208,28 +204,6 @@ fn configuration(
     Config::from_str(&text, "demo")
 }
 
-/// Administers as always, and tells the demonstration of the service.
-struct Telling {
-    administration: Administration,
-    service: Arc<Mutex<Option<Arc<Service>>>>,
-}
-
-impl AdminConsole for Telling {
-    fn begin(&self, service: &Arc<Service>) -> Result<Vec<SocketPath>, String> {
-        let control_sockets = self.administration.begin(service)?;
-        *self.service.lock().unwrap_or_else(PoisonError::into_inner) = Some(service.clone());
-        Ok(control_sockets)
-    }
-
-    fn command(&self, service: &Arc<Service>, command: crate::admin::command::Command) {
-        self.administration.command(service, command);
-    }
-
-    fn serve(&self, service: Arc<Service>, client: AdminClient) -> Answer<'static, ()> {
-        self.administration.serve(service, client)
-    }
-}
-
 /// Hawser on threads of its own.
 struct Served {
     service: Arc<Mutex<Option<Arc<Service>>>>,
@@ -247,8 +221,9 @@ impl Served {
         let thread = std::thread::Builder::new()
             .name("serve".to_owned())
             .spawn(move || {
-                let administration = Administration::default();
-                serve::serve(config, Arc::new(Telling { administration, service: told }))
+                serve::serve(config, Manner::Hawser, Begins::asked(Begins::Alone), |service| {
+                    *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(service.clone());
+                })
             })
             .map_err(system("start a thread"))?;
         Ok(Self { service, thread: Some(thread) })
@@ -278,7 +253,7 @@ impl Served {
     /// Ends it at once, and waits until it has ended.
     fn stop(&mut self) {
         if let Some(service) = self.service() {
-            let _ = service.phase.send(Phase::Ending);
+            let _ = service.shared.phase.send(Phase::Ending);
         }
         if let Some(thread) = self.thread.take() {
             // What it had to say is in the log.

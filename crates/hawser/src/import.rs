@@ -22,6 +22,7 @@
 //! names from its working directory, Hawser from the directory of hawser.toml.
 
 mod entry;
+mod error;
 mod ini;
 mod listen;
 #[cfg(test)]
@@ -29,14 +30,15 @@ mod tests;
 mod value;
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-use crate::config::registry::{self, Form, Setting, Table};
+use crate::config::registry;
+use crate::config::setting::{Form, Setting, Table};
 use crate::config::{ANY_DATABASE, FILE_BYTES_MAX, suggest};
+pub use error::{ImportError, ImportErrors, Reason};
 use ini::{Entry, Item, Place, Section};
 use value::{amount, assignment, comment, number, own_assignment, protocols, quote};
 
@@ -80,159 +82,6 @@ const OWN_LIMITS: &[(Table, &str)] = &[
     (Table::Pool, "server_lost_timeout = \"30s\" # in place of server_check_query"),
     (Table::Process, "shutdown_timeout = 0 # PgBouncer waits for open transactions"),
 ];
-
-/// What was wrong with a pgbouncer.ini, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ImportError {
-    /// The included file; `None` is the file itself.
-    pub file: Option<String>,
-    /// From 1; 0 where a file could not be read at all.
-    pub line: usize,
-    /// What was wrong.
-    pub reason: Reason,
-}
-
-/// See [`ImportError`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// Neither a section, nor `key = value`, nor a comment.
-    Syntax,
-    /// A key before any section.
-    OutsideOfSections,
-    /// A section that PgBouncer does not have.
-    UnknownSection(String),
-    /// A key that PgBouncer does not have.
-    UnknownKey(String),
-    /// A connection string or the settings of a user that PgBouncer would refuse.
-    Pairs(String),
-    /// A value that is none of what its key takes.
-    Value {
-        /// The key.
-        key: String,
-        /// Why.
-        message: String,
-    },
-    /// A key of `[hawser]` that is no setting of ours that stands alone: the message.
-    UnknownOwn(String),
-    /// A second `[pgbouncer]`, which sets these keys of the first back to PgBouncer's defaults.
-    SetBack(Vec<String>),
-    /// There is no `[pgbouncer]`: the file may be half of one.
-    NoMainSection,
-    /// The same of a value that ends in what may be meant as a comment.
-    WithComment(Box<Reason>),
-    /// Bytes that are no UTF-8.
-    NotUtf8,
-    /// A NUL byte.
-    Nul,
-    /// A file of `%include` could not be read.
-    Include {
-        /// Its name.
-        file: String,
-        /// Why.
-        error: String,
-    },
-    /// Files that include each other.
-    IncludedTooDeep,
-    /// The file itself could not be read.
-    Unreadable(String),
-}
-
-impl ImportError {
-    /// What was wrong, with file and line; `path` is the file that includes the others.
-    pub fn in_file(&self, path: &Path) -> String {
-        match (&self.file, self.line) {
-            (None, line) if line > 0 => format!("{}:{line}: {}", path.display(), self.reason),
-            _ => self.to_string(),
-        }
-    }
-}
-
-impl fmt::Display for ImportError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.file, self.line) {
-            (Some(file), line) => write!(f, "{file}:{line}: ")?,
-            (None, 0) => {}
-            (None, line) => write!(f, "line {line}: ")?,
-        }
-        self.reason.fmt(f)
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Reason::Syntax => f.write_str("expected [section], key = value, or a comment"),
-            Reason::OutsideOfSections => f.write_str("a key before any [section]"),
-            Reason::UnknownSection(name) => write!(
-                f,
-                "unknown section [{name}]: allowed is [databases], [users], [peers], [pgbouncer], and \
-                 [hawser] for settings of Hawser's own"
-            ),
-            Reason::UnknownKey(name) => write!(f, "PgBouncer has no setting `{name}`"),
-            Reason::Pairs(name) => {
-                write!(
-                    f,
-                    "the settings of `{name}` are not key=value with spaces between, or a key is unknown"
-                )
-            }
-            Reason::Value { key, message } => write!(f, "{key}: {message}"),
-            Reason::UnknownOwn(message) => write!(f, "[hawser]: {message}"),
-            Reason::SetBack(keys) => write!(
-                f,
-                "a second [pgbouncer] sets what is before it back to PgBouncer's defaults: {}. Remove \
-                 this [pgbouncer], so that they hold, or them",
-                keys.join(", ")
-            ),
-            Reason::NoMainSection => f.write_str("there is no [pgbouncer] section"),
-            Reason::WithComment(reason) => write!(
-                f,
-                "{reason}. PgBouncer takes what looks like a comment at the end of the line as part of \
-                 the value: put it on a line of its own"
-            ),
-            Reason::NotUtf8 => f.write_str("it is not UTF-8: save the file as UTF-8"),
-            Reason::Nul => f.write_str(
-                "a NUL byte, after which PgBouncer reads nothing: save the file as UTF-8 text",
-            ),
-            Reason::Include { file, error } => write!(f, "%include {file}: {error}"),
-            Reason::IncludedTooDeep => f.write_str("%include nested too deep"),
-            Reason::Unreadable(error) => write!(f, "cannot be read: {error}"),
-        }
-    }
-}
-
-/// All that was wrong with a pgbouncer.ini, in the order in which it was found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ImportErrors(Vec<ImportError>);
-
-impl ImportErrors {
-    /// After so many the rest is not looked at.
-    const MANY: usize = 100;
-
-    /// In the order of the file's lines; what has no line comes last.
-    fn add(&mut self, error: ImportError) {
-        self.0.push(error);
-        self.0.sort_by_key(|error| (error.line == 0, error.file.clone(), error.line));
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn are_many(&self) -> bool {
-        self.0.len() >= Self::MANY
-    }
-
-    /// Each by itself.
-    pub fn iter(&self) -> std::slice::Iter<'_, ImportError> {
-        self.0.iter()
-    }
-}
-
-impl From<ImportError> for ImportErrors {
-    fn from(error: ImportError) -> Self {
-        Self(vec![error])
-    }
-}
 
 /// What a pgbouncer.ini becomes.
 #[derive(Clone, Debug, PartialEq, Eq)]

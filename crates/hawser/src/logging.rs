@@ -204,6 +204,13 @@ fn set_level(level: LogLevel) {
     }
 }
 
+/// [`reopen`], for logrotate; an error is logged.
+pub fn reopen_log() {
+    if let Err(error) = reopen() {
+        tracing::warn!(error, "the log goes on in the old file");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -26,11 +26,10 @@
 //! priority: see [`crate::threads`]. Until its first wait a login therefore does nothing that
 //! blocks or takes long.
 
-pub mod access;
 pub mod admin;
-pub mod key_sets;
 mod ldap;
 pub mod listen;
+pub mod origin;
 mod outside;
 pub mod pam;
 pub mod prove;
@@ -41,7 +40,6 @@ mod tests;
 pub mod wire;
 
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -49,7 +47,7 @@ use std::time::{Duration, Instant};
 
 use hawser_pooler::ids::LoopId;
 use hawser_pooler::parts::start_values::parameters::ServerParameters;
-use hawser_pooler::relay::{ClientAbout, NewClient, PeerAddress, ToLoop};
+use hawser_pooler::relay::{ClientAbout, NewClient, ToLoop};
 use hawser_pooler::session::options::{self, Replication};
 use hawser_pooler::session::settings::Settings;
 use hawser_pooler::wire::build;
@@ -58,27 +56,26 @@ use hawser_pooler::wire::startup::{Packet, ProtocolVersion, SSL_REQUEST, Startup
 use hawser_sys::stream::peer_has_left;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::admin::operators::CONSOLE;
 use crate::auth::secret::Secret;
-use crate::cancel;
-use crate::config::{ADMIN_DATABASES, AuthType, Config, DatabaseConfig, TlsMode};
+use crate::cancel::Cancels;
+use crate::config::{ADMIN_DATABASES, AuthType, CONSOLE, Config, DatabaseConfig, TlsMode};
 use crate::dial::enter::Credentials;
-use crate::limits::half_open::{Awaited, Network};
+use crate::limits::half_open::Awaited;
 use crate::limits::{ConnectionPermit, GaveWay};
-use crate::loops::Seat;
-use crate::pools::enquiry::NotLookedUp;
-use crate::pools::{PoolEntry, PoolPlace, Wanted, census, enquiry, open};
+use crate::phase::Phase;
+use crate::pools::enquiry::{Enquiries, NotLookedUp};
+use crate::pools::open::Openings;
+use crate::pools::{PoolEntry, PoolPlace, Pools, Wanted};
 use crate::process::few_random_bytes;
-use crate::service::{Phase, Service};
+use crate::shared::Shared;
 use crate::socket::stream::{Link, Stream};
 use crate::tls::ALPN;
-use admin::{AdminClient, AdminRole};
-use prove::{Proved, Proving, Rule};
+use crate::tls::accept::Acceptor;
+use admin::{AdminClient, AdminRole, Console};
+use origin::{NAME_BYTES_MAX, Origin};
+use prove::{Proved, Prover, Proving, Rule};
 use proxy::Passed;
 use wire::{First, Stop, first_packet, send};
-
-/// The longest name that PostgreSQL keeps (NAMEDATALEN - 1); longer ones are cut, as it does.
-const NAME_BYTES_MAX: usize = 63;
 
 /// How long a refused client has to read the reason and to leave.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
@@ -86,50 +83,6 @@ const GOODBYE_MAX: Duration = Duration::from_secs(1);
 const GONE_PERIOD: Duration = Duration::from_millis(250);
 /// How much is read from such a client.
 const UNREAD_BYTES_MAX: usize = 64 * 1024;
-
-/// Where a client is.
-#[derive(Clone, Debug)]
-pub enum Origin {
-    /// Its address.
-    Tcp(SocketAddr),
-    /// A unix socket.
-    Unix {
-        /// The user of its process, if the kernel gives it and the process is the client's own, not
-        /// a load balancer.
-        uid: Option<u32>,
-    },
-}
-
-impl Origin {
-    fn peer(&self) -> PeerAddress {
-        match self {
-            Self::Tcp(address) => (*address).into(),
-            Self::Unix { .. } => PeerAddress::Unix,
-        }
-    }
-
-    /// The network with which it shares the places for half-open logins.
-    pub fn network(&self) -> Network {
-        match self {
-            Self::Tcp(address) => address.ip().into(),
-            Self::Unix { .. } => Network::Unix,
-        }
-    }
-}
-
-/// All places that a client holds; dropped when its connection ends.
-pub struct Places {
-    _connection: ConnectionPermit,
-    _pool: PoolPlace,
-    _seat: Seat,
-}
-
-impl Places {
-    /// Those of a client that a predecessor had.
-    pub fn of_moved(connection: ConnectionPermit, pool: PoolPlace, seat: Seat) -> Self {
-        Self { _connection: connection, _pool: pool, _seat: seat }
-    }
-}
 
 /// Where a connection has been accepted, and its client.
 #[derive(Clone, Debug)]
@@ -142,9 +95,29 @@ pub struct Place {
     pub near: Option<LoopId>,
 }
 
+/// What logins need of the process.
+pub struct Entrance {
+    /// The configuration, the loops, and what is counted and limited.
+    pub shared: Arc<Shared>,
+    /// TLS towards clients.
+    pub acceptor: Arc<Acceptor>,
+    /// What clients prove themselves to.
+    pub prover: Prover,
+    /// Where clients go.
+    pub pools: Arc<Pools>,
+    /// Opens their server connections.
+    pub openings: Arc<Openings>,
+    /// Looks users up.
+    pub enquiries: Arc<Enquiries>,
+    /// Where cancel requests go.
+    pub cancels: Arc<Cancels>,
+    /// Serves the admin database.
+    pub console: Console,
+}
+
 /// A login that is under way.
 struct Login {
-    service: Arc<Service>,
+    entrance: Arc<Entrance>,
     config: Arc<Config>,
     origin: Origin,
     port: Option<u16>,
@@ -165,10 +138,10 @@ struct Login {
 
 /// Serves an accepted connection until it is handed to an event loop, or closed. The loop is to be woken then
 /// ([`crate::loops::Loops::wake`]).
-pub async fn serve(service: Arc<Service>, link: Link, place: Place, permit: ConnectionPermit) {
-    let config = service.config.load_full();
+pub async fn serve(entrance: Arc<Entrance>, link: Link, place: Place, permit: ConnectionPermit) {
+    let config = entrance.shared.config.load_full();
     let mut login = Login {
-        service,
+        entrance,
         origin: place.origin,
         port: place.port,
         near: place.near,
@@ -189,7 +162,7 @@ pub async fn serve(service: Arc<Service>, link: Link, place: Place, permit: Conn
         },
         None => login.run().await,
     };
-    let tally = &login.service.tally;
+    let tally = &login.entrance.shared.tally;
     match result {
         // Its place went with the client.
         Ok(()) if login.permit.is_none() => tally.logins.increment(),
@@ -238,7 +211,7 @@ impl Login {
     /// The error for the client when `client_login_timeout` has passed.
     fn timed_out(&self) -> ClientError {
         match &self.waits_for {
-            Some(entry) => open::waited_in_vain(&self.service, entry, "client_login_timeout"),
+            Some(entry) => self.entrance.openings.waited_in_vain(entry, "client_login_timeout"),
             None => ClientError::fatal(
                 SqlState::QUERY_CANCELED,
                 "canceling authentication due to timeout",
@@ -263,7 +236,7 @@ impl Login {
             }
             Stop::GaveWay => self.give_way().await,
             Stop::Refuse(error) => {
-                let tally = &self.service.tally;
+                let tally = &self.entrance.shared.tally;
                 tally.errors.count(&error);
                 match &error.code.0 {
                     [b'2', b'8', ..] => tally.authentication_failures.increment(),
@@ -292,7 +265,7 @@ impl Login {
                         say(stream, &error).await;
                         Ok::<(), GaveWay>(())
                     };
-                    let limits = &self.service.limits;
+                    let limits = &self.entrance.shared.limits;
                     let left = limits.wait(Awaited::Leaving, self.origin.network(), said);
                     // A client that does not read, or does not leave, must not hold this task.
                     let _ = tokio::time::timeout(GOODBYE_MAX, left).await;
@@ -303,8 +276,8 @@ impl Login {
 
     /// Another has its place already: it gets the error if it can be sent at once, and is closed.
     async fn give_way(&mut self) {
-        self.service.tally.displaced.increment();
-        if self.service.limits.is_news() {
+        self.entrance.shared.tally.displaced.increment();
+        if self.entrance.shared.limits.is_news() {
             tracing::warn!(
                 address = %self.origin.peer(),
                 "there is no place for one more login: those that wait for their clients give way, \
@@ -320,7 +293,7 @@ impl Login {
             let mut out = Vec::new();
             error.write(&mut out);
             if tokio::time::timeout(Duration::ZERO, stream.write_all(&out)).await.is_ok() {
-                self.service.tally.errors.count(&error);
+                self.entrance.shared.tally.errors.count(&error);
             }
         }
     }
@@ -334,7 +307,7 @@ impl Login {
         if !self.config.reload.network.proxy_protocol_from.trust(address, self.port) {
             return Ok(());
         }
-        let (limits, network) = (self.service.limits.clone(), self.origin.network());
+        let (limits, network) = (self.entrance.shared.limits.clone(), self.origin.network());
         let header = proxy::read(self.stream()?);
         match Box::pin(limits.wait(Awaited::FirstPacket, network, header)).await? {
             Passed::For(client) => self.origin = Origin::Tcp(client),
@@ -368,7 +341,7 @@ impl Login {
         self.user = Some(user.clone());
         self.database = Some(database.clone());
         self.check_encryption()?;
-        if self.service.phase() != Phase::Serving {
+        if self.entrance.shared.phase() != Phase::Serving {
             return Err(ClientError::fatal(
                 SqlState::CANNOT_CONNECT_NOW,
                 "the pooler is shutting down",
@@ -387,12 +360,12 @@ impl Login {
             }
             _ => database,
         };
-        self.service.gates.admit(&database)?;
+        self.entrance.shared.gates.admit(&database)?;
         let max_client_conn = config.reload.limits.max_client_conn;
         let network = self.origin.network();
         self.permit.as_mut().ok_or(Stop::Gone)?.admit(max_client_conn, network)?;
 
-        let mut phase = self.service.phase.subscribe();
+        let mut phase = self.entrance.shared.phase.subscribe();
         let login = async {
             let proof = self.authenticate(&database, &user, options.replication, found).await?;
             self.enter(&startup, options, (&database, &user), proof).await
@@ -418,7 +391,7 @@ impl Login {
             let tls_allowed = first && matches!(self.origin, Origin::Tcp(_));
             let awaited = if first { Awaited::FirstPacket } else { Awaited::Encryption };
             first = false;
-            let (limits, network) = (self.service.limits.clone(), self.origin.network());
+            let (limits, network) = (self.entrance.shared.limits.clone(), self.origin.network());
             let packet = first_packet(self.stream()?, tls_allowed);
             match limits.wait(awaited, network, packet).await? {
                 First::Tls(bytes) => {
@@ -427,7 +400,7 @@ impl Login {
                 }
                 First::Packet(Packet::Startup(startup)) => return Ok(Some(startup)),
                 First::Packet(Packet::Cancel { process, key }) => {
-                    Box::pin(cancel::received(&self.service, process, &key)).await;
+                    Box::pin(self.entrance.cancels.received(process, &key)).await;
                     return Ok(None);
                 }
                 First::Packet(Packet::SslRequest) if !asked_ssl => {
@@ -470,7 +443,7 @@ impl Login {
     async fn offer_tls(&mut self) -> Result<(), Stop> {
         self.refuse_unencrypted("received unencrypted data after SSL request")?;
         let offered =
-            matches!(self.origin, Origin::Tcp(_)) && self.service.acceptor.current().is_some();
+            matches!(self.origin, Origin::Tcp(_)) && self.entrance.acceptor.current().is_some();
         if offered {
             self.may_encrypt()?;
         }
@@ -479,7 +452,7 @@ impl Login {
     }
 
     async fn direct_tls(&mut self, bytes: &[u8; 4]) -> Result<(), Stop> {
-        if self.service.acceptor.current().is_none() {
+        if self.entrance.acceptor.current().is_none() {
             // PostgreSQL closes the connection as well: its peer speaks TLS, which we do not.
             return Err(Stop::Gone);
         }
@@ -509,12 +482,12 @@ impl Login {
     }
 
     async fn handshake(&mut self) -> Result<(), Stop> {
-        let Some(accepting) = self.service.acceptor.current() else { return Err(Stop::Gone) };
+        let Some(accepting) = self.entrance.acceptor.current() else { return Err(Stop::Gone) };
         self.stream()?.leave_runtime()?;
         let Some(Stream::Plain(mut link)) = self.stream.take() else { return Err(Stop::Gone) };
         let acceptor = accepting.acceptor();
-        let (limits, network) = (self.service.limits.clone(), self.origin.network());
-        let handshake = self.service.threads.heavy(async move {
+        let (limits, network) = (self.entrance.shared.limits.clone(), self.origin.network());
+        let handshake = self.entrance.shared.threads.heavy(async move {
             let hello = async {
                 // In a storm it may have given up before its turn comes.
                 link.speaks().await?;
@@ -528,7 +501,7 @@ impl Login {
             Ok::<_, Stop>(stream)
         });
         let handshake = handshake.await.ok_or(Stop::Gone)?;
-        let tally = &self.service.tally;
+        let tally = &self.entrance.shared.tally;
         match &handshake {
             Ok(_) => tally.tls_handshakes.increment(),
             Err(Stop::GaveWay) => {}
@@ -563,8 +536,9 @@ impl Login {
         replication: Replication,
         found: Option<&DatabaseConfig>,
     ) -> Result<(Proved, Secret), Stop> {
-        let service = self.service.clone();
-        let access = service.access.load_full();
+        let entrance = self.entrance.clone();
+        let (prover, enquiries) = (&entrance.prover, &entrance.enquiries);
+        let access = entrance.shared.access.load_full();
         let config = self.config.clone();
         let is_tls = self.stream()?.is_encrypted();
         let awaited =
@@ -575,7 +549,7 @@ impl Login {
             Replication::Database => crate::auth::hba::Replication::Logical,
         };
         let conn = prove::conn_info(&self.origin, is_tls, database, user, replication);
-        let rule: Rule = prove::rule(&service, &config, &access, &conn, found).await?;
+        let rule: Rule = prover.rule(&config, &access, &conn, found).await?;
         let mut secret = access.secret(user).cloned();
         // The reason of a failed lookup is sent after the exchange: before it, the answer would
         // distinguish existing users and databases from others.
@@ -584,12 +558,12 @@ impl Login {
             found.and_then(|found| Some((found, found.auth_user.as_deref()?)))
         {
             if !matches!(secret, None | Some(Secret::None)) {
-                Box::pin(enquiry::look_up_unused(&service, &config, found, database, user)).await;
+                Box::pin(enquiries.look_up_unused(&config, found, database, user)).await;
             } else if auth_user == user {
                 // It looks others up, and is itself not looked up.
                 secret = secret.or(Some(Secret::None));
             } else {
-                match Box::pin(enquiry::look_up(&service, &config, found, database, user)).await {
+                match Box::pin(enquiries.look_up(&config, found, database, user)).await {
                     Ok(looked_up) => {
                         looked_up.iter().for_each(|found| access.count_looked_up(found));
                         secret = looked_up.or(secret);
@@ -602,7 +576,7 @@ impl Login {
         let (origin, end_point) = (self.origin.clone(), self.end_point.clone());
         let mut proving = Proving {
             stream: self.stream()?,
-            service: &service,
+            prover,
             access: &access,
             user,
             secret,
@@ -618,7 +592,7 @@ impl Login {
             _ => reason,
         };
         if matches!(&result, Err(Stop::Refuse(_))) {
-            service.enquiries.forget_user(database, user);
+            enquiries.forget_user(database, user);
         }
         match (result, not_looked_up) {
             // A wrong proof, or one that cannot be checked: the same words for both.
@@ -638,9 +612,10 @@ impl Login {
         (database, user): (&str, &str),
         (proved, secret): (Proved, Secret),
     ) -> Result<(), Stop> {
-        let service = self.service.clone();
+        let entrance = self.entrance.clone();
+        let shared = &entrance.shared;
         // The configuration may have changed during the proof.
-        let config = service.config.load_full();
+        let config = shared.config.load_full();
         let found = entry_of(&config, database, options.replication)
             .ok_or_else(|| no_database(database))?;
         if config.reload.names.application_name_add_host {
@@ -668,12 +643,13 @@ impl Login {
             replication: options.replication,
             credentials: self.credentials(found, user, &secret, &proved)?,
         };
-        let entry = service.pools.get_or_create(&service.config, &config, found, &wanted)?;
-        service.gates.pause_pool(database, || entry.pool.lock().pause());
+        let entry = entrance.pools.get_or_create(&shared.config, &config, found, &wanted)?;
+        shared.gates.pause_pool(database, || entry.pool.lock().pause());
         let place = entry.enter();
         let begins_with = async {
-            let parameters = server_parameters(&service, &entry, user).await?;
-            let start = start::settings(&service, &entry, &parameters, &options.settings).await?;
+            let parameters = entrance.openings.server_parameters(&entry, user).await?;
+            let start =
+                start::settings(&entrance.openings, &entry, &parameters, &options.settings).await?;
             Ok::<_, ClientError>((parameters, start))
         };
         let (parameters, start) = self.while_it_stays(&entry, pin!(begins_with)).await?;
@@ -733,7 +709,7 @@ impl Login {
         few_random_bytes(&mut secret);
         let stream = self.stream.take().ok_or(Stop::Gone)?;
         let (socket, early) = stream.into_conn()?;
-        let loops = &self.service.loops;
+        let loops = &self.entrance.shared.loops;
         let (home, seat) = loops.seat(self.near);
         let connection = self.permit.take().ok_or(Stop::Gone)?;
         let client = NewClient {
@@ -744,7 +720,7 @@ impl Login {
             greeting,
             secret: secret.as_slice().into(),
             about: Box::new(about),
-            permit: Places { _connection: connection, _pool: place, _seat: seat },
+            permit: Box::new((connection, place, seat)),
             early,
             exclusive: entry.key.replication.is_some(),
         };
@@ -761,7 +737,7 @@ impl Login {
         secret: &Secret,
         proved: &Proved,
     ) -> Result<Arc<Credentials>, ClientError> {
-        let access = self.service.access.load();
+        let access = self.entrance.shared.access.load();
         if let Some(forced) = &found.forced_user {
             return access.credentials_of(forced, &found.name);
         }
@@ -792,7 +768,7 @@ impl Login {
             self.origin.peer(),
             (user != pool_user).then_some(user),
             &tls.unwrap_or_default(),
-            self.service.loops.time_of(self.began),
+            self.entrance.shared.loops.time_of(self.began),
         );
         match &self.stream {
             Some(stream) if stream.is_mptcp() => about.over_mptcp(),
@@ -817,7 +793,7 @@ impl Login {
         } else {
             self.authenticate(&database, &user, Replication::None, None).await?.0
         };
-        let config = self.service.config.load(); // by now
+        let config = self.entrance.shared.config.load(); // by now
         let role = if owns || config.is_admin(&user) {
             AdminRole::Admin
         } else if config.is_stats_user(&user) {
@@ -843,7 +819,7 @@ impl Login {
         let permit = Box::new(self.permit.take());
         let client = AdminClient { stream, user, role, database, about, application_name, permit };
         // A task of its own: the login's time limit does not apply to the console.
-        tokio::spawn(self.service.admin.serve(self.service.clone(), client));
+        tokio::spawn((self.entrance.console)(client));
         Ok(())
     }
 }
@@ -869,34 +845,6 @@ fn no_database(name: &str) -> ClientError {
 
 /// About the size of a present server's reports at connect.
 const GREETING_BYTES: usize = 512;
-
-/// What a pool's server reported at connect, after its functions and changed settings of the client's
-/// user are known as far as possible: the server is asked if it has not been.
-pub(crate) async fn server_parameters(
-    service: &Arc<Service>,
-    entry: &Arc<PoolEntry>,
-    user: &str,
-) -> Result<Arc<ServerParameters>, ClientError> {
-    census::wait(service, entry).await;
-    // (While its database is paused, nothing is opened to ask.)
-    if entry.key.replication.is_none() && !service.gates.is_paused(&entry.key.database) {
-        if entry.pool.parameters().is_some() {
-            enquiry::notice_changed_settings(service, entry, user).await;
-        } else {
-            let (service, entry, user) = (service.clone(), entry.clone(), user.to_owned());
-            tokio::spawn(async move {
-                enquiry::notice_changed_settings(&service, &entry, &user).await;
-            });
-        }
-    }
-    if let Some(parameters) = entry.pool.parameters() {
-        return Ok(parameters);
-    }
-    let parameters = Box::pin(open::parameters(service, entry)).await?;
-    // The server may not have been reachable before.
-    census::wait(service, entry).await;
-    Ok(parameters)
-}
 
 /// Whether this user may have a session on a shared server connection.
 fn may_share(

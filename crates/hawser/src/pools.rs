@@ -14,12 +14,18 @@ pub mod census;
 mod checked;
 mod databases;
 pub mod enquiry;
+pub mod failures;
 pub mod health;
+pub mod idle;
+pub mod lines;
 mod lock_waits;
 pub mod membership;
 pub mod open;
 pub mod place;
+pub mod processes;
+pub mod seen;
 pub mod session;
+pub mod share;
 mod spare;
 mod strangers;
 pub mod upkeep;
@@ -41,20 +47,21 @@ use hawser_pooler::wire::error::{ClientError, SqlState};
 use hawser_pooler::wire::startup::Pair;
 use tokio::sync::Notify;
 
-use crate::admin::averages::Totals;
-use crate::admin::pooler::Forgotten;
+use crate::auth::access::Access;
 use crate::config::{self, Config, DatabaseConfig, PoolLimits, Timeout};
 use crate::dial::enter::Credentials;
 use crate::dial::hand_over::Secret;
 use crate::dial::password::{self, PasswordSource};
 use crate::dial::{Balance, Login, Target};
+use crate::gates::Gates;
 use crate::limits::shared::UnderLimit;
 use crate::limits::{Full, ServerBounds};
-use crate::login::access::Access;
-use crate::loops::Pool;
+use crate::loops::{Loops, Pool};
 use crate::process::random_u64;
-use crate::service::{Service, server_tcp_options};
+use crate::shared::Shared;
+use crate::socket::options::server_tcp_options;
 use crate::tls::connect::Connecting;
+use crate::totals::{Forgotten, Totals};
 pub use checked::CheckedValue;
 use checked::CheckedValues;
 
@@ -129,15 +136,15 @@ pub struct PoolEntry {
     is_before_pooler: AtomicBool,
     /// When an opening last found no server that takes sessions, and its error.
     without_server: Mutex<Option<(Instant, String)>>,
-    failures: open::Failures,
+    failures: failures::Failures,
     clients: AtomicUsize,
     at_login: Mutex<AtLogin>,
     logins: AtomicU64,
     checked: Mutex<CheckedValues>,
     last_client: Mutex<Instant>,
-    seen: enquiry::SeenOf,
-    lock_waits: lock_waits::LockWaits,
-    share: place::Share,
+    seen: seen::SeenOf,
+    lock_waits: processes::LockWaits,
+    share: share::Share,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -208,9 +215,9 @@ impl PoolEntry {
 
     /// The error for a login that would wait for a server which is down. (While its database is
     /// paused it waits.)
-    fn down(&self, service: &Service) -> Option<ClientError> {
+    fn down(&self, gates: &Gates) -> Option<ClientError> {
         let down = self.pool.lock().down().cloned();
-        down.filter(|_| !service.gates.is_paused(&self.key.database))
+        down.filter(|_| !gates.is_paused(&self.key.database))
     }
 
     /// The full error of the last failed opening for operators, if clients get less.
@@ -252,6 +259,24 @@ impl PoolEntry {
         self.pool.lock().set_down(None);
         locked(&self.checked).clear();
         *locked(&self.refusal) = None;
+    }
+
+    /// Begins a new epoch: idle backends are closed now, the others as they become free.
+    pub fn renew(&self, loops: &Loops) {
+        self.begin_epoch();
+        idle::close_idle(loops, &self.pool, |_, _| true);
+    }
+
+    /// Puts other bounds on its backends in force.
+    pub fn set_limits(&self, shared: &Shared, limits: lending::Limits) {
+        let due = {
+            let mut pool = self.pool.lock();
+            if *pool.limits() == limits {
+                return;
+            }
+            pool.set_limits(limits, shared.loops.now())
+        };
+        shared.open(&self.pool, due);
     }
 
     fn is_forgotten(&self, after: Duration) -> bool {
@@ -401,8 +426,6 @@ pub struct Pools {
     pub statement_memory: Arc<StatementMemory>,
     registry: Mutex<Registry>,
     databases: databases::Databases,
-    /// Openings that wait for a place under the limits.
-    queue: place::Queue,
     connectings: Mutex<Connectings>,
     next_pool: AtomicU32,
     next_replication: AtomicU64,
@@ -431,7 +454,6 @@ impl Pools {
             statement_memory: Arc::new(StatementMemory::new(usize::MAX)),
             registry: Mutex::default(),
             databases: databases::Databases::default(),
-            queue: place::Queue::default(),
             connectings: Mutex::default(),
             next_pool: AtomicU32::new(1),
             next_replication: AtomicU64::new(1),
@@ -441,6 +463,17 @@ impl Pools {
     /// Sets TLS towards servers.
     pub fn set_connectings(&self, connectings: Connectings) {
         *locked(&self.connectings) = connectings;
+    }
+
+    /// Where a login of the control side's own goes, and what it may be.
+    pub(crate) fn route(
+        &self,
+        config: &Config,
+        database: &DatabaseConfig,
+        user: &str,
+        login: Login,
+    ) -> Route {
+        route(config, database, user, login, &locked(&self.connectings))
     }
 
     /// The pool with this id.
@@ -453,11 +486,6 @@ impl Pools {
         let mut all: Vec<_> = locked(&self.registry).by_id.values().cloned().collect();
         all.sort_by_key(|entry| entry.pool.id);
         all
-    }
-
-    /// How many openings wait for a place under each limit that is shared with other poolers.
-    pub fn waiting_under(&self) -> HashMap<Full, u32> {
-        self.queue.waiting_under()
     }
 
     /// All limits on server connections of pools, as the configuration has them now, and how many of those
@@ -593,15 +621,15 @@ impl Pools {
             keeps_state: Mutex::default(),
             is_before_pooler: AtomicBool::new(false),
             without_server: Mutex::new(None),
-            failures: open::Failures::default(),
+            failures: failures::Failures::default(),
             clients: AtomicUsize::new(0),
             checked: Mutex::default(),
             last_client: Mutex::new(Instant::now()),
             at_login: Mutex::default(),
             logins: AtomicU64::new(0),
-            seen: enquiry::SeenOf::default(),
-            lock_waits: lock_waits::LockWaits::default(),
-            share: place::Share::default(),
+            seen: seen::SeenOf::default(),
+            lock_waits: processes::LockWaits::default(),
+            share: share::Share::default(),
         }
     }
 
@@ -619,10 +647,10 @@ impl Pools {
 
     /// Updates each pool to the present configuration. Begins a new epoch if the route to the
     /// servers has changed.
-    pub fn reconfigure(&self, service: &Service, connectings: Connectings) {
-        let (config, access) = (service.config.load(), service.access.load());
+    pub fn reconfigure(&self, shared: &Shared, connectings: Connectings) {
+        let (config, access) = (shared.config.load(), shared.access.load());
         self.statement_memory.set_max(config.reload.pool.prepared_statements_memory.to_usize());
-        let now = service.loops.now();
+        let now = shared.loops.now();
         for entry in self.all() {
             let Some(database) = config.database(&entry.key.database) else {
                 continue; // its clients go on; new ones find no such database
@@ -652,9 +680,7 @@ impl Pools {
             let due = entry.pool.lock().set_limits(settings.limits.clone(), now);
             entry.pool.set_settings(settings);
             entry.pool.lock().set_down(None); // the next attempt decides it under the new settings
-            for _ in 0..due {
-                service.control.open(entry.pool.clone(), service.loops.least_loaded());
-            }
+            shared.open(&entry.pool, due);
             if moved {
                 tracing::info!(
                     database = entry.key.database,
@@ -663,7 +689,7 @@ impl Pools {
                 );
             }
             if moved || leaves_session_mode {
-                upkeep::renew(service, &entry);
+                entry.renew(&shared.loops);
             }
         }
         self.set_connectings(connectings);

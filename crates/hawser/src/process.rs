@@ -275,6 +275,16 @@ fn parse_private_memory(status: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
+/// Set where `pgbouncer -d` waits until this process serves.
+pub const BACKGROUND_VARIABLE: &str = "HAWSER_IN_BACKGROUND";
+
+/// Tells the service manager about the process.
+pub(crate) fn notify(state: &[sd_notify::NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!(%error, "the service manager could not be told");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;

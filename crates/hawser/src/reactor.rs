@@ -54,12 +54,12 @@ use hawser_pooler::relay::{CancelRequest, Engine, Host, Readiness, Socket, ToLoo
 use hawser_pooler::time::Time;
 use hawser_sys::eventfd::EventFd;
 
-use crate::admin::pooler::ErrorCounts;
 use crate::logging;
 use crate::loops::{Control, Loops};
 use crate::mailbox::{LoopMailbox, Mailbox};
 use crate::socket::{self, Conn};
 use crate::spans::{Slow, Spans};
+use crate::tally::ErrorCounts;
 
 use watch::{Poller, Watches};
 

@@ -23,27 +23,27 @@ use hawser_pooler::relay::ToLoop;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::admin::command::Command;
-use crate::admin::pooler::{ErrorCounts, Shutdown};
+use crate::admin::command::{Command, Shutdown};
+use crate::admin::running::Administration;
 use crate::config::{Config, DatabaseConfig};
-use crate::login::admin::AdminConsole;
+use crate::listeners::SocketPath;
 use crate::login::listen::{self, ListenError};
 use crate::loops::{Control, Order};
 use crate::peers;
-use crate::pools::{census, health, open, upkeep};
-use crate::process::{self, PidFile, ProcessError, random_u64};
+use crate::phase::{Phase, Standing, shutdown_error};
+use crate::pools::health::{self, Prober};
+use crate::pools::upkeep::{self, Upkeep};
+use crate::process::{self, BACKGROUND_VARIABLE, PidFile, ProcessError, notify, random_u64};
 use crate::reactor::{Listeners, Logged, Reactors};
-use crate::service::{NotInForce, Phase, Service};
+use crate::service::{NotInForce, Service};
 use crate::shares;
 use crate::spans::Spans;
-use crate::takeover::listeners::SocketPath;
-use crate::takeover::taking::{self, Found, NotTakenOver};
-use crate::takeover::{self, Standing, Succession};
+use crate::takeover::taking::{self, Found, NotTakenOver, Taker};
+use crate::takeover::{self, Succession};
+use crate::tally::ErrorCounts;
 use crate::threads::Runtimes;
 use watch::Watch;
 
-/// Set where `pgbouncer -d` waits until this process serves.
-pub const BACKGROUND_VARIABLE: &str = "HAWSER_IN_BACKGROUND";
 /// How often this checks whether the last client has left.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
 /// How often the service manager gets the state of the process, if that has changed.
@@ -100,14 +100,6 @@ impl std::error::Error for ServeError {
     }
 }
 
-/// Serves until a signal ends it. `admin` serves the admin database.
-///
-/// # Errors
-/// See [`ServeError`].
-pub fn serve(config: Config, admin: Arc<dyn AdminConsole>) -> Result<(), ServeError> {
-    serve_as(config, admin, Manner::Hawser, Begins::asked(Begins::Alone))
-}
-
 /// Whether a process is the first of its service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begins {
@@ -135,15 +127,16 @@ pub enum Manner {
     PgBouncer,
 }
 
-/// [`serve`], with this meaning of signals, and this begin.
+/// Serves until a signal ends it, with this meaning of signals, and this begin. `began` gets what serves
+/// before the first client comes.
 ///
 /// # Errors
 /// See [`ServeError`].
-pub fn serve_as(
+pub fn serve(
     config: Config,
-    admin: Arc<dyn AdminConsole>,
     manner: Manner,
     begins: Begins,
+    began: impl FnOnce(&Arc<Service>),
 ) -> Result<(), ServeError> {
     for warning in config.warnings() {
         tracing::warn!("{warning}");
@@ -201,29 +194,32 @@ pub fn serve_as(
     };
     let pidfile = pidfile.map_err(ServeError::Process)?;
     let loops = reactors.loops().clone();
-    let etcd = shares::load(&config).map_err(ServeError::NotInForce)?;
+    let etcd = shares::load(&config);
+    let etcd = etcd.map_err(|error| ServeError::NotInForce(NotInForce(vec![error])))?;
     let threads = runtimes.threads();
-    let service = Service::new(config, loops, control, admin, errors, threads, succession)
+    let service = Service::new(config, loops, control, errors, threads, Arc::new(succession))
         .map_err(ServeError::NotInForce)?;
-    let mut control_sockets = service.admin.begin(&service).map_err(ServeError::Admin)?;
+    let administration = Administration::of(service.clone());
+    let mut control_sockets = administration.begin().map_err(ServeError::Admin)?;
+    began(&service);
     // It keeps the rights that this process gives up.
     let manager = service.dialler.mptcp.manager.clone();
     let links = service.dialler.links.clone();
-    manager.want(service.config.load().reload.network.mptcp_manage);
+    manager.want(service.shared.config.load().reload.network.mptcp_manage);
     // As its rights allow, which the user may not have; and before the first client.
     let bypass = &service.dialler.bypass;
-    let began = {
-        let config = service.config.load();
+    let begun = {
+        let config = service.shared.config.load();
         bypass.begin(config.start.bypass.enable, config.listen())
     };
-    began.map_err(ServeError::Bypass)?;
+    begun.map_err(ServeError::Bypass)?;
     process::become_user(user.as_deref()).map_err(ServeError::Process)?;
     process::set_dumpable(core_dumps);
-    let _ = service.tally.spans.set(spans.clone()); // (it is new)
+    let _ = service.shared.tally.spans.set(spans.clone()); // (it is new)
     let ending = service.clone();
     spawn_upkeep(&service, orders);
     if let Some(etcd) = &etcd {
-        tokio::spawn(shares::run(service.clone(), etcd.clone()));
+        tokio::spawn(shares::run(service.shared.clone(), service.places.clone(), etcd.clone()));
     }
     let mut own = Own { listeners, paths: &mut control_sockets, pidfile };
     if let Some(found) = predecessor {
@@ -231,14 +227,14 @@ pub fn serve_as(
     }
     let Own { listeners, pidfile, .. } = own;
     let accepts = reactors.listeners();
-    runtimes.control.block_on(run(service, (listeners, accepts), signals, watch));
+    runtimes.control.block_on(run(service, administration, (listeners, accepts), signals, watch));
     drop(pidfile);
     manager.end();
     links.end();
     drop(reactors);
     runtimes.control.block_on(spans.end(LAST_SPANS));
     if let Some(etcd) = &etcd {
-        runtimes.control.block_on(shares::give_back(&ending, etcd));
+        runtimes.control.block_on(shares::give_back(&ending.shared.limits, etcd));
     }
     end_of_paths(control_sockets, &ending.succession); // while they are still listened on
     drop(entered);
@@ -298,7 +294,14 @@ impl Own<'_> {
         runtimes: &Runtimes,
         pidfile: Option<&Path>,
     ) -> Result<(), ServeError> {
-        let taking = runtimes.control.block_on(predecessor.ready(service));
+        let taker = Taker {
+            shared: service.shared.clone(),
+            pools: service.pools.clone(),
+            openings: service.openings.clone(),
+            dialler: service.dialler.clone(),
+            succession: service.succession.clone(),
+        };
+        let taking = runtimes.control.block_on(predecessor.ready(taker));
         let taking = taking.map_err(ServeError::Takeover)?;
         self.listeners.iter_mut().for_each(listen::Listener::is_given);
         self.paths.iter_mut().for_each(SocketPath::is_given);
@@ -339,31 +342,52 @@ pub(crate) fn descriptors(config: &Config) -> u64 {
 
 /// Starts the tasks that run beside the service from its start to its end.
 fn spawn_upkeep(service: &Arc<Service>, orders: mpsc::UnboundedReceiver<Order>) {
-    tokio::spawn(open::take_orders(service.clone(), orders));
-    tokio::spawn(upkeep::run(service.clone()));
-    tokio::spawn(census::run(service.clone()));
-    tokio::spawn(health::run(service.clone()));
+    let Service { shared, pools, lines, dialler, .. } = &**service;
+    tokio::spawn(service.clone().take_orders(orders));
+    tokio::spawn(upkeep::run(Upkeep {
+        shared: shared.clone(),
+        pools: pools.clone(),
+        enquiries: service.enquiries.clone(),
+        lines: lines.clone(),
+        dialler: dialler.clone(),
+        acceptor: service.acceptor.clone(),
+        succession: service.succession.clone(),
+    }));
+    tokio::spawn(service.censuses.clone().run());
+    tokio::spawn(health::run(Arc::new(Prober {
+        shared: shared.clone(),
+        pools: pools.clone(),
+        dialler: dialler.clone(),
+        lines: lines.clone(),
+    })));
     let watching = service.clone();
     tokio::spawn(async move {
-        let timeout = || watching.config.load().reload.network.tcp_user_timeout.get();
+        let timeout = || watching.shared.config.load().reload.network.tcp_user_timeout.get();
         watching.dialler.mptcp.end_dead(timeout).await;
     });
     let watching = service.clone();
     tokio::spawn(async move {
-        let timeout = || watching.config.load().reload.servers.server_lost_timeout.get();
+        let timeout = || watching.shared.config.load().reload.servers.server_lost_timeout.get();
         watching.dialler.end_lost(timeout).await;
     });
 }
 
 async fn run(
     service: Arc<Service>,
+    administration: Arc<Administration>,
     (listeners, accepts): (Vec<listen::Listener>, Listeners),
     signals: Signals,
     watch: Option<Watch>,
 ) {
     derive_in_advance(&service);
+    let console = administration.clone();
+    let inside = listen::Inside {
+        entrance: service.entrance(Box::new(move |client| console.serve(client))),
+        dialler: service.dialler.clone(),
+        succession: service.succession.clone(),
+    };
     for listener in listeners {
-        tokio::spawn(listen::accept(service.clone(), listener, accepts.clone()));
+        tokio::spawn(listen::accept(inside.clone(), listener, accepts.clone()));
     }
     notify(&[sd_notify::NotifyState::Ready]);
     tracing::info!("ready");
@@ -392,30 +416,30 @@ async fn run(
         }));
     }
     for (signal, text, command) in signals.commands {
-        let service = service.clone();
+        let (service, administration) = (service.clone(), administration.clone());
         let mut ending = false;
         tokio::spawn(each(signal, move || {
             // As in PgBouncer: the second one ends it at once.
             if matches!(command, Command::Shutdown(_)) && std::mem::replace(&mut ending, true) {
-                let _ = service.phase.send(Phase::Ending);
+                let _ = service.shared.phase.send(Phase::Ending);
             } else {
                 tracing::info!(command = text, "signal received");
-                service.admin.command(&service, command.clone());
+                administration.command(command.clone());
             }
             std::future::ready(())
         }));
     }
     let at_once = service.clone();
     tokio::spawn(each(signals.end, move || {
-        let _ = at_once.phase.send(Phase::Ending);
+        let _ = at_once.shared.phase.send(Phase::Ending);
         std::future::ready(())
     }));
     let successor = service.clone();
     tokio::spawn(each(signals.replace, move || {
-        takeover::start::successor(&successor);
+        takeover::start::successor(&successor.succession);
         std::future::ready(())
     }));
-    let mut phase = service.phase.subscribe();
+    let mut phase = service.shared.phase.subscribe();
     tokio::select! {
         _ = ended.recv() => {}
         // SHUTDOWN of the admin console.
@@ -428,8 +452,8 @@ async fn run(
         _ = ended.recv() => tracing::info!("a second signal: ends now"),
         _ = phase.wait_for(|phase| *phase == Phase::Ending) => {}
     }
-    let _ = service.phase.send(Phase::Ending);
-    service.loops.send_all(|| ToLoop::KillAll { pool: None, error: Service::shutdown_error() });
+    let _ = service.shared.phase.send(Phase::Ending);
+    service.shared.loops.send_all(|| ToLoop::KillAll { pool: None, error: shutdown_error() });
     tokio::time::sleep(GOODBYE).await;
 }
 
@@ -491,22 +515,16 @@ async fn each<F: Future<Output = ()>>(
     }
 }
 
-pub(crate) fn notify(state: &[sd_notify::NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(%error, "the service manager could not be told");
-    }
-}
-
 /// Sends the number of connections to the service manager, for `systemctl status`.
 async fn tell_status(service: Arc<Service>) {
     let mut told = String::new();
-    while service.phase() != Phase::Ending {
+    while service.shared.phase() != Phase::Ending {
         if service.succession.is_given() {
             tokio::time::sleep(STATUS_PERIOD).await;
             continue;
         }
-        let limits = &service.limits;
-        let state = match service.phase() {
+        let limits = &service.shared.limits;
+        let state = match service.shared.phase() {
             Phase::Serving => "serving",
             Phase::Draining | Phase::Ending => "shutting down",
         };
@@ -522,7 +540,7 @@ async fn tell_status(service: Arc<Service>) {
 
 /// Reads the configuration again, on a thread that may wait for the disk.
 async fn reload(service: &Arc<Service>) {
-    reopen_log();
+    crate::logging::reopen_log();
     let reloading = service.clone();
     match tokio::task::spawn_blocking(move || reloading.reload()).await {
         Ok(Ok(())) => {
@@ -538,45 +556,38 @@ async fn reload(service: &Arc<Service>) {
     }
 }
 
-/// For logrotate.
-pub fn reopen_log() {
-    if let Err(error) = crate::logging::reopen() {
-        tracing::warn!(error, "the log goes on in the old file");
-    }
-}
-
 fn derive_in_advance(service: &Arc<Service>) {
-    let (access, mock) = (service.access.load_full(), service.mock.clone());
+    let (access, mock) = (service.shared.access.load_full(), service.mock.clone());
     // Hashes, for logins to come.
-    service.threads.login.spawn_blocking(move || access.derive_in_advance(&mock));
+    service.shared.threads.login.spawn_blocking(move || access.derive_in_advance(&mock));
 }
 
 /// Accepts no new clients; present ones leave when their transaction ends.
 fn drain(service: &Service) {
-    tracing::info!(clients = service.limits.client_count(), "shutting down");
+    tracing::info!(clients = service.shared.limits.client_count(), "shutting down");
     if !service.succession.is_given() {
         notify(&[sd_notify::NotifyState::Stopping]); // (else the successor is the unit's process)
     }
-    service.phase.send_if_modified(|phase| {
+    service.shared.phase.send_if_modified(|phase| {
         let serving = *phase == Phase::Serving;
         *phase = (*phase).max(Phase::Draining);
         serving
     });
-    service.loops.send_all(|| ToLoop::Drain(Service::shutdown_error()));
+    service.shared.loops.send_all(|| ToLoop::Drain(shutdown_error()));
 }
 
 /// Waits until no client is left, or the time of grace is over.
 async fn drained(service: &Service) {
-    let grace = service.config.load().reload.shutdown.shutdown_timeout.get();
+    let grace = service.shared.config.load().reload.shutdown.shutdown_timeout.get();
     let all_gone = async {
-        while service.limits.client_count() > 0 {
+        while service.shared.limits.client_count() > 0 {
             tokio::time::sleep(DRAIN_POLL).await;
         }
     };
     match grace {
         Some(grace) => {
             if tokio::time::timeout(grace, all_gone).await.is_err() {
-                let clients = service.limits.client_count();
+                let clients = service.shared.limits.client_count();
                 tracing::warn!(clients, "shutdown_timeout has passed: the rest is cut off");
             }
         }

@@ -1,107 +1,80 @@
-//! What all tasks of the control side share.
+//! All subsystems of a process that serves, put together; and the configuration, which a reload changes
+//! in each.
 
 use std::collections::HashSet;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
-use hawser_pooler::wire::error::{ClientError, SqlState};
-use hawser_sys::stream::TcpOptions;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
-use crate::admin::pooler::{ErrorCounts, Gates, Tally};
+use crate::auth::access::Access;
 use crate::auth::scram::MockNonce;
-use crate::cancel::CancelGate;
-use crate::config::{Config, ConfigError, NetworkSettings, Timeout};
+use crate::cancel::servers::ToServers;
+use crate::cancel::{CancelGate, Cancels};
+use crate::config::{Config, ConfigError};
 use crate::dial::Dialler;
+use crate::gates::Gates;
 use crate::limits::Limits;
-use crate::login::access::Access;
-use crate::login::admin::AdminConsole;
-use crate::loops::{Control, Loops};
-use crate::pools::Pools;
+use crate::login::Entrance;
+use crate::login::admin::Console;
+use crate::login::prove::Prover;
+use crate::loops::{Control, Loops, Order};
+use crate::phase::Phase;
 use crate::pools::census::Censuses;
 use crate::pools::enquiry::Enquiries;
+use crate::pools::lines::Lines;
+use crate::pools::membership::Memberships;
+use crate::pools::open::Openings;
+use crate::pools::place::{Places, Queue};
 use crate::pools::vacancy::Vacancies;
+use crate::pools::{Connectings, Pools};
 use crate::process::random_bytes;
 use crate::resolve::clients::ClientNames;
-use crate::takeover::Succession;
+use crate::shared::{LastReload, Shared};
+use crate::takeover::{Succession, give_back};
+use crate::tally::{ErrorCounts, Tally};
 use crate::threads::Threads;
 use crate::tls::accept::{Accepting, Acceptor};
 
-/// What all tasks of the control side share.
+/// All subsystems of a process that serves.
 pub struct Service {
-    /// The configuration in force.
-    pub config: ArcSwap<Config>,
-    /// The rules and users in force.
-    pub access: ArcSwap<Access>,
+    /// What they share.
+    pub shared: Arc<Shared>,
     /// TLS towards clients.
-    pub acceptor: Acceptor,
+    pub acceptor: Arc<Acceptor>,
     /// Secret of this process from which salts of unknown users are made.
     pub mock: MockNonce,
-    /// The event loops.
-    pub loops: Loops,
-    /// What the loops ask for comes in here; the control side uses it, too.
-    pub control: Control,
-    /// All counts that are limited.
-    pub limits: Arc<Limits>,
     /// All pools.
-    pub pools: Pools,
+    pub pools: Arc<Pools>,
     /// Server connections of the control side itself.
-    pub enquiries: Enquiries,
+    pub lines: Arc<Lines>,
+    /// Which pool gets a server connection under the limits.
+    pub places: Arc<Places>,
+    /// What servers are asked.
+    pub enquiries: Arc<Enquiries>,
+    /// The roles of users.
+    pub memberships: Arc<Memberships>,
     /// What functions do to sessions.
-    pub censuses: Censuses,
+    pub censuses: Arc<Censuses>,
     /// Databases that must have no connections for now.
-    pub vacancies: Vacancies,
+    pub vacancies: Arc<Vacancies>,
+    /// Opens pools' server connections.
+    pub openings: Arc<Openings>,
     /// Opens server connections.
-    pub dialler: Dialler,
+    pub dialler: Arc<Dialler>,
     /// Names of clients' addresses.
-    pub client_names: ClientNames,
-    /// Bounds cancel requests in flight.
-    pub cancels: CancelGate,
-    /// Serves the admin database.
-    pub admin: Arc<dyn AdminConsole>,
-    /// Which databases are paused or disabled.
-    pub gates: Gates,
-    /// Counters outside of pools.
-    pub tally: Tally,
-    /// The threads of the control side.
-    pub threads: Threads,
-    /// The phase of the process.
-    pub phase: watch::Sender<Phase>,
+    pub client_names: Arc<ClientNames>,
+    /// Cancel requests to servers.
+    pub to_servers: Arc<ToServers>,
+    /// Cancel requests of clients.
+    pub cancels: Arc<Cancels>,
     /// The processes before and after this one.
-    pub succession: Succession,
+    pub succession: Arc<Succession>,
     /// The result of the last reload.
     pub last_reload: ArcSwap<LastReload>,
     /// One reload at a time.
     reloading: Mutex<()>,
-}
-
-/// The result of the last reload, or of the start.
-#[derive(Clone, Debug)]
-pub struct LastReload {
-    /// When.
-    pub at: SystemTime,
-    /// Why the previous configuration is still in force, if it is.
-    pub refused: Option<String>,
-}
-
-impl Default for LastReload {
-    fn default() -> Self {
-        Self { at: SystemTime::now(), refused: None }
-    }
-}
-
-/// The phase of the process.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Phase {
-    /// It takes clients.
-    Serving,
-    /// It accepts no clients; open transactions end.
-    Draining,
-    /// It ends now.
-    Ending,
 }
 
 /// Why a configuration is not put in force.
@@ -125,45 +98,99 @@ impl Service {
         config: Config,
         loops: Loops,
         control: Control,
-        admin: Arc<dyn AdminConsole>,
         errors: Arc<ErrorCounts>,
         threads: Threads,
-        succession: Succession,
+        succession: Arc<Succession>,
     ) -> Result<Arc<Self>, NotInForce> {
         let (access, accepting, routes) = load_files(&config)?;
-        let dialler = Dialler::default();
+        let dialler = Arc::new(Dialler::default());
         dialler.links.put_in_force(&config.reload.links).map_err(NotInForce)?;
-        let pools = Pools::new(loops.count());
+        let pools = Arc::new(Pools::new(loops.count()));
         pools.statement_memory.set_max(config.reload.pool.prepared_statements_memory.to_usize());
         pools.set_connectings(routes);
         let limits: Arc<Limits> = Arc::default();
         if !config.start.etcd.etcd.is_empty() {
             limits.share();
         }
-        Ok(Arc::new(Self {
+        let shared = Arc::new(Shared {
             config: ArcSwap::from_pointee(config),
             access: ArcSwap::from_pointee(access),
-            acceptor: Acceptor::new(accepting),
-            mock: MockNonce::generate(random_bytes),
             loops,
             control,
             limits,
-            pools,
-            enquiries: Enquiries::default(),
-            censuses: Censuses::default(),
-            vacancies: Vacancies::default(),
-            dialler,
-            client_names: ClientNames::default(),
-            cancels: CancelGate::default(),
-            admin,
             gates: Gates::default(),
             tally: Tally { errors, ..Tally::default() },
             threads,
             phase: watch::Sender::new(Phase::Serving),
+        });
+        let to_servers = Arc::new(ToServers::new(shared.clone(), dialler.clone()));
+        let cancels = Arc::new(Cancels {
+            shared: shared.clone(),
+            succession: succession.clone(),
+            gate: CancelGate::default(),
+        });
+        let lines = Arc::new(Lines::default());
+        let vacancies = Arc::new(Vacancies::new(shared.clone(), pools.clone(), lines.clone()));
+        let places = Arc::new(Places {
+            shared: shared.clone(),
+            pools: pools.clone(),
+            dialler: dialler.clone(),
+            lines: lines.clone(),
+            vacancies: vacancies.clone(),
+            cancels: to_servers.clone(),
+            queue: Queue::default(),
+        });
+        let (of, at) = (|| shared.clone(), || pools.clone());
+        let enquiries = Arc::new(Enquiries::new(of(), at(), lines.clone(), places.clone()));
+        let memberships = Arc::new(Memberships::new(of(), at(), enquiries.clone()));
+        let censuses = Arc::new(Censuses::new(of(), at(), enquiries.clone()));
+        let openings = Arc::new(Openings {
+            shared: of(),
+            pools: at(),
+            places: places.clone(),
+            enquiries: enquiries.clone(),
+            censuses: censuses.clone(),
+        });
+        Ok(Arc::new(Self {
+            shared,
+            acceptor: Arc::new(Acceptor::new(accepting)),
+            mock: MockNonce::generate(random_bytes),
+            pools,
+            lines,
+            places,
+            enquiries,
+            memberships,
+            censuses,
+            vacancies,
+            openings,
+            dialler,
+            client_names: Arc::default(),
+            to_servers,
+            cancels,
             succession,
             last_reload: ArcSwap::from_pointee(LastReload::default()),
             reloading: Mutex::new(()),
         }))
+    }
+
+    /// Where clients come in; `console` serves those of the admin database.
+    pub fn entrance(&self, console: Console) -> Arc<Entrance> {
+        let prover = Prover {
+            shared: self.shared.clone(),
+            mock: self.mock.clone(),
+            client_names: self.client_names.clone(),
+            memberships: self.memberships.clone(),
+        };
+        Arc::new(Entrance {
+            shared: self.shared.clone(),
+            acceptor: self.acceptor.clone(),
+            prover,
+            pools: self.pools.clone(),
+            openings: self.openings.clone(),
+            enquiries: self.enquiries.clone(),
+            cancels: self.cancels.clone(),
+            console,
+        })
     }
 
     /// Puts another configuration in force, or the same one with its files read again. No client is
@@ -173,7 +200,8 @@ impl Service {
     /// All errors in the files that it names: everything stays as it is.
     pub fn put_in_force(&self, config: Config) -> Result<Vec<String>, NotInForce> {
         let _one_at_a_time = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = self.config.load_full();
+        let shared = &self.shared;
+        let old = shared.config.load_full();
         for name in old.diff_restart(&config) {
             tracing::warn!(setting = name, "the setting has changed, which needs a restart");
         }
@@ -181,18 +209,20 @@ impl Service {
         let (access, accepting, routes) = load_files(&config)?;
         let mut changes = old.changes(&config);
         self.dialler.links.put_in_force(&config.reload.links).map_err(NotInForce)?;
-        let old = self.access.load();
+        let old = shared.access.load();
         changes.extend(old.changes(&access));
         access.keep_from(&old);
         self.dialler.mptcp.manager.want(config.reload.network.mptcp_manage);
         self.acceptor.replace(accepting);
-        self.access.store(Arc::new(access));
+        shared.access.store(Arc::new(access));
         crate::logging::put_in_force(&config.reload.log);
-        self.config.store(Arc::new(config));
+        shared.config.store(Arc::new(config));
+        self.lines.forget();
         self.enquiries.forget();
+        self.memberships.forget();
         self.dialler.resolver.ask_again();
         self.client_names.forget();
-        self.pools.reconfigure(self, routes);
+        self.pools.reconfigure(shared, routes);
         Ok(changes)
     }
 
@@ -208,7 +238,7 @@ impl Service {
     }
 
     fn read_again(&self) -> Result<(), NotInForce> {
-        let old = self.config.load_full();
+        let old = self.shared.config.load_full();
         let config = old.read_again().map_err(|errors| NotInForce(vec![errors.to_string()]))?;
         // Earlier warnings have been logged; their positions may have moved.
         let said: HashSet<&str> = old.warnings().iter().map(|old| old.message.as_str()).collect();
@@ -228,21 +258,41 @@ impl Service {
         Ok(())
     }
 
-    /// The phase of the process.
-    pub fn phase(&self) -> Phase {
-        *self.phase.borrow()
-    }
-
-    /// The error for clients when the process ends.
-    pub fn shutdown_error() -> ClientError {
-        ClientError::fatal(
-            SqlState::ADMIN_SHUTDOWN,
-            "terminating connection because the pooler is shutting down",
-        )
+    /// Carries out the orders of the event loops, until the process ends.
+    pub async fn take_orders(self: Arc<Self>, mut orders: mpsc::UnboundedReceiver<Order>) {
+        while let Some(order) = orders.recv().await {
+            match order {
+                Order::Open { pool, home } => {
+                    let openings = self.openings.clone();
+                    tokio::spawn(async move { openings.open_for(pool, home).await });
+                }
+                Order::OpenListener { pool, home } => {
+                    let openings = self.openings.clone();
+                    tokio::spawn(async move { openings.open_listener_for(pool, home).await });
+                }
+                Order::Vacate { pool, database, client } => {
+                    let vacancies = self.vacancies.clone();
+                    tokio::spawn(async move { vacancies.vacate(pool, &database, client).await });
+                }
+                Order::Give { home, client } => {
+                    if let Err(given) = self.succession.give((home, *client)) {
+                        give_back(&self.shared.loops, given.0, given.1);
+                    }
+                }
+                Order::ExpectChange(pool) => {
+                    self.enquiries.expect_change(pool);
+                    self.censuses.look_at_once(pool);
+                }
+                Order::Cancel(request) => {
+                    let to_servers = self.to_servers.clone();
+                    tokio::spawn(async move { to_servers.send(request).await });
+                }
+            }
+        }
     }
 }
 
-type Files = (Access, Option<Accepting>, crate::pools::Connectings);
+type Files = (Access, Option<Accepting>, Connectings);
 
 fn load_files(config: &Config) -> Result<Files, NotInForce> {
     let mut errors = Vec::new();
@@ -250,42 +300,11 @@ fn load_files(config: &Config) -> Result<Files, NotInForce> {
     let accepting = Accepting::load(&config.reload.client_tls)
         .map_err(|error| errors.push(error.to_string()))
         .ok();
-    let connectings =
-        crate::pools::Connectings::load(config).map_err(|error| errors.extend(error)).ok();
+    let connectings = Connectings::load(config).map_err(|error| errors.extend(error)).ok();
     match (access, accepting, connectings) {
         (Some(access), Some(accepting), Some(connectings)) if errors.is_empty() => {
             Ok((access, accepting, connectings))
         }
         _ => Err(NotInForce(errors)),
-    }
-}
-
-/// TCP options of connections to servers: keepalive detects a lost server within `lost_timeout`.
-pub fn server_tcp_options(network: &NetworkSettings, lost_timeout: Timeout) -> TcpOptions {
-    let mut options = tcp_options(network);
-    if let Some(timeout) = lost_timeout.get() {
-        // The first probe comes after `idle`; one interval after the last the connection is given
-        // up.
-        options.keepalive_count = LOST_PROBES;
-        options.keepalive_interval = Duration::from_secs((timeout.as_secs() / 5).max(1));
-        let probing = options.keepalive_interval * LOST_PROBES;
-        options.keepalive_idle = timeout.saturating_sub(probing).max(Duration::from_secs(1));
-    }
-    options
-}
-
-/// Keepalive probes that a server must have left unanswered.
-const LOST_PROBES: u32 = 3;
-
-/// TCP options from the configuration.
-pub fn tcp_options(network: &NetworkSettings) -> TcpOptions {
-    let or_zero = |timeout: Timeout| timeout.get().unwrap_or_default();
-    TcpOptions {
-        keepalive: network.tcp_keepalive,
-        keepalive_idle: or_zero(network.tcp_keepidle),
-        keepalive_interval: or_zero(network.tcp_keepintvl),
-        keepalive_count: network.tcp_keepcnt,
-        user_timeout: or_zero(network.tcp_user_timeout),
-        buffer_bytes: network.tcp_socket_buffer.to_usize(),
     }
 }

@@ -8,7 +8,7 @@
 //!                 └────────── how many there may be ◄───────────┘
 //! ```
 //! One task has the node: it puts bounds in force, counts what is used, and sends what the node asks for. Another
-//! one closes what is over the bounds ([`crate::pools::place::give_up_for_others`]).
+//! one closes what is over the bounds ([`Places::give_up_for_others`]).
 
 pub mod etcd;
 
@@ -22,10 +22,12 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use crate::config::{Config, EtcdLost};
+use crate::limits::Limits;
 use crate::limits::shared::State;
-use crate::pools::place;
+use crate::phase::Phase;
+use crate::pools::place::Places;
 use crate::process::random_u64;
-use crate::service::{NotInForce, Phase, Service};
+use crate::shared::Shared;
 use etcd::{Etcd, EtcdError};
 
 /// Several requests have time to fail within a lease.
@@ -43,10 +45,10 @@ const REVOKE_WITHIN: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// A file of certificates is no good.
-pub fn load(config: &Config) -> Result<Option<Arc<Mutex<Etcd>>>, NotInForce> {
+pub fn load(config: &Config) -> Result<Option<Arc<Mutex<Etcd>>>, String> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = format!("{} process {}", host.trim(), std::process::id());
-    let etcd = Etcd::load(&config.start.etcd, name).map_err(|error| NotInForce(vec![error]))?;
+    let etcd = Etcd::load(&config.start.etcd, name)?;
     Ok(etcd.map(|etcd| Arc::new(Mutex::new(etcd))))
 }
 
@@ -73,9 +75,9 @@ pub fn fallback(state: &State) -> Option<String> {
 }
 
 /// Shares limits until the process ends.
-pub async fn run(service: Arc<Service>, etcd: Arc<Mutex<Etcd>>) {
+pub async fn run(shared: Arc<Shared>, places: Arc<Places>, etcd: Arc<Mutex<Etcd>>) {
     let (lost, lease) = {
-        let config = service.config.load();
+        let config = shared.config.load();
         let settings = &config.start.etcd;
         let lost = match settings.etcd_lost {
             EtcdLost::Keep => Lost::Keep,
@@ -84,21 +86,21 @@ pub async fn run(service: Arc<Service>, etcd: Arc<Mutex<Etcd>>) {
         (lost, settings.etcd_lease)
     };
     let within = (lease / ANSWERS_WITHIN).min(ANSWER_MAX);
-    tokio::spawn(place::give_up_for_others(service.clone()));
+    tokio::spawn(places.clone().give_up_for_others());
     let mut node = Node::new(Options { lost, seed: random_u64() });
     let mut reported = Reported::default();
-    while service.phase() != Phase::Ending {
-        let now = service.loops.now();
-        put_in_force(&service, &mut node, now);
-        match node.next(now, &needs(&service)) {
+    while shared.phase() != Phase::Ending {
+        let now = shared.loops.now();
+        put_in_force(&shared.limits, &mut node, now);
+        match node.next(now, &needs(&shared.limits, &places)) {
             Step::Wait(until) => {
                 let most = until.since(now).min(COUNTED_EVERY);
-                let _ = timeout(most, service.limits.share_lacking()).await;
+                let _ = timeout(most, shared.limits.share_lacking()).await;
                 tokio::time::sleep(COUNTED_APART.min(most)).await;
             }
             Step::Send(request) => {
                 let answer = etcd.lock().await.ask(&request, within).await;
-                let now = service.loops.now();
+                let now = shared.loops.now();
                 match &answer {
                     Ok(answer) => node.answered(now, answer.clone()),
                     Err(error) => node.failed(now, error.failure()),
@@ -107,7 +109,7 @@ pub async fn run(service: Arc<Service>, etcd: Arc<Mutex<Etcd>>) {
                     Ok(_) => Outcome::Answered(&request),
                     Err(error) => Outcome::Failed(error),
                 };
-                reported.report(&service, &node, now, &came_of, lost);
+                reported.report(&shared.limits, &node, now, &came_of, lost);
             }
         }
     }
@@ -117,21 +119,21 @@ pub async fn run(service: Arc<Service>, etcd: Arc<Mutex<Etcd>>) {
 ///
 /// # Errors
 /// It has none: why etcd gives none.
-pub async fn first_look(service: &Service, within: Duration) -> Result<(), String> {
+pub async fn first_look(limits: &Limits, within: Duration) -> Result<(), String> {
     let ready = async {
-        while service.limits.sharing().is_some_and(|(state, _)| !state.is_ready()) {
+        while limits.sharing().is_some_and(|(state, _)| !state.is_ready()) {
             tokio::time::sleep(COUNTED_APART).await;
         }
     };
     timeout(within, ready).await.map_err(|_| {
-        let failure = service.limits.sharing().and_then(|(state, _)| state.failure);
+        let failure = limits.sharing().and_then(|(state, _)| state.failure);
         failure.unwrap_or_else(|| format!("no answer within {} s", within.as_secs()))
     })
 }
 
 /// Gives all places back: the process ends, and has no server connection any more.
-pub async fn give_back(service: &Service, etcd: &Mutex<Etcd>) {
-    let Some(lease) = service.limits.sharing().and_then(|(state, _)| state.lease) else { return };
+pub async fn give_back(limits: &Limits, etcd: &Mutex<Etcd>) {
+    let Some(lease) = limits.sharing().and_then(|(state, _)| state.lease) else { return };
     let revoked = async { etcd.lock().await.revoke(lease, REVOKE_WITHIN).await };
     let why = match timeout(REVOKE_WITHIN, revoked).await {
         Ok(Ok(())) => return,
@@ -141,15 +143,15 @@ pub async fn give_back(service: &Service, etcd: &Mutex<Etcd>) {
     tracing::warn!(why, "places under shared limits are free when the lease has ended");
 }
 
-fn put_in_force(service: &Service, node: &mut Node, now: Time) {
+fn put_in_force(limits: &Limits, node: &mut Node, now: Time) {
     let until = node.bounds_until().map(|until| Instant::now() + until.since(now));
-    service.limits.put_shares(node.bounds(now), until);
+    limits.put_shares(node.bounds(now), until);
 }
 
 /// What this pooler uses and lacks of each limit.
-fn needs(service: &Service) -> BTreeMap<Scope, Need> {
-    let mut needs = service.limits.shared_needs(&service.pools.under_limits());
-    for (full, waiting) in service.pools.waiting_under() {
+fn needs(limits: &Limits, places: &Places) -> BTreeMap<Scope, Need> {
+    let mut needs = limits.shared_needs(&places.pools.under_limits());
+    for (full, waiting) in places.waiting_under() {
         if let Some(need) = needs.get_mut(&full.scope()) {
             need.waiting = waiting;
         }
@@ -176,7 +178,7 @@ struct Reported {
 impl Reported {
     fn report(
         &mut self,
-        service: &Service,
+        limits: &Limits,
         node: &Node,
         now: Time,
         came_of: &Outcome<'_>,
@@ -191,7 +193,7 @@ impl Reported {
         // A lease alone is of no use: places are keys, which etcd may refuse to this user.
         let is_mended =
             matches!(came_of, Outcome::Answered(Request::Look(_) | Request::Change(..)));
-        service.limits.note_sharing(|state: &mut State| {
+        limits.note_sharing(|state: &mut State| {
             state.standing = standing;
             state.lease = node.lease();
             state.failures += u64::from(error.is_some());

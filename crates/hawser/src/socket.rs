@@ -14,9 +14,11 @@
 //! It reads 4 KiB at a time. Ciphertext is read into a buffer that all connections of a thread
 //! share, and rustls is fed from there: one system call for up to [`SCRATCH_BYTES`].
 
+pub mod options;
 pub mod stream;
 mod wire;
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,8 +26,6 @@ use std::path::Path;
 
 use hawser_pooler::relay::{Mptcp, Socket};
 use hawser_sys::stream as sys;
-
-use crate::login::Places;
 
 pub use wire::Wire;
 
@@ -241,7 +241,7 @@ impl Drop for TlsConn {
 }
 
 impl Socket for Conn {
-    type Permit = Places;
+    type Permit = Box<dyn Any + Send>;
 
     #[inline]
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {

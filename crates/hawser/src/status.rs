@@ -22,14 +22,14 @@ use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 
-use crate::admin::averages::Totals;
 use crate::admin::pooler::Pooler;
 use crate::bypass::usage::BypassUsage;
 use crate::dial::server_row::{ServerRole, ServerRow};
 use crate::limits::shared::SharedLimit;
 use crate::metrics::process::ProcessFigures;
-use crate::service::LastReload;
-use crate::takeover::PredecessorStatus;
+use crate::shared::LastReload;
+use crate::takeover::predecessor::PredecessorStatus;
+use crate::totals::Totals;
 
 /// How long one reader may take.
 const READ_WAIT: Duration = Duration::from_secs(5);

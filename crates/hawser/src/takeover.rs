@@ -26,8 +26,8 @@
 //! sessions either: rustls keeps their keys in its memory.
 
 pub mod giving;
-pub mod listeners;
 pub mod order;
+pub mod predecessor;
 pub mod process;
 pub mod record;
 pub mod start;
@@ -35,40 +35,22 @@ pub mod taking;
 pub mod wire;
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use hawser_pooler::ids::LoopId;
-use hawser_pooler::lending::Limits;
-use hawser_pooler::relay::succession::MovedClient;
-use serde::{Deserialize, Serialize};
+use hawser_pooler::relay::ToLoop;
+use hawser_pooler::relay::succession::{Arrival, MovedClient};
 use tokio::sync::{mpsc, watch};
 
-use crate::pools::PoolEntry;
-use crate::service::Service;
+use crate::listeners::{Inherited, Purpose};
+use crate::loops::Loops;
+use crate::phase::Standing;
 use crate::socket::Conn;
-use listeners::{Inherited, Purpose};
 use order::Order;
+use predecessor::Predecessor;
+use predecessor::locked;
 use process::OtherProcess;
-use taking::Predecessor;
-
-/// Which process clients connect to.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum Standing {
-    /// The predecessor: this one is about to start.
-    Starting,
-    /// This one.
-    #[default]
-    Serving,
-    /// The successor, which has this process id.
-    Given(u32),
-}
-
-impl Standing {
-    /// Whether clients connect to this process.
-    pub fn serves(&self) -> bool {
-        *self == Self::Serving
-    }
-}
 
 /// A client that a loop gives away.
 pub type Given = (LoopId, MovedClient<Conn>);
@@ -86,42 +68,6 @@ pub struct Succession {
     before: Mutex<Option<Arc<OtherProcess>>>,
     /// The process that is about to be the successor.
     candidate: Mutex<Option<u32>>,
-}
-
-/// What is left of a predecessor, for `hawser status`.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct PredecessorStatus {
-    /// Its process id.
-    pub pid: u32,
-    /// Its version.
-    pub version: String,
-    /// Clients that it still has.
-    pub clients: usize,
-}
-
-impl std::fmt::Display for PredecessorStatus {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { pid, version, clients } = self;
-        write!(f, "process {pid}, hawser {version}, still has {clients} clients")
-    }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Puts other bounds on a pool's server connections in force.
-fn set_pool_limits(service: &Service, entry: &PoolEntry, limits: Limits) {
-    let due = {
-        let mut pool = entry.pool.lock();
-        if *pool.limits() == limits {
-            return;
-        }
-        pool.set_limits(limits, service.loops.now())
-    };
-    for _ in 0..due {
-        service.control.open(entry.pool.clone(), service.loops.least_loaded());
-    }
 }
 
 impl Succession {
@@ -197,4 +143,17 @@ impl Succession {
     pub fn predecessor(&self) -> Option<Arc<Predecessor>> {
         locked(&self.predecessor).clone()
     }
+}
+
+/// The socket for a successor, given the control socket.
+pub fn socket_path(control_socket: &Path) -> PathBuf {
+    let mut path = control_socket.as_os_str().to_owned();
+    path.push(".takeover");
+    path.into()
+}
+
+/// A client does not go over: its loop continues with it.
+pub fn give_back(loops: &Loops, home: LoopId, client: MovedClient<Conn>) {
+    let arrival = Arrival::BackFromSuccessor;
+    loops.send(home, ToLoop::TakeClient(Box::new(client), arrival));
 }

@@ -133,7 +133,17 @@ pub enum Transaction {
 }
 
 /// How SHUTDOWN was asked for.
-pub use super::pooler::Shutdown;
+/// How the process ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shutdown {
+    /// At once.
+    Immediate,
+    /// When no client has a backend any more; clients that wait are disconnected. SIGTERM does this
+    /// too, for at most `shutdown_timeout`.
+    WaitForServers,
+    /// When all clients have left.
+    WaitForClients,
+}
 
 /// A statement.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -18,10 +18,11 @@ use hawser_pooler::relay::ToLoop;
 use hawser_pooler::relay::message::{BackendRow, Listed};
 use hawser_pooler::wire::error::{ClientError, SqlState};
 
-use super::command::Command;
-use super::pooler::{By, Pooler, Shutdown};
+use super::command::{Command, Shutdown};
+use super::pooler::Pooler;
 use super::show::client_number;
 use crate::config::{ADMIN_DATABASES, Config, SetError};
+use crate::gates::By;
 use crate::loops::Pool;
 use crate::loops::pages::Pages;
 

@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use super::averages::Totals;
 use super::clock::date;
 use super::command::Topic;
 use super::pooler::Pooler;
-use super::session::Role;
 use super::table::{Cell, Table};
+use crate::config::CONSOLE;
+use crate::login::admin::AdminRole;
+use crate::totals::Totals;
 
-/// The console's database, user and pool in PgBouncer's tables.
-pub const CONSOLE: &str = "pgbouncer";
 /// Numbers of operators in SHOW CLIENTS count down from here: those of clients begin at the other end.
 const NUMBER_MAX: u32 = i32::MAX as u32;
 
@@ -20,7 +19,7 @@ const NUMBER_MAX: u32 = i32::MAX as u32;
 #[derive(Clone, Debug)]
 pub struct Operator {
     /// What he may do.
-    pub role: Role,
+    pub role: AdminRole,
     /// The database that he asked for.
     pub database: String,
     /// His user.

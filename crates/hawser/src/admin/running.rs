@@ -1,7 +1,7 @@
 //! The console of a running process: what `serve` runs, as a [`Pooler`].
 //!
-//! # Model       [`Administration`] is given to `serve`, which lets it begin once everything else
-//!               stands: it then opens the pages' and the control socket, and serves operators
+//! # Model       [`Administration`] begins once everything else stands: it then opens the pages' and the
+//!               control socket, and serves operators
 
 use std::future::Future;
 use std::io;
@@ -22,78 +22,79 @@ use hawser_sys::listen::{SocketFile, listen_tcp, listen_unix};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::Console;
-use super::command::Command;
+use super::command::{Command, Shutdown};
 use super::execute::{execute, execute_here};
 use super::operators::Operator;
-use super::pooler::{Answer, By, Forgotten, Gates, PoolEntry, Pooler, Shutdown, Tally};
-use super::session::{self, Role};
+use super::pooler::{Answer, PoolEntry, Pooler};
+use super::session;
 use crate::bypass::usage::BypassUsage;
 use crate::config::{Config, DatabaseConfig, OptionalAddress, UserConfig};
 use crate::dial::Place;
 use crate::dial::server_row::ServerRow;
 use crate::dial::standing::Wants;
+use crate::gates::{By, Gates};
 use crate::limits::Limits;
-use crate::login::admin::{AdminClient, AdminConsole, AdminRole};
+use crate::listeners::{Purpose, SocketPath, while_serving};
+use crate::login::admin::AdminClient;
 use crate::loops::{Loops, Pool};
 use crate::metrics::host::Hosts;
 use crate::metrics::{Pages, http};
 use crate::mptcp::usage::MptcpUsage;
-use crate::pools::upkeep;
+use crate::phase::{Phase, Standing};
+use crate::pools::idle;
 use crate::process::{account_to_become, place};
 use crate::resolve::HostRow;
-use crate::service::{LastReload, Phase, Service};
-use crate::takeover::listeners::{self, Purpose, SocketPath, while_serving};
+use crate::service::Service;
+use crate::shared::LastReload;
+use crate::takeover::giving::{self, Giver};
 use crate::takeover::order::Order;
-use crate::takeover::{self, PredecessorStatus, Standing};
+use crate::takeover::predecessor::PredecessorStatus;
+use crate::takeover::{self, Succession};
+use crate::tally::Tally;
+use crate::totals::Forgotten;
 use crate::{extension, status};
 
 /// How often the end of the last client is looked for (SHUTDOWN WAIT_FOR_CLIENTS).
 const DRAIN_POLL: Duration = Duration::from_millis(100);
 
 /// Administers a process that serves.
-#[derive(Default)]
 pub struct Administration {
     console: Arc<Console>,
-    pooler: OnceLock<Arc<Running>>,
-    fallbacks: Arc<Mutex<Vec<String>>>,
-    pages: Arc<OnceLock<SocketAddr>>,
+    running: Arc<Running>,
 }
 
 /// A service as administration sees it.
 struct Running {
     service: Arc<Service>,
     started: SystemTime,
-    fallbacks: Arc<Mutex<Vec<String>>>,
-    pages: Arc<OnceLock<SocketAddr>>,
+    fallbacks: Mutex<Vec<String>>,
+    pages: OnceLock<SocketAddr>,
 }
 
 impl Administration {
-    fn pooler(&self, service: &Arc<Service>) -> Arc<Running> {
-        let running = || {
-            Arc::new(Running {
-                service: service.clone(),
-                started: SystemTime::now(),
-                fallbacks: self.fallbacks.clone(),
-                pages: self.pages.clone(),
-            })
+    /// Of this service.
+    pub fn of(service: Arc<Service>) -> Arc<Self> {
+        let running = Running {
+            service,
+            started: SystemTime::now(),
+            fallbacks: Mutex::default(),
+            pages: OnceLock::new(),
         };
-        self.pooler.get_or_init(running).clone()
+        Arc::new(Self { console: Arc::default(), running: Arc::new(running) })
     }
-}
 
-impl Administration {
     /// Something does not work here: it has been said once, and is shown from now on.
     fn fall_back(&self, what: String) {
-        self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+        let fallbacks = &self.running.fallbacks;
+        fallbacks.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
-}
 
-impl Administration {
-    fn begin_pages(&self, service: &Arc<Service>, pooler: &Arc<dyn Pooler>) -> Result<(), String> {
-        let config = service.config.load_full();
+    fn begin_pages(&self, pooler: &Arc<dyn Pooler>) -> Result<(), String> {
+        let service = &self.running.service;
+        let config = service.shared.config.load_full();
         let http = config.start.admin.http_address;
         let Some(address) = http.address() else { return Ok(()) };
-        match pages_socket(service, address, config.start.listen.backlog) {
+        match pages_socket(&service.succession, address, config.start.listen.backlog) {
             Ok((fd, address)) => {
                 let pages = Arc::new(Pages::new(pooler.clone()));
                 let names = config.start.admin.http_hosts.clone();
@@ -109,7 +110,7 @@ impl Administration {
                     })
                 };
                 tokio::spawn(while_serving(service.succession.standing.subscribe(), serve));
-                let _ = self.pages.set(address); // it is set once: here
+                let _ = self.running.pages.set(address); // it is set once: here
                 tracing::info!(%address, "metrics, health and status page");
                 Ok(())
             }
@@ -124,11 +125,12 @@ impl Administration {
     }
 
     fn begin_control(
-        &self,
-        service: &Arc<Service>,
+        self: &Arc<Self>,
         pooler: &Arc<dyn Pooler>,
     ) -> Result<Vec<SocketPath>, String> {
-        let config = service.config.load_full();
+        let service = &self.running.service;
+        let succession = &service.succession;
+        let config = service.shared.config.load_full();
         let control_socket = config.start.admin.control_socket_path(|name| {
             std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
         });
@@ -146,13 +148,15 @@ impl Administration {
         let owner = account_to_become(config.start.process.user.as_deref())
             .map_err(|error| error.to_string())?
             .map(|account| account.uid);
-        let local = |purpose: Purpose, path: &Path| local_socket(service, purpose, path, owner);
+        let local = |purpose: Purpose, path: &Path| local_socket(succession, purpose, path, owner);
         let mut paths = Vec::new();
         match local(Purpose::Control { path: control.clone() }, &control) {
             Ok((fd, path)) => {
                 paths.push(path);
                 let pooler = pooler.clone();
-                serve_local(service, fd, move |listener| status::answer(listener, pooler.clone()));
+                serve_local(succession, fd, move |listener| {
+                    status::answer(listener, pooler.clone())
+                });
             }
             // Asked for, it must be there; by default it is a convenience.
             Err(error) if config.start.admin.control_socket.is_some() => {
@@ -171,7 +175,7 @@ impl Administration {
             Ok((fd, path)) => {
                 paths.push(path);
                 let pooler = pooler.clone();
-                serve_local(service, fd, move |listener| {
+                serve_local(succession, fd, move |listener| {
                     extension::answer(listener, pooler.clone())
                 });
             }
@@ -181,13 +185,13 @@ impl Administration {
                 self.fall_back(format!("no socket for the extension at {path}: {error}"));
             }
         }
-        let path = listeners::socket_path(&control);
+        let path = takeover::socket_path(&control);
         match local(Purpose::Takeover { path: path.clone() }, &path) {
             Ok((fd, path)) => {
                 paths.push(path);
-                let giving = service.clone();
-                serve_local(service, fd, move |listener| {
-                    takeover::giving::answer(listener, giving.clone())
+                let giver = self.giver();
+                serve_local(succession, fd, move |listener| {
+                    giving::answer(listener, giver.clone())
                 });
             }
             Err(error) => {
@@ -198,20 +202,36 @@ impl Administration {
         }
         Ok(paths)
     }
-}
 
-impl AdminConsole for Administration {
-    fn begin(&self, service: &Arc<Service>) -> Result<Vec<SocketPath>, String> {
-        let pooler: Arc<dyn Pooler> = self.pooler(service);
-        self.begin_pages(service, &pooler)?;
-        let paths = self.begin_control(service, &pooler)?;
+    /// What this process has for a successor.
+    fn giver(self: &Arc<Self>) -> Arc<Giver> {
+        let (service, obeying) = (&self.running.service, self.clone());
+        Arc::new(Giver {
+            shared: service.shared.clone(),
+            pools: service.pools.clone(),
+            cancels: service.cancels.clone(),
+            succession: service.succession.clone(),
+            obey: Box::new(move |order| obeying.obey(order)),
+        })
+    }
+
+    /// The process is about to serve: opens the other ways of administration. Called within the
+    /// runtime. Returns the files of its unix sockets: they are removed when the process ends.
+    ///
+    /// # Errors
+    /// A socket cannot be listened on; the process does not serve then.
+    pub fn begin(self: &Arc<Self>) -> Result<Vec<SocketPath>, String> {
+        let pooler: Arc<dyn Pooler> = self.running.clone();
+        self.begin_pages(&pooler)?;
+        let paths = self.begin_control(&pooler)?;
         let console = self.console.clone();
         tokio::spawn(async move { console.take_notes(pooler).await });
         Ok(paths)
     }
 
-    fn command(&self, service: &Arc<Service>, command: Command) {
-        let pooler: Arc<dyn Pooler> = self.pooler(service);
+    /// Runs a command of the console for a signal: nothing waits for its end.
+    pub fn command(&self, command: Command) {
+        let pooler = self.running.clone();
         // A signal is for this process, whichever clients connect to.
         if let Command::Shutdown(how) = command {
             return pooler.shutdown(how);
@@ -223,10 +243,12 @@ impl AdminConsole for Administration {
         });
     }
 
-    fn obey(&self, service: &Arc<Service>, order: Order) -> Answer<'static, Result<(), String>> {
-        let pooler: Arc<dyn Pooler> = self.pooler(service);
+    /// Carries out what the successor passes on for the clients of this process; an error says why it
+    /// has not been done.
+    fn obey(&self, order: Order) -> Answer<'static, Result<(), String>> {
+        let pooler = self.running.clone();
         Box::pin(async move {
-            let Some(command) = order.into_command() else {
+            let Some(command) = command_of(order) else {
                 return Err("its version does not know the command".to_owned());
             };
             match execute_here(pooler.as_ref(), &command, By::Successor).await {
@@ -242,16 +264,14 @@ impl AdminConsole for Administration {
         })
     }
 
-    fn serve(&self, service: Arc<Service>, client: AdminClient) -> Answer<'static, ()> {
-        let pooler = self.pooler(&service);
+    /// Serves a client of the admin database until it leaves.
+    pub fn serve(&self, client: AdminClient) -> Answer<'static, ()> {
+        let pooler = self.running.clone();
+        let shared = pooler.service.shared.clone();
         let console = self.console.clone();
         Box::pin(async move {
             let AdminClient { stream, user, role, database, about, application_name, permit } =
                 client;
-            let role = match role {
-                AdminRole::Admin => Role::Admin,
-                AdminRole::Stats => Role::Stats,
-            };
             let operator = Operator {
                 role,
                 database,
@@ -261,7 +281,7 @@ impl AdminConsole for Administration {
                 tls: about.tls().to_owned(),
                 application_name,
             };
-            if service.config.load().reload.log.log_connections {
+            if shared.config.load().reload.log.log_connections {
                 tracing::info!(
                     address = operator.address,
                     port = operator.port,
@@ -272,7 +292,7 @@ impl AdminConsole for Administration {
                     "an operator has logged in to the admin console"
                 );
             }
-            let mut phase = service.phase.subscribe();
+            let mut phase = shared.phase.subscribe();
             tokio::select! {
                 served = session::serve(stream, operator, &console, pooler) => {
                     if let Err(error) = served {
@@ -288,18 +308,18 @@ impl AdminConsole for Administration {
 
 /// The socket of the pages, the predecessor's or a new one, and its address.
 fn pages_socket(
-    service: &Service,
+    succession: &Succession,
     address: SocketAddr,
     backlog: u32,
 ) -> io::Result<(Arc<OwnedFd>, SocketAddr)> {
     let purpose = Purpose::Pages { address: address.to_string() };
-    let listener = match service.succession.inherit(&purpose) {
+    let listener = match succession.inherit(&purpose) {
         Some(fd) => std::net::TcpListener::from(fd),
         None => listen_tcp(address, i32::try_from(backlog).unwrap_or(i32::MAX))?,
     };
     let own = listener.local_addr().unwrap_or(address);
     let fd = Arc::new(OwnedFd::from(listener));
-    service.succession.listens(purpose, fd.clone());
+    succession.listens(purpose, fd.clone());
     Ok((fd, own))
 }
 
@@ -309,13 +329,13 @@ const BACKLOG: i32 = 128;
 /// A unix socket for the process's own user, which later may be `owner`: the predecessor's, or a
 /// new one in place of one without a listener.
 fn local_socket(
-    service: &Service,
+    succession: &Succession,
     purpose: Purpose,
     path: &Path,
     owner: Option<u32>,
 ) -> io::Result<(Arc<OwnedFd>, SocketPath)> {
     let file = SocketFile { mode: Some(0o600), owner, group: None };
-    let (fd, path) = match service.succession.inherit(&purpose) {
+    let (fd, path) = match succession.inherit(&purpose) {
         Some(fd) => (fd, SocketPath::Predecessors(path.to_owned(), SocketFile::default())),
         None => {
             let (listener, bound) = listen_unix(path, file, BACKLOG)?;
@@ -323,13 +343,13 @@ fn local_socket(
         }
     };
     let fd = Arc::new(fd);
-    service.succession.listens(purpose, fd.clone());
+    succession.listens(purpose, fd.clone());
     Ok((fd, path))
 }
 
 /// Answers on a unix socket as long as this process is the one that serves.
 fn serve_local<W: Future<Output = ()> + Send + 'static>(
-    service: &Service,
+    succession: &Succession,
     fd: Arc<OwnedFd>,
     answer: impl Fn(UnixListener) -> W + Send + 'static,
 ) {
@@ -337,7 +357,7 @@ fn serve_local<W: Future<Output = ()> + Send + 'static>(
         let listener = std::os::unix::net::UnixListener::from(fd.try_clone()?);
         Ok(answer(UnixListener::from_std(listener)?))
     };
-    tokio::spawn(while_serving(service.succession.standing.subscribe(), serve));
+    tokio::spawn(while_serving(succession.standing.subscribe(), serve));
 }
 
 impl Running {
@@ -360,10 +380,10 @@ impl Running {
             let pool = pool.lock();
             pool.idle_count() + pool.lent_count() > 0
         };
-        let sharing = self.service.limits.sharing().map(|(state, _)| state);
+        let sharing = self.service.shared.limits.sharing().map(|(state, _)| state);
         if let Some(state) =
             sharing.filter(|state| !state.is_ready() && state.standing != Sharing::Unsure)
-            && self.service.config.load().all_are_limited()
+            && self.service.shared.config.load().all_are_limited()
             && !pools.iter().any(|entry| connected(&entry.pool))
         {
             let why = state.failure.unwrap_or_else(|| "it has not answered yet".to_owned());
@@ -380,7 +400,7 @@ impl Running {
 
 impl Pooler for Running {
     fn config(&self) -> Arc<Config> {
-        self.service.config.load_full()
+        self.service.shared.config.load_full()
     }
 
     fn put_config(&self, config: Config) -> Answer<'_, Result<(), String>> {
@@ -396,7 +416,7 @@ impl Pooler for Running {
         let service = self.service.clone();
         Box::pin(async move {
             let reload = move || {
-                crate::serve::reopen_log();
+                crate::logging::reopen_log();
                 service.reload().map_err(|error| error.to_string())?;
                 Ok(Vec::new())
             };
@@ -409,11 +429,11 @@ impl Pooler for Running {
     }
 
     fn cancels_to_peer(&self, id: u8) -> u32 {
-        self.service.cancels.to_peers.in_flight(id)
+        self.service.cancels.gate.to_peers.in_flight(id)
     }
 
     fn loops(&self) -> &Loops {
-        &self.service.loops
+        &self.service.shared.loops
     }
 
     fn pools(&self) -> Vec<PoolEntry> {
@@ -437,11 +457,11 @@ impl Pooler for Running {
     }
 
     fn open(&self, pool: &Pool, home: LoopId) {
-        self.service.control.open(pool.clone(), home);
+        self.service.shared.control.open(pool.clone(), home);
     }
 
     fn close_idle(&self, pool: &Pool) {
-        upkeep::close_idle(&self.service, pool, |_, _| true);
+        idle::close_idle(&self.service.shared.loops, pool, |_, _| true);
     }
 
     fn close_lines(&self, database: Option<&str>) {
@@ -454,13 +474,13 @@ impl Pooler for Running {
         let wanted = |there: &str| {
             database.is_none_or(|name| name == there) || named.iter().any(|name| name == there)
         };
-        self.service.enquiries.close_lines(|_, there| wanted(there));
+        self.service.lines.close(|_, there| wanted(there));
     }
 
     fn reconnect(&self, pool: &Pool) {
-        self.service.loops.send_all(|| ToLoop::EndUnusedListener(pool.clone()));
+        self.service.shared.loops.send_all(|| ToLoop::EndUnusedListener(pool.clone()));
         match self.entry(pool) {
-            Some(entry) => upkeep::renew(&self.service, &entry),
+            Some(entry) => entry.renew(&self.service.shared.loops),
             None => pool.begin_epoch(),
         }
     }
@@ -474,7 +494,7 @@ impl Pooler for Running {
     }
 
     fn servers(&self) -> Vec<ServerRow> {
-        let config = self.service.config.load();
+        let config = self.service.shared.config.load();
         let rows = |database: &DatabaseConfig| {
             let of = |user: Option<&UserConfig>| Wants {
                 servers: &database.servers,
@@ -495,15 +515,15 @@ impl Pooler for Running {
     }
 
     fn limits(&self) -> &Arc<Limits> {
-        &self.service.limits
+        &self.service.shared.limits
     }
 
     fn gates(&self) -> &Gates {
-        &self.service.gates
+        &self.service.shared.gates
     }
 
     fn tally(&self) -> &Tally {
-        &self.service.tally
+        &self.service.shared.tally
     }
 
     fn listeners(&self) -> Vec<String> {
@@ -511,7 +531,7 @@ impl Pooler for Running {
     }
 
     fn known_users(&self) -> Vec<String> {
-        self.service.access.load().names().map(str::to_owned).collect()
+        self.service.shared.access.load().names().map(str::to_owned).collect()
     }
 
     fn forgotten(&self) -> Forgotten {
@@ -527,12 +547,12 @@ impl Pooler for Running {
         all.extend(self.service.dialler.mptcp.fallbacks());
         all.extend(self.service.dialler.bypass.fallbacks());
         all.extend(self.service.dialler.congestion.fallbacks());
-        let config = self.service.config.load();
+        let config = self.service.shared.config.load();
         for link in self.service.dialler.links.reports() {
             all.extend(link.fallbacks.iter().map(|what| format!("link {}: {what}", link.name)));
         }
         all.extend(self.service.dialler.unencrypted.fallbacks(&config));
-        let sharing = self.service.limits.sharing();
+        let sharing = self.service.shared.limits.sharing();
         all.extend(sharing.and_then(|(state, _)| crate::shares::fallback(&state)));
         if let Some(reason) = self.last_reload().refused {
             let reason = reason.replace('\n', "; ");
@@ -568,7 +588,7 @@ impl Pooler for Running {
     }
 
     fn pass_on(&self, command: &Command) -> Answer<'_, Result<(), ClientError>> {
-        let order = Order::of(command);
+        let order = order_of(command);
         Box::pin(async move {
             let Some(order) = order else { return Ok(()) };
             self.service.succession.pass_on(order).await.map_err(|reason| {
@@ -579,7 +599,7 @@ impl Pooler for Running {
     }
 
     fn ready(&self) -> Result<(), String> {
-        match self.service.phase() {
+        match self.service.shared.phase() {
             Phase::Serving => match *self.service.succession.standing.borrow() {
                 Standing::Starting => Err("starting: a predecessor serves".to_owned()),
                 Standing::Serving => self.some_server_answers(),
@@ -591,30 +611,55 @@ impl Pooler for Running {
     }
 
     fn shutdown(&self, how: Shutdown) {
-        let service = self.service.clone();
+        let shared = self.service.shared.clone();
         match how {
             Shutdown::Immediate => {
-                let _ = service.phase.send(Phase::Ending);
+                let _ = shared.phase.send(Phase::Ending);
             }
             Shutdown::WaitForServers => {
-                service.phase.send_if_modified(|phase| {
+                shared.phase.send_if_modified(|phase| {
                     let before = *phase;
                     *phase = before.max(Phase::Draining);
                     *phase != before
                 });
             }
             Shutdown::WaitForClients => {
-                service.gates.close_door();
+                shared.gates.close_door();
+                let succession = self.service.succession.clone();
                 // (Consoles are not among the clients; those that a predecessor still has are.)
                 tokio::spawn(async move {
-                    while service.limits.client_count() > 0
-                        || service.succession.predecessor().is_some()
-                    {
+                    while shared.limits.client_count() > 0 || succession.predecessor().is_some() {
                         tokio::time::sleep(DRAIN_POLL).await;
                     }
-                    let _ = service.phase.send(Phase::Ending);
+                    let _ = shared.phase.send(Phase::Ending);
                 });
             }
         }
     }
+}
+
+/// The order to pass on for a command; `None`: it concerns one process.
+fn order_of(command: &Command) -> Option<Order> {
+    Some(match command.clone() {
+        Command::Pause(database) => Order::Pause { database },
+        Command::Resume(database) => Order::Resume { database },
+        Command::Disable(database) => Order::Disable { database },
+        Command::Enable(database) => Order::Enable { database },
+        Command::Kill(database) => Order::Kill { database },
+        Command::Reload => Order::Reload,
+        _ => return None,
+    })
+}
+
+/// The command; `None`: this version does not know it.
+fn command_of(order: Order) -> Option<Command> {
+    Some(match order {
+        Order::Pause { database } => Command::Pause(database),
+        Order::Resume { database } => Command::Resume(database),
+        Order::Disable { database } => Command::Disable(database),
+        Order::Enable { database } => Command::Enable(database),
+        Order::Kill { database } => Command::Kill(database),
+        Order::Reload => Command::Reload,
+        Order::Unknown => return None,
+    })
 }

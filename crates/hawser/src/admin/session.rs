@@ -25,11 +25,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::Console;
 use super::command::{self, Command, CommandError, Topic, Transaction};
 use super::execute::execute;
-use super::operators::{CONSOLE, Listing, Operator};
+use super::operators::{Listing, Operator};
 use super::pooler::Pooler;
 use super::show::dialect::{Dialect, release};
 use super::show::{self, Show};
 use super::table::{Column, Format, Table, columns, data_row, row_description};
+use crate::config::CONSOLE;
+use crate::login::admin::AdminRole;
 
 /// The largest message that an operator may send.
 const MESSAGE_BYTES_MAX: usize = 2 * command::TEXT_BYTES_MAX;
@@ -61,15 +63,6 @@ const USAGE: &str = "\n\tSHOW HELP|CONFIG|DATABASES|POOLS|CLIENTS|SERVERS|USERS|
     \tSHUTDOWN\n\
     \tSHUTDOWN WAIT_FOR_SERVERS|WAIT_FOR_CLIENTS\n\
     \tWAIT_CLOSE [<db>]";
-
-/// What an operator may do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
-    /// Everything (`admin_users`).
-    Admin,
-    /// SHOW (`stats_users`).
-    Stats,
-}
 
 /// One of several statements that Parse has named; `None` is the empty one.
 type Parsed = Option<Command>;
@@ -112,7 +105,7 @@ where
 
 struct Session<'a, S> {
     stream: S,
-    role: Role,
+    role: AdminRole,
     /// Whether it is the console of PgBouncer, with nothing of ours.
     as_pgbouncer: bool,
     listing: Listing<'a>,
@@ -388,7 +381,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
             | Command::Clean(_) => true,
             _ => false,
         };
-        if harmless || self.role == Role::Admin {
+        if harmless || self.role == AdminRole::Admin {
             return Ok(());
         }
         Err(ClientError::error(SqlState::INSUFFICIENT_PRIVILEGE, "admin access needed")

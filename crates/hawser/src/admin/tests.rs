@@ -17,19 +17,22 @@ use hawser_pooler::session::settings::Settings;
 use hawser_pooler::time::Time;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-use super::pooler::{Answer, Gates, PoolEntry, Shutdown, Tally};
-use super::session::Role;
+use super::command::Shutdown;
+use super::pooler::{Answer, PoolEntry};
 use super::show::dialect::Dialect;
 use super::*;
 use crate::config::Config;
 use crate::dial::Place;
 use crate::dial::server_row::{ServerRole, ServerRow, ServerState};
+use crate::gates::Gates;
 use crate::limits::Limits;
+use crate::login::admin::AdminRole;
 use crate::loops::tests::mailboxes;
 use crate::loops::{Loops, Pool};
 use crate::mailbox::LoopMailbox;
 use crate::resolve::HostRow;
 use crate::socket::Conn;
+use crate::tally::Tally;
 
 /// Clients that the fake gives at a time.
 const PAGE_ROWS: usize = 2;
@@ -287,11 +290,11 @@ struct Operator {
 type Message = (u8, Vec<u8>);
 
 impl Operator {
-    async fn connect(fake: &Arc<Fake>, role: Role) -> Self {
+    async fn connect(fake: &Arc<Fake>, role: AdminRole) -> Self {
         Self::at(fake, role, "hawser").await
     }
 
-    async fn at(fake: &Arc<Fake>, role: Role, database: &'static str) -> Self {
+    async fn at(fake: &Arc<Fake>, role: AdminRole, database: &'static str) -> Self {
         let (stream, other) = tokio::io::duplex(1 << 20);
         let pooler: Arc<dyn Pooler> = fake.clone();
         tokio::spawn(async move {
@@ -401,7 +404,7 @@ async fn every_topic_is_answered_with_rows_as_wide_as_its_columns() {
     let fake = fake();
     fake.client(0, &[Part::TemporaryObject]);
     fake.backend(0);
-    let mut operator = Operator::connect(&fake, Role::Admin).await;
+    let mut operator = Operator::connect(&fake, AdminRole::Admin).await;
     for (word, topic) in command::Topic::ALL {
         let messages = operator.query(&format!("SHOW {word}")).await;
         assert!(kinds(&messages).ends_with("CZ"), "{word}: {}", kinds(&messages));
@@ -416,7 +419,7 @@ async fn clients_and_servers_are_shown_with_their_pins_and_ages() {
     let fake = fake();
     fake.client(0, &[Part::TemporaryObject]);
     fake.backend(1);
-    let mut operator = Operator::connect(&fake, Role::Stats).await;
+    let mut operator = Operator::connect(&fake, AdminRole::Stats).await;
     let (rows, _) = operator.rows("SHOW CLIENTS").await;
     let client: Vec<&str> = rows[0].iter().map(|cell| cell.as_deref().unwrap_or("-")).collect();
     assert_eq!(client[..7], ["C", "u", "app", "none", "active", "10.0.0.1", "4711"]);
@@ -445,7 +448,7 @@ async fn clients_and_servers_are_shown_with_their_pins_and_ages() {
 #[tokio::test]
 async fn stats_users_look_and_change_nothing() {
     let fake = fake();
-    let mut operator = Operator::connect(&fake, Role::Stats).await;
+    let mut operator = Operator::connect(&fake, AdminRole::Stats).await;
     for text in [
         "PAUSE",
         "RESUME",
@@ -478,7 +481,7 @@ async fn pause_waits_for_the_last_server_and_resume_ends_it() {
         fake.pool.lock().acquire(home, Time::ZERO),
         hawser_pooler::lending::Acquired::Wait { open: true }
     ));
-    let mut operator = Operator::connect(&fake, Role::Admin).await;
+    let mut operator = Operator::connect(&fake, AdminRole::Admin).await;
     let mut query = Vec::new();
     hawser_pooler::wire::build::query(&mut query, b"PAUSE app");
     operator.send(&query).await;
@@ -499,7 +502,7 @@ async fn pause_waits_for_the_last_server_and_resume_ends_it() {
 async fn resume_leaves_no_pool_paused_that_is_made_meanwhile() {
     for command in ["RESUME", "RESUME app"] {
         let fake = fake();
-        let mut operator = Operator::connect(&fake, Role::Admin).await;
+        let mut operator = Operator::connect(&fake, AdminRole::Admin).await;
         let pause = command.replace("RESUME", "PAUSE");
         assert_eq!(operator.answer(&pause).await, "PAUSE");
         let late = SharedPool::new(PoolId(2), "app", "ann", PoolSettings::default(), 1, 0);
@@ -516,7 +519,7 @@ async fn an_operator_who_leaves_does_not_wait_on() {
     let id = ClientId { home: LoopId(0), slot: Slot { index: 0, generation: 0 } };
     let _ = fake.pool.lock().acquire(id, Time::ZERO);
     let references = Arc::strong_count(&fake);
-    let mut operator = Operator::connect(&fake, Role::Admin).await;
+    let mut operator = Operator::connect(&fake, AdminRole::Admin).await;
     let mut query = Vec::new();
     hawser_pooler::wire::build::query(&mut query, b"PAUSE");
     operator.send(&query).await;
@@ -531,7 +534,7 @@ async fn an_operator_who_leaves_does_not_wait_on() {
 async fn wait_close_waits_for_servers_of_older_epochs() {
     let fake = fake();
     fake.backend(0);
-    let mut operator = Operator::connect(&fake, Role::Admin).await;
+    let mut operator = Operator::connect(&fake, AdminRole::Admin).await;
     assert_eq!(operator.answer("WAIT_CLOSE app").await, "WAIT_CLOSE");
     assert_eq!(operator.answer("RECONNECT app").await, "RECONNECT");
     let mut query = Vec::new();
@@ -548,7 +551,7 @@ async fn a_client_is_killed_by_its_number_or_its_name() {
     let fake = fake();
     fake.client(0, &[]);
     fake.client(1, &[]);
-    let mut operator = Operator::connect(&fake, Role::Admin).await;
+    let mut operator = Operator::connect(&fake, AdminRole::Admin).await;
     assert_eq!(operator.answer("KILL_CLIENT 2").await, "KILL_CLIENT");
     assert_eq!(operator.answer("KILL_CLIENT c0.0.0").await, "KILL_CLIENT");
     assert_eq!(operator.answer("KILL_CLIENT 3").await, "42704");
@@ -562,7 +565,7 @@ async fn a_client_is_killed_by_its_number_or_its_name() {
 #[tokio::test]
 async fn what_commands_refuse_has_the_right_sqlstate() {
     let fake = fake();
-    let mut operator = Operator::connect(&fake, Role::Admin).await;
+    let mut operator = Operator::connect(&fake, AdminRole::Admin).await;
     for (text, code) in [
         ("PAUSE nowhere", "3D000"),
         ("PAUSE hawser", "0A000"),
@@ -591,7 +594,7 @@ async fn what_commands_refuse_has_the_right_sqlstate() {
 #[tokio::test]
 async fn kill_without_a_name_pauses_each_database_by_itself() {
     let fake = fake();
-    let mut operator = Operator::connect(&fake, Role::Admin).await;
+    let mut operator = Operator::connect(&fake, AdminRole::Admin).await;
     assert_eq!(operator.answer("KILL").await, "KILL");
     assert!(!fake.gates.all_paused() && fake.gates.is_paused("app"));
     assert_eq!(operator.answer("RESUME app").await, "RESUME");
@@ -601,7 +604,7 @@ async fn kill_without_a_name_pauses_each_database_by_itself() {
 #[tokio::test]
 async fn the_extended_protocol_works_as_drivers_use_it() {
     use hawser_pooler::wire::{build, frontend};
-    let mut operator = Operator::connect(&fake(), Role::Admin).await;
+    let mut operator = Operator::connect(&fake(), AdminRole::Admin).await;
     let mut out = Vec::new();
     build::parse(&mut out, b"s", b"SHOW STATE\0\0\0");
     build::message(&mut out, frontend::DESCRIBE, |out| out.extend_from_slice(b"Ss\0"));
@@ -639,7 +642,7 @@ async fn the_extended_protocol_works_as_drivers_use_it() {
 
 #[tokio::test]
 async fn a_drivers_transaction_is_played_along_with() {
-    let mut operator = Operator::connect(&fake(), Role::Admin).await;
+    let mut operator = Operator::connect(&fake(), AdminRole::Admin).await;
     let status = |messages: &[Message]| char::from(messages.last().unwrap().1[0]);
     assert_eq!(status(&operator.query("BEGIN").await), 'T');
     assert_eq!(status(&operator.query("SHOW POOLS").await), 'T');
@@ -652,7 +655,7 @@ async fn a_drivers_transaction_is_played_along_with() {
 #[tokio::test]
 async fn nonsense_ends_the_connection_with_08p01() {
     for bytes in [&b"?\0\0\0\x04"[..], b"Q\0\0\0\x01", b"Q\x7f\xff\xff\xff"] {
-        let mut operator = Operator::connect(&fake(), Role::Admin).await;
+        let mut operator = Operator::connect(&fake(), AdminRole::Admin).await;
         operator.send(bytes).await;
         let (kind, body) = operator.message().await.unwrap();
         assert_eq!(kind, b'E');
@@ -675,7 +678,7 @@ fn a_note_makes_averages() {
 async fn on_database_pgbouncer_the_console_is_pgbouncers_and_extended_shows_all() {
     let fake = fake();
     fake.client(0, &[]);
-    let mut operator = Operator::at(&fake, Role::Admin, "pgbouncer").await;
+    let mut operator = Operator::at(&fake, AdminRole::Admin, "pgbouncer").await;
     let (rows, _) = operator.rows("SHOW VERSION").await;
     assert!(rows[0][0].as_deref().unwrap().starts_with("PgBouncer 1.26.0 "), "{rows:?}");
     let (rows, _) = operator.rows("SHOW server_version").await;
@@ -703,6 +706,6 @@ async fn on_database_pgbouncer_the_console_is_pgbouncers_and_extended_shows_all(
     let (rows, _) = operator.rows("SHOW TOTALS").await;
     assert_eq!(rows.len(), 16, "{rows:?}");
     // The columns of `hawser` keep their positions.
-    let mut ours = Operator::connect(&fake, Role::Admin).await;
+    let mut ours = Operator::connect(&fake, AdminRole::Admin).await;
     assert_eq!(ours.rows("SHOW POOLS").await.0.len(), 1);
 }

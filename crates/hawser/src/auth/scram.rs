@@ -25,8 +25,8 @@
 //! # Why not
 //! An authorization identity, mandatory extensions and other channel bindings: PostgreSQL has none of them.
 
-mod client;
-mod server;
+pub mod client;
+pub mod server;
 #[cfg(test)]
 mod tests;
 
@@ -39,10 +39,6 @@ use ring::{digest, hmac, pbkdf2};
 use subtle::ConstantTimeEq;
 
 use super::secret::Secret;
-pub use client::{
-    ClientBinding, ClientCredentials, ClientError, ClientExchange, ClientStep, ServerOffer,
-};
-pub use server::{ServerBinding, ServerError, ServerExchange, ServerStep};
 
 /// The mechanism without channel binding.
 pub const SCRAM_SHA_256: &str = "SCRAM-SHA-256";

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use hawser_pooler::session::options::Replication;
 
+use crate::auth::access::Access;
 use crate::auth::secret::Secret;
 use crate::config::{Config, DatabaseConfig, Limit, ServerAddress};
 use crate::dial::enter::Credentials;
 use crate::dial::{DialError, Dialled, Dialler, Login, Target};
 use crate::limits::Limits;
-use crate::login::access::Access;
 use crate::pools::{self, Connectings};
 
 /// Logs in to one database.

@@ -12,8 +12,8 @@ use hawser_pooler::parts::report::text::Report;
 
 use super::asker::Asker;
 use super::{Grade, SERVER_WAIT};
+use crate::auth::access::Access;
 use crate::config::{Config, DatabaseConfig, Fidelity, InPlans, PoolMode};
-use crate::login::access::Access;
 use crate::pools::Connectings;
 
 /// How many functions are named.

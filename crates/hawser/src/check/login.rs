@@ -11,9 +11,9 @@ use hawser_pooler::wire::error::SqlState;
 use super::asker::Asker;
 use super::census::Found;
 use super::{Grade, SERVER_WAIT};
+use crate::auth::access::Access;
 use crate::config::{Config, DatabaseConfig, Limit, ServerAddress};
 use crate::dial::DialError;
-use crate::login::access::Access;
 use crate::pools::Connectings;
 
 /// What a server has for the user who asks: places in all, those that are kept for others, and the role's own limit.

@@ -7,10 +7,10 @@
 use super::asker::Asker;
 use super::census::Found;
 use super::{Grade, SERVER_WAIT};
+use crate::auth::access::Access;
 use crate::config::{Config, DatabaseConfig, Fidelity};
 use crate::dial::state_kept;
 use crate::dial::talk::TalkError;
-use crate::login::access::Access;
 use crate::pools::Connectings;
 
 /// Says of each database that keeps session state whether a pooler was found before it.

@@ -4,9 +4,9 @@
 use super::asker::Asker;
 use super::census::Found;
 use super::{Grade, SERVER_WAIT};
+use crate::auth::access::Access;
 use crate::config::{Config, DatabaseConfig};
 use crate::dial::hand_over::{NotHandedOver, begin};
-use crate::login::access::Access;
 use crate::pools::Connectings;
 
 /// Tries each of them.

@@ -8,7 +8,8 @@ use clap_complete::Shell;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 
 use super::{Arguments, print};
-use crate::config::registry::{self, Table};
+use crate::config::registry;
+use crate::config::setting::Table;
 
 /// What the command line's own description does not have.
 const FILES: [(&str, &str); 5] = [

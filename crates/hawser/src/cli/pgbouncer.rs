@@ -10,16 +10,15 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::Arc;
 
 use clap::Parser;
 
-use crate::admin::running::Administration;
 use crate::admin::show::dialect::release;
 use crate::config::{Config, ConsoleVersion, Overrides, SETTINGS_VARIABLE};
 use crate::logging::{self, Outputs};
+use crate::process::BACKGROUND_VARIABLE;
 use crate::serve;
-use crate::serve::{BACKGROUND_VARIABLE, Begins, Manner};
+use crate::serve::{Begins, Manner};
 
 /// By which name the program is PgBouncer.
 const NAME: &str = "pgbouncer";
@@ -100,8 +99,7 @@ pub(super) fn run(arguments: &[OsString]) -> ExitCode {
         }
         logging::begin_to(outputs, config.start.log.format, config.reload.log.level);
         let begins = if parsed.reboot { Begins::AsSuccessorOrAlone } else { Begins::Alone };
-        let admin = Arc::new(Administration::default());
-        serve::serve_as(config, admin, Manner::PgBouncer, begins).map_err(|error| {
+        serve::serve(config, Manner::PgBouncer, begins, |_| ()).map_err(|error| {
             let error = error.to_string();
             tracing::error!("{error}"); // standard error may not be visible
             error

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use super::choice::MptcpUse;
 use super::congestion::Congestion;
 use super::error::Rejected;
-use super::registry::Setting;
+use super::setting::Setting;
 use super::value::{Context, Raw, SettingType, items};
 
 /// PgBouncer's port, and ours.

@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Config;
-use super::registry::{Setting, Shown, Table};
+use super::registry::Shown;
+use super::setting::{Setting, Table};
 
 /// Lines of one reload.
 const CHANGES_MAX: usize = 50;

@@ -8,7 +8,7 @@ use super::database::{ADMIN_DATABASES, ANY_DATABASE};
 use super::document::Places;
 use super::error::{ConfigError, Position};
 use super::link::LinkConfig;
-use super::registry::Table;
+use super::setting::Table;
 
 /// Collects what is wrong with a configuration, and what is only odd.
 pub(super) struct Check<'a> {

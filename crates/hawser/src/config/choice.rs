@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::error::Rejected;
-use super::registry::Setting;
+use super::setting::Setting;
 use super::value::{Context, Raw, SettingType, items};
 
 macro_rules! choices {

@@ -6,7 +6,7 @@
 //!               is left out. `@...` and `+...` change an order there, and nothing here
 
 use super::error::Rejected;
-use super::registry::Setting;
+use super::setting::Setting;
 use super::value::{Context, Raw, SettingType};
 
 /// Ciphers of TLS 1.2: rustls's name, OpenSSL's.

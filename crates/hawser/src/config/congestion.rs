@@ -1,7 +1,7 @@
 //! Which congestion control algorithm connections have.
 
 use super::error::Rejected;
-use super::registry::Setting;
+use super::setting::Setting;
 use super::value::{Context, Raw, SettingType};
 pub use hawser_congestion::cc::Congestion;
 

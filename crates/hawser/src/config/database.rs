@@ -17,6 +17,8 @@ use super::value::{Functions, InPlans, Limit, Password, Timeout};
 pub const ANY_DATABASE: &str = "*";
 /// The admin database under our name and under the one that tools for PgBouncer ask for.
 pub const ADMIN_DATABASES: [&str; 2] = ["hawser", "pgbouncer"];
+/// The console's database, user and pool in PgBouncer's tables.
+pub const CONSOLE: &str = "pgbouncer";
 
 /// The one user as which Hawser logs in to a database's servers for all clients.
 #[derive(Clone, Debug, PartialEq)]

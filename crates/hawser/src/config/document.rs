@@ -18,7 +18,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Lines, Position, Rejected};
 use super::group::{ReloadConfig, StartConfig};
-use super::registry::{self, DatabaseEntry, LinkEntry, Setting, Table, UserEntry};
+use super::registry::{self, DatabaseEntry, LinkEntry, UserEntry};
+use super::setting::{Setting, Table};
 use super::suggest;
 use super::value::{Context, Raw};
 
@@ -262,4 +263,16 @@ fn raw<'a>(value: &'a DeValue<'_>) -> Raw<'a> {
         DeValue::Datetime(_) => Raw::Other("a date"),
         DeValue::Table(_) => Raw::Other("a table"),
     }
+}
+
+/// Whether `setting` takes `text`, as SET would read it; else why not.
+pub(crate) fn accepts(setting: &'static Setting, text: &str) -> Result<(), String> {
+    let mut document = Document::empty();
+    document.databases.push(DatabaseEntry::defaults());
+    document.users.push(UserEntry::defaults());
+    document.links.push((String::new(), LinkEntry::defaults()));
+    let context = Context { setting, base: Path::new("") };
+    document
+        .assign(setting.table, 0, &Raw::Text(text), context)
+        .map_err(|rejected| rejected.message)
 }

@@ -9,9 +9,10 @@ use super::link::LinkConfig;
 use super::registry::{
     AdminSettings, AuthSettings, BypassSettings, ClientTlsSettings, ConsoleSettings, EtcdSettings,
     LimitSettings, ListenSettings, LogSettings, LogStartSettings, NameSettings, NetworkSettings,
-    PeerSettings, PoolSettings, ProcessSettings, ServerSettings, ServerTlsSettings, Setting, Shown,
+    PeerSettings, PoolSettings, ProcessSettings, ServerSettings, ServerTlsSettings, Shown,
     ShutdownSettings, TimeoutSettings,
 };
+use super::setting::Setting;
 use super::user::UserConfig;
 use super::value::{Context, Raw};
 

@@ -16,7 +16,8 @@ use hawser_link::proto::session::{PATHS_MAX, Paths};
 use super::choice::LinkCompression;
 use super::congestion::Congestion;
 use super::error::Rejected;
-use super::registry::{LinkEntry, Setting};
+use super::registry::LinkEntry;
+use super::setting::Setting;
 use super::value::{Context, Raw, SettingType};
 
 /// The port of far ends, unless another is given.

@@ -12,6 +12,7 @@ use super::document::Document;
 use super::error::{ConfigError, Position, Rejected};
 use super::registry::{self, DatabaseEntry, UserEntry};
 use super::server_url::ServerUrl;
+use super::setting::Setting;
 use super::suggest;
 use super::value::{Context, Raw};
 
@@ -102,11 +103,7 @@ fn put_line(document: &mut Document, line: &str) -> Result<(), String> {
 }
 
 /// Puts a value, as text, in place of what the document has.
-fn assign(
-    document: &mut Document,
-    setting: &'static registry::Setting,
-    value: &str,
-) -> Result<(), Rejected> {
+fn assign(document: &mut Document, setting: &'static Setting, value: &str) -> Result<(), Rejected> {
     let context = Context { setting, base: Path::new("") };
     document.assign(setting.table, 0, &Raw::Text(value), context)
 }

@@ -4,7 +4,7 @@ use hawser_pooler::parts::identity::process_ids::PEERS_MAX;
 
 use super::address::{ServerAddress, is_unix};
 use super::error::Rejected;
-use super::registry::Setting;
+use super::setting::Setting;
 use super::value::{Context, Raw, SettingType, items};
 
 /// Another pooler, or this one.

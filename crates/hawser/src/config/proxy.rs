@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::error::Rejected;
-use super::registry::{Form, Setting};
+use super::setting::{Form, Setting};
 use super::value::{Context, Raw, SettingType, items};
 
 /// Addresses that may announce the client for which they connect.

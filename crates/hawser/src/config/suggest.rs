@@ -5,7 +5,8 @@
 //! equivalent, with the reason; the nearest name of the table by edit distance (at most
 //! a third of the letters differ).
 
-use super::registry::{self, Table};
+use super::registry;
+use super::setting::{Setting, Table};
 
 /// Settings of PgBouncer that Hawser lacks, and what to do instead. Also what `hawser import` says.
 const WITHOUT_EQUIVALENT: &[(&str, &str)] = &[
@@ -104,7 +105,7 @@ pub(super) fn unknown_table(name: &str, is_table: bool) -> String {
 
 /// The message for a name that SET does not know.
 pub(crate) fn unknown_setting(name: &str) -> String {
-    let names = registry::all().filter(|s| !s.table.is_array()).map(registry::Setting::shown_name);
+    let names = registry::all().filter(|s| !s.table.is_array()).map(Setting::shown_name);
     let hint = match (without_equivalent(name), nearest(name, names)) {
         (Some(reason), _) => format!("this setting of PgBouncer is not needed: {reason}"),
         (_, Some(near)) => format!("did you mean `{near}`?"),

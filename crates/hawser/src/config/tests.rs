@@ -52,7 +52,7 @@ mod arbitrary_text {
         let names: Vec<_> =
             registry::all().flat_map(|s| std::iter::once(s.name).chain(s.pgbouncer)).collect();
         let examples: Vec<_> = registry::all().map(|s| s.example).collect();
-        let tables: Vec<_> = registry::Table::ALL
+        let tables: Vec<_> = crate::config::setting::Table::ALL
             .iter()
             .flat_map(|t| [t.to_string(), format!("[{}]", t.name())])
             .collect();

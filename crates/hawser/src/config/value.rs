@@ -21,7 +21,7 @@ use std::time::Duration;
 use hawser_pooler::parts::functions::variables::FunctionNames;
 
 use super::error::{Refusals, Rejected};
-use super::registry::{Form, Setting, Unit};
+use super::setting::{Form, Setting, Unit};
 
 /// No duration in a configuration is longer: keeps every sum of times far from overflow.
 pub const DURATION_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);

@@ -20,9 +20,10 @@ use super::talk::{LOGIN_MESSAGES_MAX, Talk, TalkError, parse_status, server_erro
 use crate::auth::certificate::end_point_hash;
 use crate::auth::md5::Md5Hash;
 use crate::auth::message::{self, AuthenticationRequest};
-use crate::auth::scram::{
-    ClientBinding, ClientCredentials, ClientExchange, ClientStep, Nonce, ScramKeys, ServerOffer,
+use crate::auth::scram::client::{
+    ClientBinding, ClientCredentials, ClientExchange, ClientStep, ServerOffer,
 };
+use crate::auth::scram::{Nonce, ScramKeys};
 use crate::auth::secret::{Password, Secret};
 use crate::process::random_bytes;
 use crate::takeover::record;

@@ -1,11 +1,13 @@
 //! `[databases]` and `[users]` of pgbouncer.ini -> `[[database]]` and `[[user]]`.
 
+use super::error::{ImportError, Reason};
 use super::ini::{self, Entry, Section};
 use super::value::{
     amount, assignment, comment, number, own_assignment, port, quote, without_schema,
 };
-use super::{Entries, ImportError, Reason, unknown_key};
-use crate::config::registry::{self, Table};
+use super::{Entries, unknown_key};
+use crate::config::registry;
+use crate::config::setting::Table;
 use crate::config::{ADMIN_DATABASES, Peer, SERVER_PORT_DEFAULT, ServerAddress, is_unix, suggest};
 
 /// Limits of which PgBouncer takes 0, for one database or user, as "what holds for all".

@@ -9,7 +9,7 @@
 //!
 //! # Limits      files are included at most [`INCLUDE_DEPTH_MAX`] deep, as in PgBouncer
 
-use super::{ImportError, ImportErrors, Reason};
+use super::error::{ImportError, ImportErrors, Reason};
 
 /// PgBouncer's own limit.
 const INCLUDE_DEPTH_MAX: usize = 10;

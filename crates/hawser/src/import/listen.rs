@@ -6,11 +6,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::entry::socket_text;
+use super::error::{ImportError, Reason};
 use super::ini::Entry;
 use super::value::{comment, port, quote};
-use super::{ImportError, Reason};
-use crate::config::registry::{self, Table};
-use crate::config::{LISTEN_PORT_DEFAULT, accepts, host_and_port, is_unix};
+use crate::config::document::accepts;
+use crate::config::registry;
+use crate::config::setting::Table;
+use crate::config::{LISTEN_PORT_DEFAULT, host_and_port, is_unix};
 
 /// PgBouncer's directory of unix sockets where none is named.
 const UNIX_SOCKET_DIR_DEFAULT: &str = "/tmp";

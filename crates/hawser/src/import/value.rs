@@ -3,10 +3,10 @@
 //! # Invariants   a value is read as PgBouncer reads it (numbers as C does, words in any case), and one
 //!               that either of both refuses is an error with its place
 
+use super::error::{ImportError, Reason};
 use super::ini::{Entry, Section};
-use super::{ImportError, Reason};
-use crate::config::accepts;
-use crate::config::registry::{Form, Setting, Unit};
+use crate::config::document::accepts;
+use crate::config::setting::{Form, Setting, Unit};
 
 /// Whether a setting takes one of a few words.
 pub(super) fn is_word(setting: &Setting) -> bool {

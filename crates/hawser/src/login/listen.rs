@@ -42,15 +42,18 @@ use hawser_sys::stream::{
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use super::{Origin, Place};
+use super::origin::Origin;
+use super::{Entrance, Place};
 use crate::config::{ListenAddress, ListenSettings};
+use crate::dial::Dialler;
 use crate::limits::ConnectionPermit;
+use crate::listeners::{Purpose, SocketPath};
 use crate::mptcp::usage;
+use crate::phase::Phase;
 use crate::reactor::{Accept, Listeners};
-use crate::service::{Phase, Service, tcp_options};
+use crate::socket::options::tcp_options;
 use crate::socket::stream::{Family, Link};
 use crate::takeover::Succession;
-use crate::takeover::listeners::{Purpose, SocketPath};
 
 /// How long a listener waits after accept(2) has failed.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
@@ -342,13 +345,25 @@ fn socket_file(settings: &ListenSettings) -> Result<SocketFile, ListenError> {
     })
 }
 
+/// What accepts, and where clients go.
+#[derive(Clone)]
+pub struct Inside {
+    /// Begins their logins.
+    pub entrance: Arc<Entrance>,
+    /// Sets up their sockets.
+    pub dialler: Arc<Dialler>,
+    /// Whether clients come here.
+    pub succession: Arc<Succession>,
+}
+
 /// Accepts clients until the process begins to end, except while a successor does, on the loops' own
 /// threads.
-pub async fn accept(service: Arc<Service>, listener: Listener, loops: Listeners) {
-    let mut phase = service.phase.subscribe();
-    let mut standing = service.succession.standing.subscribe();
+pub async fn accept(at: Inside, listener: Listener, loops: Listeners) {
+    let succession = at.succession.clone();
+    let mut phase = at.entrance.shared.phase.subscribe();
+    let mut standing = succession.standing.subscribe();
     let Listener { path, socket, .. } = listener;
-    let acceptor = Arc::new(Acceptor::new(&service, socket, super::serve));
+    let acceptor = Arc::new(Acceptor::new(at, socket, super::serve));
     loop {
         let accepted = async {
             loop {
@@ -357,9 +372,9 @@ pub async fn accept(service: Arc<Service>, listener: Listener, loops: Listeners)
             }
         };
         tokio::select! {
-            () = accepted, if service.succession.serves() => {}
+            () = accepted, if succession.serves() => {}
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => {
-                if service.succession.is_given() {
+                if succession.is_given() {
                     path.leave();
                 }
                 return;
@@ -399,13 +414,13 @@ enum Next {
 }
 
 /// How a login begins: [`super::serve`].
-type Begin<F> = fn(Arc<Service>, Link, Place, ConnectionPermit) -> F;
+type Begin<F> = fn(Arc<Entrance>, Link, Place, ConnectionPermit) -> F;
 /// Memory for a login, whose future is several kilobytes long.
 type Room<F> = Pin<Box<Option<F>>>;
 
 /// A listener, and what is known of it. Several loops accept from it at the same time.
 struct Acceptor<F> {
-    service: Arc<Service>,
+    at: Inside,
     begin: Begin<F>,
     /// Memory of logins that have ended at once: at most one for each accepting thread.
     rooms: Mutex<Vec<Room<F>>>,
@@ -457,17 +472,17 @@ impl Inherited {
 }
 
 impl<F: Future<Output = ()> + Send + 'static> Acceptor<F> {
-    fn new(service: &Arc<Service>, socket: Socket, begin: Begin<F>) -> Self {
-        let mptcp = service.config.load().start.listen.mptcp;
+    fn new(at: Inside, socket: Socket, begin: Begin<F>) -> Self {
+        let mptcp = at.entrance.shared.config.load().start.listen.mptcp;
         let mut options = Inherited::default();
         match &socket {
             // Connections of MPTCP have options of their own (`mptcp_sockopt_sync_locked`).
-            Socket::Tcp(listener) if mptcp => service.dialler.mptcp.listens(listener),
+            Socket::Tcp(listener) if mptcp => at.dialler.mptcp.listens(listener),
             Socket::Tcp(listener) => options.defaults = TcpDefaults::of(listener).ok(),
             Socket::Unix(_) => {}
         }
         Self {
-            service: service.clone(),
+            at,
             begin,
             rooms: Mutex::default(),
             control: Handle::current(),
@@ -507,7 +522,7 @@ impl<F: Future<Output = ()> + Send + 'static> Acceptor<F> {
 
     /// Accepts at most `most` connections and begins their logins. `false`: no more of them wait.
     fn begin_logins(&self, home: Option<LoopId>, most: usize) -> io::Result<bool> {
-        let loops = &self.service.loops;
+        let loops = &self.at.entrance.shared.loops;
         // A login whose packets are there, and that needs no proof, ends at its first poll: it
         // needs no task, and the next one reuses its memory.
         let mut login = locked(&self.rooms).pop().unwrap_or_else(|| Box::pin(None));
@@ -526,7 +541,7 @@ impl<F: Future<Output = ()> + Send + 'static> Acceptor<F> {
                 }
             };
             let place = Place { origin, port: self.port, near: home };
-            login.set(Some((self.begin)(self.service.clone(), link, place, permit)));
+            login.set(Some((self.begin)(self.at.entrance.clone(), link, place, permit)));
             if !ends_at_once(&mut login) {
                 let login = std::mem::replace(&mut login, Box::pin(None));
                 let loops = loops.clone();
@@ -544,8 +559,9 @@ impl<F: Future<Output = ()> + Send + 'static> Acceptor<F> {
 
     /// Accepts a connection, if one waits.
     fn next(&self) -> io::Result<Next> {
-        let service = &self.service;
-        let config = service.config.load();
+        let Inside { entrance, dialler, .. } = &self.at;
+        let shared = &entrance.shared;
+        let config = shared.config.load();
         let wanted = tcp_options(&config.reload.network);
         let (has_options, times_set) = {
             let mut options = locked(&self.options);
@@ -574,15 +590,15 @@ impl<F: Future<Output = ()> + Send + 'static> Acceptor<F> {
         }
         // Beyond the number that gets an error: it is closed.
         let max_client_conn = config.reload.limits.max_client_conn;
-        let permit = service.limits.connect(max_client_conn, origin.network());
+        let permit = shared.limits.connect(max_client_conn, origin.network());
         let Some(permit) = permit else { return Ok(Next::Closed) };
-        service.tally.connections.increment();
+        shared.tally.connections.increment();
         if let Origin::Tcp(client) = origin {
-            service.dialler.bypass.accepted(&mut link, client.ip());
+            dialler.bypass.accepted(&mut link, client.ip());
             let wanted = config.reload.network.congestion;
-            service.dialler.congestion.apply(&mut link, wanted, &"clients");
+            dialler.congestion.apply(&mut link, wanted, &"clients");
             if self.mptcp {
-                service.dialler.mptcp.accepted(&mut link);
+                dialler.mptcp.accepted(&mut link);
             }
         }
         Ok(Next::Client(link, origin, permit))
@@ -590,12 +606,12 @@ impl<F: Future<Output = ()> + Send + 'static> Acceptor<F> {
 
     /// Waits after accept(2) has failed.
     async fn pause(&self, error: &io::Error) {
-        let service = &self.service;
-        service.tally.accept_failures.increment();
+        let shared = &self.at.entrance.shared;
+        shared.tally.accept_failures.increment();
         if !self.complained.swap(true, Ordering::Relaxed) {
             tracing::error!(%error, "no connection can be accepted");
         }
-        let pause = if service.limits.free_descriptor() { ACCEPT_RETRY } else { ACCEPT_PAUSE };
+        let pause = if shared.limits.free_descriptor() { ACCEPT_RETRY } else { ACCEPT_PAUSE };
         tokio::time::sleep(pause).await;
     }
 }
@@ -608,7 +624,7 @@ impl<F: Future<Output = ()> + Send + 'static> Accept for Acceptor<F> {
     fn accept(&self, home: LoopId) {
         // A process that is giving up its place, or has run out of descriptors, is about to end the
         // watch.
-        if !self.service.succession.serves() || locked(&self.failed).is_some() {
+        if !self.at.succession.serves() || locked(&self.failed).is_some() {
             return;
         }
         let _runtime = self.control.enter();

@@ -8,13 +8,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hawser_pooler::wire::error::{ClientError, SqlState};
 
-use super::key_sets::Fetching;
+use super::ldap;
+use super::origin::Origin;
 use super::pam::{self, Question};
 use super::prove::{Proved, Proving, Rule, broken_off, malformed};
 use super::wire::{Stop, send};
-use super::{Origin, ldap};
 use crate::auth::hba::PamRule;
 use crate::auth::jwt::{self, Expected, TokenError};
+use crate::auth::key_sets::Fetching;
 use crate::auth::ldap::LdapRule;
 use crate::auth::message::{self, PASSWORD_MESSAGE_LENGTH_MAX, SaslInitialResponse};
 use crate::auth::oauth::{self, ACKNOWLEDGED, BearerError, OAUTHBEARER, OauthRule};
@@ -36,7 +37,7 @@ impl Proving<'_> {
         let fetching = self.fetching()?;
         let (server, user) = (ldap.clone(), self.user.to_owned());
         // With TLS this includes a handshake.
-        let asked = self.service.threads.heavy(async move {
+        let asked = self.prover.shared.threads.heavy(async move {
             ldap::check(&server, fetching.tls, &user, &text, fetching.within).await
         });
         let asked = async { asked.await.unwrap_or_else(|| Err("the process ends".to_owned())) };
@@ -57,7 +58,7 @@ impl Proving<'_> {
     pub(super) async fn pam(&mut self, rule: &Rule, pam: &PamRule) -> Result<Proved, Stop> {
         let body = self.answer(&message::cleartext_password()).await?;
         let password: Box<[u8]> = message::password(&body).map_err(malformed)?.into();
-        let config = self.service.config.load_full();
+        let config = self.prover.shared.config.load_full();
         let question = Question {
             service: pam.service.clone(),
             user: self.user.to_owned(),
@@ -81,7 +82,7 @@ impl Proving<'_> {
     /// client still has to prove itself.
     async fn while_others_wait<T>(&self, asked: impl Future<Output = T>) -> Result<T, Stop> {
         let asked = async { Ok::<T, Stop>(asked.await) };
-        self.service.limits.wait(self.awaited, self.origin.network(), asked).await
+        self.prover.shared.limits.wait(self.awaited, self.origin.network(), asked).await
     }
 
     /// The client's address or name; empty for a unix socket.
@@ -89,7 +90,7 @@ impl Proving<'_> {
         let Origin::Tcp(address) = self.origin else { return String::new() };
         let address = address.ip().to_canonical();
         let name = match by_name {
-            true => self.service.client_names.name_of(address, max_ttl).await,
+            true => self.prover.client_names.name_of(address, max_ttl).await,
             false => None,
         };
         name.as_deref().map_or_else(|| address.to_string(), str::to_owned)
@@ -159,7 +160,7 @@ impl Proving<'_> {
     }
 
     fn fetching(&self) -> Result<Fetching, Stop> {
-        let within = self.service.config.load().reload.servers.server_connect_timeout;
+        let within = self.prover.shared.config.load().reload.servers.server_connect_timeout;
         let tls = self.access.outward_tls().ok_or_else(|| {
             ClientError::fatal(SqlState::INTERNAL_ERROR, "the proof could not be checked")
         })?;

@@ -11,9 +11,9 @@ use std::sync::{Arc, OnceLock};
 
 use hawser_pooler::wire::error::{ClientError, SqlState};
 
-use super::Origin;
-use super::access::Access;
+use super::origin::Origin;
 use super::wire::{Stop, password_message, send};
+use crate::auth::access::Access;
 use crate::auth::certificate::Subject;
 use crate::auth::hba::{
     ClientCert, ClientName, ConnInfo, ConnKind, HbaRules, Interface, Match, Method, Options,
@@ -22,15 +22,15 @@ use crate::auth::hba::{
 use crate::auth::message::{
     self, PASSWORD_MESSAGE_LENGTH_MAX, SASL_MESSAGE_LENGTH_MAX, SaslInitialResponse,
 };
-use crate::auth::scram::{
-    Account, Nonce, ScramKeys, ServerBinding, ServerError, ServerExchange, ServerStep,
-};
+use crate::auth::scram::server::{ServerBinding, ServerError, ServerExchange, ServerStep};
+use crate::auth::scram::{Account, MockNonce, Nonce, ScramKeys};
 use crate::auth::secret::{Challenge, Secret};
 use crate::config::{ADMIN_DATABASES, AuthType, Config, DatabaseConfig};
 use crate::limits::half_open::Awaited;
-use crate::pools::membership;
+use crate::pools::membership::Memberships;
 use crate::process::random_bytes;
-use crate::service::Service;
+use crate::resolve::clients::ClientNames;
+use crate::shared::Shared;
 use crate::socket::stream::Stream;
 
 /// The reason for the log if a user is unknown.
@@ -75,98 +75,118 @@ fn interfaces() -> Vec<Interface> {
     }
 }
 
-/// The rule for a client. Looks its name up if that decides, and the user's roles.
-///
-/// # Errors
-/// No rule lets it try, or a lookup that decides has failed.
-pub async fn rule(
-    service: &Arc<Service>,
-    config: &Config,
-    access: &Access,
-    conn: &ConnInfo<'_>,
-    database: Option<&DatabaseConfig>,
-) -> Result<Rule, ClientError> {
-    let auth_type = config.auth_type();
-    if auth_type == AuthType::Hba {
-        let Some(rules) = &access.hba else {
-            return Err(refused(Refused::no_entry(conn)));
-        };
-        return rule_of_file(service, config, rules, conn, database).await;
-    }
-    let method = match auth_type {
-        AuthType::Trust | AuthType::Any => Method::Trust,
-        AuthType::Md5 => Method::Md5,
-        AuthType::ScramSha256 | AuthType::Hba => Method::ScramSha256,
-        AuthType::Cert => Method::Cert,
-        AuthType::Plain => Method::Password,
-    };
-    let mut options = Options::default();
-    let refusal = match method {
-        Method::Cert => {
-            options.client_cert = ClientCert::VerifyFull;
-            Refused {
-                sqlstate: "28000",
-                message: format!("certificate authentication failed for user \"{}\"", conn.user),
-            }
-        }
-        Method::Trust => {
-            Refused { sqlstate: "28000", message: format!("role \"{}\" does not exist", conn.user) }
-        }
-        _ => Refused {
-            sqlstate: "28P01",
-            message: format!("password authentication failed for user \"{}\"", conn.user),
-        },
-    };
-    let must_be_known = match auth_type {
-        AuthType::Trust => true,
-        AuthType::Cert => !has_other_users(conn, database),
-        AuthType::Any | AuthType::Md5 | AuthType::ScramSha256 | AuthType::Hba | AuthType::Plain => {
-            false
-        }
-    };
-    Ok(Rule { method, options, must_be_known, refusal })
+/// What clients prove themselves to.
+pub struct Prover {
+    /// The configuration, the limits and the threads.
+    pub shared: Arc<Shared>,
+    /// Secret of this process from which salts of unknown users are made.
+    pub mock: MockNonce,
+    /// Names of clients' addresses.
+    pub client_names: Arc<ClientNames>,
+    /// The roles of users.
+    pub memberships: Arc<Memberships>,
 }
 
-async fn rule_of_file(
-    service: &Arc<Service>,
-    config: &Config,
-    rules: &HbaRules,
-    conn: &ConnInfo<'_>,
-    database: Option<&DatabaseConfig>,
-) -> Result<Rule, ClientError> {
-    let interfaces = if rules.needs_interfaces() { interfaces() } else { Vec::new() };
-    let (peer_name, roles) = (OnceLock::new(), OnceLock::new());
-    let mut known = *conn;
-    loop {
-        match rules.matches(&known, &interfaces) {
-            Match::Rule(rule) if rule.method == Method::Reject => {
-                return Err(refused(rule.refusal(conn)));
+impl Prover {
+    /// The rule for a client. Looks its name up if that decides, and the user's roles.
+    ///
+    /// # Errors
+    /// No rule lets it try, or a lookup that decides has failed.
+    pub async fn rule(
+        &self,
+        config: &Config,
+        access: &Access,
+        conn: &ConnInfo<'_>,
+        database: Option<&DatabaseConfig>,
+    ) -> Result<Rule, ClientError> {
+        let auth_type = config.auth_type();
+        if auth_type == AuthType::Hba {
+            let Some(rules) = &access.hba else {
+                return Err(refused(Refused::no_entry(conn)));
+            };
+            return self.rule_of_file(config, rules, conn, database).await;
+        }
+        let method = match auth_type {
+            AuthType::Trust | AuthType::Any => Method::Trust,
+            AuthType::Md5 => Method::Md5,
+            AuthType::ScramSha256 | AuthType::Hba => Method::ScramSha256,
+            AuthType::Cert => Method::Cert,
+            AuthType::Plain => Method::Password,
+        };
+        let mut options = Options::default();
+        let refusal = match method {
+            Method::Cert => {
+                options.client_cert = ClientCert::VerifyFull;
+                Refused {
+                    sqlstate: "28000",
+                    message: format!(
+                        "certificate authentication failed for user \"{}\"",
+                        conn.user
+                    ),
+                }
             }
-            Match::Rule(rule) => {
-                return Ok(Rule {
-                    method: rule.method,
-                    options: rule.options.clone(),
-                    must_be_known: looks_at_no_list(rule.method)
-                        && !has_other_users(conn, database),
-                    refusal: rule.refusal(conn),
-                });
+            Method::Trust => Refused {
+                sqlstate: "28000",
+                message: format!("role \"{}\" does not exist", conn.user),
+            },
+            _ => Refused {
+                sqlstate: "28P01",
+                message: format!("password authentication failed for user \"{}\"", conn.user),
+            },
+        };
+        let must_be_known = match auth_type {
+            AuthType::Trust => true,
+            AuthType::Cert => !has_other_users(conn, database),
+            AuthType::Any
+            | AuthType::Md5
+            | AuthType::ScramSha256
+            | AuthType::Hba
+            | AuthType::Plain => false,
+        };
+        Ok(Rule { method, options, must_be_known, refusal })
+    }
+
+    async fn rule_of_file(
+        &self,
+        config: &Config,
+        rules: &HbaRules,
+        conn: &ConnInfo<'_>,
+        database: Option<&DatabaseConfig>,
+    ) -> Result<Rule, ClientError> {
+        let interfaces = if rules.needs_interfaces() { interfaces() } else { Vec::new() };
+        let (peer_name, roles) = (OnceLock::new(), OnceLock::new());
+        let mut known = *conn;
+        loop {
+            match rules.matches(&known, &interfaces) {
+                Match::Rule(rule) if rule.method == Method::Reject => {
+                    return Err(refused(rule.refusal(conn)));
+                }
+                Match::Rule(rule) => {
+                    return Ok(Rule {
+                        method: rule.method,
+                        options: rule.options.clone(),
+                        must_be_known: looks_at_no_list(rule.method)
+                            && !has_other_users(conn, database),
+                        refusal: rule.refusal(conn),
+                    });
+                }
+                Match::NeedsPeerName => {
+                    let ConnKind::Tcp { addr, tls, .. } = known.kind else {
+                        return Err(refused(Refused::no_entry(conn)));
+                    };
+                    let max_ttl = config.reload.servers.dns_max_ttl;
+                    let looked_up = Box::pin(self.client_names.name_of(addr, max_ttl)).await;
+                    let name = peer_name.get_or_init(|| looked_up).as_deref();
+                    let name = name.map_or(PeerName::Unknown, PeerName::Verified);
+                    known.kind = ConnKind::Tcp { addr, tls, name };
+                }
+                Match::NeedsRoles => {
+                    let roles_of = self.memberships.roles_of(config, database, conn.user);
+                    let looked_up = Box::pin(roles_of).await?;
+                    known.roles = UserRoles::Known(roles.get_or_init(|| looked_up));
+                }
+                Match::NoEntry => return Err(refused(Refused::no_entry(conn))),
             }
-            Match::NeedsPeerName => {
-                let ConnKind::Tcp { addr, tls, .. } = known.kind else {
-                    return Err(refused(Refused::no_entry(conn)));
-                };
-                let max_ttl = config.reload.servers.dns_max_ttl;
-                let looked_up = Box::pin(service.client_names.name_of(addr, max_ttl)).await;
-                let name = peer_name.get_or_init(|| looked_up).as_deref();
-                let name = name.map_or(PeerName::Unknown, PeerName::Verified);
-                known.kind = ConnKind::Tcp { addr, tls, name };
-            }
-            Match::NeedsRoles => {
-                let roles_of = membership::roles_of(service, config, database, conn.user);
-                let looked_up = Box::pin(roles_of).await?;
-                known.roles = UserRoles::Known(roles.get_or_init(|| looked_up));
-            }
-            Match::NoEntry => return Err(refused(Refused::no_entry(conn))),
         }
     }
 }
@@ -239,7 +259,7 @@ pub struct Proving<'a> {
     /// The connection.
     pub stream: &'a mut Stream,
     /// Everything else.
-    pub service: &'a Arc<Service>,
+    pub prover: &'a Prover,
     /// Who may log in.
     pub access: &'a Arc<Access>,
     /// The user's name.
@@ -372,7 +392,7 @@ impl Proving<'_> {
         };
         // The name may come from a directory elsewhere, by NSS: not on a thread that serves others.
         let looked_up = move || hawser_sys::process::account_by_id(uid).ok().flatten();
-        match off_thread(self.service, looked_up).await? {
+        match off_thread(self.prover, looked_up).await? {
             Some(account) if self.is_mapped(rule, &account.name) => Ok(()),
             Some(account) => {
                 self.refuse(rule, format!("the client's process is of user \"{}\"", account.name))
@@ -388,19 +408,19 @@ impl Proving<'_> {
 
     pub(super) async fn receive(&mut self, length_max: usize) -> Result<Vec<u8>, Stop> {
         let message = password_message(self.stream, length_max);
-        self.service.limits.wait(self.awaited, self.origin.network(), message).await
+        self.prover.shared.limits.wait(self.awaited, self.origin.network(), message).await
     }
 
     async fn cleartext(&mut self, rule: &Rule, secret: Secret) -> Result<Proved, Stop> {
         let body = self.answer(&message::cleartext_password()).await?;
         let password: Box<[u8]> = message::password(&body).map_err(malformed)?.into();
-        let (user, mock) = (self.user.to_owned(), self.service.mock.clone());
+        let (user, mock) = (self.user.to_owned(), self.prover.mock.clone());
         let check = move || {
             let right = secret.accepts_password(&user, &password, &mock);
             right.then_some(password)
         };
         let reason = self.password_reason(Method::Password);
-        match off_thread(self.service, check).await? {
+        match off_thread(self.prover, check).await? {
             Some(password) => {
                 let password = Some(password);
                 Ok(Proved { password, fits_stored: true, ..Proved::default() })
@@ -473,20 +493,20 @@ impl Proving<'_> {
     }
 
     async fn account(&self, secret: Secret) -> Result<Account, Stop> {
-        let (access, mock) = (self.access.clone(), self.service.mock.clone());
+        let (access, mock) = (self.access.clone(), self.prover.mock.clone());
         let user = self.user.to_owned();
         if let Some(account) = access.account_at_hand(&user, &secret, &mock) {
             return Ok(account);
         }
-        off_thread(self.service, move || access.account(&user, &secret, &mock)).await
+        off_thread(self.prover, move || access.account(&user, &secret, &mock)).await
     }
 }
 
 async fn off_thread<T: Send + 'static>(
-    service: &Service,
+    prover: &Prover,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Stop> {
-    service.threads.login.spawn_blocking(work).await.map_err(|_| {
+    prover.shared.threads.login.spawn_blocking(work).await.map_err(|_| {
         ClientError::fatal(SqlState::INTERNAL_ERROR, "the proof could not be checked").into()
     })
 }

@@ -24,12 +24,11 @@ use hawser_pooler::session::settings::{
 use hawser_pooler::wire::error::{ClientError, Severity, SqlState};
 use tokio::time::timeout;
 
-use super::{NAME_BYTES_MAX, Origin};
+use super::origin::{NAME_BYTES_MAX, Origin};
 use crate::dial::talk::{Talk, TalkError};
-use crate::pools::open::ask_line;
+use crate::pools::open::Openings;
 use crate::pools::session::Session;
 use crate::pools::{CheckedValue, PoolEntry};
-use crate::service::Service;
 
 /// The server's major version, from its server_version; 14, the oldest maintained version, if it
 /// cannot be read.
@@ -102,13 +101,13 @@ pub fn add_host(asked: &mut Vec<Asked>, origin: &Origin) {
 /// # Errors
 /// The error for the client: the server's own.
 pub async fn settings(
-    service: &Arc<Service>,
+    openings: &Openings,
     entry: &Arc<PoolEntry>,
     parameters: &ServerParameters,
     asked: &[Asked],
 ) -> Result<Settings, ClientError> {
     let version = major_version(parameters);
-    let ignored = &service.config.load().reload.pool.ignore_startup_parameters;
+    let ignored = &openings.shared.config.load().reload.pool.ignore_startup_parameters;
     let mut builder = SettingsBuilder::new();
     let mut unknown: Vec<&Asked> = Vec::new();
     for asked in asked {
@@ -135,7 +134,7 @@ pub async fn settings(
         }
     }
     if !unknown.is_empty() {
-        Box::pin(check(service, entry, &unknown, &mut builder)).await?;
+        Box::pin(check(openings, entry, &unknown, &mut builder)).await?;
     }
     builder.remove_all(|name, _| has_no_effect(name));
     if entry.pool.is_shared_by_users() {
@@ -176,7 +175,7 @@ fn kept(given: &[u8], shown: Box<[u8]>) -> Box<[u8]> {
 
 /// Asks the server about values, and adds them in its own form.
 async fn check(
-    service: &Arc<Service>,
+    openings: &Openings,
     entry: &Arc<PoolEntry>,
     unknown: &[&Asked],
     builder: &mut SettingsBuilder,
@@ -186,7 +185,7 @@ async fn check(
         let answer = match entry.checked(&asked.name, &asked.value) {
             Some(answer) => answer,
             None => {
-                let answer = ask(service, entry, &mut line, asked).await?;
+                let answer = ask(openings, entry, &mut line, asked).await?;
                 entry.keep_checked(&asked.name, &asked.value, answer.clone());
                 answer
             }
@@ -217,7 +216,7 @@ fn has_ended(error: &TalkError) -> bool {
 /// # Errors
 /// The error for the client if the server has given no answer.
 async fn ask(
-    service: &Arc<Service>,
+    openings: &Openings,
     entry: &Arc<PoolEntry>,
     line: &mut Option<Session>,
     asked: &Asked,
@@ -226,7 +225,7 @@ async fn ask(
     loop {
         let mut open = match line.take() {
             Some(open) => open,
-            None => ask_line(service, entry).await?,
+            None => openings.ask_line(entry).await?,
         };
         let within = entry.route.load().target.connect_timeout;
         let shown = timeout(within, show_at_last(open.ask(), asked)).await;

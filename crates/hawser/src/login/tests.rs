@@ -7,11 +7,11 @@ use hawser_pooler::wire::startup::{GSSENC_REQUEST, write_cancel, write_startup};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::UnixStream;
 
-use super::admin::NoConsole;
 use super::*;
 use crate::auth::message;
-use crate::auth::scram::{
-    ClientBinding, ClientCredentials, ClientExchange, ClientStep, Nonce, ServerOffer,
+use crate::auth::scram::Nonce;
+use crate::auth::scram::client::{
+    ClientBinding, ClientCredentials, ClientExchange, ClientStep, ServerOffer,
 };
 use crate::config::ServerAddress;
 use crate::dial::tests::{Door, Fake};
@@ -19,14 +19,15 @@ use crate::loops::tests::mailboxes;
 use crate::loops::{Control, Loops};
 use crate::mailbox::LoopMailbox;
 use crate::process::random_bytes;
+use crate::service::Service;
 use crate::socket::Conn;
-use crate::takeover::Succession;
 use crate::threads::Threads;
 use crate::tls::connect::{Connecting, server_name};
 use crate::tls::tests::Pki;
 
 struct World {
     service: Arc<Service>,
+    entrance: Arc<Entrance>,
     mailbox: LoopMailbox<Conn>,
     kept: Mutex<Vec<ToLoop<Conn>>>,
 }
@@ -48,18 +49,12 @@ fn world_with(server: &ServerAddress, auth: &str, lines: &str, more: &str) -> Wo
     let mailboxes = mailboxes(1);
     let loops = Loops::new(mailboxes.clone(), Instant::now());
     let (control, orders) = Control::new();
-    let service = Service::new(
-        config,
-        loops,
-        control,
-        Arc::new(NoConsole),
-        Arc::default(),
-        Threads::one(),
-        Succession::default(),
-    )
-    .unwrap();
-    tokio::spawn(open::take_orders(service.clone(), orders));
-    World { service, mailbox: mailboxes[0].clone(), kept: Mutex::default() }
+    let service =
+        Service::new(config, loops, control, Arc::default(), Threads::one(), Arc::default())
+            .unwrap();
+    tokio::spawn(service.clone().take_orders(orders));
+    let entrance = service.entrance(Box::new(|_| panic!("no test goes there")));
+    World { service, entrance, mailbox: mailboxes[0].clone(), kept: Mutex::default() }
 }
 
 async fn trusting() -> World {
@@ -70,11 +65,12 @@ impl World {
     /// Connects a client.
     fn connect(&self) -> UnixStream {
         let (client, ours) = UnixStream::pair().unwrap();
-        let limits = &self.service.config.load().reload.limits;
+        let limits = &self.service.shared.config.load().reload.limits;
         let origin = Origin::Tcp("192.0.2.1:1234".parse().unwrap());
-        let permit = self.service.limits.connect(limits.max_client_conn, origin.network()).unwrap();
+        let permit =
+            self.service.shared.limits.connect(limits.max_client_conn, origin.network()).unwrap();
         let place = Place { origin, port: None, near: None };
-        tokio::spawn(serve(self.service.clone(), ours.into(), place, permit));
+        tokio::spawn(serve(self.entrance.clone(), ours.into(), place, permit));
         client
     }
 
@@ -158,12 +154,12 @@ async fn a_client_that_may_is_handed_to_a_loop_with_its_greeting_and_start_value
     assert_eq!(adopted.secret.len(), 4);
     assert!(adopted.greeting.starts_with(&message::ok()));
     assert!(adopted.greeting.ends_with(b"TimeZone\0UTC\0"));
-    assert_eq!(world.service.limits.client_count(), 1);
+    assert_eq!(world.service.shared.limits.client_count(), 1);
     let opened = |message: &ToLoop<_>| matches!(message, ToLoop::Opened(_));
     assert!(world.kept().iter().any(opened), "the backend goes to the pool");
     drop(adopted);
-    assert_eq!(world.service.limits.client_count(), 0, "its places are free again");
-    assert_eq!(world.service.limits.database_client_count("app"), 0);
+    assert_eq!(world.service.shared.limits.client_count(), 0, "its places are free again");
+    assert_eq!(world.service.shared.limits.database_client_count("app"), 0);
 }
 
 /// Each login copies it; long and rare parts belong in a box.
@@ -201,7 +197,7 @@ async fn malformed_first_packets_are_refused_in_postgresqls_words() {
     ] {
         assert_eq!(error(&world.answer(&bytes).await), (code.to_owned(), text.to_owned()));
     }
-    assert_eq!(world.service.limits.client_count(), 0);
+    assert_eq!(world.service.shared.limits.client_count(), 0);
 }
 
 #[tokio::test]
@@ -374,7 +370,7 @@ async fn who_says_nothing_gives_way_and_who_is_half_through_does_not() {
     let mut rest = rest_of(&mut half).await;
     let request = u32::from_be_bytes([rest[0], rest[1], rest[2], rest[3]]) as usize;
     assert_eq!(error(&rest.split_off(request)).0, "08P01");
-    assert_eq!(world.service.tally.displaced.get(), 3);
+    assert_eq!(world.service.shared.tally.displaced.get(), 3);
 }
 
 #[tokio::test]

@@ -19,13 +19,13 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
 use super::process::ProcessFigures;
-use crate::admin::averages::Totals;
 use crate::admin::pooler::{PoolEntry, Pooler};
 use crate::bypass::usage::BypassUsage;
 use crate::dial::server_row::{ServerRole, ServerRow, ServerState};
 use crate::limits::shared::{SharedLimit, State};
 use crate::loops::Pool;
 use crate::spans::Spans;
+use crate::totals::Totals;
 
 const MICROSECONDS: f64 = 1e6;
 const CLASSES: usize = HISTOGRAM_BOUNDS_US.len() + 1;

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use hawser_pooler::ids::PoolId;
 
-use crate::admin::averages::{Notes, Totals};
+use crate::admin::averages::Notes;
 use crate::admin::pooler::{PoolEntry, Pooler};
+use crate::totals::Totals;
 
 /// The time from one point to the next.
 pub(super) const EVERY: Duration = Duration::from_secs(5);

@@ -6,7 +6,8 @@ use std::time::{Instant, SystemTime};
 use super::collect::Pins;
 use super::history::{EVERY, History, Point};
 use super::process::ProcessFigures;
-use crate::admin::pooler::{PoolEntry, Pooler, class_in_words};
+use crate::admin::pooler::{PoolEntry, Pooler};
+use crate::tally::class_in_words;
 use crate::units;
 
 /// Rows of the table; further pools are counted only.

@@ -30,13 +30,14 @@ use hawser_pooler::session::part::is_reported;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
 
-use super::enquiry::{ask, ask_for};
-use super::{PoolEntry, Route, locked};
+use super::enquiry::Enquiries;
+use super::{PoolEntry, Pools, Route, locked};
 use crate::config::ServerAddress;
 use crate::dial::DialError;
 use crate::dial::talk::{Answer, TalkError};
+use crate::phase::Phase;
 use crate::process::random_u64;
-use crate::service::{Phase, Service};
+use crate::shared::Shared;
 
 /// How often this checks for changes of a database that is in use. With the time of the look itself, a change is
 /// known within a second.
@@ -384,8 +385,12 @@ struct Known {
 }
 
 /// What is known of the functions of all databases.
-#[derive(Default)]
-pub struct Censuses(Mutex<HashMap<Key, Arc<Place>>>);
+pub struct Censuses {
+    shared: Arc<Shared>,
+    pools: Arc<Pools>,
+    enquiries: Arc<Enquiries>,
+    known: Mutex<HashMap<Key, Arc<Place>>>,
+}
 
 /// What is known of one database's.
 #[derive(Default)]
@@ -411,13 +416,18 @@ fn key_of(route: &Route) -> Key {
 }
 
 impl Censuses {
+    /// Nothing yet.
+    pub fn new(shared: Arc<Shared>, pools: Arc<Pools>, enquiries: Arc<Enquiries>) -> Self {
+        Self { shared, pools, enquiries, known: Mutex::default() }
+    }
+
     fn of(&self, key: &Key) -> Arc<Place> {
-        locked(&self.0).entry(key.clone()).or_default().clone()
+        locked(&self.known).entry(key.clone()).or_default().clone()
     }
 
     /// Forgets those of databases without a pool.
     fn retain(&self, wanted: impl Fn(&Key) -> bool) {
-        locked(&self.0).retain(|key, _| wanted(key));
+        locked(&self.known).retain(|key, _| wanted(key));
     }
 }
 
@@ -425,50 +435,220 @@ fn is_for(entry: &PoolEntry) -> bool {
     entry.key.replication.is_none() && entry.pool.settings().function_census
 }
 
-/// Whether its servers may be asked: nothing is sent to those of a paused database.
-fn may_ask(service: &Service, entry: &PoolEntry) -> bool {
-    is_for(entry) && !service.gates.is_paused(&entry.key.database)
-}
+impl Censuses {
+    /// Whether its servers may be asked: nothing is sent to those of a paused database.
+    fn may_ask(&self, entry: &PoolEntry) -> bool {
+        is_for(entry) && !self.shared.gates.is_paused(&entry.key.database)
+    }
 
-/// Waits until the functions of a new client's database are known, or for [`WAIT`]; or for [`WAIT_AGAIN`] where they
-/// have not been looked at since the database was last in use. A server that could not be asked is asked again.
-pub async fn wait(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
-    if !may_ask(service, entry) {
-        return;
+    /// Waits until the functions of a new client's database are known, or for [`WAIT`]; or for [`WAIT_AGAIN`] where they
+    /// have not been looked at since the database was last in use. A server that could not be asked is asked again.
+    pub async fn wait(self: &Arc<Self>, entry: &Arc<PoolEntry>) {
+        if !self.may_ask(entry) {
+            return;
+        }
+        let is_old = || functions_of(entry).is_older_than(2 * PERIOD, self.shared.loops.now());
+        let is_known = entry.pool.census().is_some();
+        if is_known && !is_old() {
+            return; // as at nearly every login
+        }
+        let place = self.of(&key_of(&entry.route.load()));
+        if place.unanswered.load(Ordering::Relaxed) {
+            return; // `refresh` looks again
+        }
+        let (censuses, entry) = (self.clone(), entry.clone());
+        // It continues if this client stops waiting: the next one would start again.
+        let looking = tokio::spawn(async move { censuses.look(&entry).await });
+        if timeout(if is_known { WAIT_AGAIN } else { WAIT }, looking).await.is_err() {
+            place.unanswered.store(true, Ordering::Relaxed);
+        }
     }
-    let is_old = || functions_of(entry).is_older_than(2 * PERIOD, service.loops.now());
-    let is_known = entry.pool.census().is_some();
-    if is_known && !is_old() {
-        return; // as at nearly every login
-    }
-    let place = service.censuses.of(&key_of(&entry.route.load()));
-    if place.unanswered.load(Ordering::Relaxed) {
-        return; // `refresh` looks again
-    }
-    let (service, entry) = (service.clone(), entry.clone());
-    // It continues if this client stops waiting: the next one would start again.
-    let looking = tokio::spawn(async move { look(&service, &entry).await });
-    if timeout(if is_known { WAIT_AGAIN } else { WAIT }, looking).await.is_err() {
-        place.unanswered.store(true, Ordering::Relaxed);
-    }
-}
 
-/// Renews outdated censuses until the process ends.
-pub async fn run(service: Arc<Service>) {
-    let mut tick = tokio::time::interval(PERIOD);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    while service.phase() != Phase::Ending {
-        tick.tick().await;
-        refresh(&service);
+    /// Renews outdated censuses until the process ends.
+    pub async fn run(self: Arc<Self>) {
+        let mut tick = tokio::time::interval(PERIOD);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while self.shared.phase() != Phase::Ending {
+            tick.tick().await;
+            self.refresh();
+        }
     }
-}
 
-/// A statement of this pool may have changed what functions do.
-pub fn look_at_once(service: &Arc<Service>, pool: PoolId) {
-    let Some(entry) = service.pools.by_id(pool) else { return };
-    if functions_of(&entry).expects_others() && may_ask(service, &entry) {
-        let service = service.clone();
-        tokio::spawn(async move { look(&service, &entry).await });
+    /// A statement of this pool may have changed what functions do.
+    pub fn look_at_once(self: &Arc<Self>, pool: PoolId) {
+        let Some(entry) = self.pools.by_id(pool) else { return };
+        if functions_of(&entry).expects_others() && self.may_ask(&entry) {
+            let censuses = self.clone();
+            tokio::spawn(async move { censuses.look(&entry).await });
+        }
+    }
+
+    /// Renews outdated censuses.
+    fn refresh(self: &Arc<Self>) {
+        if self.shared.phase() != Phase::Serving {
+            return;
+        }
+        let entries: Vec<_> = self
+            .pools
+            .all()
+            .into_iter()
+            .map(|entry| (key_of(&entry.route.load()), entry))
+            .collect();
+        let mut queries: HashMap<&Key, u64> = HashMap::new();
+        for (key, entry) in &entries {
+            *queries.entry(key).or_default() += queries_of(entry);
+        }
+        self.retain(|key| queries.contains_key(key));
+        let mut looking = HashSet::new();
+        for (key, entry) in &entries {
+            // One look serves all pools of a database.
+            if looking.contains(key) || !self.may_ask(entry) || entry.client_count() == 0 {
+                continue;
+            }
+            let queries = queries.get(key).copied().unwrap_or_default();
+            let expected = functions_of(entry).expects_others();
+            let unseen = entry.pool.census().is_some_and(|census| census.has_unseen());
+            let place = self.of(key);
+            // A look under way holds the lock.
+            let due = place.known.try_lock().is_ok_and(|mut known| {
+                let failed = known.looked.is_some_and(|(_, outcome)| outcome != Outcome::Answered);
+                let is_used = failed || known.queries != queries;
+                let due = expected || unseen || is_used && !known.is_fresh(Instant::now());
+                if due {
+                    known.queries = queries;
+                }
+                due
+            });
+            if due {
+                looking.insert(key);
+                let (censuses, entry) = (self.clone(), entry.clone());
+                tokio::spawn(async move { censuses.look(&entry).await });
+            }
+        }
+    }
+
+    /// Takes the census of a pool's database if it may have changed.
+    async fn look(&self, entry: &Arc<PoolEntry>) {
+        let route = entry.route.load_full();
+        let place = self.of(&key_of(&route));
+        let since = Instant::now();
+        let mut known = place.known.lock().await;
+        let functions = functions_of(entry);
+        let look = functions.begin_look();
+        let before = functions.census();
+        let unseen = before.as_ref().is_some_and(|census| census.has_unseen());
+        if !(look.was_due || unseen) && known.is_fresh(since) {
+            // The pools may be new ones of the database.
+            if let (None, Some(census)) = (&before, &known.census) {
+                functions.learn(&look, census);
+            }
+            return;
+        }
+        let parameters = entry.pool.parameters();
+        let unseen = before.as_ref().map(|census| census.take_unseen()).unwrap_or_default();
+        let taken = self.take(&route, parameters, unseen, &mut known).await;
+        let outcome = match &taken {
+            Ok(()) => Outcome::Answered,
+            Err(DialError::Talk {
+                source: TalkError::Server(_) | TalkError::Protocol(_), ..
+            }) => Outcome::Refused,
+            Err(_) => Outcome::Unanswered,
+        };
+        known.looked = Some((Instant::now(), outcome));
+        functions.looked(self.shared.loops.now());
+        if outcome != Outcome::Unanswered {
+            place.unanswered.store(false, Ordering::Relaxed);
+        }
+        let failed = taken.is_err();
+        if let Err(error) = &taken
+            && outcome == Outcome::Refused
+            && !std::mem::replace(&mut known.failure_said, true)
+        {
+            tracing::warn!(
+                database = entry.key.database,
+                %error,
+                "the functions of a database could not be looked into: what they do to sessions is \
+                 not known unless the statement's text shows it"
+            );
+        } else if let Err(error) = taken {
+            tracing::debug!(database = entry.key.database, %error, "the functions of a database could not be looked into");
+        }
+        if failed && before.is_some() {
+            return;
+        }
+        let Some(census) = &known.census else {
+            if known.said {
+                functions.forget(); // what was known before the source became too much
+            }
+            return;
+        };
+        if functions.learn(&look, census) {
+            tracing::debug!(
+                database = entry.key.database,
+                words = census.len(),
+                plans_read = ?census.plans_read(),
+                "what the functions of a database do to sessions"
+            );
+            // Here, because it takes a moment, and event loops need not wait for it then.
+            for pool in self.pools.all() {
+                pool.pool.adopt_census();
+            }
+        }
+    }
+
+    async fn take(
+        &self,
+        route: &Route,
+        parameters: Option<Arc<ServerParameters>>,
+        unseen: HashSet<Box<[u8]>>,
+        known: &mut Known,
+    ) -> Result<(), DialError> {
+        // Worth the place of an idle server connection, as without it functions would have unknown effects. (Where
+        // limits are reached, they stay so.)
+        let patience = PLACE_WAIT;
+        let answer = self.enquiries.ask(route, patience, &FINGERPRINT, &[]).await?;
+        let [row] = answer.rows.as_slice() else { return Ok(()) };
+        let value = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
+        if let Some(census) = &known.census
+            && known.fingerprint == value(0)
+        {
+            if !unseen.is_empty() {
+                known.census = Some(Arc::new(census.without(unseen)));
+            }
+            return Ok(());
+        }
+        let fingerprint = value(0).to_vec();
+        let bytes =
+            std::str::from_utf8(value(1)).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+        if bytes > SOURCES_BYTES_MAX {
+            known.census = None;
+            if !std::mem::replace(&mut known.said, true) {
+                tracing::warn!(
+                    database = route.login.database,
+                    source_bytes = bytes,
+                    "its functions have too much source, and are not inspected: what they do to \
+                 sessions is not known unless the statement's text shows it"
+                );
+            }
+            return Ok(());
+        }
+        let answer = match self
+            .enquiries
+            .ask_for(route, patience, &census_with(SOURCES[0]), &[], true)
+            .await
+        {
+            Err(DialError::Talk { source: TalkError::Server(_), .. }) => {
+                self.enquiries.ask_for(route, patience, &census_with(SOURCES[1]), &[], true).await?
+            }
+            answer => answer?,
+        };
+        // Reading much source takes a moment.
+        let read = tokio::task::spawn_blocking(move || read(&answer, parameters.as_deref())).await;
+        if let Ok(census) = read {
+            known.census = Some(Arc::new(census.without(unseen)));
+            known.fingerprint = fingerprint;
+        }
+        Ok(())
     }
 }
 
@@ -478,166 +658,6 @@ fn functions_of(entry: &PoolEntry) -> &KnownFunctions {
 
 fn queries_of(entry: &PoolEntry) -> u64 {
     entry.pool.stats.sum(|stats| stats.queries.get())
-}
-
-/// Renews outdated censuses.
-fn refresh(service: &Arc<Service>) {
-    if service.phase() != Phase::Serving {
-        return;
-    }
-    let entries: Vec<_> =
-        service.pools.all().into_iter().map(|entry| (key_of(&entry.route.load()), entry)).collect();
-    let mut queries: HashMap<&Key, u64> = HashMap::new();
-    for (key, entry) in &entries {
-        *queries.entry(key).or_default() += queries_of(entry);
-    }
-    service.censuses.retain(|key| queries.contains_key(key));
-    let mut looking = HashSet::new();
-    for (key, entry) in &entries {
-        // One look serves all pools of a database.
-        if looking.contains(key) || !may_ask(service, entry) || entry.client_count() == 0 {
-            continue;
-        }
-        let queries = queries.get(key).copied().unwrap_or_default();
-        let expected = functions_of(entry).expects_others();
-        let unseen = entry.pool.census().is_some_and(|census| census.has_unseen());
-        let place = service.censuses.of(key);
-        // A look under way holds the lock.
-        let due = place.known.try_lock().is_ok_and(|mut known| {
-            let failed = known.looked.is_some_and(|(_, outcome)| outcome != Outcome::Answered);
-            let is_used = failed || known.queries != queries;
-            let due = expected || unseen || is_used && !known.is_fresh(Instant::now());
-            if due {
-                known.queries = queries;
-            }
-            due
-        });
-        if due {
-            looking.insert(key);
-            let (service, entry) = (service.clone(), entry.clone());
-            tokio::spawn(async move { look(&service, &entry).await });
-        }
-    }
-}
-
-/// Takes the census of a pool's database if it may have changed.
-async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
-    let route = entry.route.load_full();
-    let place = service.censuses.of(&key_of(&route));
-    let since = Instant::now();
-    let mut known = place.known.lock().await;
-    let functions = functions_of(entry);
-    let look = functions.begin_look();
-    let before = functions.census();
-    let unseen = before.as_ref().is_some_and(|census| census.has_unseen());
-    if !(look.was_due || unseen) && known.is_fresh(since) {
-        // The pools may be new ones of the database.
-        if let (None, Some(census)) = (&before, &known.census) {
-            functions.learn(&look, census);
-        }
-        return;
-    }
-    let parameters = entry.pool.parameters();
-    let unseen = before.as_ref().map(|census| census.take_unseen()).unwrap_or_default();
-    let taken = take(service, &route, parameters, unseen, &mut known).await;
-    let outcome = match &taken {
-        Ok(()) => Outcome::Answered,
-        Err(DialError::Talk { source: TalkError::Server(_) | TalkError::Protocol(_), .. }) => {
-            Outcome::Refused
-        }
-        Err(_) => Outcome::Unanswered,
-    };
-    known.looked = Some((Instant::now(), outcome));
-    functions.looked(service.loops.now());
-    if outcome != Outcome::Unanswered {
-        place.unanswered.store(false, Ordering::Relaxed);
-    }
-    let failed = taken.is_err();
-    if let Err(error) = &taken
-        && outcome == Outcome::Refused
-        && !std::mem::replace(&mut known.failure_said, true)
-    {
-        tracing::warn!(
-            database = entry.key.database,
-            %error,
-            "the functions of a database could not be looked into: what they do to sessions is \
-             not known unless the statement's text shows it"
-        );
-    } else if let Err(error) = taken {
-        tracing::debug!(database = entry.key.database, %error, "the functions of a database could not be looked into");
-    }
-    if failed && before.is_some() {
-        return;
-    }
-    let Some(census) = &known.census else {
-        if known.said {
-            functions.forget(); // what was known before the source became too much
-        }
-        return;
-    };
-    if functions.learn(&look, census) {
-        tracing::debug!(
-            database = entry.key.database,
-            words = census.len(),
-            plans_read = ?census.plans_read(),
-            "what the functions of a database do to sessions"
-        );
-        // Here, because it takes a moment, and event loops need not wait for it then.
-        for pool in service.pools.all() {
-            pool.pool.adopt_census();
-        }
-    }
-}
-
-async fn take(
-    service: &Arc<Service>,
-    route: &Route,
-    parameters: Option<Arc<ServerParameters>>,
-    unseen: HashSet<Box<[u8]>>,
-    known: &mut Known,
-) -> Result<(), DialError> {
-    // Worth the place of an idle server connection, as without it functions would have unknown effects. (Where
-    // limits are reached, they stay so.)
-    let patience = PLACE_WAIT;
-    let answer = ask(service, route, patience, &FINGERPRINT, &[]).await?;
-    let [row] = answer.rows.as_slice() else { return Ok(()) };
-    let value = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
-    if let Some(census) = &known.census
-        && known.fingerprint == value(0)
-    {
-        if !unseen.is_empty() {
-            known.census = Some(Arc::new(census.without(unseen)));
-        }
-        return Ok(());
-    }
-    let fingerprint = value(0).to_vec();
-    let bytes = std::str::from_utf8(value(1)).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
-    if bytes > SOURCES_BYTES_MAX {
-        known.census = None;
-        if !std::mem::replace(&mut known.said, true) {
-            tracing::warn!(
-                database = route.login.database,
-                source_bytes = bytes,
-                "its functions have too much source, and are not inspected: what they do to \
-                 sessions is not known unless the statement's text shows it"
-            );
-        }
-        return Ok(());
-    }
-    let answer = match ask_for(service, route, patience, &census_with(SOURCES[0]), &[], true).await
-    {
-        Err(DialError::Talk { source: TalkError::Server(_), .. }) => {
-            ask_for(service, route, patience, &census_with(SOURCES[1]), &[], true).await?
-        }
-        answer => answer?,
-    };
-    // Reading much source takes a moment.
-    let read = tokio::task::spawn_blocking(move || read(&answer, parameters.as_deref())).await;
-    if let Ok(census) = read {
-        known.census = Some(Arc::new(census.without(unseen)));
-        known.fingerprint = fingerprint;
-    }
-    Ok(())
 }
 
 /// Reads the answer to [`CENSUS`]; of a server that reports these.

@@ -30,31 +30,26 @@ use std::time::{Duration, Instant, SystemTime};
 use hawser_pooler::ids::PoolId;
 use hawser_pooler::session::options::Asked;
 use hawser_pooler::wire::error::{ClientError, SqlState};
-use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
 
-use super::membership::Memberships;
-use super::place::Asker;
+use super::lines::Lines;
+use super::place::{Asker, Places};
+use super::seen::{Seen, Waiting};
 use super::session::Session;
+pub use super::strangers::NotLookedUp;
 use super::strangers::{Stranger, Strangers};
-use super::{PoolEntry, Route, locked, route};
+use super::{PoolEntry, Pools, Route, locked};
 use crate::auth::secret::{Secret, ValidUntil};
 use crate::config::{Config, DatabaseConfig};
 use crate::dial::talk::{Answer, TalkError};
 use crate::dial::{DialError, Login, Trouble};
 use crate::logging::Seldom;
-use crate::service::Service;
+use crate::shared::Shared;
 
-/// How long an unused line is kept: long enough for a stream of logins to share it.
-const LINE_IDLE: Duration = Duration::from_secs(5);
 /// How long the answer of `auth_query` about a user is used.
 const SECRET_PERIOD: Duration = Duration::from_secs(2);
 /// Users whose answer is remembered.
 const SECRETS_MAX: usize = 10_000;
-/// How often a server is asked for changed start values, at most.
-const SETTINGS_PERIOD: Duration = Duration::from_millis(50);
-/// Roles of a pool whose answers are remembered.
-const ROLES_MAX: usize = 1_000;
 /// How long a login waits for that answer. After one that was late, no login waits until an answer
 /// has come: a server that hangs would delay each of them by as much.
 const SETTINGS_WAIT: Duration = Duration::from_millis(500);
@@ -76,116 +71,16 @@ const FINGERPRINT: &str = "SELECT pg_catalog.string_agg(pg_catalog.concat(r.oid,
      FROM pg_catalog.pg_roles r WHERE r.rolname OPERATOR(pg_catalog.=) $1 \
      OR r.rolname OPERATOR(pg_catalog.=) $2";
 
-struct Line {
-    open: Option<Session>,
-    used: Instant,
-    /// When a question last got no answer in time, and which server it was.
-    unanswered: Option<(Instant, String)>,
-}
-
-/// What a line is connected to.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct LineKey {
-    servers: Vec<crate::config::ServerAddress>,
-    database: String,
-    user: String,
-    /// For `auth_query`.
-    looks_up: bool,
-}
-
-/// A server's answers about a pool's start values, for each role whose sessions it has: one, or its users.
-#[derive(Default, Debug)]
-pub(super) struct SeenOf {
-    roles: Mutex<HashMap<String, Arc<Seen>>>,
-    /// Warnings that it does not answer.
-    silences: Seldom,
-}
-
-impl SeenOf {
-    fn role(&self, role: &str) -> Arc<Seen> {
-        let mut roles = locked(&self.roles);
-        if let Some(seen) = roles.get(role) {
-            return seen.clone();
-        }
-        if roles.len() >= ROLES_MAX {
-            roles.clear();
-        }
-        roles.entry(role.to_owned()).or_default().clone()
-    }
-}
-
-/// A server's answers about the start values of a role.
-#[derive(Default, Debug)]
-struct Seen {
-    asking: Mutex<Asking>,
-    fingerprint: AsyncMutex<Option<Vec<u8>>>,
-}
-
-#[derive(Default, Debug)]
-struct Asking {
-    /// When it was last asked, answered or not.
-    asked: Option<Instant>,
-    /// Questions under way.
-    under_way: usize,
-    /// The last one was not answered in time.
-    unanswered: bool,
-}
-
-/// Whether a login waits for the answer to its question.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Waiting {
-    Awaited,
-    NotAwaited,
-}
-
-impl Seen {
-    /// Whether the caller must ask now, and whether it waits for the answer: over a link only if a
-    /// change is expected.
-    fn begin(&self, is_over_link: bool) -> Option<Waiting> {
-        let mut asking = locked(&self.asking);
-        let due = asking.asked.is_none_or(|asked| asked.elapsed() >= SETTINGS_PERIOD);
-        if !due || (asking.unanswered && asking.under_way > 0) {
-            return None;
-        }
-        let is_routine = asking.asked.replace(Instant::now()).is_some();
-        asking.under_way += 1;
-        let waits = !(asking.unanswered || is_over_link && is_routine);
-        Some(if waits { Waiting::Awaited } else { Waiting::NotAwaited })
-    }
-
-    /// A question has ended; `answered`: the server is no longer silent.
-    fn end(&self, answered: bool) {
-        let mut asking = locked(&self.asking);
-        asking.under_way -= 1;
-        asking.unanswered &= !answered;
-    }
-}
-
 type Secrets = HashMap<(String, String), (Instant, Option<Secret>)>;
 
-/// The lines, and their recent answers.
-#[derive(Default)]
+/// Asks servers on lines, and keeps their recent answers.
 pub struct Enquiries {
-    lines: Mutex<HashMap<LineKey, Arc<AsyncMutex<Line>>>>,
+    shared: Arc<Shared>,
+    pools: Arc<Pools>,
+    lines: Arc<Lines>,
+    places: Arc<Places>,
     secrets: Mutex<Secrets>,
     strangers: Strangers,
-    /// The roles of which users are members.
-    pub(super) memberships: Memberships,
-}
-
-/// Why a user could not be looked up.
-#[derive(Debug)]
-pub enum NotLookedUp {
-    /// The server does not let `auth_user` into the database, or there is none of that name.
-    NoEntry,
-    /// Anything else: the error for the client.
-    Failed(ClientError),
-}
-
-impl From<ClientError> for NotLookedUp {
-    fn from(error: ClientError) -> Self {
-        Self::Failed(error)
-    }
 }
 
 /// Whether an error concerns only the database, and is not temporary.
@@ -195,58 +90,21 @@ fn is_no_entry(error: &DialError) -> bool {
 }
 
 impl Enquiries {
-    fn line(&self, route: &Route) -> Arc<AsyncMutex<Line>> {
-        let key = LineKey {
-            servers: route.target.servers.clone(),
-            database: route.login.database.clone(),
-            user: route.login.user.clone(),
-            looks_up: route.login.parameters.iter().any(|asked| *asked.name == *b"search_path"),
-        };
-        let new = || {
-            Arc::new(AsyncMutex::new(Line { open: None, used: Instant::now(), unanswered: None }))
-        };
-        locked(&self.lines).entry(key).or_insert_with(new).clone()
+    /// No server has been asked yet.
+    pub fn new(
+        shared: Arc<Shared>,
+        pools: Arc<Pools>,
+        lines: Arc<Lines>,
+        places: Arc<Places>,
+    ) -> Self {
+        let (secrets, strangers) = Default::default();
+        Self { shared, pools, lines, places, secrets, strangers }
     }
 
-    /// Closes lines that have not been used lately.
-    pub fn close_idle(&self) {
-        locked(&self.lines).retain(|_, line| {
-            // A line in use cannot be locked, and stays.
-            line.try_lock().map_or(true, |line| line.used.elapsed() < LINE_IDLE)
-        });
-    }
-
-    /// Closes the least recently used line, so that its place is free. False if all are in use.
-    pub fn close_one(&self) -> bool {
-        let lines = locked(&self.lines);
-        let idle = lines.values().filter_map(|line| line.try_lock().ok());
-        let oldest = idle.filter(|line| line.open.is_some()).min_by_key(|line| line.used);
-        oldest.is_some_and(|mut line| line.open.take().is_some())
-    }
-
-    /// Closes the lines that lead there. Returns how many are in use, and so stay.
-    pub fn close_lines(
-        &self,
-        there: impl Fn(&[crate::config::ServerAddress], &str) -> bool,
-    ) -> u32 {
-        let lines = locked(&self.lines);
-        let there = lines.iter().filter(|(key, _)| there(&key.servers, &key.database));
-        let mut left = 0;
-        for (_, line) in there {
-            match line.try_lock() {
-                Ok(mut line) => line.open = None,
-                Err(_) => left += 1,
-            }
-        }
-        left
-    }
-
-    /// Forgets all answers and lines: the configuration has changed.
+    /// Forgets all answers: the configuration has changed.
     pub fn forget(&self) {
-        locked(&self.lines).clear();
         locked(&self.secrets).clear();
         self.strangers.forget();
-        self.memberships.forget();
     }
 
     /// Forgets what is known of one user: its proof was wrong, perhaps because the password has
@@ -256,89 +114,278 @@ impl Enquiries {
     }
 }
 
-/// Asks on a line; opens it if it is not open, and once more if it has broken or the question was
-/// cancelled. If no more server connections are allowed it waits for a place, up to its patience.
-pub(super) async fn ask(
-    service: &Arc<Service>,
-    route: &Route,
-    patience: Duration,
-    sql: &str,
-    values: &[&[u8]],
-) -> Result<Answer, DialError> {
-    ask_for(service, route, patience, sql, values, false).await
-}
-
-/// The same; the answer may be `much`.
-pub(super) async fn ask_for(
-    service: &Arc<Service>,
-    route: &Route,
-    patience: Duration,
-    sql: &str,
-    values: &[&[u8]],
-    much: bool,
-) -> Result<Answer, DialError> {
-    let begun = Instant::now();
-    let line = service.enquiries.line(route);
-    let mut line = line.lock().await;
-    let within = route.target.connect_timeout;
-    if let Some((at, server)) = &line.unanswered
-        && *at > begun
-    {
-        // It has waited for another question that got no answer, which counts for both.
-        return Err(unanswered(server, within));
+impl Enquiries {
+    /// Asks on a line; opens it if it is not open, and once more if it has broken or the question was
+    /// cancelled. If no more server connections are allowed it waits for a place, up to its patience.
+    pub(super) async fn ask(
+        &self,
+        route: &Route,
+        patience: Duration,
+        sql: &str,
+        values: &[&[u8]],
+    ) -> Result<Answer, DialError> {
+        self.ask_for(route, patience, sql, values, false).await
     }
-    let mut cancelled = false;
-    loop {
-        let fresh = line.open.is_none();
-        // Taken out while in use: if this task is dropped meanwhile, so is the connection with its
-        // outstanding answer.
-        let mut session = match line.open.take() {
-            Some(open) => open,
-            None => match open_line(service, route, patience).await {
-                Err(DialError::Timeout { server, after }) => {
-                    line.unanswered = Some((Instant::now(), server.clone()));
-                    return Err(DialError::Timeout { server, after });
-                }
-                opened => opened?,
-            },
-        };
-        let talk = session.ask();
-        talk.expect_much(much);
-        let result = timeout(within, talk.query_with(sql, values)).await;
-        line.used = Instant::now();
-        if result.is_ok() {
-            session.answered();
+
+    /// The same; the answer may be `much`.
+    pub(super) async fn ask_for(
+        &self,
+        route: &Route,
+        patience: Duration,
+        sql: &str,
+        values: &[&[u8]],
+        much: bool,
+    ) -> Result<Answer, DialError> {
+        let begun = Instant::now();
+        let line = self.lines.line(route);
+        let mut line = line.lock().await;
+        let within = route.target.connect_timeout;
+        if let Some((at, server)) = &line.unanswered
+            && *at > begun
+        {
+            // It has waited for another question that got no answer, which counts for both.
+            return Err(unanswered(server, within));
         }
-        let failed = |source| DialError::Talk { server: session.server().to_owned(), source };
-        match result {
-            Ok(Ok(answer)) => {
-                line.open = Some(session);
-                return Ok(answer);
+        let mut cancelled = false;
+        loop {
+            let fresh = line.open.is_none();
+            // Taken out while in use: if this task is dropped meanwhile, so is the connection with its
+            // outstanding answer.
+            let mut session = match line.open.take() {
+                Some(open) => open,
+                None => match self.open_line(route, patience).await {
+                    Err(DialError::Timeout { server, after }) => {
+                        line.unanswered = Some((Instant::now(), server.clone()));
+                        return Err(DialError::Timeout { server, after });
+                    }
+                    opened => opened?,
+                },
+            };
+            let talk = session.ask();
+            talk.expect_much(much);
+            let result = timeout(within, talk.query_with(sql, values)).await;
+            line.used = Instant::now();
+            if result.is_ok() {
+                session.answered();
             }
-            // Another session's pg_cancel_backend(), perhaps for all processes: once more.
-            Ok(Err(TalkError::Server(error)))
-                if error.code == SqlState::QUERY_CANCELED && !cancelled =>
-            {
-                cancelled = true;
-                line.open = Some(session);
-            }
-            Ok(Err(TalkError::Server(error))) => {
-                let ends = error.severity == hawser_pooler::wire::error::Severity::Fatal;
-                let failed = failed(TalkError::Server(error));
-                if !ends {
+            let failed = |source| DialError::Talk { server: session.server().to_owned(), source };
+            match result {
+                Ok(Ok(answer)) => {
                     line.open = Some(session);
-                    return Err(failed);
+                    return Ok(answer);
                 }
-                if fresh {
-                    return Err(failed);
+                // Another session's pg_cancel_backend(), perhaps for all processes: once more.
+                Ok(Err(TalkError::Server(error)))
+                    if error.code == SqlState::QUERY_CANCELED && !cancelled =>
+                {
+                    cancelled = true;
+                    line.open = Some(session);
+                }
+                Ok(Err(TalkError::Server(error))) => {
+                    let ends = error.severity == hawser_pooler::wire::error::Severity::Fatal;
+                    let failed = failed(TalkError::Server(error));
+                    if !ends {
+                        line.open = Some(session);
+                        return Err(failed);
+                    }
+                    if fresh {
+                        return Err(failed);
+                    }
+                }
+                Ok(Err(error)) if fresh => return Err(failed(error)),
+                Ok(Err(_)) => {} // it had been idle, and the server has closed it since
+                Err(_) => {
+                    line.unanswered = Some((Instant::now(), session.server().to_owned()));
+                    return Err(unanswered(session.server(), within));
                 }
             }
-            Ok(Err(error)) if fresh => return Err(failed(error)),
-            Ok(Err(_)) => {} // it had been idle, and the server has closed it since
-            Err(_) => {
-                line.unanswered = Some((Instant::now(), session.server().to_owned()));
-                return Err(unanswered(session.server(), within));
+        }
+    }
+
+    async fn open_line(&self, route: &Route, patience: Duration) -> Result<Session, DialError> {
+        // Shown in pg_stat_activity: this is no client's connection.
+        let mut login = route.login.clone();
+        login
+            .parameters
+            .push(Asked { name: b"application_name"[..].into(), value: b"hawser"[..].into() });
+        let (database, user) = (&route.login.database, &route.login.user);
+        let asker = Asker {
+            entry: None,
+            database,
+            user,
+            route,
+            login: &login,
+            login_waits: true,
+            patience,
+        };
+        self.places.dial(&asker).await
+    }
+
+    /// The secret of a user by `auth_query`; `Ok(None)` if that does not find the user.
+    ///
+    /// # Errors
+    /// The lookup failed. The reason goes to the log.
+    pub async fn look_up(
+        &self,
+        config: &Config,
+        database: &DatabaseConfig,
+        requested: &str,
+        user: &str,
+    ) -> Result<Option<Secret>, NotLookedUp> {
+        let Some(auth_user) = &database.auth_user else { return Ok(None) };
+        let key = (requested.to_owned(), user.to_owned());
+        let remembered = locked(&self.secrets).get(&key).cloned();
+        if let Some((asked, secret)) = remembered
+            && asked.elapsed() < SECRET_PERIOD
+        {
+            return Ok(secret);
+        }
+        let failed = |reason: &dyn std::fmt::Display| {
+            static SAID: Seldom = Seldom::new();
+            if let Some(left_out) = SAID.may(&format!("{requested}: {reason}")) {
+                tracing::warn!(database = requested, user, %reason, left_out, "auth_query failed");
             }
+            ClientError::fatal(SqlState::CONNECTION_FAILURE, "the user could not be looked up")
+                .detail("auth_query failed; see the log of the pooler.")
+        };
+        let (name, asked_in) = match &database.auth_dbname {
+            Some(name) => (name.as_str(), config.database(name)),
+            None => (requested, Some(database)),
+        };
+        let asked_in =
+            asked_in.ok_or_else(|| failed(&format!("auth_dbname \"{name}\" is unknown")))?;
+        let dbname = asked_in.dbname_for(name);
+        // Any client can name databases at any rate before it has proven anything.
+        let stranger = match database.auth_dbname.is_none() && asked_in.is_any() {
+            true => self.strangers.admit(dbname).await?,
+            false => None,
+        };
+        if stranger.as_ref().is_some_and(Stranger::has_waited_in_vain) {
+            return Err(failed(&"the server has not answered in time").into());
+        }
+        let path = Asked { name: b"search_path"[..].into(), value: LOOK_UP_PATH.into() };
+        let login = Login {
+            user: auth_user.clone(),
+            database: dbname.to_owned(),
+            replication: hawser_pooler::session::options::Replication::None,
+            parameters: vec![path],
+            start: Vec::new(),
+            credentials: self.shared.access.load().credentials(auth_user),
+        };
+        let route = self.pools.route(config, asked_in, auth_user, login);
+        let patience = route.target.connect_timeout;
+        let answer =
+            match self.ask(&route, patience, &database.auth_query, &[user.as_bytes()]).await {
+                Ok(answer) => answer,
+                Err(error) if is_no_entry(&error) => {
+                    let is_none = matches!(&error, DialError::Refused { error, .. }
+                if error.code == SqlState::INVALID_CATALOG_NAME);
+                    if stranger.is_none() || !is_none {
+                        failed(&error); // for the operator: no client gets it
+                    }
+                    if let Some(stranger) = stranger {
+                        stranger.missing();
+                    }
+                    return Err(NotLookedUp::NoEntry);
+                }
+                Err(error) => {
+                    if let Some(stranger) = stranger.filter(|_| error.is_silence()) {
+                        stranger.unanswered();
+                    }
+                    return Err(failed(&error).into());
+                }
+            };
+        if let Some(stranger) = stranger {
+            stranger.exists();
+        }
+        let secret = read_secret(&answer, user).map_err(|reason| failed(&reason))?;
+        let mut secrets = locked(&self.secrets);
+        if secrets.len() >= SECRETS_MAX {
+            secrets.clear();
+        }
+        secrets.insert(key, (Instant::now(), secret.clone()));
+        Ok(secret)
+    }
+
+    /// Looks up a user that has a secret here, to take as long as for others: the answer is not used.
+    pub async fn look_up_unused(
+        &self,
+        config: &Config,
+        database: &DatabaseConfig,
+        requested: &str,
+        user: &str,
+    ) {
+        let look = self.look_up(config, database, requested, user);
+        // Without an answer in time the login continues: it does not need it.
+        let _ = timeout(UNUSED_WAIT, look).await;
+    }
+
+    /// A statement on this pool's servers may have changed the values with which new sessions start:
+    /// the next client of one of their pools asks, even if one asked just before.
+    pub fn expect_change(&self, pool: PoolId) {
+        let Some(entry) = self.pools.by_id(pool) else { return };
+        let route = entry.route.load();
+        for other in self.pools.all() {
+            if other.route.load().target.servers == route.target.servers {
+                other.seen.expect_change();
+            }
+        }
+    }
+
+    /// Begins a new epoch of a pool if its sessions would start with other values now. To be called for
+    /// each new client; asks the server now and then for each `user` of the pool.
+    pub async fn notice_changed_settings(self: &Arc<Self>, entry: &Arc<PoolEntry>, user: &str) {
+        // Most logins end here: a fleet that comes back asks once in a period, and no login waits for
+        // another's question.
+        let is_over_link =
+            entry.route.load().target.servers.iter().any(|server| server.link().is_some());
+        let login = &entry.route.load().login.user;
+        let role = if entry.key.shared { user } else { login.as_str() };
+        let seen = entry.seen.role(role);
+        let Some(waiting) = seen.begin(is_over_link) else { return };
+        let (asking, asked, about, role) =
+            (self.clone(), entry.clone(), seen.clone(), role.to_owned());
+        // It continues if this login stops waiting: its answer ends the server's silence.
+        let question = tokio::spawn(async move { asking.look(&asked, &about, &role).await });
+        // Without an answer in time the login continues with the known values.
+        if waiting == Waiting::Awaited && timeout(SETTINGS_WAIT, question).await.is_err() {
+            seen.note_silence();
+            if let Some(left_out) = entry.seen.silences.may("") {
+                tracing::warn!(
+                    database = entry.key.database,
+                    user = entry.key.user,
+                    left_out,
+                    "the server does not say whether start values have changed: logins do not wait for it \
+                 until it answers"
+                );
+            }
+        }
+    }
+
+    /// Asks for the fingerprint of a role's start values, and begins a new epoch if it is another.
+    async fn look(&self, entry: &PoolEntry, seen: &Seen, role: &str) {
+        let route = entry.route.load_full();
+        let mut fingerprint = seen.fingerprint.lock().await;
+        // It can wait for another time: no pool gives up a place for it.
+        let none = Duration::ZERO;
+        let roles = [role.as_bytes(), route.login.user.as_bytes()];
+        let answer = self.ask(&route, none, FINGERPRINT, &roles).await;
+        seen.end(answer.is_ok());
+        let answer = match answer {
+            Ok(answer) => answer.single().unwrap_or_default().to_vec(),
+            Err(error) => {
+                tracing::debug!(%error, "could not ask for changed start values");
+                return;
+            }
+        };
+        let before = fingerprint.replace(answer.clone());
+        if before.is_some_and(|before| before != answer) {
+            tracing::info!(
+                database = entry.key.database,
+                user = role,
+                "ALTER ROLE or DATABASE ... SET: server connections are replaced as they become free"
+            );
+            entry.renew(&self.shared.loops);
         }
     }
 }
@@ -349,120 +396,6 @@ fn unanswered(server: &str, within: Duration) -> DialError {
         within.as_secs_f32()
     );
     DialError::Unready { trouble: Trouble::Silence, reason }
-}
-
-async fn open_line(
-    service: &Arc<Service>,
-    route: &Route,
-    patience: Duration,
-) -> Result<Session, DialError> {
-    // Shown in pg_stat_activity: this is no client's connection.
-    let mut login = route.login.clone();
-    login
-        .parameters
-        .push(Asked { name: b"application_name"[..].into(), value: b"hawser"[..].into() });
-    let (database, user) = (&route.login.database, &route.login.user);
-    let asker =
-        Asker { entry: None, database, user, route, login: &login, login_waits: true, patience };
-    Session::dial(service, &asker).await
-}
-
-/// The secret of a user by `auth_query`; `Ok(None)` if that does not find the user.
-///
-/// # Errors
-/// The lookup failed. The reason goes to the log.
-pub async fn look_up(
-    service: &Arc<Service>,
-    config: &Config,
-    database: &DatabaseConfig,
-    requested: &str,
-    user: &str,
-) -> Result<Option<Secret>, NotLookedUp> {
-    let Some(auth_user) = &database.auth_user else { return Ok(None) };
-    let key = (requested.to_owned(), user.to_owned());
-    let remembered = locked(&service.enquiries.secrets).get(&key).cloned();
-    if let Some((asked, secret)) = remembered
-        && asked.elapsed() < SECRET_PERIOD
-    {
-        return Ok(secret);
-    }
-    let failed = |reason: &dyn std::fmt::Display| {
-        static SAID: Seldom = Seldom::new();
-        if let Some(left_out) = SAID.may(&format!("{requested}: {reason}")) {
-            tracing::warn!(database = requested, user, %reason, left_out, "auth_query failed");
-        }
-        ClientError::fatal(SqlState::CONNECTION_FAILURE, "the user could not be looked up")
-            .detail("auth_query failed; see the log of the pooler.")
-    };
-    let (name, asked_in) = match &database.auth_dbname {
-        Some(name) => (name.as_str(), config.database(name)),
-        None => (requested, Some(database)),
-    };
-    let asked_in = asked_in.ok_or_else(|| failed(&format!("auth_dbname \"{name}\" is unknown")))?;
-    let dbname = asked_in.dbname_for(name);
-    // Any client can name databases at any rate before it has proven anything.
-    let stranger = match database.auth_dbname.is_none() && asked_in.is_any() {
-        true => service.enquiries.strangers.admit(dbname).await?,
-        false => None,
-    };
-    if stranger.as_ref().is_some_and(Stranger::has_waited_in_vain) {
-        return Err(failed(&"the server has not answered in time").into());
-    }
-    let path = Asked { name: b"search_path"[..].into(), value: LOOK_UP_PATH.into() };
-    let login = Login {
-        user: auth_user.clone(),
-        database: dbname.to_owned(),
-        replication: hawser_pooler::session::options::Replication::None,
-        parameters: vec![path],
-        start: Vec::new(),
-        credentials: service.access.load().credentials(auth_user),
-    };
-    let route = route(config, asked_in, auth_user, login, &locked(&service.pools.connectings));
-    let patience = route.target.connect_timeout;
-    let answer =
-        match ask(service, &route, patience, &database.auth_query, &[user.as_bytes()]).await {
-            Ok(answer) => answer,
-            Err(error) if is_no_entry(&error) => {
-                let is_none = matches!(&error, DialError::Refused { error, .. }
-                if error.code == SqlState::INVALID_CATALOG_NAME);
-                if stranger.is_none() || !is_none {
-                    failed(&error); // for the operator: no client gets it
-                }
-                if let Some(stranger) = stranger {
-                    stranger.missing();
-                }
-                return Err(NotLookedUp::NoEntry);
-            }
-            Err(error) => {
-                if let Some(stranger) = stranger.filter(|_| error.is_silence()) {
-                    stranger.unanswered();
-                }
-                return Err(failed(&error).into());
-            }
-        };
-    if let Some(stranger) = stranger {
-        stranger.exists();
-    }
-    let secret = read_secret(&answer, user).map_err(|reason| failed(&reason))?;
-    let mut secrets = locked(&service.enquiries.secrets);
-    if secrets.len() >= SECRETS_MAX {
-        secrets.clear();
-    }
-    secrets.insert(key, (Instant::now(), secret.clone()));
-    Ok(secret)
-}
-
-/// Looks up a user that has a secret here, to take as long as for others: the answer is not used.
-pub async fn look_up_unused(
-    service: &Arc<Service>,
-    config: &Config,
-    database: &DatabaseConfig,
-    requested: &str,
-    user: &str,
-) {
-    let look = look_up(service, config, database, requested, user);
-    // Without an answer in time the login continues: it does not need it.
-    let _ = timeout(UNUSED_WAIT, look).await;
 }
 
 /// Reads the answer of `auth_query`: name, secret, and perhaps VALID UNTIL.
@@ -494,118 +427,9 @@ fn read_secret(answer: &Answer, user: &str) -> Result<Option<Secret>, String> {
     Ok(Some(secret))
 }
 
-/// A statement on this pool's servers may have changed the values with which new sessions start:
-/// the next client of one of their pools asks, even if one asked just before.
-pub fn expect_change(service: &Service, pool: PoolId) {
-    let Some(entry) = service.pools.by_id(pool) else { return };
-    let route = entry.route.load();
-    for other in service.pools.all() {
-        if other.route.load().target.servers == route.target.servers {
-            for seen in locked(&other.seen.roles).values() {
-                locked(&seen.asking).asked = None;
-            }
-        }
-    }
-}
-
-/// Begins a new epoch of a pool if its sessions would start with other values now. To be called for
-/// each new client; asks the server at most once a [`SETTINGS_PERIOD`] for each `user` of the pool.
-pub async fn notice_changed_settings(service: &Arc<Service>, entry: &Arc<PoolEntry>, user: &str) {
-    // Most logins end here: a fleet that comes back asks once in a period, and no login waits for
-    // another's question.
-    let is_over_link =
-        entry.route.load().target.servers.iter().any(|server| server.link().is_some());
-    let login = &entry.route.load().login.user;
-    let role = if entry.key.shared { user } else { login.as_str() };
-    let seen = entry.seen.role(role);
-    let Some(waiting) = seen.begin(is_over_link) else { return };
-    let (asking, asked, about, role) =
-        (service.clone(), entry.clone(), seen.clone(), role.to_owned());
-    // It continues if this login stops waiting: its answer ends the server's silence.
-    let question = tokio::spawn(async move { look(&asking, &asked, &about, &role).await });
-    // Without an answer in time the login continues with the known values.
-    if waiting == Waiting::Awaited && timeout(SETTINGS_WAIT, question).await.is_err() {
-        locked(&seen.asking).unanswered = true;
-        if let Some(left_out) = entry.seen.silences.may("") {
-            tracing::warn!(
-                database = entry.key.database,
-                user = entry.key.user,
-                left_out,
-                "the server does not say whether start values have changed: logins do not wait for it \
-                 until it answers"
-            );
-        }
-    }
-}
-
-/// Asks for the fingerprint of a role's start values, and begins a new epoch if it is another.
-async fn look(service: &Arc<Service>, entry: &PoolEntry, seen: &Seen, role: &str) {
-    let route = entry.route.load_full();
-    let mut fingerprint = seen.fingerprint.lock().await;
-    // It can wait for another time: no pool gives up a place for it.
-    let none = Duration::ZERO;
-    let roles = [role.as_bytes(), route.login.user.as_bytes()];
-    let answer = ask(service, &route, none, FINGERPRINT, &roles).await;
-    seen.end(answer.is_ok());
-    let answer = match answer {
-        Ok(answer) => answer.single().unwrap_or_default().to_vec(),
-        Err(error) => {
-            tracing::debug!(%error, "could not ask for changed start values");
-            return;
-        }
-    };
-    let before = fingerprint.replace(answer.clone());
-    if before.is_some_and(|before| before != answer) {
-        tracing::info!(
-            database = entry.key.database,
-            user = role,
-            "ALTER ROLE or DATABASE ... SET: server connections are replaced as they become free"
-        );
-        super::upkeep::renew(service, entry);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_unanswered_question_is_not_awaited_again_until_one_is_answered() {
-        let seen = Seen::default();
-        assert_eq!(seen.begin(false), Some(Waiting::Awaited));
-        assert_eq!(seen.begin(false), None, "it was asked just now");
-        let later = |seen: &Seen| locked(&seen.asking).asked = None;
-        later(&seen);
-        assert_eq!(seen.begin(false), Some(Waiting::Awaited), "a change is expected: asked anew");
-        seen.end(false); // it could not be asked, which took no time
-        later(&seen);
-        assert_eq!(seen.begin(false), Some(Waiting::Awaited));
-        seen.end(true);
-        locked(&seen.asking).unanswered = true;
-        later(&seen);
-        assert_eq!(seen.begin(false), None, "one is under way still");
-        seen.end(false);
-        assert_eq!(seen.begin(false), Some(Waiting::NotAwaited));
-        seen.end(true);
-        later(&seen);
-        assert_eq!(seen.begin(false), Some(Waiting::Awaited));
-    }
-
-    #[test]
-    fn over_a_link_a_login_waits_only_where_a_change_is_expected() {
-        let seen = Seen::default();
-        assert_eq!(seen.begin(true), Some(Waiting::Awaited), "nothing is known yet");
-        seen.end(true);
-        let long_ago = Instant::now().checked_sub(2 * SETTINGS_PERIOD);
-        locked(&seen.asking).asked = long_ago;
-        assert_eq!(seen.begin(true), Some(Waiting::NotAwaited));
-        seen.end(true);
-        locked(&seen.asking).asked = long_ago;
-        assert_eq!(seen.begin(false), Some(Waiting::Awaited));
-        seen.end(true);
-        locked(&seen.asking).asked = None; // a statement that may change them has succeeded
-        assert_eq!(seen.begin(true), Some(Waiting::Awaited));
-    }
 
     fn answer(rows: &[&[Option<&str>]]) -> Answer {
         let value = |value: &Option<&str>| value.map(|text| text.as_bytes().into());

@@ -23,10 +23,13 @@ use hawser_pooler::relay::{Backend, ToLoop};
 use hawser_pooler::time::Time;
 use tokio::task::{Id, JoinError, JoinSet};
 
-use super::{PoolEntry, Route, upkeep};
+use super::lines::Lines;
+use super::{PoolEntry, Pools, Route, idle};
 use crate::config::{ServerAddress, TargetSessionAttrs};
+use crate::dial::Dialler;
 use crate::dial::standing::{Lag, Look, Looks, Standing, Unfit, WalHistory, unfit};
-use crate::service::{Phase, Service};
+use crate::phase::Phase;
+use crate::shared::Shared;
 
 /// How often the setting is checked while it is off.
 const OFF_PERIOD: Duration = Duration::from_secs(1);
@@ -38,18 +41,30 @@ const LOOK_AT_LEAST: Duration = Duration::from_secs(1);
 /// standbys are compared, and each action goes through all pools.
 const TOGETHER: Duration = Duration::from_millis(20);
 
+/// What looks at servers, and makes pools leave them.
+pub struct Prober {
+    /// The configuration, and the loops.
+    pub shared: Arc<Shared>,
+    /// Their servers are looked at.
+    pub pools: Arc<Pools>,
+    /// What looks at a server.
+    pub dialler: Arc<Dialler>,
+    /// The control side's own lines.
+    pub lines: Arc<Lines>,
+}
+
 /// Looks at servers until the process ends.
-pub async fn run(service: Arc<Service>) {
+pub async fn run(prober: Arc<Prober>) {
     let mut health = Health::default();
     let mut due = tokio::time::Instant::now();
     loop {
         let mut ended = Vec::new();
         tokio::select! {
             () = tokio::time::sleep_until(due) => {
-                let interval = interval(&service);
+                let interval = interval(&prober);
                 due = tokio::time::Instant::now() + interval.unwrap_or(OFF_PERIOD);
                 if let Some(interval) = interval {
-                    health.begin_looks(&service, interval);
+                    health.begin_looks(&prober, interval);
                 }
             }
             Some(look) = health.looks.join_next_with_id() => {
@@ -58,24 +73,24 @@ pub async fn run(service: Arc<Service>) {
                 ended.extend(std::iter::from_fn(|| health.looks.try_join_next_with_id()));
             }
         }
-        if service.phase() == Phase::Ending {
+        if prober.shared.phase() == Phase::Ending {
             return;
         }
         let shown = ended.into_iter().filter_map(|look| health.end_look(look)).collect();
-        let entries = looked_at(&service);
+        let entries = looked_at(&prober);
         health.take(shown, &entries);
-        health.act(&service, &entries);
+        health.act(&prober, &entries);
     }
 }
 
-fn interval(service: &Service) -> Option<Duration> {
-    service.config.load().reload.servers.server_probe_interval.get()
+fn interval(prober: &Prober) -> Option<Duration> {
+    prober.shared.config.load().reload.servers.server_probe_interval.get()
 }
 
 /// The pools whose servers are looked at.
-fn looked_at(service: &Service) -> Vec<Arc<PoolEntry>> {
-    match interval(service) {
-        Some(_) => service.pools.all().into_iter().filter(is_looked_at).collect(),
+fn looked_at(prober: &Prober) -> Vec<Arc<PoolEntry>> {
+    match interval(prober) {
+        Some(_) => prober.pools.all().into_iter().filter(is_looked_at).collect(),
         None => Vec::new(),
     }
 }
@@ -100,15 +115,15 @@ struct Shown {
 /// One look at a server, with the login of one of its pools: if that is refused (its password has
 /// changed, for example), with others.
 async fn look(
-    service: Arc<Service>,
+    prober: Arc<Prober>,
     server: ServerAddress,
     routes: VecDeque<Arc<Route>>,
     interval: Duration,
 ) -> Shown {
-    let begun = service.loops.now();
+    let begun = prober.shared.loops.now();
     for route in routes.into_iter().take(LOGINS_A_LOOK) {
         let within = route.target.connect_timeout.min(interval.max(LOOK_AT_LEAST));
-        let look = service.dialler.look_at(&server, &route.target, &route.login, within);
+        let look = prober.dialler.look_at(&server, &route.target, &route.login, within);
         if let Some(standing) = look.await {
             return Shown { server, standing: Some(standing), login: Some(route), begun };
         }
@@ -149,10 +164,10 @@ struct Departure {
 
 impl Health {
     /// Begins a look at each server that has none under way.
-    fn begin_looks(&mut self, service: &Arc<Service>, interval: Duration) {
+    fn begin_looks(&mut self, prober: &Arc<Prober>, interval: Duration) {
         // A login that succeeded comes first.
         let mut routes: HashMap<ServerAddress, VecDeque<Arc<Route>>> = HashMap::new();
-        for entry in looked_at(service) {
+        for entry in looked_at(prober) {
             let route = entry.route.load_full();
             for server in &route.target.servers {
                 let routes = routes.entry(server.clone()).or_default();
@@ -166,7 +181,7 @@ impl Health {
             routes.remove(server);
         }
         for (server, routes) in routes {
-            let look = self.looks.spawn(look(service.clone(), server.clone(), routes, interval));
+            let look = self.looks.spawn(look(prober.clone(), server.clone(), routes, interval));
             self.under_way.insert(look.id(), server);
         }
     }
@@ -242,16 +257,16 @@ impl Health {
     }
 
     /// Makes pools leave servers, and return to them, by what is known.
-    fn act(&mut self, service: &Service, entries: &[Arc<PoolEntry>]) {
+    fn act(&mut self, prober: &Prober, entries: &[Arc<PoolEntry>]) {
         let looks = self.last.clone();
-        service.dialler.set_looks(looks.clone());
+        prober.dialler.set_looks(looks.clone());
         let before = std::mem::take(&mut self.left);
         self.say_unmeasured(entries);
         for entry in entries {
             let unfit = unfit(&entry.route.load().target.wants(), &looks);
-            self.leave(service, entry, &unfit, &before, &looks);
+            self.leave(prober, entry, &unfit, &before, &looks);
         }
-        for entry in service.pools.all() {
+        for entry in prober.pools.all() {
             if !entries.iter().any(|one| Arc::ptr_eq(one, &entry)) {
                 entry.pool.left().set(&[]); // no longer looked at
             }
@@ -298,7 +313,7 @@ impl Health {
     /// Makes a pool leave these servers.
     fn leave(
         &mut self,
-        service: &Service,
+        prober: &Prober,
         entry: &PoolEntry,
         unfit: &[(ServerAddress, Unfit)],
         before: &BTreeMap<Departure, Unfit>,
@@ -309,25 +324,25 @@ impl Health {
             // Connections opened since the last answered look have newer knowledge: they were
             // checked themselves.
             let answered = looks.get(server).map_or(Time::ZERO, |look| look.answered);
-            ids.extend(service.dialler.ids_of(&[server]).into_iter().map(|id| (id, answered)));
+            ids.extend(prober.dialler.ids_of(&[server]).into_iter().map(|id| (id, answered)));
         }
         let left = entry.pool.left();
         left.set(&ids);
         if !ids.is_empty() {
             let is_left = |backend: &Backend<_>, _| left.has(backend.server(), backend.opened());
-            upkeep::close_idle(service, &entry.pool, is_left);
+            idle::close_idle(&prober.shared.loops, &entry.pool, is_left);
         }
         // The control side's own lines to servers also delay a shutdown.
         let ends = |server| unfit.contains(&(server, Unfit::NotAccepting));
-        service.enquiries.close_lines(|servers, _| servers.iter().cloned().any(ends));
+        prober.lines.close(|servers, _| servers.iter().cloned().any(ends));
         let listens = &entry.pool.stats.listen.connections;
         let some_end = unfit.iter().any(|(_, why)| *why == Unfit::NotAccepting);
         if some_end && listens.load(Ordering::Relaxed) > 0 {
             // The listening connection stays for a while after the last client, but not through a
             // shutdown.
-            service.loops.send_all(|| ToLoop::EndUnusedListener(entry.pool.clone()));
+            prober.shared.loops.send_all(|| ToLoop::EndUnusedListener(entry.pool.clone()));
         }
-        let config = service.config.load();
+        let config = prober.shared.config.load();
         let user = config.user(&entry.key.user).filter(|user| user.has_own_servers());
         let (database, user) = (&entry.key.database, user.map(|user| &user.name));
         let mut renews = false;
@@ -344,7 +359,7 @@ impl Health {
             }
         }
         if renews {
-            upkeep::renew(service, entry);
+            entry.renew(&prober.shared.loops);
         }
     }
 }

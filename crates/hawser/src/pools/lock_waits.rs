@@ -12,16 +12,14 @@
 //! server that is asked knows its own processes only: the number is too low, and the reserve is
 //! opened only if all wait on that one.
 
-use std::collections::HashSet;
-use std::fmt::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::enquiry::ask;
-use super::{PoolEntry, locked};
+use super::PoolEntry;
+use super::enquiry::Enquiries;
 use crate::dial::DialError;
-use crate::service::Service;
+use crate::shared::Shared;
 
 /// How long a client must have waited.
 const WAITED: Duration = Duration::from_secs(1);
@@ -34,95 +32,52 @@ const SHOW_PROCESSES: &str = "SELECT pg_catalog.set_config('hawser.client_pids',
 const QUESTION: &str = "SELECT pg_catalog.count(DISTINCT l.pid) FROM pg_catalog.pg_locks l \
      WHERE NOT l.granted AND l.pid OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.int4[])";
 
-/// What is known of the lock waits of a pool's backends.
-#[derive(Default, Debug)]
-pub(super) struct LockWaits {
-    processes: Arc<Mutex<HashSet<u32>>>,
-    /// A question is under way.
-    asking: AtomicBool,
-    /// It has been logged that all wait.
-    said: AtomicBool,
-}
-
-/// The server's process of a backend, from its opening to its end.
-#[derive(Debug)]
-pub(super) struct OwnProcess {
-    processes: Arc<Mutex<HashSet<u32>>>,
-    process: u32,
-}
-
-impl Drop for OwnProcess {
-    fn drop(&mut self) {
-        locked(&self.processes).remove(&self.process);
-    }
-}
-
-impl LockWaits {
-    /// A backend has been opened.
-    pub(super) fn own(&self, process: u32) -> OwnProcess {
-        locked(&self.processes).insert(process);
-        OwnProcess { processes: self.processes.clone(), process }
-    }
-
-    /// The processes as an array of SQL.
-    fn array(&self) -> String {
-        let mut array = String::from("{");
-        for process in &*locked(&self.processes) {
-            let comma = if array.len() > 1 { "," } else { "" };
-            let _ = write!(array, "{comma}{process}");
-        }
-        array + "}"
-    }
-}
-
 /// Has the server asked if it is time. To be called once a second.
-pub(super) fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
-    let now = service.loops.now();
+pub(super) fn look(shared: &Arc<Shared>, enquiries: &Arc<Enquiries>, entry: &Arc<PoolEntry>) {
+    let now = shared.loops.now();
     let (is_due, is_known) = {
         let pool = entry.pool.lock();
         (pool.asks_for_lock_waits(WAITED, now), pool.lock_waits() > 0)
     };
     if !is_due {
         if is_known {
-            tell(service, entry, 0); // it is outdated
+            tell(shared, entry, 0); // it is outdated
         }
         return;
     }
     if entry.lock_waits.asking.swap(true, Ordering::Relaxed) {
         return;
     }
-    let (service, entry) = (service.clone(), entry.clone());
+    let (shared, enquiries, entry) = (shared.clone(), enquiries.clone(), entry.clone());
     tokio::spawn(async move {
         // Unknown is none: what waits counts against the size again.
-        let waits = count(&service, &entry).await.unwrap_or_else(|error| {
+        let waits = count(&enquiries, &entry).await.unwrap_or_else(|error| {
             tracing::debug!(%error, "could not ask which server connections wait for locks");
             0
         });
         entry.lock_waits.asking.store(false, Ordering::Relaxed);
-        tell(&service, &entry, waits);
+        tell(&shared, &entry, waits);
     });
 }
 
-async fn count(service: &Arc<Service>, entry: &PoolEntry) -> Result<u32, DialError> {
+async fn count(enquiries: &Enquiries, entry: &PoolEntry) -> Result<u32, DialError> {
     let route = entry.route.load_full();
     // It can wait for another time: no pool gives up a place for it.
     let none = Duration::ZERO;
-    ask(service, &route, none, SHOW_PROCESSES, &[]).await?;
+    enquiries.ask(&route, none, SHOW_PROCESSES, &[]).await?;
     let processes = entry.lock_waits.array();
-    let answer = ask(service, &route, none, QUESTION, &[processes.as_bytes()]).await?;
+    let answer = enquiries.ask(&route, none, QUESTION, &[processes.as_bytes()]).await?;
     let number = answer.single().and_then(|number| std::str::from_utf8(number).ok());
     Ok(number.and_then(|number| number.parse().ok()).unwrap_or(0))
 }
 
-fn tell(service: &Service, entry: &PoolEntry, waits: u32) {
+fn tell(shared: &Shared, entry: &PoolEntry, waits: u32) {
     let (due, all) = {
         let mut pool = entry.pool.lock();
-        let due = pool.set_lock_waits(waits, service.loops.now());
+        let due = pool.set_lock_waits(waits, shared.loops.now());
         (due, pool.all_wait_for_locks())
     };
-    for _ in 0..due {
-        service.control.open(entry.pool.clone(), service.loops.least_loaded());
-    }
+    shared.open(&entry.pool, due);
     if all && !entry.lock_waits.said.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             database = entry.key.database,

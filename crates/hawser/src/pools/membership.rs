@@ -20,11 +20,13 @@ use std::time::{Duration, Instant};
 use hawser_pooler::session::options::{Asked, Replication};
 use hawser_pooler::wire::error::{ClientError, SqlState};
 
-use super::{enquiry, locked, route};
-use crate::config::{Config, DatabaseConfig, ForcedUser};
+use super::enquiry::{Enquiries, LOOK_UP_PATH};
+use super::{Pools, locked};
+use crate::auth::roles::{Asker, place};
+use crate::config::{Config, DatabaseConfig};
 use crate::dial::Login;
 use crate::logging::Seldom;
-use crate::service::Service;
+use crate::shared::Shared;
 
 /// How long an answer is used.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -42,116 +44,95 @@ const QUESTION: &str = "WITH RECURSIVE member(oid) AS (\
 /// The roles of which a user is a member.
 pub type Roles = Arc<HashSet<String>>;
 
-/// Recent answers of servers, by `[[database]]` and user.
-#[derive(Default)]
-pub(super) struct Memberships(Mutex<HashMap<(String, String), (Instant, Roles)>>);
+/// The roles of users, as servers have answered lately.
+pub struct Memberships {
+    shared: Arc<Shared>,
+    pools: Arc<Pools>,
+    enquiries: Arc<Enquiries>,
+    /// By `[[database]]` and user.
+    answers: Mutex<HashMap<(String, String), (Instant, Roles)>>,
+}
 
 impl Memberships {
-    pub(super) fn forget(&self) {
-        locked(&self.0).clear();
+    /// No server has been asked yet.
+    pub fn new(shared: Arc<Shared>, pools: Arc<Pools>, enquiries: Arc<Enquiries>) -> Self {
+        Self { shared, pools, enquiries, answers: Mutex::default() }
+    }
+
+    /// Forgets all answers: the configuration has changed.
+    pub fn forget(&self) {
+        locked(&self.answers).clear();
     }
 
     fn get(&self, key: &(String, String)) -> Option<Roles> {
-        let all = locked(&self.0);
+        let all = locked(&self.answers);
         let (asked, roles) = all.get(key)?;
         (asked.elapsed() < PERIOD).then(|| roles.clone())
     }
 
     fn put(&self, key: (String, String), roles: Roles) {
-        let mut all = locked(&self.0);
+        let mut all = locked(&self.answers);
         if all.len() >= USERS_MAX {
             all.clear();
         }
         all.insert(key, (Instant::now(), roles));
     }
-}
 
-/// The user as which a server is asked, and where.
-pub struct Place<'a> {
-    entry: &'a DatabaseConfig,
-    dbname: &'a str,
-    asker: Asker<'a>,
-}
-
-enum Asker<'a> {
-    AuthUser(&'a str),
-    Forced(&'a ForcedUser),
-}
-
-/// Where to ask for the members of roles of a database, if anywhere: as `auth_user`, or as the
-/// database's own `user`. Never in a database that a client has named.
-pub fn place<'a>(config: &'a Config, database: &'a DatabaseConfig) -> Option<Place<'a>> {
-    let named = |entry: &'a DatabaseConfig| match &entry.dbname {
-        Some(dbname) => Some(dbname.as_str()),
-        None => (!entry.is_any()).then_some(entry.name.as_str()),
-    };
-    if let Some(auth_user) = &database.auth_user {
-        let asker = Asker::AuthUser(auth_user);
-        return match &database.auth_dbname {
-            Some(name) => {
-                let entry = config.database(name)?;
-                Some(Place { entry, dbname: entry.dbname_for(name), asker })
+    /// The roles of which `user` is a member.
+    ///
+    /// # Errors
+    /// The server could not be asked. The reason goes to the log.
+    pub async fn roles_of(
+        &self,
+        config: &Config,
+        database: Option<&DatabaseConfig>,
+        user: &str,
+    ) -> Result<Roles, ClientError> {
+        let failed = |reason: &dyn std::fmt::Display| {
+            static SAID: Seldom = Seldom::new();
+            if let Some(left_out) = SAID.may(&reason.to_string()) {
+                tracing::warn!(user, %reason, left_out, "the user's roles, which hba_file asks for, are not known");
             }
-            None => Some(Place { entry: database, dbname: named(database)?, asker }),
+            ClientError::fatal(SqlState::CONNECTION_FAILURE, "the user could not be looked up")
+                .detail("The server was not asked for the user's roles; see the log of the pooler.")
         };
-    }
-    let asker = Asker::Forced(database.forced_user.as_ref()?);
-    Some(Place { entry: database, dbname: named(database)?, asker })
-}
-
-/// The roles of which `user` is a member.
-///
-/// # Errors
-/// The server could not be asked. The reason goes to the log.
-pub async fn roles_of(
-    service: &Arc<Service>,
-    config: &Config,
-    database: Option<&DatabaseConfig>,
-    user: &str,
-) -> Result<Roles, ClientError> {
-    let failed = |reason: &dyn std::fmt::Display| {
-        static SAID: Seldom = Seldom::new();
-        if let Some(left_out) = SAID.may(&reason.to_string()) {
-            tracing::warn!(user, %reason, left_out, "the user's roles, which hba_file asks for, are not known");
+        let place = match database {
+            Some(database) => place(config, database),
+            None => config.databases().iter().find_map(|database| place(config, database)),
+        };
+        // (Refused when the files were loaded.)
+        let place =
+            place.ok_or_else(|| failed(&"there is neither auth_user nor user to ask as"))?;
+        let key = (place.entry.name.clone(), user.to_owned());
+        if let Some(roles) = self.get(&key) {
+            return Ok(roles);
         }
-        ClientError::fatal(SqlState::CONNECTION_FAILURE, "the user could not be looked up")
-            .detail("The server was not asked for the user's roles; see the log of the pooler.")
-    };
-    let place = match database {
-        Some(database) => place(config, database),
-        None => config.databases().iter().find_map(|database| place(config, database)),
-    };
-    // (Refused when the files were loaded.)
-    let place = place.ok_or_else(|| failed(&"there is neither auth_user nor user to ask as"))?;
-    let key = (place.entry.name.clone(), user.to_owned());
-    if let Some(roles) = service.enquiries.memberships.get(&key) {
-        return Ok(roles);
+        let access = self.shared.access.load();
+        let (asker, credentials) = match place.asker {
+            Asker::AuthUser(name) => (name, access.credentials(name)),
+            Asker::Forced(forced) => {
+                (forced.name.as_str(), access.credentials_of(forced, &place.entry.name)?)
+            }
+        };
+        let path = Asked { name: b"search_path"[..].into(), value: LOOK_UP_PATH.into() };
+        let login = Login {
+            user: asker.to_owned(),
+            database: place.dbname.to_owned(),
+            replication: Replication::None,
+            parameters: vec![path],
+            start: Vec::new(),
+            credentials,
+        };
+        let route = self.pools.route(config, place.entry, asker, login);
+        let patience = route.target.connect_timeout;
+        let asked = self.enquiries.ask(&route, patience, QUESTION, &[user.as_bytes()]).await;
+        let answer = asked.map_err(|error| failed(&error))?;
+        let name = |row: Vec<Option<Box<[u8]>>>| {
+            let name = row.into_iter().next().flatten()?;
+            String::from_utf8(name.into_vec()).ok()
+        };
+        let roles: Roles = Arc::new(answer.rows.into_iter().filter_map(name).collect());
+        self.put(key, roles.clone());
+        Ok(roles)
     }
-    let access = service.access.load();
-    let (asker, credentials) = match place.asker {
-        Asker::AuthUser(name) => (name, access.credentials(name)),
-        Asker::Forced(forced) => {
-            (forced.name.as_str(), access.credentials_of(forced, &place.entry.name)?)
-        }
-    };
-    let path = Asked { name: b"search_path"[..].into(), value: enquiry::LOOK_UP_PATH.into() };
-    let login = Login {
-        user: asker.to_owned(),
-        database: place.dbname.to_owned(),
-        replication: Replication::None,
-        parameters: vec![path],
-        start: Vec::new(),
-        credentials,
-    };
-    let route = route(config, place.entry, asker, login, &locked(&service.pools.connectings));
-    let patience = route.target.connect_timeout;
-    let asked = enquiry::ask(service, &route, patience, QUESTION, &[user.as_bytes()]).await;
-    let answer = asked.map_err(|error| failed(&error))?;
-    let name = |row: Vec<Option<Box<[u8]>>>| {
-        let name = row.into_iter().next().flatten()?;
-        String::from_utf8(name.into_vec()).ok()
-    };
-    let roles: Roles = Arc::new(answer.rows.into_iter().filter_map(name).collect());
-    service.enquiries.memberships.put(key, roles.clone());
-    Ok(roles)
 }

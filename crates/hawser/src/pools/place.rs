@@ -13,7 +13,7 @@
 //!   else, if this one has none, of the pools with one that have had it for a TURN, the longest
 //! ```
 //! If limits are shared with other poolers, the first makes room once no more of the limit is
-//! available; what this pooler must give up for others ([`give_up_for_others`]) is found in the
+//! available; what this pooler must give up for others ([`Places::give_up_for_others`]) is found in the
 //! same way.
 //!
 //! # Invariants
@@ -27,7 +27,7 @@
 //! the server a process, some 2 ms: one in 250 ms.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -35,11 +35,16 @@ use hawser_pooler::ids::PoolId;
 use hawser_pooler::time::Time;
 use tokio::time::{sleep, timeout};
 
-use super::{PoolEntry, Route, locked};
+use super::lines::Lines;
+use super::session::Session;
+use super::share::Place;
+use super::vacancy::Vacancies;
+use super::{PoolEntry, Pools, Route, idle, locked};
+use crate::cancel::servers::ToServers;
 use crate::config::ServerAddress;
-use crate::dial::{DialError, Dialled, Login};
-use crate::limits::{Full, ServerPermit};
-use crate::service::Service;
+use crate::dial::{DialError, Dialled, Dialler, Login};
+use crate::limits::Full;
+use crate::shared::Shared;
 
 /// How long an opening waits for a place before it gives up for now.
 pub(super) const PLACE_WAIT: Duration = Duration::from_secs(2);
@@ -53,71 +58,6 @@ const EVICTION_PERIOD: Duration = Duration::from_millis(20);
 const LOOK_FOR_OVER: Duration = Duration::from_millis(200);
 /// How long a pool keeps its only backend from one that has none, if both are busy.
 const TURN: Duration = Duration::from_millis(250);
-
-/// A pool's limited places, and since when it has them.
-#[derive(Debug)]
-pub(super) struct Share {
-    /// Places that its server connections hold, also those that are being opened.
-    held: Arc<AtomicU32>,
-    times: Mutex<Times>,
-}
-
-#[derive(Debug)]
-struct Times {
-    /// When it last got one.
-    served: Instant,
-    /// Since when it has wanted one and had none.
-    starving: Option<Instant>,
-}
-
-impl Default for Share {
-    fn default() -> Self {
-        let times = Times { served: Instant::now(), starving: None };
-        Self { held: Arc::default(), times: Mutex::new(times) }
-    }
-}
-
-/// One of the places that a pool holds.
-#[derive(Debug)]
-struct Held(Arc<AtomicU32>);
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Share {
-    fn held(&self) -> u32 {
-        self.held.load(Ordering::Relaxed)
-    }
-
-    fn hold(&self) -> Held {
-        self.held.fetch_add(1, Ordering::Relaxed);
-        Held(self.held.clone())
-    }
-
-    /// A server connection has been opened.
-    fn serve(&self) {
-        *locked(&self.times) = Times { served: Instant::now(), starving: None };
-    }
-
-    /// Since when it has had none; starts now if it had one before.
-    fn starving_since(&self) -> Instant {
-        *locked(&self.times).starving.get_or_insert_with(Instant::now)
-    }
-
-    fn had_for(&self) -> Duration {
-        locked(&self.times).served.elapsed()
-    }
-}
-
-/// Place under all limits but that of the server's address.
-#[derive(Debug)]
-pub struct Place {
-    _server: ServerPermit,
-    _held: Option<Held>,
-}
 
 /// What a place is wanted for.
 pub(super) struct Asker<'a> {
@@ -303,205 +243,232 @@ fn is_bound_by(full: &Full, database: &str, user: &str, route: &Route) -> bool {
     }
 }
 
-/// Dials under the limits: makes room by closing idle backends of other pools, or waits for its turn.
-pub(super) async fn dial(
-    service: &Service,
-    asker: &Asker<'_>,
-) -> Result<(Dialled, Place), DialError> {
-    let begun = Instant::now();
-    let (limits, queue) = (&service.limits, &service.pools.queue);
-    let number = queue.next.fetch_add(1, Ordering::Relaxed);
-    let mut queued = Queued { queue, rank: None };
-    let under = if limits.are_shared() { asker.under() } else { Arc::default() };
-    loop {
-        if !service.vacancies.admits(asker.route) {
-            queued.leave(); // this one needs nothing that others wait for meanwhile
-            service.vacancies.admitted(asker.route).await;
-        }
-        let freed = limits.server_freed();
-        let class = asker.class();
-        let since = match (class, asker.entry) {
-            (Class::Starving, Some(entry)) => entry.share.starving_since(),
-            _ => begun,
-        };
-        let rank = Rank { class, since, number };
-        let servers = &asker.route.target.servers;
-        let (full, is_first) = match queue.ahead(rank, servers, |full| asker.is_bound_by(full)) {
-            Ahead::Bound(full) => (full, false),
-            Ahead::Servers(claimed) => match open(service, asker, &claimed).await {
-                Err(DialError::Full(Full::Server(server))) => {
-                    let is_first = !claimed.contains(&server);
-                    (Full::Server(server), is_first)
+/// Opens server connections under all limits.
+pub struct Places {
+    /// The loops and the limits.
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) pools: Arc<Pools>,
+    pub(crate) dialler: Arc<Dialler>,
+    pub(crate) lines: Arc<Lines>,
+    pub(crate) vacancies: Arc<Vacancies>,
+    pub(crate) cancels: Arc<ToServers>,
+    /// Openings that wait.
+    pub(crate) queue: Queue,
+}
+
+impl Places {
+    /// How many openings wait for a place under each limit that is shared with other poolers.
+    pub fn waiting_under(&self) -> HashMap<Full, u32> {
+        self.queue.waiting_under()
+    }
+
+    /// Dials, once there is a place.
+    pub(super) async fn dial(&self, asker: &Asker<'_>) -> Result<Session, DialError> {
+        let (dialled, place) = self.place_and_dial(asker).await?;
+        let known = self.dialler.place(dialled.server);
+        let server = known.map_or_else(String::new, |place| place.endpoint.to_string());
+        Ok(Session::new(self.cancels.clone(), (dialled, place), server))
+    }
+
+    /// Dials under the limits: makes room by closing idle backends of other pools, or waits for its turn.
+    async fn place_and_dial(&self, asker: &Asker<'_>) -> Result<(Dialled, Place), DialError> {
+        let begun = Instant::now();
+        let (limits, queue) = (&self.shared.limits, &self.queue);
+        let number = queue.next.fetch_add(1, Ordering::Relaxed);
+        let mut queued = Queued { queue, rank: None };
+        let under = if limits.are_shared() { asker.under() } else { Arc::default() };
+        loop {
+            if !self.vacancies.admits(asker.route) {
+                queued.leave(); // this one needs nothing that others wait for meanwhile
+                self.vacancies.admitted(asker.route).await;
+            }
+            let freed = limits.server_freed();
+            let class = asker.class();
+            let since = match (class, asker.entry) {
+                (Class::Starving, Some(entry)) => entry.share.starving_since(),
+                _ => begun,
+            };
+            let rank = Rank { class, since, number };
+            let servers = &asker.route.target.servers;
+            let (full, is_first) = match queue.ahead(rank, servers, |full| asker.is_bound_by(full))
+            {
+                Ahead::Bound(full) => (full, false),
+                Ahead::Servers(claimed) => match self.open(asker, &claimed).await {
+                    Err(DialError::Full(Full::Server(server))) => {
+                        let is_first = !claimed.contains(&server);
+                        (Full::Server(server), is_first)
+                    }
+                    Err(DialError::Full(full)) => (full, true),
+                    result => return result,
+                },
+            };
+            let waits = class != Class::Unwanted && begun.elapsed() < asker.patience;
+            if waits {
+                queued.stand(rank, Waiting { full: full.clone(), under: under.clone() });
+            }
+            if is_first && !asker.patience.is_zero() && !limits.awaits_share(&full) {
+                if self.evict(asker.own(), class, &full) {
+                    continue;
                 }
-                Err(DialError::Full(full)) => (full, true),
-                result => return result,
-            },
-        };
-        let waits = class != Class::Unwanted && begun.elapsed() < asker.patience;
-        if waits {
-            queued.stand(rank, Waiting { full: full.clone(), under: under.clone() });
+                self.ask_to_give_up(asker, class, &full);
+            }
+            if !waits {
+                return Err(match limits.is_cut_off_from(&full) {
+                    true => DialError::CutOff(full),
+                    false => DialError::Full(full),
+                });
+            }
+            let _ = timeout(EVICTION_PERIOD, freed).await;
         }
-        if is_first && !asker.patience.is_zero() && !limits.awaits_share(&full) {
-            if evict(service, asker.own(), class, &full) {
+    }
+
+    /// Dials the servers that are not claimed. [`Full::Server`] names one of these, if one was tried.
+    async fn open(
+        &self,
+        asker: &Asker<'_>,
+        claimed: &[ServerAddress],
+    ) -> Result<(Dialled, Place), DialError> {
+        let (limits, route) = (&self.shared.limits, asker.route);
+        let permit = limits.server(asker.database, asker.user, &route.bounds);
+        let permit = permit.map_err(DialError::Full)?;
+        let held = asker.entry.map(|entry| entry.share.hold());
+        let (own_bound, has_tried) = (OnceLock::new(), AtomicBool::new(false));
+        let gate = |server: &ServerAddress| {
+            if claimed.contains(server) {
+                return Err(Full::Server(server.clone()));
+            }
+            let place = limits.address(server, route.per_server);
+            match &place {
+                Ok(_) => has_tried.store(true, Ordering::Relaxed),
+                Err(full) => drop(own_bound.set(full.clone())), // the first one counts
+            }
+            place
+        };
+        let dialled = match self.dialler.dial(&route.target, asker.login, &gate).await {
+            Ok(dialled) => dialled,
+            Err(error) => {
+                if !has_tried.into_inner() {
+                    permit.give_back_unused();
+                }
+                return Err(match error {
+                    DialError::Full(full) => {
+                        DialError::Full(own_bound.into_inner().unwrap_or(full))
+                    }
+                    error => error,
+                });
+            }
+        };
+        if let Some(entry) = asker.entry {
+            entry.share.serve();
+        }
+        Ok((dialled, Place::new(permit, held)))
+    }
+
+    /// Closes one idle backend that is in the way: the longest idle one of the pool that has most to
+    /// spare. False if there was none.
+    fn evict(&self, own: Option<PoolId>, class: Class, full: &Full) -> bool {
+        let now = self.shared.loops.now();
+        let spare = |other: &Arc<PoolEntry>| {
+            let pool = other.pool.lock();
+            let spare = pool.idle_count().saturating_sub(pool.limits().min_size);
+            let may_go = spare > 0 || class != Class::Unwanted;
+            (pool.waiting_count() == 0 && pool.idle_count() > 0 && may_go)
+                .then(|| (spare, pool.longest_idle(now)))
+        };
+        let victim = self
+            .in_the_way(own, full)
+            .filter_map(|other| spare(&other).map(|spare| (spare, other)))
+            .max_by_key(|(spare, _)| *spare);
+        // The control side's lines serve clients, and are closed last.
+        let Some((_, victim)) = victim else { return self.lines.close_one() };
+        let mut left = 1;
+        let oldest = victim.pool.lock().longest_idle(now).unwrap_or_default();
+        idle::close_idle(&self.shared.loops, &victim.pool, |_, idle| {
+            let this = left > 0 && idle >= oldest;
+            left -= u32::from(this);
+            this
+        }) > 0
+    }
+
+    /// Other pools under the same bound.
+    fn in_the_way(&self, own: Option<PoolId>, full: &Full) -> impl Iterator<Item = Arc<PoolEntry>> {
+        let all = self.pools.all().into_iter();
+        all.filter(move |other| Some(other.pool.id) != own).filter(|other| {
+            is_bound_by(full, &other.key.database, &other.key.user, &other.route.load())
+        })
+    }
+
+    /// No pool has an idle backend: one gives up the next that its client gives back. So busy pools end
+    /// with about equal numbers, and take turns if there is not one for each.
+    fn ask_to_give_up(&self, asker: &Asker<'_>, class: Class, full: &Full) {
+        let own = asker.entry.map_or(0, |entry| entry.share.held());
+        if class == Class::Unwanted {
+            return;
+        }
+        let now = self.shared.loops.now();
+        // Pools that were asked already may not have given one back yet: others are asked as well.
+        let busy = self.busy(asker.own(), full, now);
+        let (rich, poor): (Vec<_>, Vec<_>) = busy.partition(|(lent, _)| *lent > own + 1);
+        let chosen = match rich.into_iter().max_by_key(|(lent, _)| *lent) {
+            None if class == Class::Starving => {
+                let had = poor.into_iter().map(|(_, other)| (other.share.had_for(), other));
+                had.filter(|(had, _)| *had >= TURN)
+                    .max_by_key(|(had, _)| *had)
+                    .map(|(_, other)| other)
+            }
+            richest => richest.map(|(_, other)| other),
+        };
+        if let Some(other) = chosen {
+            other.pool.lock().give_up_one(now.after(GIVE_UP_WAIT));
+        }
+    }
+
+    /// Other pools under the same bound that have lent server connections, and how many; without those
+    /// that have been asked for one already.
+    fn busy(
+        &self,
+        own: Option<PoolId>,
+        full: &Full,
+        now: Time,
+    ) -> impl Iterator<Item = (u32, Arc<PoolEntry>)> {
+        self.in_the_way(own, full).filter_map(move |other| {
+            let pool = other.pool.lock();
+            let lent = pool.lent_count();
+            let may_give = lent > 0 && !pool.gives_up(now);
+            drop(pool);
+            may_give.then_some((lent, other))
+        })
+    }
+
+    /// Closes server connections beyond this pooler's part of shared limits: idle ones at once, others
+    /// when their clients give them back. Runs until the process ends.
+    pub async fn give_up_for_others(self: Arc<Self>) {
+        loop {
+            let over = self.shared.limits.over_their_share();
+            if over.is_empty() {
+                let _ = timeout(LOOK_FOR_OVER, self.shared.limits.share_lowered()).await;
                 continue;
             }
-            ask_to_give_up(service, asker, class, &full);
-        }
-        if !waits {
-            return Err(match limits.is_cut_off_from(&full) {
-                true => DialError::CutOff(full),
-                false => DialError::Full(full),
-            });
-        }
-        let _ = timeout(EVICTION_PERIOD, freed).await;
-    }
-}
-
-/// Dials the servers that are not claimed. [`Full::Server`] names one of these, if one was tried.
-async fn open(
-    service: &Service,
-    asker: &Asker<'_>,
-    claimed: &[ServerAddress],
-) -> Result<(Dialled, Place), DialError> {
-    let (limits, route) = (&service.limits, asker.route);
-    let permit = limits.server(asker.database, asker.user, &route.bounds);
-    let permit = permit.map_err(DialError::Full)?;
-    let held = asker.entry.map(|entry| entry.share.hold());
-    let (own_bound, has_tried) = (OnceLock::new(), AtomicBool::new(false));
-    let gate = |server: &ServerAddress| {
-        if claimed.contains(server) {
-            return Err(Full::Server(server.clone()));
-        }
-        let place = limits.address(server, route.per_server);
-        match &place {
-            Ok(_) => has_tried.store(true, Ordering::Relaxed),
-            Err(full) => drop(own_bound.set(full.clone())), // the first one counts
-        }
-        place
-    };
-    let dialled = match service.dialler.dial(&route.target, asker.login, &gate).await {
-        Ok(dialled) => dialled,
-        Err(error) => {
-            if !has_tried.into_inner() {
-                permit.give_back_unused();
-            }
-            return Err(match error {
-                DialError::Full(full) => DialError::Full(own_bound.into_inner().unwrap_or(full)),
-                error => error,
-            });
-        }
-    };
-    if let Some(entry) = asker.entry {
-        entry.share.serve();
-    }
-    Ok((dialled, Place { _server: permit, _held: held }))
-}
-
-/// Closes one idle backend that is in the way: the longest idle one of the pool that has most to
-/// spare. False if there was none.
-fn evict(service: &Service, own: Option<PoolId>, class: Class, full: &Full) -> bool {
-    let now = service.loops.now();
-    let spare = |other: &Arc<PoolEntry>| {
-        let pool = other.pool.lock();
-        let spare = pool.idle_count().saturating_sub(pool.limits().min_size);
-        let may_go = spare > 0 || class != Class::Unwanted;
-        (pool.waiting_count() == 0 && pool.idle_count() > 0 && may_go)
-            .then(|| (spare, pool.longest_idle(now)))
-    };
-    let victim = in_the_way(service, own, full)
-        .filter_map(|other| spare(&other).map(|spare| (spare, other)))
-        .max_by_key(|(spare, _)| *spare);
-    // The control side's lines serve clients, and are closed last.
-    let Some((_, victim)) = victim else { return service.enquiries.close_one() };
-    let mut left = 1;
-    let oldest = victim.pool.lock().longest_idle(now).unwrap_or_default();
-    super::upkeep::close_idle(service, &victim.pool, |_, idle| {
-        let this = left > 0 && idle >= oldest;
-        left -= u32::from(this);
-        this
-    }) > 0
-}
-
-/// Other pools under the same bound.
-fn in_the_way(
-    service: &Service,
-    own: Option<PoolId>,
-    full: &Full,
-) -> impl Iterator<Item = Arc<PoolEntry>> {
-    let all = service.pools.all().into_iter();
-    all.filter(move |other| Some(other.pool.id) != own).filter(|other| {
-        is_bound_by(full, &other.key.database, &other.key.user, &other.route.load())
-    })
-}
-
-/// No pool has an idle backend: one gives up the next that its client gives back. So busy pools end
-/// with about equal numbers, and take turns if there is not one for each.
-fn ask_to_give_up(service: &Service, asker: &Asker<'_>, class: Class, full: &Full) {
-    let own = asker.entry.map_or(0, |entry| entry.share.held());
-    if class == Class::Unwanted {
-        return;
-    }
-    let now = service.loops.now();
-    // Pools that were asked already may not have given one back yet: others are asked as well.
-    let busy = busy(service, asker.own(), full, now);
-    let (rich, poor): (Vec<_>, Vec<_>) = busy.partition(|(lent, _)| *lent > own + 1);
-    let chosen = match rich.into_iter().max_by_key(|(lent, _)| *lent) {
-        None if class == Class::Starving => {
-            let had = poor.into_iter().map(|(_, other)| (other.share.had_for(), other));
-            had.filter(|(had, _)| *had >= TURN).max_by_key(|(had, _)| *had).map(|(_, other)| other)
-        }
-        richest => richest.map(|(_, other)| other),
-    };
-    if let Some(other) = chosen {
-        other.pool.lock().give_up_one(now.after(GIVE_UP_WAIT));
-    }
-}
-
-/// Other pools under the same bound that have lent server connections, and how many; without those
-/// that have been asked for one already.
-fn busy(
-    service: &Service,
-    own: Option<PoolId>,
-    full: &Full,
-    now: Time,
-) -> impl Iterator<Item = (u32, Arc<PoolEntry>)> {
-    in_the_way(service, own, full).filter_map(move |other| {
-        let pool = other.pool.lock();
-        let lent = pool.lent_count();
-        let may_give = lent > 0 && !pool.gives_up(now);
-        drop(pool);
-        may_give.then_some((lent, other))
-    })
-}
-
-/// Closes server connections beyond this pooler's part of shared limits: idle ones at once, others
-/// when their clients give them back. Runs until the process ends.
-pub async fn give_up_for_others(service: Arc<Service>) {
-    loop {
-        let over = service.limits.over_their_share();
-        if over.is_empty() {
-            let _ = timeout(LOOK_FOR_OVER, service.limits.share_lowered()).await;
-            continue;
-        }
-        for (full, count) in over {
-            for _ in 0..count {
-                if !evict(&service, None, Class::Wanting, &full) && !ask_any(&service, &full) {
-                    break;
+            for (full, count) in over {
+                for _ in 0..count {
+                    if !self.evict(None, Class::Wanting, &full) && !self.ask_any(&full) {
+                        break;
+                    }
                 }
             }
+            sleep(EVICTION_PERIOD).await;
         }
-        sleep(EVICTION_PERIOD).await;
     }
-}
 
-/// Makes the pool that has lent most give up one. False if all have been asked already.
-fn ask_any(service: &Service, full: &Full) -> bool {
-    let now = service.loops.now();
-    let most = busy(service, None, full, now).max_by_key(|(lent, _)| *lent);
-    if let Some((_, other)) = &most {
-        other.pool.lock().give_up_one(now.after(GIVE_UP_WAIT));
+    /// Makes the pool that has lent most give up one. False if all have been asked already.
+    fn ask_any(&self, full: &Full) -> bool {
+        let now = self.shared.loops.now();
+        let most = self.busy(None, full, now).max_by_key(|(lent, _)| *lent);
+        if let Some((_, other)) = &most {
+            other.pool.lock().give_up_one(now.after(GIVE_UP_WAIT));
+        }
+        most.is_some()
     }
-    most.is_some()
 }
 
 #[cfg(test)]
@@ -564,18 +531,5 @@ mod tests {
         assert!(matches!(ahead(&[&a, &b]), Ahead::Bound(Full::Server(_))));
         drop(other);
         assert_eq!(ahead(&[&b, &a]), claims(&a));
-    }
-
-    #[test]
-    fn a_pool_that_got_none_yet_keeps_its_time_and_loses_it_when_served() {
-        let share = Share::default();
-        let since = share.starving_since();
-        assert_eq!(share.starving_since(), since);
-        let held = share.hold();
-        assert_eq!(share.held(), 1);
-        share.serve();
-        drop(held);
-        assert_eq!(share.held(), 0);
-        assert!(share.starving_since() >= since && share.had_for() < TURN);
     }
 }

@@ -6,21 +6,20 @@
 //!   any more for the answer to a question: the question is cancelled then. Only a server that has
 //!   not ended it within `cancel_wait_timeout` may have a process that no limit counts
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use hawser_pooler::wire::build;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::place::{self, Asker, Place};
-use crate::cancel;
+use super::share::Place;
+use crate::cancel::servers::{self, ToServers};
+use crate::dial::Dialled;
 use crate::dial::talk::Talk;
-use crate::dial::{DialError, Dialled};
-use crate::service::Service;
 
 /// A server connection of the control side.
 pub struct Session {
-    service: Weak<Service>,
+    cancels: Arc<ToServers>,
     /// `None` only at its end.
     open: Option<(Dialled, Place)>,
     /// The server's name, for messages.
@@ -30,13 +29,9 @@ pub struct Session {
 }
 
 impl Session {
-    /// Dials under the limits.
-    pub(super) async fn dial(service: &Arc<Service>, asker: &Asker<'_>) -> Result<Self, DialError> {
-        let (dialled, place) = place::dial(service, asker).await?;
-        let known = service.dialler.place(dialled.server);
-        let server = known.map_or_else(String::new, |place| place.endpoint.to_string());
-        let service = Arc::downgrade(service);
-        Ok(Self { service, open: Some((dialled, place)), server, asks: false })
+    /// Of a connection that has just been opened.
+    pub(super) fn new(cancels: Arc<ToServers>, open: (Dialled, Place), server: String) -> Self {
+        Self { cancels, open: Some(open), server, asks: false }
     }
 
     /// The server's name, for messages.
@@ -77,29 +72,25 @@ impl Drop for Session {
     fn drop(&mut self) {
         if self.asks
             && let Some((dialled, place)) = self.open.take()
-            && let (Some(service), Ok(runtime)) = (self.service.upgrade(), Handle::try_current())
+            && let Ok(runtime) = Handle::try_current()
         {
-            let server = std::mem::take(&mut self.server);
-            runtime.spawn(async move { end(&service, dialled, place, &server).await });
+            let (cancels, server) = (self.cancels.clone(), std::mem::take(&mut self.server));
+            runtime.spawn(async move { end(&cancels, dialled, place, &server).await });
         }
     }
 }
 
 /// Ends a session in the middle of a question, and gives its places back.
-async fn end(service: &Service, dialled: Dialled, _place: Place, server: &str) {
-    let within = service.config.load().reload.timeouts.cancel_wait_timeout;
-    let within = within.get().unwrap_or(cancel::WAIT_DEFAULT);
+async fn end(cancels: &ToServers, dialled: Dialled, _place: Place, server: &str) {
+    let within = cancels.within();
     let Dialled { mut talk, entered, server: id, .. } = dialled;
     let end = async {
         // The server's process ends after the question, and the connection with it.
         talk.out().clear();
         talk.out().extend_from_slice(&build::TERMINATE);
         talk.send().await.ok()?;
-        let gate = service.cancels.enter().await?;
-        let cancelled = service.dialler.cancel(id, entered.process, &entered.key, within).await;
-        drop(gate);
-        if let Err(failed) = cancelled {
-            cancel::warn_not_reached(&failed.error);
+        if let Err(failed) = cancels.cancel(id, entered.process, &entered.key, within).await? {
+            servers::warn_not_reached(&failed.error);
         }
         while talk.receive().await.is_ok() {}
         Some(())

@@ -21,10 +21,25 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use hawser_pooler::wire::error::ClientError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::enquiry::NotLookedUp;
 use super::locked;
+
+/// Why a user could not be looked up.
+#[derive(Debug)]
+pub enum NotLookedUp {
+    /// The server does not let `auth_user` into the database, or there is none of that name.
+    NoEntry,
+    /// Anything else: the error for the client.
+    Failed(ClientError),
+}
+
+impl From<ClientError> for NotLookedUp {
+    fn from(error: ClientError) -> Self {
+        Self::Failed(error)
+    }
+}
 
 /// Names that are asked about at one time.
 const AT_ONCE: usize = 2;

@@ -7,19 +7,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hawser_pooler::ids::BackendId;
-use hawser_pooler::relay::{Backend, Socket, ToLoop};
 use hawser_pooler::session::options::Replication;
-use hawser_pooler::wire::build;
 use hawser_pooler::wire::error::SqlState;
 
+use super::enquiry::Enquiries;
+use super::lines::Lines;
 use super::spare::Spare;
-use super::{PoolEntry, Wanted, locked};
+use super::{PoolEntry, Pools, Wanted, idle, lock_waits, locked};
 use crate::config::ANY_DATABASE;
 use crate::dial::Dialler;
 use crate::loops::Pool;
+use crate::phase::Phase;
 use crate::process::private_memory;
-use crate::service::{Phase, Service};
-use crate::socket::Conn;
+use crate::shared::Shared;
+use crate::takeover::Succession;
+use crate::tls::accept::Acceptor;
 
 /// Time between passes.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -32,45 +34,64 @@ const FILES_EVERY: u64 = 10;
 /// one to two of these.
 const STATEMENTS_EVERY: u64 = 15;
 
+/// What keeps pools in order.
+pub struct Upkeep {
+    /// The configuration, and the loops.
+    pub shared: Arc<Shared>,
+    /// Those to keep in order.
+    pub pools: Arc<Pools>,
+    /// Counts lock waits.
+    pub enquiries: Arc<Enquiries>,
+    /// The control side's own lines.
+    pub lines: Arc<Lines>,
+    /// Knows which servers are on this host.
+    pub dialler: Arc<Dialler>,
+    /// Its certificate is looked at.
+    pub acceptor: Arc<Acceptor>,
+    /// Whether clients come here.
+    pub succession: Arc<Succession>,
+}
+
 /// Keeps pools in order until the process ends.
-pub async fn run(service: Arc<Service>) {
+pub async fn run(upkeep: Upkeep) {
+    let Upkeep { shared, pools, .. } = &upkeep;
     let mut tick = tokio::time::interval(PERIOD);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut spare = Spare::default();
     for pass in 0u64.. {
         tick.tick().await;
-        if service.phase() == Phase::Ending {
+        if shared.phase() == Phase::Ending {
             return;
         }
-        make_those_always_wanted(&service);
+        make_those_always_wanted(shared, pools);
         let mut freed = 0;
-        for entry in service.pools.all() {
-            look_after(&service, &entry);
+        for entry in pools.all() {
+            look_after(&upkeep, &entry);
             entry.pool.statements.make_room();
             if pass.is_multiple_of(STATEMENTS_EVERY) {
                 freed += entry.pool.statements.forget_idle();
             }
         }
         spare.give_back(pass, freed).await;
-        service.enquiries.close_idle();
+        upkeep.lines.close_idle();
         if pass.is_multiple_of(FILES_EVERY) {
-            refresh_certificates(&service).await;
+            refresh_certificates(shared, &upkeep.acceptor).await;
         }
     }
 }
 
 /// Makes the pools that keep a minimum size without a client: those of databases with a name and a
 /// user of their own.
-fn make_those_always_wanted(service: &Service) {
-    let (config, access) = (service.config.load_full(), service.access.load());
+fn make_those_always_wanted(shared: &Shared, pools: &Pools) {
+    let (config, access) = (shared.config.load_full(), shared.access.load());
     for database in config.databases() {
-        let (name, gates) = (&database.name, &service.gates);
+        let (name, gates) = (&database.name, &shared.gates);
         let Some(forced) = &database.forced_user else { continue };
         if name == ANY_DATABASE
             || config.resolve(database, &forced.name).min_pool_size == 0
             || gates.is_paused(name)
             || gates.is_disabled(name)
-            || service.pools.exists(name, &forced.name, database.is_shared_by_users())
+            || pools.exists(name, &forced.name, database.is_shared_by_users())
         {
             continue;
         }
@@ -84,18 +105,18 @@ fn make_those_always_wanted(service: &Service) {
             credentials,
         };
         // Only settings that a client asks for are refused.
-        let made = service.pools.get_or_create(&service.config, &config, database, &wanted);
+        let made = pools.get_or_create(&shared.config, &config, database, &wanted);
         if let Ok(entry) = made {
             gates.pause_pool(name, || entry.pool.lock().pause()); // PAUSE may have come meanwhile
         }
     }
 }
 
-async fn refresh_certificates(service: &Arc<Service>) {
-    let service = service.clone();
+async fn refresh_certificates(shared: &Arc<Shared>, acceptor: &Arc<Acceptor>) {
+    let (shared, acceptor) = (shared.clone(), acceptor.clone());
     let refresh = move || {
-        let config = service.config.load();
-        match service.acceptor.refresh(&config.reload.client_tls) {
+        let config = shared.config.load();
+        match acceptor.refresh(&config.reload.client_tls) {
             Ok(true) => tracing::info!("the certificate for clients has been read again"),
             Ok(false) => {}
             Err(error) => tracing::warn!(%error, "the changed certificate for clients is not used"),
@@ -105,9 +126,10 @@ async fn refresh_certificates(service: &Arc<Service>) {
     let _ = tokio::task::spawn_blocking(refresh).await;
 }
 
-fn look_after(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
+fn look_after(upkeep: &Upkeep, entry: &Arc<PoolEntry>) {
+    let Upkeep { shared, pools, .. } = upkeep;
     let pool = &entry.pool;
-    let now = service.loops.now();
+    let now = shared.loops.now();
     let settings = pool.settings();
     let epoch = pool.epoch();
     let route = entry.route.load();
@@ -116,10 +138,10 @@ fn look_after(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
         pool.total().saturating_sub(pool.limits().min_size)
     };
     let bloated = match route.memory_max {
-        Some(bytes) => bloated(&service.dialler, pool, bytes),
+        Some(bytes) => bloated(&upkeep.dialler, pool, bytes),
         None => Vec::new(),
     };
-    close_idle(service, pool, |backend, idle| {
+    idle::close_idle(&shared.loops, pool, |backend, idle| {
         let stale = backend.epoch() != epoch
             || (!settings.server_lifetime.is_zero()
                 && now.since(backend.opened()) >= settings.server_lifetime)
@@ -131,20 +153,18 @@ fn look_after(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
         stale || unneeded
     });
 
-    let wants_min_size = entry.client_count() > 0 || entry.is_always_wanted(service);
-    let serves = service.phase() == Phase::Serving && service.succession.serves();
+    let wants_min_size = entry.client_count() > 0 || entry.is_always_wanted(shared);
+    let serves = shared.phase() == Phase::Serving && upkeep.succession.serves();
     if wants_min_size && serves {
         let due = pool.lock().openings_for_min_size(now);
-        for _ in 0..due {
-            service.control.open(pool.clone(), service.loops.least_loaded());
-        }
+        shared.open(pool, due);
     }
     entry.forget_limit();
-    super::lock_waits::look(service, entry);
-    if let Some(after) = entry.forget_after(service)
+    lock_waits::look(shared, &upkeep.enquiries, entry);
+    if let Some(after) = entry.forget_after(shared)
         && !wants_min_size
     {
-        service.pools.forget(entry, after);
+        pools.forget(entry, after);
     }
 }
 
@@ -161,11 +181,11 @@ impl PoolEntry {
     }
 
     /// How long it is kept, with its counters, without clients and server connections.
-    fn forget_after(&self, service: &Service) -> Option<Duration> {
+    fn forget_after(&self, shared: &Shared) -> Option<Duration> {
         if self.key.replication.is_some() {
             return Some(FORGET_REPLICATION_AFTER);
         }
-        let config = service.config.load();
+        let config = shared.config.load();
         let servers = &config.reload.servers;
         let own = servers.pool_idle_timeout.get();
         match config.database(&self.key.database) {
@@ -178,8 +198,8 @@ impl PoolEntry {
 
     /// Whether it keeps its minimum size without a client: with a forced user it can be opened by
     /// itself.
-    fn is_always_wanted(&self, service: &Service) -> bool {
-        let config = service.config.load();
+    fn is_always_wanted(&self, shared: &Shared) -> bool {
+        let config = shared.config.load();
         self.key.replication.is_none()
             && self.pool.settings().limits.min_size > 0
             && config.database(&self.key.database).is_some_and(|database| {
@@ -204,35 +224,4 @@ fn bloated(dialler: &Dialler, pool: &Pool, bytes: u64) -> Vec<BackendId> {
         })
         .map(|(id, _, _)| id)
         .collect()
-}
-
-/// Begins a new epoch of a pool: idle backends are closed now, the others as they become free.
-pub fn renew(service: &Service, entry: &PoolEntry) {
-    entry.begin_epoch();
-    close_idle(service, &entry.pool, |_, _| true);
-}
-
-/// Takes the idle backends for which `unwanted(backend, idle time)` holds out of the pool and closes
-/// them. Returns how many.
-pub fn close_idle(
-    service: &Service,
-    pool: &Pool,
-    mut unwanted: impl FnMut(&Backend<Conn>, Duration) -> bool,
-) -> usize {
-    let now = service.loops.now();
-    let taken = pool.lock().take_idle_if(now, |backend, idle| unwanted(backend, idle));
-    let count = taken.len();
-    for (home, mut backend) in taken {
-        let place = backend.place();
-        let socket = backend.socket_mut();
-        // An idle backend's socket has room for five bytes; if not, the server sees the connection
-        // end.
-        let _ = socket.write(&build::TERMINATE);
-        let _ = socket.flush();
-        socket.shutdown();
-        // The loop forgets the place; epoll forgets the socket when it is closed.
-        service.loops.send(home, ToLoop::Departed(place));
-        drop(backend);
-    }
-    count
 }

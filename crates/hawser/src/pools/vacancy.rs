@@ -29,9 +29,10 @@ use hawser_pooler::relay::ToLoop;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::sleep;
 
-use super::{PoolEntry, Route, locked, upkeep};
+use super::lines::Lines;
+use super::{PoolEntry, Pools, Route, idle, locked};
 use crate::config::ServerAddress;
-use crate::service::Service;
+use crate::shared::Shared;
 
 /// How long a statement waits here for clients of the database that are about to leave.
 const LEAVING: Duration = Duration::from_millis(100);
@@ -44,8 +45,10 @@ const VACANT_MAX: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// The databases, each with its servers.
-#[derive(Default, Debug)]
 pub struct Vacancies {
+    shared: Arc<Shared>,
+    pools: Arc<Pools>,
+    lines: Arc<Lines>,
     closed: Mutex<Vec<(u64, Wanted)>>,
     next: AtomicU64,
     changed: Notify,
@@ -66,6 +69,12 @@ impl Wanted {
 }
 
 impl Vacancies {
+    /// None yet.
+    pub fn new(shared: Arc<Shared>, pools: Arc<Pools>, lines: Arc<Lines>) -> Self {
+        let (closed, next, changed) = Default::default();
+        Self { shared, pools, lines, closed, next, changed }
+    }
+
     /// Whether connections may be opened by this route.
     pub fn admits(&self, route: &Route) -> bool {
         !locked(&self.closed).iter().any(|(_, wanted)| wanted.is(route))
@@ -87,114 +96,113 @@ impl Vacancies {
 
 /// A database to which no connection is opened until this is dropped.
 struct Closed<'a> {
-    service: &'a Arc<Service>,
+    vacancies: &'a Vacancies,
     id: u64,
     pools: Vec<Arc<PoolEntry>>,
 }
 
 impl<'a> Closed<'a> {
-    fn begin(service: &'a Arc<Service>, wanted: &Wanted) -> Self {
-        let vacancies = &service.vacancies;
+    fn begin(vacancies: &'a Vacancies, wanted: &Wanted) -> Self {
         let id = vacancies.next.fetch_add(1, Ordering::Relaxed);
         locked(&vacancies.closed).push((id, wanted.clone()));
-        let pools = pools_of(service, wanted);
+        let pools = vacancies.pools_of(wanted);
         for entry in &pools {
             entry.pool.lock().begin_vacancy();
         }
-        Self { service, id, pools }
+        Self { vacancies, id, pools }
     }
 }
 
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
-        let service = self.service;
-        locked(&service.vacancies.closed).retain(|(id, _)| *id != self.id);
-        service.vacancies.changed.notify_waiters();
+        let Vacancies { shared, closed, changed, .. } = self.vacancies;
+        locked(closed).retain(|(id, _)| *id != self.id);
+        changed.notify_waiters();
         for entry in &self.pools {
             // The name may mean another database by now.
-            upkeep::renew(service, entry);
+            entry.renew(&shared.loops);
             let due = loop {
                 // Only loops can take a connection out of their epoll set.
-                upkeep::close_idle(service, &entry.pool, |_, _| true);
+                idle::close_idle(&shared.loops, &entry.pool, |_, _| true);
                 let mut pool = entry.pool.lock();
                 if pool.idle_count() == 0 {
-                    break pool.end_vacancy(service.loops.now()).1;
+                    break pool.end_vacancy(shared.loops.now()).1;
                 }
             };
-            for _ in 0..due {
-                service.control.open(entry.pool.clone(), service.loops.least_loaded());
+            shared.open(&entry.pool, due);
+        }
+    }
+}
+
+impl Vacancies {
+    fn pools_of(&self, wanted: &Wanted) -> Vec<Arc<PoolEntry>> {
+        let mut pools = self.pools.all();
+        pools.retain(|entry| wanted.is(&entry.route.load()));
+        pools
+    }
+
+    /// Closes idle connections. Returns how many are left beside the asking client's own.
+    fn close(&self, wanted: &Wanted, asking: PoolId) -> u32 {
+        let mut left = 0;
+        for entry in self.pools_of(wanted) {
+            idle::close_idle(&self.shared.loops, &entry.pool, |_, _| true);
+            left += entry.pool.lock().total().saturating_sub(u32::from(entry.pool.id == asking));
+            let listens = &entry.pool.stats.listen.connections;
+            if listens.load(Ordering::Relaxed) > 0 {
+                left += 1;
+                self.shared.loops.send_all(|| ToLoop::EndUnusedListener(entry.pool.clone()));
             }
         }
+        left + self.lines.close(|servers, database| {
+            *database == wanted.database && servers.iter().any(|one| wanted.servers.contains(one))
+        })
     }
-}
 
-fn pools_of(service: &Service, wanted: &Wanted) -> Vec<Arc<PoolEntry>> {
-    let mut pools = service.pools.all();
-    pools.retain(|entry| wanted.is(&entry.route.load()));
-    pools
-}
-
-/// Closes idle connections. Returns how many are left beside the asking client's own.
-fn close(service: &Service, wanted: &Wanted, asking: PoolId) -> u32 {
-    let mut left = 0;
-    for entry in pools_of(service, wanted) {
-        upkeep::close_idle(service, &entry.pool, |_, _| true);
-        left += entry.pool.lock().total().saturating_sub(u32::from(entry.pool.id == asking));
-        let listens = &entry.pool.stats.listen.connections;
-        if listens.load(Ordering::Relaxed) > 0 {
-            left += 1;
-            service.loops.send_all(|| ToLoop::EndUnusedListener(entry.pool.clone()));
-        }
+    /// Whether a client is connected there beside the one that asks.
+    fn is_used(&self, wanted: &Wanted, asking: PoolId) -> bool {
+        let used = |entry: &PoolEntry| entry.client_count() > usize::from(entry.pool.id == asking);
+        self.pools_of(wanted).iter().any(|entry| used(entry))
     }
-    left + service.enquiries.close_lines(|servers, database| {
-        *database == wanted.database && servers.iter().any(|one| wanted.servers.contains(one))
-    })
-}
 
-/// Whether a client is connected there beside the one that asks.
-fn is_used(service: &Service, wanted: &Wanted, asking: PoolId) -> bool {
-    let used = |entry: &PoolEntry| entry.client_count() > usize::from(entry.pool.id == asking);
-    pools_of(service, wanted).iter().any(|entry| used(entry))
-}
-
-/// Closes the idle connections to a database for a client's statement, tells its loop, and lets none be
-/// opened until the server has answered.
-pub async fn vacate(service: &Arc<Service>, pool: PoolId, database: &[u8], client: ClientId) {
-    let (kept, answered) = oneshot::channel::<()>();
-    let tell = |kept: oneshot::Sender<()>| {
-        let kept = Arc::new(kept);
-        service.loops.send(client.home, ToLoop::Vacated { client, kept });
-    };
-    let entry = service.pools.by_id(pool);
-    let (Some(entry), Ok(database)) = (entry, std::str::from_utf8(database)) else {
-        return tell(kept);
-    };
-    let servers = entry.route.load().target.servers.clone();
-    let wanted = Wanted { servers, database: database.to_owned() };
-    drop(entry);
-    let begun = Instant::now();
-    let (mut kept, mut answered) = (Some(kept), answered);
-    let mut closed: Option<Closed<'_>> = None;
-    while begun.elapsed() < VACANT_MAX {
-        if closed.is_none() && !is_used(service, &wanted, pool) {
-            closed = Some(Closed::begin(service, &wanted));
-        }
-        let ready = match &closed {
-            Some(_) => close(service, &wanted, pool) == 0 || begun.elapsed() >= CLOSING,
-            None => begun.elapsed() >= LEAVING,
+    /// Closes the idle connections to a database for a client's statement, tells its loop, and lets none be
+    /// opened until the server has answered.
+    pub async fn vacate(&self, pool: PoolId, database: &[u8], client: ClientId) {
+        let (kept, answered) = oneshot::channel::<()>();
+        let tell = |kept: oneshot::Sender<()>| {
+            let kept = Arc::new(kept);
+            self.shared.loops.send(client.home, ToLoop::Vacated { client, kept });
         };
-        if let Some(kept) = kept.take_if(|_| ready) {
-            tracing::info!(
-                database,
-                closed = closed.is_some(),
-                "a statement wants a database for itself: idle server connections to it are closed, \
+        let entry = self.pools.by_id(pool);
+        let (Some(entry), Ok(database)) = (entry, std::str::from_utf8(database)) else {
+            return tell(kept);
+        };
+        let servers = entry.route.load().target.servers.clone();
+        let wanted = Wanted { servers, database: database.to_owned() };
+        drop(entry);
+        let begun = Instant::now();
+        let (mut kept, mut answered) = (Some(kept), answered);
+        let mut closed: Option<Closed<'_>> = None;
+        while begun.elapsed() < VACANT_MAX {
+            if closed.is_none() && !self.is_used(&wanted, pool) {
+                closed = Some(Closed::begin(self, &wanted));
+            }
+            let ready = match &closed {
+                Some(_) => self.close(&wanted, pool) == 0 || begun.elapsed() >= CLOSING,
+                None => begun.elapsed() >= LEAVING,
+            };
+            if let Some(kept) = kept.take_if(|_| ready) {
+                tracing::info!(
+                    database,
+                    closed = closed.is_some(),
+                    "a statement wants a database for itself: idle server connections to it are closed, \
                  and none is opened before it has been answered"
-            );
-            tell(kept);
-        }
-        tokio::select! {
-            _ = &mut answered => return,
-            () = sleep(LOOK_EVERY) => {}
+                );
+                tell(kept);
+            }
+            tokio::select! {
+                _ = &mut answered => return,
+                () = sleep(LOOK_EVERY) => {}
+            }
         }
     }
 }

@@ -20,7 +20,8 @@ use std::time::Duration;
 use super::reload;
 use crate::auth::records;
 use crate::config::Config;
-use crate::service::{Phase, Service};
+use crate::phase::Phase;
+use crate::service::Service;
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -112,10 +113,10 @@ impl Watch {
 
 /// Looks until the process ends.
 pub(super) async fn run(service: Arc<Service>, mut watch: Watch) {
-    while service.phase() == Phase::Serving {
+    while service.shared.phase() == Phase::Serving {
         tokio::time::sleep(PERIOD).await;
         // A file system may block a look.
-        let config = service.config.load_full();
+        let config = service.shared.config.load_full();
         let mut included = std::mem::take(&mut watch.included);
         let looking = tokio::task::spawn_blocking(move || {
             let now = included.look_at_all(&config);

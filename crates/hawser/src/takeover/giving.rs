@@ -18,28 +18,34 @@
 //!   ended, and not before; if that lives, this one ends when its clients have left
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hawser_pooler::ids::{LoopId, PoolId};
 use hawser_pooler::lending::Limits;
 use hawser_pooler::relay::ToLoop;
-use hawser_pooler::relay::succession::{Arrival, MovedClient};
+use hawser_pooler::relay::succession::MovedClient;
 use hawser_sys::stream::peer_uid;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 
-use super::listeners::Purpose;
+use super::order::Order;
+use super::predecessor::locked;
 use super::process::OtherProcess;
 use super::record::{Bytes, Client, Pool};
 use super::wire::{FORMAT, Message, Said, Writer, frame, split};
-use super::{Given, Standing, locked};
-use crate::cancel;
+use super::{Given, Succession, give_back};
+use crate::cancel::Cancels;
+use crate::listeners::Purpose;
 use crate::peers::Received;
-use crate::pools::{PoolEntry, upkeep};
-use crate::service::{Phase, Service};
+use crate::phase::{Phase, Standing};
+use crate::pools::{PoolEntry, Pools, idle};
+use crate::process::notify;
+use crate::shared::Shared;
 use crate::socket::Conn;
 
 /// Clients of each loop that may be on their way: each waits for as long as that takes.
@@ -66,13 +72,32 @@ const PAUSED: &str = "a database is paused: RESUME first";
 /// A pause after an error of accept(2).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Carries out what the successor passes on for the clients of this process; an error says why it has not
+/// been done.
+pub type Obey =
+    Box<dyn Fn(Order) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>> + Send + Sync>;
+
+/// What this process has that a successor takes.
+pub struct Giver {
+    /// The loops, the limits and the gates.
+    pub shared: Arc<Shared>,
+    /// The clients' pools.
+    pub pools: Arc<Pools>,
+    /// Where cancel requests for clients that stay go.
+    pub cancels: Arc<Cancels>,
+    /// Both processes.
+    pub succession: Arc<Succession>,
+    /// Carries out commands.
+    pub obey: Obey,
+}
+
 /// Answers processes that want to be the successor. Never ends.
-pub async fn answer(listener: UnixListener, service: Arc<Service>) {
+pub async fn answer(listener: UnixListener, giver: Arc<Giver>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 // As a task: the next one must get the answer that this one is at it.
-                tokio::spawn(converse(service.clone(), stream));
+                tokio::spawn(converse(giver.clone(), stream));
             }
             Err(error) => {
                 tracing::warn!(%error, "could not accept a connection of a successor");
@@ -83,33 +108,33 @@ pub async fn answer(listener: UnixListener, service: Arc<Service>) {
 }
 
 /// The place of the candidate for the succession.
-struct Candidacy(Arc<Service>);
+struct Candidacy(Arc<Giver>);
 
 impl Candidacy {
-    fn of(service: &Arc<Service>, pid: u32) -> Result<Self, String> {
-        if service.phase() != Phase::Serving {
+    fn of(giver: &Arc<Giver>, pid: u32) -> Result<Self, String> {
+        if giver.shared.phase() != Phase::Serving {
             return Err("it is shutting down".to_owned());
         }
         // A client that waits there would not see a RESUME that goes to the successor.
-        if service.gates.some_paused() {
+        if giver.shared.gates.some_paused() {
             return Err(PAUSED.to_owned());
         }
-        if !service.succession.serves() {
+        if !giver.succession.serves() {
             return Err("it has a successor already".to_owned());
         }
         // That one accepts again if this one ends: that excludes a third one.
-        if let Some(before) = service.succession.process_before() {
+        if let Some(before) = giver.succession.process_before() {
             return Err(format!(
                 "process {before}, whose place it has taken, still has clients: wait until they have left, or \
                  end that process (kill {before})"
             ));
         }
-        let mut candidate = locked(&service.succession.candidate);
+        let mut candidate = locked(&giver.succession.candidate);
         if let Some(other) = *candidate {
             return Err(format!("process {other} is about to take its place already"));
         }
         *candidate = Some(pid);
-        Ok(Self(service.clone()))
+        Ok(Self(giver.clone()))
     }
 }
 
@@ -119,7 +144,7 @@ impl Drop for Candidacy {
     }
 }
 
-async fn converse(service: Arc<Service>, stream: UnixStream) {
+async fn converse(giver: Arc<Giver>, stream: UnixStream) {
     let own = hawser_sys::process::effective_uid();
     match peer_uid(&stream) {
         Ok(uid) if uid == own || uid == 0 => {}
@@ -136,7 +161,7 @@ async fn converse(service: Arc<Service>, stream: UnixStream) {
         return;
     };
     let candidacy = match format {
-        FORMAT => Candidacy::of(&service, pid),
+        FORMAT => Candidacy::of(&giver, pid),
         _ => Err(format!("it speaks version {FORMAT} of the takeover's protocol, not {format}")),
     };
     let successor = OtherProcess::connected(pid, reader.socket());
@@ -150,8 +175,8 @@ async fn converse(service: Arc<Service>, stream: UnixStream) {
         }
     };
     tracing::info!(pid, version, "a process starts that is to take this one's place");
-    let listening = service.succession.listening();
-    let (welcome, held) = welcome(&service, &listening);
+    let listening = giver.succession.listening();
+    let (welcome, held) = welcome(&giver, &listening);
     let fds: Vec<_> = listening.iter().map(|(_, fd)| fd.as_fd()).collect();
     let ready = async {
         writer.send(&welcome, &fds).await?;
@@ -164,15 +189,15 @@ async fn converse(service: Arc<Service>, stream: UnixStream) {
             "the successor has not come to serve: this process goes on"
         );
     }
-    if service.phase() != Phase::Serving {
+    if giver.shared.phase() != Phase::Serving {
         return;
     }
-    let Some(disabled) = service.gates.give_to(pid) else {
+    let Some(disabled) = giver.shared.gates.give_to(pid) else {
         tracing::warn!(pid, PAUSED, "a process cannot take this one's place");
         let _ = writer.send(&Message::Refused { reason: PAUSED.to_owned() }, &[]).await;
         return;
     };
-    Giving::new(service, writer, successor, held).run(reader.listen(), disabled).await;
+    Giving::new(giver, writer, successor, held).run(reader.listen(), disabled).await;
 }
 
 /// Waits until the successor can serve.
@@ -193,10 +218,10 @@ async fn is_ready(
 
 /// The welcome for the successor, and the server connections of each pool in it.
 fn welcome(
-    service: &Arc<Service>,
+    giver: &Giver,
     listening: &[(Purpose, Arc<OwnedFd>)],
 ) -> (Message, HashMap<PoolId, u32>) {
-    let known = service.pools.all();
+    let known = giver.pools.all();
     let pools: Vec<_> =
         known.iter().filter(|entry| may_go(entry)).map(|entry| record(entry)).collect();
     let held = pools.iter().map(|pool| (PoolId(pool.number), pool.held)).collect();
@@ -205,8 +230,8 @@ fn welcome(
         pid: std::process::id(),
         listening: listening.iter().map(|(purpose, _)| purpose.clone()).collect(),
         pools,
-        clients: service.limits.client_count(),
-        servers: service.limits.server_count(),
+        clients: giver.shared.limits.client_count(),
+        servers: giver.shared.limits.server_count(),
     };
     (welcome, held)
 }
@@ -243,7 +268,7 @@ struct UnderWay {
 
 /// A conversation with the successor, from `Ready` on.
 struct Giving {
-    service: Arc<Service>,
+    giver: Arc<Giver>,
     writer: Writer,
     successor: OtherProcess,
     begun: Instant,
@@ -269,14 +294,14 @@ enum End {
 
 impl Giving {
     fn new(
-        service: Arc<Service>,
+        giver: Arc<Giver>,
         writer: Writer,
         successor: OtherProcess,
         held: HashMap<PoolId, u32>,
     ) -> Self {
         let now = Instant::now();
         Self {
-            service,
+            giver,
             writer,
             successor,
             begun: now,
@@ -291,23 +316,23 @@ impl Giving {
     }
 
     async fn run(mut self, mut incoming: mpsc::UnboundedReceiver<Said>, disabled: Vec<String>) {
-        let service = self.service.clone();
+        let giver = self.giver.clone();
         let pid = self.successor.pid;
-        service.succession.standing.send_replace(Standing::Given(pid));
+        giver.succession.standing.send_replace(Standing::Given(pid));
         // From the main process of the unit, which this is: see sd_notify(3).
-        crate::serve::notify(&[sd_notify::NotifyState::MainPid(pid)]);
+        notify(&[sd_notify::NotifyState::MainPid(pid)]);
         let (gives, given) = mpsc::unbounded_channel();
-        *locked(&service.succession.gives) = Some(gives);
-        let clients = service.limits.client_count();
+        *locked(&giver.succession.gives) = Some(gives);
+        let clients = giver.shared.limits.client_count();
         tracing::info!(pid, clients, "the successor serves: clients go over as they are at rest");
         let end = match self.writer.send(&Message::Given { disabled }, &[]).await {
             Ok(()) => {
-                service.loops.send_all(|| ToLoop::GiveClients(UNDER_WAY_MAX));
+                giver.shared.loops.send_all(|| ToLoop::GiveClients(UNDER_WAY_MAX));
                 self.go_on(&mut incoming, given).await
             }
             Err(error) => End::Broken(error),
         };
-        *locked(&service.succession.gives) = None;
+        *locked(&giver.succession.gives) = None;
         match end {
             End::Done => {
                 tracing::info!(
@@ -324,7 +349,7 @@ impl Giving {
 
     /// This process ends.
     fn end(&self) {
-        self.service.phase.send_if_modified(|phase| {
+        self.giver.shared.phase.send_if_modified(|phase| {
             let serving = *phase == Phase::Serving;
             *phase = (*phase).max(Phase::Draining);
             serving
@@ -341,9 +366,9 @@ impl Giving {
                 self.hear(message);
             }
         }
-        self.service.loops.send_all(|| ToLoop::KeepClients);
+        self.giver.shared.loops.send_all(|| ToLoop::KeepClients);
         for (_, UnderWay { home, client }) in self.under_way.drain() {
-            give_back(&self.service, home, client);
+            give_back(&self.giver.shared.loops, home, client);
         }
         let (pid, taken) = (self.successor.pid, self.taken);
         if tokio::time::timeout(END_WAIT, self.successor.ended()).await.is_err() {
@@ -378,20 +403,20 @@ impl Giving {
 
     /// The successor's process has ended: this one serves as before, with the clients that it still has.
     fn serve_again(self, error: &io::Error) {
-        let service = &self.service;
-        if service.phase() != Phase::Serving {
+        let giver = &self.giver;
+        if giver.shared.phase() != Phase::Serving {
             return;
         }
-        for entry in service.pools.all().iter().filter(|_| self.shares) {
-            super::set_pool_limits(service, entry, entry.pool.settings().limits.clone());
+        for entry in giver.pools.all().iter().filter(|_| self.shares) {
+            entry.set_limits(&giver.shared, entry.pool.settings().limits.clone());
         }
-        service.gates.take_back();
-        crate::serve::notify(&[sd_notify::NotifyState::MainPid(std::process::id())]);
+        giver.shared.gates.take_back();
+        notify(&[sd_notify::NotifyState::MainPid(std::process::id())]);
         tracing::error!(
             pid = self.successor.pid, taken = self.taken, %error,
             "the successor has gone, with the clients that it had taken: this process serves again"
         );
-        service.succession.standing.send_replace(Standing::Serving);
+        giver.succession.standing.send_replace(Standing::Serving);
     }
 
     async fn go_on(
@@ -424,7 +449,7 @@ impl Giving {
         };
         given.close();
         while let Ok((home, client)) = given.try_recv() {
-            give_back(&self.service, home, client);
+            give_back(&self.giver.shared.loops, home, client);
         }
         end
     }
@@ -433,22 +458,22 @@ impl Giving {
     async fn send(&mut self, home: LoopId, client: MovedClient<Conn>) -> io::Result<()> {
         let id = client.pool.id;
         if !self.held.contains_key(&id) {
-            let Some(entry) = self.service.pools.by_id(id) else {
-                give_back(&self.service, home, client); // (a pool that a client has is there)
+            let Some(entry) = self.giver.pools.by_id(id) else {
+                give_back(&self.giver.shared.loops, home, client); // (a pool that a client has is there)
                 return Ok(());
             };
             let pool = record(&entry);
             self.held.insert(id, pool.held);
             if let Err(error) = self.writer.send(&Message::Pool(pool), &[]).await {
-                give_back(&self.service, home, client);
+                give_back(&self.giver.shared.loops, home, client);
                 return Err(error);
             }
         }
         let number = self.next;
         self.next += 1;
-        let record = Box::new(Client::of(&client.record, self.service.loops.now()));
+        let record = Box::new(Client::of(&client.record, self.giver.shared.loops.now()));
         let Some(frame) = frame(&Message::Client { number, pool: id.0, record }) else {
-            give_back(&self.service, home, client); // its statements are too long
+            give_back(&self.giver.shared.loops, home, client); // its statements are too long
             self.room(home);
             return Ok(());
         };
@@ -459,7 +484,7 @@ impl Giving {
 
     /// One more client of a loop may be under way.
     fn room(&self, home: LoopId) {
-        self.service.loops.send(home, ToLoop::GiveClients(1));
+        self.giver.shared.loops.send(home, ToLoop::GiveClients(1));
     }
 
     fn hear(&mut self, message: Message) {
@@ -477,22 +502,22 @@ impl Giving {
                         tracing::warn!(reason, "the successor does not take a client: it stays");
                     }
                     self.kept += 1;
-                    give_back(&self.service, home, client);
+                    give_back(&self.giver.shared.loops, home, client);
                     self.room(home);
                 }
             }
             Message::Cancel { number, process, key } => {
-                let (service, writer) = (self.service.clone(), self.writer.clone());
+                let (giver, writer) = (self.giver.clone(), self.writer.clone());
                 tokio::spawn(async move {
                     let request = Received::new(process, &key.0);
-                    cancel::in_this_service(&service, &request).await;
+                    giver.cancels.in_this_service(&request).await;
                     let _ = writer.send(&Message::Cancelled { number }, &[]).await;
                 });
             }
             Message::Command { number, order } => {
-                let (service, writer) = (self.service.clone(), self.writer.clone());
+                let (giver, writer) = (self.giver.clone(), self.writer.clone());
                 tokio::spawn(async move {
-                    let obeyed = service.admin.obey(&service, order).await;
+                    let obeyed = (giver.obey)(order).await;
                     let _ =
                         writer.send(&Message::Obeyed { number, error: obeyed.err() }, &[]).await;
                 });
@@ -516,7 +541,7 @@ impl Giving {
         }
         if self.rest_at.elapsed() >= REST_PERIOD {
             self.rest_at = Instant::now();
-            let clients = self.service.limits.client_count();
+            let clients = self.giver.shared.limits.client_count();
             self.writer.send(&Message::Rest { clients }, &[]).await?;
         }
         Ok(false)
@@ -526,10 +551,10 @@ impl Giving {
     /// successor knows.
     fn close_unneeded(&mut self) -> Vec<(PoolId, u32)> {
         let mut changed = Vec::new();
-        for entry in self.service.pools.all() {
+        for entry in self.giver.pools.all() {
             let clients = u32::try_from(entry.client_count()).unwrap_or(u32::MAX);
             let mut more = held(&entry).saturating_sub(clients);
-            upkeep::close_idle(&self.service, &entry.pool, |_, idle| {
+            idle::close_idle(&self.giver.shared.loops, &entry.pool, |_, idle| {
                 let unneeded = more > 0 || idle >= UNUSED_AFTER;
                 more = more.saturating_sub(1);
                 unneeded
@@ -549,28 +574,23 @@ impl Giving {
     fn share_pools(&mut self) {
         if !self.shares && self.begun.elapsed() >= SHARED_AFTER {
             self.shares = true;
-            for entry in self.service.pools.all() {
+            for entry in self.giver.pools.all() {
                 let limits = entry.pool.settings().limits.clone();
                 let half = Limits { size: limits.size.div_ceil(2), ..limits };
-                super::set_pool_limits(&self.service, &entry, half);
+                entry.set_limits(&self.giver.shared, half);
             }
         }
     }
 
     /// Whether neither clients nor connections before their login need this process.
     fn is_left_by_all(&self) -> bool {
-        let config = self.service.config.load();
+        let config = self.giver.shared.config.load();
         let wait = config.reload.timeouts.client_login_timeout.get().unwrap_or(LOGIN_WAIT);
         // (Consoles may stay for any time: they are cut off then.)
-        let all_in = self.service.limits.connection_count() == 0 || self.begun.elapsed() >= wait;
-        all_in && self.service.limits.client_count() == 0 && self.under_way.is_empty()
+        let all_in =
+            self.giver.shared.limits.connection_count() == 0 || self.begun.elapsed() >= wait;
+        all_in && self.giver.shared.limits.client_count() == 0 && self.under_way.is_empty()
     }
-}
-
-/// A client does not go over: its loop continues with it.
-pub fn give_back(service: &Service, home: LoopId, client: MovedClient<Conn>) {
-    let arrival = Arrival::BackFromSuccessor;
-    service.loops.send(home, ToLoop::TakeClient(Box::new(client), arrival));
 }
 
 #[cfg(test)]

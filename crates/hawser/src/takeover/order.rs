@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::command::Command;
-
 /// A command that is passed on. Databases are named as clients ask for them; none: all.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "verb")]
@@ -38,32 +36,4 @@ pub enum Order {
     /// A command that this version does not know.
     #[serde(other)]
     Unknown,
-}
-
-impl Order {
-    /// The order to pass on for a command; `None`: it concerns one process.
-    pub fn of(command: &Command) -> Option<Self> {
-        Some(match command.clone() {
-            Command::Pause(database) => Self::Pause { database },
-            Command::Resume(database) => Self::Resume { database },
-            Command::Disable(database) => Self::Disable { database },
-            Command::Enable(database) => Self::Enable { database },
-            Command::Kill(database) => Self::Kill { database },
-            Command::Reload => Self::Reload,
-            _ => return None,
-        })
-    }
-
-    /// The command; `None`: this version does not know it.
-    pub fn into_command(self) -> Option<Command> {
-        Some(match self {
-            Self::Pause { database } => Command::Pause(database),
-            Self::Resume { database } => Command::Resume(database),
-            Self::Disable { database } => Command::Disable(database),
-            Self::Enable { database } => Command::Enable(database),
-            Self::Kill { database } => Command::Kill(database),
-            Self::Reload => Command::Reload,
-            Self::Unknown => return None,
-        })
-    }
 }

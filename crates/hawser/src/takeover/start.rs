@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::service::Service;
+use super::Succession;
 
 /// Set for a process that must take the place of the one that started it.
 pub const VARIABLE: &str = "HAWSER_TAKEOVER";
@@ -37,8 +37,8 @@ fn program(name: &OsStr, path: Option<&OsStr>) -> PathBuf {
 }
 
 /// Starts the successor, and logs an error if it does not become ready.
-pub fn successor(service: &Arc<Service>) {
-    if !service.succession.serves() {
+pub fn successor(succession: &Arc<Succession>) {
+    if !succession.serves() {
         tracing::warn!("SIGUSR2: this process has a successor already, or is about to start");
         return;
     }
@@ -50,7 +50,7 @@ pub fn successor(service: &Arc<Service>) {
         Ok(child) => {
             let pid = child.id();
             tracing::info!(pid, program = %program.display(), "a successor has been started");
-            tokio::spawn(wait(child, service.clone()));
+            tokio::spawn(wait(child, succession.clone()));
         }
         Err(error) => tracing::error!(
             program = %program.display(), %error,
@@ -70,15 +70,15 @@ fn spawn(
     for variable in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
         command.env_remove(variable);
     }
-    command.env_remove(crate::serve::BACKGROUND_VARIABLE);
+    command.env_remove(crate::process::BACKGROUND_VARIABLE);
     tokio::process::Command::from(command).spawn()
 }
 
 /// Nothing else does.
-async fn wait(mut child: tokio::process::Child, service: Arc<Service>) {
+async fn wait(mut child: tokio::process::Child, succession: Arc<Succession>) {
     let pid = child.id();
     let ended = child.wait().await;
-    if !service.succession.is_given() {
+    if !succession.is_given() {
         let status = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
         tracing::error!(pid, status, "the successor has ended: this process goes on");
     }

@@ -25,8 +25,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hawser_pooler::ids::LoopId;
@@ -37,31 +36,31 @@ use hawser_pooler::session::options::{Asked, Replication};
 use hawser_sys::process::{SocketFamily, effective_uid, socket_family};
 use hawser_sys::stream::peer_uid;
 use tokio::net::UnixStream;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::giving::{END_WAIT, SHARED_AFTER};
-use super::listeners::{Inherited, socket_path};
-use super::order::Order;
+use super::predecessor::{ANSWER_WAIT, Predecessor, locked};
 use super::process::OtherProcess;
 use super::record::{Client, NotTaken, Pool};
 use super::wire::{FORMAT, Message, Reader, Said, Writer, split};
-use super::{PredecessorStatus, locked, set_pool_limits};
-use crate::admin::pooler::By;
+use super::{Succession, socket_path};
 use crate::auth::secret::Secret;
 use crate::config::{AuthType, Config};
+use crate::dial::Dialler;
 use crate::dial::enter::Credentials;
-use crate::login::{Places, server_parameters};
+use crate::gates::By;
+use crate::listeners::Inherited;
 use crate::peers::own_process_ids;
-use crate::pools::{PoolEntry, Wanted};
+use crate::phase::Phase;
+use crate::pools::open::Openings;
+use crate::pools::{PoolEntry, Pools, Wanted};
 use crate::process::{account_to_become, place};
-use crate::service::{Phase, Service};
+use crate::shared::Shared;
 use crate::shares;
 use crate::socket::Conn;
 use crate::socket::stream::{Family, Link, Stream};
 
-/// How long the predecessor has to answer.
-const ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// How long etcd has to give a lease and an answer, if limits are shared.
 const LEASE_WAIT: Duration = Duration::from_secs(10);
 /// How long the servers of needed pools have to report what they do at connect.
@@ -255,86 +254,6 @@ async fn ask(
     }
 }
 
-/// A predecessor that still has clients, as the rest of this process sees it.
-#[derive(Debug)]
-pub struct Predecessor {
-    pid: u32,
-    version: String,
-    clients: AtomicUsize,
-    next: AtomicU64,
-    asks: mpsc::UnboundedSender<Message>,
-    asked: Mutex<HashMap<u64, oneshot::Sender<Option<String>>>>,
-}
-
-impl Predecessor {
-    /// For `hawser status`.
-    pub fn status(&self) -> PredecessorStatus {
-        PredecessorStatus {
-            pid: self.pid,
-            version: self.version.clone(),
-            clients: self.clients.load(Ordering::Relaxed),
-        }
-    }
-
-    /// Passes on a cancel request that may be for a client there, and returns once it has been
-    /// handled, or `within` has passed.
-    pub async fn cancel(&self, process: u32, key: &[u8], within: Duration) {
-        let key = key.into();
-        // If this ends sooner, the process and its clients have gone.
-        let asked = self.ask(|number| Message::Cancel { number, process, key });
-        let _ = tokio::time::timeout(within, asked).await;
-    }
-
-    /// Passes a command on: see [`Succession::pass_on`](super::Succession::pass_on).
-    pub(super) async fn obey(
-        &self,
-        order: Order,
-        has_gone: impl Fn() -> bool,
-    ) -> Result<(), String> {
-        let (pid, clients) = (self.pid, self.clients.load(Ordering::Relaxed));
-        let waits = matches!(order, Order::Pause { .. }); // until transactions have ended
-        let asked = self.ask(|number| Message::Command { number, order });
-        let answer = match waits {
-            true => Ok(asked.await),
-            false => tokio::time::timeout(ANSWER_WAIT, asked).await,
-        };
-        let why = match answer {
-            Ok(Some(None)) => return Ok(()),
-            Ok(Some(Some(reason))) => reason,
-            Ok(None) if has_gone() => return Ok(()),
-            Ok(None) => "the conversation with it has broken off".to_owned(),
-            Err(_) => format!("it has not answered within {} s", ANSWER_WAIT.as_secs()),
-        };
-        Err(format!(
-            "the command has been done here, and not in process {pid}, whose place this one has taken, and \
-             which still has {clients} clients: {why}"
-        ))
-    }
-
-    /// Asks, and waits for the answer: the error, if there was one. `None`: the conversation has
-    /// ended.
-    async fn ask(&self, message: impl FnOnce(u64) -> Message) -> Option<Option<String>> {
-        let (done, answered) = oneshot::channel();
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        locked(&self.asked).insert(number, done);
-        let _forgets = Forgets { predecessor: self, number };
-        self.asks.send(message(number)).ok()?;
-        answered.await.ok()
-    }
-}
-
-/// Nothing waits for this answer any more.
-struct Forgets<'a> {
-    predecessor: &'a Predecessor,
-    number: u64,
-}
-
-impl Drop for Forgets<'_> {
-    fn drop(&mut self) {
-        locked(&self.predecessor.asked).remove(&self.number);
-    }
-}
-
 /// A pool whose clients come.
 struct Coming {
     pool: Pool,
@@ -343,9 +262,88 @@ struct Coming {
     schema_changes: Option<u64>,
 }
 
+/// Where the predecessor's clients go.
+#[derive(Clone)]
+pub struct Taker {
+    /// The configuration, the loops and the limits.
+    pub shared: Arc<Shared>,
+    /// Their pools.
+    pub pools: Arc<Pools>,
+    /// Asks their servers.
+    pub openings: Arc<Openings>,
+    /// Sets up their sockets.
+    pub dialler: Arc<Dialler>,
+    /// Both processes.
+    pub succession: Arc<Succession>,
+}
+
+impl Taker {
+    /// The client's connection, set up like one that was accepted here.
+    fn conn(&self, record: &Client, fd: OwnedFd) -> io::Result<Conn> {
+        let family = match socket_family(&fd)? {
+            SocketFamily::Internet => Family::Tcp,
+            SocketFamily::Unix => Family::Unix,
+            SocketFamily::Other => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        let mut link = Link::accepted(fd, family);
+        if family == Family::Tcp {
+            let config = self.shared.config.load();
+            let wanted = config.reload.network.congestion;
+            self.dialler.congestion.apply(&mut link, wanted, &"clients");
+            if record.is_mptcp() {
+                self.dialler.mptcp.accepted(&mut link);
+            }
+        }
+        let (conn, _none_is_early) = Stream::Plain(link).into_conn()?;
+        Ok(conn)
+    }
+
+    /// A pool for the clients of one of the predecessor's pools. `None`: the configuration has none.
+    fn make_pool(&self, pool: &Pool) -> Option<Coming> {
+        let config = self.shared.config.load_full();
+        let found = config.database(&pool.database)?;
+        if found.is_shared_by_users()
+            || (config.auth_type() == AuthType::Any && found.forced_user.is_none())
+        {
+            return None;
+        }
+        let access = self.shared.access.load();
+        let credentials = match &found.forced_user {
+            Some(forced) => access.credentials_of(forced, &found.name).ok()?,
+            None if !matches!(access.secret(&pool.user), None | Some(Secret::None)) => {
+                let own = access.credentials(&pool.user);
+                own.learn(&pool.credentials);
+                own
+            }
+            None => Arc::new(Credentials::of_record(&pool.credentials)),
+        };
+        let connect_only: Vec<Asked> = pool
+            .connect_only
+            .iter()
+            .map(|(name, value)| Asked { name: name.0.clone(), value: value.0.clone() })
+            .collect();
+        let wanted = Wanted {
+            database: &pool.database,
+            user: &pool.user,
+            connect_only: &connect_only,
+            replication: Replication::None,
+            credentials,
+        };
+        let entry = self.pools.get_or_create(&self.shared.config, &config, found, &wanted).ok()?;
+        if entry.key.user != pool.user {
+            return None; // another user is forced upon its clients now
+        }
+        self.shared.gates.pause_pool(&pool.database, || entry.pool.lock().pause());
+        if pool.asks {
+            entry.pool.asking().note_question();
+        }
+        Some(Coming { pool: pool.clone(), entry, schema_changes: None })
+    }
+}
+
 /// A conversation with the predecessor.
 pub struct Taking {
-    service: Arc<Service>,
+    to: Taker,
     incoming: mpsc::UnboundedReceiver<Said>,
     writer: Writer,
     predecessor: Arc<Predecessor>,
@@ -364,9 +362,9 @@ impl Found {
     ///
     /// # Errors
     /// The predecessor does not give up its place.
-    pub async fn ready(self, service: &Arc<Service>) -> Result<Taking, NotTakenOver> {
+    pub async fn ready(self, to: Taker) -> Result<Taking, NotTakenOver> {
         let Self { reader, writer, pid, version, clients, servers, pools, process } = self;
-        if let Err(why) = shares::first_look(service, LEASE_WAIT).await {
+        if let Err(why) = shares::first_look(&to.shared.limits, LEASE_WAIT).await {
             if servers > 0 || pools.iter().any(|pool| pool.held > 0) {
                 return Err(NotTakenOver::NoLease(why));
             }
@@ -376,18 +374,9 @@ impl Found {
             );
         }
         let (sender, asks) = mpsc::unbounded_channel();
-        let predecessor = Predecessor {
-            pid,
-            version,
-            clients: AtomicUsize::new(clients),
-            next: AtomicU64::new(1),
-            asks: sender,
-            asked: Mutex::default(),
-        };
-        let predecessor = Arc::new(predecessor);
-        let service = service.clone();
+        let predecessor = Arc::new(Predecessor::new(pid, version, clients, sender));
         let mut taking = Taking {
-            service,
+            to,
             incoming: reader.listen(),
             writer,
             predecessor,
@@ -401,7 +390,7 @@ impl Found {
         let mut asked = JoinSet::new();
         for pool in pools {
             if let Some(entry) = taking.expect(&pool) {
-                asked.spawn(ask_server(taking.service.clone(), entry));
+                asked.spawn(ask_server(taking.to.openings.clone(), entry));
             }
         }
         let all_answered = async { while asked.join_next().await.is_some() {} };
@@ -429,10 +418,11 @@ impl Found {
         let disabled = given.unwrap_or_else(late)?;
         for database in disabled {
             // (It is refused if there is a successor.)
-            let _ = taking.service.gates.disable(&database, By::Operator);
+            let _ = taking.to.shared.gates.disable(&database, By::Operator);
         }
-        *locked(&taking.service.succession.before) = taking.process.clone();
-        *locked(&taking.service.succession.predecessor) = Some(taking.predecessor.clone());
+        let succession = &taking.to.succession;
+        *locked(&succession.before) = taking.process.clone();
+        *locked(&succession.predecessor) = Some(taking.predecessor.clone());
         Ok(taking)
     }
 }
@@ -440,8 +430,8 @@ impl Found {
 impl Taking {
     /// Takes clients until the predecessor has none.
     pub async fn run(mut self) {
-        let service = self.service.clone();
-        let mut phase = service.phase.subscribe();
+        let Taker { shared, succession, .. } = self.to.clone();
+        let mut phase = shared.phase.subscribe();
         let mut ending = false;
         let end = loop {
             let result = tokio::select! {
@@ -462,25 +452,25 @@ impl Taking {
             }
         };
         match &end {
-            Ok(()) => *locked(&service.succession.before) = None,
+            Ok(()) => *locked(&succession.before) = None,
             Err(error) => self.take_the_rest(error).await,
         }
         self.writer.end();
         self.asks.close();
-        locked(&self.predecessor.asked).clear();
+        self.predecessor.forget_all();
         match (&end, self.process.clone().filter(|process| !process.has_ended())) {
             // The predecessor goes on with its clients.
             (Err(_), Some(process)) => {
-                let service = service.clone();
+                let succession = succession.clone();
                 tokio::spawn(async move {
                     process.ended().await;
-                    *locked(&service.succession.predecessor) = None;
+                    *locked(&succession.predecessor) = None;
                 });
             }
-            _ => *locked(&service.succession.predecessor) = None,
+            _ => *locked(&succession.predecessor) = None,
         }
         for coming in self.pools.values() {
-            limit(&service, &coming.entry, 0, Least::One);
+            limit(&shared, &coming.entry, 0, Least::One);
         }
         let (pid, clients) = (self.predecessor.pid, self.taken);
         if end.is_ok() {
@@ -530,13 +520,13 @@ impl Taking {
     fn put(&mut self, home: LoopId, client: MovedClient<Conn>) {
         self.taken += 1;
         let arrival = Arrival::FromPredecessor;
-        self.service.loops.send(home, ToLoop::TakeClient(Box::new(client), arrival));
+        self.to.shared.loops.send(home, ToLoop::TakeClient(Box::new(client), arrival));
     }
 
     /// Makes a pool whose clients will come, if there can be one. Its server has not been asked anything yet.
     fn expect(&mut self, pool: &Pool) -> Option<Arc<PoolEntry>> {
         let number = pool.number;
-        let coming = make_pool(&self.service, pool)?;
+        let coming = self.to.make_pool(pool)?;
         let entry = coming.entry.clone();
         self.pools.insert(number, coming);
         self.share(number);
@@ -547,7 +537,7 @@ impl Taking {
     /// of them.
     fn expect_now(&mut self, pool: &Pool) {
         if let Some(entry) = self.expect(pool) {
-            tokio::spawn(ask_server(self.service.clone(), entry));
+            tokio::spawn(ask_server(self.to.openings.clone(), entry));
         }
     }
 
@@ -566,9 +556,9 @@ impl Taking {
                 self.take(number, pool, &record, fd).await?;
             }
             Message::Cancelled { number } => {
-                self.answered(number, None);
+                self.predecessor.answered(number, None);
             }
-            Message::Obeyed { number, error } => self.answered(number, error),
+            Message::Obeyed { number, error } => self.predecessor.answered(number, error),
             Message::Held { pool, count } => {
                 if let Some(known) = self.pools.get_mut(&pool) {
                     known.pool.held = count;
@@ -576,19 +566,13 @@ impl Taking {
                 self.share(pool);
             }
             Message::Rest { clients } => {
-                self.predecessor.clients.store(clients, Ordering::Relaxed);
+                self.predecessor.has(clients);
                 // A reload has reset them to the configured bounds.
                 self.pools.keys().for_each(|pool| self.share(*pool));
             }
             _ => {}
         }
         Ok(())
-    }
-
-    fn answered(&self, number: u64, error: Option<String>) {
-        if let Some(done) = locked(&self.predecessor.asked).remove(&number) {
-            let _ = done.send(error); // the waiter may have gone
-        }
     }
 
     /// Reduces a pool by the server connections that the predecessor has.
@@ -598,7 +582,7 @@ impl Taking {
             false => Least::Half,
         };
         if let Some(coming) = self.pools.get(&pool) {
-            limit(&self.service, &coming.entry, coming.pool.held, least);
+            limit(&self.to.shared, &coming.entry, coming.pool.held, least);
         }
     }
 
@@ -633,41 +617,49 @@ impl Taking {
     ) -> Result<(LoopId, MovedClient<Conn>), String> {
         // A pool without a client for a while is forgotten.
         if let Some(coming) = self.pools.get(&pool)
-            && self.service.pools.by_id(coming.entry.pool.id).is_none()
+            && self.to.pools.by_id(coming.entry.pool.id).is_none()
         {
             let known = coming.pool.clone();
             self.expect_now(&known);
         }
-        let service = &self.service;
+        let shared = &self.to.shared;
         let coming = self
             .pools
             .get_mut(&pool)
             .ok_or("its database and user are not in this configuration")?;
         let entry = &coming.entry;
-        let moved = record.to_record(service.loops.now());
+        let moved = record.to_record(shared.loops.now());
         let moved = moved.map_err(|error: NotTaken| error.to_string())?;
         if moved.mode != *locked(&entry.mode) {
             return Err("its database has another pool_mode in this configuration".to_owned());
         }
-        let config = service.config.load();
-        let count = u16::try_from(service.loops.count()).unwrap_or(u16::MAX);
+        let config = shared.config.load();
+        let count = u16::try_from(shared.loops.count()).unwrap_or(u16::MAX);
         let own = own_process_ids(config.start.process.peer_id, 0);
         let home = own.loop_of(moved.process, count);
         let home = home.ok_or("its process id is not one of this pooler's (peer_id)")?;
         let fd = fd.ok_or("it came without its socket")?;
-        let socket = conn(service, record, fd).map_err(|error| error.to_string())?;
+        let socket = self.to.conn(record, fd).map_err(|error| error.to_string())?;
         // After a change that the predecessor knows, no older statement may be used.
         if coming.schema_changes != Some(moved.schema_changes) {
             coming.schema_changes = Some(moved.schema_changes);
             entry.pool.schema_changed();
         }
         let user = record.user().unwrap_or(&entry.key.user);
-        let permit = Places::of_moved(
-            service.limits.take_over(&entry.key.database, user),
+        let permit = (
+            shared.limits.take_over(&entry.key.database, user),
             entry.enter(),
-            service.loops.seat_at(home),
+            shared.loops.seat_at(home),
         );
-        Ok((home, MovedClient { socket, pool: entry.pool.clone(), permit, record: moved }))
+        Ok((
+            home,
+            MovedClient {
+                socket,
+                pool: entry.pool.clone(),
+                permit: Box::new(permit),
+                record: moved,
+            },
+        ))
     }
 }
 
@@ -675,36 +667,16 @@ async fn is_ordered_to_end(phase: &mut watch::Receiver<Phase>) {
     let _ = phase.wait_for(|phase| *phase != Phase::Serving).await;
 }
 
-/// The client's connection, set up like one that was accepted here.
-fn conn(service: &Service, record: &Client, fd: OwnedFd) -> io::Result<Conn> {
-    let family = match socket_family(&fd)? {
-        SocketFamily::Internet => Family::Tcp,
-        SocketFamily::Unix => Family::Unix,
-        SocketFamily::Other => return Err(io::ErrorKind::Unsupported.into()),
-    };
-    let mut link = Link::accepted(fd, family);
-    if family == Family::Tcp {
-        let config = service.config.load();
-        let wanted = config.reload.network.congestion;
-        service.dialler.congestion.apply(&mut link, wanted, &"clients");
-        if record.is_mptcp() {
-            service.dialler.mptcp.accepted(&mut link);
-        }
-    }
-    let (conn, _none_is_early) = Stream::Plain(link).into_conn()?;
-    Ok(conn)
-}
-
 /// As long as the predecessor has `held` server connections of a pool, this process opens fewer,
 /// but at least `least`.
-fn limit(service: &Service, entry: &PoolEntry, held: u32, least: Least) {
+fn limit(shared: &Shared, entry: &PoolEntry, held: u32, least: Least) {
     let limits = entry.pool.settings().limits.clone();
     let floor = match least {
         Least::One => limits.size.min(1),
         Least::Half => limits.size.div_ceil(2),
     };
     let size = limits.size.saturating_sub(held).max(floor);
-    set_pool_limits(service, entry, Limits { size, min_size: limits.min_size.min(size), ..limits });
+    entry.set_limits(shared, Limits { size, min_size: limits.min_size.min(size), ..limits });
 }
 
 /// The minimum of a pool here, whatever the predecessor has.
@@ -718,55 +690,13 @@ enum Least {
 
 /// Asks a pool's server for its parameters and the census of functions, which arriving clients
 /// need.
-async fn ask_server(service: Arc<Service>, entry: Arc<PoolEntry>) {
+async fn ask_server(openings: Arc<Openings>, entry: Arc<PoolEntry>) {
     let (database, user) = (&entry.key.database, &entry.key.user);
-    if server_parameters(&service, &entry, user).await.is_err() {
+    if openings.server_parameters(&entry, user).await.is_err() {
         tracing::warn!(
             database,
             user,
             "its server does not answer yet: clients that come wait for it"
         );
     }
-}
-
-/// A pool for the clients of one of the predecessor's pools. `None`: the configuration has none.
-fn make_pool(service: &Arc<Service>, pool: &Pool) -> Option<Coming> {
-    let config = service.config.load_full();
-    let found = config.database(&pool.database)?;
-    if found.is_shared_by_users()
-        || (config.auth_type() == AuthType::Any && found.forced_user.is_none())
-    {
-        return None;
-    }
-    let access = service.access.load();
-    let credentials = match &found.forced_user {
-        Some(forced) => access.credentials_of(forced, &found.name).ok()?,
-        None if !matches!(access.secret(&pool.user), None | Some(Secret::None)) => {
-            let own = access.credentials(&pool.user);
-            own.learn(&pool.credentials);
-            own
-        }
-        None => Arc::new(Credentials::of_record(&pool.credentials)),
-    };
-    let connect_only: Vec<Asked> = pool
-        .connect_only
-        .iter()
-        .map(|(name, value)| Asked { name: name.0.clone(), value: value.0.clone() })
-        .collect();
-    let wanted = Wanted {
-        database: &pool.database,
-        user: &pool.user,
-        connect_only: &connect_only,
-        replication: Replication::None,
-        credentials,
-    };
-    let entry = service.pools.get_or_create(&service.config, &config, found, &wanted).ok()?;
-    if entry.key.user != pool.user {
-        return None; // another user is forced upon its clients now
-    }
-    service.gates.pause_pool(&pool.database, || entry.pool.lock().pause());
-    if pool.asks {
-        entry.pool.asking().note_question();
-    }
-    Some(Coming { pool: pool.clone(), entry, schema_changes: None })
 }

@@ -33,9 +33,9 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{Mutex, mpsc};
 
-use super::listeners::Purpose;
 use super::order::Order;
 use super::record::{Bytes, Client, Pool};
+use crate::listeners::Purpose;
 
 /// The generation of this format. A peer of another one is refused.
 pub const FORMAT: u32 = 1;

@@ -9,9 +9,9 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
-use crate::admin::pooler::class_in_words;
 use crate::logging::without_control;
 use crate::status::{PoolStatus, Status};
+use crate::tally::class_in_words;
 use crate::units;
 
 /// Lines for errors.

@@ -5,11 +5,12 @@ use std::sync::PoisonError;
 use std::time::Instant;
 
 use crate::admin::Console;
-use crate::admin::averages::{Notes, Totals};
+use crate::admin::averages::Notes;
 use crate::admin::command::Topic;
-use crate::admin::operators::CONSOLE;
 use crate::admin::pooler::Pooler;
 use crate::admin::table::{Cell, Columns, Table, columns};
+use crate::config::CONSOLE;
+use crate::totals::Totals;
 
 pub(super) const STATS_COLUMNS: Columns = columns![
     Text "database", Numeric "total_server_assignment_count", Numeric "total_xact_count",

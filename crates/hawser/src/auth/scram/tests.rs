@@ -1,5 +1,9 @@
 use proptest::prelude::*;
 
+use super::client::{
+    ClientBinding, ClientCredentials, ClientError, ClientExchange, ClientStep, ServerOffer,
+};
+use super::server::{ServerBinding, ServerError, ServerExchange, ServerStep};
 use super::*;
 
 // PostgreSQL 15: CREATE ROLE joe PASSWORD 'secret'

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::super::registry::{self, Change, Setting, Table};
+use super::super::registry;
+use super::super::setting::{Change, Setting, Table};
 use super::super::{Config, ConfigErrors};
 use super::config;
 

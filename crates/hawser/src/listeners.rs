@@ -8,14 +8,14 @@
 use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use hawser_sys::listen::{BoundPath, SocketFile};
 use hawser_sys::stream::shutdown_both;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::Standing;
+use crate::phase::Standing;
 
 /// What a listening socket is for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -157,11 +157,4 @@ pub async fn while_serving<W: Future<Output = ()>>(
             _ = standing.wait_for(|standing| !standing.serves()) => {}
         }
     }
-}
-
-/// The socket for a successor, given the control socket.
-pub fn socket_path(control_socket: &Path) -> PathBuf {
-    let mut path = control_socket.as_os_str().to_owned();
-    path.push(".takeover");
-    path.into()
 }

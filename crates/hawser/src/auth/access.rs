@@ -14,6 +14,7 @@ use hawser_pooler::wire::error::{ClientError, SqlState};
 use rustls::ClientConfig;
 
 use super::key_sets::KeySets;
+use super::roles;
 use crate::auth::hba::HbaRules;
 use crate::auth::ident::IdentMap;
 use crate::auth::scram::{Account, MockNonce, Preparation, ScramKeys};
@@ -21,7 +22,6 @@ use crate::auth::secret::{PasswordEncryption, Secret};
 use crate::auth::userlist::Userlist;
 use crate::config::{Config, DatabaseConfig, ForcedUser, Password};
 use crate::dial::enter::Credentials;
-use crate::pools::membership;
 use crate::tls::connect::outward;
 
 /// The source of a user's secret: servers may have different passwords for the same name.
@@ -353,7 +353,7 @@ impl Access {
 /// Databases whose server cannot be asked for the members of roles that `rules` need.
 fn unknown_roles(config: &Config, rules: &HbaRules) -> Vec<String> {
     let Some(location) = rules.asks_for_roles() else { return Vec::new() };
-    let unknown = |database: &&DatabaseConfig| membership::place(config, database).is_none();
+    let unknown = |database: &&DatabaseConfig| roles::place(config, database).is_none();
     let error = |database: &DatabaseConfig| {
         let name = &database.name;
         format!(

@@ -1,0 +1,43 @@
+//! As whom, and in which database, a server is asked for the roles of users: for `+group` and `samerole`
+//! in pg_hba.conf.
+
+use crate::config::{Config, DatabaseConfig, ForcedUser};
+
+/// The user as which a server is asked, and where.
+pub struct Place<'a> {
+    /// The entry of the configuration.
+    pub entry: &'a DatabaseConfig,
+    /// The database's name at the server.
+    pub dbname: &'a str,
+    /// The user.
+    pub asker: Asker<'a>,
+}
+
+/// The user as which a server is asked.
+pub enum Asker<'a> {
+    /// `auth_user`.
+    AuthUser(&'a str),
+    /// The database's own.
+    Forced(&'a ForcedUser),
+}
+
+/// Where to ask for the members of roles of a database, if anywhere: as `auth_user`, or as the
+/// database's own `user`. Never in a database that a client has named.
+pub fn place<'a>(config: &'a Config, database: &'a DatabaseConfig) -> Option<Place<'a>> {
+    let named = |entry: &'a DatabaseConfig| match &entry.dbname {
+        Some(dbname) => Some(dbname.as_str()),
+        None => (!entry.is_any()).then_some(entry.name.as_str()),
+    };
+    if let Some(auth_user) = &database.auth_user {
+        let asker = Asker::AuthUser(auth_user);
+        return match &database.auth_dbname {
+            Some(name) => {
+                let entry = config.database(name)?;
+                Some(Place { entry, dbname: entry.dbname_for(name), asker })
+            }
+            None => Some(Place { entry: database, dbname: named(database)?, asker }),
+        };
+    }
+    let asker = Asker::Forced(database.forced_user.as_ref()?);
+    Some(Place { entry: database, dbname: named(database)?, asker })
+}
