@@ -32,10 +32,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::auth::access::Access;
 use crate::auth::secret::Secret;
-use crate::config::CONSOLE;
 use crate::config::{
-    AuthType, BypassUse, Config, Congestion, ListenAddress, MptcpUse, OptionalAddress, Overrides,
-    SETTINGS_VARIABLE, ServerAddress,
+    AuthType, BypassUse, CONSOLE, Config, Congestion, ListenAddress, MptcpUse, OptionalAddress,
+    Overrides, SETTINGS_VARIABLE, ServerAddress,
 };
 use crate::pools::Connectings;
 use crate::shares::etcd::Etcd;

@@ -26,12 +26,11 @@ use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::cli;
 use crate::config::Config;
 use crate::phase::Phase;
 use crate::serve::{self, Begins, Manner, ServeError};
 use crate::service::Service;
-use crate::units;
+use crate::{cli, units};
 use cluster::{Cluster, ClusterError};
 use load::{Figures, Load};
 

@@ -35,9 +35,8 @@ use std::io::{self, Read};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-use crate::config::registry;
 use crate::config::setting::{Form, Setting, Table};
-use crate::config::{ANY_DATABASE, FILE_BYTES_MAX, suggest};
+use crate::config::{ANY_DATABASE, FILE_BYTES_MAX, registry, suggest};
 pub use error::{ImportError, ImportErrors, Reason};
 use ini::{Entry, Item, Place, Section};
 use value::{amount, assignment, comment, number, own_assignment, protocols, quote};

@@ -29,19 +29,18 @@ use crate::config::{Config, DatabaseConfig};
 use crate::listeners::SocketPath;
 use crate::login::listen::{self, ListenError};
 use crate::loops::{Control, Order};
-use crate::peers;
 use crate::phase::{Phase, Standing, shutdown_error};
 use crate::pools::health::{self, Prober};
 use crate::pools::upkeep::{self, Upkeep};
 use crate::process::{self, BACKGROUND_VARIABLE, PidFile, ProcessError, notify, random_u64};
 use crate::reactor::{Listeners, Logged, Reactors};
 use crate::service::{NotInForce, Service};
-use crate::shares;
 use crate::spans::Spans;
 use crate::takeover::taking::{self, Found, NotTakenOver, Taker};
 use crate::takeover::{self, Succession};
 use crate::tally::ErrorCounts;
 use crate::threads::Runtimes;
+use crate::{peers, shares};
 use watch::Watch;
 
 /// How often this checks whether the last client has left.

@@ -14,8 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use hawser_congestion::cc::usage::CongestionUsage;
 use hawser_link::drive::report::Report;
-use hawser_pooler::ids::LoopId;
-use hawser_pooler::ids::ServerAddressId;
+use hawser_pooler::ids::{LoopId, ServerAddressId};
 use hawser_pooler::lending::Pool as Queue;
 use hawser_pooler::session::options::Replication;
 use hawser_pooler::time::Time;

@@ -13,8 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use hawser_congestion::cc::usage::CongestionUsage;
 use hawser_link::drive::report::Report;
-use hawser_pooler::ids::LoopId;
-use hawser_pooler::ids::ServerAddressId;
+use hawser_pooler::ids::{LoopId, ServerAddressId};
 use hawser_pooler::relay::ToLoop;
 use hawser_pooler::shares::Standing as Sharing;
 use hawser_pooler::wire::error::{ClientError, SqlState};

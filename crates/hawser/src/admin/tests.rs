@@ -5,8 +5,7 @@ use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 use hawser_link::drive::report::Report;
-use hawser_pooler::ids::ServerAddressId;
-use hawser_pooler::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
+use hawser_pooler::ids::{BackendId, ClientId, LoopId, PoolId, ServerAddressId, Slot};
 use hawser_pooler::lending::{PoolSettings, SharedPool};
 use hawser_pooler::relay::ToLoop;
 use hawser_pooler::relay::client_info::{ClientAbout, ClientState, PeerAddress};

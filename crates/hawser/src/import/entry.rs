@@ -6,9 +6,10 @@ use super::value::{
     amount, assignment, comment, number, own_assignment, port, quote, without_schema,
 };
 use super::{Entries, unknown_key};
-use crate::config::registry;
 use crate::config::setting::Table;
-use crate::config::{ADMIN_DATABASES, Peer, SERVER_PORT_DEFAULT, ServerAddress, is_unix, suggest};
+use crate::config::{
+    ADMIN_DATABASES, Peer, SERVER_PORT_DEFAULT, ServerAddress, is_unix, registry, suggest,
+};
 
 /// Limits of which PgBouncer takes 0, for one database or user, as "what holds for all".
 const ZERO_IS_INHERITED: &[&str] = &[

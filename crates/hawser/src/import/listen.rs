@@ -10,9 +10,8 @@ use super::error::{ImportError, Reason};
 use super::ini::Entry;
 use super::value::{comment, port, quote};
 use crate::config::document::accepts;
-use crate::config::registry;
 use crate::config::setting::Table;
-use crate::config::{LISTEN_PORT_DEFAULT, host_and_port, is_unix};
+use crate::config::{LISTEN_PORT_DEFAULT, host_and_port, is_unix, registry};
 
 /// PgBouncer's directory of unix sockets where none is named.
 const UNIX_SOCKET_DIR_DEFAULT: &str = "/tmp";

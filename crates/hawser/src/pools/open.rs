@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use hawser_pooler::ids::ServerAddressId;
-use hawser_pooler::ids::{BackendId, LoopId};
+use hawser_pooler::ids::{BackendId, LoopId, ServerAddressId};
 use hawser_pooler::lending::{Fidelity, OpenOne};
 use hawser_pooler::parts::identity::hand_over::HandOverKey;
 use hawser_pooler::parts::report::text::{Report, ReportError};

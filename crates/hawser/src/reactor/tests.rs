@@ -6,8 +6,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::mpsc;
 
-use hawser_pooler::ids::ServerAddressId;
-use hawser_pooler::ids::{BackendId, PoolId};
+use hawser_pooler::ids::{BackendId, PoolId, ServerAddressId};
 use hawser_pooler::lending::{Limits, PoolSettings, SharedPool};
 use hawser_pooler::relay::message::{Listed, Page, PageRequest, ToLoop};
 use hawser_pooler::relay::{

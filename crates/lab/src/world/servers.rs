@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hawser_pooler::ids::BackendId;
-use hawser_pooler::ids::ServerAddressId;
+use hawser_pooler::ids::{BackendId, ServerAddressId};
 use hawser_pooler::parts::report::text;
 use hawser_pooler::parts::report::text::Report;
 use hawser_pooler::parts::start_values::parameters::ServerParameters;
@@ -15,10 +14,9 @@ use hawser_pooler::wire::error::{ClientError, SqlState};
 use super::host::{OUTSIDE, Opening, Outside, Stream, delay, moment};
 use super::lobby;
 use crate::model::backend::hand_over;
-use crate::model::catalog;
 use crate::model::endpoint::ServerEndpoint;
 use crate::model::wire::Reader;
-use crate::model::{Fault, ModelServer, ProcessId, frontend};
+use crate::model::{Fault, ModelServer, ProcessId, catalog, frontend};
 use crate::net::Net;
 use crate::rng::Rng;
 

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use super::scheduler::*;
 use super::*;
-use crate::ids::Slot;
-use crate::ids::{BackendId, ClientId, LoopId, PoolId};
+use crate::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
 use crate::time::Time;
 
 fn limits(size: u32) -> Limits {

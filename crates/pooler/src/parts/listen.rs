@@ -49,8 +49,7 @@ pub(crate) use ticket::{Ask, Claimant, Ticket};
 
 use std::sync::Arc;
 
-use crate::ids::PoolId;
-use crate::ids::ServerAddressId;
+use crate::ids::{PoolId, ServerAddressId};
 use crate::parts::listen::notifiers::Notifiers;
 use crate::time::Time;
 use crate::wire::error::ClientError;

@@ -2,7 +2,7 @@
 
 use core::any::Any;
 
-use crate::relay::backend::PoolRef;
+use crate::relay::backend::{Backend, BackendSeed, PoolRef};
 use crate::relay::client_info::{CancelKey, ClientAbout, ClientSecret, ClientState, PoolMode};
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,6 @@ use std::time::Duration;
 use crate::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
 use crate::parts::listen::{Ask, FromHub};
 use crate::parts::report::text::ReportError;
-use crate::relay::backend::{Backend, BackendSeed};
 use crate::relay::socket::Socket;
 use crate::relay::succession::{Arrival, MovedClient};
 use crate::session::part::PartSet;

@@ -13,8 +13,7 @@ use std::io;
 use std::net::SocketAddrV4;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
-use hawser_pooler::ids::ServerAddressId;
-use hawser_pooler::ids::{BackendId, ClientId, LoopId, PoolId};
+use hawser_pooler::ids::{BackendId, ClientId, LoopId, PoolId, ServerAddressId};
 use hawser_pooler::lending::{PoolSettings, SharedPool};
 use hawser_pooler::parts::identity::process_ids::OwnProcessIds;
 use hawser_pooler::parts::start_values::parameters::ServerParameters;

@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use crate::ids::ServerAddressId;
-use crate::ids::{BackendId, ClientId, LoopId, PoolId};
+use crate::ids::{BackendId, ClientId, LoopId, PoolId, ServerAddressId};
 use crate::lending::{PoolSettings, SharedPool};
 use crate::parts::identity::hand_over::HandOverKey;
 use crate::parts::identity::process_ids::OwnProcessIds;
