@@ -266,6 +266,7 @@ impl<B> SharedPool<B> {
     #[must_use]
     pub fn of_database(mut self, database: Arc<Database>) -> Self {
         self.database_known = database;
+        self.adopt_census();
         self
     }
 

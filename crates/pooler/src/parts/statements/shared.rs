@@ -479,8 +479,9 @@ impl StatementTable {
         }
     }
 
+    /// What statements and plans depend on.
     #[inline]
-    fn reads(&self) -> PlanReads {
+    pub fn reads(&self) -> PlanReads {
         PlanReads::from_place(self.reads.load(Ordering::Relaxed))
     }
 

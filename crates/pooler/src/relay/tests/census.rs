@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use super::harness::*;
-use crate::ids::LoopId;
+use crate::ids::{LoopId, PoolId};
+use crate::lending::{Database, PoolSettings, SharedPool};
 use crate::parts::functions::census::{Census, Function, Language, Link};
 use crate::relay::PoolMode;
+use crate::session::settings::PlanReads;
 
 /// A census of functions of PL/pgSQL, whose names say which are IMMUTABLE; `audited` has a trigger.
 /// A server process keeps no plans of these.
@@ -47,6 +49,21 @@ fn asked(server: &Peer) -> String {
 
 fn run(name: &str) -> Vec<u8> {
     [bind(name), execute(), sync()].concat()
+}
+
+#[test]
+fn a_pool_that_is_made_later_depends_on_what_the_functions_of_its_database_read() {
+    for (source, reads) in [
+        ("BEGIN RETURN current_setting('my.user'); END", PlanReads::All),
+        ("BEGIN RETURN 1; END", PlanReads::Own),
+    ] {
+        let database: Arc<Database> = Arc::default();
+        let known = census(&[("immutable_one", source)]);
+        database.functions.learn(&database.functions.begin_look(), &Arc::new(known));
+        let settings = PoolSettings::default();
+        let pool = SharedPool::<()>::new(PoolId(2), "db", "other", settings, 1, 1);
+        assert_eq!(pool.of_database(database).statements.reads(), reads);
+    }
 }
 
 #[test]
