@@ -70,6 +70,17 @@ def pins(target):
     return sorted(row["pins"] for row in target.pooler.show("CLIENTS") if row["pins"])
 
 
+def test_a_function_made_through_the_pool_counts_for_plans_at_once(env):
+    """With the extension it counted after the next look at the functions: until then a plan gave one client's value to others."""
+    with reporting(env, pool_size=1) as target, target.connect() as one, target.connect() as other:
+        for client, value in ((one, "one"), (other, "other")):
+            client.execute(f"set my.own = '{value}'")
+        for attempt in range(5):
+            one.execute(f"create function exact.constant{attempt}() returns text immutable language sql as $$ select current_setting('my.own', true) $$; "
+                        f"create function exact.outer{attempt}() returns text language plpgsql as $$ begin return exact.constant{attempt}(); end $$")
+            equal([client.value(f"select exact.outer{attempt}()") for client in (one, other)], ["one", "other"], attempt)
+
+
 def exact(target):
     """How many server connections of the pool tell what their sessions hold."""
     return [row["sv_exact"] for row in target.pooler.show("POOLS") if row["database"] == "app"]

@@ -310,7 +310,7 @@ impl<S: Socket> Backend<S> {
 
     /// A text with these effects is sent: later texts may call what it makes.
     pub(crate) fn foresee(&mut self, text: &[u8], effects: &Effects) {
-        if !effects.changes_catalog || self.known.session_report().is_some() {
+        if !effects.changes_catalog {
             return;
         }
         let reported = |name: &[u8]| self.session.parameters().get(name).is_some();
