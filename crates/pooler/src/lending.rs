@@ -39,7 +39,7 @@ mod shared;
 mod stats;
 
 pub use database::Database;
-pub use departed_servers::LeftServers;
+pub use departed_servers::DepartedServers;
 pub use lent_count::UNEVEN;
 pub use likeness::{Has, Wish};
 pub use process_state::{Lasting, buffers_of};

@@ -122,7 +122,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// All that was wrong with a pgbouncer.ini, in the order in which it was found.
+/// All that was wrong with a pgbouncer.ini, in the order of its lines; what has no line comes last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImportErrors(Vec<ImportError>);
 
@@ -130,10 +130,10 @@ impl ImportErrors {
     /// After so many the rest is not looked at.
     pub(super) const MANY: usize = 100;
 
-    /// In the order of the file's lines; what has no line comes last.
     pub(super) fn add(&mut self, error: ImportError) {
-        self.0.push(error);
-        self.0.sort_by_key(|error| (error.line == 0, error.file.clone(), error.line));
+        let place = |error: &ImportError| (error.line == 0, error.file.clone(), error.line);
+        let at = self.0.partition_point(|one| place(one) <= place(&error));
+        self.0.insert(at, error);
     }
 
     pub(super) fn is_empty(&self) -> bool {

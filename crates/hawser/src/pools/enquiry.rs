@@ -337,10 +337,9 @@ impl Enquiries {
     pub async fn notice_changed_settings(self: &Arc<Self>, entry: &Arc<PoolEntry>, user: &str) {
         // Most logins end here: a fleet that comes back asks once in a period, and no login waits for
         // another's question.
-        let is_over_link =
-            entry.route.load().target.servers.iter().any(|server| server.link().is_some());
-        let login = &entry.route.load().login.user;
-        let role = if entry.key.shared { user } else { login.as_str() };
+        let route = entry.route.load_full();
+        let is_over_link = route.target.servers.iter().any(|server| server.link().is_some());
+        let role = if entry.key.shared { user } else { &route.login.user };
         let seen = entry.seen.role(role);
         let Some(waiting) = seen.begin(is_over_link) else { return };
         let (asking, asked, about, role) =

@@ -20,14 +20,14 @@ use crate::time::Time;
 
 /// Those servers.
 #[derive(Debug, Default)]
-pub struct LeftServers {
+pub struct DepartedServers {
     /// A hint that spares each release the lock.
     any: AtomicBool,
     /// Each with the moment at which the look began that has shown it.
     servers: RwLock<Box<[(ServerAddressId, Time)]>>,
 }
 
-impl LeftServers {
+impl DepartedServers {
     /// Whether a backend of this server, opened then, is to be closed.
     #[inline]
     pub fn has(&self, server: ServerAddressId, opened: Time) -> bool {
@@ -53,7 +53,7 @@ mod tests {
     fn a_server_is_left_until_it_is_named_no_more() {
         let [one, two, three] = [1, 2, 3].map(ServerAddressId);
         let (before, looked, after) = (Time::ZERO, Time::from_micros(5), Time::from_micros(9));
-        let left = LeftServers::default();
+        let left = DepartedServers::default();
         assert!(!left.has(one, before));
         left.set(&[(one, looked), (three, looked)]);
         assert_eq!([one, two, three].map(|server| left.has(server, before)), [true, false, true]);

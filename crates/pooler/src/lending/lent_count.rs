@@ -17,13 +17,13 @@ pub const UNEVEN: u32 = 32;
 
 /// Lent backends, by the loop of the client.
 #[derive(Debug, Default)]
-pub(super) struct Lent {
+pub(super) struct LentCount {
     all: u32,
     /// By the loop's number.
     by_loop: Vec<u32>,
 }
 
-impl Lent {
+impl LentCount {
     /// All of them.
     pub(super) fn all(&self) -> u32 {
         self.all
@@ -72,7 +72,7 @@ impl Lent {
         size.saturating_add(beyond.saturating_mul(UNEVEN))
     }
 
-    /// The most that [`Lent::bound`] may be in a pool of this size.
+    /// The most that [`LentCount::bound`] may be in a pool of this size.
     #[cfg(test)]
     pub(super) fn bound_max(size: u32) -> u32 {
         size.saturating_mul(UNEVEN + 1)

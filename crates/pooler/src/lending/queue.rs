@@ -26,7 +26,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::ids::ClientId;
-use crate::lending::lent_count::Lent;
+use crate::lending::lent_count::LentCount;
 use crate::lending::likeness::{Likeness, Wish, nearest};
 use crate::parts::settings::custom_names::CustomNames;
 use crate::time::Time;
@@ -146,8 +146,8 @@ pub(super) struct Bound<'a> {
     pub(super) size: u32,
     /// The number of the loop that has the backend, which may keep it however many it has.
     pub(super) own: usize,
-    /// How many each loop has: see [`Lent::bound`].
-    pub(super) lent: &'a Lent,
+    /// How many each loop has: see [`LentCount::bound`].
+    pub(super) lent: &'a LentCount,
 }
 
 /// All waiters for a backend of one pool.
@@ -229,7 +229,7 @@ impl Queue {
     }
 
     /// How often those of a line may be overtaken by those of others.
-    pub(super) fn bound(&self, size: u32, line: usize, lent: &Lent) -> u32 {
+    pub(super) fn bound(&self, size: u32, line: usize, lent: &LentCount) -> u32 {
         let here = self.lines.get(line).map_or(0, Line::len);
         lent.bound(size, line, here, self.count)
     }
@@ -361,7 +361,7 @@ mod tests {
         let likeness = |waiter: &Waiter, beside| {
             Likeness::of(mark, mark, waiter.client.home == home, || false, beside)
         };
-        let lent = Lent::default();
+        let lent = LentCount::default();
         let bound = Bound { size: bound, own: usize::from(home.0), lent: &lent };
         let next = queue.next(bound, |_| true, likeness, 12)?;
         Some(next.client.slot.index)
@@ -398,11 +398,11 @@ mod tests {
             let bound = u32::try_from(1 + rng.below(6)).expect("small");
             // In every other one all want the same: the first of a line is near.
             let found = if seed % 2 == 0 { other_mark() } else { Wish::default().settings };
-            let mut lent = Lent::default();
+            let mut lent = LentCount::default();
             for _ in 0..rng.below(8) {
                 lent.add(LoopId(u16::try_from(rng.below(3)).expect("small")));
             }
-            let most = if lent.all() == 0 { bound } else { Lent::bound_max(bound) };
+            let most = if lent.all() == 0 { bound } else { LentCount::bound_max(bound) };
             let mut queue = Queue::default();
             let mut waiting: BTreeMap<u64, (ClientId, Time, u32)> = BTreeMap::new();
             let (mut now, mut number) = (0, 0);

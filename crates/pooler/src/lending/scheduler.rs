@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::ids::{BackendId, ClientId, LoopId};
-use crate::lending::lent_count::Lent;
+use crate::lending::lent_count::LentCount;
 use crate::lending::likeness::{Has, Likeness, Wish, nearest};
 use crate::lending::queue::{Bound, Queue, Waiter};
 use crate::parts::settings::custom_names::CustomNames;
@@ -106,7 +106,7 @@ pub struct Pool<B> {
     limits: Limits,
     idle: Vec<Idle<B>>,
     waiting: Queue,
-    lent: Lent,
+    lent: LentCount,
     opening: u32,
     parked: u32,
     /// Lent backends that waited for heavyweight locks when the server was last asked.
@@ -133,7 +133,7 @@ impl<B> Pool<B> {
             limits,
             idle: Vec::new(),
             waiting: Queue::default(),
-            lent: Lent::default(),
+            lent: LentCount::default(),
             opening: 0,
             parked: 0,
             lock_waits: 0,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::hash::Keyed;
 use crate::ids::{PoolId, ServerAddressId};
 use crate::lending::database::Database;
-use crate::lending::departed_servers::LeftServers;
+use crate::lending::departed_servers::DepartedServers;
 use crate::lending::lock::unpoisoned;
 use crate::lending::process_state::{KnownLasting, Lasting};
 use crate::lending::scheduler::{Limits, Pool};
@@ -171,7 +171,7 @@ pub struct SharedPool<B> {
     pool: Mutex<Pool<B>>,
     waiting: AtomicU32,
     epoch: AtomicU32,
-    left: LeftServers,
+    left: DepartedServers,
     /// The epoch and the server of the backend that was opened last.
     opened_last: AtomicU64,
     settings: RwLock<Arc<PoolSettings>>,
@@ -237,7 +237,7 @@ impl<B> SharedPool<B> {
             pool: Mutex::new(Pool::new(settings.limits.clone())),
             waiting: AtomicU32::new(0),
             epoch: AtomicU32::new(0),
-            left: LeftServers::default(),
+            left: DepartedServers::default(),
             opened_last: AtomicU64::new(0),
             settings: RwLock::new(Arc::new(settings)),
             parameters: RwLock::new(None),
@@ -410,7 +410,7 @@ impl<B> SharedPool<B> {
     }
 
     /// The servers that its backends leave once they are released.
-    pub fn left(&self) -> &LeftServers {
+    pub fn left(&self) -> &DepartedServers {
         &self.left
     }
 

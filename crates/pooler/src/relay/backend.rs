@@ -315,7 +315,7 @@ impl<S: Socket> Backend<S> {
         }
         let reported = |name: &[u8]| self.session.parameters().get(name).is_some();
         if let Some(foreseen) = self.pool.foresee(text, reported) {
-            self.known.at_stake_mut().foresee(foreseen);
+            self.known.side_effects_mut().foresee(foreseen);
             self.known.learn_functions(&self.pool);
         }
     }

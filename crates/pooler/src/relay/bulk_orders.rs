@@ -3,14 +3,14 @@
 //!
 //! # Model
 //! ```text
-//!   KillAll, Drain, Refuse ─► errand ─► limits::CLIENTS_A_TURN places of the table a turn ─► once round
+//!   KillAll, Drain, Refuse ─► order ─► limits::CLIENTS_A_TURN places of the table a turn ─► once round
 //! ```
 //! While any is under way the host does not sleep.
 //!
 //! # Invariants
-//! * each client that was there when an errand began is looked at once; one that connects more than
+//! * each client that was there when an order began is looked at once; one that connects more than
 //!   [`SKEW`] later stays
-//! * there is one errand of a kind and pool: the same order again goes once more round
+//! * there is one order of a kind and pool: the same order again goes once more round
 
 mod steps;
 
@@ -37,7 +37,7 @@ pub(crate) enum Order {
 }
 
 /// An order, and the clients that it still concerns.
-struct Errand {
+struct BulkOrder {
     order: Arc<Order>,
     /// Of this pool only.
     pool: Option<PoolId>,
@@ -47,21 +47,21 @@ struct Errand {
     left: u32,
 }
 
-impl Errand {
+impl BulkOrder {
     fn concerns(&self, pool: PoolId, connected: Time) -> bool {
         self.pool.is_none_or(|of| of == pool) && connected <= self.began.after(SKEW)
     }
 }
 
-/// Errands under way, in order.
+/// Orders under way, in order.
 #[derive(Default)]
-pub(crate) struct Errands {
-    under_way: VecDeque<Errand>,
+pub(crate) struct BulkOrders {
+    under_way: VecDeque<BulkOrder>,
     /// Places that have been looked at in this turn.
     looked_at: u32,
 }
 
-impl Errands {
+impl BulkOrders {
     pub(crate) fn is_empty(&self) -> bool {
         self.under_way.is_empty()
     }

@@ -283,7 +283,7 @@ impl<S: Socket> Engine<S> {
         if backend.known.notifying().is_noted() {
             backend.pool.notifiers().ended(backend.process());
         }
-        if backend.known.at_stake().has_schema() {
+        if backend.known.side_effects().has_schema() {
             backend.pool.schema_changed(); // the server may have received its COMMIT
         }
         if backend.is_at_rest() {
@@ -651,7 +651,7 @@ impl<S: Socket> Backend<S> {
     fn leave_client(&mut self) {
         self.prepared.unnamed_mut().leave_client();
         self.prepared.statements_mut().leave_client();
-        self.known.at_stake_mut().forget_parsed();
+        self.known.side_effects_mut().forget_parsed();
         self.ahead.end();
         self.known.settle_doubt();
         self.known

@@ -345,7 +345,7 @@ impl<S: Socket> Relay<'_, S> {
             }
             (kind::ROW_DESCRIPTION, Request::Query) => false,
             (kind::COMMAND_COMPLETE, Request::Query | Request::Execute)
-                if !backend.known.at_stake().has_start_values() && !body.starts_with(b"D") =>
+                if !backend.known.side_effects().has_start_values() && !body.starts_with(b"D") =>
             {
                 let completes = owed == Request::Execute;
                 self.backend.requests.copy_ended();

@@ -76,7 +76,7 @@ impl<S: Socket> Engine<S> {
         if !self.again.is_empty()
             || !self.late.is_empty()
             || !self.work.is_empty()
-            || !self.errands.is_empty()
+            || !self.bulk_orders.is_empty()
             || self.wheel.is_behind()
         {
             return Duration::ZERO;
@@ -125,7 +125,7 @@ impl<S: Socket> Engine<S> {
             self.client_due(host, slot, armed, now);
         }
         self.run_errands(host, now);
-        self.errands.end_turn();
+        self.bulk_orders.end_turn();
         self.work_off(host, now);
     }
 

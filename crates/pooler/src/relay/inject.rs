@@ -46,7 +46,7 @@ impl<S: Socket> Backend<S> {
     }
 
     /// Appends a command of Hawser's: within its client's pipeline, if one is in flight. `beside`:
-    /// as above.
+    /// only the server knows its client's unnamed statement, which a simple query would remove.
     pub(crate) fn inject_command(&mut self, command: Vec<u8>, beside: bool, out: &mut Vec<u8>) {
         if self.requests.is_in_pipeline() {
             self.run_within_pipeline(command, out);

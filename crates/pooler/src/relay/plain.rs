@@ -197,7 +197,7 @@ impl<S: Socket> Backend<S> {
             && self.lending.cancels_in_flight() == 0
             && self.owner.is_untold()
             && !self.session.is_applying()
-            && !self.known.at_stake().has_parsed()
+            && !self.known.side_effects().has_parsed()
             && self.known.session_report().is_none()
             && self.known.is_up_to_date(&self.pool)
             && self.session.within().is_none()
@@ -414,7 +414,7 @@ impl<S: Socket> Relay<'_, S> {
             || backend.lending.holds_vacancy()
             || backend.known.drawn().has_last()
             || !backend.prepared.replay().is_idle()
-            || !backend.known.at_stake().is_nothing()
+            || !backend.known.side_effects().is_nothing()
             || !client.session.desired().is_shared_with(backend.session.applied())
         {
             return false;

@@ -11,7 +11,7 @@ use crate::parts::functions::known::Foreseen;
 
 /// What is at stake.
 #[derive(Debug, Default)]
-pub(crate) struct AtStake {
+pub(crate) struct SideEffects {
     start_values: StartValues,
     /// Functions may behave differently after these statements.
     catalog: bool,
@@ -30,7 +30,7 @@ enum StartValues {
     #[default]
     Unchanged,
     /// A statement in flight may change them (ALTER ROLE).
-    AtStake,
+    InFlight,
     /// One has succeeded, in a transaction that has not ended.
     Changed,
 }
@@ -46,7 +46,7 @@ pub(crate) struct MayHaveChanged {
     pub(crate) schema: bool,
 }
 
-impl AtStake {
+impl SideEffects {
     /// Whether nothing is at stake.
     #[inline]
     pub(crate) fn is_nothing(&self) -> bool {
@@ -65,7 +65,7 @@ impl AtStake {
     /// A statement is sent that may change these.
     pub(crate) fn note(&mut self, start_values: bool, catalog: bool) {
         if start_values && self.start_values == StartValues::Unchanged {
-            self.start_values = StartValues::AtStake;
+            self.start_values = StartValues::InFlight;
         }
         self.catalog |= catalog;
     }
@@ -111,7 +111,7 @@ impl AtStake {
             schema: self.schema,
         };
         self.start_values = match self.start_values {
-            StartValues::Changed if more => StartValues::AtStake,
+            StartValues::Changed if more => StartValues::InFlight,
             before if more => before,
             _ => StartValues::Unchanged,
         };
@@ -128,27 +128,30 @@ mod tests {
 
     #[test]
     fn what_is_at_stake_stays_so_while_more_is_outstanding() {
-        let mut at_stake = AtStake::default();
-        at_stake.start_values_changed();
-        assert!(at_stake.is_nothing(), "of a statement that changes none");
-        at_stake.note(true, true);
-        at_stake.note_schema();
+        let mut side_effects = SideEffects::default();
+        side_effects.start_values_changed();
+        assert!(side_effects.is_nothing(), "of a statement that changes none");
+        side_effects.note(true, true);
+        side_effects.note_schema();
         let all_but_start = MayHaveChanged { start_values: false, catalog: true, schema: true };
-        assert_eq!(at_stake.settle(true), all_but_start);
-        at_stake.start_values_changed();
-        assert_eq!(at_stake.settle(true), MayHaveChanged { start_values: true, ..all_but_start });
-        assert_eq!(at_stake.settle(false), all_but_start, "it is reported once");
-        assert!(at_stake.is_nothing());
-        assert_eq!(at_stake.settle(false), MayHaveChanged::default());
+        assert_eq!(side_effects.settle(true), all_but_start);
+        side_effects.start_values_changed();
+        assert_eq!(
+            side_effects.settle(true),
+            MayHaveChanged { start_values: true, ..all_but_start }
+        );
+        assert_eq!(side_effects.settle(false), all_but_start, "it is reported once");
+        assert!(side_effects.is_nothing());
+        assert_eq!(side_effects.settle(false), MayHaveChanged::default());
     }
 
     #[test]
     fn what_is_parsed_stays_until_the_connection_is_given_back() {
-        let mut at_stake = AtStake::default();
-        at_stake.note_parsed();
-        at_stake.settle(false);
-        assert!(at_stake.has_parsed() && at_stake.is_nothing());
-        at_stake.forget_parsed();
-        assert!(!at_stake.has_parsed());
+        let mut side_effects = SideEffects::default();
+        side_effects.note_parsed();
+        side_effects.settle(false);
+        assert!(side_effects.has_parsed() && side_effects.is_nothing());
+        side_effects.forget_parsed();
+        assert!(!side_effects.has_parsed());
     }
 }

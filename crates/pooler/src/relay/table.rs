@@ -11,7 +11,7 @@ use crate::parts::identity::process_ids::{OwnProcessIds, ProcessIds};
 use crate::parts::listen::Board;
 use crate::parts::listen::listener::{Listener, PoolHub};
 use crate::relay::backend::{Backend, PoolRef};
-use crate::relay::bulk_orders::Errands;
+use crate::relay::bulk_orders::BulkOrders;
 use crate::relay::client::{Client, ClientSession};
 use crate::relay::client_info::ClientState;
 use crate::relay::limits;
@@ -263,7 +263,7 @@ pub struct Engine<S: Socket> {
     /// Hubs of pools whose listening connection is here.
     pub(crate) hubs: BTreeMap<PoolId, PoolHub<S>>,
     /// Orders for many clients.
-    pub(crate) errands: Errands,
+    pub(crate) bulk_orders: BulkOrders,
     /// Whether clients leave, and how.
     pub(crate) departure: Departure,
     pub(crate) next_serial: u32,
@@ -305,7 +305,7 @@ impl<S: Socket> Engine<S> {
             work: WorkQueue::new(),
             boards: BTreeMap::new(),
             hubs: BTreeMap::new(),
-            errands: Errands::default(),
+            bulk_orders: BulkOrders::default(),
             departure: Departure::None,
             next_serial: 1,
             has_plain_lane: true,

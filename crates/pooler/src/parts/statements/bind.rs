@@ -26,7 +26,7 @@ fn target(body: &[u8]) -> Option<(u8, &[u8])> {
 impl<S: Socket> ClientMessage<'_, '_, S> {
     pub(crate) fn bind(&mut self) -> Result<(), Halt> {
         self.stats.binds.add(1);
-        if self.backend.known.at_stake().has_parsed() {
+        if self.backend.known.side_effects().has_parsed() {
             self.backend.note_schema_change(SchemaChange::All);
         }
         let names = frame::take_string(self.body)

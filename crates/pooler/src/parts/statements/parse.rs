@@ -370,7 +370,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
     fn note_parsed_change(&mut self, change: SchemaChange) {
         self.backend.note_schema_change(change);
         if change == SchemaChange::All {
-            self.backend.known.at_stake_mut().note_parsed();
+            self.backend.known.side_effects_mut().note_parsed();
         }
     }
 

@@ -6,12 +6,12 @@ use crate::parts::listen::notifying::Notifying;
 use crate::parts::pins::unverified::Unverified;
 use crate::parts::report::SessionReport;
 use crate::parts::sequences::drawn_values::Drawn;
-use crate::relay::side_effects::AtStake;
+use crate::relay::side_effects::SideEffects;
 
 /// What is known of its session, and what is not.
 pub(crate) struct Known {
     unverified: Option<Box<Unverified>>,
-    at_stake: AtStake,
+    side_effects: SideEffects,
     drawn: Drawn,
     notifying: Notifying,
     functions: Option<Box<Functions>>,
@@ -30,7 +30,7 @@ impl Known {
     pub(super) fn new<B>(pool: &SharedPool<B>, session_report: Option<Box<SessionReport>>) -> Self {
         Self {
             unverified: None,
-            at_stake: AtStake::default(),
+            side_effects: SideEffects::default(),
             drawn: Drawn::default(),
             notifying: Notifying::default(),
             functions: Functions::of(pool),
@@ -68,13 +68,13 @@ impl Known {
 
     /// What statements in flight may change for other sessions.
     #[inline]
-    pub(crate) fn at_stake(&self) -> &AtStake {
-        &self.at_stake
+    pub(crate) fn side_effects(&self) -> &SideEffects {
+        &self.side_effects
     }
 
     #[inline]
-    pub(crate) fn at_stake_mut(&mut self) -> &mut AtStake {
-        &mut self.at_stake
+    pub(crate) fn side_effects_mut(&mut self) -> &mut SideEffects {
+        &mut self.side_effects
     }
 
     /// What has been drawn from sequences on it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::ids::{PoolId, Slot};
 use crate::relay::backend::PoolRef;
-use crate::relay::bulk_orders::{Errand, Order};
+use crate::relay::bulk_orders::{BulkOrder, Order};
 use crate::relay::client::Client;
 use crate::relay::client_info::ClientState;
 use crate::relay::host::Host;
@@ -26,15 +26,17 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         let left = self.clients.end();
-        let same = self.errands.under_way.iter_mut().find(|errand| {
-            errand.pool == pool && discriminant(&*errand.order) == discriminant(&order)
+        let same = self.bulk_orders.under_way.iter_mut().find(|bulk_order| {
+            bulk_order.pool == pool && discriminant(&*bulk_order.order) == discriminant(&order)
         });
         let order = Arc::new(order);
         match same {
-            Some(errand) => (errand.order, errand.began, errand.left) = (order, now, left),
+            Some(bulk_order) => {
+                (bulk_order.order, bulk_order.began, bulk_order.left) = (order, now, left);
+            }
             None => {
-                let errand = Errand { order, pool, began: now, at: 0, left };
-                self.errands.under_way.push_back(errand);
+                let bulk_order = BulkOrder { order, pool, began: now, at: 0, left };
+                self.bulk_orders.under_way.push_back(bulk_order);
             }
         }
         self.run_errands(host, now);
@@ -58,21 +60,21 @@ impl<S: Socket> Engine<S> {
 
     /// Carries out what this turn still may.
     pub(crate) fn run_errands<H: Host<S>>(&mut self, host: &mut H, now: Time) {
-        while self.errands.looked_at < limits::CLIENTS_A_TURN {
-            let Some(errand) = self.errands.under_way.front_mut() else { return };
-            if errand.left == 0 {
-                self.errands.under_way.pop_front();
+        while self.bulk_orders.looked_at < limits::CLIENTS_A_TURN {
+            let Some(bulk_order) = self.bulk_orders.under_way.front_mut() else { return };
+            if bulk_order.left == 0 {
+                self.bulk_orders.under_way.pop_front();
                 continue;
             }
-            self.errands.looked_at += 1;
+            self.bulk_orders.looked_at += 1;
             // Counted before it is done: a panic at one client must not come again.
-            let at = errand.at;
-            errand.left -= 1;
-            errand.at = (at + 1) % self.clients.end().max(1);
+            let at = bulk_order.at;
+            bulk_order.left -= 1;
+            bulk_order.at = (at + 1) % self.clients.end().max(1);
             let Some((slot, client)) = self.clients.range(at..at + 1).next() else { continue };
             let pool = self.pools[client.pool as usize].pool.id;
-            if errand.concerns(pool, client.record.about.connected) {
-                let order = errand.order.clone();
+            if bulk_order.concerns(pool, client.record.about.connected) {
+                let order = bulk_order.order.clone();
                 self.carry_out(host, &order, slot, now);
             }
         }

@@ -18,7 +18,7 @@ impl<S: Socket> Backend<S> {
             SchemaChange::Own => self.prepared.statements_mut().client_sees_its_own(),
             SchemaChange::All => {
                 self.prepared.statements_mut().transaction_sees_its_own();
-                self.known.at_stake_mut().note_schema();
+                self.known.side_effects_mut().note_schema();
             }
         }
     }
@@ -69,7 +69,7 @@ impl<S: Socket> Client<S> {
         let start_values = unusual.is_some_and(|unusual| unusual.changes_start_values);
         // Something was called that the census has not seen: it is taken again.
         let unseen = effects.spoils && backend.pool.census().is_some_and(|it| it.has_unseen());
-        backend.known.at_stake_mut().note(start_values, effects.changes_catalog || unseen);
+        backend.known.side_effects_mut().note(start_values, effects.changes_catalog || unseen);
         backend.note_schema_change(effects.schema);
         backend.note_names(effects);
         self.note_resets_within(backend, &effects.resets);

@@ -265,8 +265,8 @@ impl<S: Socket> Relay<'_, S> {
     /// A command has been completed, as this tag says.
     fn completed(&mut self, owed: Request, tag: &[u8]) {
         self.backend.requests.copy_ended();
-        if self.backend.known.at_stake().has_start_values() && changes_start_values(tag) {
-            self.backend.known.at_stake_mut().start_values_changed();
+        if self.backend.known.side_effects().has_start_values() && changes_start_values(tag) {
+            self.backend.known.side_effects_mut().start_values_changed();
         }
         if !owed.is_injected() && (tag == b"DISCARD ALL\0" || tag == b"DEALLOCATE ALL\0") {
             self.forgotten_for_good(tag);

@@ -174,7 +174,7 @@ impl<S: Socket> Relay<'_, S> {
             backend.prepared.retry_sql(); // a table may exist now
             backend.lending.transaction_ended();
             relayed.ended.transactions += 1;
-            let changed = backend.known.at_stake_mut().settle(!backend.requests.is_empty());
+            let changed = backend.known.side_effects_mut().settle(!backend.requests.is_empty());
             relayed.start_values_changed |= changed.start_values;
             relayed.functions_changed |= changed.catalog;
             if changed.catalog {
@@ -182,7 +182,7 @@ impl<S: Socket> Relay<'_, S> {
             }
             if changed.schema {
                 backend.pool.schema_changed(); // before any client here can learn of it
-                let more = backend.known.at_stake().has_schema();
+                let more = backend.known.side_effects().has_schema();
                 backend.prepared.statements_mut().transaction_ended(more);
             }
         }

@@ -71,7 +71,7 @@ impl<S: Socket> Relay<'_, S> {
         if !self.has_plain_lane
             || self.client.is_none()
             || backend.is_in_mid_answer()
-            || backend.known.at_stake().has_start_values()
+            || backend.known.side_effects().has_start_values()
         {
             return None;
         }
