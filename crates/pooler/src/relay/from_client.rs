@@ -76,9 +76,10 @@ impl<S: Socket> Engine<S> {
         let mut buffer = std::mem::take(&mut self.client_input);
         debug_assert!(!buffer.is_empty(), "one client is read at a time");
         while let Some(client) = self.clients.get_mut(slot) {
-            if client.serving.state() == ClientState::Waiting
-                || client.serving.state() == ClientState::Closing
-            {
+            if matches!(
+                client.serving.state(),
+                ClientState::Waiting | ClientState::Closing | ClientState::Inside
+            ) {
                 client.at_socket.unread.leave(true);
                 break;
             }
