@@ -28,10 +28,10 @@ create function makes() returns int language plpgsql as $$ begin create temporar
 
 
 @contextlib.contextmanager
-def inside(env, server="on", **settings):
+def inside(env, server="on", more="", **settings):
     """A pooler on the server's host, whose server serves its clients."""
     path = library(env)
-    more = f"hawser.inside = {server}\nlog_line_prefix = '<%h %u> '\n"
+    more += f"hawser.inside = {server}\nlog_line_prefix = '<%h %u> '\n"
     secret = extension.secret_file(env.directory, "server.secret", "x" * 32, "postgres")
     append = 'user = "postgres"\n' if os.geteuid() == 0 else ""  # of [process]: the server's own
     append += "".join(f'[[user]]\nname = "{user}"\n' for user in ("app", "app2", "postgres"))
@@ -304,3 +304,73 @@ def test_a_change_of_the_schema_is_seen_by_statements_inside(env):
             owner.execute("alter table counts add column more int default 5")
         result = client.exchange(*run)
         assert result.sqlstate == "0A000" or result.rows == [("1", "0", "5")], result
+
+
+# Otherwise who first calls a function of it keeps the backend, since that has loaded a library.
+PLPGSQL = "session_preload_libraries = 'plpgsql'\n"
+
+
+@pooler_only
+@limit(120)
+def test_plans_of_functions_inside_are_of_clients_with_the_same_settings(env):
+    moment = "extract(epoch from '2024-01-01'::timestamptz)::int"
+    with inside(env, more=PLPGSQL) as target:
+        with env.cluster.superuser("room") as owner:
+            owner.execute(f"create function midnight() returns int language plpgsql as $$ begin return {moment}; end $$")
+        usual, abroad = [], []
+        for _ in range(3):  # of both on each loop
+            usual.append(connect(env, target))
+            abroad.append(connect(env, target, options="-c TimeZone=Pacific/Apia"))
+        here, there = (clients[0].value(f"select {moment}") for clients in (usual, abroad))
+        assert here != there, here
+
+        def are_inside():
+            for client in usual + abroad:
+                client.value("select 1")
+            return states(target).count("inside") == len(usual)
+        until(are_inside, "those are inside whose TimeZone is that with which sessions begin", 20)
+        for _ in range(20):
+            for one, other in zip(usual, abroad, strict=True):
+                equal((one.value("select midnight()"), other.value("select midnight()")), (here, there))
+            assert are_inside(), states(target)
+
+
+@pooler_only
+@limit(120)
+def test_a_statement_keeps_the_settings_of_its_parse(env):
+    with inside(env) as target:
+        client, others = connect(env, target), [connect(env, target) for _ in range(3)]
+        client.execute("set timezone = 'Pacific/Apia'")
+        client.exchange(m.parse("select extract(epoch from '2024-01-01'::timestamptz)::int", "moment"), m.SYNC)
+        client.execute("reset timezone")
+
+        def run():
+            return client.exchange(m.bind("moment"), m.describe_portal(), m.execute(), m.SYNC).rows
+        first = run()
+
+        def are_inside():
+            for other in others:
+                other.value("select 1")
+            equal(run(), first, "the moment")
+            return states(target).count("inside") == len(others)
+        until(are_inside, "those are inside that have nothing of it", 20)
+        for _ in range(20):
+            assert are_inside(), states(target)
+
+
+@pooler_only
+@limit(120)
+def test_clients_come_back_when_plans_begin_to_depend_on_more(env):
+    with inside(env, more=PLPGSQL) as target:
+        clients = [connect(env, target, options=f"-c my.own={i}") for i in range(3)]
+        goes_in(env, target, *clients)
+        with env.cluster.superuser("room") as owner:
+            owner.execute("create function own() returns text language sql immutable as $$ select current_setting('my.own') $$")
+            owner.execute("create function calls() returns text language plpgsql as $$ begin return own(); end $$")
+
+        def own():
+            return [client.value("select calls()") for client in clients]
+        # within a second they are known: docs/sessions/functions.md
+        until(lambda: own() == ["0", "1", "2"] and "inside" not in states(target), "they get their own, outside", 20)
+        for _ in range(20):
+            equal(own(), ["0", "1", "2"])

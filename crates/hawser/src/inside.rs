@@ -17,6 +17,7 @@
 //! * this process alone puts clients into the epoll set, and takes them out
 //! * without backends, or while one may have statements of an older schema, no client goes inside,
 //!   and those that are there come back
+//! * all clients of a room have settings under which plans give the same
 //! * clients of shared pools, over TLS, or with a limit that only a loop applies, stay with the loops
 
 mod link;
@@ -177,7 +178,9 @@ impl Inside {
             let mut wanted = HashSet::new();
             for entry in pools.iter().filter(|entry| serves && may(entry)) {
                 let size = entry.route.load().inside_size;
-                if size > 0 && entry.client_count() > 0 {
+                // One whose clients are not alike any more is emptied, and another takes its place.
+                let is_alike = self.room_of(entry.pool.id).is_none_or(|room| room.is_alike());
+                if size > 0 && entry.client_count() > 0 && is_alike {
                     wanted.insert(entry.pool.id);
                     self.fill(entry, size as usize, control);
                 }

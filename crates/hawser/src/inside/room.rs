@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use hawser_pooler::ids::{ClientId, ServerAddressId};
 use hawser_pooler::relay::ToLoop;
 use hawser_pooler::relay::inside::{BackFromInside, InsideSession};
+use hawser_pooler::session::settings::PlanReads;
 use hawser_sys::epoll::Epoll;
 use tokio::sync::watch;
 
@@ -62,6 +63,8 @@ struct State {
 /// See the module.
 pub(super) struct Room {
     pool: Pool,
+    /// What plans depended on when it was made: its clients are alike in that.
+    reads: PlanReads,
     loops: Loops,
     epoll: Epoll,
     state: Mutex<State>,
@@ -100,7 +103,8 @@ impl Room {
             closing: false,
         };
         let (state, closed) = (Mutex::new(state), watch::Sender::new(false));
-        Ok(Self { pool, loops, epoll: Epoll::new()?, state, closed })
+        let reads = pool.statements.reads();
+        Ok(Self { pool, reads, loops, epoll: Epoll::new()?, state, closed })
     }
 
     /// Ends when the room is closed.
@@ -110,6 +114,12 @@ impl Room {
 
     pub(super) fn has(&self, client: ClientId) -> bool {
         locked(&self.state).places.contains_key(&client)
+    }
+
+    /// Whether its clients are alike in all that plans depend on. If not (there is a function now that is
+    /// declared IMMUTABLE and reads settings), its backends may keep plans that are not for all.
+    pub(super) fn is_alike(&self) -> bool {
+        self.pool.statements.reads() <= self.reads
     }
 
     /// Looks whether clients may come, and ends a change of the schema once all have left.

@@ -15,6 +15,10 @@
 //! * its session changes here only: what a transaction inside leaves behind keeps the client there to
 //!   its end
 //! * a client whose settings, statements or limits the other side cannot honour does not go
+//! * all that go have settings under which plans give the same as under those that a session begins with:
+//!   a server process there keeps plans of functions, and nothing discards them before the next client.
+//!   There a statement is parsed under the settings of the client that first runs it, so it goes only if
+//!   those of its Parse mean the same
 //!
 //! # Why its record stays
 //! KILL, SHOW, limits and the takeover then need no second place to look at; it costs the memory that
@@ -41,21 +45,16 @@ const NAMES_MAX: usize = 64;
 /// The most transactions that a client that keeps coming back completes here each time.
 const OUTSIDE_MAX: u8 = 128;
 
-/// Settings that are applied without a look at a catalog, and that only decide how statements run and how
-/// results look. Custom ones are, too.
-const PLAIN_SETTINGS: [&[u8]; 22] = [
+/// Settings that are applied without a look at a catalog, and decide how statements run, but not what they
+/// give, unless a function reads them. Custom ones are, too.
+const PLAIN_SETTINGS: [&[u8]; 16] = [
     b"application_name",
-    b"bytea_output",
-    b"datestyle",
-    b"deadlock_timeout",
     b"enable_hashjoin",
     b"enable_indexscan",
     b"enable_mergejoin",
     b"enable_nestloop",
     b"enable_seqscan",
-    b"extra_float_digits",
     b"geqo",
-    b"intervalstyle",
     b"jit",
     b"join_collapse_limit",
     b"lock_timeout",
@@ -64,7 +63,6 @@ const PLAIN_SETTINGS: [&[u8]; 22] = [
     b"random_page_cost",
     b"search_path",
     b"statement_timeout",
-    b"timezone",
     b"work_mem",
 ];
 
@@ -160,14 +158,17 @@ impl<S: Socket> Client<S> {
             && !self.socket.is_encrypted()
             && self.socket.can_move()
             && self.session.basis() == pool.basis()
-            && settings.iter().all(|(name, _)| is_custom(name) || PLAIN_SETTINGS.contains(&name));
+            && settings.iter().all(|(name, _)| is_custom(name) || PLAIN_SETTINGS.contains(&name))
+            && pool.statements.give_alike(&Settings::EMPTY, settings);
         if !may {
             return None;
         }
         let names = self.prepared.statements().map(ClientStatements::names);
         let changes = pool.schema_epoch().changes();
         let fits = |named: &ClientStatement| {
-            named.epoch.changes() >= changes && named.may_run_inside(settings)
+            named.epoch.changes() >= changes
+                && named.may_run_inside(settings)
+                && pool.statements.depend_alike(&named.statement.settings, settings)
         };
         let mut statements = Vec::new();
         for (name, named) in names.into_iter().flat_map(Journal::pairs) {
