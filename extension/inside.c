@@ -48,11 +48,14 @@
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
 #define OUTPUT_BYTES (64 * 1024)
 /* Answers go out at this size, or with ReadyForQuery. */
 #define OUTPUT_ENOUGH (16 * 1024)
+/* How often it is looked whether a client that takes nothing keeps others waiting. */
+#define STALL_LOOK_MS 200
 #define HEADER_BYTES 5
 /* Sets of settings that it is remembered of that they may be applied. */
 #define SETS_MAX 65536
@@ -105,30 +108,63 @@ static void serve_next(void);
 
 /* Output. */
 
+/*
+ * The client gets nothing more, and its query ends, as in a session of its
+ * own. A cancel that is pending still is forgotten before the next client.
+ */
+static void
+lose_client(void)
+{
+	broken = true;
+	QueryCancelPending = true;
+	InterruptPending = true;
+}
+
+/* Waits until the client takes more. It has taken nothing since then; 0: up to now it has. */
+static void
+wait_for_client(TimestampTz *since)
+{
+	uint32		patience = room_patience();
+
+	if (*since == 0)
+		*since = GetCurrentTimestamp();
+	(void) WaitLatchOrSocket(MyLatch, WL_SOCKET_WRITEABLE | WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+							 client.fd, STALL_LOOK_MS, WAIT_EVENT_CLIENT_WRITE);
+	ResetLatch(MyLatch);
+	/* an order to end is obeyed though the client does not read */
+	if (ProcDiePending)
+		broken = true;
+	else if (patience > 0 && TimestampDifferenceExceeds(*since, GetCurrentTimestamp(), patience) && room_has_waiters())
+	{
+		ereport(COMMERROR,
+				(errmsg("hawser: a client is disconnected, for it has taken nothing of its answer for %u ms while others waited",
+						patience)));
+		lose_client();
+	}
+}
+
 static bool
 send_output(bool waits)
 {
+	TimestampTz since = 0;
+
 	while (output_sent < output_bytes && !broken)
 	{
 		ssize_t		sent = send(client.fd, output + output_sent, output_bytes - output_sent, MSG_DONTWAIT | MSG_NOSIGNAL);
 
 		if (sent > 0)
+		{
 			output_sent += sent;
+			since = 0;
+		}
 		else if (errno == EINTR)
 			continue;
 		else if (errno != EAGAIN && errno != EWOULDBLOCK)
-			broken = true;
+			lose_client();
 		else if (!waits)
 			return false;
 		else
-		{
-			(void) WaitLatchOrSocket(MyLatch, WL_SOCKET_WRITEABLE | WL_LATCH_SET | WL_EXIT_ON_PM_DEATH,
-									 client.fd, -1, WAIT_EVENT_CLIENT_WRITE);
-			ResetLatch(MyLatch);
-			/* an order to end is obeyed though the client does not read */
-			if (ProcDiePending)
-				broken = true;
-		}
+			wait_for_client(&since);
 	}
 	output_bytes = output_sent = 0;
 	return true;

@@ -40,6 +40,7 @@
 #define H_ARENA 3				/* its first word */
 #define H_WORDS 4				/* of all */
 #define H_SCHEMA 5				/* not 0: what statements mean may have changed */
+#define H_PATIENCE 6			/* ms for which a client may take nothing of its answer while others wait; 0: no bound */
 
 /* Words of a slot: one cache line. */
 #define SLOT_WORDS 16
@@ -124,6 +125,8 @@ extern uint32 room_name_count(const InsideClient *client);
 extern bool room_name(const InsideClient *client, uint32 index, InsideName *name, const char **own, uint32 *own_bytes);
 extern bool room_has_old_statements(void);
 extern void room_schema_changed(void);
+extern uint32 room_patience(void);
+extern bool room_has_waiters(void);
 
 /* inside_plain.c: whether a text may run inside */
 extern bool inside_is_plain(const char *text);

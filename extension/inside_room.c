@@ -495,6 +495,22 @@ room_schema_changed(void)
 		(void) say(TO_POOLER_SCHEMA, 0, 0, NULL, 0);
 }
 
+/* How many ms a client may take nothing of its answer while others wait; 0: no bound. */
+uint32
+room_patience(void)
+{
+	return Min(pg_atomic_read_u32((pg_atomic_uint32 *) &words[H_PATIENCE]), PG_INT32_MAX);
+}
+
+/* Whether a client has sent something that no backend has taken yet. */
+bool
+room_has_waiters(void)
+{
+	struct pollfd ready = {.fd = ready_set, .events = POLLIN};
+
+	return poll(&ready, 1, 0) > 0;
+}
+
 static void
 at_exit(int code, Datum argument)
 {

@@ -13,7 +13,7 @@ from harness.suite import Skip, equal, limit, pooler_only, until
 from harness.wire import Disconnected, ServerError
 from integration.test_session_extension import library
 
-TAKES_SECONDS = 35
+TAKES_SECONDS = 50
 
 SETTINGS = {}
 HBA = "local all all trust\nhost all all all trust\n"
@@ -289,6 +289,36 @@ def test_without_the_servers_consent_clients_are_served_as_ever(env):
             equal(client.value(f"select {i}"), str(i))
         until(lambda: "hawser.inside is off" in target.pooler.log.read_text(), "it is said why", 10)
         equal(states(target).count("inside"), 0)
+
+
+LONG = m.query("select repeat('x', 1000) from generate_series(1, 30000)")
+
+
+@pooler_only
+@limit(120)
+def test_a_client_that_does_not_read_gives_up_its_backend_once_others_wait(env):
+    with inside(env) as target:
+        stalled, other = [connect(env, target) for _ in range(SIZE)], connect(env, target)
+        goes_in(env, target, other, *stalled)
+        with env.cluster.superuser("room") as owner:
+            def wait(count):
+                ask = "select count(*) from pg_stat_activity where wait_event = 'ClientWrite' and usename = 'app'"
+                until(lambda: owner.value(ask) == str(count), f"{count} backends wait for their clients", 20)
+            for client in stalled:
+                client.send(LONG)
+            wait(SIZE)
+            equal((other.value("select 1"), other.value("select 2")), ("1", "2"))
+            assert "has taken nothing of its answer for 2000 ms while others waited" in env.cluster.log.read_text()
+            ends = [client.collect().closed for client in stalled]
+            assert any(ends), "one has been disconnected"
+            rest = [client for client, end in zip(stalled, ends, strict=True) if not end]
+            leaves = connect(env, target)
+            goes_in(env, target, other, leaves, *rest)
+            leaves.send(LONG)
+            wait(1)
+            leaves.close()
+            wait(0)
+            goes_in(env, target, other, *rest)
 
 
 @pooler_only

@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use hawser_pooler::parts::statements::shared::Statement;
 use hawser_pooler::relay::inside::InsideSession;
@@ -34,6 +35,9 @@ pub(super) const SLOTS: u32 = 1 << 16;
 const ARENA_WORDS: usize = 1 << 24;
 /// Word of the header: what statements mean may have changed.
 const SCHEMA: usize = 5;
+/// Word of the header: milliseconds for which a client may take nothing of its answer while others wait;
+/// 0: no bound.
+const PATIENCE: usize = 6;
 
 /// A word of a slot.
 #[derive(Clone, Copy)]
@@ -111,6 +115,13 @@ impl Memory {
     /// Whether what statements mean may have changed since the room was last empty.
     pub(super) fn schema_word(&self) -> &AtomicU32 {
         &self.shared.words()[SCHEMA]
+    }
+
+    /// How long a client may take nothing of its answer while others wait; zero: no bound.
+    pub(super) fn set_patience(&self, patience: Duration) {
+        let ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+        let ms = if patience.is_zero() { 0 } else { ms.max(1) };
+        self.shared.words()[PATIENCE].store(ms, Ordering::Relaxed);
     }
 
     fn take(&mut self, words: usize) -> Option<usize> {

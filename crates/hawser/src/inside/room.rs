@@ -126,6 +126,7 @@ impl Room {
     pub(super) fn look(&self, size: usize) {
         let mut state = locked(&self.state);
         state.closing = false;
+        state.memory.set_patience(self.pool.settings().client_write_timeout);
         if state.memory.schema_word().load(Ordering::Acquire) != 0 {
             if state.places.is_empty() {
                 state.memory.schema_word().store(0, Ordering::Release);
