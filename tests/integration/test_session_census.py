@@ -5,7 +5,7 @@ import time
 from concurrent import futures
 
 from harness import messages as m
-from harness.suite import equal, limit, until
+from harness.suite import Skip, equal, limit, until
 
 TAKES_SECONDS = 90
 
@@ -768,3 +768,66 @@ def test_a_function_made_past_every_pool_that_the_text_names_leaves_nothing_from
                 until(is_settled, "the connection stays")
         finally:
             maker.execute("; ".join(f"drop function if exists {name}(text)" for name in names))
+
+
+def test_the_server_compiles_no_question_about_its_catalogs(env):
+    """With some 1,500 functions their census seems expensive enough, and compiling it takes seconds."""
+    settings = {"session_preload_libraries": "auto_explain", "auto_explain.log_min_duration": "0", "jit": "on", "jit_above_cost": "0"}
+    with env.cluster.superuser() as owner:
+        if owner.value("select pg_jit_available()") != "t":
+            raise Skip("this server has no library that compiles queries (llvmjit)")
+        try:
+            for name, value in settings.items():
+                owner.execute(f"""alter role app set {name} = '{value}'""")
+            before = len(env.cluster.log.read_text())
+            with env.pooler_with(**SETTINGS) as target, target.connect() as client:
+                client.execute("select count(*) from pg_class")
+            plans = env.cluster.log.read_text()[before:].split("duration:")
+            # (What precedes a question is another statement of the same text.)
+            plans = [plan for plan in plans if "pg_show_all_settings" not in plan]
+            for words, compiled in (("select count(*) from pg_class", True), ("pg_get_keywords", False), ("pg_partitioned_table x", False)):
+                found = [plan for plan in plans if words in plan]
+                assert found, f"{words} is not in the log"
+                equal(any("JIT:" in plan for plan in found), compiled, words)
+        finally:
+            for name in settings:
+                owner.execute(f"alter role app reset {name}")
+
+
+def test_until_functions_can_be_looked_into_no_client_gets_what_they_leave(env):
+    with env.connect() as maker:
+        maker.execute(FUNCTIONS)
+    with env.cluster.superuser() as owner:
+        owner.execute("revoke select on pg_proc from public")
+        try:
+            with env.pooler_with(**SETTINGS) as target, target.connect() as client:
+                for n in range(5):
+                    client.execute(f"select enter('secret {n}')")
+                    client.execute("select * from entering")
+                    seen = others(target, WHO)
+                    assert all(value in (None, "") for value in seen), f"{seen} is another client's"
+                assert "could not be looked into" in target.pooler.text()
+                owner.execute("grant select on pg_proc to public")
+
+                def keeps():
+                    client.execute("select enter('its own')")
+                    return always(target, client, WHO) == "its own"
+                until(keeps, "the functions are known")
+        finally:
+            owner.execute("grant select on pg_proc to public")
+
+
+def test_a_roles_timeout_does_not_end_the_look_at_functions(env):
+    with env.connect() as maker:
+        maker.execute(FUNCTIONS)
+    with env.cluster.superuser() as owner:
+        owner.execute("alter role app set statement_timeout = '5ms'")
+        try:
+            with env.pooler_with(**SETTINGS) as target, env.connect(target, options="-c statement_timeout=0") as client:
+                def keeps():
+                    client.execute("select enter('its own')")
+                    return always(target, client, WHO) == "its own"
+                until(keeps, "the functions are known")
+                assert "its own" not in others(target, WHO)
+        finally:
+            owner.execute("alter role app reset statement_timeout")

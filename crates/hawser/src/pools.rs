@@ -865,7 +865,7 @@ fn settings(
         },
         stateful_functions: limits.stateful_functions.clone(),
         custom_settings_in_plans: limits.custom_settings_in_plans.promised(),
-        function_census: limits.function_census,
+        function_census: limits.function_census && !exclusive,
     };
     (settings, mode)
 }

@@ -121,7 +121,11 @@ pub struct Ended {
 }
 
 impl Ended {
-    fn into_answer(self) -> Result<Answer, TalkError> {
+    /// The answer, or the error of a statement.
+    ///
+    /// # Errors
+    /// [`TalkError::Server`]
+    pub fn into_answer(self) -> Result<Answer, TalkError> {
         self.error.map_or(Ok(self.answer), |error| Err(TalkError::Server(error)))
     }
 }

@@ -12,7 +12,7 @@
 //! Changes that bypass Hawser are known after [`PERIOD`]: until then a client may see what a
 //! function that was just made or changed has set for another.
 //! Databases with more than [`SOURCES_BYTES_MAX`] of source are not looked into, which is logged
-//! once.
+//! once. Of those, and as long as no look has succeeded, each text counts as one that may do anything.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,8 +44,8 @@ use crate::shared::Shared;
 const PERIOD: Duration = Duration::from_millis(800);
 /// The same after a failed look.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long a client waits for the first census of its database. Without it a function may have
-/// unknown effects; a server that hangs delays only the first client by this time.
+/// How long a client waits for the first census of its database. Without it each transaction costs a
+/// server connection; a server that hangs delays only the first client by this time.
 const WAIT: Duration = Duration::from_secs(5);
 /// The same for a census that is known, and may be old.
 const WAIT_AGAIN: Duration = Duration::from_secs(1);
@@ -448,7 +448,7 @@ impl Censuses {
             return;
         }
         let is_old = || functions_of(entry).is_older_than(2 * PERIOD, self.shared.loops.now());
-        let is_known = entry.pool.census().is_some();
+        let is_known = functions_of(entry).census().is_some();
         if is_known && !is_old() {
             return; // as at nearly every login
         }
@@ -560,15 +560,17 @@ impl Censuses {
             place.unanswered.store(false, Ordering::Relaxed);
         }
         let failed = taken.is_err();
+        // Without a census of before, and a server that answers others (or the log has that already), too.
         if let Err(error) = &taken
-            && outcome == Outcome::Refused
+            && (outcome == Outcome::Refused || before.is_none())
             && !std::mem::replace(&mut known.failure_said, true)
         {
             tracing::warn!(
                 database = entry.key.database,
                 %error,
-                "the functions of a database could not be looked into: what they do to sessions is \
-                 not known unless the statement's text shows it"
+                "the functions of a database could not be looked into: until they can be, each server connection of \
+                 its pools is closed after a transaction, for what functions have left in it; if none of them \
+                 changes a session, set function_census = false"
             );
         } else if let Err(error) = taken {
             tracing::debug!(database = entry.key.database, %error, "the functions of a database could not be looked into");
@@ -606,7 +608,7 @@ impl Censuses {
         // Worth the place of an idle server connection, as without it functions would have unknown effects. (Where
         // limits are reached, they stay so.)
         let patience = PLACE_WAIT;
-        let answer = self.enquiries.ask(route, patience, &FINGERPRINT, &[]).await?;
+        let answer = self.enquiries.ask_catalogs(route, patience, &FINGERPRINT).await?;
         let [row] = answer.rows.as_slice() else { return Ok(()) };
         let value = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
         if let Some(census) = &known.census
@@ -626,20 +628,17 @@ impl Censuses {
                 tracing::warn!(
                     database = route.login.database,
                     source_bytes = bytes,
-                    "its functions have too much source, and are not inspected: what they do to \
-                 sessions is not known unless the statement's text shows it"
+                    "its functions have too much source, and are not inspected: each server connection of its pools is \
+                     closed after a transaction, for what functions have left in it; if none of them changes a \
+                     session, set function_census = false"
                 );
             }
             return Ok(());
         }
-        let answer = match self
-            .enquiries
-            .ask_for(route, patience, &census_with(SOURCES[0]), &[], true)
-            .await
-        {
-            Err(DialError::Talk { source: TalkError::Server(_), .. }) => {
-                self.enquiries.ask_for(route, patience, &census_with(SOURCES[1]), &[], true).await?
-            }
+        let ask =
+            async |source| self.enquiries.ask_catalogs(route, patience, &census_with(source)).await;
+        let answer = match ask(SOURCES[0]).await {
+            Err(DialError::Talk { source: TalkError::Server(_), .. }) => ask(SOURCES[1]).await?,
             answer => answer?,
         };
         // Reading much source takes a moment.

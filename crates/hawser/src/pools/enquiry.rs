@@ -60,6 +60,13 @@ pub(super) const LOOK_UP_PATH: &[u8] = b"pg_catalog, public";
 /// use: the server is asked so that timing does not reveal which users have one.
 const UNUSED_WAIT: Duration = Duration::from_secs(1);
 
+/// Before a question about catalogs. The settings of a role or database are for the statements of clients. And one
+/// of many parts may cost so much by the planner's count that the server compiles it, for seconds, and then runs it for
+/// milliseconds; servers before PostgreSQL 11 have no such setting. All ends with the Query, and there are no rows.
+const UNHINDERED: &str = "SET LOCAL statement_timeout = 0; SET LOCAL work_mem = '16MB'; SELECT FROM (SELECT pg_catalog.set_config(s.name, 'off', true) AS jit \
+     FROM pg_catalog.pg_settings s WHERE s.name OPERATOR(pg_catalog.=) 'jit' OFFSET 0) j \
+     WHERE j.jit IS NULL; ";
+
 /// $1 and $2 are the roles. NULL if there is none.
 const FINGERPRINT: &str = "SELECT pg_catalog.string_agg(pg_catalog.concat(r.oid, r.rolcanlogin, (\
      SELECT pg_catalog.md5(pg_catalog.string_agg(s::pg_catalog.text, ',' ORDER BY s::pg_catalog.text)) \
@@ -124,17 +131,26 @@ impl Enquiries {
         sql: &str,
         values: &[&[u8]],
     ) -> Result<Answer, DialError> {
-        self.ask_for(route, patience, sql, values, false).await
+        self.ask_on_line(route, patience, sql, Some(values)).await
     }
 
-    /// The same; the answer may be `much`.
-    pub(super) async fn ask_for(
+    /// The same, about the catalogs: the answer may be long.
+    pub(super) async fn ask_catalogs(
         &self,
         route: &Route,
         patience: Duration,
         sql: &str,
-        values: &[&[u8]],
-        much: bool,
+    ) -> Result<Answer, DialError> {
+        self.ask_on_line(route, patience, &[UNHINDERED, sql].concat(), None).await
+    }
+
+    /// `values`: of the parameters of a single statement, whose answer is short.
+    async fn ask_on_line(
+        &self,
+        route: &Route,
+        patience: Duration,
+        sql: &str,
+        values: Option<&[&[u8]]>,
     ) -> Result<Answer, DialError> {
         let begun = Instant::now();
         let line = self.lines.line(route);
@@ -162,8 +178,14 @@ impl Enquiries {
                 },
             };
             let talk = session.ask();
-            talk.expect_much(much);
-            let result = timeout(within, talk.query_with(sql, values)).await;
+            talk.expect_much(values.is_none());
+            let answer = async {
+                match values {
+                    Some(values) => talk.query_with(sql, values).await,
+                    None => talk.run(sql).await?.into_answer(),
+                }
+            };
+            let result = timeout(within, answer).await;
             line.used = Instant::now();
             if result.is_ok() {
                 session.answered();

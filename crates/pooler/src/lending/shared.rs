@@ -101,7 +101,7 @@ pub struct PoolSettings {
     /// Whether a prepared statement may depend on custom settings beyond what it reads while it
     /// runs; `None`: the census decides, and it may as long as there is none.
     pub custom_settings_in_plans: Option<bool>,
-    /// The functions of the database are looked into: see [`Census`].
+    /// The host looks into the functions of the database: see [`Census`]. Until it has, a text may do anything.
     pub function_census: bool,
     /// Functions after which a session cannot be given to another client; of new backends.
     pub stateful_functions: Arc<FunctionNames>,
@@ -142,7 +142,7 @@ impl Default for PoolSettings {
             listen_lost: ListenLost::Disconnect,
             fidelity: Fidelity::Full,
             custom_settings_in_plans: None,
-            function_census: true,
+            function_census: false,
             stateful_functions: Arc::default(),
         }
     }
@@ -347,10 +347,11 @@ impl<B> SharedPool<B> {
         self.keep_statements_apart();
     }
 
-    /// What is known about the functions of its database, if its settings let that count.
+    /// What is known about the functions of its database, if its settings let that count: as long as nothing is,
+    /// each text counts as if it left what only the end of the server connection removes.
     pub fn census(&self) -> Option<Arc<Census>> {
-        let counts = self.settings().function_census;
-        self.database_known.functions.census().filter(|_| counts)
+        let known = || self.database_known.functions.census().unwrap_or_else(Census::of_unknown);
+        self.settings().function_census.then(known)
     }
 
     /// A text is sent that may make a function or the like.

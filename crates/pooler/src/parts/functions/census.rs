@@ -25,7 +25,7 @@ mod unseen;
 mod word;
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 pub use self::unseen::Names;
 pub use self::word::{ANY_TEXT, ANY_WRITE};
@@ -36,7 +36,7 @@ use crate::parts::functions::census::word::{
 };
 use crate::parts::functions::variables::is_of_a_word;
 use crate::parts::pins::question::ASKED;
-use crate::relay::effects::{Effect, Effects};
+use crate::relay::effects::{Effect, EffectSet, Effects};
 use crate::session::commands::may_draw;
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::SchemaChange;
@@ -384,6 +384,19 @@ impl Census {
         });
         let keeps_plans = functions.iter().any(|one| one.language == Language::PlPgSql);
         Self { keeps_plans, ..Self::with_words(words_of, plans_read) }
+    }
+
+    /// Of a database whose functions have not been looked into: any text may do anything.
+    pub(crate) fn of_unknown() -> Arc<Self> {
+        static UNKNOWN: LazyLock<Arc<Census>> = LazyLock::new(|| {
+            let does = EffectSet::of(&[Effect::Spoils]);
+            let call = Effects { does, ..Effects::default() };
+            let mut words = HashMap::with_hasher(Keyed(0));
+            words.insert(ANY_TEXT.into(), Reach { call, ..Reach::default() });
+            let census = Census::with_words(words, PlanReads::All);
+            Arc::new(Census { keeps_plans: true, ..census })
+        });
+        UNKNOWN.clone()
     }
 
     fn with_words(mut words: HashMap<Word, Reach, Keyed>, plans_read: PlanReads) -> Self {

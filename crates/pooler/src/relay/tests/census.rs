@@ -21,6 +21,8 @@ pub(super) fn learn_keeping(world: &World, functions: &[(&str, &str)]) -> bool {
 }
 
 fn learn_census(world: &World, census: Census) -> bool {
+    let settings = PoolSettings { function_census: true, ..(*world.pool.settings()).clone() };
+    world.pool.set_settings(settings);
     let functions = &world.pool.database_known().functions;
     let news = functions.learn(&functions.begin_look(), &Arc::new(census));
     world.pool.adopt_census();
@@ -60,7 +62,7 @@ fn a_pool_that_is_made_later_depends_on_what_the_functions_of_its_database_read(
         let database: Arc<Database> = Arc::default();
         let known = census(&[("immutable_one", source)]);
         database.functions.learn(&database.functions.begin_look(), &Arc::new(known));
-        let settings = PoolSettings::default();
+        let settings = PoolSettings { function_census: true, ..PoolSettings::default() };
         let pool = SharedPool::<()>::new(PoolId(2), "db", "other", settings, 1, 1);
         assert_eq!(pool.of_database(database).statements.reads(), reads);
     }
