@@ -33,7 +33,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 sys.dont_write_bytecode = True
 
-from harness import drivers, flaky, pooler, postgres, suite  # noqa: E402  (after the path is set)
+from harness import drivers, extension, flaky, pooler, postgres, suite  # noqa: E402  (after the path is set)
 from harness.wire import ServerError  # noqa: E402
 
 # Of modules that say ALONE. Those of `networks` make networks with limits of their own and wait for what is sent there most
@@ -368,7 +368,7 @@ def main():
     signal.signal(signal.SIGALRM, on_alarm)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, DESCRIPTORS)), hard))
-    directory = tempfile.mkdtemp(prefix="hawser-tests-")
+    directory = extension.shared_directory = tempfile.mkdtemp(prefix="hawser-tests-")
     cluster = postgres.Cluster(directory, places[0])
     started = time.monotonic()
     try:

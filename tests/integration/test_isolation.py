@@ -12,7 +12,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "isolation"
 
 import crowd  # noqa: E402  (after the path is set)
 from harness import extension  # noqa: E402
-from harness.suite import Skip, equal, limit, pooler_only  # noqa: E402
+from harness.suite import equal, limit, pooler_only  # noqa: E402
+from integration.test_session_extension import library  # noqa: E402
 
 TAKES_SECONDS = 180
 
@@ -41,13 +42,6 @@ def play(env, tells, seconds=SECONDS, **settings):
 @limit(240)
 def test_sessions_with_the_same_names_are_apart(env):
     play(env, tells=False)
-
-
-def library(env):
-    try:
-        return extension.build(env.cluster, env.directory, "extension-isolation")
-    except extension.CannotBuild as error:
-        raise Skip(f"the extension cannot be built: {error}") from None
 
 
 @limit(240)
