@@ -125,7 +125,7 @@ class Pooler:
             "http_address": f"127.0.0.1:{self.http_port}",
             "control_socket": "hawser.sock",
             # Tests end with transactions open: a short drain.
-            "shutdown_timeout": "1s",
+            "shutdown_timeout": "200ms",
             "client_tls_sslmode": "allow",
             "client_tls_cert_file": cluster.certificates.path("server.crt"),
             "client_tls_key_file": cluster.certificates.path("server.key"),
