@@ -8,7 +8,7 @@ import threading
 import time
 
 from harness import messages as m
-from harness.suite import equal, not_yet, on_every_backend, pooler_only, until
+from harness.suite import crowd, equal, not_yet, on_every_backend, pooler_only, until
 
 TAKES_SECONDS = 40
 
@@ -308,14 +308,20 @@ DRAWS_FIRST = {
 }
 
 
+# Longer than a server connection is kept for a question.
+KEPT_SECONDS = 1.3
+
+
 def test_the_very_first_question_of_an_only_client_is_answered_in_a_later_transaction(env):
     """However late, and after an INSERT that has failed."""
     with env.connect() as server:
         server.execute("drop table if exists early; create table early (id serial, t text not null); create or replace function early_draws() returns bigint language sql as $$ select nextval('early_id_seq') $$")
-    for name, draw in DRAWS_FIRST.items():
-        with env.pooler_with(pool_size=2) as target, target.connect() as client:
-            given = draw(client)
-            time.sleep(1.3)  # longer than a server connection is kept for a question
+    with contextlib.ExitStack() as poolers:
+        clients = {name: poolers.enter_context(poolers.enter_context(env.pooler_with(pool_size=2)).connect()) for name in DRAWS_FIRST}
+        drawn = {name: draw(clients[name]) for name, draw in DRAWS_FIRST.items()}
+        time.sleep(KEPT_SECONDS)  # "later" is the subject
+        for name, draw in DRAWS_FIRST.items():
+            client, given = clients[name], drawn[name]
             equal(client.attempt("select lastval()").rows, [(given,)], name)
             equal(client.attempt("select currval('early_id_seq')").rows, [(given,)], name)
             given = draw(client)
@@ -333,7 +339,7 @@ def test_the_very_first_question_beside_another_client_is_answered_after_an_inse
         with env.pooler_with(pool_size=1) as target, target.connect() as client, target.connect() as other:
             DRAWS_FIRST[name](other)
             other.attempt("select 1")
-            time.sleep(1.3)
+            time.sleep(KEPT_SECONDS)
             given = DRAWS_FIRST[name](client)
             other.send(m.query("select nextval('early_id_seq')"))
             time.sleep(0.05)
@@ -528,11 +534,15 @@ def test_the_very_first_question_gives_no_value_of_another_client(env):
     with env.connect() as server:
         server.execute("drop sequence if exists firsts_other; create sequence firsts_other")
     asks = ("select lastval()", "select currval('firsts_id_seq')", "select currval(pg_get_serial_sequence('firsts', 'id'))")
-    for way in (of_its_own, none_drawn, own_in_a_pipeline, none_in_a_pipeline, of_another_sequence, behind_setval, behind_setval_of_it):
-        for ask in asks:
-            with env.pooler_with(pool_size=1) as target, target.connect() as client, target.connect() as other:
-                other.value(insert)
-                assert way(client, ask), (way.__name__, ask)
+    ways = (of_its_own, none_drawn, own_in_a_pipeline, none_in_a_pipeline, of_another_sequence, behind_setval, behind_setval_of_it)
+
+    def asked(way, ask):
+        with env.pooler_with(pool_size=1) as target, target.connect() as client, target.connect() as other:
+            other.value(insert)
+            assert way(client, ask), (way.__name__, ask)
+
+    for ask in asks:  # together: the client waits until the server connection is not kept for the other any more
+        crowd(len(ways), lambda number, ask=ask: asked(ways[number], ask))
     with env.connect() as server:
         server.execute("drop table firsts; drop table undrawn; drop sequence firsts_other")
 
@@ -564,7 +574,7 @@ def test_the_first_question_by_a_parameter_is_answered_with_the_transactions_own
         "by name": by_name,
         "after its Parse": after_its_parse,
     }
-    for name, way in asks.items():
+    def asked(name, way):
         with env.pooler_with(pool_size=1) as target, target.connect() as client, target.connect() as other:
             other.value(insert)
             client.execute("begin")
@@ -577,6 +587,8 @@ def test_the_first_question_by_a_parameter_is_answered_with_the_transactions_own
             client.execute("begin; select nextval('bound_other')")
             equal(way(client).sqlstate, "55000", f"{name}: another client's value")
             client.execute("rollback")
+
+    crowd(len(asks), lambda number: asked(*list(asks.items())[number]))  # together: each waits twice as long as a connection is kept
     with env.connect() as server:
         server.execute("drop table bound; drop sequence bound_other")
 
