@@ -37,8 +37,9 @@ from harness import drivers, extension, flaky, pooler, postgres, suite  # noqa: 
 from harness.wire import ServerError  # noqa: E402
 
 # Of modules that say ALONE. Those of `networks` make networks with limits of their own and wait for what is sent there most
-# of the time; those of `processes` measure, or hold up, processes of this host; those of `clocks` wait for what ends by the clock.
-BESIDE_ALL, AFTERWARDS = ("networks",), ("processes", "clocks")
+# of the time; those of `processes` measure, or hold up, processes of this host; those of `clocks` and `datagrams` wait for what
+# ends by the clock.
+BESIDE_ALL, AFTERWARDS = ("networks",), ("processes", "clocks", "datagrams")
 # The descriptors that a thousand clients and their pooler take: many systems give 1,024 until they are asked for more.
 DESCRIPTORS = 65_536
 # So many modules, and tests, are named at the end with the time that they took.

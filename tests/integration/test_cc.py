@@ -79,7 +79,7 @@ def test_list_says_what_the_kernel_says_and_what_stands_in_the_way(env):
 def test_both_directions_are_measured_at_the_receiver(env):
     with Server() as server:
         default = listed()["default"]
-        run = cc("bench", server.address, "--algorithms", default, "--rounds", 1, "--seconds", 6, "--bytes", 1 << 20, "--json")
+        run = cc("bench", server.address, "--algorithms", default, "--rounds", 1, "--seconds", 6, "--bytes", 1 << 20, "--no-udp", "--json")
         outcomes = json.loads(run.stdout)["outcomes"]
         assert [one["direction"] for one in outcomes] == ["down", "up"]
         for one in outcomes:
@@ -287,7 +287,7 @@ def test_bench_finds_bbr_on_the_long_fat_path(env):
         before = [os.environ["HAWSER"], "lab", "run", name, "--on", "far", "--accept-unfaithful", "--"]
         with Server(before=before, listen="10.77.0.2:6480"):
             run = lab("run", name, "--accept-unfaithful", "--", "env", f"HAWSER_CC_TOKEN={TOKEN}", os.environ["HAWSER"], "cc", "bench",
-                      "10.77.0.2", "--only", "down", "--algorithms", f"bbr,{slow}", "--rounds", 1, "--seconds", 12, "--json", seconds=90)
+                      "10.77.0.2", "--only", "down", "--algorithms", f"bbr,{slow}", "--rounds", 1, "--seconds", 12, "--no-udp", "--json", seconds=90)
         steady = {one["algorithm"]: one["steady"] for one in json.loads(run.stdout)["outcomes"]}
         assert steady["bbr"] > 2 * steady[slow], steady
 

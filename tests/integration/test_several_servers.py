@@ -9,7 +9,7 @@ import time
 from harness import messages as m
 from harness.pooler import binary
 from harness.postgres import Standby
-from harness.suite import Background, equal, limit, pooler_only, until
+from harness.suite import Background, crowd, equal, limit, pooler_only, until
 from harness.wire import ServerError
 
 TAKES_SECONDS = 125
@@ -42,12 +42,16 @@ def role_now(env, target):
 def test_target_session_attrs_choose_the_server(env):
     with standby(env) as second:
         order = {"primary first": [env.cluster.address, second.address], "standby first": [second.address, env.cluster.address]}
-        for attrs, expected in (("primary", ("primary", "primary")), ("read-write", ("primary", "primary")),
-                                ("standby", ("standby", "standby")), ("read-only", ("standby", "standby")),
-                                ("prefer-standby", ("standby", "standby")), ("any", ("primary", "standby"))):
-            for (name, servers), wanted in zip(order.items(), expected):
-                with env.pooler_with(servers=servers, target_session_attrs=attrs, pool_size=2) as target:
-                    equal(role(env.connect(target)), wanted, f"{attrs}, {name}")
+        expected = {"primary": ("primary", "primary"), "read-write": ("primary", "primary"),
+                    "standby": ("standby", "standby"), "read-only": ("standby", "standby"),
+                    "prefer-standby": ("standby", "standby"), "any": ("primary", "standby")}
+
+        def chosen(attrs, name, wanted):
+            with env.pooler_with(servers=order[name], target_session_attrs=attrs, pool_size=2) as target:
+                equal(role(env.connect(target)), wanted, f"{attrs}, {name}")
+
+        cases = [(attrs, name, wanted) for attrs, both in expected.items() for name, wanted in zip(order, both)]
+        crowd(len(cases), lambda number: chosen(*cases[number]))
 
 
 @pooler_only
@@ -122,7 +126,7 @@ def test_readers_prefer_the_standby_and_go_on_without_it(env):
 def test_a_standby_that_is_promoted_is_left(env):
     """Whoever asked for a standby is not served by a primary for the rest of server_lifetime."""
     with standby(env) as second, standby(env) as third:
-        with env.pooler_with(servers=[second.address, third.address], target_session_attrs="standby") as target:
+        with env.pooler_with(servers=[second.address, third.address], target_session_attrs="standby", **PROBED) as target:
             client = env.connect(target)
             equal(client.value("show port"), str(second.port))
             second.promote()
@@ -177,7 +181,7 @@ def test_a_standby_that_lags_is_left_until_it_has_caught_up(env):
             roles = []
             with Load(lambda: env.connect(target), lambda client: roles.append(role(client)), clients=4) as load:
                 load.goes_on()
-                time.sleep(1.5)
+                time.sleep(1.5)  # twice max_replica_lag, in which an idle primary writes nothing
                 load.goes_on()
                 equal(set(roles), {"standby"})
                 with second.superuser("postgres") as admin, env.server("postgres") as primary:
@@ -306,7 +310,7 @@ def test_lag_that_is_not_known_is_not_shown_as_none(env):
         with env.pooler_with(servers=[second.address, env.cluster.address], target_session_attrs="standby", max_replica_lag="1s", **PROBED) as target:
             equal(role(env.connect(target)), "standby")
             until(lambda: "hawser_server_lag_seconds{" in target.pooler.http("/metrics")[1], "it is measured")
-            time.sleep(1)
+            time.sleep(1)  # ten looks more
             assert "is not known" not in target.pooler.text(), target.pooler.text()
 
 
@@ -414,13 +418,13 @@ def test_a_silent_first_server_holds_nobody_up_while_another_serves(env):
             client = env.connect(target, timeout=30)
             client.execute("select 1")
             until(lambda: any("gives no answer" in (row["reason"] or "") or row["failures"] != "0" for row in target.pooler.show("hosts")), "it is known")
-            time.sleep(2)
+            time.sleep(2)  # ten looks, each of which the server leaves without an answer
             slowest = 0
             for _ in range(30):
                 began = time.monotonic()
                 client.execute("select 1")
                 slowest = max(slowest, time.monotonic() - began)
-                time.sleep(0.15)
+                time.sleep(0.15)  # past server_lifetime: each query has a new server connection
             assert slowest < 3, f"a query took {slowest:.1f} s"
 
 
@@ -434,7 +438,7 @@ def test_a_password_command_that_hangs_delays_no_other_server(env):
                              **{**SETTINGS, "server_connect_timeout": "15s"}) as target:
             equal(role(env.connect(target, user="app_trust")), "standby")
             until(lambda: any(row["database"] == "slow" for row in target.pooler.show("pools")), "its pool is there")
-            time.sleep(2)
+            time.sleep(2)  # its connection is being opened, and looks that it holds up would be late by now
             mark = len(target.pooler.text())
             second.promote()
             until(lambda: "the server is left" in target.pooler.text()[mark:], "the promoted standby is left", seconds=8)
