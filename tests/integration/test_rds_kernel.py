@@ -337,7 +337,7 @@ def test_messages_of_the_kernel_come_once_and_in_order_across_resets(address):
 
 @each_role(EIGHT)
 def test_messages_of_the_kernel_come_once_and_in_order_across_resets_of_eight_lanes(address):
-    """Both ways at once, by all lanes. A kernel takes new connections for any of its lanes (bench/rds_resets.py shows what
+    """Both ways at once, by all lanes. A kernel takes new connections for any of its lanes (bench/datagrams/rds_resets.py shows what
     two kernels make of that): Hawser finds out which lane it has, and drops what it has had. What the kernel makes of
     Hawser's messages is its own, and bounded here."""
     # On a quick machine all resets may come when nothing is under way.

@@ -1,22 +1,24 @@
 #!/usr/bin/env python3
 """What it costs that shared statements grow old (`parse_max_age`): clients that parse on each connect, and those that never do again.
 
-    python3 bench/parse_age.py --out docs/benchmarks
+    python3 bench/pooler/parse_age.py --out docs/benchmarks
 
 The same program three times: `never`, with an age that no run reaches (a Parse is answered with what the server has, as before
 statements had an age), `1s`, the default, and `each`, in which every Parse goes to the server. Instructions of the pooler are
-counted as in bench/unused_state.py. CPU time is that of pooler and server by their CPU clocks, in turns: within a round each
+counted as in bench/pooler/unused_state.py. CPU time is that of pooler and server by their CPU clocks, in turns: within a round each
 setting serves the same number of clients, which connect, run one of TEXTS statements by Parse, Bind, Execute, and leave.
 """
 
 import argparse
 import itertools
 import os
+import pathlib
 import socket
 import struct
 import sys
 from statistics import median
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
 import cpu
 import poolers
 import report
@@ -95,7 +97,7 @@ def time_them(program, cluster, rounds):
 
 def written(counted, timed, about):
     ages = list(AGES)
-    lines = ["# What it costs that shared statements grow old", "", "Written by `bench/parse_age.py`, which says how. `never`: no statement grows old; `1s`: "
+    lines = ["# What it costs that shared statements grow old", "", "Written by `bench/pooler/parse_age.py`, which says how. `never`: no statement grows old; `1s`: "
              "the default of [`parse_max_age`](../configuration.md#parse_max_age); `each`: every Parse goes to the server. "
              "Why statements grow old: [decision 6](../decisions/0006-statements-grow-old.md).", "", about, ""]
     titles = {"visits": "a client that connects, parses, executes and leaves", "steady": "Bind and Execute of a prepared statement"}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The local bypass against TCP, in turns: the table of docs/bypass.md.
 
-    bench/bypass.py [CASE...] [--rounds N] [--seconds N] [--chaos-seconds N]
+    bench/bypass/bypass.py [CASE...] [--rounds N] [--seconds N] [--chaos-seconds N]
 
 Cases: pgbench, hawser, redis, bulk, unread, churn, chaos; all without one. Needs root, and a bpffs and cgroup v2 that it
 may write to; makes a mount namespace of its own. Prints a line for each figure, TCP and bypass beside each other.
@@ -23,11 +23,12 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
 from cluster import free_port, stop
 from cpu import process_cpu_s
 
 HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent
+ROOT = HERE.parents[1]
 HAWSER = os.environ.get("HAWSER", str(ROOT / "target/release/hawser"))
 PG_BIN = pathlib.Path(os.environ.get("PG_BIN", "/usr/lib/postgresql/15/bin"))
 CHAOS = HERE / "bypass_chaos.py"

@@ -187,7 +187,7 @@ def markdown(data, directory):
     lines = [
         "# Results",
         "",
-        "Written by `bench/run.py`; how it is measured stands in [README.md](README.md). "
+        "Written by `bench/pooler/run.py`; how it is measured stands in [README.md](README.md). "
         "Medians of the rounds, in brackets lowest to highest; ratios are taken within a round.",
         "",
         f"{about['cores']} cores ({about['cpu']}), {about['memory_gib']} GiB, Linux "

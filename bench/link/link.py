@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """The link beside what a user would take instead: the table, in the laboratory, at the receiver, in real time.
 
-    bench/link.py [--runs 5] [--only per-flow,two-isps,outage,long-fat,cubic,query,idle,lan,neighbours-lan,neighbours,both-lan,both,both-per-flow,connect,pgbench,copy,basebackup,rsync,mariadb]
+    bench/link/link.py [--runs 5] [--only per-flow,two-isps,outage,long-fat,cubic,query,idle,lan,neighbours-lan,neighbours,both-lan,both,both-per-flow,connect,pgbench,copy,basebackup,rsync,mariadb]
                   [--ways plain,manage,link,pool,ssh,stunnel]
                   [--seconds 60] [--page docs/benchmarks/link.md] [--json FILE]
-    bench/link.py --from-json FILE... [--page docs/benchmarks/link.md]     one page of runs that were made apart
+    bench/link/link.py --from-json FILE... [--page docs/benchmarks/link.md]     one page of runs that were made apart
 
 Each run has a network of its own, with a seed of its own; the ways take turns. A way is what stands between a program on the
 near host and one on the far host:
@@ -16,7 +16,7 @@ near host and one on the far host:
     ssh       `ssh -L`, where there is an sshd
     stunnel   TLS by stunnel at both ends, where it is installed
 
-A row needs the programs that it names (rsync, MariaDB) and a way what it is called by; PostgreSQL's are bench/cluster.py's.
+A row needs the programs that it names (rsync, MariaDB) and a way what it is called by; PostgreSQL's are bench/common/cluster.py's.
 The far program sends without end; what the near one has received is noted each tenth of a second, and by each path of a link
 twice a second, which is plotted beside the page. It needs root. What cannot run is said, with the reason.
 """
@@ -36,6 +36,7 @@ import tempfile
 import threading
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
 import cpu
 import link_programs as programs
 import plot
@@ -493,7 +494,7 @@ def measure(case, way, runs, seconds):
 def table(found, absent, load, note=""):
     counts = sorted({len(runs) for runs in found.values()}) or [0]
     many = f"{counts[0]} run" if counts == [1] else f"{counts[0]} runs" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs"
-    lines = ["# The link, measured", "", f"`bench/link.py` printed this: medians of {many}, each with a network of its own, and in brackets every run. "
+    lines = ["# The link, measured", "", f"`bench/link/link.py` printed this: medians of {many}, each with a network of its own, and in brackets every run. "
              "Figures are the receiver's; rates are of what the program gets. Both ends, the network and all programs share one machine, whose load average was "
              f"{min(load):.0f} to {max(load):.0f}. {note}".rstrip(), "", "| | way | measured | wanted of the link |", "|---|---|---|---|"]
     for case, (_, _, _, ways, figures) in CASES.items():

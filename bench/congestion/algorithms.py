@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """All of Linux's congestion control algorithms over `long-fat`, in virtual time: `hawser lab --kernel`.
 
-    python3 bench/algorithms.py                               # writes bench/out/algorithms.md
-    python3 bench/algorithms.py --rounds 1 --seconds 20       # a shorter one
-    python3 bench/algorithms.py --report                      # the report of the results that are there
+    python3 bench/congestion/algorithms.py                               # writes bench/out/algorithms.md
+    python3 bench/congestion/algorithms.py --rounds 1 --seconds 20       # a shorter one
+    python3 bench/congestion/algorithms.py --report                      # the report of the results that are there
 
 It needs the kernel that `make lab-kernel` builds, and no rights.
 """
@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 
-from mptcp import HAWSER, ROOT, median, shown
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
+from far_server import HAWSER, ROOT, median, shown
 
 LARGE = "4096 131072 33554432"
 # `long-fat`, with as much room as its path can need; not SO_SNDBUF, which ends the kernel's own tuning.
@@ -62,7 +63,7 @@ def report(found):
     medians = {name: median(rates) for name, rates in runs.items()}
     transfers = len(runs) * comparison["rounds"]
     lines = ["# All congestion control algorithms over `long-fat`", "",
-             f"Written by `bench/algorithms.py`: `hawser lab --kernel`, Linux {comparison['far_kernel']} in virtual time, 217 ms, 95 Mbit/s, 0.034 % loss "
+             f"Written by `bench/congestion/algorithms.py`: `hawser lab --kernel`, Linux {comparison['far_kernel']} in virtual time, 217 ms, 95 Mbit/s, 0.034 % loss "
              f"each way; one connection of {comparison['seconds']} s, {comparison['rounds']} rounds, seed {found['plain']['seed']}; {transfers} transfers took "
              f"{found['plain']['real_seconds']:.0f} s. Mbit/s at "
              "the receiver after the first 5 s, medians, then every run. *Published* is a real path of 217 ms and 95 Mbit/s, *netem* another laboratory's "

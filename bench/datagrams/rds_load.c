@@ -1,4 +1,4 @@
-/* Requests and replies over the kernel's RDS sockets, as rds-stress sends them with -o: what bench/rds_kernel.py
+/* Requests and replies over the kernel's RDS sockets, as rds-stress sends them with -o: what bench/datagrams/rds_kernel.py
  * compares `hawser rds stress -o` with. (rds-tools is no package of Debian's.)
  *
  *   rds_load HERE THERE tasks depth request reply warm-up seconds     sends requests; prints replies a second

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What one destination's own congestion control gives other programs: MariaDB replication and rsync over `long-fat`.
 
-    python3 bench/replication.py                              # writes bench/out/replication.md
-    python3 bench/replication.py --runs 1 --only rsync
+    python3 bench/congestion/replication.py                              # writes bench/out/replication.md
+    python3 bench/congestion/replication.py --runs 1 --only rsync
 
 The far host has the data, and cubic as its default. Each run is once with nothing done, and once after
 
@@ -23,11 +23,13 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
 from cluster import free_port
-from mptcp import HAWSER, ROOT, late_share, median, run, shown
+from far_server import HAWSER, ROOT, late_share, median, run, shown
 
 MEGABYTES = 128
 NEAR, FAR = "10.77.0.1", "10.77.0.2"
@@ -170,7 +172,7 @@ CASES = {"rsync": by_rsync, "MariaDB": by_mariadb}
 def report(results, given):
     versions = [run(program, "--version", check=False).stdout.splitlines()[0] for program in ("rsync", "mariadbd") if shutil.which(program)]
     lines = ["# MariaDB replication and rsync over `long-fat`", "",
-             "Written by `bench/replication.py`: 217 ms, 95 Mbit/s, 0.034 % loss, in real time. The far host has the data and cubic as its default; "
+             "Written by `bench/congestion/replication.py`: 217 ms, 95 Mbit/s, 0.034 % loss, in real time. The far host has the data and cubic as its default; "
              f"once nothing is done, once `hawser cc apply --to {NEAR}/32 --algorithm bbr` on the far host, a route and no setting of either program. "
              f"{MEGABYTES} MB that do not compress, from the first connect to the last byte, start-up included.", "",
              "| program | way | seconds | Mbit/s | x cubic | runs, seconds | the connection had | late, % |", "|---|---|---|---|---|---|---|---|"]

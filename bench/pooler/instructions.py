@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Instructions in user space for a transaction with many clients: most of them wait for a server connection.
 
-    python3 bench/instructions.py [PROGRAM ...] [--clients 50] [--load prepared] [--profile DIRECTORY]
+    python3 bench/pooler/instructions.py [PROGRAM ...] [--clients 50] [--load prepared] [--profile DIRECTORY]
 
 Valgrind counts the whole program twice, with few transactions of pgbench and with many; what the rest takes, by their
 number, is one transaction's. `--profile` keeps callgrind's files of the longer run, for callgrind_annotate.
@@ -10,11 +10,13 @@ Counts repeat to 2 % or so: how many events a turn of a loop brings is chance.
 
 import argparse
 import os
+import pathlib
 import re
 import signal
 import subprocess
 import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
 import cluster
 import poolers
 import run

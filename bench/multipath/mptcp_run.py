@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """What `hawser mptcp run` costs a program: the same client, plain and under `run`, in blocks of milliseconds in turns.
 
-    python3 bench/mptcp_run.py                          # writes bench/out/mptcp-run.md
+    python3 bench/multipath/mptcp_run.py                          # writes bench/out/mptcp-run.md
 
     plain          the client as it is
     supervised     under `hawser cc run --algorithm cubic`: the same filter and supervisor, and sockets of TCP
     mptcp          under `hawser mptcp run`, to a server that takes TCP: MPTCP sockets that fall back
 
 Rounds of seconds differ by a fifth on a machine that others use, and no number of them shows one in a hundred. So three
-clients (bench/run_cost.c, by libpq), each with one connection, on one processor together with the server, take turns: a
+clients (bench/multipath/run_cost.c, by libpq), each with one connection, on one processor together with the server, take turns: a
 few milliseconds of work each, of which the clients count their own time of the processor. A ratio is that of two blocks
 that are next to each other, in both orders. But where a process and its server's process lie in memory alone makes one
 per cent, of whole sets of clients: so there are many sets, and of each the median ratio counts. Shown is the median of
@@ -22,11 +22,13 @@ import os
 import pathlib
 import statistics
 import subprocess
+import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
 from cluster import DATABASE, USER, Cluster
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 # What is done, how often in a block, and what it is called.
 KINDS = {
     "q": (100, "`pgbench -S -M prepared`'s transaction, by libpq"),
@@ -95,7 +97,7 @@ def report(measured, rounds):
 def build(directory):
     include, library = (subprocess.run(["pg_config", f"--{what}"], capture_output=True, text=True, check=True).stdout.strip() for what in ("includedir", "libdir"))
     program = pathlib.Path(directory) / "run_cost"
-    subprocess.run(["cc", "-O2", f"-I{include}", "-o", program, ROOT / "bench/run_cost.c", f"-L{library}", "-lpq"], check=True)
+    subprocess.run(["cc", "-O2", f"-I{include}", "-o", program, ROOT / "bench/multipath/run_cost.c", f"-L{library}", "-lpq"], check=True)
     return str(program)
 
 

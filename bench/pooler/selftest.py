@@ -1,4 +1,4 @@
-"""Checks of the benchmark's own arithmetic: `bench/run.py --selftest`."""
+"""Checks of the benchmark's own arithmetic: `bench/pooler/run.py --selftest`."""
 
 import subprocess
 import sys

@@ -10,12 +10,14 @@ import contextlib
 import dataclasses
 import json
 import os
+import pathlib
 import platform
 import subprocess
 import sys
 import time
 from statistics import median
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
 import cases
 import cpu
 import poolers
@@ -24,7 +26,7 @@ import users
 from cluster import Cluster, Unavailable, memory_bytes, raise_descriptor_limit
 from extension import Extension
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 PUBLISHED = os.path.join(ROOT, "docs", "benchmarks")
 TRIAL = os.path.join(ROOT, "bench", "out")
 # Fewer rounds are a trial, not a result.

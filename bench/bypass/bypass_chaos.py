@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Chaos for `hawser bypass`: is a byte lost, doubled, or out of order? Run by bench/bypass.py and the integration tests.
+"""Chaos for `hawser bypass`: is a byte lost, doubled, or out of order? Run by bench/bypass/bypass.py and the integration tests.
 
-    hawser bypass run -- bench/bypass_chaos.py --seconds 60 [--seed N] [--connections N]
+    hawser bypass run -- bench/bypass/bypass_chaos.py --seconds 60 [--seed N] [--connections N]
 
 Two processes, many connections over 127.0.0.1 and ::1, both directions at once: random sizes from 1 byte to 600 KB,
 pauses, readers that stop, half closes, resets, closes with bytes unread, blocking readers with MSG_WAITALL, and the

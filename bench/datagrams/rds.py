@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Reliable datagrams: the table of what they shall reach, and what this machine makes of it.
 
-    bench/rds.py [--seconds 10] [--runs 3] [--at-once 1] [--only interop,limits,cpu,kernel,lanes,small,memory] [--json FILE]
+    bench/datagrams/rds.py [--seconds 10] [--runs 3] [--at-once 1] [--only interop,limits,cpu,kernel,lanes,small,memory] [--json FILE]
 
 `make bench-datagrams` fetches what it needs, and runs it. `limits` and `lanes` need root (the laboratory's network
-namespaces), `interop` what `make test-kernel` needs, `kernel` what bench/rds_kernel.py needs; what cannot run is said, with
+namespaces), `interop` what `make test-kernel` needs, `kernel` what bench/datagrams/rds_kernel.py needs; what cannot run is said, with
 the reason, and the exit code is 1 then. `--at-once` has so many networks of `limits` at one time, which makes the hosts busy. Rates are of messages with their headers, which is TCP payload. The load of the machine when
 it began is printed: on a busy one rates without a network's limit say little, but seconds of a processor for each message
 do.
@@ -24,11 +24,11 @@ import time
 
 import rds_kernel
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 HAWSER = os.environ.get("HAWSER", str(ROOT / "target/release/hawser"))
 HEADER = 48
 REQUEST, REPLY = 8192, 256
-# TCP payload of `per-flow`: eight limits of 10 Mbit/s, less headers (bench/mptcp.py).
+# TCP payload of `per-flow`: eight limits of 10 Mbit/s, less headers (bench/multipath/mptcp.py).
 CEILING = 75.3
 
 
@@ -164,7 +164,7 @@ def kernel(given):
     try:
         theirs, ours = rds_kernel.compare(HAWSER, 8, 1, 3)
     except (Exception, SystemExit) as error:
-        raise Missing(f"bench/rds_kernel.py: {error}"[:200]) from error
+        raise Missing(f"bench/datagrams/rds_kernel.py: {error}"[:200]) from error
     per = lambda rate: rds_kernel.MIPS * 1e6 / rate
     return [("the same in an emulator, instructions a request, Hawser's by the kernel's", f"{theirs / ours:.2f}", "1.5 at most", f"kernel {per(theirs):,.0f}, Hawser {per(ours):,.0f}, both ends; Linux 6.12")]
 

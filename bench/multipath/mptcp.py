@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """One database connection over many paths: real PostgreSQL, in the laboratory, in real time.
 
-    python3 bench/mptcp.py --runs 5                     # all cases; writes docs/benchmarks/mptcp.md and plots
-    python3 bench/mptcp.py --only copy-out --runs 1     # one of them
-    python3 bench/mptcp.py --list
+    python3 bench/multipath/mptcp.py --runs 5                     # all cases; writes docs/benchmarks/mptcp.md and plots
+    python3 bench/multipath/mptcp.py --only copy-out --runs 1     # one of them
+    python3 bench/multipath/mptcp.py --list
 
 Each run has a network of its own, with a seed of its own: flows are hashed to other limits. The server is
 PostgreSQL under `hawser mptcp run`. Times and rates are the receiver's, rates those of TCP payload. A case is one of
@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
 from far_server import HAWSER, ROOT, ROW_BYTES, ROWS, TABLE_BYTES, Cluster, as_server, ended, late_share, median, rate, run, shown
 from plot import BOTTOM, GRID, HEIGHT, LEFT, RIGHT, TOP, WIDTH, COLOURS, step_of, text
 
@@ -249,7 +250,7 @@ def subflow_rates(trace, window=1.0):
 
 def write_report(results, out):
     lines = ["# Multipath TCP in the laboratory", "",
-             "Written by `bench/mptcp.py`: PostgreSQL 15 over `hawser lab`'s networks, in real time. Medians, then every run. *Late* is the "
+             "Written by `bench/multipath/mptcp.py`: PostgreSQL 15 over `hawser lab`'s networks, in real time. Medians, then every run. *Late* is the "
              "share of packets that the emulator sent more than 1 ms late, in %: above 1 the machine was too busy for a strict measurement.", "",
              "| case | way | median | runs | late |", "|---|---|---|---|---|"]
     for key, runs in results.items():

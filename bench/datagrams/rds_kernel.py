@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a request of 8 KiB and its reply of 256 bytes cost, by the kernel's RDS and by Hawser's: in instructions.
 
-    bench/rds_kernel.py [--tasks 8] [--depth 1] [--seconds 3]
+    bench/datagrams/rds_kernel.py [--tasks 8] [--depth 1] [--seconds 3]
 
 Both run in one kernel (`make bpf-kernel` fetches it) in an emulator that counts instructions and makes time of them:
 what other programs of this machine do has no part in it. There is one processor, which is always busy, so requests a
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from harness import emulator  # noqa: E402 (its place is not on the path before)
@@ -57,7 +57,7 @@ def compare(hawser, tasks, depth, seconds):
     """Requests a second of a processor of `MIPS` million instructions a second: of the kernel, and of Hawser."""
     with tempfile.TemporaryDirectory(dir=emulator.KERNEL) as directory:
         load = pathlib.Path(directory, "rds_load")
-        subprocess.run(["cc", "-O2", "-static", "-o", load, ROOT / "bench/rds_load.c"], check=True)
+        subprocess.run(["cc", "-O2", "-static", "-o", load, ROOT / "bench/datagrams/rds_load.c"], check=True)
         # (This machine's /tmp is another one there.)
         hawser = shutil.copy(hawser, pathlib.Path(directory, "hawser"))
         command = ["/usr/bin/python3", __file__, "--inside", hawser, load, "--tasks", tasks, "--depth", depth, "--seconds", seconds]

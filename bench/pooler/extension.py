@@ -1,13 +1,14 @@
 """The extension in a throw-away server: built in a copy, loaded by its path, nothing installed."""
 
 import os
+import pathlib
 import secrets
 import shutil
 import subprocess
 
 from cluster import Unavailable
 
-SOURCE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "extension")
+SOURCE = str(pathlib.Path(__file__).resolve().parents[2] / "extension")
 # What the pooler logs in as, where users share its server connections.
 POOLER_ROLE = "bench_pooler"
 BUILD_LIMIT_S = 300

@@ -1,4 +1,4 @@
-/* One client of bench/mptcp_run.py: carries out orders, line by line, and
+/* One client of bench/multipath/mptcp_run.py: carries out orders, line by line, and
  * prints their cost.
  *
  *   KIND COUNT          a line on standard input

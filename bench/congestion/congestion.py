@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Congestion control of Hawser's connections to clients: COPY out of a real PostgreSQL over the laboratory, in real time.
 
-    python3 bench/congestion.py --runs 3                      # all cases; writes docs/benchmarks/congestion.md
-    python3 bench/congestion.py --only long-fat --runs 1      # one of them
-    python3 bench/congestion.py --list
+    python3 bench/congestion/congestion.py --runs 3                      # all cases; writes docs/benchmarks/congestion.md
+    python3 bench/congestion/congestion.py --only long-fat --runs 1      # one of them
+    python3 bench/congestion/congestion.py --list
 
 Each run has a network of its own, with a seed of its own. The server and `hawser serve` are on the far host, psql is
 on the near one. Rates are TCP payload that psql has received, from second 10 to the end; "start" is that of the first
@@ -31,6 +31,7 @@ import tempfile
 import threading
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
 from cluster import free_port
 from far_server import HAWSER, ROOT, ROW_BYTES, Cluster, as_server, late_share, median, rate, run, shown
 
@@ -211,7 +212,7 @@ def one_run(case, way, number, given, cluster, directory):
 
 def write_report(results, given, out):
     lines = ["# Congestion control in the laboratory", "",
-             f"Written by `bench/congestion.py`: COPY out of PostgreSQL through `hawser serve`, {given.seconds:.0f} s each, over `hawser lab`'s "
+             f"Written by `bench/congestion/congestion.py`: COPY out of PostgreSQL through `hawser serve`, {given.seconds:.0f} s each, over `hawser lab`'s "
              "networks in real time; cubic is the default of the sending host. Mbit/s of TCP payload as psql received it (its rows of 100 bytes, and 5 "
              "of CopyData's header around each), from second 10 on, medians of all runs, then every run. *Late* is the share of packets that the emulator sent more than 1 ms late, in %.", "",
              "| case | way | median | x bbr | runs | first 10 s | late |", "|---|---|---|---|---|---|---|"]

@@ -3,18 +3,19 @@
 
     git worktree add /tmp/before 6f5b078        # the last commit before
     (cd /tmp/before && cargo build --release -p hawser)
-    python3 bench/unused_state.py --before /tmp/before/target/release/hawser --out docs/benchmarks
+    python3 bench/pooler/unused_state.py --before /tmp/before/target/release/hawser --out docs/benchmarks
 
 Instructions in user space are counted by valgrind (cachegrind without its caches), since virtual machines often count none:
 the whole program, twice, with few transactions and with many; what the rest of these takes, by their number, is one
 transaction's. What it does by the clock while nobody asks (timers) is counted apart, and taken off: under valgrind a
 transaction takes long. 4 clients take turns on the pool, so that each transaction is of another client than the one before. Time is CPU
-time a transaction with 100 clients at work, in turns, as in bench/run.py.
+time a transaction with 100 clients at work, in turns, as in bench/pooler/run.py.
 """
 
 import argparse
 import itertools
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -24,6 +25,7 @@ import sys
 import time
 from statistics import median
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
 import cases
 import cluster
 import poolers
@@ -185,7 +187,7 @@ def write(counted, timed, about, what, out):
     names = ["before", "full", "classic"]
     lines = [
         "# What session state costs those who have none", "",
-        "Written by `bench/unused_state.py`, which says how. `before` is commit 6f5b078, the last one in which no setting, role, "
+        "Written by `bench/pooler/unused_state.py`, which says how. `before` is commit 6f5b078, the last one in which no setting, role, "
         f"LISTEN or PREPARE moved; `full` and `classic` are {what} with that `fidelity`.", "",
         f"{about}", "",
         f"## Instructions a transaction (at most {INSTRUCTIONS_MAX} x)", "",

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Programs as they are over MPTCP: a streaming replica that catches up, and rsync, over `per-flow`.
 
-    python3 bench/mptcp_programs.py                      # plain once, the others five times
-    python3 bench/mptcp_programs.py --only rsync --runs 1
+    python3 bench/multipath/mptcp_programs.py                      # plain once, the others five times
+    python3 bench/multipath/mptcp_programs.py --only rsync --runs 1
 
-Each run has a network with a seed of its own: flows are hashed to other limits. The ways are those of bench/mptcp.py.
+Each run has a network with a seed of its own: flows are hashed to other limits. The ways are those of bench/multipath/mptcp.py.
 
     replica    a standby that is 100 MB of WAL behind, from the start of its server until all is received, and replayed
     rsync      a file of 100 MB that does not compress, from rsync's own daemon, start-up included
@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
 from far_server import HAWSER, ROOT, Cluster, as_server, late_share, median, run, shown
 from mptcp import WAYS, Laboratory
 

@@ -9,7 +9,7 @@ import subprocess
 
 from cluster import find_postgres, free_port
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 HAWSER = os.environ.get("HAWSER", str(ROOT / "target/release/hawser"))
 ROWS, ROW_BYTES = 498_000, 100
 TABLE_BYTES = ROWS * ROW_BYTES

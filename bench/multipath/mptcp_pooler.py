@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What `[listen] mptcp = true` costs clients that come over plain TCP: pgbench -S through two poolers in turns.
 
-    python3 bench/mptcp_pooler.py                       # writes bench/out/mptcp-pooler.md
-    python3 bench/mptcp_pooler.py --rounds 5
+    python3 bench/multipath/mptcp_pooler.py                       # writes bench/out/mptcp-pooler.md
+    python3 bench/multipath/mptcp_pooler.py --rounds 5
 
 Two Hawsers, alike but for that setting, in front of one PostgreSQL; clients over loopback, prepared. A round is one of
 each, the order in turns; a ratio is taken within a round, and their median counts. CPU is user and system time of the
@@ -16,12 +16,15 @@ import pathlib
 import re
 import statistics
 import subprocess
+import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "pooler"))
 import cpu
 import poolers
 from cluster import DATABASE, USER, Cluster, unprivileged
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 WAYS = ("false", "true")
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Is the ranking of `hawser cc bench` that of iperf3? Runs of 60 s by each, in turns, over `long-fat` in real time.
 
-    python3 bench/ranking.py                                  # writes bench/out/ranking.md
-    python3 bench/ranking.py --runs 1 --seconds 20            # a shorter one
+    python3 bench/congestion/ranking.py                                  # writes bench/out/ranking.md
+    python3 bench/congestion/ranking.py --runs 1 --seconds 20            # a shorter one
 
 The far host sends. Both give what the receiver had after the first 5 s, medians of the runs. Each of the two has a
 network of its own, both with the same seed: the n-th packet of either is lost or not alike. They run at the same time.
@@ -20,7 +20,8 @@ import subprocess
 import sys
 import time
 
-from mptcp import HAWSER, ROOT, late_share, median, run, shown
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
+from far_server import HAWSER, ROOT, late_share, median, run, shown
 
 STARTUP = 5
 TOKEN = "a token for this benchmark"
@@ -93,7 +94,7 @@ def report(bench, bench_late, iperf3, iperf3_late, given):
     medians = [{name: median(rates) for name, rates in found.items()} for found in (bench, iperf3)]
     wrong = disagreements(*medians)
     lines = ["# The ranking of `hawser cc bench` against iperf3", "",
-             f"Written by `bench/ranking.py`: `long-fat` in real time, the far host sends, runs of {given.seconds} s by each in turns, both at the "
+             f"Written by `bench/congestion/ranking.py`: `long-fat` in real time, the far host sends, runs of {given.seconds} s by each in turns, both at the "
              f"same time on networks of the same seed ({given.seed}). Mbit/s at the receiver after the first {STARTUP} s, medians, then every run.", "",
              "| algorithm | `cc bench` | iperf3 | ratio | runs of `cc bench` | of iperf3 |", "|---|---|---|---|---|---|"]
     for name in sorted(bench, key=lambda name: -medians[0][name]):

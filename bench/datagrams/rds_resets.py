@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What Linux's RDS loses, and what it delivers twice, when the connections between two of them are reset.
 
-    bench/rds_resets.py [--ports 16] [--messages 400] [--resets 6] [--runs 3]
+    bench/datagrams/rds_resets.py [--ports 16] [--messages 400] [--resets 6] [--runs 3]
 
 Two network namespaces of one kernel (`make bpf-kernel` fetches it), in an emulator, joined by a veth pair: no Hawser has
 a part in it. Each of `--ports` ports of one side sends numbered messages of 20 kB to a port of the other, both ways, while
@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from harness import emulator  # noqa: E402 (its place is not on the path before)
