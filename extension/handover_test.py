@@ -63,10 +63,16 @@ def siphash(key, data):
     v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D, k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573]
     def rounds(count):
         for _ in range(count):
-            v[0] = (v[0] + v[1]) & mask; v[1] = rotate(v[1], 13) ^ v[0]; v[0] = rotate(v[0], 32)
-            v[2] = (v[2] + v[3]) & mask; v[3] = rotate(v[3], 16) ^ v[2]
-            v[0] = (v[0] + v[3]) & mask; v[3] = rotate(v[3], 21) ^ v[0]
-            v[2] = (v[2] + v[1]) & mask; v[1] = rotate(v[1], 17) ^ v[2]; v[2] = rotate(v[2], 32)
+            v[0] = (v[0] + v[1]) & mask
+            v[1] = rotate(v[1], 13) ^ v[0]
+            v[0] = rotate(v[0], 32)
+            v[2] = (v[2] + v[3]) & mask
+            v[3] = rotate(v[3], 16) ^ v[2]
+            v[0] = (v[0] + v[3]) & mask
+            v[3] = rotate(v[3], 21) ^ v[0]
+            v[2] = (v[2] + v[1]) & mask
+            v[1] = rotate(v[1], 17) ^ v[2]
+            v[2] = rotate(v[2], 32)
     padded = data + bytes(7 - len(data) % 8) + bytes([len(data) & 255])
     for (word,) in struct.iter_unpack("<Q", padded):
         v[3] ^= word
@@ -443,7 +449,7 @@ def nothing_of_it_can_be_read_or_set(server):
 
 
 def arguments_are_in_no_log(server):
-    with Pooler(server) as pooler:
+    with Pooler(server):
         with server.target.connect("postgres", "postgres") as owner:
             owner.execute("alter role pooler set log_statement = 'all'; alter role pooler set log_min_duration_statement = 0")
         with Pooler(server) as logged:

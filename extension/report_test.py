@@ -18,8 +18,8 @@ import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
 
-from harness.postgres import SERVER_USER, free_port  # noqa: E402
-from harness.wire import Target  # noqa: E402
+from harness.postgres import SERVER_USER, free_port
+from harness.wire import Target
 
 NOTHING = object()
 SKIP = object()

@@ -33,8 +33,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 sys.dont_write_bytecode = True
 
-from harness import drivers, extension, flaky, pooler, postgres, suite  # noqa: E402  (after the path is set)
-from harness.wire import ServerError  # noqa: E402
+from harness import drivers, extension, flaky, pooler, postgres, suite
+from harness.wire import ServerError
 
 # Of modules that say ALONE. Those of `networks` make networks with limits of their own and wait for what is sent there most
 # of the time; those of `processes` measure, or hold up, processes of this host; those of `clocks` and `datagrams` wait for what
@@ -293,9 +293,9 @@ def run_together(queues, programs, patterns, places, directory, direct, report):
 
 def run_all(modules, programs, jobs, patterns, places, directory, direct, report):
     """All modules and drivers, as --help says of --jobs."""
-    seconds = lambda one: getattr(one[0], "TAKES_SECONDS", 0)  # noqa: E731
+    seconds = lambda one: getattr(one[0], "TAKES_SECONDS", 0)
     modules = sorted(modules, key=seconds, reverse=True)
-    queued = lambda called: [one for one in modules if getattr(one[0], "ALONE", None) == called]  # noqa: E731
+    queued = lambda called: [one for one in modules if getattr(one[0], "ALONE", None) == called]
     beside, afterwards = ([(called, queued(called), 1) for called in names if queued(called)] for names in (BESIDE_ALL, AFTERWARDS))
     together = queued(None)
     assert len(together) + sum(len(some) for _, some, _ in beside + afterwards) == len(modules), "ALONE names no queue"
@@ -343,7 +343,7 @@ def main():
         same = [module.__name__.split(".")[-1] for module, _ in modules if getattr(module, "SAME_FOR_ALL_SERVERS", False)]
         print(f"left out, for they do not depend on the server's version: {', '.join(same)}")
         modules = [(module, tests) for module, tests in modules if not getattr(module, "SAME_FOR_ALL_SERVERS", False)]
-        once = lambda module, name: name.startswith(getattr(module, "ONCE", ()))  # noqa: E731
+        once = lambda module, name: name.startswith(getattr(module, "ONCE", ()))
         modules = [(module, [test for test in tests if not once(module, test.__name__)]) for module, tests in modules]
     with_drivers = chosen.drivers or os.environ.get("ALL") == "1"
     programs = [program for program in drivers.ALL if not chosen.k or any(k in f"driver.{program.name}" for k in chosen.k)]

@@ -252,7 +252,7 @@ def loop(live, until, more):
 def accepting(listeners, until, seed, connections, kills):
     """`kills` has times at which the other process was killed: what was open then may be cut."""
     rng, counts, failures, threads = random.Random(seed), new_counts(), [], []
-    excused = lambda born: any(born - 1 <= when for when in kills())  # noqa: E731
+    excused = lambda born: any(born - 1 <= when for when in kills())
     chooser = selectors.DefaultSelector()
     for listener in listeners:
         listener.setblocking(False)
@@ -358,7 +358,7 @@ def main():
     ports = [(False, v4_port), (False, both_port), (True, both_port)]
     # The times of deaths, for the process that accepts.
     notes = os.memfd_create("kills")
-    kills = lambda: [struct.unpack_from("d", data, at)[0] for data in [os.pread(notes, 1 << 16, 0)] for at in range(0, len(data), 8)]  # noqa: E731
+    kills = lambda: [struct.unpack_from("d", data, at)[0] for data in [os.pread(notes, 1 << 16, 0)] for at in range(0, len(data), 8)]
     server, server_pipe = fork(lambda: accepting(listeners, until, arguments.seed, arguments.connections, kills))
     for listener in listeners:
         listener.close()
@@ -367,7 +367,7 @@ def main():
         dies = not arguments.no_deaths and rng.random() < 0.5 and time.monotonic() < until - 5
         end = min(until, time.monotonic() + rng.uniform(2, 8))
         seed = rng.getrandbits(32)
-        client, client_pipe = fork(lambda: connecting(ports, end if not dies else until, seed, arguments.connections))  # noqa: B023
+        client, client_pipe = fork(lambda: connecting(ports, end if not dies else until, seed, arguments.connections))
         if dies:
             time.sleep(max(0, end - time.monotonic()))
             os.pwrite(notes, struct.pack("d", time.monotonic() + 1), deaths * 8)

@@ -20,7 +20,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from harness import emulator  # noqa: E402 (its place is not on the path before)
+from harness import emulator
 
 NEAR, FAR = "10.9.0.1", "10.9.0.2"
 # 2 ** 3 nanoseconds for an instruction.

@@ -21,8 +21,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from harness import emulator  # noqa: E402 (its place is not on the path before)
-from harness.rds_guest import SO_RCVBUFFORCE, SO_SNDBUFFORCE, exchange  # noqa: E402
+from harness import emulator
+from harness.rds_guest import SO_RCVBUFFORCE, SO_SNDBUFFORCE, exchange
 
 NEAR, FAR = "10.9.0.1", "10.9.0.2"
 RDS_PORT, FIRST = 16385, 4001

@@ -41,7 +41,7 @@ import cpu
 import link_programs as programs
 import plot
 from far_server import HAWSER, ended, rate, run
-from link_programs import MARIADB, RSYNC, Database, Files, MariaDb, NotHere
+from link_programs import Database, Files, MariaDb, NotHere
 
 WAYS = ("plain", "manage", "link", "pool", "ssh", "stunnel")
 STREAMS = ("plain", "manage", "link", "ssh", "stunnel")
@@ -512,7 +512,7 @@ def table(found, absent, load, note=""):
 def plots(found, page):
     """A chart for each case whose paths were looked at, of its first run, beside the page; the lines that show them there."""
     lines = []
-    for (case, way), runs in found.items():
+    for (case, _way), runs in found.items():
         if not runs[0].get("paths"):
             continue
         chart = page.with_name(f"link-{case}.svg")

@@ -30,7 +30,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
 from far_server import HAWSER, ROOT, ROW_BYTES, ROWS, TABLE_BYTES, Cluster, as_server, ended, late_share, median, rate, run, shown
-from plot import BOTTOM, GRID, HEIGHT, LEFT, RIGHT, TOP, WIDTH, COLOURS, step_of, text
+from plot import BOTTOM, COLOURS, GRID, HEIGHT, LEFT, RIGHT, TOP, WIDTH, step_of, text
 
 CEILING = 75.3  # Mbit/s: 8 classes of 10 Mbit/s, less headers
 WAYS = ("plain", "kernel", "manage")

@@ -15,8 +15,8 @@ import re
 import resource
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Callable
 
 import cpu
 import growth

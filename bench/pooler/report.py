@@ -117,7 +117,7 @@ def curve_section(data, directory):
         ]
         parts.append(f"### {title}\n\n![{title}]({file}.svg)\n\n"
                      + table(["kTPS at clients", *labels], rows))  # fmt: skip
-    for kind, many in (("prepared", True), ("contention", False)):
+    for kind, _many in (("prepared", True), ("contention", False)):
         cases = [case for case in data["cases"] if case.startswith(f"{kind}_")]
         cases = [case for case in cases if case.split("_")[1].isdigit()]
         cases = [case for case in cases if int(case.split("_")[1]) >= 100]

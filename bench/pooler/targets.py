@@ -4,9 +4,9 @@ A ratio is taken within a round, between runs that are minutes apart at most, an
 rounds' ratios counts: the machine's drift from round to round drops out.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
-from typing import Callable
 
 OPEN_TRANSACTIONS = 10
 

@@ -11,16 +11,16 @@
 """
 
 import contextlib
+import pathlib
 import re
 import struct
 import sys
-import pathlib
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from harness import messages as m  # noqa: E402  (after the path is set)
-from harness.wire import Disconnected, ServerError  # noqa: E402
+from harness import messages as m
+from harness.wire import Disconnected, ServerError
 
 FIRST_USER_OID = 16384
 # Steps that end a session and begin it anew: Terminate, a connection that is reset, and one that is reset within a step.
@@ -209,7 +209,7 @@ class Side:
             self.heard[number] += answer + reported
 
     def end(self):
-        for number, session in enumerate(self.sessions):
+        for number, _session in enumerate(self.sessions):
             with contextlib.suppress(OSError):
                 self.leave(number)
 

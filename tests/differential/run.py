@@ -22,10 +22,10 @@ sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(HERE))
 sys.dont_write_bytecode = True
 
-from cases import APPEND, POOL_SIZE, POOLER, POOLER_HBA, STEPS_A_CASE, USERS, Arena, Shrink, explained, features, kept, known, written  # noqa: E402
-from generator import FEATURES  # noqa: E402
-from harness import extension, postgres  # noqa: E402
-from harness.pooler import Pooler  # noqa: E402
+from cases import APPEND, POOL_SIZE, POOLER, POOLER_HBA, STEPS_A_CASE, USERS, Arena, Shrink, explained, features, kept, known, written
+from generator import FEATURES
+from harness import extension, postgres
+from harness.pooler import Pooler
 
 
 def arguments():

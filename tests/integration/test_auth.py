@@ -552,10 +552,8 @@ def test_trap_18_nothing_is_computed_for_clients_that_have_gone(env):
     """In a storm of TLS logins clients give up before their turn comes: a handshake for each would keep all others waiting."""
     for leaves in (True, False):
         sent = ssl.MemoryBIO()
-        try:
+        with contextlib.suppress(ssl.SSLWantReadError):
             env.tls().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="localhost").do_handshake()
-        except ssl.SSLWantReadError:
-            pass
         with env.raw() as client:
             client.send(m.SSL_REQUEST)
             equal(client.receive_raw(1), b"S")
@@ -714,7 +712,7 @@ def test_the_default_auth_query_works_for_a_superuser(env):
 
 @pooler_only
 def test_an_auth_query_that_fails_is_told_and_lets_nobody_in(env):
-    for query, code in (("select nonsense from nowhere where $1 = ''", None), ("select rolname from pg_catalog.pg_roles where rolname = $1", None)):
+    for query, _code in (("select nonsense from nowhere where $1 = ''", None), ("select rolname from pg_catalog.pg_roles where rolname = $1", None)):
         with env.pooler_with(users_file=None, auth_user="postgres", auth_query=query) as target:
             error = refusal(env, target)
             assert error["S"] == "FATAL" and error["C"][:2] in ("08", "28", "42", "58"), error

@@ -14,7 +14,6 @@ import time
 
 from harness.pooler import Pooler, binary
 from harness.suite import Skip, equal, limit, pooler_only, until
-
 from integration.test_lab import by_reno, lab, network
 from integration.test_mptcp import needs_mptcp, two_machines
 

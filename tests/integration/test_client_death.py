@@ -66,7 +66,7 @@ def test_in_a_failed_transaction(env):
 
 def test_trap_25_in_a_query(env):
     """trap 25: queries of clients that had vanished ran on to their end, with the pool blocked behind them."""
-    for how, end in ENDS.items():
+    for end in ENDS.values():
         client = victim(env)
         client.send(m.query("select pg_sleep(20) /* vanishing */"))
         env.cluster.wait_for_backends("state = 'active' and query like '%vanishing%' and query not like '%pg_stat_activity%'", 1)
@@ -104,7 +104,7 @@ def test_in_the_middle_of_copy_data(env):
 
 
 def test_in_copy_out(env):
-    for how, end in ENDS.items():
+    for end in ENDS.values():
         client = victim(env)
         client.send(m.query("copy (select repeat('x', 1000) from generate_series(1, 200000)) to stdout"))
         client.receive()

@@ -9,10 +9,10 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "differential"))
 
-from cases import APPEND, POOLER, POOLER_HBA, STEPS_A_CASE, USERS, Arena, Shrink, explained, features, kept, known, written  # noqa: E402  (after the path is set)
-from harness import extension  # noqa: E402
-from harness.suite import Skip, equal, limit, pooler_only  # noqa: E402
-from integration.test_session_extension import library  # noqa: E402
+from cases import APPEND, POOLER, POOLER_HBA, STEPS_A_CASE, USERS, Arena, Shrink, explained, features, kept, known, written
+from harness import extension
+from harness.suite import Skip, equal, limit, pooler_only
+from integration.test_session_extension import library
 
 TAKES_SECONDS = 260
 # Two of five do for a second version of the server: the kept cases run with both.

@@ -8,10 +8,10 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "suites"))
 
-from harness import flaky  # noqa: E402  (after the path is set)
-from harness.suite import equal, pooler_only  # noqa: E402
-from outcomes import Outcome, died_in_go, from_go, from_libtest, from_record, from_surefire  # noqa: E402
-from report import Report, listed  # noqa: E402
+from outcomes import Outcome, died_in_go, from_go, from_libtest, from_record, from_surefire
+from report import Report, listed
+from harness import flaky
+from harness.suite import equal, pooler_only
 
 SAME_FOR_ALL_SERVERS = True
 

@@ -3,7 +3,6 @@
 import os
 import pathlib
 import signal
-import ssl
 import struct
 import subprocess
 import sys

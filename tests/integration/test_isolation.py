@@ -10,10 +10,10 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "isolation"))
 
-import crowd  # noqa: E402  (after the path is set)
-from harness import extension  # noqa: E402
-from harness.suite import equal, limit, pooler_only  # noqa: E402
-from integration.test_session_extension import library  # noqa: E402
+import crowd
+from harness import extension
+from harness.suite import equal, limit, pooler_only
+from integration.test_session_extension import library
 
 TAKES_SECONDS = 180
 

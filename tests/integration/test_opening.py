@@ -1,5 +1,6 @@
 """How server connections are opened: what `connect_query` leaves, what logins wait for and what they are told."""
 
+import contextlib
 import re
 import socket
 import threading
@@ -60,10 +61,8 @@ class Gate:
         except OSError:
             pass
         for sock in (source, sink):
-            try:
+            with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
 
 
 def database(env, query, **more):

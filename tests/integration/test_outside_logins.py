@@ -141,7 +141,7 @@ def test_an_ldap_server_that_is_away_or_silent_delays_its_own_logins_alone(env):
             took = time.monotonic() - began
             assert took < 1.5, f"beside 20 that wait for a silent LDAP server, a login took {took:.1f} s"
             waited = waiting.join(30)
-            assert 1.5 < min(waited) and max(waited) < 8, waited
+            assert min(waited) > 1.5 and max(waited) < 8, waited
             assert "no answer within 2 s" in target.pooler.text(), target.pooler.text()
 
 

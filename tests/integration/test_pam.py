@@ -99,7 +99,7 @@ def test_a_module_that_hangs_delays_its_own_logins_alone(env):
         equal(len(pooler.show("version")), 1)
         assert time.monotonic() - began < 0.8
         waited = waiting.join(30)
-        assert 0.9 < min(waited) and max(waited) < 8, waited
+        assert min(waited) > 0.9 and max(waited) < 8, waited
         assert "no answer within 1 s" in pooler.text(), pooler.text()
         # The process that asks is gone: the module's own may have left its group.
         asking = [path for path in glob.glob("/proc/[0-9]*/cmdline") if is_asking(path, pooler)]

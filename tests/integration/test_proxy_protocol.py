@@ -9,7 +9,7 @@ import time
 from harness import messages as m
 from harness.postgres import own_name
 from harness.suite import equal, pooler_only, until
-from harness.wire import Disconnected, ServerError
+from harness.wire import ServerError
 
 SAME_FOR_ALL_SERVERS = True
 

@@ -132,7 +132,7 @@ def test_a_restart_of_the_server_is_survived_by_waiting_clients(env):
     for client in clients:
         client.exchange(m.parse("select $1::int + 1", "s"), m.SYNC)
     env.cluster.stop("fast")
-    for number, client in enumerate(clients):
+    for client in clients:
         client.send(m.query("select current_setting('application_name'), current_setting('timezone')"))
     time.sleep(0.3)
     env.cluster.start()

@@ -180,7 +180,7 @@ def test_simple_query_between_extended_messages(env):
 def test_many_clients_with_pipelines(env):
     def work(number):
         with env.target.connect() as client:
-            for turn in range(10):
+            for _ in range(10):
                 chunks = [m.run("select $1::int, $2::int", [number, step]) + (m.SYNC if step % 3 == 2 else b"") for step in range(30)]
                 result = client.exchange(*chunks)
                 equal(result.rows, [(str(number), str(step)) for step in range(30)])

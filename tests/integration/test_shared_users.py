@@ -13,7 +13,7 @@ from harness import extension
 from harness import messages as m
 from harness import pooler as poolers
 from harness.extension import secret_file
-from harness.suite import Skip, equal, limit, pooler_only, until
+from harness.suite import equal, limit, pooler_only, until
 from harness.wire import ServerError
 from integration.test_session_extension import library
 
@@ -261,7 +261,7 @@ def test_what_alter_role_sets_past_the_pooler_new_sessions_of_its_user_have(env)
             with connect(env, target, "carol") as before:
                 equal(before.value("show work_mem"), "4MB")
             for change, value in (("role carol", "33MB"), ("role carol in database shared", "34MB"), ("database shared", "35MB")):
-                if "database shared" != change:
+                if change != "database shared":
                     owner.execute(f"alter {change} set work_mem = '{value}'")
                 else:
                     owner.execute(f"alter role carol reset work_mem; alter role carol in database shared reset work_mem; alter {change} set work_mem = '{value}'")

@@ -188,7 +188,7 @@ def test_a_statement_prepared_anew_puts_back_what_was_in_force(env):
     for _ in range(2):
         other.execute("set datestyle to 'German'")
         other.value("select 1")
-        result = client.exchange(m.query("begin"), m.bind("p") + m.execute() + m.SYNC, m.query("commit"))
+        client.exchange(m.query("begin"), m.bind("p") + m.execute() + m.SYNC, m.query("commit"))
         equal(client.rows(STORED), [(hexadecimal("日"), None)])
 
 

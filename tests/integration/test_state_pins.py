@@ -8,7 +8,7 @@ import threading
 import time
 
 from harness import messages as m
-from harness.suite import crowd, equal, not_yet, on_every_backend, pooler_only, until
+from harness.suite import crowd, equal, on_every_backend, pooler_only, until
 
 TAKES_SECONDS = 40
 
@@ -699,7 +699,7 @@ def test_discard_forms(env):
 def test_a_pin_ends_with_its_state(env):
     """Twice as many clients as backends each make, use and drop such state; all of them are served."""
     clients = [env.connect() for _ in range(4)]
-    for turn in range(3):
+    for _ in range(3):
         for client in clients:
             client.execute("create temp table pinned (i int)")
             client.execute("insert into pinned values (1)")

@@ -3,7 +3,7 @@
 import time
 
 from harness import messages as m
-from harness.suite import crowd, equal, not_yet
+from harness.suite import crowd, equal
 
 SETTINGS = {"pool_size": 1}
 INT4, TEXT = 23, 25
@@ -351,7 +351,7 @@ def test_more_statements_than_the_backend_keeps(env):
     """LRU beyond max_prepared_statements: every one of 60 still answers, on any backend, in any order."""
     with env.pooler_with(pool_size=2, max_prepared_statements=10) as target:
         clients = [env.connect(target) for _ in range(4)]
-        for number, client in enumerate(clients):
+        for client in clients:
             for n in range(60):
                 prepare(client, f"s{n}", f"select {n} * 1000 + $1::int")
         for step in (1, 7, 13):

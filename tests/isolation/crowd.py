@@ -14,9 +14,9 @@ import threading
 import time
 import traceback
 
-from harness import extension
 from operations import OPERATIONS, WITHOUT_DEATHS, give_up_what_pins
 from session import ROLES, ROLES_SETUP, SETUP, Gone, Lost, Session, WatchedTarget, Wrong
+from harness import extension
 
 # For the pooler. Sessions wait for what others keep; none is sent away for it.
 SETTINGS = {"pool_size": 4, "max_pinned": 0, "query_wait_timeout": "35s"}

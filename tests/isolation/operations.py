@@ -8,8 +8,8 @@ import os
 import time
 import zoneinfo
 
-from harness import messages as m
 from session import ROLES, UMLAUT, VALUES, Wrong, header_of
+from harness import messages as m
 
 OPERATIONS = {}
 WITHIN_BLOCKS = []
@@ -458,7 +458,7 @@ def block(session):
     end = session.rng.randrange(100)
     if end >= 90:
         return session.end()  # as it is
-    if 75 <= end:
+    if end >= 75:
         session.query("select 1/0", fails=True)
         session.fails_with(session.query("select 5", fails=True), "in a transaction that has failed", "25P02")
     session.in_block = False

@@ -20,9 +20,10 @@ sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(HERE))
 sys.dont_write_bytecode = True
 
-import crowd  # noqa: E402  (after the path is set)
-from harness import extension, postgres  # noqa: E402
-from harness.pooler import Pooler  # noqa: E402
+import crowd
+from harness import extension, postgres
+from harness.pooler import Pooler
+
 
 def arguments():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

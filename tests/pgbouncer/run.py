@@ -27,11 +27,11 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "suites")]
 sys.dont_write_bytecode = True
 
-import fetching  # noqa: E402  (after the path is set)
-from places import Missing, give_to_server, own  # noqa: E402
-from harness import flaky  # noqa: E402
-from harness.pooler import NotBuilt, binary  # noqa: E402
-from harness.postgres import bin_directories  # noqa: E402
+import fetching
+from places import Missing, give_to_server, own
+from harness import flaky
+from harness.pooler import NotBuilt, binary
+from harness.postgres import bin_directories
 
 VERSION = "1.25.2"
 URL = f"https://www.pgbouncer.org/downloads/files/{VERSION}/pgbouncer-{VERSION}.tar.gz"

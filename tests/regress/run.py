@@ -27,10 +27,10 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 sys.dont_write_bytecode = True
 
-from suites import DRIVER, Installation, Missing, PgRegress, Pipeline, give_to_server  # noqa: E402  (after the path is set)
-from targets import Hawser, Server  # noqa: E402
-from harness.pooler import NotBuilt, binary  # noqa: E402
-from harness.postgres import bin_directories  # noqa: E402
+from suites import DRIVER, Installation, Missing, PgRegress, Pipeline, give_to_server
+from targets import Hawser, Server
+from harness.pooler import NotBuilt, binary
+from harness.postgres import bin_directories
 
 SUITES = ("regress", "isolation", "libpq_pipeline")
 THROUGH = {
@@ -47,7 +47,7 @@ DIFF_LINES = 400
 
 
 def source_of(major):
-    done = subprocess.run([ROOT / "scripts/postgres_source.sh", str(major)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run([ROOT / "scripts/postgres_source.sh", str(major)], capture_output=True, text=True)
     sys.stderr.write(done.stderr)
     if done.returncode:
         raise Missing(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no source of PostgreSQL")

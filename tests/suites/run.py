@@ -27,11 +27,11 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 sys.dont_write_bytecode = True
 
-from places import ROOT, Hawser, Installation, Missing, Place, Template, give_to_server  # noqa: E402  (after the path is set)
-from report import Report, failed, listed  # noqa: E402
-from suites_of import SUITES  # noqa: E402
-from harness.certificates import Certificates  # noqa: E402
-from harness.pooler import NotBuilt, binary  # noqa: E402
+from places import ROOT, Hawser, Installation, Missing, Place, Template, give_to_server
+from report import Report, failed, listed
+from suites_of import SUITES
+from harness.certificates import Certificates
+from harness.pooler import NotBuilt, binary
 
 HOWS = ("transaction", "transaction+tls", "transaction+extension", "transaction+extension+tls", "session")
 # The default of `pool_size`.

@@ -11,8 +11,8 @@ import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent / ".packages"))
 
-import django  # noqa: E402  (after the path is set)
-from django.conf import settings  # noqa: E402
+import django
+from django.conf import settings
 
 
 def database(zone=None, **options):
@@ -31,8 +31,8 @@ settings.configure(
 )
 django.setup()
 
-from django.db import DatabaseError, connection, connections, models, transaction  # noqa: E402  (after setup)
-from django.db.models import F, Sum  # noqa: E402
+from django.db import DatabaseError, connection, connections, models, transaction
+from django.db.models import F, Sum
 
 
 class Order(models.Model):

@@ -4,15 +4,14 @@ Each engine keeps four connections (there are five server connections), with set
 at check-out, as row-level security by a setting does.
 """
 
-import os
 import pathlib
 import sys
 import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent / ".packages"))
 
-import sqlalchemy as sa  # noqa: E402  (after the path is set)
-from sqlalchemy import event, exc, orm  # noqa: E402
+import sqlalchemy as sa
+from sqlalchemy import event, exc, orm
 
 CONNECTIONS = 4
 URL = sa.URL.create("postgresql+psycopg")  # libpq's variables say where
