@@ -152,7 +152,8 @@ def explain(error):
         reason = "out of time"
     else:
         reason = f"{type(error).__name__}: {error}" if str(error) or not isinstance(error, AssertionError) else "AssertionError"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/integration/" in frame.filename or "/harness/" in frame.filename]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/integration/" in frame.filename
+              or "/harness/" in frame.filename]
     where = "".join(f"\n    {pathlib.Path(f.filename).name}:{f.lineno}: {f.line}" for f in frames[-4:])
     return reason + where
 
@@ -327,7 +328,8 @@ def run_again(modules, cluster, directory, direct, report):
 
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("-k", action="append", default=[], metavar="PATTERN", help="only tests whose module.name contains this; may be repeated")
+    options.add_argument("-k", action="append", default=[], metavar="PATTERN",
+                         help="only tests whose module.name contains this; may be repeated")
     options.add_argument("--list", action="store_true", help="print names and stop")
     options.add_argument("--direct", action="store_true", help="clients connect to PostgreSQL itself")
     options.add_argument("--keep", action="store_true", help="leave the cluster's and the poolers' directories behind, and say where")
@@ -335,7 +337,8 @@ def main():
     options.add_argument("--jobs", type=int, default=1, metavar="N", help="modules that run at the same time")
     options.add_argument("--no-skips", action="store_true", help="a test that is skipped is a failure, and so is that there is none")
     options.add_argument("--another-server", action="store_true",
-                         help="for a second version of the server: without the modules that say SAME_FOR_ALL_SERVERS, and the tests that say ONCE")
+                         help="for a second version of the server: without the modules that say SAME_FOR_ALL_SERVERS, and the tests "
+                              "that say ONCE")
     chosen = options.parse_args()
 
     modules = collect(chosen.k)

@@ -212,9 +212,12 @@ def one_run(case, way, number, given, cluster, directory):
 
 def write_report(results, given, out):
     lines = ["# Congestion control in the laboratory", "",
-             f"Written by `bench/congestion/congestion.py`: COPY out of PostgreSQL through `hawser serve`, {given.seconds:.0f} s each, over `hawser lab`'s "
-             "networks in real time; cubic is the default of the sending host. Mbit/s of TCP payload as psql received it (its rows of 100 bytes, and 5 "
-             "of CopyData's header around each), from second 10 on, medians of all runs, then every run. *Late* is the share of packets that the emulator sent more than 1 ms late, in %.", "",
+             f"Written by `bench/congestion/congestion.py`: COPY out of PostgreSQL through `hawser serve`, {given.seconds:.0f} s each, "
+             f"over `hawser lab`'s "
+             "networks in real time; cubic is the default of the sending host. Mbit/s of TCP payload as psql received it (its rows of 100 "
+             "bytes, and 5 "
+             "of CopyData's header around each), from second 10 on, medians of all runs, then every run. *Late* is the share of packets "
+             "that the emulator sent more than 1 ms late, in %.", "",
              "| case | way | median | x bbr | runs | first 10 s | late |", "|---|---|---|---|---|---|---|"]
     for case, (_, measure, ways, _) in CASES.items():
         best = median([r.get("steady") for r in results.get(f"{case}/bbr", [])])
@@ -231,23 +234,31 @@ def write_report(results, given, out):
                 have = [r.get("neighbour") for r in runs]
                 own = median([r.get("neighbour") for r in results.get(f"{case}/cubic", [])])
                 kept = f"{median(have) / own:.2f} x" if own and median(have) is not None else ""
-                lines.append(f"| | its cubic neighbour | **{shown(median(have))}** | {kept and kept + ' of beside cubic'} | {', '.join(map(shown, have))} | | |")
+                lines.append(f"| | its cubic neighbour | **{shown(median(have))}** | {kept and kept + ' of beside cubic'} | "
+                             f"{', '.join(map(shown, have))} | | |")
     cpu = {way: median([r.get("cpu_ms_per_mb") for r in results.get(f"lan/{way}", [])]) for way in ("cubic", "auto")}
     if all(cpu.values()):
-        lines += ["", f"On `lan`, CPU of `hawser serve`: {cpu['auto']:.3f} us a kB with `auto`, {cpu['cubic']:.3f} without; runs differ by more than that."]
-    shares = {case: [(100 * r["cpu_of_auto"], 100 * r["cpu_of_auto"] * r["cpu_ms_per_mb"] * r["steady"] / 8e3) for r in results.get(f"{case}/auto", [])
+        lines += ["", f"On `lan`, CPU of `hawser serve`: {cpu['auto']:.3f} us a kB with `auto`, {cpu['cubic']:.3f} without; runs differ by "
+                      f"more than that."]
+    shares = {case: [(100 * r["cpu_of_auto"], 100 * r["cpu_of_auto"] * r["cpu_ms_per_mb"] * r["steady"] / 8e3)
+                     for r in results.get(f"{case}/auto", [])
                      if r.get("cpu_of_auto")] for case in CASES}
     if any(shares.values()):
-        lines += ["", "All that `auto` does while data flows is done by one thread of its own (`congestion`), whose time the kernel counts, to the nanosecond:", "",
+        lines += ["", "All that `auto` does while data flows is done by one thread of its own (`congestion`), whose time the kernel "
+                      "counts, to the nanosecond:", "",
                   "| case | of all CPU time of `hawser serve`, % | of one processor, % |", "|---|---|---|"]
-        lines += [f"| {case} | {', '.join(shown(one, 3) for one, _ in runs)} | {', '.join(shown(one, 3) for _, one in runs)} |" for case, runs in shares.items() if runs]
-    lines += ["", "With larger buffers, what is missing to the 90.9 Mbit/s of TCP payload that fit through the path is bbr's own: every 10 s it sends next to "
-              "nothing for 200 ms and a round trip, to see the path empty (4 %), and it paces 1 % below the rate that it has measured. That leaves 86.4. "
+        lines += [f"| {case} | {', '.join(shown(one, 3) for one, _ in runs)} | {', '.join(shown(one, 3) for _, one in runs)} |"
+                  for case, runs in shares.items() if runs]
+    lines += ["", "With larger buffers, what is missing to the 90.9 Mbit/s of TCP payload that fit through the path is bbr's own: every 10 "
+                  "s it sends next to "
+              "nothing for 200 ms and a round trip, to see the path empty (4 %), and it paces 1 % below the rate that it has measured. "
+              "That leaves 86.4. "
               "Of what psql writes, 4.8 % less arrives than of TCP payload: each row of 100 bytes is a message with a header of 5.", "",
               "## What `auto` decided", ""]
     for case in CASES:
         for number, r in enumerate(results.get(f"{case}/auto", [])):
-            lines += [f"* {case}, run {number + 1}: " + ("; ".join(d.removeprefix("congestion control of ") for d in r.get("decisions", [])) or "nothing")]
+            lines += [f"* {case}, run {number + 1}: " + ("; ".join(d.removeprefix("congestion control of ")
+                                                                   for d in r.get("decisions", [])) or "nothing")]
     (out / "congestion.md").write_text("\n".join(lines) + "\n")
 
 

@@ -71,8 +71,10 @@ def by_iperf3(algorithms, given):
 def by_bench(algorithms, given):
     network = Network("bench", given.seed)
     with network.up("env", f"HAWSER_CC_TOKEN={TOKEN}", HAWSER, "cc", "serve", "--listen", "10.77.0.2:6480"):
-        said = run(*network.inside("near", "env", f"HAWSER_CC_TOKEN={TOKEN}", HAWSER, "cc", "bench", "10.77.0.2", "--only", "down", "--no-udp",
-                                   "--algorithms", ",".join(algorithms), "--seconds", given.seconds, "--rounds", given.runs, "--json"), check=False)
+        said = run(*network.inside("near", "env", f"HAWSER_CC_TOKEN={TOKEN}", HAWSER, "cc", "bench", "10.77.0.2", "--only", "down",
+                                   "--no-udp",
+                                   "--algorithms", ",".join(algorithms), "--seconds", given.seconds, "--rounds", given.runs, "--json"),
+                                   check=False)
         assert said.returncode == 0, said.stderr
         print(said.stderr, end="", flush=True)
     outcomes = {one["algorithm"]: [each["steady"] / 1e6 for each in one["runs"]] for one in json.loads(said.stdout)["outcomes"]}
@@ -94,14 +96,17 @@ def report(bench, bench_late, iperf3, iperf3_late, given):
     medians = [{name: median(rates) for name, rates in found.items()} for found in (bench, iperf3)]
     wrong = disagreements(*medians)
     lines = ["# The ranking of `hawser cc bench` against iperf3", "",
-             f"Written by `bench/congestion/ranking.py`: `long-fat` in real time, the far host sends, runs of {given.seconds} s by each in turns, both at the "
-             f"same time on networks of the same seed ({given.seed}). Mbit/s at the receiver after the first {STARTUP} s, medians, then every run.", "",
+             f"Written by `bench/congestion/ranking.py`: `long-fat` in real time, the far host sends, runs of {given.seconds} s by each in "
+             f"turns, both at the "
+             f"same time on networks of the same seed ({given.seed}). Mbit/s at the receiver after the first {STARTUP} s, medians, "
+             f"then every run.", "",
              "| algorithm | `cc bench` | iperf3 | ratio | runs of `cc bench` | of iperf3 |", "|---|---|---|---|---|---|"]
     for name in sorted(bench, key=lambda name: -medians[0][name]):
         ours, theirs = medians[0][name], medians[1][name]
         lines.append(f"| {name} | **{shown(ours, 2)}** | **{shown(theirs, 2)}** | {ours / theirs:.2f} | "
                      f"{', '.join(shown(rate, 2) for rate in bench[name])} | {', '.join(shown(rate, 2) for rate in iperf3[name])} |")
-    lines += ["", "The order of those that differ by 20 % is " + ("the same." if not wrong else "**not** the same: " + ", ".join(wrong) + "."),
+    lines += ["", "The order of those that differ by 20 % is " + ("the same." if not wrong else "**not** the same: " + ", ".join(wrong)
+                                                                  + "."),
               f"Packets that left more than 1 ms late: {shown(bench_late, 2)} % and {shown(iperf3_late, 2)} %."]
     return "\n".join(lines) + "\n"
 

@@ -104,13 +104,16 @@ class MariaDB:
         self.port, self.socket, self.number = free_port(), self.data / "socket", number
 
     def __enter__(self):
-        run("mariadb-install-db", "--no-defaults", "--user=mysql", f"--datadir={self.data}", "--skip-test-db", "--auth-root-authentication-method=normal")
+        run("mariadb-install-db", "--no-defaults", "--user=mysql", f"--datadir={self.data}",
+            "--skip-test-db", "--auth-root-authentication-method=normal")
         address = FAR if self.host == "far" else NEAR
         self.log = open(self.data.with_suffix(".log"), "ab")
         self.process = subprocess.Popen(self.network.inside(
-            self.host, "mariadbd", "--no-defaults", "--user=mysql", f"--datadir={self.data}", f"--socket={self.socket}", f"--port={self.port}",
+            self.host, "mariadbd", "--no-defaults", "--user=mysql", f"--datadir={self.data}", f"--socket={self.socket}",
+            f"--port={self.port}",
             f"--bind-address={address}", f"--server-id={self.number}", "--log-bin=binlog", "--binlog-format=ROW", "--skip-name-resolve",
-            "--innodb-flush-log-at-trx-commit=0", "--sync-binlog=0", f"--pid-file={self.data}/pid"), stdout=self.log, stderr=self.log, cwd="/")
+            "--innodb-flush-log-at-trx-commit=0", "--sync-binlog=0", f"--pid-file={self.data}/pid"), stdout=self.log, stderr=self.log,
+            cwd="/")
         for _ in range(300):
             if run("mariadb-admin", "--no-defaults", "-uroot", f"--socket={self.socket}", "ping", check=False).returncode == 0:
                 return self
@@ -172,10 +175,13 @@ CASES = {"rsync": by_rsync, "MariaDB": by_mariadb}
 def report(results, given):
     versions = [run(program, "--version", check=False).stdout.splitlines()[0] for program in ("rsync", "mariadbd") if shutil.which(program)]
     lines = ["# MariaDB replication and rsync over `long-fat`", "",
-             "Written by `bench/congestion/replication.py`: 217 ms, 95 Mbit/s, 0.034 % loss, in real time. The far host has the data and cubic as its default; "
-             f"once nothing is done, once `hawser cc apply --to {NEAR}/32 --algorithm bbr` on the far host, a route and no setting of either program. "
+             "Written by `bench/congestion/replication.py`: 217 ms, 95 Mbit/s, 0.034 % loss, in real time. The far host has the data and "
+             "cubic as its default; "
+             f"once nothing is done, once `hawser cc apply --to {NEAR}/32 --algorithm bbr` on the far host, a route and no setting of "
+             f"either program. "
              f"{MEGABYTES} MB that do not compress, from the first connect to the last byte, start-up included.", "",
-             "| program | way | seconds | Mbit/s | x cubic | runs, seconds | the connection had | late, % |", "|---|---|---|---|---|---|---|---|"]
+             "| program | way | seconds | Mbit/s | x cubic | runs, seconds | the connection had | late, % |",
+             "|---|---|---|---|---|---|---|---|"]
     for case in CASES:
         for way in WAYS:
             runs = results.get((case, way), [])
@@ -187,7 +193,8 @@ def report(results, given):
                          f"{', '.join(shown(one['late'], 2) for one in runs)} |")
     applied = {way: median([one["applied"] for one in results.get(("MariaDB", way), [])]) for way in WAYS}
     if all(applied.values()):
-        lines += ["", "MariaDB's are those of the replica's IO thread; it had applied all after " + " and ".join(f"{shown(took)} s ({way})" for way, took in applied.items()) + "."]
+        lines += ["", "MariaDB's are those of the replica's IO thread; it had applied all after "
+                  + " and ".join(f"{shown(took)} s ({way})" for way, took in applied.items()) + "."]
     lines += ["", f"{'; '.join(versions)}.", "", "## By hand", "", "```", "hawser lab up long-fat",
               f"hawser lab run long-fat --on far -- hawser cc apply --to {NEAR}/32 --algorithm bbr",
               "hawser lab run long-fat --on far -- rsync --daemon --no-detach --config=rsyncd.conf --port=8730 &",

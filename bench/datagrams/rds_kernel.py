@@ -50,7 +50,8 @@ def inside(hawser, load, tasks, depth, seconds):
     passive.stdout.readline()
     said = subprocess.run([hawser, "rds", "stress", "-s", FAR, "-r", NEAR, "--json", *map(str, options)], capture_output=True, text=True)
     passive.kill()
-    print("hawser:", json.loads(said.stdout.splitlines()[-1])["requests_sent_s"] if said.returncode == 0 else said.stderr.strip(), flush=True)
+    print("hawser:", json.loads(said.stdout.splitlines()[-1])["requests_sent_s"] if said.returncode == 0 else said.stderr.strip(),
+          flush=True)
 
 
 def compare(hawser, tasks, depth, seconds):
@@ -66,7 +67,8 @@ def compare(hawser, tasks, depth, seconds):
             one = {"tcg,thread=multi": "tcg,thread=single"}
             arguments = [one.get(word, word) for word in arguments]
             arguments[arguments.index("-smp") + 1] = "1"
-            done = subprocess.run([*arguments, *COUNTED], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=1800)
+            done = subprocess.run([*arguments, *COUNTED], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+                                  timeout=1800)
     lines = dict(line.split(": ", 1) for line in done.stdout.splitlines() if line.startswith(("kernel: ", "hawser: ")))
     try:
         return float(lines["kernel"]), float(lines["hawser"])

@@ -75,7 +75,8 @@ def inside(ports, messages, resets):
         side.join()
     found = {"connections": connections}
     for name, ways in seen.items():
-        found[name] = {"sent": ports * messages, "twice": sum(len(way) - len(set(way)) for way in ways), "missing": sum(messages - len(set(way)) for way in ways)}
+        found[name] = {"sent": ports * messages, "twice": sum(len(way) - len(set(way)) for way in ways),
+                       "missing": sum(messages - len(set(way)) for way in ways)}
     print("found:", json.dumps(found), flush=True)
 
 
@@ -103,7 +104,8 @@ def main():
     for _ in range(given.runs):
         found = run(given.ports, given.messages, given.resets)
         print(f"{found['connections']} connections, {given.resets} resets of all: " + "; ".join(
-            f"to the {'smaller' if side == 'near' else 'larger'} address {found[side]['sent']} messages sent, {found[side]['twice']} came twice, {found[side]['missing']} never" for side in ("near", "far")), flush=True)
+            f"to the {'smaller' if side == 'near' else 'larger'} address {found[side]['sent']} messages sent, {found[side]['twice']} came "
+            f"twice, {found[side]['missing']} never" for side in ("near", "far")), flush=True)
 
 
 if __name__ == "__main__":

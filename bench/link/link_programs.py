@@ -33,7 +33,8 @@ class Database:
         os.chmod(directory, 0o755)
         self.cluster = Cluster(directory, "pgbench")
         data = self.cluster.data
-        run(*as_server(), "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=far", "-days", "9",
+        run(*as_server(), "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=far",
+            "-days", "9",
             "-keyout", data / "server.key", "-out", data / "server.crt", cwd="/")
         with open(data / "postgresql.conf", "a") as settings:
             settings.write("ssl=on\nmax_connections=50\n")
@@ -43,7 +44,8 @@ class Database:
         control = [*as_server(), f"{self.cluster.bin}/pg_ctl", "-D", data, "-w", "-l", data / "log"]
         run(*control, "start", cwd="/")
         self.cluster.sql(f"create role app login superuser password '{PASSWORD}'")
-        self.cluster.sql("create table more as select g, md5(g::text) || md5((-g)::text) as text from generate_series(1, 1900000) g; checkpoint")
+        self.cluster.sql("create table more as select g, md5(g::text) || md5((-g)::text) as text from generate_series(1, 1900000) "
+                         "g; checkpoint")
         run(*control, "-m", "fast", "stop", cwd="/")
         self.bytes = int(run("du", "-sb", data).stdout.split()[0])
 
@@ -90,31 +92,36 @@ class MariaDb:
         self.data = pathlib.Path(directory) / "mariadb"
         self.data.mkdir()
         shutil.chown(self.data, "mysql", "mysql")
-        run("mariadb-install-db", "--no-defaults", f"--datadir={self.data}", "--user=mysql", "--auth-root-authentication-method=normal", "--skip-test-db", cwd="/")
+        run("mariadb-install-db", "--no-defaults", f"--datadir={self.data}", "--user=mysql", "--auth-root-authentication-method=normal",
+            "--skip-test-db", cwd="/")
         rows, row = MARIADB_BYTES // 1024, 768  # 1024 characters of base64
         with (pathlib.Path(directory) / "rows").open("w") as file:
             file.writelines(base64.b64encode(os.urandom(row)).decode() + "\n" for _ in range(rows))
         os.chmod(file.name, 0o644)
-        process = subprocess.Popen(list(map(str, [self.server, *self.options(), "--skip-networking", *self.own_files()])), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
+        process = subprocess.Popen(list(map(str, [self.server, *self.options(), "--skip-networking", *self.own_files()])),
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
         ask = ["mariadb", "--no-defaults", "-u", "root", "-S", str(self.data / "sock"), "-e"]
         end = time.monotonic() + 30
         while subprocess.run([*ask, "select 1"], capture_output=True).returncode:
             assert time.monotonic() < end and process.poll() is None, "MariaDB does not start"
             time.sleep(0.2)
-        run(*ask, "create user app@'%'; grant all on *.* to app@'%'; create database app; create table app.t (id int auto_increment primary key, x text) engine=innodb; "
+        run(*ask, "create user app@'%'; grant all on *.* to app@'%'; create database app; create table app.t (id int auto_increment "
+                  "primary key, x text) engine=innodb; "
             f"load data infile '{file.name}' into table app.t (x)", cwd="/")
         process.terminate()
         process.wait(60)
 
     def options(self):
-        return ["--no-defaults", f"--datadir={self.data}", "--user=mysql", "--skip-log-bin", "--innodb-flush-log-at-trx-commit=0", "--secure-file-priv="]
+        return ["--no-defaults", f"--datadir={self.data}", "--user=mysql", "--skip-log-bin", "--innodb-flush-log-at-trx-commit=0",
+                "--secure-file-priv="]
 
     def own_files(self):
         return [f"--socket={self.data}/sock", f"--pid-file={self.data}/pid"]
 
     def begin(self, network):
         network.start("far", self.server, *self.options(), *self.own_files(), "--port", MARIADB, "--bind-address=0.0.0.0")
-        ask = network.inside("far", "mariadb", "--no-defaults", "--protocol=TCP", "-h", "127.0.0.1", "-P", MARIADB, "-u", "app", "--skip-ssl", "-e", "select 1")
+        ask = network.inside("far", "mariadb", "--no-defaults", "--protocol=TCP", "-h", "127.0.0.1", "-P", MARIADB, "-u", "app",
+                             "--skip-ssl", "-e", "select 1")
         end = time.monotonic() + 30
         while subprocess.run(ask, capture_output=True).returncode:
             assert time.monotonic() < end, "MariaDB does not start"
@@ -197,7 +204,8 @@ def case_copy(network, seconds):
 
 def case_basebackup(network, _):
     target = network.directory / "backup"
-    took = timed(network, "env", f"PGPASSWORD={PASSWORD}", f"{network.database.cluster.bin}/pg_basebackup", "-D", target, "-X", "none", "-c", "fast", "--no-sync", "-d",
+    took = timed(network, "env", f"PGPASSWORD={PASSWORD}", f"{network.database.cluster.bin}/pg_basebackup", "-D", target, "-X", "none",
+                 "-c", "fast", "--no-sync", "-d",
                  url(network, network.database.port, "replication").replace(" dbname=replication", ""), seconds=600)
     got = int(run("du", "-sb", target).stdout.split()[0])
     shutil.rmtree(target)
@@ -213,7 +221,8 @@ def case_rsync(network, _):
 
 
 def case_mariadb(network, _):
-    command = ["mariadb-dump", "--no-defaults", "--protocol=TCP", "-h", network.host(MARIADB), "-P", network.at(MARIADB), "-u", "app", "--skip-ssl", "--quick", "app"]
+    command = ["mariadb-dump", "--no-defaults", "--protocol=TCP", "-h", network.host(MARIADB), "-P", network.at(MARIADB), "-u", "app",
+               "--skip-ssl", "--quick", "app"]
     process = subprocess.Popen(list(map(str, network.beside(*command))), stdout=subprocess.PIPE, cwd="/")
     began, total = time.monotonic(), 0
     while piece := process.stdout.read1(1 << 20):

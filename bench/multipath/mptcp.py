@@ -135,7 +135,8 @@ def case_steady(lab):
     end = points[-1][0]
     window = 3.0
     reached = next((t for t, _ in points if t + window <= end and rate(points, t, t + window) >= 71), None)
-    return {"seconds": end, "steady": rate(points, end / 2, end - 0.5), "third": rate(points, end * 2 / 3, end - 0.5), "reached": reached, "points": points}
+    return {"seconds": end, "steady": rate(points, end / 2, end - 0.5), "third": rate(points, end * 2 / 3, end - 0.5), "reached": reached,
+            "points": points}
 
 
 def case_basebackup(lab):
@@ -166,7 +167,8 @@ def case_outage(lab):
     end = points[-1][0]
     whole = rate(points, max(cut - 6, 0), cut)
     again = next((t - back for t, _ in points if t >= back and t + 1.5 <= end and rate(points, t, t + 1.5) >= 0.85 * whole), None)
-    return {"seconds": end, "before": whole, "stall": stall(points, cut - 1, min(back + 10, end)), "during": rate(points, cut + 1, back), "again": again, "points": points}
+    return {"seconds": end, "before": whole, "stall": stall(points, cut - 1, min(back + 10, end)), "during": rate(points, cut + 1, back),
+            "again": again, "points": points}
 
 
 def processor_seconds(lab):
@@ -250,8 +252,10 @@ def subflow_rates(trace, window=1.0):
 
 def write_report(results, out):
     lines = ["# Multipath TCP in the laboratory", "",
-             "Written by `bench/multipath/mptcp.py`: PostgreSQL 15 over `hawser lab`'s networks, in real time. Medians, then every run. *Late* is the "
-             "share of packets that the emulator sent more than 1 ms late, in %: above 1 the machine was too busy for a strict measurement.", "",
+             "Written by `bench/multipath/mptcp.py`: PostgreSQL 15 over `hawser lab`'s networks, in real time. Medians, then every run. "
+             "*Late* is the "
+             "share of packets that the emulator sent more than 1 ms late, in %: above 1 the machine was too busy for a strict "
+             "measurement.", "",
              "| case | way | median | runs | late |", "|---|---|---|---|---|"]
     for key, runs in results.items():
         case, way = key.split("/")
@@ -259,12 +263,14 @@ def write_report(results, out):
         failed = sum("error" in r for r in runs)
         good = [r for r in runs if "error" not in r]
         wrong = f", {failed} failed" if failed else ""
-        for name, unit in (("seconds", "s"), ("steady", "Mbit/s, second half"), ("third", "Mbit/s, last third"), ("reached", "s until 71 Mbit/s"), ("before", "Mbit/s before the cut"),
+        for name, unit in (("seconds", "s"), ("steady", "Mbit/s, second half"), ("third", "Mbit/s, last third"),
+                           ("reached", "s until 71 Mbit/s"), ("before", "Mbit/s before the cut"),
                            ("during", "Mbit/s during the cut"), ("stall", "s longest stall"), ("again", "s until 85 % again"),
                            ("processor", "s of the processor")):
             if any(name in r for r in good):
                 values = [r.get(name) for r in good]
-                lines.append(f"| {case} | {way} | **{shown(median(values), 2)}** {unit} | {', '.join(shown(v, 2) for v in values)}{wrong} | {late} |")
+                lines.append(f"| {case} | {way} | **{shown(median(values), 2)}** {unit} | "
+                             f"{', '.join(shown(v, 2) for v in values)}{wrong} | {late} |")
         if not good:
             lines.append(f"| {case} | {way} | all failed | {runs[0]['error'][:200]} | |")
     lines += ["", f"The ceiling of `per-flow` is {CEILING} Mbit/s: 49.8 MB of rows, which are 52.3 MB of payload, in 5.6 s.", ""]

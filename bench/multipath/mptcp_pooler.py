@@ -58,13 +58,15 @@ def report(rounds, given, instructions):
     names = [("cpu_us", "CPU a transaction", "us"), ("latency_ms", "time of a transaction", "ms")]
     if instructions:
         names.append(("instructions", "instructions (user) a transaction", ""))
-    lines = [f"`pgbench -S -M prepared -c {given.clients}` for {given.seconds} s, {len(rounds)} rounds of both ways in turns; medians, and quartiles of the rounds' ratios.", "",
+    lines = [f"`pgbench -S -M prepared -c {given.clients}` for {given.seconds} s, {len(rounds)} rounds of both ways in turns; medians, and "
+             f"quartiles of the rounds' ratios.", "",
              "| | mptcp = false | mptcp = true | true by false | quartiles |", "|---|---|---|---|---|"]
     for name, title, unit in names:
         values = {way: statistics.median(one[way][name] for one in rounds) for way in WAYS}
         ratios = [one["true"][name] / one["false"][name] for one in rounds]
         low, middle, high = statistics.quantiles(ratios, n=4)
-        lines.append(f"| {title} | {values['false']:.3f} {unit} | {values['true']:.3f} {unit} | **{middle:.3f}** | {low:.3f} to {high:.3f} |")
+        lines.append(f"| {title} | {values['false']:.3f} {unit} | {values['true']:.3f} {unit} | **{middle:.3f}** | {low:.3f} to "
+                     f"{high:.3f} |")
     return "\n".join(lines) + "\n"
 
 

@@ -31,7 +31,8 @@ MEGABYTES = 100
 WAL_BYTES = MEGABYTES << 20
 FAR = "10.77.0.2"
 # Rows of about 8 kB of WAL that do not compress, 8 MB a statement.
-INSERT = "insert into taken select string_agg(md5(random()::text || g || h), '') from generate_series(1, 1000) g, generate_series(1, 250) h group by g"
+INSERT = ("insert into taken select string_agg(md5(random()::text || g || h), '') "
+          "from generate_series(1, 1000) g, generate_series(1, 250) h group by g")
 
 
 class Programs(Laboratory):
@@ -93,7 +94,8 @@ def behind(cluster):
     run(*as_server(), f"{cluster.bin}/pg_ctl", "-D", cluster.data, "-w", "-l", cluster.data / "log", "start", cwd="/")
     standby.mkdir(mode=0o700)
     shutil.chown(standby, "postgres", "postgres")
-    run(*as_server(), f"{cluster.bin}/pg_basebackup", "-h", cluster.data, "-p", cluster.port, "-U", "postgres", "-D", standby, "-c", "fast", cwd="/")
+    run(*as_server(), f"{cluster.bin}/pg_basebackup", "-h", cluster.data, "-p", cluster.port, "-U", "postgres", "-D", standby, "-c", "fast",
+        cwd="/")
     first = ask(cluster, cluster.data, "select pg_current_wal_lsn()")
     while ask(cluster, cluster.data, f"select pg_wal_lsn_diff(pg_current_wal_lsn(), '{first}') > {WAL_BYTES}") == "f":
         ask(cluster, cluster.data, INSERT)
@@ -103,7 +105,8 @@ def behind(cluster):
     (standby / "standby.signal").touch()
     (standby / "target").write_text(target)
     with open(standby / "postgresql.conf", "a") as settings:
-        settings.write(f"unix_socket_directories='{standby}.run'\nprimary_conninfo='host={FAR} port={cluster.port} user=postgres sslmode=disable'\n"
+        settings.write(f"unix_socket_directories='{standby}.run'\nprimary_conninfo='host={FAR} port={cluster.port} user=postgres "
+                       f"sslmode=disable'\n"
                        "wal_receiver_status_interval=1s\n")
     return standby, target
 
@@ -125,7 +128,8 @@ def case_replica(lab, directory):
         ready(cluster, sockets, process)
         first = ask(cluster, sockets, "select pg_last_wal_replay_lsn()")
         while True:
-            got, done = ask(cluster, sockets, f"select pg_last_wal_receive_lsn() >= '{target}', pg_last_wal_replay_lsn() >= '{target}'").split("|")
+            got, done = ask(cluster, sockets,
+                            f"select pg_last_wal_receive_lsn() >= '{target}', pg_last_wal_replay_lsn() >= '{target}'").split("|")
             now = time.monotonic() - began
             if received is None and got == "t":
                 received = now
@@ -172,10 +176,13 @@ def table(results):
             good = [one for one in runs if "error" not in one]
             if not good:
                 continue
-            took, slow = (median([one["seconds"] for one in results.get(f"{case}/{of}", []) if "error" not in one]) for of in (way, "plain"))
+            took, slow = (median([one["seconds"] for one in results.get(f"{case}/{of}", []) if "error" not in one])
+                          for of in (way, "plain"))
             failed = f", {len(runs) - len(good)} failed" if len(good) < len(runs) else ""
-            lines.append(f"| {case} | {way} | **{shown(took, 2)}** s | {shown(slow / took if slow else None)} | {shown(median([one['bytes'] * 8e-6 / one['seconds'] for one in good]))} | "
-                         f"{', '.join(shown(one['seconds'], 2) for one in good)}{failed} | {'/'.join(shown(one.get('late'), 2) for one in runs)} |")
+            lines.append(f"| {case} | {way} | **{shown(took, 2)}** s | {shown(slow / took if slow else None)} | "
+                         f"{shown(median([one['bytes'] * 8e-6 / one['seconds'] for one in good]))} | "
+                         f"{', '.join(shown(one['seconds'], 2) for one in good)}{failed} | "
+                         f"{'/'.join(shown(one.get('late'), 2) for one in runs)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -89,13 +89,15 @@ def report(measured, rounds):
                 of_sets = [pairs[at:at + rounds] for at in range(0, len(pairs), rounds)]
                 ratio, low, high = interval([statistics.median(block[figure] / base - 1 for block, base in one) for one in of_sets])
                 more, least, most = interval([statistics.median(block[figure] - base for block, base in one) for one in of_sets])
-                cells.append(f"**{ratio * 100:+.2f} %** ({low * 100:+.2f} to {high * 100:+.2f}), {more:+.0f} ns ({least:+.0f} to {most:+.0f})")
+                cells.append(f"**{ratio * 100:+.2f} %** ({low * 100:+.2f} to {high * 100:+.2f}), {more:+.0f} ns ({least:+.0f} to "
+                             f"{most:+.0f})")
             lines.append(f"| {KINDS[kind][1]}: {title} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
 def build(directory):
-    include, library = (subprocess.run(["pg_config", f"--{what}"], capture_output=True, text=True, check=True).stdout.strip() for what in ("includedir", "libdir"))
+    include, library = (subprocess.run(["pg_config", f"--{what}"], capture_output=True, text=True, check=True).stdout.strip()
+                        for what in ("includedir", "libdir"))
     program = pathlib.Path(directory) / "run_cost"
     subprocess.run(["cc", "-O2", f"-I{include}", "-o", program, ROOT / "bench/multipath/run_cost.c", f"-L{library}", "-lpq"], check=True)
     return str(program)
@@ -110,7 +112,8 @@ def main():
     arguments.add_argument("--hawser", default=str(ROOT / "target/release/hawser"))
     arguments.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/out")
     given = arguments.parse_args()
-    under = {"plain": [], "supervised": [given.hawser, "cc", "run", "--algorithm", "cubic", "--"], "mptcp": [given.hawser, "mptcp", "run", "--"]}
+    under = {"plain": [], "supervised": [given.hawser, "cc", "run", "--algorithm", "cubic", "--"],
+             "mptcp": [given.hawser, "mptcp", "run", "--"]}
     os.sched_setaffinity(0, {given.processor})
     with Cluster(1, 100) as cluster, tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o755)

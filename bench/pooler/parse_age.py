@@ -68,7 +68,8 @@ def steady(running, count):
 
 
 def count(program, cluster):
-    """{load: {age: instructions of the pooler for one client or transaction}}; its timers are in both runs, and in the difference little."""
+    """{load: {age: instructions of the pooler for one client or transaction}}; its timers are in both runs, and in the difference
+    little."""
     found = {}
     for load, play, scale in (("visits", visits, 1), ("steady", steady, 5)):
         found[load] = {}
@@ -97,13 +98,15 @@ def time_them(program, cluster, rounds):
 
 def written(counted, timed, about):
     ages = list(AGES)
-    lines = ["# What it costs that shared statements grow old", "", "Written by `bench/pooler/parse_age.py`, which says how. `never`: no statement grows old; `1s`: "
+    lines = ["# What it costs that shared statements grow old", "", "Written by `bench/pooler/parse_age.py`, which says how. `never`: no "
+                                                                    "statement grows old; `1s`: "
              "the default of [`parse_max_age`](../configuration.md#parse_max_age); `each`: every Parse goes to the server. "
              "Why statements grow old: [decision 6](../decisions/0006-statements-grow-old.md).", "", about, ""]
     titles = {"visits": "a client that connects, parses, executes and leaves", "steady": "Bind and Execute of a prepared statement"}
     lines += ["## Instructions of the pooler", "", report.table(
         ["", *ages, "1s by never", "each by never"],
-        [[titles[load], *(f"{of[age]:,.0f}" for age in ages), *(f"{of[age] / of['never']:.3f} x" for age in ages[1:])] for load, of in counted.items()])]
+        [[titles[load], *(f"{of[age]:,.0f}" for age in ages), *(f"{of[age] / of['never']:.3f} x" for age in ages[1:])]
+         for load, of in counted.items()])]
     if timed:
         rows = []
         for title, pick in (("pooler", lambda it: it[0]), ("server", lambda it: it[1]), ("both", sum)):
@@ -112,7 +115,8 @@ def written(counted, timed, about):
             rows.append([title, *(f"{median(by[age]):.0f}" for age in ages), *ratios])
         rounds = len(timed["never"])
         lines += ["## CPU us for a client that connects, parses, executes and leaves", "",
-                  f"Medians of {rounds} rounds of {CLIENTS:,} clients, one after the other, {TEXTS} texts; the ratio is the median of those within a round. "
+                  f"Medians of {rounds} rounds of {CLIENTS:,} clients, one after the other, {TEXTS} texts; the ratio is the median of "
+                  f"those within a round. "
                   f"At most {COST_MAX} x is the aim of `1s`.", "", report.table(["", *ages, "1s by never", "each by never"], rows)]
     return "\n".join(lines)
 
@@ -133,7 +137,8 @@ def main():
     except Unavailable as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
-    text = written(counted, timed, f"{about['cores']} cores ({about['cpu']}), Linux {about['kernel']}, PostgreSQL {about['postgres']}, {poolers.POOL_SIZE} server connections.")
+    text = written(counted, timed, f"{about['cores']} cores ({about['cpu']}), Linux {about['kernel']}, PostgreSQL {about['postgres']}, "
+                                   f"{poolers.POOL_SIZE} server connections.")
     os.makedirs(given.out, exist_ok=True)
     with open(os.path.join(given.out, "parse-age.md"), "w") as file:
         file.write(text)

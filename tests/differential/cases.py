@@ -232,7 +232,8 @@ def written(case):
 
 def explained(found):
     """What differs, with a little of what went before it."""
-    at = next((at for at, (one, other) in enumerate(zip(found.direct, found.through)) if one != other), min(len(found.direct), len(found.through)))
+    at = next((at for at, (one, other) in enumerate(zip(found.direct, found.through)) if one != other),
+              min(len(found.direct), len(found.through)))
     first = max(0, at - 3)
     lines = [f"step {found.at}: {json.dumps(found.step)}"]
     for name, answer in (("direct ", found.direct), ("through", found.through)):

@@ -215,7 +215,8 @@ def test_trap_16_a_flood_of_cancels_delays_nobody(env):
 def test_trap_16_cancels_in_flight_to_a_server_are_capped(env):
     """trap 16: 300 queries cancelled at once cost the server 256 more connections at a time, and each is cancelled in the end."""
     count, most = 300, 256
-    with SilentServer() as server, env.pooler_with(servers=[f"127.0.0.1:{server.port}"], pool_size=count, server_tls_sslmode="disable") as target:
+    with SilentServer() as server, env.pooler_with(servers=[f"127.0.0.1:{server.port}"], pool_size=count,
+                                                   server_tls_sslmode="disable") as target:
         clients = [target.connect(user="app_trust") for _ in range(count)]
         for client in clients:
             client.send(m.query("select 1"))

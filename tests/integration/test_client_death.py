@@ -76,7 +76,8 @@ def test_trap_25_in_a_query(env):
             served_within(env)
             env.cluster.wait_for_backends("state = 'active' and query like '%vanishing%' and query not like '%pg_stat_activity%'")
         else:
-            env.server().execute("select pg_terminate_backend(pid) from pg_stat_activity where query like '%vanishing%' and pid <> pg_backend_pid()")
+            env.server().execute("select pg_terminate_backend(pid) from pg_stat_activity where query like '%vanishing%' and pid <> "
+                                 "pg_backend_pid()")
 
 
 def test_in_copy_in(env):
@@ -219,7 +220,8 @@ def test_while_waiting_for_a_backend(env):
 
 
 def test_in_login(env):
-    for data in (b"", b"\0\0", m.startup({"user": "app", "database": "app"})[:20], m.startup({"user": "app", "database": "app"}), m.SSL_REQUEST):
+    for data in (b"", b"\0\0", m.startup({"user": "app", "database": "app"})[:20], m.startup({"user": "app", "database": "app"}),
+                 m.SSL_REQUEST):
         client = env.target.open()
         client.send(data)
         time.sleep(0.01)

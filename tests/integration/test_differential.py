@@ -52,7 +52,8 @@ def play_seeds(env, first, least=STEPS_A_TEST, loads=None):
         if both.pooler:
             pools = both.pooler.show("POOLS")
             mismatches, telling = (sum(int(row[name]) for row in pools) for name in ("settings_mismatches", "sv_exact"))
-            equal((mismatches, telling > 0), (0, bool(loads)), f"seeds {first} to {seed - 1}: servers with other settings than they were given, and whether any tells")
+            equal((mismatches, telling > 0), (0, bool(loads)), f"seeds {first} to {seed - 1}: servers with other settings than they were "
+                                                               f"given, and whether any tells")
     known_failures = "".join(f", {count} as {name}" for name, count in sorted(as_kept.items()))
     print(f"    seeds {first} to {seed - 1}: {steps} steps, {room} of them to make room{known_failures}")
 

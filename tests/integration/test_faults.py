@@ -104,7 +104,8 @@ def test_a_first_login_is_refused_once_the_server_has_not_answered_in_time(env):
 @limit(60)
 def test_logins_with_auth_query_wait_for_one_answer_together(env):
     """They waited for each other's: ten of them ten times `server_connect_timeout`."""
-    with env.pooler_with(auth_user="postgres", users_file=None, server_connect_timeout="2s", hba="local all all trust\nhost all all all scram-sha-256\n") as target:
+    with env.pooler_with(auth_user="postgres", users_file=None, server_connect_timeout="2s",
+                         hba="local all all trust\nhost all all all scram-sha-256\n") as target:
         def login():
             began = time.monotonic()
             try:

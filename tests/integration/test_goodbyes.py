@@ -37,7 +37,8 @@ def libpq(target, *arguments):
         raise Skip("psycopg is not fetched: run with ALL=1")
     dsn = f"host={target.host} port={target.port} user=app dbname=app sslmode=disable"
     environment = {**os.environ, "PGPASSWORD": target.secrets["app"]}
-    return subprocess.Popen([sys.executable, "-c", LIBPQ, packages, dsn, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen([sys.executable, "-c", LIBPQ, packages, dsn, *map(str, arguments)], stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def encrypted(env, target):
@@ -87,7 +88,8 @@ def test_libpq_gets_the_reason_at_max_pinned(env):
 
 def test_tls_ends_with_a_close_notify_after_a_cancel_request_and_after_garbage(env):
     client = env.connect()
-    for last in (m.cancel_request(client.pid, client.key), struct.pack("!iiii", 16, 80877102, 1, 2), struct.pack("!ii", 3, 0), struct.pack("!ii", 9, 5) + b"x"):
+    for last in (m.cancel_request(client.pid, client.key), struct.pack("!iiii", 16, 80877102, 1, 2), struct.pack("!ii", 3, 0),
+                 struct.pack("!ii", 9, 5) + b"x"):
         with encrypted(env, env.target) as sock:
             sock.sendall(last)
             rest(sock)
@@ -96,7 +98,8 @@ def test_tls_ends_with_a_close_notify_after_a_cancel_request_and_after_garbage(e
 @pooler_only
 def test_tls_ends_with_a_close_notify_when_a_login_is_refused_or_times_out(env):
     with env.pooler_with(client_login_timeout="1s") as target:
-        for last, code in ((m.startup({"user": "nobody", "database": "app"}) + m.password("x"), b"FATAL"), (m.startup({"user": "app", "database": "app"}), b"57014"), (b"", b"57014")):
+        for last, code in ((m.startup({"user": "nobody", "database": "app"}) + m.password("x"), b"FATAL"),
+                           (m.startup({"user": "app", "database": "app"}), b"57014"), (b"", b"57014")):
             with encrypted(env, target) as sock:
                 sock.sendall(last)
                 data = rest(sock)

@@ -33,7 +33,8 @@ def play(env, tells, seconds=SECONDS, **settings):
         found = crowd.run(target, seed, seconds)
         if target.pooler:
             mismatches, telling = crowd.mismatches(target.pooler)
-            equal((mismatches, telling > 0), (0, tells), f"seed {seed}: server connections with other settings than they were given, and whether any tells")
+            equal((mismatches, telling > 0), (0, tells), f"seed {seed}: server connections with other settings than they were given, and "
+                                                         f"whether any tells")
     print(f"    seed {seed}: {sum(found.done.values())} operations")
     assert not found.failures, f"seed {seed}: {found}"
     assert sum(found.done.values()) > OPERATIONS_MIN and len(found.done) == len(crowd.OPERATIONS), f"seed {seed}: {found.done}"

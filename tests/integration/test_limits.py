@@ -590,7 +590,8 @@ def test_clients_that_wait_for_a_lock_need_a_pool_larger_than_their_number(env):
 @pooler_only
 @limit(60)
 def test_max_db_connections_counts_the_poolers_own_questions(env):
-    own = "select count(*), count(*) filter (where application_name = 'hawser') from pg_stat_activity where datname = 'app' and usename = 'app_trust'"
+    own = ("select count(*), count(*) filter (where application_name = 'hawser') "
+           "from pg_stat_activity where datname = 'app' and usename = 'app_trust'")
     with env.pooler_with(pool_size=10, max_db_connections=3) as target:
         clients, most, asked = [], 0, 0
         for _ in range(6):

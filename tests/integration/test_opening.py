@@ -138,7 +138,8 @@ def test_a_connect_query_that_takes_too_long_leaves_no_process_that_no_limit_cou
     keeper.execute("create table if not exists locked (n int); grant all on locked to public")
     waiting = "select count(*) from pg_stat_activity where query like '%from locked%' and wait_event_type = 'Lock'"
     append = database(env, "select * from locked", max_db_connections=2)
-    with env.pooler_with(append=append, pool_size=2, server_connect_timeout="500ms", query_wait_timeout="30s", client_login_timeout="20s") as target:
+    with env.pooler_with(append=append, pool_size=2, server_connect_timeout="500ms", query_wait_timeout="30s",
+                         client_login_timeout="20s") as target:
         keeper.execute("begin; lock locked")
         try:
             told, _ = refusal(target, database="q")
@@ -158,7 +159,8 @@ def test_a_connect_query_that_takes_too_long_leaves_no_process_that_no_limit_cou
 @pooler_only
 def test_an_opening_of_before_a_reconnect_does_not_bring_the_old_values_back(env):
     admin = env.server()
-    with Gate(env.cluster.port) as gate, env.pooler_with(servers=[f"127.0.0.1:{gate.port}"], server_tls_sslmode="disable", pool_size=2) as target:
+    with Gate(env.cluster.port) as gate, env.pooler_with(servers=[f"127.0.0.1:{gate.port}"], server_tls_sslmode="disable",
+                                                         pool_size=2) as target:
         try:
             busy = env.connect(target, user="app_trust")
             busy.execute("begin")
@@ -213,7 +215,8 @@ def test_logins_after_a_reconnect_try_a_server_that_refuses_as_one(env):
 @limit(60)
 def test_a_login_is_not_refused_for_an_attempt_that_began_before_it(env):
     with Gate(env.cluster.port) as gate, env.pooler_with(
-            servers=[f"127.0.0.1:{gate.port}"], function_census=False, server_tls_sslmode="disable", server_connect_timeout="3s", query_wait_timeout="30s") as target:
+            servers=[f"127.0.0.1:{gate.port}"], function_census=False, server_tls_sslmode="disable", server_connect_timeout="3s",
+            query_wait_timeout="30s") as target:
         gate.mode = "hang"
         early = Background(refusal, target)
         time.sleep(2.5)

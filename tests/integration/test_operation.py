@@ -77,8 +77,10 @@ def test_files_that_change_are_read_again_without_a_signal(env):
             (pooler.directory / f"data{number}").mkdir()
         pooler.write()
         config, users = pooler.config, pooler.directory / "userlist.txt"
-        first, second = ((pooler.directory / f"data{number}" / config.name, pooler.directory / f"data{number}" / users.name) for number in (1, 2))
-        for path, one, other, old, new in ((config, first[0], second[0], "pool_size = 5", "pool_size = 7"), (users, first[1], second[1], '"third secret"', '"changed"')):
+        first, second = ((pooler.directory / f"data{number}" / config.name, pooler.directory / f"data{number}" / users.name)
+                         for number in (1, 2))
+        for path, one, other, old, new in ((config, first[0], second[0], "pool_size = 5", "pool_size = 7"),
+                                           (users, first[1], second[1], '"third secret"', '"changed"')):
             text = path.read_text()
             assert old in text, text
             one.write_text(text)
@@ -108,7 +110,8 @@ def test_files_that_change_are_read_again_without_a_signal(env):
         equal(pooler.text(mark).count("reload refused"), 1)
         page = lambda: pooler.http("/metrics")[1]
         assert "hawser_last_reload_success 0" in page() and "hawser_fallbacks 1" in page(), "a refused reload is seen"
-        refused = subprocess.run([binary(), "status", "--socket", pooler.directory / "hawser.sock"], capture_output=True, text=True, timeout=10)
+        refused = subprocess.run([binary(), "status", "--socket", pooler.directory / "hawser.sock"], capture_output=True, text=True,
+                                 timeout=10)
         assert "the last reload was refused" in refused.stdout, refused.stdout
         second[0].write_text(good.replace("pool_size = 7", "pool_size = 8"))
         until(lambda: "pool_size: 7 -> 8" in pooler.text(mark), "the next change is taken", seconds=8)
@@ -261,7 +264,8 @@ def test_a_stale_socket_file_is_replaced_and_a_live_one_is_not(env):
             except OSError:
                 return None  # what was there is replaced behind the first address
         equal(until(served, "the unix socket"), "1")
-        done = subprocess.run([binary(), "serve", "-c", str(target.pooler.config)], capture_output=True, text=True, timeout=10, cwd=target.pooler.directory)
+        done = subprocess.run([binary(), "serve", "-c", str(target.pooler.config)], capture_output=True, text=True, timeout=10,
+                              cwd=target.pooler.directory)
         equal(done.returncode, 1, "a second one on the same addresses")
         equal(env.connect(target, host=target.socket_dir).value("select 1"), "1")
 
@@ -354,7 +358,9 @@ def test_metrics_are_in_prometheus_format_and_count(env):
 
 @pooler_only
 def test_http_bears_nonsense(env):
-    for data in (b"\xff" * 1000, b"GET", b"GET /metrics HTTP/9.9\r\n\r\n", b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n", b"GET /" + b"x" * 100000 + b" HTTP/1.1\r\n\r\n"):
+    for data in (b"\xff" * 1000, b"GET", b"GET /metrics HTTP/9.9\r\n\r\n",
+                 b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n",
+                 b"GET /" + b"x" * 100000 + b" HTTP/1.1\r\n\r\n"):
         with socket.create_connection(("127.0.0.1", env.pooler.http_port), timeout=5) as sock:
             try:
                 sock.sendall(data)
@@ -373,7 +379,8 @@ def test_check_says_what_is_wrong_and_where(env):
     good = pooler.config.read_text()
 
     def check():
-        done = subprocess.run([binary(), "check", "-c", str(pooler.config)], capture_output=True, text=True, timeout=20, cwd=pooler.directory)
+        done = subprocess.run([binary(), "check", "-c", str(pooler.config)], capture_output=True, text=True, timeout=20,
+                              cwd=pooler.directory)
         return done.returncode, done.stdout + done.stderr
     code, words = check()
     equal(code, 0, words)
@@ -401,7 +408,9 @@ def test_check_says_what_is_wrong_and_where(env):
 def test_check_logs_in_and_tells_peer_from_a_wrong_password(env):
     def entry(name, user, password, server=env.cluster.address):
         return f'\n[[database]]\nname = "{name}"\ndbname = "app"\nservers = ["{server}"]\nuser = "{user}"\npassword = "{password}"\n'
-    entries = entry("right", "app", env.target.secrets["app"]) + entry("wrong", "app2", "mistyped", f"127.0.0.1:{env.cluster.port}") + entry("system", "app_peer_other", "asked by none")
+    entries = entry("right", "app", env.target.secrets["app"]) + entry("wrong", "app2", "mistyped",
+                                                                       f"127.0.0.1:{env.cluster.port}") + entry("system", "app_peer_other",
+                                                                           "asked by none")
     pooler = Pooler(tempfile.mkdtemp(dir=env.directory) + "/logs-in", env.cluster, append=entries)
 
     def check(*options):
@@ -430,7 +439,8 @@ def test_check_logs_in_and_tells_peer_from_a_wrong_password(env):
 @pooler_only
 def test_check_knows_the_running_hawser_and_who_else_has_an_address(env):
     def check(pooler, *options):
-        done = subprocess.run([binary(), "check", "-c", str(pooler.config), *options], capture_output=True, text=True, timeout=60, cwd=pooler.directory)
+        done = subprocess.run([binary(), "check", "-c", str(pooler.config), *options], capture_output=True, text=True, timeout=60,
+                              cwd=pooler.directory)
         return done.returncode, done.stdout
     with env.pooler_with() as target:
         pooler = target.pooler
@@ -447,7 +457,8 @@ def test_check_knows_the_running_hawser_and_who_else_has_an_address(env):
         named = {**os.environ, "HAWSER_CONFIG": str(pooler.config)}
         in_order = pooler.config.read_text()
         pooler.config.write_text(f"{in_order}\n[nonsense]\n")
-        done = subprocess.run([binary(), "reload", "--socket", str(pooler.directory / "hawser.sock")], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([binary(), "reload", "--socket", str(pooler.directory / "hawser.sock")], capture_output=True, text=True,
+                              timeout=60)
         equal(done.returncode, 1)
         assert "reload refused" in done.stderr and "nonsense" in done.stderr, done.stderr
         pooler.config.write_text(in_order)
@@ -523,7 +534,8 @@ def test_check_names_authorities_whose_keys_are_too_short(env):
         subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:1024", "-nodes", "-days", "2", "-subj", "/CN=short",
                         "-keyout", directory / "short.key", "-out", directory / "short.crt"], check=True, capture_output=True)
         target.pooler.write(server_tls_sslmode="verify-ca", server_tls_ca_file="short.crt")
-        done = subprocess.run([binary(), "check", "-c", str(target.pooler.config)], capture_output=True, text=True, timeout=60, cwd=directory)
+        done = subprocess.run([binary(), "check", "-c", str(target.pooler.config)], capture_output=True, text=True, timeout=60,
+                              cwd=directory)
         lines = [line for line in done.stdout.splitlines() if "1024 bits" in line]
         assert len(lines) == 1 and lines[0].startswith("warn") and "short.crt" in lines[0], done.stdout
         target.pooler.start()
@@ -549,7 +561,8 @@ def test_check_names_what_cannot_be_known_of_a_database(env):
         create schema census;
         create function census.sets() returns text language sql as $$ select set_config('my.user', 'x', false) $$;
         create function census.makes() returns void language plpgsql as $$ begin create temp table t (a int); end $$;
-        create function census.updates() returns void language plpgsql as $$ begin update pg_class set relname = ''; set local work_mem = '1MB'; end $$;
+        create function census.updates() returns void language plpgsql as
+        $$ begin update pg_class set relname = ''; set local work_mem = '1MB'; end $$;
         create function census."Puts" (w text) returns void language plpgsql as $$ begin execute w; end $$""")
     try:
         lines = check()
@@ -562,7 +575,8 @@ def test_check_names_what_cannot_be_known_of_a_database(env):
         pooler.config.write_text(with_plans.replace("[pool]\n", "[pool]\nfunction_census = false\n"))
         lines = check()
         assert all(line.startswith("warn") for line in lines), lines
-        assert "what 2 functions do to the session is lost unless the statement's text shows it: census.makes, census.sets" in lines[0], lines
+        said = "what 2 functions do to the session is lost unless the statement's text shows it: census.makes, census.sets"
+        assert said in lines[0], lines
         assert "of which nothing is known" in lines[1], lines
         pooler.config.write_text(with_plans.replace("[pool]\n", "[pool]\ncustom_settings_in_plans = false\n"))
         assert "no IMMUTABLE function reads a setting by its words" in check()[-1], check()
@@ -607,7 +621,8 @@ def test_secrets_and_statements_are_never_logged(env):
 def test_status_prints_what_runs(env):
     client = env.connect()
     client.execute("begin; select 1")
-    done = subprocess.run([binary(), "status", "-c", str(env.pooler.config)], capture_output=True, text=True, timeout=10, cwd=env.pooler.directory)
+    done = subprocess.run([binary(), "status", "-c", str(env.pooler.config)], capture_output=True, text=True, timeout=10,
+                          cwd=env.pooler.directory)
     equal(done.returncode, 0, done.stderr)
     for what in (rf"^hawser \S+, process {env.pooler.process.pid}: ready$", r"^  clients +[1-9]\d* of \d+$", r"^ *app +app +"):
         assert re.search(f"(?m){what}", done.stdout), f"no {what}: {done.stdout}"
@@ -666,7 +681,8 @@ def test_the_dashboard_shows_pools_rates_and_errors_in_words(env):
         until(lambda: cells().get("queries/s", "0") != "0" and "<b>0</b>" in page, "a rate is there")
         shown = cells()
         equal({name: shown[name] for name in ("database", "user", "clients", "waiting", "server connections", "pool_size", "pinned")},
-              {"database": "app", "user": "app", "clients": "2", "waiting": "0", "server connections": "1 + 1", "pool_size": "1", "pinned": "1"})
+              {"database": "app", "user": "app", "clients": "2", "waiting": "0", "server connections": "1 + 1", "pool_size": "1",
+               "pinned": "1"})
         equal(len(re.findall("<svg ", page)), 6)
         assert "<dt>invalid authorization specification (class 28)</dt><dd>1</dd>" in page, page
         assert "<script" not in page and not re.search(r'(?:src|url)\s*[=(]', page), "assets of elsewhere"
@@ -735,7 +751,8 @@ def test_serve_without_a_file(env):
     port = free_port()
     secret = "third%20secret"
     with open(f"{env.directory}/no-file.log", "wb") as log:
-        process = subprocess.Popen([binary(), "serve", "--listen", f"127.0.0.1:{port}", "--server", f"postgres://app3:{secret}@127.0.0.1:{env.cluster.port}/app"],
+        process = subprocess.Popen([binary(), "serve", "--listen", f"127.0.0.1:{port}",
+                                    "--server", f"postgres://app3:{secret}@127.0.0.1:{env.cluster.port}/app"],
                                    stdout=log, stderr=log, cwd=env.directory, env={**os.environ, "HOME": str(env.directory)})
     try:
         target = type(env.target)(port, "", env.target.secrets)

@@ -224,7 +224,8 @@ def test_a_token_of_the_issuer_opens_its_users_session(env):
             status, error = shows(target, first)
             equal((status, error["C"], error["M"]), (document, "28000", 'OAuth bearer authentication failed for user "app"'), what)
         log = target.pooler.text()
-        for reason in ("no token", 'that of \\"app2\\"', "has expired", '\\"iss\\" is not', '\\"aud\\" is not', '\\"scope\\" is not', "signature is not",
+        for reason in ("no token", 'that of \\"app2\\"', "has expired", '\\"iss\\" is not', '\\"aud\\" is not', '\\"scope\\" is not',
+                       "signature is not",
                        "has no key strange", "is no signed JWT"):
             assert reason in log or reason.replace("\\", "") in log, (reason, log)
         status, error = shows(target, b"p=tls-exporter,," + SEPARATOR)

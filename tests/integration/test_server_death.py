@@ -31,7 +31,8 @@ def test_trap_19_pg_terminate_backend_in_a_transaction_hits_its_client_alone(env
 def test_pg_terminate_backend_in_a_query(env):
     client = env.connect()
     client.send(m.query("select pg_sleep(20) /* to be terminated */"))
-    ((pid, *_),) = env.cluster.wait_for_backends("state = 'active' and query like '%to be terminated%' and query not like '%pg_stat_activity%'", 1)
+    ((pid, *_),) = env.cluster.wait_for_backends("state = 'active' and query like '%to be terminated%' and query not like "
+                                                 "'%pg_stat_activity%'", 1)
     terminate(env, pid)
     result = client.collect()
     equal(result.sqlstate, "57P01")

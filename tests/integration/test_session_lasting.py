@@ -63,7 +63,8 @@ def test_with_the_extension_too(env):
 def test_and_after_temporary_tables_of_functions(env):
     with reporting(env) as target:
         one, two = target.connect(), target.connect()
-        one.execute("do $$ begin execute 'create te' || 'mp table used (i int) on commit drop'; execute 'insert into used values (1)'; end $$")
+        one.execute("do $$ begin execute 'create te' || 'mp table used (i int) on commit drop'; execute 'insert into used values "
+                    "(1)'; end $$")
         two.execute("set temp_buffers = '16MB'")
         equal(two.value("show temp_buffers"), "16MB")
 

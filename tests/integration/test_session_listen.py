@@ -449,7 +449,8 @@ def test_the_extended_protocol(env):
 
 def test_queries_sent_at_once(env):
     client, sender = env.connect(), env.connect()
-    result = client.exchange(m.query("listen x"), m.query("notify x, '1'"), m.query("select 1"), m.query("unlisten x"), m.query("notify x, '2'"))
+    result = client.exchange(m.query("listen x"), m.query("notify x, '1'"), m.query("select 1"), m.query("unlisten x"),
+                             m.query("notify x, '2'"))
     equal(order(result), "CZCAZTDCZCZCZ")
     equal(heard(client), [(client.pid, "x", "1")])
     sender.execute("notify x")
@@ -459,7 +460,8 @@ def test_queries_sent_at_once(env):
 def test_names_of_channels(env):
     client, sender = env.connect(), env.connect()
     long = "l" * 63
-    for written, sent in (("Folded", "folded"), ('"Quoted"', "Quoted"), ('"with ""quotes"" and; semicolon"', 'with "quotes" and; semicolon'),
+    for written, sent in (("Folded", "folded"), ('"Quoted"', "Quoted"), ('"with ""quotes"" and; semicolon"',
+                                                                         'with "quotes" and; semicolon'),
                           (long, long), (long + "cut", long), ('"größe ☃"', "größe ☃"), ('"' + "x" * 62 + 'é"', "x" * 62)):
         client.execute(f"listen {written}")
         sender.execute("select pg_notify('%s', 'a ''payload''')" % sent.replace("'", "''"))

@@ -62,7 +62,9 @@ def test_a_primary_that_is_made_read_only_is_no_read_write_server(env):
         admin.execute("alter system set default_transaction_read_only = on")
         admin.execute("select pg_reload_conf()")
         try:
-            until(lambda: env.cluster.target.connect("postgres", "app", host=str(env.cluster.socket_dir)).value("show default_transaction_read_only") == "on", "reloaded")
+            until(lambda: env.cluster.target.connect("postgres", "app",
+                                                     host=str(env.cluster.socket_dir)).value("show default_transaction_read_only") == "on",
+                                                     "reloaded")
             servers = [second.address, env.cluster.address]
             with env.pooler_with(servers=servers, target_session_attrs="read-only") as target:
                 equal(role(env.connect(target)), "standby")
@@ -250,7 +252,8 @@ def test_how_servers_stand_is_shown_with_the_reason(env):
             equal(rows[primary]["state"], "spare")
             assert "prefer-standby" in rows[primary]["reason"], rows
             metrics = target.pooler.http("/metrics")[1]
-            for line in (f'hawser_server_up{{database="*",server="{primary}"}} 1', f'hawser_server_fit{{database="*",server="{primary}"}} 0',
+            for line in (f'hawser_server_up{{database="*",server="{primary}"}} 1',
+                         f'hawser_server_fit{{database="*",server="{primary}"}} 0',
                          f'hawser_server_fit{{database="*",server="{replica}"}} 1',
                          f'hawser_server_role{{database="*",server="{primary}",role="primary"}} 1',
                          f'hawser_server_role{{database="*",server="{replica}",role="standby"}} 1'):
@@ -287,7 +290,8 @@ def test_the_standby_of_a_pair_is_up_and_one_that_a_user_wants_is_fit(env):
         for append, state, fit in (("", "spare", 0), ('\n[[user]]\nname = "app2"\ntarget_session_attrs = "standby"\n', "up", 1)):
             with env.pooler_with(append=append, servers=servers, target_session_attrs="primary", **PROBED) as target:
                 equal(role(env.connect(target)), "primary")
-                until(lambda: {row["server"]: row for row in target.pooler.show("hosts")}[replica]["state"] == state, f"the standby is {state}")
+                until(lambda: {row["server"]: row for row in target.pooler.show("hosts")}[replica]["state"] == state,
+                      f"the standby is {state}")
                 metrics = target.pooler.http("/metrics")[1]
                 assert f'hawser_server_up{{database="*",server="{replica}"}} 1' in metrics, metrics
                 assert f'hawser_server_fit{{database="*",server="{replica}"}} {fit}' in metrics, metrics
@@ -307,7 +311,8 @@ def test_lag_that_is_not_known_is_not_shown_as_none(env):
             assert "hawser_server_lag_seconds{" not in pooler.http("/metrics")[1]
             checked = subprocess.run([binary(), "check", "-c", str(pooler.config)], capture_output=True, text=True, timeout=20)
             assert "max_replica_lag: with one server there is no primary to compare it with" in checked.stdout + checked.stderr, checked
-        with env.pooler_with(servers=[second.address, env.cluster.address], target_session_attrs="standby", max_replica_lag="1s", **PROBED) as target:
+        with env.pooler_with(servers=[second.address, env.cluster.address], target_session_attrs="standby", max_replica_lag="1s",
+                             **PROBED) as target:
             equal(role(env.connect(target)), "standby")
             until(lambda: "hawser_server_lag_seconds{" in target.pooler.http("/metrics")[1], "it is measured")
             time.sleep(1)  # ten looks more
@@ -392,14 +397,16 @@ def test_planned_failovers_under_load_cost_no_client_an_error(env):
                     primary, other = first, second
                     for _ in range(FAILOVERS):
                         with primary.superuser() as admin:
-                            until(lambda: admin.value("select count(*) from pg_stat_replication where state = 'streaming'") == "1", "the standby follows")
+                            until(lambda: admin.value("select count(*) from pg_stat_replication where state = 'streaming'") == "1",
+                                  "the standby follows")
                         began = time.monotonic()
                         primary.stop("smart")
                         stopped = time.monotonic()
                         other.promote()
                         promoted = time.monotonic()
                         load.goes_on()
-                        print(f"    smart shutdown {stopped - began:.2f} s, promotion {promoted - stopped:.2f} s, the longest transaction {max(waits):.2f} s")
+                        print(f"    smart shutdown {stopped - began:.2f} s, promotion {promoted - stopped:.2f} s, the longest transaction "
+                              f"{max(waits):.2f} s")
                         waits.clear()
                         primary.follow(other)
                         primary, other = other, primary
@@ -417,7 +424,8 @@ def test_a_silent_first_server_holds_nobody_up_while_another_serves(env):
                              server_probe_interval="200ms", **{**SETTINGS, "server_connect_timeout": "4s"}) as target:
             client = env.connect(target, timeout=30)
             client.execute("select 1")
-            until(lambda: any("gives no answer" in (row["reason"] or "") or row["failures"] != "0" for row in target.pooler.show("hosts")), "it is known")
+            until(lambda: any("gives no answer" in (row["reason"] or "") or row["failures"] != "0" for row in target.pooler.show("hosts")),
+                  "it is known")
             time.sleep(2)  # ten looks, each of which the server leaves without an answer
             slowest = 0
             for _ in range(30):
@@ -475,7 +483,8 @@ def test_a_server_that_has_no_more_connections_for_a_role_is_not_down(env):
                 error = next(filter(None, (error for client in clients for error in client.attempt("begin; select 1").errors)))
                 assert "too many connections for role" in str(error), error
                 metrics = target.pooler.http("/metrics")[1]
-                assert f'hawser_server_up{{database="*",server="{env.cluster.socket_dir}/.s.PGSQL.{env.cluster.port}"}} 1' in metrics, metrics
+                place = f"{env.cluster.socket_dir}/.s.PGSQL.{env.cluster.port}"
+                assert f'hawser_server_up{{database="*",server="{place}"}} 1' in metrics, metrics
     finally:
         with env.cluster.superuser("postgres") as owner:
             owner.execute("alter role app2 connection limit -1")

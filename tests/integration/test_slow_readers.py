@@ -131,7 +131,8 @@ def test_a_large_upload_against_a_slow_server_costs_bounded_memory(env):
     """COPY into a table that somebody has locked: nothing is read by the server, and the client is held back."""
     server = env.server()
     server.execute("drop table if exists held; create table held (t text); grant all on held to app")
-    server.execute("create or replace function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.5); return null; end $$")
+    server.execute("create or replace function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.5); return "
+                   "null; end $$")
     server.execute("create trigger slow before insert on held for each row execute function slow()")
     with env.pooler_with(pool_size=2) as target:
         env.connect(target).value("select 1")

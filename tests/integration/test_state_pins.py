@@ -36,7 +36,8 @@ def test_temporary_objects_of_every_kind(env):
                       ("create function pg_temp.tf() returns int language sql as 'select 1'", "select pg_temp.tf()"),
                       ("create domain pg_temp.td as int", "select 1::pg_temp.td"),
                       ("create table pg_temp.tp (x int); insert into pg_temp.tp values (1)", "select x from pg_temp.tp"),
-                      ("set search_path to pg_temp, public; create table hidden as select 1 as x; reset search_path", "select x from pg_temp.hidden")):
+                      ("set search_path to pg_temp, public; create table hidden as select 1 as x; reset search_path",
+                       "select x from pg_temp.hidden")):
         with env.target.connect() as owner:
             stir = neighbours(env)
             owner.execute(make)
@@ -278,8 +279,10 @@ def test_who_has_asked_for_lastval_once_gets_it_in_later_transactions(env):
             lambda: client.extended("insert into later (t) values ($1) returning id", ("a",)).value,
             lambda: client.value("insert into later (t) values ('b') returning id"),
             lambda: client.value("select nextval('later_id_seq')"),
-            lambda: client.exchange(m.parse("insert into later (t) values ('c') returning id", "i") + m.bind("i") + m.execute() + m.close_statement("i"), m.SYNC).value,
-            lambda: client.exchange(m.query("begin"), m.query("select lastval()"), m.query("rollback"), m.query("insert into later (t) values ('d') returning id")).rows[-1][0],
+            lambda: client.exchange(m.parse("insert into later (t) values ('c') returning id", "i") + m.bind("i") + m.execute()
+                                    + m.close_statement("i"), m.SYNC).value,
+            lambda: client.exchange(m.query("begin"), m.query("select lastval()"), m.query("rollback"),
+                                    m.query("insert into later (t) values ('d') returning id")).rows[-1][0],
             lambda: client.execute("begin; set work_mem = '99kB'; insert into later (t) values ('e') returning id; commit").value,
         )
         for number, draw in enumerate(ways):
@@ -291,7 +294,8 @@ def test_who_has_asked_for_lastval_once_gets_it_in_later_transactions(env):
             keeps(target, [])
             others_draw()
         equal(client.value("show work_mem"), "99kB")
-        equal(client.attempt("insert into later (id) values (1 / (nextval('later_id_seq') - nextval('later_id_seq') + 1))").sqlstate, "22012")
+        equal(client.attempt("insert into later (id) values (1 / (nextval('later_id_seq') - nextval('later_id_seq') + 1))").sqlstate,
+              "22012")
         keeps(target, [])
         client.value("select nextval('later_id_seq')")
         client.execute("discard sequences")
@@ -304,7 +308,8 @@ DRAWS_FIRST = {
     "extended": lambda client: client.extended("insert into early (t) values ($1) returning id", ("a",)).value,
     "nextval": lambda client: client.value("select nextval('early_id_seq')"),
     "function": lambda client: client.value("select early_draws()"),
-    "block": lambda client: client.exchange(m.query("begin"), m.query("select 1"), m.query("insert into early (t) values ('b') returning id"), m.query("commit")).rows[-1][0],
+    "block": lambda client: client.exchange(m.query("begin"), m.query("select 1"),
+                                            m.query("insert into early (t) values ('b') returning id"), m.query("commit")).rows[-1][0],
 }
 
 
@@ -315,7 +320,8 @@ KEPT_SECONDS = 1.3
 def test_the_very_first_question_of_an_only_client_is_answered_in_a_later_transaction(env):
     """However late, and after an INSERT that has failed."""
     with env.connect() as server:
-        server.execute("drop table if exists early; create table early (id serial, t text not null); create or replace function early_draws() returns bigint language sql as $$ select nextval('early_id_seq') $$")
+        server.execute("drop table if exists early; create table early (id serial, t text not null); create or replace function "
+                       "early_draws() returns bigint language sql as $$ select nextval('early_id_seq') $$")
     with contextlib.ExitStack() as poolers:
         clients = {name: poolers.enter_context(poolers.enter_context(env.pooler_with(pool_size=2)).connect()) for name in DRAWS_FIRST}
         drawn = {name: draw(clients[name]) for name, draw in DRAWS_FIRST.items()}
@@ -462,7 +468,8 @@ def test_what_functions_and_triggers_draw_is_answered_in_a_later_transaction(env
 
 def test_who_asks_again_gets_the_same_again(env):
     """It got the server's error where another client had got its server connection in between. One client learns that."""
-    inserts, child = "insert into drawn (t) values ('a') returning id", "insert into child (t) values (currval('drawn_id_seq')) returning id"
+    inserts = "insert into drawn (t) values ('a') returning id"
+    child = "insert into child (t) values (currval('drawn_id_seq')) returning id"
     one, two, last = "select currval('drawn_id_seq')", "select currval('child_id_seq')", "select lastval()"
     ways = ((inserts, last, last), (inserts, one, "select 1", one), (inserts, "insert into child (t) values ('b') returning id", one, two),
             (inserts, child, last, one))
@@ -550,16 +557,19 @@ def test_the_very_first_question_gives_no_value_of_another_client(env):
 def test_the_first_question_by_a_parameter_is_answered_with_the_transactions_own_value(env):
     """PHP's lastInsertId('s') in the block of its INSERT."""
     with env.connect() as server:
-        server.execute("drop table if exists bound; create table bound (id serial, t text); drop sequence if exists bound_other; create sequence bound_other")
+        server.execute("drop table if exists bound; create table bound (id serial, t text); drop sequence if exists bound_other; create "
+                       "sequence bound_other")
         sequence = int(server.value("select 'bound_id_seq'::regclass::oid"))
     insert = "insert into bound (t) values ('x') returning id"
 
     def ask(text, *values, types=(), binary=False):
         """As PQexecParams() sends it."""
-        return lambda client: client.exchange(m.parse(text, types=types), m.bind(values=values, formats=(int(binary),)), m.describe_portal(), m.execute(), m.SYNC)
+        return lambda client: client.exchange(m.parse(text, types=types), m.bind(values=values, formats=(int(binary),)),
+                                              m.describe_portal(), m.execute(), m.SYNC)
 
     def by_name(client):
-        return client.exchange(m.parse("select currval($1)", "asks"), m.bind("asks", values=("bound_id_seq",)), m.execute(), m.close_statement("asks"), m.SYNC)
+        return client.exchange(m.parse("select currval($1)", "asks"), m.bind("asks", values=("bound_id_seq",)), m.execute(),
+                               m.close_statement("asks"), m.SYNC)
 
     def after_its_parse(client):
         client.exchange(m.parse("select currval($1)"), m.SYNC)
@@ -596,7 +606,8 @@ def test_the_first_question_by_a_parameter_is_answered_with_the_transactions_own
 @pooler_only
 def test_a_value_to_be_asked_for_disconnects_nobody(env):
     """Where no more server connections may be kept, what is lost is the answer."""
-    with env.pooler_with(pool_size=2, max_pinned=1) as target, target.connect() as keeper, target.connect() as client, target.connect() as other:
+    with env.pooler_with(pool_size=2,
+                         max_pinned=1) as target, target.connect() as keeper, target.connect() as client, target.connect() as other:
         client.execute("drop sequence if exists unkept; create sequence unkept")
         keeper.execute("create temp table kept (a int)")
         client.attempt("select lastval()")
@@ -740,8 +751,10 @@ def test_who_gets_the_lock_of_a_client_that_has_left_finds_no_temporary_object_o
         owner = env.connect()
         owner.execute("select pg_advisory_lock(4711)")
         for first in range(0, 600, 100):
-            owner.execute("begin; " + "; ".join(f"create temp table left_{n} (i int primary key, t text)" for n in range(first, first + 100)) + "; commit")
+            owner.execute("begin; " + "; ".join(f"create temp table left_{n} (i int primary key, t text)"
+                                                for n in range(first, first + 100)) + "; commit")
         server.send(m.query("select pg_advisory_lock(4711); select count(*) from pg_class where relname like 'left\\_%'"))
-        until(lambda: watcher.rows("select 1 from pg_locks where locktype = 'advisory' and not granted") == [("1",)], "the lock is waited for")
+        until(lambda: watcher.rows("select 1 from pg_locks where locktype = 'advisory' and not granted") == [("1",)],
+              "the lock is waited for")
         owner.close()
         equal(server.collect().rows[-1], ("0",))

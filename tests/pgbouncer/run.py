@@ -119,12 +119,15 @@ class Run:
         """{test: what recorder.py says of it}."""
         self.turn += 1
         record, log = self.work / f"record{self.turn}", self.work / f"log{self.turn}"
-        command = [*as_server(), self.python, "-m", "pytest", *(f"test/{test}" for test in tests), "-p", "no:cacheprovider", "-p", "recorder", "-q",
-                   "-o", "asyncio_default_fixture_loop_scope=function", "--timeout", str(TEST_SECONDS), "--basetemp", str(self.work / f"base{self.turn}")]
+        command = [*as_server(), self.python, "-m", "pytest", *(f"test/{test}" for test in tests), "-p", "no:cacheprovider",
+                   "-p", "recorder", "-q",
+                   "-o", "asyncio_default_fixture_loop_scope=function", "--timeout", str(TEST_SECONDS),
+                   "--basetemp", str(self.work / f"base{self.turn}")]
         environment = {**self.environment, "SUITE_RECORD": str(record), "XDG_RUNTIME_DIR": str(self.work)}
         with open(log, "wb") as output:
             try:
-                subprocess.run(command, cwd=self.tree, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, timeout=seconds)
+                subprocess.run(command, cwd=self.tree, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                               timeout=seconds)
             except subprocess.TimeoutExpired:
                 print(f"stopped after {seconds} s")
         found = {}

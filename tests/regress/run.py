@@ -179,7 +179,8 @@ def arguments():
     options.add_argument("--through", action="append", choices=HOWS, help="only this way; may be repeated")
     options.add_argument("--pg-config", help="of the server to test with (default: that of the server programs that tests/run.py takes)")
     options.add_argument("--ready", action="store_true", help="fetch the source and see what else is needed; run nothing")
-    options.add_argument("--pool-size", type=int, default=POOL_SIZE, help="server connections for each user and database (default %(default)s)")
+    options.add_argument("--pool-size", type=int, default=POOL_SIZE, help="server connections for each user and database (default "
+                                                                          "%(default)s)")
     options.add_argument("--keep", action="store_true", help="leave clusters, outputs and logs behind, and say where")
     options.add_argument("tests", nargs="*", metavar="TEST", help="files of the suite, run one after the other")
     chosen = options.parse_args()
@@ -204,7 +205,8 @@ def run_suites(chosen, work, kept, report):
         tests = chosen.tests and (["test_setup"] if name == "regress" else []) + [test for test in chosen.tests if test != "test_setup"]
         suite = make_suite(name, installation, source, work)
         hows = chosen.through or THROUGH[name]
-        preload = build_extension(installation, work) if any("extension" in how for how in hows) and not (work / "hawser.so").exists() else work / "hawser.so"
+        preload = build_extension(installation, work) if any("extension" in how
+                                                             for how in hows) and not (work / "hawser.so").exists() else work / "hawser.so"
         started = time.monotonic()
         direct = run_direct(suite, installation, work / name / "direct", tests)
         print(f"{name}, direct: {time.monotonic() - started:.0f} s", flush=True)

@@ -103,7 +103,8 @@ class Hawser:
 
     def __enter__(self):
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(as_server([binary(), "serve", "-c", "hawser.toml"]), cwd=self.directory, stdin=subprocess.DEVNULL,
+            self.process = subprocess.Popen(as_server([binary(), "serve", "-c", "hawser.toml"]), cwd=self.directory,
+                                            stdin=subprocess.DEVNULL,
                                             stdout=log, stderr=subprocess.STDOUT)
         end = time.monotonic() + START_SECONDS
         while "listening" not in self.said().lower() and self.process.poll() is None and time.monotonic() < end:

@@ -74,7 +74,8 @@ def time_zones_by_connection():
     for _ in range(10):
         for alias, zone in (("default", "UTC"), ("berlin", "Europe/Berlin"), ("tokyo", "Asia/Tokyo")):
             equal(asked(alias, "show timezone"), (zone,))
-            equal(asked(alias, "select '2024-06-01 12:00+00'::timestamptz::text")[0][11:16], {"UTC": "12:00", "Europe/Berlin": "14:00", "Asia/Tokyo": "21:00"}[zone])
+            equal(asked(alias, "select '2024-06-01 12:00+00'::timestamptz::text")[0][11:16],
+                  {"UTC": "12:00", "Europe/Berlin": "14:00", "Asia/Tokyo": "21:00"}[zone])
 
 
 def nested_savepoints():

@@ -102,7 +102,8 @@ def set_at_connect():
     in_threads(CONNECTIONS, look)
     plain = engine(pool_size=1)
     with plain.connect() as connection:
-        equal(connection.execute(sa.text("select current_setting('statement_timeout'), current_setting('search_path')")).one(), ("0", '"$user", public'))
+        equal(connection.execute(sa.text("select current_setting('statement_timeout'), current_setting('search_path')")).one(),
+              ("0", '"$user", public'))
     plain.dispose()
     rails.dispose()
 
