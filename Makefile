@@ -43,8 +43,8 @@ lab-kernel: ## the kernel of `hawser lab --kernel`: all congestion control algor
 bpf-kernel: ## the kernel in which the tests of `hawser mptcp cgroup` run where this one forbids BPF
 	@scripts/bpf_kernel.sh
 
-check: ## formatting, clippy and the workspace's own rules, without a test
-	@scripts/setup.sh build && . scripts/env.sh && cargo fmt --all --check && \
+check: ## formatting, clippy, ruff and the workspace's own rules, without a test
+	@scripts/setup.sh check && . scripts/env.sh && cargo fmt --all --check && scripts/ruff.sh && \
 	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings && cargo xtask check && cargo xtask house
 
 extension: ## build the PostgreSQL extension; PG_CONFIG chooses the server; sudo make -C extension install

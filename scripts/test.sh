@@ -40,6 +40,19 @@ check() { # check NAME COMMAND...
     printf '    %s s\n' $((SECONDS - started)) >&2
 }
 
+# The rules of Python. Where ruff is not here and cannot be fetched either, it is said and counted as skipped.
+check_python() {
+    local status=0 reason=$logs/ruff.log
+    say "Python's rules (ruff)"
+    scripts/ruff.sh 2> >(tee "$reason" >&2) || status=$?
+    if [ "$status" = 69 ]; then
+        skipped=$((skipped + 1))
+        say "skipped: Python's rules: $(tail -n 1 "$reason")"
+    elif [ "$status" != 0 ]; then
+        fault "Python's rules (ruff)"
+    fi
+}
+
 # Begins a command whose end `ends` or `ends_counted` waits for. Its output comes then.
 begins() { # begins LOG COMMAND... -> begun
     local log=$1
@@ -280,6 +293,7 @@ main() {
 
     if [ "$checks" ]; then
         check "formatting" cargo fmt --all --check
+        check_python
         check "workspace rules (cargo xtask check)" cargo xtask check
         check "the size of the house (cargo xtask house)" cargo xtask house
     fi
