@@ -208,7 +208,7 @@ def test_show_pools_counts_clients_and_servers(env):
         idle = env.connect(target)
         waiting = env.connect(target)
         waiting.send(m.query("select 1"))
-        time.sleep(1.2)
+        time.sleep(1.2)  # maxwait counts whole seconds
         (pool,) = [row for row in target.pooler.show("POOLS") if row["database"] == "app"]
         equal([pool[name] for name in ("user", "cl_waiting", "sv_active", "sv_idle", "pool_mode")], ["app", "1", "2", "0", "transaction"])
         equal(int(pool["cl_active"]) in (2, 3), True, "cl_active: those at work, or (as PgBouncer) idle ones too")
@@ -301,7 +301,7 @@ def test_pause_and_resume(env):
         busy.execute("begin; select 1")
         admin = console(env, target)
         pausing = Background(admin.attempt, "PAUSE app")
-        time.sleep(0.3)
+        time.sleep(0.3)  # PAUSE waits
         assert pausing.is_running(), "PAUSE did not wait for the open transaction"
         equal(busy.execute("select 2; commit").status, "I")
         equal(pausing.join().tags, ["PAUSE"])
@@ -327,10 +327,10 @@ def test_a_resume_while_a_pause_waits_leaves_nothing_paused(env):
         for name in (" app", ""):
             one, two = console(env, target), console(env, target)
             pausing = Background(one.attempt, f"PAUSE{name}")
-            time.sleep(0.3)
+            time.sleep(0.3)  # PAUSE waits
             equal(two.execute(f"RESUME{name}").tags, ["RESUME"])
             equal(pausing.join().errors[0]["C"], "57014")
-            time.sleep(0.2)
+            time.sleep(0.2)  # nothing pauses any more, however late
             equal(env.connect(target).value("select 'served'"), "served")
             equal(client.value("select 1"), "1")
         busy.execute("commit")
@@ -377,7 +377,7 @@ def test_server_fast_close_ends_who_keeps_a_server_connection_from_before(env):
             other.value("select 1")
             console(env, target).execute("RECONNECT app")
             if not fast:
-                time.sleep(1.5)
+                time.sleep(1.5)  # it would have been disconnected by then
                 equal(keeps.value("select count(*) from kept"), "0")
                 continue
             until(keeps.is_closed, "the client that keeps a server connection is disconnected")
@@ -419,7 +419,7 @@ def test_wait_close(env):
         admin = console(env, target)
         admin.execute("RECONNECT app")
         waiting = Background(admin.attempt, "WAIT_CLOSE app")
-        time.sleep(0.3)
+        time.sleep(0.3)  # WAIT_CLOSE waits
         assert waiting.is_running(), "did not wait for the old backend"
         busy.execute("commit")
         equal(waiting.join().tags, ["WAIT_CLOSE"])

@@ -292,7 +292,7 @@ def test_auth_query_waits_for_a_server_connection_like_a_query(env):
         holder = env.connect(target)
         for _ in range(2):
             holder.send(m.query("select pg_sleep(1)"))
-            time.sleep(0.2)
+            env.cluster.wait_for_backends("state = 'active' and query = 'select pg_sleep(1)'", 1)
             equal(env.connect(target, user="app3").value("select current_user"), "app3")
             equal(holder.collect().sqlstate, None)
 
@@ -743,7 +743,7 @@ def test_hba_rules_for_the_members_of_a_role(env):
             suite_until(lambda: not enters(target, "app2"), "it is none any more", seconds=10)
             # A superuser is a member of what it has been granted alone.
             server.execute("alter role app2 superuser")
-            time.sleep(2.1)
+            time.sleep(2.1)  # roles are looked at again
             equal(enters(target, "app2"), False)
             server.execute("alter role app2 nosuperuser")
             # samerole: a member of the role that has the database's name; each role is a member of itself.

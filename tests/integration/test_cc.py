@@ -136,7 +136,7 @@ def test_a_server_that_dies_in_a_transfer_is_said(env):
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                               env=dict(os.environ, HAWSER_CC_TOKEN=TOKEN)) as bench:
             bench.stderr.readline()
-            time.sleep(0.5)
+            time.sleep(0.5)  # the transfer is under way
             server.process.kill()
             _, errors = bench.communicate(timeout=30)
         assert bench.returncode == ABSENT, errors
@@ -155,7 +155,7 @@ def test_a_server_that_dies_between_its_transfers_leaves_what_was_measured(env):
                                   env=dict(os.environ, HAWSER_CC_TOKEN=TOKEN)) as bench:
                 while "round 1 of 2" not in (line := bench.stderr.readline()):
                     assert line, bench.communicate()
-                time.sleep(1)
+                time.sleep(1)  # the second transfer is under way
                 server.process.kill()
                 shown, errors = bench.communicate(timeout=40)
         assert bench.returncode == INCOMPLETE and "incomplete, after 1 of 2 transfers" in errors, (bench.returncode, errors)

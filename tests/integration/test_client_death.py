@@ -127,7 +127,7 @@ def test_trap_21_in_the_middle_of_a_message(env):
     for cut in (1, 3, 5, 6, 100, 8192, 65536, len(whole) - 1):
         client = victim(env)
         client.send(whole[:cut])
-        time.sleep(0.02)
+        time.sleep(0.02)  # the part has been sent on
         client.vanish()
         equal(served_within(env).value("select 'untouched'"), "untouched", f"cut at {cut}")
 
@@ -140,7 +140,7 @@ def test_trap_21_in_the_middle_of_a_pipeline(env):
     for cut in (20, len(pipeline) // 2, len(pipeline) - 3, len(pipeline)):
         client = victim(env)
         client.send(pipeline[:cut])
-        time.sleep(0.02)
+        time.sleep(0.02)  # the part has been sent on
         client.vanish()
         equal(served_within(env).value("select count(*) from death_pipe"), "0", f"cut at {cut}")
     setup.execute("drop table death_pipe")
@@ -152,7 +152,7 @@ def test_half_a_message_holds_no_backend(env):
     whole = m.query("select '" + "a" * 300000 + "'")
     for cut in (3, 100, 5000):
         slow.send(whole[:cut])
-        time.sleep(0.05)
+        time.sleep(0.05)  # the part has come to the pooler
         served_within(env)
         slow.send(whole[cut:])
         equal(len(slow.collect().value), 300000)
@@ -166,13 +166,13 @@ def test_a_long_message_that_crawls_holds_no_backend_for_ever(env):
         slow, other = env.connect(target), env.connect(target)
         whole = m.query("select '" + "a" * 300000 + "'")
         slow.send(whole[:20000])
-        time.sleep(0.1)
+        time.sleep(0.1)  # the part has come to the pooler
         other.send(m.query("select 'served'"))
         started = time.monotonic()
         try:
             for at in range(20000, 20030):
                 slow.send(whole[at : at + 1])
-                time.sleep(0.2)
+                time.sleep(0.2)  # it crawls
         except OSError:
             pass  # it has been cut off
         equal(other.collect().value, "served")
@@ -189,7 +189,7 @@ def test_a_query_with_a_goodbye_behind_it_is_carried_out_though_others_wait(env)
         leaving = target.connect()
         leaving.send(m.query("select pg_sleep(1); insert into last_words values (1)") + m.TERMINATE)
         leaving.sock.close()
-        time.sleep(0.2)
+        time.sleep(0.2)  # its end has been seen, its query runs
         equal(other.value("select count(*) from last_words"), "1")
     setup.execute("drop table last_words")
 
@@ -211,10 +211,10 @@ def test_while_waiting_for_a_backend(env):
         dying = [env.connect(target) for _ in range(10)]
         for client in dying:
             client.send(m.query("create table must_not_be (i int)"))
-        time.sleep(0.1)
+        time.sleep(0.1)  # they wait
         for client in dying:
             client.vanish()
-        time.sleep(0.1)
+        time.sleep(0.1)  # their ends have been seen
         holder.execute("commit")
         equal(holder.value("select to_regclass('must_not_be')"), None)
 

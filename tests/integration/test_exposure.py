@@ -163,7 +163,7 @@ def test_readers_of_pages_that_do_not_read_hold_one_copy(env):
                 one.connect(("127.0.0.1", pooler.http_port))
                 one.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 slow.append(one)
-            time.sleep(3)
+            time.sleep(3)  # their pages are made, and read by none
             grown = private_kib(pooler.process) - before + unsent_kib(pooler.http_port)
             assert grown < 30 * size // 1024, f"{grown} KiB for pages of {size} bytes"
             equal(pooler.http("/metrics")[0], 200)
@@ -204,7 +204,7 @@ def test_names_of_no_database_cost_few_server_connections(env):
             client = env.raw(target)
             client.send(m.startup({"user": "nobody_at_all", "database": f"guess_{number}"}))
             clients.append(client)
-        time.sleep(1.5)
+        time.sleep(1.5)  # a second of guesses
         # Meanwhile one that exists is not held up.
         began = time.monotonic()
         equal(env.connect(target, user="app3").value("select session_user"), "app3")
@@ -358,7 +358,7 @@ def test_no_question_of_hawsers_own_runs_what_a_search_path_leads_to(env):
                     client.execute("do $do$ begin perform pg_catalog.set_config('work_mem', '8MB', false); end $do$")
                     client.execute("listen c; unlisten c")
                     client.execute("select 1")
-            time.sleep(1.5)
+            time.sleep(1.5)  # census and idle work of the pooler come by
             # The same as another path gives: names are still found, the right user logs in.
             equal(target.connect(user="app3", database="hostile_db").value("select session_user"), "app3")
         # A query that qualifies nothing finds what is in public, and not what comes first in the database's path.
@@ -372,5 +372,5 @@ def test_no_question_of_hawsers_own_runs_what_a_search_path_leads_to(env):
     finally:
         server.sock.close()
         boss.execute("select pg_catalog.pg_terminate_backend(pid) from pg_stat_activity where datname = 'hostile_db'")
-        time.sleep(0.3)
+        time.sleep(0.3)  # the sessions have ended
         boss.execute("drop database hostile_db with (force)")

@@ -6,11 +6,10 @@ import signal
 import struct
 import subprocess
 import sys
-import time
 
 from harness import messages as m
 from harness.drivers import HERE as DRIVERS
-from harness.suite import Skip, equal, pooler_only
+from harness.suite import Skip, equal, pooler_only, until
 from harness.wire import ServerError
 
 # A client of libpq that learns of each transaction's end, and asks again a moment later.
@@ -117,7 +116,7 @@ def test_tls_ends_with_a_close_notify_when_clients_are_ended(env):
         client.login(target.secrets["app"], "app")
         return client
 
-    with env.pooler_with(start=False, client_idle_timeout="1s") as target:
+    with env.pooler_with(start=False, client_idle_timeout="1s", shutdown_timeout="10s") as target:
         target.pooler.start()
         idle = connect(target)
         assert b"57P05" in rest(idle.sock)
@@ -127,7 +126,7 @@ def test_tls_ends_with_a_close_notify_when_clients_are_ended(env):
         busy = connect(target)
         busy.execute("begin")
         target.pooler.signal(signal.SIGTERM)
-        time.sleep(0.1)
+        until(lambda: "shutting down" in target.pooler.text(), "it is about to end")
         busy.execute("commit")
         assert b"57P01" in rest(busy.sock)
         equal(target.pooler.wait(), 0)

@@ -337,6 +337,6 @@ def test_a_pooler_that_does_not_answer_is_waited_for_once_in_a_transaction(env):
             owner.execute("alter system set hawser.control_sockets = '/nowhere/hawser.sock'")
             owner.execute("select pg_reload_conf()")
             until(lambda: owner.value("show hawser.control_sockets") == "/nowhere/hawser.sock", "another socket")
-            time.sleep(0.2)
+            time.sleep(0.2)  # the library has read it
         first = client.value("select pg_backend_pid()")
         assert int(first) <= 4194304, "the server's own, where nobody says whose it is"

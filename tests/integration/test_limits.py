@@ -150,7 +150,7 @@ def test_pin_timeout(env):
         client = env.connect(target)
         client.execute("create temp table kept (i int)")
         for _ in range(3):
-            time.sleep(0.6)
+            time.sleep(0.6)  # two of them are longer than pin_timeout
             client.execute("insert into kept values (1)")  # each use counts
         message = client.receive()
         equal(message.sqlstate(), "57P05")
@@ -360,7 +360,7 @@ def test_running_out_of_descriptors_never_spins_and_recovers(env):
         page = socket.create_connection(("127.0.0.1", target.pooler.http_port))
         until(lambda: "no connection on http_address can be accepted" in target.pooler.text(), "of the page, too")
         before = target.pooler.cpu_seconds()
-        time.sleep(1.5)
+        time.sleep(1.5)  # it would spin meanwhile
         assert target.pooler.cpu_seconds() - before < 0.5, "it spins"
         equal(first.value("select 'served'"), "served")
         for client in crowded:
@@ -495,7 +495,7 @@ def test_min_pool_sizes_that_exceed_the_limit_take_nothing_from_each_other(env):
         env.cluster.wait_for_backends("usename in ('app', 'app2')", 3, 10)
         time.sleep(6)  # the line by which roles are looked at is closed, and its place taken
         pids = [row[0] for row in env.cluster.backends("usename in ('app', 'app2')")]
-        time.sleep(4)
+        time.sleep(4)  # longer than pools take turns
         equal(sorted(row[0] for row in env.cluster.backends("usename in ('app', 'app2')")), sorted(pids))
 
 

@@ -85,5 +85,5 @@ def test_memory_of_sessions_that_have_left_goes_back(env):
                 client.send(m.query("select '" + "y" * 30_000 + "'")[:20_000])
             for client in clients:
                 client.sock.close()
-        time.sleep(1)
+        time.sleep(1)  # the closed connections are noticed
         until(lambda: target.pooler.rss_bytes() - before < 7 * MB, "the system has it again", seconds=90)

@@ -269,7 +269,7 @@ def test_a_client_uses_both_its_networks_and_a_metered_one_last(env):
         until(lambda: joined() and any(s["local"].startswith("10.77.1.2:") for s in joined()), "a subflow over the second network")
         metered = [s for s in joined() if s["local"].startswith("10.77.1.2:")]
         assert metered and all(s["backup"] for s in metered), metered
-        time.sleep(0.5)
+        time.sleep(0.5)  # data flows meanwhile
         sent = {"10.77.0.2": 0, "10.77.1.2": 0}
         for subflow in client.connections()[0]["subflows"]:
             sent[subflow["local"].rsplit(":", 1)[0]] += subflow["bytes_acked"]

@@ -36,7 +36,7 @@ def mptcpd(machine, plugin, address="10.77.0.2"):
         with contextlib.suppress(Skip):
             machine.ip("addr", "del", f"{address}/24", "dev", "net0")
         machine.ip("addr", "add", f"{address}/24", "dev", "net0")
-        time.sleep(1)
+        time.sleep(1)  # it takes in the address
         return process.poll() is not None or machine.status()["endpoints"]
 
     try:

@@ -167,16 +167,16 @@ def test_an_opening_of_before_a_reconnect_does_not_bring_the_old_values_back(env
             waits = env.connect(target, user="app_trust")
             gate.hold = True
             waits.send(m.query("select 1"))
-            time.sleep(0.5)
+            time.sleep(0.5)  # the opening is under way
             waits.vanish()  # nobody waits for the opening any more: none of the new epoch follows it
-            time.sleep(0.2)
+            time.sleep(0.2)  # its end has been seen
             admin.execute("alter system set timezone = 'Asia/Tokyo'")
             admin.execute("select pg_reload_conf()")
             until(lambda: env.server().value("show timezone") == "Asia/Tokyo", "the server has read it")
             with target.pooler.admin() as console:
                 console.execute("RECONNECT")
             gate.hold = False
-            time.sleep(0.5)
+            time.sleep(0.5)  # the opening of before has ended
             late = env.connect(target, user="app_trust")
             equal((late.parameters["TimeZone"], late.value("show timezone")), ("Asia/Tokyo", "Asia/Tokyo"))
         finally:
@@ -199,7 +199,7 @@ def test_logins_after_a_reconnect_try_a_server_that_refuses_as_one(env):
                 console.execute("RECONNECT")
             gate.mode, gate.accepted = "close", 0
             logins = [Background(lambda: target.connect(user="app_trust", timeout=30).close()) for _ in range(50)]
-            time.sleep(4)
+            time.sleep(4)  # the pause between attempts grows meanwhile
             accepted, failed = gate.accepted, outcomes(target)[1]
             gate.mode = "forward"
             for login in logins:
@@ -219,7 +219,7 @@ def test_a_login_is_not_refused_for_an_attempt_that_began_before_it(env):
             query_wait_timeout="30s") as target:
         gate.mode = "hang"
         early = Background(refusal, target)
-        time.sleep(2.5)
+        time.sleep(2.5)  # the attempt is almost out of time
         gate.mode = "forward"
         env.connect(target, user="app_trust").close()
         told, seconds = early.join()

@@ -92,7 +92,7 @@ def test_files_that_change_are_read_again_without_a_signal(env):
         pooler.start()
         kept = env.connect(target, application_name="kept")
         mark = pooler.log.stat().st_size
-        time.sleep(2.5)
+        time.sleep(2.5)  # two looks at the files
         assert "reload" not in pooler.text(mark), "nothing has changed"
         (pooler.directory / "..new").symlink_to("data2")
         os.rename(pooler.directory / "..new", current)
@@ -106,7 +106,7 @@ def test_files_that_change_are_read_again_without_a_signal(env):
         good = second[0].read_text()
         second[0].write_text("nonsense =")
         until(lambda: "reload refused" in pooler.text(mark), "it is refused", seconds=8)
-        time.sleep(2.5)
+        time.sleep(2.5)  # two looks at the files
         equal(pooler.text(mark).count("reload refused"), 1)
         page = lambda: pooler.http("/metrics")[1]
         assert "hawser_last_reload_success 0" in page() and "hawser_fallbacks 1" in page(), "a refused reload is seen"
@@ -129,7 +129,7 @@ def test_a_file_that_the_rules_include_is_read_again_without_a_signal(env):
         pooler.start()
         env.connect(target, user="app2").close()
         mark = pooler.log.stat().st_size
-        time.sleep(2.5)
+        time.sleep(2.5)  # two looks at the files
         assert "reload" not in pooler.text(mark), "nothing has changed"
         for path, text, user in ((more, "host all app2 all reject\n", "app2"), (users, "app\n", "app")):
             mark = pooler.log.stat().st_size
@@ -205,7 +205,7 @@ def test_trap_26_sigterm_lets_open_transactions_finish(env):
         for client in busy:
             client.execute("begin; select 1")
         target.pooler.signal(signal.SIGTERM)
-        time.sleep(0.3)
+        until(lambda: "shutting down" in target.pooler.text(), "it is about to end")
         for number, client in enumerate(busy):
             equal(client.value(f"select {number}"), str(number))
             equal(client.execute("commit").tags, ["COMMIT"])
@@ -611,7 +611,7 @@ def test_secrets_and_statements_are_never_logged(env):
         client.exchange(m.run("select $1::text", ["a very secret parameter"]), m.SYNC)
         client.attempt("alter role nobody_has_this_name password 'a very secret password'")
         client.vanish()
-        time.sleep(0.2)
+        time.sleep(0.2)  # its end has been logged
         text = target.pooler.text()
         for secret in ("a very secret", *filter(None, target.secrets.values())):
             assert secret not in text, f"{secret!r} is in the log"
@@ -719,9 +719,9 @@ def test_demo_stays_on_one_screen_with_the_dashboards_address_at_its_foot(env):
 def test_idle_it_uses_no_cpu(env):
     for _ in range(20):
         env.connect().value("select 1")
-    time.sleep(0.3)
+    time.sleep(0.3)  # what logins leave to do is done
     before = env.pooler.cpu_seconds()
-    time.sleep(2)
+    time.sleep(2)  # idle
     used = env.pooler.cpu_seconds() - before
     assert used <= 0.05, f"{used:.2f} s of CPU in 2 s of idleness"
 
@@ -735,7 +735,7 @@ def test_connections_leave_nothing_behind(env):
         (client.close if number % 2 else client.vanish)()
     for number in range(100):
         visit(number)
-    time.sleep(0.3)
+    time.sleep(0.3)  # what ended is closed
     files, memory = env.pooler.open_files(), env.pooler.rss_bytes()
     for number in range(500):
         visit(number)
@@ -784,7 +784,7 @@ def test_options_go_before_the_file_and_stay_after_a_reload(env):
             clients = [env.connect(target) for _ in range(4)]
             for client in clients:
                 client.send(m.query("select pg_sleep(0.3)"))
-            time.sleep(0.15)
+            time.sleep(0.15)  # all that may are at work
             most = len(env.cluster.backends("usename = 'app' and query like '%pg_sleep%' and state = 'active'"))
             for client in clients:
                 client.collect()
@@ -880,7 +880,7 @@ def test_control_work_stands_behind_no_login(env):
     with env.pooler_with(pool_size=1) as target:
         client, admin = env.connect(target), env.connect(target, user="admin", database="hawser", tls=env.tls(), hostname="localhost")
         client.value("select 1")
-        time.sleep(1)
+        time.sleep(1)  # what the start leaves to do is done
         pid = target.pooler.process.pid
         before = thread_times(pid)
         for _ in range(20):
@@ -902,7 +902,7 @@ def test_slow_transactions_are_logged_with_their_wait(env):
         first, second = env.connect(target), env.connect(target)
         first.execute("begin; select 1")
         second.send(m.query("select 2 /* not for the log */"))
-        time.sleep(0.5)
+        time.sleep(0.5)  # longer than log_min_duration
         first.execute("commit")
         equal(second.collect().value, "2")
         first.value("select 3")
@@ -951,7 +951,7 @@ def test_slow_transactions_go_to_a_collector_that_none_waits_for(env):
         def slow():
             first.execute("begin; select 1")
             second.send(m.query("select 'not for the collector'"))
-            time.sleep(0.3)
+            time.sleep(0.3)  # longer than log_min_duration
             first.execute("commit")
             second.collect()
 

@@ -134,7 +134,7 @@ def test_an_ldap_server_that_is_away_or_silent_delays_its_own_logins_alone(env):
                 refused(target, user="app2")
                 return time.monotonic() - began
             waiting = Background(crowd, 20, waits)
-            time.sleep(0.5)
+            time.sleep(0.5)  # all of them wait
             began = time.monotonic()
             client.execute("select 1")
             equal(target.connect("app", secret=PASSWORD).value("select 1"), "1")

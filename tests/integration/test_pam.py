@@ -94,7 +94,7 @@ def test_a_module_that_hangs_delays_its_own_logins_alone(env):
             refused(pooler)
             return time.monotonic() - began
         waiting = Background(crowd, 4, waits)
-        time.sleep(0.3)
+        time.sleep(0.3)  # all of them wait
         began = time.monotonic()
         equal(len(pooler.show("version")), 1)
         assert time.monotonic() - began < 0.8

@@ -408,7 +408,7 @@ def test_a_discard_all_whose_sync_comes_later_ends_listening(env):
         client.execute("listen ends")
         client.send(m.run("discard all"), m.FLUSH)
         client.collect(until="C")
-        time.sleep(0.1)
+        time.sleep(0.1)  # the Sync is not of the same packet
         client.exchange(m.SYNC)
         sender.execute("notify ends, 'to nobody'")
         silent(client)
@@ -421,7 +421,7 @@ def test_what_waits_on_a_channel_that_is_left_is_not_delivered(env):
     client.execute("listen gone; listen here")
     client.execute("begin")
     sender.execute("notify gone; notify here")
-    time.sleep(0.2)
+    time.sleep(0.2)  # they have come to the pooler
     client.execute("unlisten gone")
     equal(order(client.execute("commit")), "CAZ")
     equal(told(client), [("here", "")])
@@ -558,7 +558,7 @@ def test_backends_listen_on_nothing_when_they_are_given_back(env):
     vanishing = env.connect()
     vanishing.execute("begin; listen e")
     vanishing.vanish()
-    time.sleep(0.2)
+    time.sleep(0.2)  # the pooler has seen its end
     for result in on_every_backend([other, env.connect()], "select count(*) from pg_listening_channels()"):
         equal(result.value, "0")
 
@@ -680,7 +680,7 @@ def test_a_client_that_has_looked_at_its_channels_leaves_none_of_them(env):
     vanishing.execute("listen gone")
     vanishing.value("begin; " + SHOWN)
     vanishing.vanish()
-    time.sleep(0.2)
+    time.sleep(0.2)  # the pooler has seen its end
     for result in on_every_backend([other, env.connect()], "select count(*) from pg_listening_channels()"):
         equal(result.value, "0")
 
@@ -840,7 +840,7 @@ def test_the_listening_connection_may_sit_idle(env):
         try:
             with env.pooler_with() as target, target.connect() as client, target.connect() as sender:
                 client.execute("listen idle")
-                time.sleep(1.5)
+                time.sleep(1.5)  # longer than idle_session_timeout
                 sender.execute("notify idle, 'heard'")
                 equal(told(client), [("idle", "heard")])
         finally:

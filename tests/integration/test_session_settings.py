@@ -209,7 +209,7 @@ def test_what_a_client_was_told_stays_when_the_servers_own_value_changes(env):
         equal((one.value("show timezone"), other.value("show timezone")), (own, own))
         server.execute("alter system set timezone to 'Europe/Berlin'")
         server.execute("select pg_reload_conf()")
-        time.sleep(0.5)
+        time.sleep(0.5)  # the server connections have reported it
         other.value("select 1")
         equal(one.value("show timezone"), own)
     finally:
@@ -340,7 +340,7 @@ def test_a_cancelled_setting_lets_nothing_run_without_it(env):
     threads = [threading.Thread(target=cancel)] + [threading.Thread(target=work, args=(n,)) for n in range(4)]
     for thread in threads:
         thread.start()
-    time.sleep(5)
+    time.sleep(5)  # they work, and are cancelled, meanwhile
     stop.set()
     for thread in threads:
         thread.join()

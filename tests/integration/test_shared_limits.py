@@ -146,7 +146,7 @@ def test_three_poolers_have_one_limit_and_each_its_share(env):
         until(lambda: watch.shares() == [LIMIT], "one pooler alone has all", 20)
         loads = [first] + [Load(target, 10) for target in targets[1:]]
         until(lambda: watch.shares() == [2, 2, 2], "each has its share", 30)
-        time.sleep(3)
+        time.sleep(3)  # long enough for shares to be given away again
         until(lambda: watch.shares() == [2, 2, 2], "shares that stay, but for a connection that is being replaced", 5)
         rows = targets[0].pooler.show("LIMITS")
         equal([(row["setting"], row["name"], row["limit"], row["held"]) for row in rows], [("max_db_connections", "app", "6", "2")])
@@ -195,7 +195,7 @@ def test_clients_see_no_error_while_etcd_is_frozen_or_killed(env):
             before = [load.done for load in loads]
             equal(metric(targets[0], "shared_limit_unsure"), 2.0)
             assert "others may take this pooler's places" in "".join(fallbacks(targets[0])), fallbacks(targets[0])
-            time.sleep(2)
+            time.sleep(2)  # clients are served meanwhile
             assert all(load.done > done for load, done in zip(loads, before)), "a pooler serves no more"
             back()
             until(lambda: metric(targets[0], "shared_lease_sure") == 1.0, "the lease is sure again", 20)
@@ -352,7 +352,7 @@ def test_etcd_is_logged_in_to_and_again_when_its_token_is_no_good_any_more(env):
             equal(env.connect(target).value("select 1"), "1")
             etcd.kill()  # tokens are in its memory
             etcd.start(answers=False)
-            time.sleep(LEASE + 2)
+            time.sleep(LEASE + 2)  # a lease that is not renewed ends
             equal(metric(target, "shared_lease_sure"), 1.0)
             equal(metric(target, "shared_lease_losses_total"), 0.0)
         password.write_text("wrong\n")

@@ -522,7 +522,7 @@ def test_a_login_does_not_wait_for_a_pool_that_is_busy_and_its_query_does(env):
         for client in busy:
             client.execute("begin")
             client.send(m.query("select pg_sleep(5)"))
-        time.sleep(0.2)
+        time.sleep(0.2)  # the server connections are theirs
         began = time.monotonic()
         comers = [connect(env, target, "ann" if number % 2 else f"u{number}", timeout=30) for number in range(10)]
         took = time.monotonic() - began
@@ -542,7 +542,7 @@ def test_a_login_does_not_wait_for_a_pool_that_is_busy_and_its_query_does(env):
         # A user who may not log in is told at his first query.
         for client in busy:
             client.send(m.query("begin; select pg_sleep(2)"))
-        time.sleep(0.2)
+        time.sleep(0.2)  # the server connections are theirs
         outsider = connect(env, target, "outsider", timeout=30)
         outsider.send(m.query("select 1"))
         for client in busy:

@@ -160,7 +160,7 @@ def test_trap_06_words_for_now_have_the_moment_of_the_clients_own_parse(env):
     sql = "select extract(epoch from 'now'::timestamptz)::text"
     moments = []
     for client in clients * 2:
-        time.sleep(0.02)
+        time.sleep(0.02)  # another moment
         client.exchange(m.close_statement("s"), m.SYNC)
         prepare(client, "s", sql)
         moments.append(run(client, "s").value)

@@ -236,7 +236,7 @@ def test_by_the_name_pgbouncer_it_takes_pgbouncers_arguments_and_signals(env):
         client = ini.target.connect(user="app_trust", database="app")
         equal(client.value("select 1"), "1")
         ini.process.send_signal(signal.SIGTERM)  # waits for clients
-        time.sleep(0.5)
+        time.sleep(0.5)  # it does not end
         equal(client.value("select 2"), "2")
         client.close()
         equal(ini.process.wait(10), 0)
