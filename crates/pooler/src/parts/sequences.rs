@@ -79,7 +79,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         {
             return Ok(()); // they are its own
         }
-        if self.backend.asks_for_sequences() {
+        // A function that is called by its oid may draw as well: it counts as one that does.
+        let asks = self.header.kind != frontend::FUNCTION_CALL;
+        if self.backend.asks_for_sequences(asks) {
             return Ok(()); // others' values were discarded before its first message
         }
         if self.backend.known.drawn().is_all_its_own() {
