@@ -38,7 +38,7 @@ def role_now(env, target):
 
 
 @pooler_only
-@limit(60)
+@limit(120)
 def test_target_session_attrs_choose_the_server(env):
     with standby(env) as second:
         order = {"primary first": [env.cluster.address, second.address], "standby first": [second.address, env.cluster.address]}

@@ -8,7 +8,7 @@ import threading
 import time
 
 from harness import messages as m
-from harness.suite import crowd, equal, on_every_backend, pooler_only, until
+from harness.suite import crowd, equal, limit, on_every_backend, pooler_only, until
 
 TAKES_SECONDS = 40
 
@@ -317,6 +317,7 @@ DRAWS_FIRST = {
 KEPT_SECONDS = 1.3
 
 
+@limit(120)
 def test_the_very_first_question_of_an_only_client_is_answered_in_a_later_transaction(env):
     """However late, and after an INSERT that has failed."""
     with env.connect() as server:
@@ -500,6 +501,7 @@ def test_who_does_not_ask_again_keeps_no_server_connection(env):
         client.execute("drop table once")
 
 
+@limit(120)
 def test_the_very_first_question_gives_no_value_of_another_client(env):
     """In a block, in a pipeline; what the transaction itself has drawn is given."""
     plain = "drop table if exists undrawn; create table undrawn (t text); "
@@ -554,6 +556,7 @@ def test_the_very_first_question_gives_no_value_of_another_client(env):
         server.execute("drop table firsts; drop table undrawn; drop sequence firsts_other")
 
 
+@limit(120)
 def test_the_first_question_by_a_parameter_is_answered_with_the_transactions_own_value(env):
     """PHP's lastInsertId('s') in the block of its INSERT."""
     with env.connect() as server:
