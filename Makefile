@@ -25,17 +25,17 @@ test-kernel: ## reliable datagrams against the kernel's own RDS, in an emulator;
 regress: ## PostgreSQL's own suites, direct and through Hawser; ARGS are for tests/regress/run.py
 	@scripts/regress.sh $(ARGS)
 
-bench: ## direct, PgBouncer and Hawser in turns; ARGS are for bench/run.py
+bench: ## direct, PgBouncer and Hawser in turns; ARGS are for bench/pooler/run.py
 	@scripts/setup.sh bench && . scripts/env.sh && \
-	cargo build --release --locked -p hawser && exec python3 bench/run.py $(ARGS)
+	cargo build --release --locked -p hawser && exec python3 bench/pooler/run.py $(ARGS)
 
-bench-datagrams: ## the table of reliable datagrams, beside the kernel's own RDS; as root; ARGS are for bench/rds.py
+bench-datagrams: ## the table of reliable datagrams, beside the kernel's own RDS; as root; ARGS are for bench/datagrams/rds.py
 	@scripts/setup.sh emulator && . scripts/env.sh && cargo build --release --locked -p hawser && \
-	{ [ -e .run/bpf-kernel/rds_tcp.ko ] || scripts/bpf_kernel.sh; } && exec python3 bench/rds.py $(ARGS)
+	{ [ -e .run/bpf-kernel/rds_tcp.ko ] || scripts/bpf_kernel.sh; } && exec python3 bench/datagrams/rds.py $(ARGS)
 
-bench-link: ## the table of the link, beside what one would take instead; as root, for hours; ARGS are for bench/link.py
+bench-link: ## the table of the link, beside what one would take instead; as root, for hours; ARGS are for bench/link/link.py
 	@scripts/setup.sh emulator && . scripts/env.sh && cargo build --release --locked -p hawser && \
-	exec python3 bench/link.py --page docs/benchmarks/link.md $(ARGS)
+	exec python3 bench/link/link.py --page docs/benchmarks/link.md $(ARGS)
 
 lab-kernel: ## the kernel of `hawser lab --kernel`: all congestion control algorithms, in virtual time
 	@scripts/lab_kernel.sh
@@ -43,8 +43,8 @@ lab-kernel: ## the kernel of `hawser lab --kernel`: all congestion control algor
 bpf-kernel: ## the kernel in which the tests of `hawser mptcp cgroup` run where this one forbids BPF
 	@scripts/bpf_kernel.sh
 
-check: ## formatting, clippy and the workspace's own rules, without a test
-	@scripts/setup.sh build && . scripts/env.sh && cargo fmt --all --check && \
+check: ## formatting, clippy, ruff and the workspace's own rules, without a test
+	@scripts/setup.sh check && . scripts/env.sh && cargo fmt --all --check && scripts/ruff.sh && \
 	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings && cargo xtask check && cargo xtask house
 
 extension: ## build the PostgreSQL extension; PG_CONFIG chooses the server; sudo make -C extension install

@@ -60,7 +60,8 @@ class Host:
 
 
 def all_clients_are_in_the_view_with_what_they_do(host):
-    with host.client(application_name="tab\there") as idle, host.client("bob") as busy, host.direct.connect("postgres", "postgres") as owner:
+    with host.client(application_name="tab\there") as idle, host.client("bob") as busy, host.direct.connect("postgres",
+        "postgres") as owner:
         host.asleep(busy)
         rows = [list(row) for row in owner.rows(
             "select pid, client_addr, datname, usename, state, backend is not null, local from hawser.hawser_sessions order by usename")]
@@ -111,13 +112,16 @@ def clients_connections_are_in_pg_stat_mptcp_and_marked(host):
 
 def what_a_client_began_with_is_the_clients_in_pg_settings(host):
     shown = ("select name, setting, source, reset_val from pg_settings where name in "
-             "('work_mem', 'DateStyle', 'seq_page_cost', 'geqo', 'enable_sort', 'default_text_search_config', 'lock_timeout') order by lower(name)")
+             "('work_mem', 'DateStyle', 'seq_page_cost', 'geqo', 'enable_sort', 'default_text_search_config', 'lock_timeout') order "
+             "by lower(name)")
     start = {"DateStyle": "German, DMY", "default_text_search_config": "pg_catalog.german",
              "options": "-c work_mem=5MB -c seq_page_cost=1.23456789 -c geqo=off -c enable_sort=off"}
     for user in ("alice", "postgres"):
-        with host.client(user, **start) as client, host.direct.connect(user, "postgres", **start) as direct, host.client(user) as stranger, \
+        with host.client(user, **start) as client, host.direct.connect(user, "postgres",
+                                                                       **start) as direct, host.client(user) as stranger, \
                 host.direct.connect(user, "postgres") as direct_stranger:
-            for text in ("select 1", "set enable_sort = on", "set lock_timeout = '1s'", "begin; set local geqo = on", "commit", "reset enable_sort",
+            for text in ("select 1", "set enable_sort = on", "set lock_timeout = '1s'", "begin; set local geqo = on", "commit",
+                         "reset enable_sort",
                          "set DateStyle = 'ISO, DMY'", "discard all"):
                 for one in (client, direct):
                     one.execute(text)
@@ -125,7 +129,8 @@ def what_a_client_began_with_is_the_clients_in_pg_settings(host):
             # (What the server reports goes back by a SET.)
             of_stranger = shown.replace("'DateStyle', ", "")
             equal([list(row) for row in stranger.rows(of_stranger)], [list(row) for row in direct_stranger.rows(of_stranger)])
-            joined = "select count(*) from pg_settings a join pg_settings b using (name) where a.source = 'client' and b.reset_val = a.setting"
+            joined = ("select count(*) from pg_settings a join pg_settings b using (name) "
+                      "where a.source = 'client' and b.reset_val = a.setting")
             equal(client.value(joined + " and name = 'work_mem'"), "1")
 
 
@@ -233,7 +238,8 @@ def a_stranger_at_the_socket_is_not_believed(host):
     """Another user, one that is silent, one that says nonsense: a warning each, no row."""
     line = STRANGERS_CLIENT
     with in_place_of_the_pooler(host) as (said, listener, where):
-        for answer, rows in ((b"hawser 1 7\n" + line + b"end\n", "1"), (b"hawser 1 7\n" + line, "0"), (b"hawser 2 7\n" + line + b"end\n", "0"),
+        for answer, rows in ((b"hawser 1 7\n" + line + b"end\n", "1"), (b"hawser 1 7\n" + line, "0"),
+                             (b"hawser 2 7\n" + line + b"end\n", "0"),
                              (b"", "0"), (b"\0\0\0", "0"), (b"hawser 1 7\n" + b"1\t2\n" + b"\t" * 50 + b"\nend\n", "0"),
                              (b"hawser 1 7\n" + b"1" * 100000 + b"\nend\n", "0")):
             said[:] = [answer]
@@ -248,7 +254,8 @@ def a_stranger_at_the_socket_is_not_believed(host):
                        "while True:\n c = s.accept()[0]; c.recv(100); c.sendall(b'hawser 1 7\\n" +
                        line.decode().replace("\t", "\\t").replace("\n", "\\n") + "end\\n'); c.close()")
             os.chmod(host.server.directory, 0o777)
-            stranger = subprocess.Popen(["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups", sys.executable, "-c", command],
+            stranger = subprocess.Popen(["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups", sys.executable,
+                                         "-c", command],
                                         stderr=subprocess.DEVNULL)
             try:
                 eventually("it listens", where.exists)
@@ -270,7 +277,8 @@ def a_pooler_that_answers_no_more_is_not_taken_for_a_client_that_has_ended(host)
     for then, expected, said in (
         (ended, "t", []), (b"hawser 1 8\n" + STRANGERS_CLIENT + b"end\n", "t", []),
         (known, "f", ["did not end within 300 milliseconds"]),
-        (b"", "f", ["is not whole", "it is not known whether"]), (b"hawser 2 7\nend\n", "f", ["is of another version", "it is not known whether"]),
+        (b"", "f", ["is not whole", "it is not known whether"]),
+        (b"hawser 2 7\nend\n", "f", ["is of another version", "it is not known whether"]),
     ):
         with in_place_of_the_pooler(host) as (answers, _, _):
             answers[:] = [known, done, known, known, then]

@@ -18,7 +18,6 @@ from handover_test import FIRST_ID, Pooler, WithSecret
 from report_test import Server
 from harness import messages as m  # its path was set by report_test
 
-
 PIPELINED = 50
 WARM_UP = 20
 

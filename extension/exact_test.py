@@ -58,7 +58,8 @@ def statement(rng):
         f"declare c{number} cursor with hold for select generate_series(1, 9)", f"declare n{number} cursor for select 1",
         f"close c{number}", f"prepare p{number} as select 1", f"execute p{number}", f"deallocate p{number}",
         "deallocate all", f"listen {rng.choice(CHANNELS)}", f"unlisten {rng.choice(CHANNELS)}", "unlisten *",
-        "select nextval('counter')", r"""copy identified (i) from program 'printf "1\nnot a number\n"'""", "insert into numbered (t) values ('x')", "discard sequences", "discard temp",
+        "select nextval('counter')", r"""copy identified (i) from program 'printf "1\nnot a number\n"'""",
+        "insert into numbered (t) values ('x')", "discard sequences", "discard temp",
         "discard plans", "select 1/0", "select 1",
     ])
 
@@ -68,7 +69,8 @@ def step(rng):
     inner = statement(rng)
     return rng.choice([
         inner, inner, inner, inner, inner, "begin", "commit", "rollback", "savepoint s", "rollback to s", "release s",
-        f"{inner}; {statement(rng)}", f"{inner}; commit; begin; {statement(rng)}; savepoint s; select 1/0", f"select keeps({quoted(inner)})", f"select fails_after({quoted(inner)})",
+        f"{inner}; {statement(rng)}", f"{inner}; commit; begin; {statement(rng)}; savepoint s; select 1/0",
+        f"select keeps({quoted(inner)})", f"select fails_after({quoted(inner)})",
         f"do $do$ begin execute {quoted(inner)}; end $do$", f"call commits({quoted(inner)})", "discard all",
         "prepare transaction 'none'",
     ])

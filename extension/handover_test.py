@@ -63,10 +63,16 @@ def siphash(key, data):
     v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D, k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573]
     def rounds(count):
         for _ in range(count):
-            v[0] = (v[0] + v[1]) & mask; v[1] = rotate(v[1], 13) ^ v[0]; v[0] = rotate(v[0], 32)
-            v[2] = (v[2] + v[3]) & mask; v[3] = rotate(v[3], 16) ^ v[2]
-            v[0] = (v[0] + v[3]) & mask; v[3] = rotate(v[3], 21) ^ v[0]
-            v[2] = (v[2] + v[1]) & mask; v[1] = rotate(v[1], 17) ^ v[2]; v[2] = rotate(v[2], 32)
+            v[0] = (v[0] + v[1]) & mask
+            v[1] = rotate(v[1], 13) ^ v[0]
+            v[0] = rotate(v[0], 32)
+            v[2] = (v[2] + v[3]) & mask
+            v[3] = rotate(v[3], 16) ^ v[2]
+            v[0] = (v[0] + v[3]) & mask
+            v[3] = rotate(v[3], 21) ^ v[0]
+            v[2] = (v[2] + v[1]) & mask
+            v[1] = rotate(v[1], 17) ^ v[2]
+            v[2] = rotate(v[2], 32)
     padded = data + bytes(7 - len(data) % 8) + bytes([len(data) & 255])
     for (word,) in struct.iter_unpack("<Q", padded):
         v[3] ^= word
@@ -251,7 +257,8 @@ def parallel_workers_have_the_clients_user(server):
     with server.target.connect("postgres", "postgres") as owner:
         owner.execute("create table if not exists big as select g from generate_series(1, 100000) g; "
                       "grant select on big to alice; "
-                      "create or replace function who() returns text language sql stable parallel safe as 'select session_user::text || current_user::text'")
+                      "create or replace function who() returns text language sql stable parallel safe as 'select session_user::text || "
+                      "current_user::text'")
     with Pooler(server) as pooler:
         pooler.hand_over(user="alice")
         pooler.client.execute("set parallel_setup_cost = 0; set parallel_tuple_cost = 0; set min_parallel_table_scan_size = 0")
@@ -443,7 +450,7 @@ def nothing_of_it_can_be_read_or_set(server):
 
 
 def arguments_are_in_no_log(server):
-    with Pooler(server) as pooler:
+    with Pooler(server):
         with server.target.connect("postgres", "postgres") as owner:
             owner.execute("alter role pooler set log_statement = 'all'; alter role pooler set log_min_duration_statement = 0")
         with Pooler(server) as logged:
@@ -500,7 +507,8 @@ def the_process_id_of_a_client_can_be_cancelled(server):
 def sql_knows_a_client_by_its_id_while_its_backend_works_for_it(server):
     """A pooler elsewhere: nobody is asked."""
     seen = "select pid from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()"
-    own = "select pg_backend_pid(), a.pid, l.pid from pg_stat_activity a join pg_locks l using (pid) where pid = pg_backend_pid() and locktype = 'virtualxid'"
+    own = ("select pg_backend_pid(), a.pid, l.pid from pg_stat_activity a join pg_locks l using (pid) "
+           "where pid = pg_backend_pid() and locktype = 'virtualxid'")
     with Pooler(server) as pooler, server.target.connect("postgres", "postgres") as owner:
         wait_for(lambda: owner.rows(seen) == [(str(pooler.pid),)])
         for client in (FIRST_ID + 5, FIRST_ID + 6):
@@ -628,7 +636,8 @@ def after_an_upgrade_of_the_server_none_or_all_are_replaced(server):
             assert pooler.rows("select pid from pg_locks where pid = pg_backend_pid()")
             equal(owner.value(f"select pg_cancel_backend({FIRST_ID + 5})"), "t")
         finally:
-            owner.execute(f"begin; drop function hawser.pg_lock_status(); {definition}; alter extension hawser add function hawser.pg_lock_status(); commit")
+            owner.execute(f"begin; drop function hawser.pg_lock_status(); {definition}; alter extension hawser add function "
+                          f"hawser.pg_lock_status(); commit")
         equal(pooler.rows("select pg_backend_pid()"), [[str(FIRST_ID + 5)]])
 
 
@@ -743,7 +752,8 @@ def many_hand_overs_take_no_memory(server):
     with Pooler(server, **{"hawser.report": "on"}) as pooler:
         size = 0
         for turn in range(200):
-            batch = b"".join(pooler.message(user=("alice", "bob", None)[n % 3], client=FIRST_ID + n) + m.query("select 1") for n in range(25 * 10))
+            batch = b"".join(pooler.message(user=("alice", "bob", None)[n % 3], client=FIRST_ID + n) + m.query("select 1")
+                             for n in range(25 * 10))
             result = pooler.client.exchange(batch)
             assert not result.errors, result.errors
             if turn == 20:
@@ -754,7 +764,8 @@ def many_hand_overs_take_no_memory(server):
 
 TESTS = [the_address_is_the_clients, the_log_has_the_clients_address_and_user, tls_is_the_clients, the_user_is_the_clients_in_all_ways,
          no_statement_leads_back, what_a_client_has_set_does_not_outlive_it, parallel_workers_have_the_clients_user,
-         settings_of_the_role_come_and_go, settings_that_only_superusers_see_come_and_go, a_role_of_alter_role_is_set_and_undone, limits_of_a_role_hold,
+         settings_of_the_role_come_and_go, settings_that_only_superusers_see_come_and_go, a_role_of_alter_role_is_set_and_undone,
+         limits_of_a_role_hold,
          a_role_that_may_not_connect_is_refused, a_superuser_is_not_for_a_pooler_that_is_none,
          what_was_sent_behind_a_refusal_does_not_run, only_the_poolers_role_hands_over_to_others, another_secret_ends_the_session,
          every_changed_byte_ends_the_session, a_message_counts_once_and_in_its_session_only, malformed_messages_end_the_session,

@@ -18,8 +18,8 @@ import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
 
-from harness.postgres import SERVER_USER, free_port  # noqa: E402
-from harness.wire import Target  # noqa: E402
+from harness.postgres import SERVER_USER, free_port
+from harness.wire import Target
 
 NOTHING = object()
 SKIP = object()
@@ -197,7 +197,8 @@ CASES = {
          "returns bigint language plpgsql as $$ declare v bigint; begin v := nextval('s'); return v; end $$", "1 temp"),
         ("begin; select pg_temp.draws(); discard sequences; select pg_temp.draws(); commit", "1 temp sequences"),
         ("discard sequences", "1 temp"),
-        ("do $$ begin for i in 1..2 loop perform pg_temp.draws(); if i = 1 then discard sequences; end if; end loop; end $$", "1 temp sequences"),
+        ("do $$ begin for i in 1..2 loop perform pg_temp.draws(); if i = 1 then discard sequences; end if; end loop; end $$",
+         "1 temp sequences"),
         ("begin; discard sequences; commit", "1 temp"),
         ("begin; insert into i (b) values (1); discard sequences; commit", NOTHING),
     ],
@@ -311,7 +312,8 @@ def changes_of_the_schema(target):
                 return f"{sql}: {'not ' if expected else ''}reported"
             if expected:
                 grown(client, "select 1")  # a session reads what its own commit has sent, too
-        for sql in ["alter table changing alter a type numeric", "drop function changing_f()", "drop type changing_e", "drop table changing",
+        for sql in ["alter table changing alter a type numeric", "drop function changing_f()", "drop type changing_e",
+                    "drop table changing",
                     "drop schema changing_s"]:
             other.execute(sql)
             if not grown(client, "select 1") or grown(client, "select 1"):
@@ -342,7 +344,8 @@ def no_temporary_schema_is_left(target):
         if not schema.startswith("pg_temp_"):
             return f"the schema is {schema}"
     with target.connect("postgres", "postgres") as other:
-        other.execute("do $$ begin for i in 1..500 loop perform pg_stat_clear_snapshot(); exit when not exists (select from pg_stat_activity "
+        other.execute("do $$ begin for i in 1..500 loop perform pg_stat_clear_snapshot(); exit when not exists (select from "
+                      "pg_stat_activity "
                       f"where pid = {backend}); perform pg_sleep(0.01); end loop; end $$")
         left = other.value(f"select count(*) from pg_class where relnamespace = '{schema}'::regnamespace")
         return None if left == "0" else f"{left} relations are left at the process's end"

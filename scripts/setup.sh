@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Installs what is missing, and nothing else: `scripts/setup.sh build|run|test|regress|kernel|emulator|all`.
+# Installs what is missing, and nothing else: `scripts/setup.sh build|check|run|test|regress|kernel|emulator|all`.
 #
 #   build  compiler and Rust toolchain
+#   check  build, and Python 3 with venv, into which scripts/ruff.sh installs ruff
 #   run    build, and a PostgreSQL server unless $DATABASE_URL names one
 #   demo   build, and a PostgreSQL server
 #   test   demo, and Python 3
@@ -23,8 +24,8 @@ set -euo pipefail
 
 purpose=${1:-build}
 case $purpose in
-build | run | demo | test | bench | regress | extension | kernel | emulator | all) ;;
-*) die "usage: scripts/setup.sh build|run|demo|test|bench|regress|extension|kernel|emulator|all" ;;
+build | check | run | demo | test | bench | regress | extension | kernel | emulator | all) ;;
+*) die "usage: scripts/setup.sh build|check|run|demo|test|bench|regress|extension|kernel|emulator|all" ;;
 esac
 
 channel=$(sed -n 's/^channel *= *"\(.*\)"/\1/p' rust-toolchain.toml)
@@ -67,17 +68,21 @@ if [ "$purpose" = kernel ]; then
     have perl || need "perl, for the kernel's scripts" perl
     have xz || need "xz, in which its source is packed" xz-utils
 fi
-if [ "$purpose" != build ] && [ "$purpose" != kernel ] && [ -z "$(postgres_bin)" ]; then
+if [ "$purpose" != build ] && [ "$purpose" != check ] && [ "$purpose" != kernel ] && [ -z "$(postgres_bin)" ]; then
     if [ "$purpose" != run ] || [ -z "${DATABASE_URL:-}" ]; then
         need "a PostgreSQL server (Debian's package also starts one on port 5432, which nothing here uses)" \
             postgresql
     fi
 fi
 case $purpose in
-test | bench | regress | extension | emulator | all)
+check | test | bench | regress | extension | emulator | all)
     have python3 || need "Python 3" python3
     ;;
 esac
+if [ "$purpose" = check ] || [ "$purpose" = all ]; then
+    # Debian splits venv's ensurepip into a package of its own.
+    python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || need "Python's venv" python3-venv
+fi
 if [ "$purpose" = emulator ]; then
     have qemu-system-x86_64 || need "an emulator, for another kernel" qemu-system-x86
     # In Debian 12 it comes with the emulator.
@@ -110,8 +115,6 @@ if [ "$purpose" = regress ] || [ "$purpose" = all ]; then
         need "libpq's headers, for libpq_pipeline" libpq-dev
 fi
 if [ "$purpose" = all ]; then
-    # Debian splits venv's ensurepip into a package of its own.
-    python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || need "Python's venv" python3-venv
     have go || need "Go, for pgx and lib/pq" golang-go
     have javac || need "Java, for pgjdbc" default-jdk-headless
     have mvn || need "Maven, for pgjdbc" maven

@@ -40,6 +40,19 @@ check() { # check NAME COMMAND...
     printf '    %s s\n' $((SECONDS - started)) >&2
 }
 
+# The rules of Python. Where ruff is not here and cannot be fetched either, it is said and counted as skipped.
+check_python() {
+    local status=0 reason=$logs/ruff.log
+    say "Python's rules (ruff)"
+    scripts/ruff.sh 2> >(tee "$reason" >&2) || status=$?
+    if [ "$status" = 69 ]; then
+        skipped=$((skipped + 1))
+        say "skipped: Python's rules: $(tail -n 1 "$reason")"
+    elif [ "$status" != 0 ]; then
+        fault "Python's rules (ruff)"
+    fi
+}
+
 # Begins a command whose end `ends` or `ends_counted` waits for. Its output comes then.
 begins() { # begins LOG COMMAND... -> begun
     local log=$1
@@ -280,6 +293,7 @@ main() {
 
     if [ "$checks" ]; then
         check "formatting" cargo fmt --all --check
+        check_python
         check "workspace rules (cargo xtask check)" cargo xtask check
         check "the size of the house (cargo xtask house)" cargo xtask house
     fi
@@ -289,9 +303,10 @@ main() {
     run_counted "scripts" "$logs/scripts-test.log" scripts/test_scripts.sh
     run_cargo_tests "$logs/cargo-test.log"
     ends "release build" "$logs/release-build.log"
-    # Nothing is compiled beside these: some measure.
+    # Nothing is compiled beside these: some measure. One more than the others have, for the queue of
+    # networks is one of them, and waits all the time.
     run_counted "python tests" "$logs/python-test.log" \
-        env HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" python3 tests/run.py --jobs "$jobs"
+        env HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" python3 tests/run.py --jobs $((jobs + 1))
     if [ "$purpose" = all ]; then
         others_suites "$logs/suites-test.log" "$logs/pgbouncer-test.log"
         regression_suite "$logs/regress.log"

@@ -503,6 +503,20 @@ a_suite_that_cannot_run_is_a_skip_with_its_reason() {
     grep -q 'cannot run: .*no-pg-config does not work' <<<"$said"
 }
 
+# ---- Python's rules --------------------------------------------------------------------------
+
+ruff_that_is_here_is_taken_and_one_that_cannot_be_had_is_said() {
+    local bin=$scratch/ruffless status=0
+    bare_machine "$bin"
+    stand_in "$bin/python3" "exit 1"
+    ruff_on() { env -i HOME="$scratch/no-home" PATH="$bin" CARGO_TARGET_DIR="$bin-target" bash scripts/ruff.sh 2>"$bin.log"; }
+    ruff_on || status=$?
+    equal "$status" 69
+    grep -q 'error: ruff .* cannot be had' "$bin.log"
+    stand_in "$bin/ruff" "[ \"\$1\" = check ] && echo checked || echo ruff $(sed -n 's/^version=//p' scripts/ruff.sh)"
+    equal "$(ruff_on)" checked
+}
+
 scripts_are_clean() { shellcheck -x .ci/run scripts/*.sh; }
 
 proves "sums all test programs" sums_all_test_programs
@@ -525,6 +539,8 @@ fi
 proves "a toolchain is announced before it is fetched" announces_a_toolchain_before_it_is_fetched
 proves "PostgreSQL's source: what is there is taken, what cannot be had says why" \
     a_source_that_is_there_is_taken_and_one_that_cannot_be_had_says_why
+proves "ruff that is here is taken, one that cannot be had is said" \
+    ruff_that_is_here_is_taken_and_one_that_cannot_be_had_is_said
 proves "an option that the laboratory's kernel lacks is named" an_option_that_a_kernel_lacks_is_named
 proves "a kernel that cannot be built says why" a_kernel_that_cannot_be_built_says_why
 if needs_python; then

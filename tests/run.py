@@ -33,12 +33,13 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 sys.dont_write_bytecode = True
 
-from harness import drivers, flaky, pooler, postgres, suite  # noqa: E402  (after the path is set)
-from harness.wire import ServerError  # noqa: E402
+from harness import drivers, extension, flaky, pooler, postgres, suite
+from harness.wire import ServerError
 
 # Of modules that say ALONE. Those of `networks` make networks with limits of their own and wait for what is sent there most
-# of the time; those of `processes` measure, or hold up, processes of this host; those of `clocks` wait for what ends by the clock.
-BESIDE_ALL, AFTERWARDS = ("networks",), ("processes", "clocks")
+# of the time; those of `processes` measure, or hold up, processes of this host; those of `clocks` and `datagrams` wait for what
+# ends by the clock.
+BESIDE_ALL, AFTERWARDS = ("networks",), ("processes", "clocks", "datagrams")
 # The descriptors that a thousand clients and their pooler take: many systems give 1,024 until they are asked for more.
 DESCRIPTORS = 65_536
 # So many modules, and tests, are named at the end with the time that they took.
@@ -151,7 +152,8 @@ def explain(error):
         reason = "out of time"
     else:
         reason = f"{type(error).__name__}: {error}" if str(error) or not isinstance(error, AssertionError) else "AssertionError"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/integration/" in frame.filename or "/harness/" in frame.filename]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/integration/" in frame.filename
+              or "/harness/" in frame.filename]
     where = "".join(f"\n    {pathlib.Path(f.filename).name}:{f.lineno}: {f.line}" for f in frames[-4:])
     return reason + where
 
@@ -292,9 +294,9 @@ def run_together(queues, programs, patterns, places, directory, direct, report):
 
 def run_all(modules, programs, jobs, patterns, places, directory, direct, report):
     """All modules and drivers, as --help says of --jobs."""
-    seconds = lambda one: getattr(one[0], "TAKES_SECONDS", 0)  # noqa: E731
+    seconds = lambda one: getattr(one[0], "TAKES_SECONDS", 0)
     modules = sorted(modules, key=seconds, reverse=True)
-    queued = lambda called: [one for one in modules if getattr(one[0], "ALONE", None) == called]  # noqa: E731
+    queued = lambda called: [one for one in modules if getattr(one[0], "ALONE", None) == called]
     beside, afterwards = ([(called, queued(called), 1) for called in names if queued(called)] for names in (BESIDE_ALL, AFTERWARDS))
     together = queued(None)
     assert len(together) + sum(len(some) for _, some, _ in beside + afterwards) == len(modules), "ALONE names no queue"
@@ -326,7 +328,8 @@ def run_again(modules, cluster, directory, direct, report):
 
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("-k", action="append", default=[], metavar="PATTERN", help="only tests whose module.name contains this; may be repeated")
+    options.add_argument("-k", action="append", default=[], metavar="PATTERN",
+                         help="only tests whose module.name contains this; may be repeated")
     options.add_argument("--list", action="store_true", help="print names and stop")
     options.add_argument("--direct", action="store_true", help="clients connect to PostgreSQL itself")
     options.add_argument("--keep", action="store_true", help="leave the cluster's and the poolers' directories behind, and say where")
@@ -334,7 +337,8 @@ def main():
     options.add_argument("--jobs", type=int, default=1, metavar="N", help="modules that run at the same time")
     options.add_argument("--no-skips", action="store_true", help="a test that is skipped is a failure, and so is that there is none")
     options.add_argument("--another-server", action="store_true",
-                         help="for a second version of the server: without the modules that say SAME_FOR_ALL_SERVERS, and the tests that say ONCE")
+                         help="for a second version of the server: without the modules that say SAME_FOR_ALL_SERVERS, and the tests "
+                              "that say ONCE")
     chosen = options.parse_args()
 
     modules = collect(chosen.k)
@@ -342,7 +346,7 @@ def main():
         same = [module.__name__.split(".")[-1] for module, _ in modules if getattr(module, "SAME_FOR_ALL_SERVERS", False)]
         print(f"left out, for they do not depend on the server's version: {', '.join(same)}")
         modules = [(module, tests) for module, tests in modules if not getattr(module, "SAME_FOR_ALL_SERVERS", False)]
-        once = lambda module, name: name.startswith(getattr(module, "ONCE", ()))  # noqa: E731
+        once = lambda module, name: name.startswith(getattr(module, "ONCE", ()))
         modules = [(module, [test for test in tests if not once(module, test.__name__)]) for module, tests in modules]
     with_drivers = chosen.drivers or os.environ.get("ALL") == "1"
     programs = [program for program in drivers.ALL if not chosen.k or any(k in f"driver.{program.name}" for k in chosen.k)]
@@ -368,7 +372,7 @@ def main():
     signal.signal(signal.SIGALRM, on_alarm)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, DESCRIPTORS)), hard))
-    directory = tempfile.mkdtemp(prefix="hawser-tests-")
+    directory = extension.shared_directory = tempfile.mkdtemp(prefix="hawser-tests-")
     cluster = postgres.Cluster(directory, places[0])
     started = time.monotonic()
     try:

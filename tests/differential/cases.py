@@ -17,10 +17,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(HERE))
 
-from generator import FEATURES, RESET, SETUP, Changing, Generator  # noqa: E402  (after the path is set)
-from harness.postgres import HBA  # noqa: E402
-from harness.wire import Target  # noqa: E402
-from play import ENDS, Capacity, Different, Match, Side  # noqa: E402
+from generator import FEATURES, RESET, SETUP, Changing, Generator
+from play import ENDS, Capacity, Different, Match, Side
+from harness.postgres import HBA
+from harness.wire import Target
 
 DIRECT, THROUGH = "differ_direct", "differ_through"
 USERS = ("differ", "differ_super")
@@ -232,7 +232,8 @@ def written(case):
 
 def explained(found):
     """What differs, with a little of what went before it."""
-    at = next((at for at, (one, other) in enumerate(zip(found.direct, found.through)) if one != other), min(len(found.direct), len(found.through)))
+    at = next((at for at, (one, other) in enumerate(zip(found.direct, found.through)) if one != other),
+              min(len(found.direct), len(found.through)))
     first = max(0, at - 3)
     lines = [f"step {found.at}: {json.dumps(found.step)}"]
     for name, answer in (("direct ", found.direct), ("through", found.through)):

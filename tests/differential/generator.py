@@ -36,7 +36,8 @@ grant all on all sequences in schema public to public;
 """
 # Between two cases: what they count on is the same again.
 RESET = """
-drop table if exists changing.t; create table changing.t (v int, w text); alter table changing.t owner to differ; grant all on changing.t to public; insert into changing.t values (1, 'one');
+drop table if exists changing.t; create table changing.t (v int, w text); alter table changing.t owner to differ;
+grant all on changing.t to public; insert into changing.t values (1, 'one');
 drop function if exists changing.f(int); drop function if exists changing.f(text);
 create function changing.f(int) returns int language sql as 'select $1'; alter function changing.f(int) owner to differ;
 truncate numbered; alter sequence counter restart; alter sequence numbered_n_seq restart; alter sequence numbered_id_seq restart
@@ -74,17 +75,21 @@ SHOW = (
     "select '2024-06-01 12:00+00'::timestamptz, interval '1 day 2 hours', 1.1::float8/3, '\\x01'::bytea",
     "select place from things",
     "select current_user, session_user, current_setting('role')",
-    "select name, setting from pg_settings where name in ('TimeZone', 'DateStyle', 'work_mem', 'search_path', 'application_name', 'statement_timeout') order by 1",
+    "select name, setting from pg_settings where name in ('TimeZone', 'DateStyle', 'work_mem', 'search_path', 'application_name', "
+    "'statement_timeout') order by 1",
     "select current_setting('my.a', true), current_setting('my.b', true), current_setting('your.c', true)",
 )
 IN_FORCE = "select " + ", ".join(f"coalesce(current_setting('{name}', true), '')" for name in (*REPORTED, *UNREPORTED, *CUSTOM, "role"))
 # What is gone with its session, whoever sees how much of it the server has still carried out.
-OF_THE_SESSION = ("settings", "settings_by_other_words", "custom", "role", "sql_statements", "temporary", "cursors", "locks", "failures", "shows")
+OF_THE_SESSION = ("settings", "settings_by_other_words", "custom", "role", "sql_statements", "temporary", "cursors", "locks", "failures",
+                  "shows")
 # Pipelines that fail, each in its own way.
-FAILURES = ([["run", "select 1/0"]], [["run", "selekt 1"]], [["execute", "nowhere", 0]], [["bind", "", "nowhere"], ["execute", "", 0]], [["describe", "P", "nowhere"]])
+FAILURES = ([["run", "select 1/0"]], [["run", "selekt 1"]], [["execute", "nowhere", 0]], [["bind", "", "nowhere"], ["execute", "", 0]],
+            [["describe", "P", "nowhere"]])
 # Of a PREPARE its own text alone, and of set_config() none of its value: what stands around the one, and for a NULL in the
 # other, is not always shown as on a direct connection (docs/sessions/prepared-statements.md, "Statements of PREPARE").
-LIST = ("select name, regexp_replace(case when from_sql then substring(statement from '(?i)prepare ' || name || '[^;]*') else statement end, "
+LIST = ("select name, regexp_replace(case when from_sql then substring(statement from '(?i)prepare ' || name || '[^;]*') else "
+        "statement end, "
         "'(set_config[(][^,]*), [^,]*', '\\1'), parameter_types, from_sql from pg_prepared_statements order by name")
 
 
@@ -128,7 +133,8 @@ class Generator:
             "set names 'latin1'", "set names default", "set session characteristics as transaction read only",
             "set session characteristics as transaction isolation level serializable, read write",
             "set transaction read only", "set transaction isolation level repeatable read", "show transaction isolation level",
-            "show time zone", "show session authorization", "reset time zone", "update pg_settings set setting = '7MB' where name = 'work_mem'",
+            "show time zone", "show session authorization", "reset time zone",
+            "update pg_settings set setting = '7MB' where name = 'work_mem'",
             "do $$ begin set work_mem to '9MB'; end $$", "do $$ begin perform set_config('timezone', 'Asia/Tokyo', false); end $$",
             "select in_its_own_zone()", "select set_config('TimeZone', null, false)",
         ])
@@ -178,7 +184,8 @@ class Generator:
     def sql_statements(self):
         name = self._statement()
         return self.rng.choice([
-            f"prepare {name} as select {self.rng.randrange(9)}", f"prepare {name}(int) as select $1 + 1", f"prepare {name} as select place from things",
+            f"prepare {name} as select {self.rng.randrange(9)}", f"prepare {name}(int) as select $1 + 1",
+            f"prepare {name} as select place from things",
             f"execute {name}", f"execute {name}", f"execute {name}(4)", f"deallocate {name}", "deallocate all",
             f"prepare {name} as select syntax error here", f"prepare {name} as insert into numbered (t) values ('by {name}')",
             f"explain (costs off) execute {name}", f"create temp table t{self.rng.randrange(3)} as execute {name}",
@@ -192,8 +199,10 @@ class Generator:
         return self.rng.choice([
             f"create temp table t{number} (i int)", f"create temp table t{number} as select {number} as i", f"drop table t{number}",
             f"drop table if exists t{number}", f"insert into t{number} values ({number})", f"select * from t{number}",
-            f"create temp table d{number} (i int) on commit drop", f"create temp view v{number} as select {number} as x", f"select * from v{number}",
-            f"drop view if exists v{number}", f"create temp sequence q{number}", f"select nextval('q{number}')", f"drop sequence if exists q{number}",
+            f"create temp table d{number} (i int) on commit drop", f"create temp view v{number} as select {number} as x",
+            f"select * from v{number}",
+            f"drop view if exists v{number}", f"create temp sequence q{number}", f"select nextval('q{number}')",
+            f"drop sequence if exists q{number}",
             f"create function pg_temp.f{number}() returns int language sql as 'select {number}'", f"select pg_temp.f{number}()",
             "discard temp", "select relname from pg_class where relnamespace = pg_my_temp_schema() order by 1",
             f"create domain pg_temp.k{number} as int", f"select {number}::pg_temp.k{number}", f"select {number} as i into temp t{number}",
@@ -202,15 +211,18 @@ class Generator:
     def cursors(self):
         number = self.rng.randrange(2)
         return self.rng.choice([
-            f"declare h{number} cursor with hold for select generate_series(1, 9)", f"declare n{number} cursor for select generate_series(1, 9)",
-            f"fetch 2 from h{number}", f"fetch 2 from h{number}", f"fetch 1 from n{number}", f"move 1 from h{number}", f"close h{number}", "close all",
+            f"declare h{number} cursor with hold for select generate_series(1, 9)",
+            f"declare n{number} cursor for select generate_series(1, 9)",
+            f"fetch 2 from h{number}", f"fetch 2 from h{number}", f"fetch 1 from n{number}", f"move 1 from h{number}", f"close h{number}",
+            "close all",
             "select name, is_holdable from pg_cursors where name <> '' order by name",
         ])
 
     def locks(self):
         number = self.rng.randrange(3)
         return self.rng.choice([
-            f"select pg_try_advisory_lock({number})", f"select pg_try_advisory_lock({number})", f"select pg_try_advisory_lock_shared({number})",
+            f"select pg_try_advisory_lock({number})", f"select pg_try_advisory_lock({number})",
+            f"select pg_try_advisory_lock_shared({number})",
             f"select pg_advisory_unlock({number})", f"select pg_advisory_unlock({number})", f"select pg_advisory_unlock_shared({number})",
             f"select pg_try_advisory_xact_lock({number})", "select pg_advisory_unlock_all()",
             "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()",
@@ -228,7 +240,8 @@ class Generator:
     def channels(self):
         channel = self.rng.choice(CHANNELS)
         return self.rng.choice([
-            f"listen {channel}", f"listen {channel}", f"unlisten {channel}", "unlisten *", f"notify {channel}", f"notify {channel}, 'p{self.rng.randrange(9)}'",
+            f"listen {channel}", f"listen {channel}", f"unlisten {channel}", "unlisten *", f"notify {channel}",
+            f"notify {channel}, 'p{self.rng.randrange(9)}'",
             f"select pg_notify('{channel}', 'q{self.rng.randrange(9)}')",
         ])
 
@@ -236,7 +249,8 @@ class Generator:
         return "select pg_listening_channels() order by 1"
 
     def discards(self):
-        return self.rng.choice(["discard all", "discard all", "discard plans", "discard temp", "reset all", "deallocate all", "close all", "unlisten *"])
+        return self.rng.choice(["discard all", "discard all", "discard plans", "discard temp", "reset all", "deallocate all", "close all",
+                                "unlisten *"])
 
     def failures(self):
         return self.rng.choice(["select 1/0", "select no_such_column", "selekt 1", "select * from no_such_table", "", "select pg_sleep(0)"])
@@ -249,7 +263,8 @@ class Generator:
         return self.rng.choice(SHOW)
 
     def hidden(self):
-        inner = self.rng.choice((self.settings, self.custom, self.sql_statements, self.temporary, self.locks, self.cursors, self.sequences, self.role))()
+        inner = self.rng.choice((self.settings, self.custom, self.sql_statements, self.temporary, self.locks, self.cursors, self.sequences,
+                                 self.role))()
         return self.rng.choice([f"select keeps({quoted(inner)})", f"select fails_after({quoted(inner)})", "select sets_work_mem('7MB')",
                                 "select sets('timezone', 'Asia/Tokyo')", f"do $do$ begin execute {quoted(inner)}; end $do$"])
 
@@ -262,7 +277,8 @@ class Generator:
         name = self.rng.choice("ab")
         if status == "E":
             return self.rng.choice(["rollback", "rollback", "commit", f"rollback to {name}", f"rollback to {name}"])
-        return self.rng.choice(["commit", "commit", "rollback", f"savepoint {name}", f"savepoint {name}", f"savepoint {name}", f"rollback to {name}",
+        return self.rng.choice(["commit", "commit", "rollback", f"savepoint {name}", f"savepoint {name}", f"savepoint {name}",
+                                f"rollback to {name}",
                                 f"rollback to {name}", f"release {name}", "commit and chain", "rollback and chain"])
 
     def text(self, status):
@@ -313,7 +329,8 @@ class Generator:
     def cut(self):
         """A step of which some bytes are sent, and then nothing more."""
         texts = "; ".join(getattr(self, self.rng.choice(OF_THE_SESSION))() for _ in range(self.rng.choice((1, 2, 3))))
-        step = self.rng.choice((["query", texts], ["query", "begin; " + texts], ["pipeline", [["run", text] for text in texts.split("; ")] + [["sync"]]]))
+        step = self.rng.choice((["query", texts], ["query", "begin; " + texts],
+                                ["pipeline", [["run", text] for text in texts.split("; ")] + [["sync"]]]))
         return {"step": step, "part": self.rng.random(), "start": self.start()}
 
     def start(self):
@@ -381,7 +398,8 @@ class Changing(Generator):
 
 # What is made, and how often.
 FEATURES = {
-    "settings": 10, "settings_by_other_words": 3, "setting_sources": 1, "custom": 4, "procedures": 2, "role": 3, "authorization": 1, "sql_statements": 4, "statement_views": 1,
+    "settings": 10, "settings_by_other_words": 3, "setting_sources": 1, "custom": 4, "procedures": 2, "role": 3, "authorization": 1,
+    "sql_statements": 4, "statement_views": 1,
     "temporary": 4, "cursors": 3, "locks": 3, "sequences": 2, "sequence_values": 1, "channels": 3, "channel_views": 1, "discards": 2,
     "failures": 2, "shows": 8, "in_force": 4, "hidden": 2,
 }

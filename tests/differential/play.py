@@ -11,16 +11,16 @@
 """
 
 import contextlib
+import pathlib
 import re
 import struct
 import sys
-import pathlib
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from harness import messages as m  # noqa: E402  (after the path is set)
-from harness.wire import Disconnected, ServerError  # noqa: E402
+from harness import messages as m
+from harness.wire import Disconnected, ServerError
 
 FIRST_USER_OID = 16384
 # Steps that end a session and begin it anew: Terminate, a connection that is reset, and one that is reset within a step.
@@ -84,7 +84,9 @@ def plain(message):
         count = struct.unpack_from("!h", body)[0]
         return f"t {[oid if oid < FIRST_USER_OID else 'user' for oid in struct.unpack_from(f'!{count}I', body, 2)]}"
     if message.kind == "D":
-        return f"D {m.Message('D', message.body).values()}".replace("\\\\", "\\") if body == message.body else f"D {TEMPORARY_SCHEMA.sub(b'pg_temp_N', message.body)}"
+        if body == message.body:
+            return f"D {m.Message('D', message.body).values()}".replace("\\\\", "\\")
+        return f"D {TEMPORARY_SCHEMA.sub(b'pg_temp_N', message.body)}"
     if message.kind in "EN":
         fields = m.Message(message.kind, body).fields()
         if NO_TEMPORARY.match(fields["M"]):
@@ -209,7 +211,7 @@ class Side:
             self.heard[number] += answer + reported
 
     def end(self):
-        for number, session in enumerate(self.sessions):
+        for number, _session in enumerate(self.sessions):
             with contextlib.suppress(OSError):
                 self.leave(number)
 
@@ -301,7 +303,8 @@ class Match:
             while len(self.through.heard[other]) < len(self.direct.heard[other]) and time.monotonic() < end:
                 self.through.listen(other, 0.02)
             if not self._same_heard(self.direct.heard[other], self.through.heard[other]):
-                raise Different(at, self.record[at], [f"session {other} heard", *self.direct.heard[other]], [f"session {other} heard", *self.through.heard[other]])
+                raise Different(at, self.record[at], [f"session {other} heard", *self.direct.heard[other]],
+                                [f"session {other} heard", *self.through.heard[other]])
 
     def _same_heard(self, direct, through):
         """Whether they are the same, but for senders that Hawser cannot know. What is compared once is not compared again."""

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The differential test by hand: sessions with random state, direct and through Hawser, message by message.
 
-    tests/differential/run.py [--steps N] [--seed N] [--with FEATURE]... [--only FEATURE]... [--mode MODE] [--pool-size N] [--direct] [--extension] [--case NAME]...
+    tests/differential/run.py [--steps N] [--seed N] [--with FEATURE]... [--only FEATURE]... [--mode MODE] [--pool-size N] [--direct]
+    [--extension] [--case NAME]...
 
 Each 100 steps are a case of their own, with the next seed. A case that differs is made smaller and printed as it would be
 kept in tests/differential/cases, and all go on. --direct plays both sides directly. --case plays kept ones. --extension loads
@@ -22,23 +23,26 @@ sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(HERE))
 sys.dont_write_bytecode = True
 
-from cases import APPEND, POOL_SIZE, POOLER, POOLER_HBA, STEPS_A_CASE, USERS, Arena, Shrink, explained, features, kept, known, written  # noqa: E402
-from generator import FEATURES  # noqa: E402
-from harness import extension, postgres  # noqa: E402
-from harness.pooler import Pooler  # noqa: E402
+from cases import APPEND, POOL_SIZE, POOLER, POOLER_HBA, STEPS_A_CASE, USERS, Arena, Shrink, explained, features, kept, known, written
+from generator import FEATURES
+from harness import extension, postgres
+from harness.pooler import Pooler
 
 
 def arguments():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--steps", type=int, default=10_000)
     options.add_argument("--seed", type=int, default=1, help="of the first case (default %(default)s)")
-    options.add_argument("--with", dest="extra", action="append", default=[], choices=sorted(FEATURES), help="also what is left out for a reason")
+    options.add_argument("--with", dest="extra", action="append", default=[], choices=sorted(FEATURES),
+                         help="also what is left out for a reason")
     options.add_argument("--only", action="append", choices=sorted(FEATURES), help="only these")
     options.add_argument("--case", action="append", help="a kept case; `all` is each")
     options.add_argument("--direct", action="store_true", help="both sides direct: what differs then is the test's own fault")
-    options.add_argument("--extension", action="store_true", help="the server has the extension; functions that hide what they do are made, too")
+    options.add_argument("--extension", action="store_true", help="the server has the extension; functions that hide what they do "
+                                                                  "are made, too")
     options.add_argument("--mode", choices=("transaction", "session"), default="transaction", help="pool_mode (default %(default)s)")
-    options.add_argument("--pool-size", type=int, default=POOL_SIZE, help="server connections (default %(default)s); sessions are three to five, and in session mode each needs one")
+    options.add_argument("--pool-size", type=int, default=POOL_SIZE, help="server connections (default %(default)s); sessions are three to "
+                                                                          "five, and in session mode each needs one")
     options.add_argument("--no-shrink", action="store_true")
     return options.parse_args()
 
@@ -64,7 +68,8 @@ def play_seeds(arena, chosen):
     cases = kept()
     seed = chosen.seed
     while done < chosen.steps:
-        case, found, room = arena.generate(seed, min(STEPS_A_CASE, chosen.steps - done), chosen.only or features([*chosen.extra, *chosen.extension * ["hidden"]]))
+        case, found, room = arena.generate(seed, min(STEPS_A_CASE, chosen.steps - done),
+                                           chosen.only or features([*chosen.extra, *chosen.extension * ["hidden"]]))
         done += max(1, len(case["steps"]))
         relieved += room
         passed += found is None
@@ -92,7 +97,8 @@ def main():
     try:
         cluster.create()
         if not chosen.direct:
-            pooler = Pooler(f"{directory}/pooler", cluster, {**POOLER, "pool_mode": chosen.mode, "pool_size": chosen.pool_size}, APPEND, hba=POOLER_HBA).start()
+            pooler = Pooler(f"{directory}/pooler", cluster, {**POOLER, "pool_mode": chosen.mode, "pool_size": chosen.pool_size}, APPEND,
+                            hba=POOLER_HBA).start()
         arena = Arena(cluster, pooler, chosen.pool_size)
         with contextlib.ExitStack() as has:
             if chosen.extension:

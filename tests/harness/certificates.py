@@ -51,5 +51,6 @@ class Certificates:
 
     def version(self, name):
         """Of a certificate: 1 or 3."""
-        text = subprocess.run(["openssl", "x509", "-in", self.path(f"{name}.crt"), "-noout", "-text"], check=True, capture_output=True, text=True)
+        text = subprocess.run(["openssl", "x509", "-in", self.path(f"{name}.crt"), "-noout", "-text"], check=True, capture_output=True,
+                              text=True)
         return int(text.stdout.split("Version:")[1].split()[0])

@@ -55,7 +55,9 @@ def _pdo_pgsql():
 
 
 def _pip(name):
-    return Driver(name, sys.executable, ".packages", [[sys.executable, "-m", "pip", "install", "-q", "--root-user-action=ignore", "--target", ".packages", "-r", "requirements.txt"]],
+    return Driver(name, sys.executable, ".packages",
+                  [[sys.executable, "-m", "pip", "install", "-q", "--root-user-action=ignore", "--target", ".packages",
+                    "-r", "requirements.txt"]],
                   [sys.executable, "test.py"])
 
 
@@ -70,7 +72,8 @@ ALL = [
            ["java", "-cp", "lib/*", "PgjdbcTest.java"]),
     # Compiled ahead: Hibernate does not find classes that java compiles itself from a source file.
     Driver("hibernate", "java", "bin/HibernateTest.class",
-           [["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"], ["javac", "-cp", "lib/*", "-d", "bin", "HibernateTest.java"]],
+           [["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"],
+            ["javac", "-cp", "lib/*", "-d", "bin", "HibernateTest.java"]],
            ["java", "-cp", "bin:lib/*", "HibernateTest"]),
     Driver("node-postgres", "node", "node_modules", [["npm", "ci", "--silent"]], ["node", "test.js"]),
     Driver("tokio-postgres", "cargo", "target/debug/hawser-driver-tokio-postgres", [["cargo", "build", "--locked", "--quiet"]],
@@ -138,7 +141,8 @@ def _run(driver, target, cluster, report):
         "PGHOST": target.host, "PGPORT": str(target.port), "PGUSER": "app", "PGPASSWORD": target.secrets["app"], "PGDATABASE": "app",
         "TEST_CA": cluster.certificates.path("ca.crt"), "TEST_OTHER_CA": cluster.certificates.path("other-ca.crt"),
     }
-    done = subprocess.run(driver.command, cwd=driver.directory, env={**os.environ, **variables}, capture_output=True, text=True, timeout=RUN_SECONDS)
+    done = subprocess.run(driver.command, cwd=driver.directory, env={**os.environ, **variables}, capture_output=True, text=True,
+                          timeout=RUN_SECONDS)
     tests = 0
     for line in done.stdout.splitlines():
         verdict, _, rest = line.partition(" ")

@@ -71,17 +71,20 @@ def machine(command, environment, modules=MODULES, tap=None):
     with tempfile.TemporaryDirectory(dir=KERNEL) as directory, contextlib.ExitStack() as stack:
         place = pathlib.Path(directory)
         init = place / "init"
-        init.write_text(INIT.format(insmod=insmod, modules=" ".join(modules), kernel=KERNEL, root=ROOT, command=shlex.join(["env", *words, *map(str, command)])))
+        init.write_text(INIT.format(insmod=insmod, modules=" ".join(modules), kernel=KERNEL, root=ROOT,
+                                    command=shlex.join(["env", *words, *map(str, command)])))
         init.chmod(0o755)
         socket = place / "files"
-        files = subprocess.Popen([server, f"--socket-path={socket}", "-o", "source=/", "-o", "sandbox=chroot", "-o", "cache=always"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        files = subprocess.Popen([server, f"--socket-path={socket}", "-o", "source=/", "-o", "sandbox=chroot", "-o", "cache=always"],
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         stack.callback(lambda: (files.kill(), files.wait()))
         end = time.monotonic() + 10
         while not socket.exists():
             if files.poll() is not None or time.monotonic() > end:
                 raise Skip(f"{server} does not serve this machine's files")
             time.sleep(0.05)
-        network = ["-netdev", f"tap,id=net,ifname={tap},script=no,downscript=no", "-device", "virtio-net-pci,netdev=net,romfile="] if tap else []
+        network = ["-netdev", f"tap,id=net,ifname={tap},script=no,downscript=no",
+                   "-device", "virtio-net-pci,netdev=net,romfile="] if tap else []
         arguments = [emulator, "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", MEMORY,
                      "-object", f"memory-backend-memfd,id=memory,size={MEMORY},share=on", "-numa", "node,memdev=memory",
                      "-chardev", f"socket,id=files,path={socket}", "-device", "vhost-user-fs-pci,chardev=files,tag=root",

@@ -1,6 +1,7 @@
 """The extension in a throw-away cluster: built from extension/, loaded by its path. Nothing is installed into the server."""
 
 import contextlib
+import fcntl
 import os
 import pathlib
 import shutil
@@ -13,13 +14,26 @@ class CannotBuild(Exception):
     """The message says why."""
 
 
+# Where the tests of a run find what another module, or another process, has built; None: each builds its own.
+shared_directory = None
+
+
 def build(cluster, directory, name="extension", change=lambda sources: None):
-    """The library, built in a directory of its own. `change` is given the copy of the sources before."""
+    """The library, built in a directory of its own. `change` is given the copy of the sources before; what it makes of them has a
+    name of its own."""
     pg_config = cluster.bin / "pg_config"
     if not pg_config.exists():
         raise CannotBuild("there is no pg_config beside the server")
-    work = pathlib.Path(directory) / name
-    shutil.rmtree(work, ignore_errors=True)  # of a test that failed, and is run again
+    work = pathlib.Path(shared_directory or directory) / name
+    with open(f"{work}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (work / "hawser.so").exists():
+            _build(work, pg_config, change)
+    return work / "hawser.so"
+
+
+def _build(work, pg_config, change):
+    shutil.rmtree(work, ignore_errors=True)  # of a build that failed
     shutil.copytree(ROOT / "extension", work, ignore=shutil.ignore_patterns("*.o", "*.so", "*.bc", "results"))
     change(work)
     done = subprocess.run(["make", "-s", "-C", work, f"PG_CONFIG={pg_config}", "with_llvm=no"], capture_output=True, text=True)
@@ -27,7 +41,6 @@ def build(cluster, directory, name="extension", change=lambda sources: None):
         raise CannotBuild(done.stderr.strip()[-300:])
     for path in (work, work / "hawser.so"):
         path.chmod(0o755)
-    return work / "hawser.so"
 
 
 def secret_file(directory, name, text, owner=None):

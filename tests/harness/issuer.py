@@ -18,7 +18,8 @@ class Issuer:
         self.key = f"{directory}/issuer-{name}.key"
         subprocess.run(["openssl", "genpkey", "-quiet", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", self.key],
                        check=True, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        modulus = subprocess.run(["openssl", "rsa", "-in", self.key, "-noout", "-modulus"], check=True, capture_output=True, text=True).stdout
+        modulus = subprocess.run(["openssl", "rsa", "-in", self.key, "-noout", "-modulus"], check=True, capture_output=True,
+                                 text=True).stdout
         modulus = bytes.fromhex(modulus.strip().split("=")[1])
         self.jwk = {"kty": "RSA", "use": "sig", "alg": "RS256", "kid": name, "n": encoded(modulus), "e": "AQAB"}
 
@@ -26,7 +27,8 @@ class Issuer:
         claims = {"iss": issuer, "aud": "db", "scope": "openid pg", "exp": time.time() + 300, **claims}
         header = {"alg": "RS256", "kid": self.name, **(header or {})}
         message = ".".join(encoded(json.dumps(part).encode()) for part in (header, claims))
-        signed = subprocess.run(["openssl", "dgst", "-sha256", "-sign", self.key], input=message.encode(), check=True, capture_output=True).stdout
+        signed = subprocess.run(["openssl", "dgst", "-sha256", "-sign", self.key], input=message.encode(), check=True,
+                                capture_output=True).stdout
         return f"{message}.{encoded(signed)}"
 
 

@@ -157,7 +157,8 @@ class Cluster:
         if os.getuid() == 0:
             command = ["setpriv", f"--reuid={SERVER_USER}", f"--regid={SERVER_USER}", "--init-groups", *command]
         # pg_ctl's child keeps the descriptors that it is given: a pipe would never end.
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/", stderr=subprocess.PIPE if name != "pg_ctl" else None)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/",
+                              stderr=subprocess.PIPE if name != "pg_ctl" else None)
         if done.returncode:
             detail = done.stderr.decode() if done.stderr else self.log.read_text()[-2000:]
             raise RuntimeError(f"{name} {arguments}: exit code {done.returncode}: {detail}")
@@ -222,7 +223,8 @@ class Cluster:
     def backends(self, condition="true"):
         """(pid, user, state, query) of client backends of the test databases that meet an SQL condition on pg_stat_activity."""
         with self.superuser("postgres") as session:
-            return session.rows("select pid, usename, state, query from pg_stat_activity where datname in ('app', 'other') and application_name <> 'hawser' "
+            return session.rows("select pid, usename, state, query from pg_stat_activity where datname in ('app', 'other') and "
+                                "application_name <> 'hawser' "
                                 f"and backend_type = 'client backend' and ({condition}) order by pid")
 
     def wait_for_backends(self, condition, count=0, seconds=PATIENCE_SECONDS):

@@ -1,4 +1,5 @@
-"""A server that lets everybody in, answers no simple query (the pooler's own questions it does, by no row), and closes the connections of cancel requests only when it is told to.
+"""A server that lets everybody in, answers no simple query (the pooler's own questions it does, by no row), and closes the connections of
+cancel requests only when it is told to.
 
 # Invariants  one thread; `held` counts the cancel requests that are open, `most` how many have been so at a time
 """

@@ -5,6 +5,7 @@
 # Limits      blocking, one thread a connection; every wait ends after `timeout` seconds
 """
 
+import contextlib
 import hashlib
 import select
 import socket
@@ -291,10 +292,8 @@ class Connection:
 
     def close(self):
         """Terminate, as a polite client does."""
-        try:
+        with contextlib.suppress(OSError):
             self.send(m.TERMINATE)
-        except OSError:
-            pass
         self.sock.close()
 
     def vanish(self):

@@ -24,11 +24,13 @@ COLUMNS = {
     "ACTIVE_SOCKETS": SOCKET + "recv_pos pkt_pos pkt_remain send_pos send_remain pkt_avail send_avail".split(),
     "CLIENTS": SOCKET,
     "CONFIG": ["key", "value", "default", "changeable"],
-    "DATABASES": "name host port database force_user pool_size min_pool_size reserve_pool_size server_lifetime pool_mode load_balance_hosts "
+    "DATABASES": "name host port database force_user pool_size min_pool_size reserve_pool_size server_lifetime pool_mode "
+                 "load_balance_hosts "
                  "max_connections current_connections max_client_connections current_client_connections paused disabled".split(),
     "DNS_HOSTS": ["hostname", "ttl", "addrs"],
     "DNS_ZONES": ["zonename", "serial", "count"],
-    "FDS": "fd task user database addr port cancel link client_encoding std_strings datestyle timezone password scram_client_key scram_server_key".split(),
+    "FDS": "fd task user database addr port cancel link client_encoding std_strings datestyle timezone password scram_client_key "
+           "scram_server_key".split(),
     "LISTS": ["list", "items"],
     "MEM": ["name", "size", "used", "free", "memtotal"],
     "PEERS": ["peer_id", "host", "port", "pool_size"],
@@ -45,11 +47,13 @@ COLUMNS = {
     "STATS_TOTALS": "database server_assignment_count xact_count query_count bytes_received bytes_sent xact_time query_time wait_time "
                     "client_parse_count server_parse_count bind_count client_login_count".split(),
     "TOTALS": ["name", "value"],
-    "USERS": "name pool_size reserve_pool_size pool_mode max_user_connections current_connections max_user_client_connections current_client_connections".split(),
+    "USERS": "name pool_size reserve_pool_size pool_mode max_user_connections current_connections max_user_client_connections "
+             "current_client_connections".split(),
     "VERSION": ["version"],
 }
 
-LISTS = ["databases", "users", "peers", "pools", "peer_pools", "free_clients", "used_clients", "login_clients", "free_servers", "used_servers",
+LISTS = ["databases", "users", "peers", "pools", "peer_pools", "free_clients", "used_clients", "login_clients", "free_servers",
+         "used_servers",
          "dns_names", "dns_zones", "dns_queries", "dns_pending"]
 
 
@@ -117,7 +121,8 @@ def test_exporters_that_count_columns_can_read(env):
 def test_the_owner_of_the_process_is_pgbouncers_administrator_without_a_password(env):
     """As in PgBouncer: user pgbouncer over the unix socket, with the same uid, whatever the rules say."""
     with env.pooler_with(hba="local all all scram-sha-256\nhost all all all scram-sha-256\n") as target:
-        ran = subprocess.run([env.program_path("psql"), "-XAtc", "SHOW VERSION", "-h", target.pooler.directory, "-p", str(target.pooler.port),
+        ran = subprocess.run([env.program_path("psql"), "-XAtc", "SHOW VERSION", "-h", target.pooler.directory,
+                              "-p", str(target.pooler.port),
                               "-U", "pgbouncer", "-w", "pgbouncer"], capture_output=True, text=True, timeout=20)
         assert ran.stdout.startswith("PgBouncer "), ran.stderr
         for how in ({"user": "pgbouncer", "database": "app"}, {"user": "pgbouncer", "database": "pgbouncer"}):
@@ -203,7 +208,7 @@ def test_show_pools_counts_clients_and_servers(env):
         idle = env.connect(target)
         waiting = env.connect(target)
         waiting.send(m.query("select 1"))
-        time.sleep(1.2)
+        time.sleep(1.2)  # maxwait counts whole seconds
         (pool,) = [row for row in target.pooler.show("POOLS") if row["database"] == "app"]
         equal([pool[name] for name in ("user", "cl_waiting", "sv_active", "sv_idle", "pool_mode")], ["app", "1", "2", "0", "transaction"])
         equal(int(pool["cl_active"]) in (2, 3), True, "cl_active: those at work, or (as PgBouncer) idle ones too")
@@ -296,7 +301,7 @@ def test_pause_and_resume(env):
         busy.execute("begin; select 1")
         admin = console(env, target)
         pausing = Background(admin.attempt, "PAUSE app")
-        time.sleep(0.3)
+        time.sleep(0.3)  # PAUSE waits
         assert pausing.is_running(), "PAUSE did not wait for the open transaction"
         equal(busy.execute("select 2; commit").status, "I")
         equal(pausing.join().tags, ["PAUSE"])
@@ -322,10 +327,10 @@ def test_a_resume_while_a_pause_waits_leaves_nothing_paused(env):
         for name in (" app", ""):
             one, two = console(env, target), console(env, target)
             pausing = Background(one.attempt, f"PAUSE{name}")
-            time.sleep(0.3)
+            time.sleep(0.3)  # PAUSE waits
             equal(two.execute(f"RESUME{name}").tags, ["RESUME"])
             equal(pausing.join().errors[0]["C"], "57014")
-            time.sleep(0.2)
+            time.sleep(0.2)  # nothing pauses any more, however late
             equal(env.connect(target).value("select 'served'"), "served")
             equal(client.value("select 1"), "1")
         busy.execute("commit")
@@ -372,7 +377,7 @@ def test_server_fast_close_ends_who_keeps_a_server_connection_from_before(env):
             other.value("select 1")
             console(env, target).execute("RECONNECT app")
             if not fast:
-                time.sleep(1.5)
+                time.sleep(1.5)  # it would have been disconnected by then
                 equal(keeps.value("select count(*) from kept"), "0")
                 continue
             until(keeps.is_closed, "the client that keeps a server connection is disconnected")
@@ -414,7 +419,7 @@ def test_wait_close(env):
         admin = console(env, target)
         admin.execute("RECONNECT app")
         waiting = Background(admin.attempt, "WAIT_CLOSE app")
-        time.sleep(0.3)
+        time.sleep(0.3)  # WAIT_CLOSE waits
         assert waiting.is_running(), "did not wait for the old backend"
         busy.execute("commit")
         equal(waiting.join().tags, ["WAIT_CLOSE"])
@@ -545,7 +550,8 @@ def test_show_pools_counts_cancels(env):
         os.kill(postmaster, signal.SIGSTOP)  # takes cancel requests, and does nothing about them
         try:
             client.cancel(target)
-            until(lambda: counts("cl_active_cancel_req", "sv_active_cancel", "sv_active", "sv_being_canceled") == (1, 1, 1, 0), "on its way")
+            until(lambda: counts("cl_active_cancel_req", "sv_active_cancel", "sv_active", "sv_being_canceled") == (1, 1, 1, 0),
+                  "on its way")
             client.collect()
             until(lambda: counts("cl_active_cancel_req", "sv_active_cancel", "sv_active", "sv_being_canceled") == (0, 1, 0, 1),
                   "the query has ended, and the cancel is still on its way")

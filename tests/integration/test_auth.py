@@ -234,7 +234,8 @@ def test_scram_with_channel_binding(env):
 
 
 def test_records_of_tls_fit_into_the_room_that_libpq_keeps(env):
-    """libpq may have room for 8 KiB. It leaves the rest of a longer record with OpenSSL and waits for the socket, which has nothing more: a client that reads without blocking hung."""
+    """libpq may have room for 8 KiB. It leaves the rest of a longer record with OpenSSL and waits for the socket, which has nothing more:
+    a client that reads without blocking hung."""
     size = 1_000_000
     for sql in (f"select repeat('x', {size})", f"select repeat('x', 700) from generate_series(1, {size // 700})"):
         client = env.connect(tls=env.tls(), hostname="localhost")
@@ -291,7 +292,7 @@ def test_auth_query_waits_for_a_server_connection_like_a_query(env):
         holder = env.connect(target)
         for _ in range(2):
             holder.send(m.query("select pg_sleep(1)"))
-            time.sleep(0.2)
+            time.sleep(0.2)  # it has the only server connection
             equal(env.connect(target, user="app3").value("select current_user"), "app3")
             equal(holder.collect().sqlstate, None)
 
@@ -499,7 +500,8 @@ def test_tighter_tls_towards_servers_holds_after_a_reload(env):
 def test_md5_asks_unknown_users_as_it_asks_those_who_are_looked_up(env):
     """One packet told them apart: SCRAM of unknown users, md5 of all others."""
     server = env.server()
-    server.execute("set password_encryption = 'md5'; create role looker superuser login password 'looks'; create role looked_up login password 'x'")
+    server.execute("set password_encryption = 'md5'; create role looker superuser login password 'looks'; create role looked_up login "
+                   "password 'x'")
     settings = dict(hba_file=None, auth_type="md5", auth_user="looker", users_file="looker.txt",
                     auth_query="select rolname, rolpassword from pg_authid where rolname = $1")
     try:
@@ -552,10 +554,8 @@ def test_trap_18_nothing_is_computed_for_clients_that_have_gone(env):
     """In a storm of TLS logins clients give up before their turn comes: a handshake for each would keep all others waiting."""
     for leaves in (True, False):
         sent = ssl.MemoryBIO()
-        try:
+        with contextlib.suppress(ssl.SSLWantReadError):
             env.tls().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="localhost").do_handshake()
-        except ssl.SSLWantReadError:
-            pass
         with env.raw() as client:
             client.send(m.SSL_REQUEST)
             equal(client.receive_raw(1), b"S")
@@ -588,7 +588,8 @@ def test_a_configuration_without_a_way_to_log_in_is_refused(env):
     pooler = Pooler(f"{env.directory}/no-auth", env.cluster)
     pooler.write(hba_file=None, users_file=None, admin_users=None)
     for command in ("serve", "check"):
-        done = subprocess.run([binary(), command, "-c", str(pooler.config)], capture_output=True, text=True, timeout=10, cwd=pooler.directory)
+        done = subprocess.run([binary(), command, "-c", str(pooler.config)], capture_output=True, text=True, timeout=10,
+                              cwd=pooler.directory)
         equal(done.returncode, 1, command)
         words = done.stdout + done.stderr
         for way in ("users_file", "[[user]]", "auth_query"):
@@ -599,7 +600,8 @@ def test_a_configuration_without_a_way_to_log_in_is_refused(env):
 def test_hba_methods_that_are_not_supported_are_refused_at_load(env):
     for number, method in enumerate(("ldap ldapserver=x", "gss", "radius", "nonsense")):
         pooler = Pooler(f"{env.directory}/bad-hba-{number}", env.cluster, hba=HBA + f"host all all all {method}\n")
-        done = subprocess.run([binary(), "check", "-c", str(pooler.config)], capture_output=True, text=True, timeout=10, cwd=pooler.directory)
+        done = subprocess.run([binary(), "check", "-c", str(pooler.config)], capture_output=True, text=True, timeout=10,
+                              cwd=pooler.directory)
         equal(done.returncode, 1, method)
         line = str(HBA.count("\n") + 1)
         assert "pg_hba.conf" in done.stdout + done.stderr and line in done.stdout + done.stderr, done.stdout + done.stderr
@@ -714,7 +716,8 @@ def test_the_default_auth_query_works_for_a_superuser(env):
 
 @pooler_only
 def test_an_auth_query_that_fails_is_told_and_lets_nobody_in(env):
-    for query, code in (("select nonsense from nowhere where $1 = ''", None), ("select rolname from pg_catalog.pg_roles where rolname = $1", None)):
+    for query, _code in (("select nonsense from nowhere where $1 = ''", None),
+                         ("select rolname from pg_catalog.pg_roles where rolname = $1", None)):
         with env.pooler_with(users_file=None, auth_user="postgres", auth_query=query) as target:
             error = refusal(env, target)
             assert error["S"] == "FATAL" and error["C"][:2] in ("08", "28", "42", "58"), error
@@ -740,7 +743,7 @@ def test_hba_rules_for_the_members_of_a_role(env):
             suite_until(lambda: not enters(target, "app2"), "it is none any more", seconds=10)
             # A superuser is a member of what it has been granted alone.
             server.execute("alter role app2 superuser")
-            time.sleep(2.1)
+            time.sleep(2.1)  # roles are looked at again
             equal(enters(target, "app2"), False)
             server.execute("alter role app2 nosuperuser")
             # samerole: a member of the role that has the database's name; each role is a member of itself.

@@ -26,7 +26,7 @@ SAME_FOR_ALL_SERVERS = True
 ALONE = "networks"  # and the control group of all `run` is there once
 TAKES_SECONDS = 80
 
-CHAOS = pathlib.Path(__file__).resolve().parents[2] / "bench/bypass_chaos.py"
+CHAOS = pathlib.Path(__file__).resolve().parents[2] / "bench/bypass/bypass_chaos.py"
 ULP, TLS = 31, b"tls"
 # A pair of which neither end waits, and how many messages went past TCP meanwhile.
 PAIR = f"""

@@ -14,7 +14,6 @@ import time
 
 from harness.pooler import Pooler, binary
 from harness.suite import Skip, equal, limit, pooler_only, until
-
 from integration.test_lab import by_reno, lab, network
 from integration.test_mptcp import needs_mptcp, two_machines
 
@@ -28,7 +27,8 @@ ABSENT, INCOMPLETE, DENIED, NOT_THERE = 69, 74, 77, 78
 
 def cc(*arguments, check=0, seconds=60, token=TOKEN, path=os.environ["PATH"]):
     environment = dict(os.environ, HAWSER_CC_TOKEN=token, PATH=path)
-    run = subprocess.run([os.environ["HAWSER"], "cc", *map(str, arguments)], capture_output=True, text=True, timeout=seconds, env=environment)
+    run = subprocess.run([os.environ["HAWSER"], "cc", *map(str, arguments)], capture_output=True, text=True, timeout=seconds,
+                         env=environment)
     assert check is None or run.returncode == check, f"exit code {run.returncode}: {run.stderr}{run.stdout}"
     return run
 
@@ -53,7 +53,8 @@ class Server:
 
     def __init__(self, *options, before=(), listen="127.0.0.1:0"):
         command = [*before, os.environ["HAWSER"], "cc", "serve", "--listen", listen, *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=dict(os.environ, HAWSER_CC_TOKEN=TOKEN))
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                                        env=dict(os.environ, HAWSER_CC_TOKEN=TOKEN))
         self.address = self.process.stdout.readline().removeprefix("listening on ").strip()
 
     def __enter__(self):
@@ -79,7 +80,7 @@ def test_list_says_what_the_kernel_says_and_what_stands_in_the_way(env):
 def test_both_directions_are_measured_at_the_receiver(env):
     with Server() as server:
         default = listed()["default"]
-        run = cc("bench", server.address, "--algorithms", default, "--rounds", 1, "--seconds", 6, "--bytes", 1 << 20, "--json")
+        run = cc("bench", server.address, "--algorithms", default, "--rounds", 1, "--seconds", 6, "--bytes", 1 << 20, "--no-udp", "--json")
         outcomes = json.loads(run.stdout)["outcomes"]
         assert [one["direction"] for one in outcomes] == ["down", "up"]
         for one in outcomes:
@@ -90,7 +91,8 @@ def test_both_directions_are_measured_at_the_receiver(env):
 def test_the_path_itself_is_measured_by_datagrams_and_a_neighbours_share_is_told(env):
     with Server() as server:
         default = listed()["default"]
-        run = cc("bench", server.address, "--algorithms", default, "--rounds", 1, "--seconds", 6, "--bytes", 1 << 20, "--fairness", "--json", seconds=90)
+        run = cc("bench", server.address, "--algorithms", default, "--rounds", 1, "--seconds", 6, "--bytes", 1 << 20,
+                 "--fairness", "--json", seconds=90)
         found = json.loads(run.stdout)
         assert [one["direction"] for one in found["path"]] == ["down", "up"], found["path"]
         for one in found["path"]:
@@ -104,7 +106,8 @@ def test_the_path_itself_is_measured_by_datagrams_and_a_neighbours_share_is_told
 def test_postgresqls_own_programs_are_measured_over_each_algorithm(env):
     default = listed()["default"]
     path = f"{os.path.dirname(env.program_path('psql'))}:{os.environ['PATH']}"
-    bench = ["bench", "--algorithms", default, "--rounds", 1, "--seconds", 6, "--bytes", 1 << 20, "--only", "down", "--no-udp", "--json", "--postgres"]
+    bench = ["bench", "--algorithms", default, "--rounds", 1, "--seconds", 6, "--bytes", 1 << 20, "--only", "down",
+             "--no-udp", "--json", "--postgres"]
     with Server("--postgres", f"127.0.0.1:{env.cluster.port}") as server:
         run = cc(*bench, "postgres://app:app%27s%20secret@db.invalid/app", server.address, seconds=120, path=path)
         found = {one["work"]: one["figure"] for one in json.loads(run.stdout)["postgres"]}
@@ -130,9 +133,10 @@ def test_a_server_that_dies_in_a_transfer_is_said(env):
     with Server() as server:
         default = listed()["default"]
         with subprocess.Popen([os.environ["HAWSER"], "cc", "bench", server.address, "--algorithms", default, "--only", "down", "--no-udp"],
-                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=dict(os.environ, HAWSER_CC_TOKEN=TOKEN)) as bench:
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                              env=dict(os.environ, HAWSER_CC_TOKEN=TOKEN)) as bench:
             bench.stderr.readline()
-            time.sleep(0.5)
+            time.sleep(0.5)  # the transfer is under way
             server.process.kill()
             _, errors = bench.communicate(timeout=30)
         assert bench.returncode == ABSENT, errors
@@ -147,10 +151,11 @@ def test_a_server_that_dies_between_its_transfers_leaves_what_was_measured(env):
         with Server() as server:
             command = [os.environ["HAWSER"], "cc", "bench", server.address, "--algorithms", default, "--only", "down", "--no-udp",
                        "--rounds", "2", "--seconds", "6", "--html", page, *options]
-            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ, HAWSER_CC_TOKEN=TOKEN)) as bench:
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  env=dict(os.environ, HAWSER_CC_TOKEN=TOKEN)) as bench:
                 while "round 1 of 2" not in (line := bench.stderr.readline()):
                     assert line, bench.communicate()
-                time.sleep(1)
+                time.sleep(1)  # the second transfer is under way
                 server.process.kill()
                 shown, errors = bench.communicate(timeout=40)
         assert bench.returncode == INCOMPLETE and "incomplete, after 1 of 2 transfers" in errors, (bench.returncode, errors)
@@ -196,7 +201,8 @@ def test_a_default_that_a_namespace_may_not_have_is_refused_with_the_reason(env)
     if not restricted:
         raise Skip("every algorithm of this kernel is allowed")
     with network("lan") as name:
-        refused = lab("run", name, "--", os.environ["HAWSER"], "cc", "apply", "--system", "--algorithm", restricted[0], "--buffers", 32 << 20, check=DENIED)
+        refused = lab("run", name, "--", os.environ["HAWSER"], "cc", "apply", "--system", "--algorithm", restricted[0],
+                      "--buffers", 32 << 20, check=DENIED)
         assert "tcp_allowed_congestion_control" in refused.stderr and "root" not in refused.stderr, refused.stderr
         undone = lab("run", name, "--", os.environ["HAWSER"], "cc", "undo").stdout
         assert "there is nothing to undo" in undone, undone
@@ -287,7 +293,8 @@ def test_bench_finds_bbr_on_the_long_fat_path(env):
         before = [os.environ["HAWSER"], "lab", "run", name, "--on", "far", "--accept-unfaithful", "--"]
         with Server(before=before, listen="10.77.0.2:6480"):
             run = lab("run", name, "--accept-unfaithful", "--", "env", f"HAWSER_CC_TOKEN={TOKEN}", os.environ["HAWSER"], "cc", "bench",
-                      "10.77.0.2", "--only", "down", "--algorithms", f"bbr,{slow}", "--rounds", 1, "--seconds", 12, "--json", seconds=90)
+                      "10.77.0.2", "--only", "down", "--algorithms", f"bbr,{slow}", "--rounds", 1, "--seconds", 12,
+                      "--no-udp", "--json", seconds=90)
         steady = {one["algorithm"]: one["steady"] for one in json.loads(run.stdout)["outcomes"]}
         assert steady["bbr"] > 2 * steady[slow], steady
 
@@ -317,7 +324,8 @@ def served(env, name, **settings):
     pooler.write(address=[f"10.77.0.2:{pooler.port}"])
     with open(pooler.log, "ab") as log:
         process = subprocess.Popen([os.environ["HAWSER"], "lab", "run", name, "--on", "far", "--accept-unfaithful", "--",
-                                    os.environ["HAWSER"], "serve", "-c", pooler.config], cwd=pooler.directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                                    os.environ["HAWSER"], "serve", "-c", pooler.config], cwd=pooler.directory, stdin=subprocess.DEVNULL,
+                                    stdout=log, stderr=log)
     try:
         until(lambda: "ready" in pooler.text() or process.poll() is not None, "ready", 10)
         assert process.poll() is None, pooler.tail()
@@ -358,7 +366,8 @@ def megabits(points, begin):
 @here
 def test_auto_finds_bbr_for_a_copy_over_the_long_fat_path(env):
     with by_reno("long-fat") as description, network(description, "--seed", "3") as name:
-        found = json.loads(lab("run", name, "--on", "far", "--accept-unfaithful", "--", os.environ["HAWSER"], "cc", "list", "--json").stdout)
+        found = json.loads(lab("run", name, "--on", "far", "--accept-unfaithful", "--", os.environ["HAWSER"], "cc", "list",
+                               "--json").stdout)
         if "bbr" not in found["allowed"]:
             raise Skip(f"bbr is not for all users here: there is {found['allowed']}")
         with served(env, name, congestion="auto") as pooler:

@@ -66,7 +66,7 @@ def test_in_a_failed_transaction(env):
 
 def test_trap_25_in_a_query(env):
     """trap 25: queries of clients that had vanished ran on to their end, with the pool blocked behind them."""
-    for how, end in ENDS.items():
+    for end in ENDS.values():
         client = victim(env)
         client.send(m.query("select pg_sleep(20) /* vanishing */"))
         env.cluster.wait_for_backends("state = 'active' and query like '%vanishing%' and query not like '%pg_stat_activity%'", 1)
@@ -76,7 +76,8 @@ def test_trap_25_in_a_query(env):
             served_within(env)
             env.cluster.wait_for_backends("state = 'active' and query like '%vanishing%' and query not like '%pg_stat_activity%'")
         else:
-            env.server().execute("select pg_terminate_backend(pid) from pg_stat_activity where query like '%vanishing%' and pid <> pg_backend_pid()")
+            env.server().execute("select pg_terminate_backend(pid) from pg_stat_activity where query like '%vanishing%' and pid <> "
+                                 "pg_backend_pid()")
 
 
 def test_in_copy_in(env):
@@ -104,7 +105,7 @@ def test_in_the_middle_of_copy_data(env):
 
 
 def test_in_copy_out(env):
-    for how, end in ENDS.items():
+    for end in ENDS.values():
         client = victim(env)
         client.send(m.query("copy (select repeat('x', 1000) from generate_series(1, 200000)) to stdout"))
         client.receive()
@@ -126,7 +127,7 @@ def test_trap_21_in_the_middle_of_a_message(env):
     for cut in (1, 3, 5, 6, 100, 8192, 65536, len(whole) - 1):
         client = victim(env)
         client.send(whole[:cut])
-        time.sleep(0.02)
+        time.sleep(0.02)  # the part has been sent on
         client.vanish()
         equal(served_within(env).value("select 'untouched'"), "untouched", f"cut at {cut}")
 
@@ -139,7 +140,7 @@ def test_trap_21_in_the_middle_of_a_pipeline(env):
     for cut in (20, len(pipeline) // 2, len(pipeline) - 3, len(pipeline)):
         client = victim(env)
         client.send(pipeline[:cut])
-        time.sleep(0.02)
+        time.sleep(0.02)  # the part has been sent on
         client.vanish()
         equal(served_within(env).value("select count(*) from death_pipe"), "0", f"cut at {cut}")
     setup.execute("drop table death_pipe")
@@ -151,7 +152,7 @@ def test_half_a_message_holds_no_backend(env):
     whole = m.query("select '" + "a" * 300000 + "'")
     for cut in (3, 100, 5000):
         slow.send(whole[:cut])
-        time.sleep(0.05)
+        time.sleep(0.05)  # the part has come to the pooler
         served_within(env)
         slow.send(whole[cut:])
         equal(len(slow.collect().value), 300000)
@@ -165,13 +166,13 @@ def test_a_long_message_that_crawls_holds_no_backend_for_ever(env):
         slow, other = env.connect(target), env.connect(target)
         whole = m.query("select '" + "a" * 300000 + "'")
         slow.send(whole[:20000])
-        time.sleep(0.1)
+        time.sleep(0.1)  # the part has come to the pooler
         other.send(m.query("select 'served'"))
         started = time.monotonic()
         try:
             for at in range(20000, 20030):
                 slow.send(whole[at : at + 1])
-                time.sleep(0.2)
+                time.sleep(0.2)  # it crawls
         except OSError:
             pass  # it has been cut off
         equal(other.collect().value, "served")
@@ -188,7 +189,7 @@ def test_a_query_with_a_goodbye_behind_it_is_carried_out_though_others_wait(env)
         leaving = target.connect()
         leaving.send(m.query("select pg_sleep(1); insert into last_words values (1)") + m.TERMINATE)
         leaving.sock.close()
-        time.sleep(0.2)
+        time.sleep(0.2)  # its end has been seen, its query runs
         equal(other.value("select count(*) from last_words"), "1")
     setup.execute("drop table last_words")
 
@@ -210,16 +211,17 @@ def test_while_waiting_for_a_backend(env):
         dying = [env.connect(target) for _ in range(10)]
         for client in dying:
             client.send(m.query("create table must_not_be (i int)"))
-        time.sleep(0.1)
+        time.sleep(0.1)  # they wait
         for client in dying:
             client.vanish()
-        time.sleep(0.1)
+        time.sleep(0.1)  # their ends have been seen
         holder.execute("commit")
         equal(holder.value("select to_regclass('must_not_be')"), None)
 
 
 def test_in_login(env):
-    for data in (b"", b"\0\0", m.startup({"user": "app", "database": "app"})[:20], m.startup({"user": "app", "database": "app"}), m.SSL_REQUEST):
+    for data in (b"", b"\0\0", m.startup({"user": "app", "database": "app"})[:20], m.startup({"user": "app", "database": "app"}),
+                 m.SSL_REQUEST):
         client = env.target.open()
         client.send(data)
         time.sleep(0.01)

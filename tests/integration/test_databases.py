@@ -118,7 +118,7 @@ def test_a_database_whose_clients_are_there_is_in_use_as_without_a_pooler(env):
             equal(client.execute("commit; select 2").value, "2")
             # Idle between transactions it is there as well; it leaves while the server waits.
             dropping = Background(owner.execute, "drop database in_use")
-            time.sleep(1)
+            time.sleep(1)  # the server waits for it to leave
             equal(client.value("select 3"), "3")
             client.close()
             dropping.join()
@@ -142,7 +142,7 @@ def test_nothing_is_opened_while_a_database_is_wanted_and_all_goes_on_behind_it(
         holder = env.server("postgres")
         holder.execute("begin; comment on database wanted is 'held'")
         owner.send(m.query("create database wanted_copy template wanted"))
-        time.sleep(0.5)
+        time.sleep(0.5)  # the statement waits for the lock
         equal(server.value("select count(*) from pg_stat_activity where datname = 'wanted'"), "0")
         late = []
 
@@ -152,7 +152,7 @@ def test_nothing_is_opened_while_a_database_is_wanted_and_all_goes_on_behind_it(
         comers = [threading.Thread(target=come) for _ in range(3)]
         for thread in comers:
             thread.start()
-        time.sleep(0.5)
+        time.sleep(0.5)  # nothing is opened for them
         equal(server.value("select count(*) from pg_stat_activity where datname = 'wanted'"), "0")
         holder.execute("commit")
         equal(owner.collect().sqlstate, None)

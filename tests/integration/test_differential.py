@@ -9,9 +9,10 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "differential"))
 
-from cases import APPEND, POOLER, POOLER_HBA, STEPS_A_CASE, USERS, Arena, Shrink, explained, features, kept, known, written  # noqa: E402  (after the path is set)
-from harness import extension  # noqa: E402
-from harness.suite import Skip, equal, limit, pooler_only  # noqa: E402
+from cases import APPEND, POOLER, POOLER_HBA, STEPS_A_CASE, USERS, Arena, Shrink, explained, features, kept, known, written
+from harness import extension
+from harness.suite import Skip, equal, limit, pooler_only
+from integration.test_session_extension import library
 
 TAKES_SECONDS = 260
 # Two of five do for a second version of the server: the kept cases run with both.
@@ -29,12 +30,12 @@ def arena(env):
             yield both
 
 
-def play_seeds(env, first, least=STEPS_A_TEST, library=None):
-    """Until `least` steps are played. A case that fails as a kept one does is said, and does not fail the test. `library`:
+def play_seeds(env, first, least=STEPS_A_TEST, loads=None):
+    """Until `least` steps are played. A case that fails as a kept one does is said, and does not fail the test. `loads`: a library,
     the servers have the extension; functions hide then, too, what they do."""
-    also = ["hidden"] if library else []
+    also = ["hidden"] if loads else []
     cases, steps, seed, as_kept, room = kept(), 0, first, {}, 0
-    with arena(env) as both, extension.loaded(env.cluster, library, USERS) if library else contextlib.nullcontext():
+    with arena(env) as both, extension.loaded(env.cluster, loads, USERS) if loads else contextlib.nullcontext():
         while steps < least:
             case, found, relieved = both.generate(seed, STEPS_A_CASE, features(also))
             steps += len(case["steps"])
@@ -51,7 +52,8 @@ def play_seeds(env, first, least=STEPS_A_TEST, library=None):
         if both.pooler:
             pools = both.pooler.show("POOLS")
             mismatches, telling = (sum(int(row[name]) for row in pools) for name in ("settings_mismatches", "sv_exact"))
-            equal((mismatches, telling > 0), (0, bool(library)), f"seeds {first} to {seed - 1}: servers with other settings than they were given, and whether any tells")
+            equal((mismatches, telling > 0), (0, bool(loads)), f"seeds {first} to {seed - 1}: servers with other settings than they were "
+                                                               f"given, and whether any tells")
     known_failures = "".join(f", {count} as {name}" for name, count in sorted(as_kept.items()))
     print(f"    seeds {first} to {seed - 1}: {steps} steps, {room} of them to make room{known_failures}")
 
@@ -85,11 +87,7 @@ def test_random_sessions_5(env):
 @limit(300)
 def test_random_sessions_on_servers_with_the_extension(env):
     """Functions hide what they do, too, and what the servers report of their sessions is compared with the books."""
-    try:
-        library = extension.build(env.cluster, env.directory, "extension-differential")
-    except extension.CannotBuild as error:
-        raise Skip(f"the extension cannot be built: {error}") from None
-    play_seeds(env, 1 + 5 * SEED_SPACE, STEPS_WITH_THE_EXTENSION, library)
+    play_seeds(env, 1 + 5 * SEED_SPACE, STEPS_WITH_THE_EXTENSION, library(env))
 
 
 def kept_case(name, case):

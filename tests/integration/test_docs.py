@@ -30,8 +30,10 @@ def rows(text):
 
 @pooler_only
 def test_names_of_settings_are_those_of_the_reference(env):
-    said = {tuple(re.findall("`([^`]+)`", first + second)) for first, second in rows(section(page("from-pgbouncer.md"), "Names of settings"))}
-    there = {(match[2], match[1]) for match in re.finditer(r"^### (\S+)\n(?:(?!^### ).)*?PgBouncer: `(\w+)`", page("configuration.md"), re.MULTILINE | re.DOTALL)}
+    said = {tuple(re.findall("`([^`]+)`", first + second))
+            for first, second in rows(section(page("from-pgbouncer.md"), "Names of settings"))}
+    there = {(match[2], match[1]) for match in re.finditer(r"^### (\S+)\n(?:(?!^### ).)*?PgBouncer: `(\w+)`", page("configuration.md"),
+                                                           re.MULTILINE | re.DOTALL)}
     equal(sorted(said), sorted(there), "pairs of PgBouncer's name and Hawser's")
 
 
@@ -104,7 +106,8 @@ TYPED = {
     r"psql -h 127.0.0.1 -p 6432 -U USER hawser .*": "test_docs.test_the_first_five_minutes_work",
     r"hawser serve --server \S+": "test_docs.test_what_the_first_page_shows_works_in_an_empty_directory",
     r"psql postgres://\S+": "test_docs.test_what_the_first_page_shows_works_in_an_empty_directory",
-    r"hawser (serve --pgbouncer|import) /etc/pgbouncer/pgbouncer.ini .*": "test_docs.test_what_the_first_page_shows_works_in_an_empty_directory",
+    r"hawser (serve --pgbouncer|import) /etc/pgbouncer/pgbouncer.ini .*":
+        "test_docs.test_what_the_first_page_shows_works_in_an_empty_directory",
     r"hawser (check|serve|status) -c hawser.toml": "test_docs.test_the_first_five_minutes_work",
     r"psql -h 127.0.0.1 -p 6432 -U app .*": "test_docs.test_the_first_five_minutes_work",
 }
@@ -121,7 +124,8 @@ def typed(text):
 def test_what_pages_have_typed_is_run_by_a_test_or_listed_with_its_reason(env):
     pages = [(ROOT / "README.md").read_text(), *map(page, ("first-five-minutes.md", "from-pgbouncer.md", "operations.md", "upgrade.md"))]
     lines = [part for text in pages for line in typed(text) for part in re.split(r" && (?=apt)", line)]
-    equal([line for line in lines if not any(re.fullmatch(pattern, re.sub(" +# or: .*", "", line)) for pattern in TYPED)], [], "run by no test")
+    equal([line for line in lines if not any(re.fullmatch(pattern, re.sub(" +# or: .*", "", line)) for pattern in TYPED)], [],
+          "run by no test")
     unused = [pattern for pattern in TYPED if not any(re.fullmatch(pattern, re.sub(" +# or: .*", "", line)) for line in lines)]
     equal(unused, [], "no page has it")
     for of in TYPED.values():
@@ -140,8 +144,10 @@ def test_what_the_first_page_shows_works_in_an_empty_directory(env):
                                            + '[admin]\nhttp_address = ""\n')
     (directory / "userlist.txt").write_text(f'"app" "{SECRETS["app"]}"\n')
     (directory / "userlist.txt").chmod(0o600)
-    (directory / "pgbouncer.ini").write_text(f"[databases]\napp = host=127.0.0.1 port={env.cluster.port}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
-                                             f"listen_port = {port}\nunix_socket_dir =\nauth_type = scram-sha-256\nauth_file = userlist.txt\n")
+    (directory / "pgbouncer.ini").write_text(f"[databases]\napp = host=127.0.0.1 port={env.cluster.port}\n[pgbouncer]\nlisten_addr "
+                                             f"= 127.0.0.1\n"
+                                             f"listen_port = {port}\nunix_socket_dir =\nauth_type = scram-sha-256\nauth_file = "
+                                             f"userlist.txt\n")
     url = f"postgres://app:{SECRETS['app']}@{server}"
     psql = env.program_path("psql")
     for arguments in (["-c", "hawser.toml"], ["--pgbouncer", "pgbouncer.ini"], ["--server", url, "--listen", f"127.0.0.1:{port}"]):
@@ -149,7 +155,8 @@ def test_what_the_first_page_shows_works_in_an_empty_directory(env):
             serving.target = Target(port, str(directory), SECRETS)
             serving.process = subprocess.Popen([binary(), "serve", *arguments], cwd=directory, stderr=subprocess.DEVNULL)
             until(serving.listens, f"serve {arguments} listens")
-            done = subprocess.run([psql, f"postgres://app:{SECRETS['app']}@127.0.0.1:{port}/app", "-Atc", "select 6 * 7"], capture_output=True, text=True)
+            done = subprocess.run([psql, f"postgres://app:{SECRETS['app']}@127.0.0.1:{port}/app", "-Atc", "select 6 * 7"],
+                                  capture_output=True, text=True)
             equal(done.stdout.strip(), "42", f"{arguments}: {done.stderr}")
     done = subprocess.run([binary(), "import", "pgbouncer.ini"], cwd=directory, capture_output=True, text=True)
     equal(done.returncode, 0, done.stderr)
@@ -170,7 +177,8 @@ def test_manual_pages_are_of_the_program_as_it_is(env):
     commands = re.findall(r"^  ([a-z]+) ", subprocess.run([binary(), "--help"], capture_output=True, text=True).stdout, re.MULTILINE)
     equal([name for name in commands if name != "help" and not (directory / f"hawser-{name}.1").exists()], [], "commands without a page")
     if shutil.which("groff"):
-        done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z", "-k", *sorted(map(str, directory.iterdir()))], capture_output=True, text=True)
+        done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z", "-k", *sorted(map(str, directory.iterdir()))], capture_output=True,
+                              text=True)
         equal((done.returncode, done.stderr), (0, ""), "groff")
 
 

@@ -8,10 +8,10 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "suites"))
 
-from harness import flaky  # noqa: E402  (after the path is set)
-from harness.suite import equal, pooler_only  # noqa: E402
-from outcomes import Outcome, died_in_go, from_go, from_libtest, from_record, from_surefire  # noqa: E402
-from report import Report, listed  # noqa: E402
+from outcomes import Outcome, died_in_go, from_go, from_libtest, from_record, from_surefire
+from report import Report, listed
+from harness import flaky
+from harness.suite import equal, pooler_only
 
 SAME_FOR_ALL_SERVERS = True
 
@@ -56,11 +56,13 @@ def test_three_flaky_tests_are_named_and_more_fail_the_run(_env):
 
 @pooler_only
 def test_a_listed_test_is_skipped_and_one_that_is_lost_no_more_is_reported(_env):
-    text = "## suite, transaction\n\n| test | reason |\n|---|---|\n| `b[*` | because |\n| `c` | old |\n| `d` | not in each run: seldom |\n| `e` | of the long form |\n"
+    text = ("## suite, transaction\n\n| test | reason |\n|---|---|\n| `b[*` | because |\n| `c` | old |\n"
+            "| `d` | not in each run: seldom |\n| `e` | of the long form |\n")
     report, said = judged({"b[1]": FAILED, "b[2]": FAILED, "c": PASSED, "d": PASSED}, {}, {"b[1]": PASSED, "b[2]": PASSED}, text)
     assert (report.failed, report.skipped) == (0, 2)
     assert "b[1]: because" in said
-    assert [line for line in said.splitlines() if "take it off" in line] == ["suite, transaction: c is listed, and lost no more: take it off the list"]
+    assert [line for line in said.splitlines()
+            if "take it off" in line] == ["suite, transaction: c is listed, and lost no more: take it off the list"]
 
 
 @pooler_only
@@ -68,15 +70,20 @@ def test_outputs_of_suites_are_read(env):
     place = pathlib.Path(env.directory) / "outputs"
     place.mkdir()
     (place / "record").write_text("".join(json.dumps(line) + "\n" for line in (
-        {"test": "a"}, {"test": "a", "verdict": "passed", "why": ""}, {"test": "b"}, {"test": "c"}, {"test": "c", "verdict": "failed", "why": "no"})))
+        {"test": "a"}, {"test": "a", "verdict": "passed", "why": ""}, {"test": "b"}, {"test": "c"},
+        {"test": "c", "verdict": "failed", "why": "no"})))
     assert {name: found.verdict for name, found in from_record(place / "record").items()} == {"a": "passed", "b": "failed", "c": "failed"}
     (place / "go").write_text("".join(json.dumps(line) + "\n" for line in (
-        {"Action": "run", "Package": "p", "Test": "T"}, {"Action": "run", "Package": "p", "Test": "T/x"}, {"Action": "output", "Package": "p", "Test": "T/x", "Output": "no"},
-        {"Action": "fail", "Package": "p", "Test": "T/x"}, {"Action": "fail", "Package": "p", "Test": "T"}, {"Action": "fail", "Package": "p"},
+        {"Action": "run", "Package": "p", "Test": "T"}, {"Action": "run", "Package": "p", "Test": "T/x"},
+        {"Action": "output", "Package": "p", "Test": "T/x", "Output": "no"},
+        {"Action": "fail", "Package": "p", "Test": "T/x"}, {"Action": "fail", "Package": "p", "Test": "T"},
+        {"Action": "fail", "Package": "p"},
         {"Action": "run", "Package": "p", "Test": "U"}, {"Action": "pass", "Package": "p", "Test": "U"},
         {"Action": "fail", "Package": "not built"})) + "not json\n")
-    assert {name: found.verdict for name, found in from_go(place / "go").items()} == {"p T/x": "failed", "p U": "passed", "not built (package)": "failed"}
-    died = [{"Action": "start", "Package": "p"}, {"Action": "run", "Package": "p", "Test": "T"}, {"Action": "output", "Package": "p", "Test": "T", "Output": "panic: x [recovered]"},
+    assert {name: found.verdict for name, found in from_go(place / "go").items()} == {"p T/x": "failed", "p U": "passed",
+                                                                                      "not built (package)": "failed"}
+    died = [{"Action": "start", "Package": "p"}, {"Action": "run", "Package": "p", "Test": "T"},
+            {"Action": "output", "Package": "p", "Test": "T", "Output": "panic: x [recovered]"},
             {"Action": "fail", "Package": "p", "Test": "T"}, {"Action": "fail", "Package": "p"}]
     (place / "go").write_text("".join(json.dumps(line) + "\n" for line in died))
     assert died_in_go(place / "go") == {"p": {"T"}}
@@ -84,7 +91,9 @@ def test_outputs_of_suites_are_read(env):
     assert died_in_go(place / "go") == {}, "it has had another go"
     (place / "libtest").write_text("test a ... ok\ntest b::c ... FAILED\ntest d ... ignored\n\n---- b::c stdout ----\nwhy\n\nfailures:\n")
     found = from_libtest(place / "libtest")
-    assert {name: found[name].verdict for name in found} == {"a": "passed", "b::c": "failed", "d": "skipped"} and found["b::c"].why.strip() == "why"
-    (place / "TEST-x.xml").write_text('<testsuite><testcase classname="C" name="a"/><testcase classname="C" name="b"><failure>no</failure></testcase>'
+    assert {name: found[name].verdict for name in found} == {"a": "passed", "b::c": "failed",
+                                                             "d": "skipped"} and found["b::c"].why.strip() == "why"
+    (place / "TEST-x.xml").write_text('<testsuite><testcase classname="C" name="a"/><testcase classname="C" '
+                                      'name="b"><failure>no</failure></testcase>'
                                       '<testcase classname="C" name="c"><skipped/></testcase></testsuite>')
     assert {name: found.verdict for name, found in from_surefire(place).items()} == {"C.a": "passed", "C.b": "failed", "C.c": "skipped"}

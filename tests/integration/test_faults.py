@@ -76,10 +76,10 @@ def test_logins_do_not_wait_for_a_server_that_stands_still(env):
         server = env.server()
         try:
             until(lambda: env.connect(target).value("select 3") == "3", "served again")
-            time.sleep(0.2)
+            time.sleep(0.2)  # past the 50 ms in which one question serves all
             env.connect(target)
             server.execute("alter role app set statement_timeout = '4321ms'")
-            time.sleep(0.1)
+            time.sleep(0.1)  # past the 50 ms in which one question serves all
             until(lambda: env.connect(target).value("show statement_timeout") == "4321ms", "the change is noticed")
         finally:
             server.execute("alter role app reset statement_timeout")
@@ -104,7 +104,8 @@ def test_a_first_login_is_refused_once_the_server_has_not_answered_in_time(env):
 @limit(60)
 def test_logins_with_auth_query_wait_for_one_answer_together(env):
     """They waited for each other's: ten of them ten times `server_connect_timeout`."""
-    with env.pooler_with(auth_user="postgres", users_file=None, server_connect_timeout="2s", hba="local all all trust\nhost all all all scram-sha-256\n") as target:
+    with env.pooler_with(auth_user="postgres", users_file=None, server_connect_timeout="2s",
+                         hba="local all all trust\nhost all all all scram-sha-256\n") as target:
         def login():
             began = time.monotonic()
             try:
@@ -128,7 +129,7 @@ def test_trap_24_readers_of_nothing_hold_up_nobody_for_longer_than_seconds(env):
             other = env.connect(target, timeout=60)
             for client in slow:
                 client.send(m.query(BIG))
-            time.sleep(0.5)
+            time.sleep(0.5)  # the server connections are theirs
             began = time.monotonic()
             equal(other.value("select 'served'"), "served")
             waited = time.monotonic() - began
@@ -276,7 +277,7 @@ def test_a_server_whose_packets_vanish_holds_its_pool_for_seconds(env, far):
             client.execute("begin")
         asking, sending, resting = clients
         asking.send(m.query("select pg_sleep(60)"))
-        time.sleep(0.5)
+        time.sleep(0.5)  # the query has come to the server
         far.cut()
         began = time.monotonic()
         sending.send(m.query("select 1"))
@@ -365,7 +366,7 @@ def test_a_long_query_and_a_server_that_does_not_read_are_left_alone(env, far):
         long.send(m.query("select pg_sleep(12), 'long'"))
         copying.send(m.query("insert into kept_waiting select 'first'"))
         rest = Background(lambda: copying.send(m.query("insert into kept_waiting values ('" + "x" * (32 << 20) + "')")))
-        time.sleep(11)
+        time.sleep(11)  # longer than the timeout, and shorter than the query
         holder.execute("commit")
         equal(long.collect().rows[0][1], "long")
         rest.join(30)

@@ -101,7 +101,7 @@ def test_those_who_do_not_prove_themselves_keep_no_other_network_out(env):
         with target.pooler.admin() as console:
             assert console.execute("SHOW VERSION").rows
         # After a while, not even its own.
-        time.sleep(5.2)
+        time.sleep(5.2)  # longer than the pause for the network of those who do not prove themselves
         equal(env.connect(target).value("select 1"), "1")
 
 
@@ -134,5 +134,5 @@ def test_a_flood_costs_little(env):
         grown = target.pooler.rss_bytes() - memory
         assert grown < 8 << 20, f"{grown} bytes more after 7,000 connections"
         cpu = target.pooler.cpu_seconds()
-        time.sleep(1)
+        time.sleep(1)  # idle
         assert target.pooler.cpu_seconds() - cpu < 0.2, "it spins"

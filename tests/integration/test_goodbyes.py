@@ -3,15 +3,13 @@
 import os
 import pathlib
 import signal
-import ssl
 import struct
 import subprocess
 import sys
-import time
 
 from harness import messages as m
 from harness.drivers import HERE as DRIVERS
-from harness.suite import Skip, equal, pooler_only
+from harness.suite import Skip, equal, pooler_only, until
 from harness.wire import ServerError
 
 # A client of libpq that learns of each transaction's end, and asks again a moment later.
@@ -38,7 +36,8 @@ def libpq(target, *arguments):
         raise Skip("psycopg is not fetched: run with ALL=1")
     dsn = f"host={target.host} port={target.port} user=app dbname=app sslmode=disable"
     environment = {**os.environ, "PGPASSWORD": target.secrets["app"]}
-    return subprocess.Popen([sys.executable, "-c", LIBPQ, packages, dsn, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen([sys.executable, "-c", LIBPQ, packages, dsn, *map(str, arguments)], stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def encrypted(env, target):
@@ -88,7 +87,8 @@ def test_libpq_gets_the_reason_at_max_pinned(env):
 
 def test_tls_ends_with_a_close_notify_after_a_cancel_request_and_after_garbage(env):
     client = env.connect()
-    for last in (m.cancel_request(client.pid, client.key), struct.pack("!iiii", 16, 80877102, 1, 2), struct.pack("!ii", 3, 0), struct.pack("!ii", 9, 5) + b"x"):
+    for last in (m.cancel_request(client.pid, client.key), struct.pack("!iiii", 16, 80877102, 1, 2), struct.pack("!ii", 3, 0),
+                 struct.pack("!ii", 9, 5) + b"x"):
         with encrypted(env, env.target) as sock:
             sock.sendall(last)
             rest(sock)
@@ -97,7 +97,8 @@ def test_tls_ends_with_a_close_notify_after_a_cancel_request_and_after_garbage(e
 @pooler_only
 def test_tls_ends_with_a_close_notify_when_a_login_is_refused_or_times_out(env):
     with env.pooler_with(client_login_timeout="1s") as target:
-        for last, code in ((m.startup({"user": "nobody", "database": "app"}) + m.password("x"), b"FATAL"), (m.startup({"user": "app", "database": "app"}), b"57014"), (b"", b"57014")):
+        for last, code in ((m.startup({"user": "nobody", "database": "app"}) + m.password("x"), b"FATAL"),
+                           (m.startup({"user": "app", "database": "app"}), b"57014"), (b"", b"57014")):
             with encrypted(env, target) as sock:
                 sock.sendall(last)
                 data = rest(sock)
@@ -115,7 +116,7 @@ def test_tls_ends_with_a_close_notify_when_clients_are_ended(env):
         client.login(target.secrets["app"], "app")
         return client
 
-    with env.pooler_with(start=False, client_idle_timeout="1s") as target:
+    with env.pooler_with(start=False, client_idle_timeout="1s", shutdown_timeout="10s") as target:
         target.pooler.start()
         idle = connect(target)
         assert b"57P05" in rest(idle.sock)
@@ -125,7 +126,7 @@ def test_tls_ends_with_a_close_notify_when_clients_are_ended(env):
         busy = connect(target)
         busy.execute("begin")
         target.pooler.signal(signal.SIGTERM)
-        time.sleep(0.1)
+        until(lambda: "shutting down" in target.pooler.text(), "it is about to end")
         busy.execute("commit")
         assert b"57P01" in rest(busy.sock)
         equal(target.pooler.wait(), 0)

@@ -34,7 +34,8 @@ def test_what_is_no_startup_packet_is_closed_without_a_word(env):
 
 def test_what_is_one_of_another_kind_is_told_why(env):
     # The framing of the first differs: PostgreSQL answers in that of the version that was asked for.
-    for data, text in ((b"\0\0\0\x08\0\x02\0\0", b"unsupported frontend protocol 2.0: "), (b"\0\0\0\x0a\0\x03\0\0xy", b"invalid startup packet layout")):
+    for data, text in ((b"\0\0\0\x08\0\x02\0\0", b"unsupported frontend protocol 2.0: "),
+                       (b"\0\0\0\x0a\0\x03\0\0xy", b"invalid startup packet layout")):
         assert text in greeted_with(env, data), data
 
 
@@ -188,14 +189,17 @@ def test_all_but_oneself_are_ended_by_the_usual_statement(env, target):
     busy.send(m.query("select pg_sleep(20)"))
     clients["bob"].execute("begin")
     with env.cluster.superuser("shared") as owner:
-        until(lambda: owner.value(f"select count(*) from pg_stat_activity where pid = {busy.pid} and wait_event = 'PgSleep'") == "1", "it sleeps")
+        until(lambda: owner.value(f"select count(*) from pg_stat_activity where pid = {busy.pid} and wait_event = 'PgSleep'") == "1",
+              "it sleeps")
     me = clients["ann"]
     equal(me.rows(f"select pg_cancel_backend({busy.pid})"), [("t",)])
     equal(busy.collect().sqlstate, "57014")
     busy.send(m.query("select pg_sleep(20)"))
     with env.cluster.superuser("shared") as owner:
-        until(lambda: owner.value(f"select count(*) from pg_stat_activity where pid = {busy.pid} and wait_event = 'PgSleep'") == "1", "it sleeps again")
-        equal(owner.rows("select usename, pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = 'shared' and pid > 4194304 order by 1"),
+        until(lambda: owner.value(f"select count(*) from pg_stat_activity where pid = {busy.pid} and wait_event = 'PgSleep'") == "1",
+              "it sleeps again")
+        equal(owner.rows("select usename, pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = 'shared' and pid > "
+                         "4194304 order by 1"),
               [("ann", "t"), ("bob", "t")])
     for client in (busy, clients["bob"]):
         result = client.collect()
@@ -333,6 +337,6 @@ def test_a_pooler_that_does_not_answer_is_waited_for_once_in_a_transaction(env):
             owner.execute("alter system set hawser.control_sockets = '/nowhere/hawser.sock'")
             owner.execute("select pg_reload_conf()")
             until(lambda: owner.value("show hawser.control_sockets") == "/nowhere/hawser.sock", "another socket")
-            time.sleep(0.2)
+            time.sleep(0.2)  # the library has read it
         first = client.value("select pg_backend_pid()")
         assert int(first) <= 4194304, "the server's own, where nobody says whose it is"

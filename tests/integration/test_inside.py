@@ -102,7 +102,7 @@ def test_clients_inside_get_their_own_answers(env):
     with inside(env) as target:
         clients = [connect(env, target, ("app", "app2")[i % 2], options=f"-c work_mem={i + 1}MB -c my.own={i}") for i in range(8)]
         goes_in(env, target, *clients)
-        for turn in range(20):
+        for _ in range(20):
             for i, client in enumerate(clients):
                 user = ("app", "app2")[i % 2]
                 equal(client.rows("select current_user, current_setting('work_mem'), current_setting('my.own')"),
@@ -122,7 +122,7 @@ def test_a_named_statement_is_run_inside_under_its_shared_name(env):
         for i, client in enumerate(clients):
             client.exchange(m.parse(f"select $1::int + {i % 2}", "mine"), m.SYNC)
         goes_in(env, target, *clients)
-        for turn in range(10):
+        for _ in range(10):
             for i, client in enumerate(clients):
                 result = client.exchange(m.bind("mine", values=["7"]), m.describe_portal(), m.execute(), m.SYNC)
                 equal((result.sqlstate, result.rows), (None, [(str(7 + i % 2),)]))

@@ -10,9 +10,10 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "isolation"))
 
-import crowd  # noqa: E402  (after the path is set)
-from harness import extension  # noqa: E402
-from harness.suite import Skip, equal, limit, pooler_only  # noqa: E402
+import crowd
+from harness import extension
+from harness.suite import equal, limit, pooler_only
+from integration.test_session_extension import library
 
 TAKES_SECONDS = 180
 
@@ -32,7 +33,8 @@ def play(env, tells, seconds=SECONDS, **settings):
         found = crowd.run(target, seed, seconds)
         if target.pooler:
             mismatches, telling = crowd.mismatches(target.pooler)
-            equal((mismatches, telling > 0), (0, tells), f"seed {seed}: server connections with other settings than they were given, and whether any tells")
+            equal((mismatches, telling > 0), (0, tells), f"seed {seed}: server connections with other settings than they were given, and "
+                                                         f"whether any tells")
     print(f"    seed {seed}: {sum(found.done.values())} operations")
     assert not found.failures, f"seed {seed}: {found}"
     assert sum(found.done.values()) > OPERATIONS_MIN and len(found.done) == len(crowd.OPERATIONS), f"seed {seed}: {found.done}"
@@ -41,13 +43,6 @@ def play(env, tells, seconds=SECONDS, **settings):
 @limit(240)
 def test_sessions_with_the_same_names_are_apart(env):
     play(env, tells=False)
-
-
-def library(env):
-    try:
-        return extension.build(env.cluster, env.directory, "extension-isolation")
-    except extension.CannotBuild as error:
-        raise Skip(f"the extension cannot be built: {error}") from None
 
 
 @limit(240)

@@ -346,7 +346,8 @@ CRUNCHY_QUERIES = {
 def test_crunchy_pgo(env):
     role, secret = "_crunchypgbouncer", 'generated"secret'
     login_role(env, role, secret)
-    lookup(env, "app", "pgbouncer", "get_auth(username text) returns table (username text, password text) language sql stable security definer "
+    lookup(env, "app", "pgbouncer", "get_auth(username text) returns table (username text, password text) language sql stable "
+                                    "security definer "
            "as 'select rolname::text, rolpassword::text from pg_catalog.pg_authid where rolname = $1 and rolcanlogin and not rolsuper'",
            role, "get_auth(text)")
     with Pod(env, "crunchy", 2, 2) as pod:
@@ -446,11 +447,13 @@ def test_zalando_postgres_operator(env):
         certificates = pod.directory("etc/ssl/certs")
         for path in ("etc/pgbouncer", "var/log/pgbouncer", "var/run/pgbouncer", "tmp"):
             pod.directory(path)
-        subprocess.run(["openssl", "req", "-nodes", "-new", "-x509", "-subj", "/CN=spilo.dummy.org", "-keyout", certificates / "pgbouncer.key",
+        subprocess.run(["openssl", "req", "-nodes", "-new", "-x509", "-subj", "/CN=spilo.dummy.org",
+                        "-keyout", certificates / "pgbouncer.key",
                         "-out", certificates / "pgbouncer.crt"], check=True, capture_output=True)
         pod.own(certificates / "pgbouncer.key")
         pod.file(etc / "pgbouncer/userlist.txt", f'"{role}" "{secret}"\n')
-        variables = {"PGHOST": "localhost", "PGPORT": env.cluster.port, "PGUSER": role, "PGSCHEMA": "pooler", "CONNECTION_POOLER_PORT": pod.port,
+        variables = {"PGHOST": "localhost", "PGPORT": env.cluster.port, "PGUSER": role, "PGSCHEMA": "pooler",
+                     "CONNECTION_POOLER_PORT": pod.port,
                      "CONNECTION_POOLER_MODE": "transaction", "CONNECTION_POOLER_DEFAULT_SIZE": 15, "CONNECTION_POOLER_RESERVE_SIZE": 7,
                      "CONNECTION_POOLER_MAX_CLIENT_CONN": 10000, "CONNECTION_POOLER_MAX_DB_CONN": 30, "INFRASTRUCTURE_ROLES": "",
                      "ETC": etc, "VAR": var}
@@ -478,7 +481,8 @@ def test_zalando_postgres_operator(env):
         # The pod ends by SIGTERM, when the grace period of 5 minutes begins: as PgBouncer, it waits for its clients.
         waits = pod.target.connect(user="app", secret=env.cluster.target.secrets["app"], **tls)
         pod.process.send_signal(signal.SIGTERM)
-        until(lambda: is_refused(pod.target.connect, user="app", secret=env.cluster.target.secrets["app"], **tls), "that no client is taken any more", 10)
+        until(lambda: is_refused(pod.target.connect, user="app", secret=env.cluster.target.secrets["app"], **tls),
+              "that no client is taken any more", 10)
         equal(waits.value("select 1"), "1")
         waits.sock.close()
         equal(pod.process.wait(15), 0)

@@ -136,7 +136,8 @@ def test_down_ends_what_runs_inside(env):
 def test_nothing_is_left_of_one_that_is_killed(env):
     with network("long-fat") as name:
         holder = about(name)
-        inside = subprocess.Popen([os.environ["HAWSER"], "lab", "run", name, "--", "sh", "-c", "sleep 60 & sleep 60"], stderr=subprocess.PIPE)
+        inside = subprocess.Popen([os.environ["HAWSER"], "lab", "run", name, "--", "sh", "-c", "sleep 60 & sleep 60"],
+                                  stderr=subprocess.PIPE)
         wait_until(lambda: children(inside.pid) and len(children(children(inside.pid)[0])) == 2, "the command runs")
         [shell] = children(inside.pid)
         commands = [shell, *children(shell)]
@@ -251,7 +252,8 @@ def test_nothing_is_left_of_the_kernels_queues_when_killed(env):
 def test_without_rights_it_says_which(env):
     if os.geteuid() != 0:
         raise Skip("only root can give its rights away")
-    without = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--", os.environ["HAWSER"], "lab", "up", "long-fat", "--name", "norights"]
+    without = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--", os.environ["HAWSER"], "lab", "up", "long-fat",
+               "--name", "norights"]
     # Without CAP_SETFCAP root may map itself into no user namespace, and without CAP_SYS_ADMIN it has no other.
     run = subprocess.run(without, capture_output=True, text=True, timeout=20)
     assert run.returncode == NO_RIGHTS, (run.returncode, run.stderr)
@@ -320,7 +322,8 @@ def test_a_kernel_is_ended_with_the_command_and_leaves_nothing(env):
     for signal_, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
         (directory / "waits.pid").unlink(missing_ok=True)
         command = subprocess.Popen([os.environ["HAWSER"], "lab", "--kernel", "--image", image], stderr=subprocess.PIPE,
-                                   env=dict(os.environ, TMPDIR=str(directory)), preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+                                   env=dict(os.environ, TMPDIR=str(directory)),
+                                   preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         wait_until(lambda: (directory / "waits.pid").exists() and (directory / "waits.pid").read_text(), "the stand-in runs")
         kernel = int((directory / "waits.pid").read_text())
         command.send_signal(signal_)
@@ -406,7 +409,8 @@ def test_a_report_that_is_interrupted_leaves_nothing(env):
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o755)
         words = [os.environ["HAWSER"], "lab", "run", "per-flow", "--report", "/dev/null", "--only", "copy-out", "--rounds", "1"]
-        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": directory})
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                   env={**os.environ, "TMPDIR": directory})
         name = f"report-{process.pid}-1"
         wait_until(lambda: about(name), "a network is up", 30)
         assert os.listdir(directory), "its files are here"

@@ -18,7 +18,7 @@ import time
 from harness import messages as m
 from harness.suite import Background, Skip, equal, limit, pooler_only, until
 from harness.wire import ServerError
-from integration.test_lab import by_reno, here, lab, network
+from integration.test_lab import by_reno, here, network
 
 SAME_FOR_ALL_SERVERS = True
 ALONE = "networks"

@@ -91,7 +91,8 @@ def through(env, port):
 @limit(120)
 def test_a_base_backup_is_whole_whatever_paths_are_cut(env):
     with tempfile.TemporaryDirectory() as directory, over_cut_paths(env.cluster.target.port) as port:
-        env.program("pg_basebackup", "-D", f"{directory}/backup", "-X", "stream", "-c", "fast", user="replicator", target=through(env, port))
+        env.program("pg_basebackup", "-D", f"{directory}/backup", "-X", "stream", "-c", "fast", user="replicator",
+                    target=through(env, port))
         env.program("pg_verifybackup", f"{directory}/backup")
 
 
@@ -107,10 +108,12 @@ def test_a_streaming_replica_follows_whatever_paths_are_cut(env):
             subprocess.run(["chown", "-R", "postgres:", place], check=True)
             as_postgres = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
         own = free_port()
-        command = [*as_postgres, env.program_path("postgres"), "-D", standby, "-p", own, "-c", f"unix_socket_directories={standby}", "-c", "hot_standby=on"]
+        command = [*as_postgres, env.program_path("postgres"), "-D", standby, "-p", own, "-c", f"unix_socket_directories={standby}",
+                   "-c", "hot_standby=on"]
         with running(*command):
             def ask(statement):
-                done = subprocess.run([env.program_path("psql"), "-XqAt", "-h", standby, "-p", str(own), "-U", "postgres", "-d", "app", "-c", statement], capture_output=True, text=True)
+                done = subprocess.run([env.program_path("psql"), "-XqAt", "-h", standby, "-p", str(own), "-U", "postgres", "-d", "app",
+                                       "-c", statement], capture_output=True, text=True)
                 return done.stdout.strip() if done.returncode == 0 else None
             until(lambda: ask("select pg_is_in_recovery()") == "t", "the replica answers", 40)
             until(lambda: ask("select status from pg_stat_wal_receiver") == "streaming", "it streams", 20)
@@ -141,7 +144,8 @@ def test_rsync_copies_whatever_paths_are_cut(env):
         with running(rsync, "--daemon", "--no-detach", f"--config={place}/conf", f"--port={daemon_port}"):
             until(lambda: listens(daemon_port), "rsync's daemon listens", 10)
             with over_cut_paths(daemon_port) as port:
-                done = subprocess.run([rsync, "--whole-file", f"rsync://127.0.0.1:{port}/data/file", place / "copy"], capture_output=True, text=True, timeout=60)
+                done = subprocess.run([rsync, "--whole-file", f"rsync://127.0.0.1:{port}/data/file", place / "copy"], capture_output=True,
+                                      text=True, timeout=60)
                 equal(done.returncode, 0, done.stderr)
         assert (place / "copy").read_bytes() == body, "another file has come"
 
@@ -157,7 +161,8 @@ def test_ssh_carries_a_file_whatever_paths_are_cut(env):
             subprocess.run([keygen, "-q", "-t", "ed25519", "-N", "", "-f", place / key], check=True)
         (place / "file").write_bytes(body)
         daemon_port = free_port()
-        (place / "conf").write_text(f"Port {daemon_port}\nListenAddress 127.0.0.1\nHostKey {place}/host\nAuthorizedKeysFile {place}/client.pub\nStrictModes no\n"
+        (place / "conf").write_text(f"Port {daemon_port}\nListenAddress 127.0.0.1\nHostKey {place}/host\nAuthorizedKeysFile "
+                                    f"{place}/client.pub\nStrictModes no\n"
                                     "UsePAM no\nPermitRootLogin prohibit-password\nPidFile none\n")
         if os.geteuid() == 0:
             # Where it goes to be confined; the service makes it, and there is no service here.
@@ -165,7 +170,8 @@ def test_ssh_carries_a_file_whatever_paths_are_cut(env):
         with running(sshd, "-D", "-e", "-f", place / "conf"):
             until(lambda: listens(daemon_port), "sshd listens", 10)
             with over_cut_paths(daemon_port) as port:
-                command = [ssh, "-F", "none", "-i", place / "client", "-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={place}/known", "-o", "BatchMode=yes",
+                command = [ssh, "-F", "none", "-i", place / "client", "-o", "StrictHostKeyChecking=no",
+                           "-o", f"UserKnownHostsFile={place}/known", "-o", "BatchMode=yes",
                            "-p", str(port), f"{getpass.getuser()}@127.0.0.1"]
                 done = subprocess.run([*command, f"cat {place}/file"], capture_output=True, timeout=60)
                 equal(done.returncode, 0, done.stderr.decode())
@@ -178,16 +184,20 @@ class MariaDb:
     def __init__(self, place, number):
         self.data, self.number, self.port, self.socket = place / f"data{number}", number, free_port(), place / f"{number}.sock"
         self.user = f"--user={'mysql' if os.geteuid() == 0 else getpass.getuser()}"
-        install = [installed("mariadb-install-db", "mariadb-server"), "--no-defaults", f"--datadir={self.data}", self.user, "--skip-test-db", "--auth-root-authentication-method=normal"]
+        install = [installed("mariadb-install-db", "mariadb-server"), "--no-defaults", f"--datadir={self.data}", self.user,
+                   "--skip-test-db", "--auth-root-authentication-method=normal"]
         subprocess.run(install, check=True, capture_output=True, cwd="/")
 
     def running(self):
-        return running(installed("mariadbd", "mariadb-server"), "--no-defaults", f"--datadir={self.data}", self.user, f"--port={self.port}", "--bind-address=127.0.0.1",
-                       f"--socket={self.socket}", f"--pid-file={self.data}/pid", f"--server-id={self.number}", "--log-bin=bin", "--innodb-flush-log-at-trx-commit=0",
+        return running(installed("mariadbd", "mariadb-server"), "--no-defaults", f"--datadir={self.data}", self.user, f"--port={self.port}",
+                       "--bind-address=127.0.0.1",
+                       f"--socket={self.socket}", f"--pid-file={self.data}/pid", f"--server-id={self.number}",
+                       "--log-bin=bin", "--innodb-flush-log-at-trx-commit=0",
                        "--innodb-buffer-pool-size=32M")
 
     def ask(self, statement, check=True, format="-NB"):
-        done = subprocess.run([installed("mariadb", "mariadb-client"), "--no-defaults", "-u", "root", "-S", str(self.socket), format, "-e", statement], capture_output=True, text=True)
+        done = subprocess.run([installed("mariadb", "mariadb-client"), "--no-defaults", "-u", "root", "-S", str(self.socket), format,
+                               "-e", statement], capture_output=True, text=True)
         assert not check or done.returncode == 0, done.stderr
         return done.stdout.strip() if done.returncode == 0 else None
 
@@ -205,7 +215,8 @@ def test_mariadb_replicates_whatever_paths_are_cut(env):
             primary.ask("create user follows@'127.0.0.1' identified by 'a password'; grant replication slave on *.* to follows@'127.0.0.1'")
             primary.ask("reset master; create database d; create table d.t (n int primary key, x text)")
             with over_cut_paths(primary.port) as port:
-                replica.ask(f"change master to master_host='127.0.0.1', master_port={port}, master_user='follows', master_password='a password', master_use_gtid=no, master_connect_retry=1; start slave")
+                replica.ask(f"change master to master_host='127.0.0.1', master_port={port}, master_user='follows', master_password='a "
+                            f"password', master_use_gtid=no, master_connect_retry=1; start slave")
                 until(lambda: replica.ask("show tables from d", check=False) == "t", "the replica follows", 30)
                 for first in range(0, 10_000, 1000):
                     primary.ask(f"use d; insert into d.t select seq, repeat(md5(seq), 16) from seq_{first}_to_{first + 999}")

@@ -74,7 +74,7 @@ class Probe:
 
     def __enter__(self):
         self.process.start()
-        time.sleep(0.3)
+        time.sleep(0.3)  # it has logged in, and measures
         return self
 
     def __exit__(self, *_):
@@ -133,11 +133,11 @@ def test_a_console_that_reads_nothing_holds_up_neither_clients_nor_another_conso
         before = peak_bytes(target.pooler)
         for console in dead:
             console.send(*[m.query("SHOW SOCKETS")] * 20)
-        time.sleep(0.5)
+        time.sleep(0.5)  # their answers fill the sockets, and are read by none
         with Probe(target) as probe:
             with target.pooler.admin() as console:
                 assert count_rows(console, "SHOW CLIENTS") >= CLIENTS
-            time.sleep(1)
+            time.sleep(1)  # the probe measures meanwhile
         assert probe.p99 < 25, f"{probe.p99:.0f} ms, at worst {probe.worst:.0f} ms"
         grown = peak_bytes(target.pooler) - before
         assert grown < 8 * MB, f"{grown / MB:.0f} MB for 8 consoles"

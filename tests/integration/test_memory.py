@@ -78,11 +78,12 @@ def test_memory_of_sessions_that_have_left_goes_back(env):
             clients = [target.connect() for _ in range(60)]
             for number, client in enumerate(clients):
                 for name in range(40):
-                    equal(client.exchange(m.parse(f"select {round_number}, {number}, {name}, '{'v' * 2000}'", f"n{name}"), m.SYNC).sqlstate, None)
+                    equal(client.exchange(m.parse(f"select {round_number}, {number}, {name}, '{'v' * 2000}'", f"n{name}"), m.SYNC).sqlstate,
+                          None)
                 client.execute(f"set app.s{number} to '{'s' * 3000}'")
             for client in clients:
                 client.send(m.query("select '" + "y" * 30_000 + "'")[:20_000])
             for client in clients:
                 client.sock.close()
-        time.sleep(1)
+        time.sleep(1)  # the closed connections are noticed
         until(lambda: target.pooler.rss_bytes() - before < 7 * MB, "the system has it again", seconds=90)

@@ -38,7 +38,8 @@ def test_session_mode_keeps_every_kind_of_state(env):
         owner.execute("create temp table kept (i int); set my.name to 'x'; prepare p as select 5; listen ch; "
                       "select pg_advisory_lock(77); set role helper_role")
         owner.execute("begin; declare c cursor with hold for values (1), (2); commit")
-        equal(other.rows("select to_regclass('pg_temp.kept'), current_setting('my.name', true), pg_try_advisory_lock(77)"), [(None, None, "f")])
+        equal(other.rows("select to_regclass('pg_temp.kept'), current_setting('my.name', true), pg_try_advisory_lock(77)"),
+              [(None, None, "f")])
         equal(owner.rows("select to_regclass('kept') is not null, current_setting('my.name'), current_user"), [("t", "x", "helper_role")])
         equal(owner.value("execute p"), "5")
         equal(owner.value("fetch c"), "1")
@@ -54,7 +55,8 @@ def test_session_mode_cleans_the_backend_for_the_next_client(env):
                           "select pg_advisory_lock(78); listen ch; create sequence if not exists sm; select nextval('sm')")
         second = env.connect(target)
         equal(second.rows("select to_regclass('pg_temp.t1'), current_setting('my.secret', true), current_setting('statement_timeout'), "
-                          "(select count(*) from pg_prepared_statements), (select count(*) from pg_listening_channels()), current_setting('timezone') = 'Asia/Tokyo'"),
+                          "(select count(*) from pg_prepared_statements), (select count(*) from pg_listening_channels()), "
+                          "current_setting('timezone') = 'Asia/Tokyo'"),
               [(None, None, "0", "0", "0", "f")])
         equal(second.value("select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()"), "0")
         equal(second.attempt("select currval('sm')").sqlstate, "55000")

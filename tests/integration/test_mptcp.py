@@ -269,7 +269,7 @@ def test_a_client_uses_both_its_networks_and_a_metered_one_last(env):
         until(lambda: joined() and any(s["local"].startswith("10.77.1.2:") for s in joined()), "a subflow over the second network")
         metered = [s for s in joined() if s["local"].startswith("10.77.1.2:")]
         assert metered and all(s["backup"] for s in metered), metered
-        time.sleep(0.5)
+        time.sleep(0.5)  # data flows meanwhile
         sent = {"10.77.0.2": 0, "10.77.1.2": 0}
         for subflow in client.connections()[0]["subflows"]:
             sent[subflow["local"].rsplit(":", 1)[0]] += subflow["bytes_acked"]
@@ -457,7 +457,8 @@ def test_a_plain_client_is_taken_and_a_kernel_without_mptcp_is_named(env):
 @limit(60)
 def test_a_dead_peer_is_given_up_after_tcp_user_timeout(env):
     with two_machines() as (server, client):
-        with server_side(env, server, mptcp=True), client_side(env, client, "require", tcp_user_timeout="2s", query_wait_timeout="20s") as near:
+        with server_side(env, server, mptcp=True), client_side(env, client, "require", tcp_user_timeout="2s",
+                                                               query_wait_timeout="20s") as near:
             with near.connect() as session:
                 equal(session.value("select 1"), "1")
                 session.execute("begin")
@@ -607,7 +608,8 @@ def test_psql_under_run_has_five_subflows(env):
             psql = env.program_path("psql")
             conninfo = "host=10.77.0.1 port=7000 user=app dbname=app sslmode=disable"
             client.start(binary(), "mptcp", "run", "--", psql, conninfo, "-c", "select 1", "-c", "select pg_sleep(3)",
-                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "PGPASSWORD": far.pooler.target.secrets["app"]})
+                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                         env={**os.environ, "PGPASSWORD": far.pooler.target.secrets["app"]})
             found = until(lambda: [c for c in client.connections() if len(c["subflows"]) == 5], "five subflows")[0]
             equal((found["program"]["name"], found["fallback"]), ("psql", False))
             equal(until(lambda: transports(far, "C"), "the login"), {"mptcp"})  # (subflows are there before it)
@@ -627,7 +629,8 @@ def test_a_server_under_run_accepts_mptcp(env):
 
 SAYS_SIGNALS = """
 import os, signal
-signals = [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGABRT, signal.SIGALRM, signal.SIGWINCH, signal.SIGXCPU, signal.SIGRTMIN + 6]
+signals = [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGABRT, signal.SIGALRM, signal.SIGWINCH,
+           signal.SIGXCPU, signal.SIGRTMIN + 6]
 signal.pthread_sigmask(signal.SIG_BLOCK, [*signals, signal.SIGTERM])
 print(*map(int, signals), flush=True)
 while (came := signal.sigtimedwait([*signals, signal.SIGTERM], 30)) and came.si_signo != signal.SIGTERM:
@@ -649,7 +652,8 @@ def test_run_passes_every_signal_on_and_a_key_of_the_terminal_comes_once(env):
         equal(run.wait(20), 7)
     # The terminal sends SIGINT to both; what comes next is not that one again.
     keyboard, terminal = pty.openpty()
-    with subprocess.Popen(command, stdin=terminal, stdout=subprocess.PIPE, text=True, bufsize=1, preexec_fn=lambda: own_terminal(terminal)) as run:
+    with subprocess.Popen(command, stdin=terminal, stdout=subprocess.PIPE, text=True, bufsize=1,
+                          preexec_fn=lambda: own_terminal(terminal)) as run:
         run.stdout.readline()
         os.write(keyboard, b"\x03")
         equal(run.stdout.readline(), f"{signal.SIGINT:d}\n")

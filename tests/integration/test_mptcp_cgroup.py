@@ -45,7 +45,8 @@ class Kernel:
 
     def __init__(self, stack, mount_bpf=True):
         prepare = "mountpoint -q /sys/fs/bpf && umount /sys/fs/bpf; " + ("mount -t bpf bpf /sys/fs/bpf && " if mount_bpf else "")
-        self.holder = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sh", "-c", f"{prepare} echo ready && exec sleep 600"],
+        self.holder = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sh",
+                                        "-c", f"{prepare} echo ready && exec sleep 600"],
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         stack.callback(self.end)
         if self.holder.stdout.readline() != "ready\n":
@@ -141,7 +142,8 @@ def test_pgmptcp_0_in_the_environment_of_a_program_turns_it_off(env):
         cgroup = kernel.cgroup()
         kernel.add(here, cgroup)
         # Pieces of 64 bytes are read: what is in a longer text, wherever, is none.
-        for environment, expected in ((["PGMPTCP=0"], TCP), (["PGMPTCP=1"], MPTCP), (["PGMPTCP="], MPTCP), (["PGMPTCP=00"], MPTCP), (["XPGMPTCP=0"], MPTCP),
+        for environment, expected in ((["PGMPTCP=0"], TCP), (["PGMPTCP=1"], MPTCP), (["PGMPTCP="], MPTCP), (["PGMPTCP=00"], MPTCP),
+                                      (["XPGMPTCP=0"], MPTCP),
                                       (["-i", *(f"V{n}={'x' * n}" for n in range(130)), "PGMPTCP=0"], TCP),
                                       (["-i", *(f"LONG{n}={'x' * n}PGMPTCP=0" for n in range(130))], MPTCP),
                                       (["-i", f"A={'x' * 15000}", "PGMPTCP=0"], TCP)):
@@ -185,7 +187,8 @@ def test_a_long_lived_postgresql_and_psql_talk_mptcp(env):
         served, dialling = kernel.cgroup(), kernel.cgroup()
         kernel.add(server, served)
         kernel.add(client, dialling)
-        subprocess.run([*user, programs / "initdb", "-D", data, "-A", "trust", "-U", "postgres", "--no-sync"], check=True, capture_output=True, cwd="/")
+        subprocess.run([*user, programs / "initdb", "-D", data, "-A", "trust", "-U", "postgres", "--no-sync"], check=True,
+                       capture_output=True, cwd="/")
         with open(data / "pg_hba.conf", "a") as rules:
             rules.write("host all all 10.77.0.0/16 trust\n")
         postgres = subprocess.Popen(

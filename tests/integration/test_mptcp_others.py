@@ -36,7 +36,7 @@ def mptcpd(machine, plugin, address="10.77.0.2"):
         with contextlib.suppress(Skip):
             machine.ip("addr", "del", f"{address}/24", "dev", "net0")
         machine.ip("addr", "add", f"{address}/24", "dev", "net0")
-        time.sleep(1)
+        time.sleep(1)  # it takes in the address
         return process.poll() is not None or machine.status()["endpoints"]
 
     try:
@@ -127,10 +127,12 @@ cat > /run/bus.conf <<X
 <busconfig><type>session</type><listen>unix:path=/run/dbus/system_bus_socket</listen>
 <policy context="default"><allow user="*"/><allow own="*"/>
 <allow send_type="method_call"/><allow send_type="method_return"/><allow send_type="error"/><allow send_type="signal"/>
-<allow receive_type="method_call"/><allow receive_type="method_return"/><allow receive_type="error"/><allow receive_type="signal"/></policy></busconfig>
+<allow receive_type="method_call"/><allow receive_type="method_return"/><allow receive_type="error"/>
+<allow receive_type="signal"/></policy></busconfig>
 X
 printf '[main]\nplugins=keyfile\nauth-polkit=false\n[device-all]\nmanaged=1\n' > /run/etc/NetworkManager.conf
-printf '[connection]\nid=net0\ntype=ethernet\ninterface-name=net0\n[ipv4]\nmethod=manual\naddress1=10.77.0.2/24,10.77.0.1\n[ipv6]\nmethod=disabled\n' \
+printf '%s\n' '[connection]' id=net0 type=ethernet interface-name=net0 '[ipv4]' method=manual \
+    address1=10.77.0.2/24,10.77.0.1 '[ipv6]' method=disabled \
     > /run/etc/system-connections/net0.nmconnection
 mkdir -p /run/dbus
 dbus-daemon --config-file=/run/bus.conf --nofork 2>/dev/null & bus=$!

@@ -51,7 +51,8 @@ def ready(programs, data, port, process):
 
 
 def ask(data, port, statement):
-    done = subprocess.run(["psql", "-XqAt", "-h", data, "-p", port, "-U", "postgres", "-d", "postgres", "-c", statement], capture_output=True, text=True)
+    done = subprocess.run(["psql", "-XqAt", "-h", data, "-p", port, "-U", "postgres", "-d", "postgres", "-c", statement],
+                          capture_output=True, text=True)
     equal(done.returncode, 0, done.stderr)
     return done.stdout.strip()
 
@@ -67,15 +68,18 @@ def test_a_streaming_replica_follows_over_mptcp(env):
     for data in (primary, standby):
         data.mkdir(mode=0o700)
         shutil.chown(data, "postgres", "postgres")
-    subprocess.run([*AS_POSTGRES, programs / "initdb", "-D", primary, "-A", "trust", "-U", "postgres", "--no-sync"], check=True, capture_output=True, cwd="/")
+    subprocess.run([*AS_POSTGRES, programs / "initdb", "-D", primary, "-A", "trust", "-U", "postgres", "--no-sync"], check=True,
+                   capture_output=True, cwd="/")
     with open(primary / "pg_hba.conf", "a") as rules:
         rules.write("host replication all 10.77.0.0/16 trust\n")
     with five_flows() as (server, client), open(directory / "servers.log", "ab") as log:
         def start(machine, data, port, *more):
             return machine.start(*under_run(*AS_POSTGRES, programs / "postgres", "-D", data, "-p", port, "-c", "listen_addresses=*",
-                                            "-c", f"unix_socket_directories={data}", "-c", "fsync=off", *more), stdout=log, stderr=log, cwd="/")
+                                            "-c", f"unix_socket_directories={data}", "-c", "fsync=off", *more), stdout=log, stderr=log,
+                                            cwd="/")
         ready(programs, primary, "7432", start(server, primary, "7432"))
-        backup = under_run(*AS_POSTGRES, programs / "pg_basebackup", "-d", "host=10.77.0.1 port=7432 user=postgres", "-D", standby, "-R", "-c", "fast")
+        backup = under_run(*AS_POSTGRES, programs / "pg_basebackup", "-d", "host=10.77.0.1 port=7432 user=postgres", "-D", standby,
+                           "-R", "-c", "fast")
         client.run(*backup)
         ready(programs, standby, "7433", start(client, standby, "7433"))
         until(lambda: carried(client, "postgres"), "the replica's connection has five subflows", 20)
@@ -97,7 +101,8 @@ def test_rsync_and_its_daemon_talk_mptcp(env):
     conf = directory / "rsyncd.conf"
     conf.write_text(f"use chroot = no\nuid = root\ngid = root\nreverse lookup = no\n[data]\npath = {directory}/source\nread only = yes\n")
     with five_flows() as (server, client):
-        server.start(*under_run(rsync, "--daemon", "--no-detach", f"--config={conf}", "--port=8730"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        server.start(*under_run(rsync, "--daemon", "--no-detach", f"--config={conf}", "--port=8730"), stdout=subprocess.DEVNULL,
+                     stderr=subprocess.DEVNULL)
         until(lambda: any(listener["address"].endswith(":8730") for listener in server.status()["listeners"]), "rsync's daemon listens", 10)
         # Slowly at first, that the connection can be looked at.
         slow = client.start(*under_run(rsync, "--whole-file", "--bwlimit=1000", "rsync://10.77.0.1:8730/data/file", directory / "slow"),
@@ -118,14 +123,16 @@ def test_ssh_and_sshd_talk_mptcp(env):
     for key in ("host", "client"):
         subprocess.run([keygen, "-q", "-t", "ed25519", "-N", "", "-f", directory / key], check=True)
     conf = directory / "sshd_config"
-    conf.write_text(f"Port 2222\nListenAddress 10.77.0.1\nHostKey {directory}/host\nAuthorizedKeysFile {directory}/client.pub\nStrictModes no\n"
+    conf.write_text(f"Port 2222\nListenAddress 10.77.0.1\nHostKey {directory}/host\nAuthorizedKeysFile "
+                    f"{directory}/client.pub\nStrictModes no\n"
                     f"UsePAM no\nPermitRootLogin prohibit-password\nPidFile {directory}/pid\n")
     # Where it goes to be confined; the service makes it, and there is no service here.
     pathlib.Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     with five_flows() as (server, client), open(directory / "log", "ab") as log:
         server.start(*under_run(sshd, "-D", "-e", "-f", conf), stdout=log, stderr=log)
         until(lambda: any(listener["address"].endswith(":2222") for listener in server.status()["listeners"]), "sshd listens", 10)
-        command = under_run(ssh, "-F", "none", "-i", directory / "client", "-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={directory}/known",
+        command = under_run(ssh, "-F", "none", "-i", directory / "client", "-o", "StrictHostKeyChecking=no",
+                            "-o", f"UserKnownHostsFile={directory}/known",
                             "-o", "BatchMode=yes", "-p", "2222", "root@10.77.0.1")
         waits = client.start(*command, "echo in; sleep 30", stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, text=True)
         equal(waits.stdout.readline(), "in\n", (directory / "log").read_text()[-2000:])

@@ -1,5 +1,6 @@
 """How server connections are opened: what `connect_query` leaves, what logins wait for and what they are told."""
 
+import contextlib
 import re
 import socket
 import threading
@@ -60,10 +61,8 @@ class Gate:
         except OSError:
             pass
         for sock in (source, sink):
-            try:
+            with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
 
 
 def database(env, query, **more):
@@ -139,7 +138,8 @@ def test_a_connect_query_that_takes_too_long_leaves_no_process_that_no_limit_cou
     keeper.execute("create table if not exists locked (n int); grant all on locked to public")
     waiting = "select count(*) from pg_stat_activity where query like '%from locked%' and wait_event_type = 'Lock'"
     append = database(env, "select * from locked", max_db_connections=2)
-    with env.pooler_with(append=append, pool_size=2, server_connect_timeout="500ms", query_wait_timeout="30s", client_login_timeout="20s") as target:
+    with env.pooler_with(append=append, pool_size=2, server_connect_timeout="500ms", query_wait_timeout="30s",
+                         client_login_timeout="20s") as target:
         keeper.execute("begin; lock locked")
         try:
             told, _ = refusal(target, database="q")
@@ -159,23 +159,24 @@ def test_a_connect_query_that_takes_too_long_leaves_no_process_that_no_limit_cou
 @pooler_only
 def test_an_opening_of_before_a_reconnect_does_not_bring_the_old_values_back(env):
     admin = env.server()
-    with Gate(env.cluster.port) as gate, env.pooler_with(servers=[f"127.0.0.1:{gate.port}"], server_tls_sslmode="disable", pool_size=2) as target:
+    with Gate(env.cluster.port) as gate, env.pooler_with(servers=[f"127.0.0.1:{gate.port}"], server_tls_sslmode="disable",
+                                                         pool_size=2) as target:
         try:
             busy = env.connect(target, user="app_trust")
             busy.execute("begin")
             waits = env.connect(target, user="app_trust")
             gate.hold = True
             waits.send(m.query("select 1"))
-            time.sleep(0.5)
+            time.sleep(0.5)  # the opening is under way
             waits.vanish()  # nobody waits for the opening any more: none of the new epoch follows it
-            time.sleep(0.2)
+            time.sleep(0.2)  # its end has been seen
             admin.execute("alter system set timezone = 'Asia/Tokyo'")
             admin.execute("select pg_reload_conf()")
             until(lambda: env.server().value("show timezone") == "Asia/Tokyo", "the server has read it")
             with target.pooler.admin() as console:
                 console.execute("RECONNECT")
             gate.hold = False
-            time.sleep(0.5)
+            time.sleep(0.5)  # the opening of before has ended
             late = env.connect(target, user="app_trust")
             equal((late.parameters["TimeZone"], late.value("show timezone")), ("Asia/Tokyo", "Asia/Tokyo"))
         finally:
@@ -198,7 +199,7 @@ def test_logins_after_a_reconnect_try_a_server_that_refuses_as_one(env):
                 console.execute("RECONNECT")
             gate.mode, gate.accepted = "close", 0
             logins = [Background(lambda: target.connect(user="app_trust", timeout=30).close()) for _ in range(50)]
-            time.sleep(4)
+            time.sleep(4)  # the pause between attempts grows meanwhile
             accepted, failed = gate.accepted, outcomes(target)[1]
             gate.mode = "forward"
             for login in logins:
@@ -214,10 +215,11 @@ def test_logins_after_a_reconnect_try_a_server_that_refuses_as_one(env):
 @limit(60)
 def test_a_login_is_not_refused_for_an_attempt_that_began_before_it(env):
     with Gate(env.cluster.port) as gate, env.pooler_with(
-            servers=[f"127.0.0.1:{gate.port}"], function_census=False, server_tls_sslmode="disable", server_connect_timeout="3s", query_wait_timeout="30s") as target:
+            servers=[f"127.0.0.1:{gate.port}"], function_census=False, server_tls_sslmode="disable", server_connect_timeout="3s",
+            query_wait_timeout="30s") as target:
         gate.mode = "hang"
         early = Background(refusal, target)
-        time.sleep(2.5)
+        time.sleep(2.5)  # the attempt is almost out of time
         gate.mode = "forward"
         env.connect(target, user="app_trust").close()
         told, seconds = early.join()

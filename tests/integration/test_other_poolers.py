@@ -24,7 +24,8 @@ def pgbouncer(env, mode):
     user = "user = nobody\n" if os.geteuid() == 0 else ""  # as root it refuses to run
     (directory / "users").write_text('"app_trust" ""\n')
     (directory / "ini").write_text(
-        f"[databases]\napp = host=127.0.0.1 port={env.cluster.port} user=app_trust\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n"
+        f"[databases]\napp = host=127.0.0.1 port={env.cluster.port} user=app_trust\n[pgbouncer]\nlisten_addr = "
+        f"127.0.0.1\nlisten_port = {port}\n"
         f"auth_type = trust\nauth_file = {directory}/users\npool_mode = {mode}\nunix_socket_dir =\n{user}")
     directory.chmod(0o755)
     with open(directory / "log", "wb") as log:
@@ -54,7 +55,8 @@ def checked(env, server, more="", exits=0):
 
 def is_pooler(pooler):
     """{database: value} of the metric."""
-    return {line.split('"')[1]: int(line.split()[-1]) for line in pooler.http("/metrics")[1].splitlines() if line.startswith("hawser_server_is_pooler{")}
+    return {line.split('"')[1]: int(line.split()[-1]) for line in pooler.http("/metrics")[1].splitlines()
+            if line.startswith("hawser_server_is_pooler{")}
 
 
 def status(pooler):
@@ -92,7 +94,8 @@ def test_serve_refuses_a_pooler_in_transaction_mode(env):
             equal(error.sqlstate, "08006", str(error))
         else:
             raise AssertionError("it was served")
-        until(lambda: any("is another pooler in transaction mode" in line for line in target.pooler.log.read_text().splitlines()), "the log says why")
+        until(lambda: any("is another pooler in transaction mode" in line for line in target.pooler.log.read_text().splitlines()),
+              "the log says why")
         equal(is_pooler(target.pooler), {"there": 1})
         assert "is another pooler in transaction mode" in status(target.pooler)
     with pgbouncer(env, "transaction") as server, env.pooler_with(append=entry_of(server, 'fidelity = "classic"\n')) as target:

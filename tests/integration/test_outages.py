@@ -36,7 +36,7 @@ def test_clients_are_served_soon_after_a_short_outage(env):
     def outage(wait):
         env.cluster.stop("immediate")
         waiting = wait()
-        time.sleep(1)
+        time.sleep(1)  # the outage lasts
         env.cluster.start()
         return {"waiting": waiting, "since": time.monotonic()}
 
@@ -56,7 +56,7 @@ def test_clients_are_served_soon_after_a_promotion(env):
         def outage(wait):
             env.cluster.stop("immediate")
             waiting = wait()
-            time.sleep(2)
+            time.sleep(2)  # the outage lasts
             second.promote()
             return {"waiting": waiting, "since": time.monotonic()}
 
@@ -75,7 +75,7 @@ def test_a_server_that_returns_is_not_stormed(env):
         clients = [env.connect(target) for _ in range(200)]
         env.cluster.stop("immediate")
         waiting = [Background(first_answer, client) for client in clients]
-        time.sleep(3)
+        time.sleep(3)  # the outage lasts
         page = target.pooler.http("/metrics")[1]
         failures = int(re.search(r'hawser_server_logins_total\{outcome="failed"\} (\d+)', page)[1])
         env.cluster.start()
@@ -115,7 +115,7 @@ def test_clients_are_refused_at_once_while_the_server_is_down_if_that_is_asked_f
                     equal(error.sqlstate, "08006", error.message)
                 assert time.monotonic() - since < most, "a login is refused, the second one at once"
             still = Background(first_answer, patient)
-            time.sleep(1)
+            time.sleep(1)  # it is not refused meanwhile
             assert still.is_running(), "a client of a database without the setting does not wait"
         finally:
             env.cluster.start()

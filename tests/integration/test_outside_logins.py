@@ -134,14 +134,14 @@ def test_an_ldap_server_that_is_away_or_silent_delays_its_own_logins_alone(env):
                 refused(target, user="app2")
                 return time.monotonic() - began
             waiting = Background(crowd, 20, waits)
-            time.sleep(0.5)
+            time.sleep(0.5)  # all of them wait
             began = time.monotonic()
             client.execute("select 1")
             equal(target.connect("app", secret=PASSWORD).value("select 1"), "1")
             took = time.monotonic() - began
             assert took < 1.5, f"beside 20 that wait for a silent LDAP server, a login took {took:.1f} s"
             waited = waiting.join(30)
-            assert 1.5 < min(waited) and max(waited) < 8, waited
+            assert min(waited) > 1.5 and max(waited) < 8, waited
             assert "no answer within 2 s" in target.pooler.text(), target.pooler.text()
 
 
@@ -224,7 +224,8 @@ def test_a_token_of_the_issuer_opens_its_users_session(env):
             status, error = shows(target, first)
             equal((status, error["C"], error["M"]), (document, "28000", 'OAuth bearer authentication failed for user "app"'), what)
         log = target.pooler.text()
-        for reason in ("no token", 'that of \\"app2\\"', "has expired", '\\"iss\\" is not', '\\"aud\\" is not', '\\"scope\\" is not', "signature is not",
+        for reason in ("no token", 'that of \\"app2\\"', "has expired", '\\"iss\\" is not', '\\"aud\\" is not', '\\"scope\\" is not',
+                       "signature is not",
                        "has no key strange", "is no signed JWT"):
             assert reason in log or reason.replace("\\", "") in log, (reason, log)
         status, error = shows(target, b"p=tls-exporter,," + SEPARATOR)

@@ -57,7 +57,8 @@ test -e /usr/share/doc/hawser/hawser.cdx.json
 install -d -o postgres -g postgres -m 755 /run/postgresql /tmp/data
 as_postgres() { setpriv --reuid postgres --regid postgres --init-groups "$@"; }
 as_postgres "$BIN/initdb" -D /tmp/data -A scram-sha-256 --pwfile=/tmp/password >/dev/null
-as_postgres "$BIN/pg_ctl" -D /tmp/data -w -l /tmp/data/log -o "-c listen_addresses=127.0.0.1 -c unix_socket_directories=/run/postgresql -c session_preload_libraries=hawser" start >/dev/null
+options="-c listen_addresses=127.0.0.1 -c unix_socket_directories=/run/postgresql -c session_preload_libraries=hawser"
+as_postgres "$BIN/pg_ctl" -D /tmp/data -w -l /tmp/data/log -o "$options" start >/dev/null
 export PGPASSWORD=secret
 "$BIN/psql" -h /run/postgresql -U postgres -Atqc "CREATE EXTENSION hawser"
 
@@ -115,7 +116,8 @@ def test_packages_install_and_serve_as_they_are(env):
     equal(len(packages), 2, f"packages: {packages}")
     said = in_copy(INSTALL, PACKAGES=" ".join(packages), BIN=str(env.cluster.bin))
     for line in ("/etc/hawser root:hawser 750", "/etc/hawser/hawser.toml root:hawser 640", "/etc/hawser/userlist.txt root:hawser 640",
-                 "man/man5/hawser.toml.5.gz", "fish/vendor_completions.d/hawser.fish", "answer 42", "extension hawser", "ended 0", "purged"):
+                 "man/man5/hawser.toml.5.gz", "fish/vendor_completions.d/hawser.fish", "answer 42", "extension hawser", "ended 0",
+                 "purged"):
         assert line in said.splitlines(), f"{line!r} is missing:\n{said[-3000:]}"
     assert re.search(r"^hawser .*: ready", said, re.MULTILINE), said[-3000:]
     assert re.search("^program .*PgBouncer", said, re.MULTILINE), said[-3000:]
@@ -172,7 +174,9 @@ fi
 eval "hawser $CHECK --as postgres" || true
 RUNTIME_DIRECTORY=/run/$RUNTIME setpriv --reuid postgres --regid postgres --init-groups --no-new-privs $EXEC &
 pid=$!
-console() { setpriv --reuid postgres --regid postgres --init-groups "$BIN/psql" -h /var/run/postgresql -p 6432 -U pgbouncer -Atqc "$1" pgbouncer; }
+console() {
+    setpriv --reuid postgres --regid postgres --init-groups "$BIN/psql" -h /var/run/postgresql -p 6432 -U pgbouncer -Atqc "$1" pgbouncer
+}
 for _ in $(seq 300); do console "SHOW VERSION" >/dev/null 2>&1 && break; sleep 0.1; done
 console "SHOW VERSION"
 [ "$(cat /var/run/postgresql/pgbouncer.pid)" = $pid ] && echo "pid file"
@@ -187,7 +191,10 @@ getent passwd hawser >/dev/null || useradd --system --user-group --no-create-hom
 rm -rf /etc/hawser
 install -d -o root -g hawser -m 750 /etc/hawser
 systemctl() { echo "stub systemctl $*"; }
-editor() { sed -i -e 's,^users_file = .*,users_file = "userlist.txt",' -e '/^logfile = /d' -e '/^pidfile = /d' -e '/^address/s,/var/run/postgresql,/run/hawser,' "$1"; }
+editor() {
+    sed -i -e 's,^users_file = .*,users_file = "userlist.txt",' -e '/^logfile = /d' -e '/^pidfile = /d' \
+        -e '/^address/s,/var/run/postgresql,/run/hawser,' "$1"
+}
 eval "$(printf '%s' "$STEPS" | sed 's,^hawser check.*,install -d -o hawser -g hawser /run/hawser; & || true,')"
 END
 exec chroot "$root" /bin/sh /tmp/inside
@@ -201,7 +208,8 @@ def in_copy(script, **variables):
             raise Skip(f"{tool} is not installed")
     # Not below /tmp, which the root inside covers by one of its own.
     with tempfile.TemporaryDirectory(dir="/var/tmp") as space:
-        done = subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-c", script], text=True, timeout=240,
+        done = subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-c", script], text=True,
+                              timeout=240,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, "SPACE": space, **variables})
     if "NO OVERLAY" in done.stdout or "unshare:" in done.stdout:
         raise Skip(f"no copy of the root can be made here: {done.stdout[-300:]}")
@@ -425,7 +433,8 @@ def test_an_upgrade_of_the_package_takes_over_and_restarts_only_where_that_fails
 
 
 class Chart:
-    """The Helm chart, rendered as far as its templates go: values, `with`, `if`, `toYaml`, `indent`. What they use beyond that is an error."""
+    """The Helm chart, rendered as far as its templates go: values, `with`, `if`, `toYaml`, `indent`. What they use beyond that is an
+    error."""
 
     def __init__(self, yaml, **values):
         self.yaml = yaml
@@ -518,7 +527,8 @@ def test_the_helm_chart_renders_and_its_parts_agree(env):
     except ImportError:
         raise Skip("PyYAML is not installed") from None
     everything = {"replicas": 1, "imagePullSecrets": [{"name": "x"}], "podAnnotations": {"a": "b"}, "nodeSelector": {"a": "b"},
-                  "extraEnv": [{"name": "RUST_BACKTRACE", "value": "1"}], "extraVolumes": [{"name": "tls", "secret": {"secretName": "tls"}}],
+                  "extraEnv": [{"name": "RUST_BACKTRACE", "value": "1"}],
+                  "extraVolumes": [{"name": "tls", "secret": {"secretName": "tls"}}],
                   "extraVolumeMounts": [{"name": "tls", "mountPath": "/etc/hawser-tls"}],
                   "tolerations": [{"key": "a"}], "affinity": {"nodeAffinity": {}}, "users": '"a" "b"\n',
                   "service": {"type": "LoadBalancer", "port": 5432, "annotations": {"a": "b"}},
@@ -538,7 +548,8 @@ def test_the_helm_chart_renders_and_its_parts_agree(env):
         ports = {port["name"]: port["containerPort"] for port in container["ports"]}
         equal({port["targetPort"] for port in objects["Service"]["spec"]["ports"]}, set(ports), "ports of the service")
         labels = objects["Deployment"]["spec"]["template"]["metadata"]["labels"]
-        for of, selector in (("Deployment", objects["Deployment"]["spec"]["selector"]["matchLabels"]), ("Service", objects["Service"]["spec"]["selector"])):
+        for of, selector in (("Deployment", objects["Deployment"]["spec"]["selector"]["matchLabels"]),
+                             ("Service", objects["Service"]["spec"]["selector"])):
             assert selector.items() <= labels.items(), f"the selector of the {of} finds no pod"
         for where, name in ((container, "env"), (pod, "volumes"), (container, "volumeMounts")):
             wanted = chart.values["extra" + name[0].upper() + name[1:]]

@@ -94,12 +94,12 @@ def test_a_module_that_hangs_delays_its_own_logins_alone(env):
             refused(pooler)
             return time.monotonic() - began
         waiting = Background(crowd, 4, waits)
-        time.sleep(0.3)
+        time.sleep(0.3)  # all of them wait
         began = time.monotonic()
         equal(len(pooler.show("version")), 1)
         assert time.monotonic() - began < 0.8
         waited = waiting.join(30)
-        assert 0.9 < min(waited) and max(waited) < 8, waited
+        assert min(waited) > 0.9 and max(waited) < 8, waited
         assert "no answer within 1 s" in pooler.text(), pooler.text()
         # The process that asks is gone: the module's own may have left its group.
         asking = [path for path in glob.glob("/proc/[0-9]*/cmdline") if is_asking(path, pooler)]

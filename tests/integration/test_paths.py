@@ -297,7 +297,8 @@ def test_a_copy_through_the_pooler_takes_several_limits(env):
     import tempfile
     for rtt in ("1ms", "20ms"):
         with tempfile.NamedTemporaryFile("w", suffix=".toml") as description:
-            description.write(f'[[link]]\nname = "wan"\nrtt = "{rtt}"\n[link.limit]\nclasses = 8\nrate = "10Mbit/s"\nqueue = "100packets"\n')
+            description.write(f'[[link]]\nname = "wan"\nrtt = "{rtt}"\n[link.limit]\nclasses = 8\nrate = "10Mbit/s"\nqueue = '
+                              f'"100packets"\n')
             description.flush()
             with network(description.name, "--seed", "1") as name, both_managed(name) as (_, (_, said)):
                 far = Host(name, "far")
@@ -306,7 +307,8 @@ def test_a_copy_through_the_pooler_takes_several_limits(env):
                 with serving:
                     rows, row = 25_000, 1000
                     copy = f"copy (select repeat('x', {row - 1}) from generate_series(1, {rows})) to stdout"
-                    psql = [hawser(), "lab", "run", name, "--accept-unfaithful", "--", hawser(), "mptcp", "run", "--", "psql", "-Xq", "-h", "10.77.0.2", "-p", "7000", "-U", "app", "-d", "app", "-c", copy]
+                    psql = [hawser(), "lab", "run", name, "--accept-unfaithful", "--", hawser(), "mptcp", "run", "--", "psql",
+                            "-Xq", "-h", "10.77.0.2", "-p", "7000", "-U", "app", "-d", "app", "-c", copy]
                     began = time.monotonic()
                     secret = serving.pooler.target.secrets["app"]
                     done = subprocess.run(psql, capture_output=True, timeout=60, env={**os.environ, "PGPASSWORD": secret})

@@ -51,7 +51,8 @@ def test_a_real_postgresql_server_accepts_and_pg_basebackup_comes_over_mptcp(env
     data.mkdir()
     shutil.chown(data, "postgres", "postgres")
     user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
-    subprocess.run([*user, server_programs / "initdb", "-D", data, "-A", "trust", "-U", "postgres", "--no-sync"], check=True, capture_output=True, cwd="/")
+    subprocess.run([*user, server_programs / "initdb", "-D", data, "-A", "trust", "-U", "postgres", "--no-sync"], check=True,
+                   capture_output=True, cwd="/")
     with open(data / "pg_hba.conf", "a") as rules:
         rules.write("host all all 10.77.0.0/16 trust\nhost replication all 10.77.0.0/16 trust\n")
     with two_machines() as (server, client):
@@ -59,7 +60,8 @@ def test_a_real_postgresql_server_accepts_and_pg_basebackup_comes_over_mptcp(env
                      "-c", "listen_addresses=*", "-c", f"unix_socket_directories={data}", "-c", "fsync=off",
                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
         conninfo = "host=10.77.0.1 port=7432 user=postgres"
-        until(lambda: subprocess.run([server_programs / "pg_isready", "-h", data, "-p", "7432"], capture_output=True).returncode == 0, "ready", 30)
+        until(lambda: subprocess.run([server_programs / "pg_isready", "-h", data, "-p", "7432"], capture_output=True).returncode == 0,
+              "ready", 30)
         client.start(os.environ["HAWSER"], "mptcp", "run", "--", "psql", f"{conninfo} dbname=postgres", "-c", "select pg_sleep(5)",
                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         found = until(client.connections, "a connection", 10)[0]

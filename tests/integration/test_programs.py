@@ -14,7 +14,8 @@ SETTINGS = {"pool_size": 5, "query_wait_timeout": "20s"}
 SCRIPTS = {
     "one statement": "select abalance from pgbench_accounts where aid = 1;\n",
     "a transaction": "\\set aid random(1, 100000)\nbegin;\nupdate pgbench_accounts set abalance = abalance + 1 where aid = :aid;\n"
-                     "select abalance from pgbench_accounts where aid = :aid;\ninsert into pgbench_history (tid, bid, aid, delta, mtime) values (1, 1, :aid, 1, current_timestamp);\nend;\n",
+                     "select abalance from pgbench_accounts where aid = :aid;\ninsert into pgbench_history (tid, bid, aid, delta, mtime) "
+                     "values (1, 1, :aid, 1, current_timestamp);\nend;\n",
     "a savepoint": "begin;\nsavepoint a;\nselect 1;\nrollback to a;\ncommit;\n",
     "several statements in one query": "select 1\\; select 2\\; select 3;\n",
     "settings": "select set_config('application_name', 'bench ' || :client_id, false);\n"
@@ -95,7 +96,8 @@ def test_pgbench_that_reconnects_for_each_transaction(env):
 
 
 def test_pgbench_over_tls_and_unix_socket(env):
-    bench(env, "-S", clients=5, PGSSLMODE="verify-full", PGSSLROOTCERT=env.certificates.path("ca.crt"), PGHOST="localhost", PGHOSTADDR="127.0.0.1")
+    bench(env, "-S", clients=5, PGSSLMODE="verify-full", PGSSLROOTCERT=env.certificates.path("ca.crt"), PGHOST="localhost",
+          PGHOSTADDR="127.0.0.1")
     bench(env, "-S", clients=5, PGHOST=env.target.socket_dir)
 
 
@@ -133,11 +135,14 @@ def test_psql_reads_large_objects(env):
 
 def test_psql_is_cancelled_by_control_c(env):
     target = env.target
-    process = subprocess.Popen([env.program_path("psql"), "-X", "-c", "select pg_sleep(30) /* control c */"], stderr=subprocess.PIPE, text=True,
-                               env={"PATH": "/usr/bin:/bin", "PGHOST": target.host, "PGPORT": str(target.port), "PGUSER": "app", "PGDATABASE": "app",
+    process = subprocess.Popen([env.program_path("psql"), "-X", "-c", "select pg_sleep(30) /* control c */"], stderr=subprocess.PIPE,
+                               text=True,
+                               env={"PATH": "/usr/bin:/bin", "PGHOST": target.host, "PGPORT": str(target.port), "PGUSER": "app",
+                                    "PGDATABASE": "app",
                                     "PGPASSWORD": target.secrets["app"], "PGSSLMODE": "prefer"})
     try:
-        until(lambda: env.cluster.backends("state = 'active' and query like '%control c%' and query not like '%pg_stat_activity%'"), "the query runs")
+        until(lambda: env.cluster.backends("state = 'active' and query like '%control c%' and query not like '%pg_stat_activity%'"),
+              "the query runs")
         process.send_signal(signal.SIGINT)
         started = time.monotonic()
         _, errors = process.communicate(timeout=10)
@@ -152,7 +157,8 @@ def test_pg_dump_and_pg_restore(env):
     """A dump through the target is the dump by a direct connection, and it restores through the target."""
     initialise(env)
     client = env.connect()
-    client.execute("create schema if not exists dumped; create table if not exists dumped.t (id serial primary key, t text, j jsonb, b bytea); "
+    client.execute("create schema if not exists dumped; create table if not exists dumped.t (id serial primary key, t text, j "
+                   "jsonb, b bytea); "
                    "insert into dumped.t (t, j, b) select repeat('x', n), '{\"a\": 1}', '\\x00ff' from generate_series(1, 500) n; "
                    "create or replace view dumped.v as select count(*) from dumped.t")
     client.close()

@@ -9,7 +9,7 @@ import time
 from harness import messages as m
 from harness.postgres import own_name
 from harness.suite import equal, pooler_only, until
-from harness.wire import Disconnected, ServerError
+from harness.wire import ServerError
 
 SAME_FOR_ALL_SERVERS = True
 
@@ -101,7 +101,8 @@ def test_a_cancel_request_comes_with_a_header_too(env):
     with behind_balancer(env) as target:
         client = enter(env, target, v2("192.0.2.1"))
         client.send(m.query("select pg_sleep(20) /* cancelled through a balancer */"))
-        env.cluster.wait_for_backends("state = 'active' and query like '%cancelled through a balancer%' and query not like '%pg_stat_activity%'", 1)
+        env.cluster.wait_for_backends("state = 'active' and query like '%cancelled through a balancer%' and query not like "
+                                      "'%pg_stat_activity%'", 1)
         with target.open() as other:
             other.send(v2("192.0.2.1"), m.cancel_request(client.pid, client.key))
             other.is_closed()
@@ -223,7 +224,8 @@ def test_servers_are_sent_a_header_where_they_ask_for_one(env):
             client = env.connect(target)
             equal(client.value("select session_user"), "app2")
             client.send(m.query("select pg_sleep(20) /* cancelled through a receiver */"))
-            env.cluster.wait_for_backends("state = 'active' and query like '%through a receiver%' and query not like '%pg_stat_activity%'", 1)
+            env.cluster.wait_for_backends("state = 'active' and query like '%through a receiver%' and query not like '%pg_stat_activity%'",
+                                          1)
             client.cancel(target)
             equal(client.collect().sqlstate, "57014")
             assert len(receiver.headers) >= 2, "the cancel request has one as well"

@@ -19,7 +19,7 @@ from integration.test_cc import here
 from integration.test_lab import lab, network
 
 SAME_FOR_ALL_SERVERS = True
-ALONE = "clocks"
+ALONE = "datagrams"
 TAKES_SECONDS = 150
 
 ABSENT = 69

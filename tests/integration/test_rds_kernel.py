@@ -97,7 +97,8 @@ class Kernel:
 
 def boot(machine, arguments):
     """The process, and what it said last if its kernel has not come up."""
-    running = machine.start(*arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    running = machine.start(*arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            errors="replace")
     said = []
     threading.Thread(target=lambda: said.extend(iter(running.stdout.readline, "")), daemon=True).start()
     end = time.monotonic() + BOOT_SECONDS
@@ -307,7 +308,8 @@ def cut_within(place, moments):
 
 @each_role(ONE)
 def test_messages_of_the_kernel_come_once_and_in_order_across_resets(address):
-    """Resets in mid-message. What TCP has acknowledged of Hawser's own messages a kernel that is reset may lose: they come in order and none twice, which is all that can be asked of it."""
+    """Resets in mid-message. What TCP has acknowledged of Hawser's own messages a kernel that is reset may lose: they come in order and
+    none twice, which is all that can be asked of it."""
     with together(address, "--lanes", "1") as (kernel, proxy), proxy.program(5000) as program, proxy.program(5001) as sender:
         port, into = kernel.bind(), kernel.bind(buffer=64 << 20)
         kernel.send(port, [address, 5000], b"begin")
@@ -337,7 +339,7 @@ def test_messages_of_the_kernel_come_once_and_in_order_across_resets(address):
 
 @each_role(EIGHT)
 def test_messages_of_the_kernel_come_once_and_in_order_across_resets_of_eight_lanes(address):
-    """Both ways at once, by all lanes. A kernel takes new connections for any of its lanes (bench/rds_resets.py shows what
+    """Both ways at once, by all lanes. A kernel takes new connections for any of its lanes (bench/datagrams/rds_resets.py shows what
     two kernels make of that): Hawser finds out which lane it has, and drops what it has had. What the kernel makes of
     Hawser's messages is its own, and bounded here."""
     # On a quick machine all resets may come when nothing is under way.
@@ -373,7 +375,8 @@ def across_resets(address):
         threads.append(threading.Thread(target=cut_within, args=(kernel_and_place(), 10)))
         for thread in threads:
             thread.start()
-        kernel.begin("exchange", pairs=[[port, [address, program.port]] for port, program in zip(taken, programs)], count=count, size=size, seconds=8)
+        kernel.begin("exchange", pairs=[[port, [address, program.port]] for port, program in zip(taken, programs)], count=count, size=size,
+                     seconds=8)
         to_kernel = kernel.end()["ok"]
         for thread in threads:
             thread.join()

@@ -147,13 +147,15 @@ def test_pg_receivewal(env):
     process = start(env, "pg_receivewal", "-D", path, "-S", "receive_test", "--synchronous")
     try:
         until(lambda: server.value("select active from pg_replication_slots where slot_name = 'receive_test'") == "t", "streaming")
-        server.execute("create table if not exists walled (t text); insert into walled select repeat('x', 1000) from generate_series(1, 2000)")
+        server.execute("create table if not exists walled (t text); insert into walled select repeat('x', 1000) from "
+                       "generate_series(1, 2000)")
         server.execute("select pg_switch_wal()")
         server.execute("insert into walled values ('in the next segment')")
         until(lambda: [name for name in os.listdir(path) if len(name) == 24], "a whole segment", 15)
     finally:
         _, errors = finish(process)
-        until(lambda: server.value("select not active from pg_replication_slots where slot_name = 'receive_test'") == "t", "the slot is free")
+        until(lambda: server.value("select not active from pg_replication_slots where slot_name = 'receive_test'") == "t",
+              "the slot is free")
         server.execute("select pg_drop_replication_slot('receive_test'); drop table if exists walled")
     assert "error" not in errors.lower(), errors
 
@@ -178,7 +180,8 @@ def test_pg_recvlogical(env):
         equal([row.split(": ", 1)[1].split(":")[0] for row in rows], ["INSERT", "INSERT", "DELETE"])
     finally:
         finish(process)
-        until(lambda: server.value("select not active from pg_replication_slots where slot_name = 'logical_test'") == "t", "the slot is free")
+        until(lambda: server.value("select not active from pg_replication_slots where slot_name = 'logical_test'") == "t",
+              "the slot is free")
         server.execute("select pg_drop_replication_slot('logical_test'); drop table decoded")
 
 
@@ -190,4 +193,5 @@ def test_a_replication_client_that_dies_frees_its_slot(env):
     client.send(m.query("START_REPLICATION SLOT dying LOGICAL 0/0"))
     client.collect(until="WE")
     client.vanish()
-    until(lambda: server.value("select count(*) from pg_replication_slots where slot_name = 'dying'") == "0", "the temporary slot is gone", 10)
+    until(lambda: server.value("select count(*) from pg_replication_slots where slot_name = 'dying'") == "0", "the temporary slot is gone",
+          10)

@@ -449,7 +449,7 @@ def test_a_change_that_is_made_elsewhere(env, target):
     sql = "insert into changing.m values ($1)"
     warm(env, target, sql, "1")
     env.server().execute("alter table changing.m alter x type bigint")
-    time.sleep(1.1)
+    time.sleep(1.1)  # longer than parse_max_age
     client = env.connect(target)
     equal(prepare(client, sql), ([INT8], []))
     assert not run(client, ["3000000000"]).errors

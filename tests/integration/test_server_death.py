@@ -31,7 +31,8 @@ def test_trap_19_pg_terminate_backend_in_a_transaction_hits_its_client_alone(env
 def test_pg_terminate_backend_in_a_query(env):
     client = env.connect()
     client.send(m.query("select pg_sleep(20) /* to be terminated */"))
-    ((pid, *_),) = env.cluster.wait_for_backends("state = 'active' and query like '%to be terminated%' and query not like '%pg_stat_activity%'", 1)
+    ((pid, *_),) = env.cluster.wait_for_backends("state = 'active' and query like '%to be terminated%' and query not like "
+                                                 "'%pg_stat_activity%'", 1)
     terminate(env, pid)
     result = client.collect()
     equal(result.sqlstate, "57P01")
@@ -117,7 +118,7 @@ def test_a_pinned_client_gets_the_servers_own_error(env):
     owner.execute("create temp table pinned (i int)")
     pid = owner.value("select pg_backend_pid()")
     terminate(env, pid)
-    time.sleep(0.2)
+    time.sleep(0.2)  # the pooler has read its error
     result = owner.attempt("select * from pinned")
     equal((result.sqlstate, result.errors[0]["S"]), ("57P01", "FATAL"))
     assert owner.is_closed()
@@ -132,9 +133,9 @@ def test_a_restart_of_the_server_is_survived_by_waiting_clients(env):
     for client in clients:
         client.exchange(m.parse("select $1::int + 1", "s"), m.SYNC)
     env.cluster.stop("fast")
-    for number, client in enumerate(clients):
+    for client in clients:
         client.send(m.query("select current_setting('application_name'), current_setting('timezone')"))
-    time.sleep(0.3)
+    time.sleep(0.3)  # the queries have come, and wait
     env.cluster.start()
     for number, client in enumerate(clients):
         equal(client.collect().rows, [(f"client {number}", "Asia/Tokyo")])
@@ -167,7 +168,7 @@ def test_a_crash_of_another_backend_is_survived_by_idle_clients(env):
         client.value("select 1")
     victim = env.server()
     os.kill(int(victim.value("select pg_backend_pid()")), signal.SIGKILL)
-    time.sleep(0.3)
+    time.sleep(0.3)  # the postmaster has ended all sessions
     for number, client in enumerate(idle):
         equal(client.value(f"select {number}"), str(number))
 
@@ -201,7 +202,7 @@ def test_new_clients_wait_too_while_the_server_is_down(env):
         with env.target.connect() as client:
             return client.value("select 1")
     waiting = [Background(come) for _ in range(5)]
-    time.sleep(0.5)
+    time.sleep(0.5)  # the logins have come, and wait
     env.cluster.start()
     equal([client.join() for client in waiting], ["1"] * 5)
 
@@ -241,11 +242,11 @@ def test_a_load_goes_on_over_a_restart(env):
         client.close()
 
     clients = [Background(work, number) for number in range(6)]
-    time.sleep(0.5)
+    time.sleep(0.5)  # under full load
     env.cluster.restart("fast")
-    time.sleep(0.5)
+    time.sleep(0.5)  # under full load
     env.cluster.restart("immediate")
-    time.sleep(0.5)
+    time.sleep(0.5)  # under full load
     stop.append(True)
     for client in clients:
         client.join(30)

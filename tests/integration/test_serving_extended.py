@@ -81,7 +81,8 @@ def test_messages_after_an_error_are_skipped_whatever_they_are(env):
 def test_a_pipeline_without_sync_is_one_transaction(env):
     client = env.connect()
     client.execute("create table if not exists implicit (i int); truncate implicit")
-    result = client.exchange(m.run("insert into implicit values (1)"), m.run("insert into implicit values (2)"), m.run("select 1/0"), m.SYNC)
+    result = client.exchange(m.run("insert into implicit values (1)"), m.run("insert into implicit values (2)"), m.run("select 1/0"),
+                             m.SYNC)
     equal(result.sqlstate, "22012")
     equal(client.value("select count(*) from implicit"), "0")
     client.execute("drop table implicit")
@@ -180,7 +181,7 @@ def test_simple_query_between_extended_messages(env):
 def test_many_clients_with_pipelines(env):
     def work(number):
         with env.target.connect() as client:
-            for turn in range(10):
+            for _ in range(10):
                 chunks = [m.run("select $1::int, $2::int", [number, step]) + (m.SYNC if step % 3 == 2 else b"") for step in range(30)]
                 result = client.exchange(*chunks)
                 equal(result.rows, [(str(number), str(step)) for step in range(30)])
@@ -198,8 +199,10 @@ def test_trap_01_no_sync_is_injected_into_a_pipeline(env):
         other.exchange(m.parse("select 'known'", "k"), m.SYNC)
         client.exchange(m.parse("select 'mine'", "mine"), m.SYNC)
         other.execute("deallocate all")
-        for name, middle in {"a known text": m.parse("select 'known'", "a"), "a new text": m.parse("select 'new'", "b"), "unnamed": m.parse("select 'known'"),
-                             "prepared before": m.bind("mine") + m.execute(), "a Close": m.close_statement("a"), "DEALLOCATE": m.run("deallocate all")}.items():
+        for name, middle in {"a known text": m.parse("select 'known'", "a"), "a new text": m.parse("select 'new'", "b"),
+                             "unnamed": m.parse("select 'known'"),
+                             "prepared before": m.bind("mine") + m.execute(), "a Close": m.close_statement("a"),
+                             "DEALLOCATE": m.run("deallocate all")}.items():
             result = client.exchange(m.run("insert into injected values (1)"), middle, m.run("select 1/0"), m.SYNC)
             equal(result.sqlstate, "22012", name)
             equal(client.value("select count(*) from injected"), "0", name)

@@ -132,7 +132,8 @@ def test_large_objects_through_the_fast_path(env):
     descriptor = call(LO_OPEN, loid, struct.pack("!i", INV_READ_WRITE))
     equal(call(LOREAD, descriptor, struct.pack("!i", len(data) + 1)), data)
     client.execute("commit")
-    equal(client.exchange(m.function_call(LOREAD, [descriptor, struct.pack("!i", 1)])).sqlstate, "42704", "descriptor outlived its transaction")
+    equal(client.exchange(m.function_call(LOREAD, [descriptor, struct.pack("!i", 1)])).sqlstate, "42704",
+          "descriptor outlived its transaction")
     client.execute(f"select lo_unlink({struct.unpack('!I', loid)[0]})")
 
 

@@ -57,7 +57,7 @@ def test_an_error_while_megabytes_of_a_pipeline_are_on_their_way(env):
             sender = threading.Thread(target=client.send, args=[pipeline], daemon=True)
             sender.start()
             if cancelled:
-                time.sleep(0.15)
+                time.sleep(0.15)  # the server is at work
                 client.cancel(env.target)
             result = client.collect()
             equal((result.sqlstate, result.status, result.closed), ("57014" if cancelled else "23505", "I", False), (number, size))

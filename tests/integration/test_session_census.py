@@ -324,11 +324,13 @@ def test_one_large_function_hides_nothing(env):
 
 def test_a_look_that_another_session_cancels_is_repeated(env):
     """pg_cancel_backend() for every process hit it as well, and the first client's functions were unknown."""
-    with pooler_of(env) as target, env.cluster.superuser() as keeper, env.cluster.superuser() as other, futures.ThreadPoolExecutor() as pool:
+    with pooler_of(env) as target, env.cluster.superuser() as keeper, env.cluster.superuser() as other, \
+            futures.ThreadPoolExecutor() as pool:
         keeper.execute("begin; lock pg_catalog.pg_policy in access exclusive mode")
 
         def looking():
-            return other.rows("select pid, query_start from pg_stat_activity where application_name = 'hawser' and wait_event_type = 'Lock'")
+            return other.rows("select pid, query_start from pg_stat_activity where application_name = 'hawser' and "
+                              "wait_event_type = 'Lock'")
         login = pool.submit(target.connect)
         until(looking, "the first client's login waits for the look", 4)
         first = looking()
@@ -481,7 +483,8 @@ def test_what_is_made_is_known_at_once_however_it_is_made(env):
         maker.execute(FUNCTIONS + "drop function if exists made_long(text), named_before(text), renamed_to(text);"
                       "drop table if exists whole, kept; create function named_before(who text) returns text language sql as"
                       " 'select enter(who)';"
-                      "drop table if exists upper_one, lower_one; create table upper_one (a int); create table lower_one (a int); insert into lower_one values (1);"
+                      "drop table if exists upper_one, lower_one; create table upper_one (a int); create table lower_one (a int); insert "
+                      "into lower_one values (1);"
                       "create trigger t before update on lower_one for each row execute function on_audited();"
                       "create table whole (a int) partition by list (a);"
                       "create trigger t before insert on whole for each row execute function on_audited()")
@@ -491,7 +494,8 @@ def test_what_is_made_is_known_at_once_however_it_is_made(env):
         ("alter function named_before(text) rename to renamed_to", "select renamed_to('renamed')", "renamed"),
         ("alter table audited rename to kept", "insert into kept values (7)", "trigger of 7"),
         ("alter table lower_one inherit upper_one", "update upper_one set a = 9", "trigger of 9"),
-        ("do $do$ begin execute 'create or replace function made_in_block() returns text language plpgsql as $$ begin return set_config(''app.who'', ''block'', false); end $$'; "
+        ("do $do$ begin execute 'create or replace function made_in_block() returns text language plpgsql as $$ begin return "
+         "set_config(''app.who'', ''block'', false); end $$'; "
          "end $do$", "select made_in_block()", "block"),
         ("create table whole_8 partition of whole for values in (8)", "insert into whole_8 values (8)", "trigger of 8"),
     ):
@@ -504,16 +508,20 @@ def test_what_is_made_is_known_at_once_however_it_is_made(env):
             equal(always(target, client, WHO), who, call)
             assert who not in others(target, WHO), call
     with env.connect() as maker:
-        maker.execute("drop function made_long(text), renamed_to(text), made_in_block(); drop table if exists kept, whole, lower_one, upper_one")
+        maker.execute("drop function made_long(text), renamed_to(text), made_in_block(); drop table if exists kept, whole, "
+                      "lower_one, upper_one")
 
 
 def test_a_lock_that_an_index_takes_when_it_is_computed_anew_is_its_clients(env):
     with env.connect() as maker:
-        maker.execute("create or replace function locks_in_index(i int) returns int language plpgsql immutable as $$ begin perform pg_advisory_lock(7701); return i; end $$; "
+        maker.execute("create or replace function locks_in_index(i int) returns int language plpgsql immutable as $$ begin perform "
+                      "pg_advisory_lock(7701); return i; end $$; "
                       "drop table if exists computed; create table computed (i int); insert into computed values (1), (2)")
         for makes, commands in (
-            ("create index computed_index on computed (locks_in_index(i))", ("analyze computed", "analyze", "vacuum full", "reindex schema public")),
-            ("drop index computed_index; create statistics computed_statistics on (locks_in_index(i)) from computed", ("analyze computed", "analyze")),
+            ("create index computed_index on computed (locks_in_index(i))", ("analyze computed", "analyze", "vacuum full",
+                                                                             "reindex schema public")),
+            ("drop index computed_index; create statistics computed_statistics on (locks_in_index(i)) from computed",
+             ("analyze computed", "analyze")),
         ):
             maker.execute(makes)
             maker.execute("select pg_advisory_unlock_all()")
@@ -530,7 +538,8 @@ def test_what_blocks_functions_and_prepared_transactions_make_is_known_soon(env)
             "''select set_config(''''app.who'''', who, false)''")
     plain = make.replace("''''", "|").replace("''", "'").replace("|", "''")
     with env.connect() as maker:
-        maker.execute(FUNCTIONS + f"create or replace function makes() returns void language plpgsql as $f$ begin execute '{make}'; end $f$")
+        maker.execute(FUNCTIONS + f"create or replace function makes() returns void language plpgsql as $f$ begin execute "
+                                  f"'{make}'; end $f$")
     for texts in ((f"do $f$ begin execute '{make}'; end $f$",), ("select makes()",),
                   (f"begin; {plain}; prepare transaction 'made'", "commit prepared 'made'")):
         with env.connect() as maker:
@@ -552,43 +561,59 @@ HIDDEN_CALLS = [
     ("a cast", "create cast (hidden as text) with function spells(hidden)", "select row(1)::hidden::text", False),
     ("an assignment cast", "drop cast if exists (hidden as text); create cast (hidden as text) with function spells(hidden) as assignment",
      "insert into written values (row(1)::hidden)", False),
-    ("the order of a type", "create operator class hidden_ops for type int using btree as operator 1 <, operator 2 <=, operator 3 =, operator 4 >=, "
+    ("the order of a type", "create operator class hidden_ops for type int using btree as operator 1 <, operator 2 <=, operator 3 =, "
+                            "operator 4 >=, "
      "operator 5 >, function 1 compares(int, int); create table ordered as select 1 as a; create index on ordered (a hidden_ops)",
      "insert into ordered values (2)", True),
-    ("a column of a domain", "create domain checked as text check (tell(value) is not null); create table of_domain (a checked, b checked[])",
+    ("a column of a domain", "create domain checked as text check (tell(value) is not null); create table of_domain (a checked, "
+                             "b checked[])",
      "insert into of_domain (a) values ('x')", False),
     ("the default of a domain", "create domain filled as text default tell('d'); create table of_default (i int, a filled)",
      "insert into of_default (i) values (1)", False),
-    ("a domain of a domain", "create domain inner_one as text check (tell(value) is not null); create domain outer_one as inner_one; create table of_outer (a outer_one)",
+    ("a domain of a domain", "create domain inner_one as text check (tell(value) is not null); create domain outer_one as inner_one; "
+                             "create table of_outer (a outer_one)",
      "insert into of_outer values ('x')", False),
     ("a key of partitions", "create table parted (a text) partition by list (tells(a)); create table part_one partition of parted default",
      "insert into parted values ('x')", False),
-    ("an argument of a domain", ARGUED + "create function takes(x argued) returns int language plpgsql as 'begin return 1; end'", "select takes(5)", False),
-    ("a result of a domain", ARGUED + "create function takes(x int) returns argued language plpgsql as 'begin return 1; end'", "select takes(5)", False),
-    ("a composite in a composite", ARGUED + "create type inner_type as (x argued); create type outer_type as (y inner_type)", "select '(\"(5)\")'::outer_type", False),
+    ("an argument of a domain", ARGUED + "create function takes(x argued) returns int language plpgsql as 'begin return 1; end'",
+     "select takes(5)", False),
+    ("a result of a domain", ARGUED + "create function takes(x int) returns argued language plpgsql as 'begin return 1; end'",
+     "select takes(5)", False),
+    ("a composite in a composite", ARGUED + "create type inner_type as (x argued); create type outer_type as (y inner_type)",
+     "select '(\"(5)\")'::outer_type", False),
     ("a range of a domain", ARGUED + "create type argued_range as range (subtype = argued)", "select '[5,6]'::argued_range", False),
     ("a domain of an array of a domain", ARGUED + "create domain argued_array as argued[]", "select '{5}'::argued_array", False),
-    ("a domain that calls what is the server's own", "create domain argued as int check (set_config('app.who', 'hidden', false) is not null); "
+    ("a domain that calls what is the server's own", "create domain argued as int check (set_config('app.who', 'hidden', false) "
+                                                     "is not null); "
      "create function takes(x argued) returns int language plpgsql as 'begin return 1; end'", "select takes(5)", False),
-    ("the default of an argument", "create function takes(x text default set_config('app.who', 'hidden', false)) returns int language plpgsql as 'begin return 1; end'",
+    ("the default of an argument", "create function takes(x text default set_config('app.who', 'hidden', false)) returns int language "
+                                   "plpgsql as 'begin return 1; end'",
      "select takes()", False),
     *((f"a foreign key that cascades: {what}", "drop table if exists fk_child, fk_parent cascade; drop domain if exists fk_domain; "
-       "create table fk_parent (i int primary key); insert into fk_parent values (0), (5); " + child + "; insert into fk_child (i) values (5)", calls, False)
+       "create table fk_parent (i int primary key); insert into fk_parent values (0), (5); " + child
+       + "; insert into fk_child (i) values (5)", calls, False)
       for what, child, calls in (
-          ("a default", "create table fk_child (i int default told(0) references fk_parent on delete set default)", "delete from fk_parent where i = 5"),
-          ("a check", "create table fk_child (i int references fk_parent on update cascade, check (told(i) >= 0))", "update fk_parent set i = 6 where i = 5"),
-          ("a generated column", "create table fk_child (i int references fk_parent on update cascade, k int generated always as (told(i)) stored)",
+          ("a default", "create table fk_child (i int default told(0) references fk_parent on delete set default)",
+           "delete from fk_parent where i = 5"),
+          ("a check", "create table fk_child (i int references fk_parent on update cascade, check (told(i) >= 0))",
+           "update fk_parent set i = 6 where i = 5"),
+          ("a generated column", "create table fk_child (i int references fk_parent on update cascade, k int generated always as "
+                                 "(told(i)) stored)",
            "update fk_parent set i = 6 where i = 5"),
           ("an index", "create table fk_child (i int references fk_parent on update cascade); create index on fk_child (told(i))",
            "update fk_parent set i = 6 where i = 5"),
-          ("a domain", "create domain fk_domain as int check (told(value) >= 0); create table fk_child (i fk_domain references fk_parent on update cascade)",
+          ("a domain", "create domain fk_domain as int check (told(value) >= 0); create table fk_child (i fk_domain references fk_parent "
+                       "on update cascade)",
            "update fk_parent set i = 6 where i = 5"),
-          ("a rule", "create table fk_child (i int references fk_parent on delete cascade); create rule r as on delete to fk_child do also select told(0)",
+          ("a rule", "create table fk_child (i int references fk_parent on delete cascade); create rule r as on delete to fk_child do also "
+                     "select told(0)",
            "delete from fk_parent where i = 5"),
-          ("a check of another column", "create table fk_child (k int, i int references fk_parent on delete set null, check (told(k) >= 0))",
+          ("a check of another column", "create table fk_child (k int, i int references fk_parent on delete set null, check "
+                                        "(told(k) >= 0))",
            "delete from fk_parent where i = 5"),
           ("a function that writes", "create table fk_child (i int references fk_parent on update cascade, check (told(i) >= 0)); "
-           "create or replace function fk_writes() returns void language sql as 'update fk_parent set i = 6 where i = 5'", "select fk_writes()"),
+           "create or replace function fk_writes() returns void language sql as 'update fk_parent set i = 6 where i = 5'",
+           "select fk_writes()"),
       )),
 ]
 HIDDEN = """
@@ -602,8 +627,10 @@ create or replace function spells(a hidden) returns text language plpgsql as $$ 
 create table written (a text);
 """
 NO_HIDDEN = """
-drop function if exists fk_writes; drop function if exists takes; drop type if exists outer_type, inner_type, argued_range cascade; drop domain if exists argued_array, argued; drop table if exists fk_child, fk_parent cascade; drop domain if exists fk_domain;
-drop table if exists written, of_domain, of_default, of_outer, parted, ordered; drop operator family if exists hidden_ops using btree; drop operator if exists @#@ (int, int);
+drop function if exists fk_writes; drop function if exists takes; drop type if exists outer_type, inner_type, argued_range cascade;
+drop domain if exists argued_array, argued; drop table if exists fk_child, fk_parent cascade; drop domain if exists fk_domain;
+drop table if exists written, of_domain, of_default, of_outer, parted, ordered;
+drop operator family if exists hidden_ops using btree; drop operator if exists @#@ (int, int);
 drop domain if exists checked, filled, outer_one, inner_one; drop type if exists hidden_range cascade; drop type if exists hidden cascade;
 drop function if exists adds, compares, told, tells, tell cascade
 """
@@ -611,7 +638,8 @@ drop function if exists adds, compares, told, tells, tell cascade
 
 @limit(240)
 def test_what_is_called_without_its_name_is_known(env):
-    """Operators, casts, the order of types, domains of columns, keys of partitions: of what was there before, and from the text that makes it."""
+    """Operators, casts, the order of types, domains of columns, keys of partitions: of what was there before, and from the text that makes
+    it."""
     admin = env.server()
     for through in (False, True):
         for name, makes, calls, by_superuser in HIDDEN_CALLS:
@@ -636,7 +664,8 @@ def test_what_is_called_without_its_name_is_known(env):
 def test_the_default_of_a_domain_that_asks_for_a_sequence_gets_no_others_value(env):
     with env.connect() as maker:
         maker.execute("drop table if exists of_numbered; drop domain if exists numbered; drop sequence if exists numbers; "
-                      "create sequence numbers; create domain numbered as bigint default currval('numbers'); create table of_numbered as select 1 as i, null::numbered as n")
+                      "create sequence numbers; create domain numbered as bigint default currval('numbers'); create table of_numbered as "
+                      "select 1 as i, null::numbered as n")
         with env.pooler_with(pool_size=1) as target, target.connect() as other, target.connect() as client:
             other.execute("select nextval('numbers')")
             equal(client.attempt("update of_numbered set n = default").sqlstate, "55000", "direct: it has drawn nothing")
@@ -663,31 +692,41 @@ def others_of_one(target, show):
 TENANT = "select current_setting('app.tenant', true)"
 # What is made past every pool: each sets app.tenant to the number with which it is called.
 MADE_PAST_POOLS = {
-    "a function": ("create function past_f(t text) returns text language plpgsql as $$ begin perform set_config('app.tenant', t, false); return t; end $$",
+    "a function": ("create function past_f(t text) returns text language plpgsql as $$ begin perform set_config('app.tenant', t, false); "
+                   "return t; end $$",
                    "select past_f('{}')"),
-    "a trigger": ("create function past_t() returns trigger language plpgsql as $$ begin perform set_config('app.tenant', new.t, false); return new; end $$; "
+    "a trigger": ("create function past_t() returns trigger language plpgsql as $$ begin perform set_config('app.tenant', new.t, false); "
+                  "return new; end $$; "
                   "create trigger past before insert on past_table for each row execute function past_t()",
                   "insert into past_table values ('{}')"),
     "a view": ("create view past_v as select set_config('app.tenant', 'in a view', false)", "select * from past_v"),
-    "a default": ("alter table past_other alter d set default set_config('app.tenant', 'in a default', false)", "insert into past_other (t) values ('x')"),
+    "a default": ("alter table past_other alter d set default set_config('app.tenant', 'in a default', false)",
+                  "insert into past_other (t) values ('x')"),
     "a body in place of another": ("create or replace function past_body(t text) returns text language plpgsql as "
                                    "$$ begin perform set_config('app.tenant', t, false); return t; end $$", "select past_body('{}')"),
     "an index": ("create index on past_last (past_index(t))", "update past_last set t = 'y'"),
-    "a column of a domain": ("drop index past_last_past_index_idx; alter table past_last add e past_domain", "update past_last set e = 'y'"),
-    "an operator": ("create function past_o(a text, b text) returns text language plpgsql as $$ begin perform set_config('app.tenant', b, false); return b; end $$; "
+    "a column of a domain": ("drop index past_last_past_index_idx; alter table past_last add e past_domain",
+                             "update past_last set e = 'y'"),
+    "an operator": ("create function past_o(a text, b text) returns text language plpgsql as $$ begin perform set_config('app.tenant', b, "
+                    "false); return b; end $$; "
                     "create operator @#@ (leftarg = text, rightarg = text, function = past_o)", "select 'a'::text @#@ '{}'::text"),
 }
 
 
 def test_what_is_made_past_every_pool_is_known_within_a_second(env):
     """A migration on a direct connection, while the database is in use: it took 30 s."""
-    undo = ("drop table if exists past_table, past_other, past_last; drop domain if exists past_domain; drop function if exists past_index(text), past_column(text); drop view if exists past_v; drop function if exists past_f(text), past_t(), past_body(text); "
+    undo = ("drop table if exists past_table, past_other, past_last; drop domain if exists past_domain; drop function if exists "
+            "past_index(text), past_column(text); drop view if exists past_v; drop function if exists past_f(text), past_t(), "
+            "past_body(text); "
             "drop operator if exists @#@ (text, text); drop function if exists past_o(text, text)")
     with env.connect() as maker:
         maker.execute(undo)
-        maker.execute("create table past_table (t text); create table past_other (t text, d text); create function past_body(t text) returns text language sql as 'select t'; create table past_last as select 'x' as t; "
-                      "create function past_index(t text) returns text language plpgsql immutable as $$ begin perform set_config('app.tenant', 'in an index', false); return t; end $$; "
-                      "create function past_column(t text) returns text language plpgsql as $$ begin return set_config('app.tenant', 'in a column of a domain', false); end $$; "
+        maker.execute("create table past_table (t text); create table past_other (t text, d text); create function past_body(t text) "
+                      "returns text language sql as 'select t'; create table past_last as select 'x' as t; "
+                      "create function past_index(t text) returns text language plpgsql immutable as $$ begin perform "
+                      "set_config('app.tenant', 'in an index', false); return t; end $$; "
+                      "create function past_column(t text) returns text language plpgsql as $$ begin return set_config('app.tenant', 'in a "
+                      "column of a domain', false); end $$; "
                       "create domain past_domain as text check (past_column(value) is not null)")
         try:
             with env.pooler_with(pool_size=2) as target, target.connect() as busy:
@@ -714,7 +753,8 @@ def test_what_one_pool_makes_is_known_at_once_in_all_pools_of_the_database(env):
     with env.pooler_with(pool_size=2) as target, target.connect() as busy, target.connect() as maker, \
             target.connect(user="app2") as client, contextlib.ExitStack() as undo:
         undo.callback(maker.execute, "drop table if exists watched_by_all cascade; drop function if exists watches_all()")
-        maker.execute("drop table if exists watched_by_all; create table watched_by_all as select 1 as a; grant all on watched_by_all to public")
+        maker.execute("drop table if exists watched_by_all; create table watched_by_all as select 1 as a; grant all on "
+                      "watched_by_all to public")
         for number in range(30):
             # A look is under way when the text is sent, and the transaction may end before or after it.
             busy.execute(f"create or replace function asked_for() returns int language sql as 'select {number}'")

@@ -60,7 +60,8 @@ def test_discard_all_gives_back_a_start_value_that_is_being_asked_for(env):
 
 def test_row_policies_by_a_custom_setting(env):
     owner = env.server()
-    owner.execute("create table tenants (tenant int, t text); alter table tenants enable row level security; grant select, insert on tenants to app; "
+    owner.execute("create table tenants (tenant int, t text); alter table tenants enable row level security; grant select, insert on "
+                  "tenants to app; "
                   "create policy own on tenants using (tenant = current_setting('my.tenant', true)::int); "
                   "insert into tenants select n, 'of ' || n from generate_series(1, 3) n")
     try:
@@ -106,5 +107,6 @@ def test_a_statement_brings_no_custom_setting_of_who_parsed_it_first(env):
                 client.exchange(uses)
                 equal(client.value(f"select current_setting('my.tenant{number}', true)"), None, way)
                 # (The process of the connection that asked before may take a moment to end.)
-                shown = server.execute("select query from pg_stat_activity where query like '%secret%' and query not like '%pg_stat_activity%'").rows
+                shown = server.execute("select query from pg_stat_activity where query like '%secret%' and query not like "
+                                       "'%pg_stat_activity%'").rows
                 equal(shown, [], way)

@@ -17,7 +17,6 @@ from harness.wire import ServerError
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SETTINGS = {"pool_size": 2}
-BUILT = {}  # version of the report's text -> library
 
 SETUP = """
 create schema if not exists exact;
@@ -43,14 +42,10 @@ def library(env, version="1"):
         assert '#define STATE_VERSION "1"' in text
         header.write_text(text.replace('#define STATE_VERSION "1"', f'#define STATE_VERSION "{version}"'))
 
-    if version not in BUILT:
-        try:
-            BUILT[version] = extension.build(env.cluster, env.directory, f"extension{version}", change)
-        except extension.CannotBuild as error:
-            BUILT[version] = Skip(f"the extension cannot be built: {error}")
-    if isinstance(BUILT[version], Skip):
-        raise BUILT[version]
-    return BUILT[version]
+    try:
+        return extension.build(env.cluster, env.directory, f"extension{'' if version == '1' else version}", change)
+    except extension.CannotBuild as error:
+        raise Skip(f"the extension cannot be built: {error}") from error
 
 
 @contextlib.contextmanager
@@ -77,8 +72,10 @@ def test_a_function_made_through_the_pool_counts_for_plans_at_once(env):
         for client, value in ((one, "one"), (other, "other")):
             client.execute(f"set my.own = '{value}'")
         for attempt in range(5):
-            one.execute(f"create function exact.constant{attempt}() returns text immutable language sql as $$ select current_setting('my.own', true) $$; "
-                        f"create function exact.outer{attempt}() returns text language plpgsql as $$ begin return exact.constant{attempt}(); end $$")
+            one.execute(f"create function exact.constant{attempt}() returns text immutable language sql as $$ select "
+                        f"current_setting('my.own', true) $$; "
+                        f"create function exact.outer{attempt}() returns text language plpgsql as $$ begin return "
+                        f"exact.constant{attempt}(); end $$")
             equal([client.value(f"select exact.outer{attempt}()") for client in (one, other)], ["one", "other"], attempt)
 
 
@@ -153,7 +150,8 @@ def test_set_config_of_names_that_are_not_in_the_text_moves(env):
 def test_a_rollback_takes_back_what_a_function_has_set(env):
     with reporting(env, pool_size=1) as target:
         client, other = env.connect(target), env.connect(target)
-        client.execute("begin; select exact.sets('work_mem', '5MB'); savepoint a; select exact.sets('work_mem', '6MB'); rollback to a; commit")
+        client.execute("begin; select exact.sets('work_mem', '5MB'); savepoint a; select exact.sets('work_mem', '6MB'); rollback "
+                       "to a; commit")
         other.execute("select 1")
         equal(client.value("show work_mem"), "5MB")
         client.execute("begin; select exact.sets('work_mem', '9MB'); rollback")
@@ -220,7 +218,8 @@ def test_state_of_functions_pins_while_it_is_there(env):
     with reporting(env) as target:
         for make, part, use, end in (
                 ("create temp table made as select 1 as x", "temporary_object", "select x from made", "drop table made"),
-                ("select pg_advisory_lock(7)", "advisory_lock", "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()", "select pg_advisory_unlock(7)"),
+                ("select pg_advisory_lock(7)", "advisory_lock", "select count(*) from pg_locks where locktype = 'advisory' and pid = "
+                                                                "pg_backend_pid()", "select pg_advisory_unlock(7)"),
                 ("listen made", "listen", "select count(*) from pg_listening_channels()", "unlisten made")):
             client = env.connect(target)
             client.execute(f"select exact.makes('{make}')")
@@ -255,8 +254,10 @@ def test_a_lock_of_a_view_pins_and_its_release_in_a_function_unpins(env):
 def test_what_only_seems_to_make_state_pins_nobody_and_asks_nothing(env):
     with reporting(env) as target:
         client = env.connect(target)
-        for sql in ("select 'set_config(a)'", "select set_config('a.b', 'c', false) where false", "create temp table t (i int) on commit drop",
-                    "begin; create temp table t (i int); rollback", "do $$ begin execute 'select 1'; end $$", "select pg_advisory_xact_lock(1)"):
+        for sql in ("select 'set_config(a)'", "select set_config('a.b', 'c', false) where false",
+                    "create temp table t (i int) on commit drop",
+                    "begin; create temp table t (i int); rollback", "do $$ begin execute 'select 1'; end $$",
+                    "select pg_advisory_xact_lock(1)"):
             client.execute(sql)
             equal(pins(target), [], sql)
         equal(questions(env), 0, "questions to the server")
@@ -307,7 +308,8 @@ def test_no_client_sees_the_report(env):
 @limit(180)
 def test_slots_and_backups_pin_until_they_end(env):
     new = env.cluster.version >= 15
-    start, stop = ("pg_backup_start('b', true)", "pg_backup_stop(false)") if new else ("pg_start_backup('b', true, false)", "pg_stop_backup(false, false)")
+    start, stop = ("pg_backup_start('b', true)", "pg_backup_stop(false)") if new else ("pg_start_backup('b', true, false)",
+                                                                                       "pg_stop_backup(false, false)")
     may = ("pg_backup_start(text, boolean), pg_backup_stop(boolean)" if new else
            "pg_start_backup(text, boolean, boolean), pg_stop_backup(boolean, boolean)")
     slot = "pg_create_physical_replication_slot('told', false, true)"
@@ -319,7 +321,8 @@ def test_slots_and_backups_pin_until_they_end(env):
                 pid = client.value("select pg_backend_pid()")
                 for make, end, part in (
                     (f"select {slot}", "select pg_drop_replication_slot('told')", "temporary_slot"),
-                    (f"select exact.makes($$ select {slot} $$)", "select exact.makes($$ select pg_drop_replication_slot('told') $$)", "temporary_slot"),
+                    (f"select exact.makes($$ select {slot} $$)", "select exact.makes($$ select pg_drop_replication_slot('told') $$)",
+                     "temporary_slot"),
                     (f"select {start}", f"select {stop}", "backup_in_progress"),
                 ):
                     client.execute(make)
@@ -485,7 +488,8 @@ def test_every_setting_for_superusers_is_known_as_one(env):
     text = (ROOT / "crates/pooler/src/session/settings.rs").read_text()
     known = set(re.findall(r'b"(\w+)"', text.split("const FOR_SUPERUSERS")[1].split("\n];")[0])) | {"zero_damaged_pages"}
     with env.cluster.superuser() as server:
-        theirs = {name for (name,) in server.rows("select name from pg_settings where context in ('superuser', 'superuser-backend') and name not like '%.%'")}
+        theirs = {name for (name,) in server.rows("select name from pg_settings where context in ('superuser', 'superuser-backend') and "
+                                                  "name not like '%.%'")}
     missing = {name for name in theirs if not name.startswith("log_")} - known
     equal(missing, set(), "not known to be for superusers")
 
@@ -524,11 +528,14 @@ def test_no_client_gets_a_connection_of_dblinks_that_another_has_made(env):
             raise Skip(f"the server has no dblink: {error}") from None
         server.execute(f"""
             alter function linked.dblink_connect_u(text, text) rename to joins;
-            create function linked.itself() returns text language sql as $$ select 'host={env.cluster.socket_dir} port={env.cluster.port} user=app_trust dbname=app' $$;
+            create function linked.itself() returns text language sql as
+            $$ select 'host={env.cluster.socket_dir} port={env.cluster.port} user=app_trust dbname=app' $$;
             create view linked.connects as select linked.joins('c', linked.itself());
-            create function linked.runs(t text) returns text language plpgsql as $$ declare r text; begin execute t into r; return r; end $$;
+            create function linked.runs(t text) returns text language plpgsql as
+            $$ declare r text; begin execute t into r; return r; end $$;
             create table linked.texts as select 'select linked.joins(''c'', linked.itself())'::text as text;
-            grant usage on schema linked to app; grant all on all tables in schema linked to app; grant all on all functions in schema linked to app;
+            grant usage on schema linked to app; grant all on all tables in schema linked to app;
+            grant all on all functions in schema linked to app;
             """)
     try:
         for exact in (False, True):

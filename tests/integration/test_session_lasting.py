@@ -7,25 +7,20 @@ One server connection: each client has it after all others, if it may have it at
 import contextlib
 
 from harness import extension
-from harness.suite import Skip, equal, pooler_only
+from harness.suite import equal, pooler_only
 from harness.wire import ServerError
+from integration.test_session_extension import library
 
 SETTINGS = {"pool_size": 1}
 USES_TEMPORARY = "create temp table used (i int); insert into used values (1); drop table used"
 LOADS = "do $$ begin end $$"
 WARNED = "01000"
-BUILT = []
 
 
 @contextlib.contextmanager
 def reporting(env):
     """A pooler whose server connections have the extension. With --direct: the server, without it."""
-    if not BUILT:
-        try:
-            BUILT.append(extension.build(env.cluster, env.directory, "extension-lasting"))
-        except extension.CannotBuild as error:
-            raise Skip(f"the extension cannot be built: {error}") from error
-    with extension.loaded(env.cluster, BUILT[0], ["app"]), env.pooler_with(**SETTINGS) as target:
+    with extension.loaded(env.cluster, library(env), ["app"]), env.pooler_with(**SETTINGS) as target:
         yield target
 
 
@@ -68,7 +63,8 @@ def test_with_the_extension_too(env):
 def test_and_after_temporary_tables_of_functions(env):
     with reporting(env) as target:
         one, two = target.connect(), target.connect()
-        one.execute("do $$ begin execute 'create te' || 'mp table used (i int) on commit drop'; execute 'insert into used values (1)'; end $$")
+        one.execute("do $$ begin execute 'create te' || 'mp table used (i int) on commit drop'; execute 'insert into used values "
+                    "(1)'; end $$")
         two.execute("set temp_buffers = '16MB'")
         equal(two.value("show temp_buffers"), "16MB")
 

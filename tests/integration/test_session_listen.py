@@ -408,7 +408,7 @@ def test_a_discard_all_whose_sync_comes_later_ends_listening(env):
         client.execute("listen ends")
         client.send(m.run("discard all"), m.FLUSH)
         client.collect(until="C")
-        time.sleep(0.1)
+        time.sleep(0.1)  # the Sync is not of the same packet
         client.exchange(m.SYNC)
         sender.execute("notify ends, 'to nobody'")
         silent(client)
@@ -421,7 +421,7 @@ def test_what_waits_on_a_channel_that_is_left_is_not_delivered(env):
     client.execute("listen gone; listen here")
     client.execute("begin")
     sender.execute("notify gone; notify here")
-    time.sleep(0.2)
+    time.sleep(0.2)  # they have come to the pooler
     client.execute("unlisten gone")
     equal(order(client.execute("commit")), "CAZ")
     equal(told(client), [("here", "")])
@@ -449,7 +449,8 @@ def test_the_extended_protocol(env):
 
 def test_queries_sent_at_once(env):
     client, sender = env.connect(), env.connect()
-    result = client.exchange(m.query("listen x"), m.query("notify x, '1'"), m.query("select 1"), m.query("unlisten x"), m.query("notify x, '2'"))
+    result = client.exchange(m.query("listen x"), m.query("notify x, '1'"), m.query("select 1"), m.query("unlisten x"),
+                             m.query("notify x, '2'"))
     equal(order(result), "CZCAZTDCZCZCZ")
     equal(heard(client), [(client.pid, "x", "1")])
     sender.execute("notify x")
@@ -459,7 +460,8 @@ def test_queries_sent_at_once(env):
 def test_names_of_channels(env):
     client, sender = env.connect(), env.connect()
     long = "l" * 63
-    for written, sent in (("Folded", "folded"), ('"Quoted"', "Quoted"), ('"with ""quotes"" and; semicolon"', 'with "quotes" and; semicolon'),
+    for written, sent in (("Folded", "folded"), ('"Quoted"', "Quoted"), ('"with ""quotes"" and; semicolon"',
+                                                                         'with "quotes" and; semicolon'),
                           (long, long), (long + "cut", long), ('"größe ☃"', "größe ☃"), ('"' + "x" * 62 + 'é"', "x" * 62)):
         client.execute(f"listen {written}")
         sender.execute("select pg_notify('%s', 'a ''payload''')" % sent.replace("'", "''"))
@@ -556,7 +558,7 @@ def test_backends_listen_on_nothing_when_they_are_given_back(env):
     vanishing = env.connect()
     vanishing.execute("begin; listen e")
     vanishing.vanish()
-    time.sleep(0.2)
+    time.sleep(0.2)  # the pooler has seen its end
     for result in on_every_backend([other, env.connect()], "select count(*) from pg_listening_channels()"):
         equal(result.value, "0")
 
@@ -678,7 +680,7 @@ def test_a_client_that_has_looked_at_its_channels_leaves_none_of_them(env):
     vanishing.execute("listen gone")
     vanishing.value("begin; " + SHOWN)
     vanishing.vanish()
-    time.sleep(0.2)
+    time.sleep(0.2)  # the pooler has seen its end
     for result in on_every_backend([other, env.connect()], "select count(*) from pg_listening_channels()"):
         equal(result.value, "0")
 
@@ -838,7 +840,7 @@ def test_the_listening_connection_may_sit_idle(env):
         try:
             with env.pooler_with() as target, target.connect() as client, target.connect() as sender:
                 client.execute("listen idle")
-                time.sleep(1.5)
+                time.sleep(1.5)  # longer than idle_session_timeout
                 sender.execute("notify idle, 'heard'")
                 equal(told(client), [("idle", "heard")])
         finally:

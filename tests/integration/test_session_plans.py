@@ -108,7 +108,8 @@ def test_constants_that_no_word_of_a_function_reads_are_its_own_clients(env):
     for way, body in ways.items():
         with env.server() as maker:
             maker.execute("""
-                drop function if exists plans_constant(), plans_outer(), plans_whoami(), plans_made(text), plans_who(), plans_name() cascade;
+                drop function if exists plans_constant(), plans_outer(), plans_whoami(), plans_made(text), plans_who(),
+                    plans_name() cascade;
                 drop table if exists plans_orders cascade;
                 drop view if exists plans_me;
                 drop type if exists plans_type cascade;
@@ -121,7 +122,8 @@ def test_constants_that_no_word_of_a_function_reads_are_its_own_clients(env):
                 create type plans_type as (v text);
                 grant all on plans_orders, plans_me to public""")
             if way == "cast":
-                maker.execute("create function plans_made(text) returns plans_type stable language sql as $$ select row(current_setting('app.who', true))::plans_type $$; "
+                maker.execute("create function plans_made(text) returns plans_type stable language sql as $$ select "
+                              "row(current_setting('app.who', true))::plans_type $$; "
                               "create cast (text as plans_type) with function plans_made(text)")
             maker.execute(f"create function plans_constant() returns text immutable language sql as $body$ {body} $body$; "
                           "create function plans_outer() returns text language plpgsql as $$ begin return plans_constant(); end $$")

@@ -2,7 +2,6 @@
 
 from harness import messages as m
 from harness.suite import crowd, equal, limit, on_every_backend, pooler_only, until
-
 from integration.test_session_extension import reporting
 
 SETTINGS = {"pool_size": 1}
@@ -375,7 +374,7 @@ def test_with_the_extension_those_of_functions_move_as_well(env):
         pinned(target.pooler, [])
         equal(other.attempt("execute made").sqlstate, "26000", "another client's")
         equal(client.value("execute made"), "1")
-        for n in range(3):
+        for _ in range(3):
             equal(client.value("execute made"), "1")
             other.value("select 1")
         client.execute("prepare own as select 2")

@@ -72,7 +72,8 @@ def test_a_null_that_comes_as_a_parameter_resets_to_ones_own_start_value(env):
     shown = "select concat_ws(' ', current_setting('work_mem'), current_setting('my.x'), current_setting('timezone'))"
     client, other = env.connect(**own), env.connect()
     for name in ("", "named"):
-        for sql, settings in (("select set_config('{}', $1, false)", None), ("select pg_catalog.set_config($1::text, $2, false)", "by parameter")):
+        for sql, settings in (("select set_config('{}', $1, false)", None), ("select pg_catalog.set_config($1::text, $2, false)",
+                                                                             "by parameter")):
             for setting, value in (("work_mem", "9MB"), ("my.x", "mine"), ("TimeZone", "Asia/Tokyo")):
                 client.execute("set work_mem = '5MB'; set my.x = 'set'; set timezone = 'Europe/Paris'")
                 other.execute("select 1")
@@ -208,7 +209,7 @@ def test_what_a_client_was_told_stays_when_the_servers_own_value_changes(env):
         equal((one.value("show timezone"), other.value("show timezone")), (own, own))
         server.execute("alter system set timezone to 'Europe/Berlin'")
         server.execute("select pg_reload_conf()")
-        time.sleep(0.5)
+        time.sleep(0.5)  # the server connections have reported it
         other.value("select 1")
         equal(one.value("show timezone"), own)
     finally:
@@ -289,7 +290,8 @@ def test_start_values_come_back_without_a_query(env):
 
 
 def test_lists_keep_their_spelling(env):
-    lists = ["public", '"$user", public', 's1, "S 2", "it\'s", "a,b"', "a,b", "a ,  b", '"a"', "user", '"user"', "A", "", '"größe", x', "x" * 63,
+    lists = ["public", '"$user", public', 's1, "S 2", "it\'s", "a,b"', "a,b", "a ,  b", '"a"', "user", '"user"', "A", "", '"größe", x',
+             "x" * 63,
              '"' + "ß" * 40 + '"', 'a, "quo""te"', '"back\\slash"']
     clients = [env.connect() for _ in lists]
     for client, value in zip(clients, lists):
@@ -311,8 +313,10 @@ def test_a_cancelled_setting_lets_nothing_run_without_it(env):
         with env.cluster.superuser("app") as session:
             while not stop.is_set():
                 session.execute(
-                    "do $$ declare others int[]; begin select array_agg(pid) into others from pg_stat_activity where usename = 'app' and application_name not like 'hawser%';"
-                    " for i in 1..300 loop perform pg_cancel_backend(other), pg_sleep(random() / 3000) from unnest(others) other; end loop; end $$"
+                    "do $$ declare others int[]; begin select array_agg(pid) into others from pg_stat_activity where usename = 'app' and "
+                    "application_name not like 'hawser%';"
+                    " for i in 1..300 loop perform pg_cancel_backend(other), pg_sleep(random() / 3000) from unnest(others) other; end "
+                    "loop; end $$"
                 )
 
     def work(n):
@@ -321,7 +325,8 @@ def test_a_cancelled_setting_lets_nothing_run_without_it(env):
             try:
                 if client is None:
                     client = env.connect(options=f"-c work_mem={n + 5}MB -c TimeZone=Etc/GMT+{n}")
-                client.execute(f"insert into under values ('{n + 5}MB Etc/GMT+{n}', current_setting('work_mem') || ' ' || current_setting('TimeZone'))")
+                client.execute(f"insert into under values ('{n + 5}MB Etc/GMT+{n}', current_setting('work_mem') || ' ' || "
+                               f"current_setting('TimeZone'))")
                 cancelled["done"] += 1
             except ServerError as error:
                 cancelled[error.sqlstate] += 1
@@ -335,7 +340,7 @@ def test_a_cancelled_setting_lets_nothing_run_without_it(env):
     threads = [threading.Thread(target=cancel)] + [threading.Thread(target=work, args=(n,)) for n in range(4)]
     for thread in threads:
         thread.start()
-    time.sleep(5)
+    time.sleep(5)  # they work, and are cancelled, meanwhile
     stop.set()
     for thread in threads:
         thread.join()

@@ -134,7 +134,7 @@ def test_tcp_defer_accept_holds_silent_connections_back(env):
             target.connect().close()
             before = target.pooler.open_files()
             silent = [socket.create_connection((target.host, target.port)) for _ in range(5)]
-            time.sleep(0.3)
+            time.sleep(0.3)  # those that are not held back are accepted
             taken = target.pooler.open_files() - before
             equal(taken >= 3, not setting, f"tcp_defer_accept = {setting}: {taken} accepted")
             equal(env.connect(target).value("select 1"), "1")

@@ -122,7 +122,8 @@ def end(pooler):
 
 def metric(target, what, **labels):
     _, page = target.pooler.http("/metrics")
-    wanted = [line for line in page.splitlines() if line.startswith("hawser_" + what) and all(f'{k}="{v}"' in line for k, v in labels.items())]
+    wanted = [line for line in page.splitlines() if line.startswith("hawser_" + what)
+              and all(f'{k}="{v}"' in line for k, v in labels.items())]
     return float(wanted[0].rsplit(" ", 1)[1]) if wanted else None
 
 
@@ -145,7 +146,7 @@ def test_three_poolers_have_one_limit_and_each_its_share(env):
         until(lambda: watch.shares() == [LIMIT], "one pooler alone has all", 20)
         loads = [first] + [Load(target, 10) for target in targets[1:]]
         until(lambda: watch.shares() == [2, 2, 2], "each has its share", 30)
-        time.sleep(3)
+        time.sleep(3)  # long enough for shares to be given away again
         until(lambda: watch.shares() == [2, 2, 2], "shares that stay, but for a connection that is being replaced", 5)
         rows = targets[0].pooler.show("LIMITS")
         equal([(row["setting"], row["name"], row["limit"], row["held"]) for row in rows], [("max_db_connections", "app", "6", "2")])
@@ -194,11 +195,12 @@ def test_clients_see_no_error_while_etcd_is_frozen_or_killed(env):
             before = [load.done for load in loads]
             equal(metric(targets[0], "shared_limit_unsure"), 2.0)
             assert "others may take this pooler's places" in "".join(fallbacks(targets[0])), fallbacks(targets[0])
-            time.sleep(2)
+            time.sleep(2)  # clients are served meanwhile
             assert all(load.done > done for load, done in zip(loads, before)), "a pooler serves no more"
             back()
             until(lambda: metric(targets[0], "shared_lease_sure") == 1.0, "the lease is sure again", 20)
-            until(lambda: watch.shares() == [2, 2, 2] and len([key for key in etcd.keys() if "/limits/" in key]) == LIMIT, "all is as before", 30)
+            until(lambda: watch.shares() == [2, 2, 2] and len([key for key in etcd.keys() if "/limits/" in key]) == LIMIT,
+                  "all is as before", 30)
         for load in loads:
             load.stop()
         without_errors(*loads)
@@ -266,7 +268,8 @@ def test_a_successor_without_a_lease_leaves_the_process_before_it_in_its_place(e
         load = Load(target, 10)
         until(lambda: load.done > 50, "clients are served")
         etcd.freeze()
-        new = subprocess.run([binary(), "takeover", "-c", str(pooler.config)], cwd=pooler.directory, capture_output=True, text=True, timeout=60)
+        new = subprocess.run([binary(), "takeover", "-c", str(pooler.config)], cwd=pooler.directory, capture_output=True, text=True,
+                             timeout=60)
         equal(new.returncode, 1, new.stderr)
         assert "has given this process no lease" in new.stderr and etcd.endpoint in new.stderr, new.stderr
         done = load.done
@@ -316,7 +319,8 @@ def test_a_pooler_that_ends_gives_everything_back_at_once(env):
 @limit(90)
 def test_etcd_is_reached_by_tls_with_a_certificate(env):
     path = env.certificates.path
-    options = ["--cert-file", path("server.crt"), "--key-file", path("server.key"), "--client-cert-auth", "--trusted-ca-file", path("ca.crt")]
+    options = ["--cert-file", path("server.crt"), "--key-file", path("server.key"), "--client-cert-auth", "--trusted-ca-file",
+               path("ca.crt")]
     own = {"cert_file": path("client.crt"), "key_file": path("client.key")}
     with new_etcd(env, scheme="https", options=options) as etcd:
         with env.pooler_with(**sharing(etcd.endpoint, ca_file=path("ca.crt"), **own), max_db_connections=LIMIT) as target:
@@ -324,7 +328,8 @@ def test_etcd_is_reached_by_tls_with_a_certificate(env):
         # An authority that has not signed etcd's certificate, and no certificate of one's own.
         for wrong in ({"ca_file": path("other-ca.crt"), **own}, {"ca_file": path("ca.crt")}):
             with env.pooler_with(**sharing(etcd.endpoint, **wrong), max_db_connections=LIMIT) as target:
-                until(lambda: "no server connection that they limit can be opened until etcd answers" in target.pooler.text(), "it is said", 10)
+                until(lambda: "no server connection that they limit can be opened until etcd answers" in target.pooler.text(), "it is said",
+                      10)
 
 
 @pooler_only
@@ -336,7 +341,8 @@ def test_etcd_is_logged_in_to_and_again_when_its_token_is_no_good_any_more(env):
             etcd.ask("/v3/auth/role/add", name=role)
             etcd.ask("/v3/auth/user/grant", user=user, role=role)
         plain = lambda text: base64.b64encode(text.encode()).decode()
-        etcd.ask("/v3/auth/role/grant", name="limits", perm={"permType": "READWRITE", "key": plain("/hawser/"), "range_end": plain("/hawser0")})
+        etcd.ask("/v3/auth/role/grant", name="limits", perm={"permType": "READWRITE", "key": plain("/hawser/"),
+                                                             "range_end": plain("/hawser0")})
         etcd.ask("/v3/auth/enable")
         password = env.cluster.certificates.directory / "etcd.password"
         password.write_text("of hawser\n")
@@ -346,7 +352,7 @@ def test_etcd_is_logged_in_to_and_again_when_its_token_is_no_good_any_more(env):
             equal(env.connect(target).value("select 1"), "1")
             etcd.kill()  # tokens are in its memory
             etcd.start(answers=False)
-            time.sleep(LEASE + 2)
+            time.sleep(LEASE + 2)  # a lease that is not renewed ends
             equal(metric(target, "shared_lease_sure"), 1.0)
             equal(metric(target, "shared_lease_losses_total"), 0.0)
         password.write_text("wrong\n")

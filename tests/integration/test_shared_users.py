@@ -13,7 +13,7 @@ from harness import extension
 from harness import messages as m
 from harness import pooler as poolers
 from harness.extension import secret_file
-from harness.suite import Skip, equal, limit, pooler_only, until
+from harness.suite import equal, limit, pooler_only, until
 from harness.wire import ServerError
 from integration.test_session_extension import library
 
@@ -121,7 +121,8 @@ def is_ended(result, sqlstate):
 
 def server_connections(env, condition="true"):
     with env.cluster.superuser("postgres") as owner:
-        return int(owner.value(f"select count(*) from pg_stat_activity where datname = 'shared' and backend_type = 'client backend' and ({condition})"))
+        return int(owner.value(f"select count(*) from pg_stat_activity where datname = 'shared' and backend_type = 'client backend' and "
+                               f"({condition})"))
 
 
 @pooler_only
@@ -223,9 +224,11 @@ def test_the_function_is_not_for_clients(env):
 def test_settings_of_roles_are_start_values_and_go_with_their_user(env):
     with sharing(env, pool_size=1) as target:
         ann, bob = connect(env, target, "ann"), connect(env, target, "bob", application_name="bobs", options="-c statement_timeout=92s")
-        show = "select current_setting('work_mem'), current_setting('datestyle'), current_setting('statement_timeout'), current_setting('application_name')"
+        show = ("select current_setting('work_mem'), current_setting('datestyle'), current_setting('statement_timeout'), "
+                "current_setting('application_name')")
         anns, bobs = ("7MB", "German, DMY", "0", ""), ("4MB", "ISO, MDY", "92s", "bobs")
-        equal((ann.parameters["DateStyle"], bob.parameters["DateStyle"], bob.parameters["application_name"]), ("German, DMY", "ISO, MDY", "bobs"))
+        equal((ann.parameters["DateStyle"], bob.parameters["DateStyle"], bob.parameters["application_name"]),
+              ("German, DMY", "ISO, MDY", "bobs"))
         for _ in range(2):
             equal(ann.rows(show), [anns])
             equal(bob.rows(show), [bobs])
@@ -261,15 +264,17 @@ def test_what_alter_role_sets_past_the_pooler_new_sessions_of_its_user_have(env)
             with connect(env, target, "carol") as before:
                 equal(before.value("show work_mem"), "4MB")
             for change, value in (("role carol", "33MB"), ("role carol in database shared", "34MB"), ("database shared", "35MB")):
-                if "database shared" != change:
+                if change != "database shared":
                     owner.execute(f"alter {change} set work_mem = '{value}'")
                 else:
-                    owner.execute(f"alter role carol reset work_mem; alter role carol in database shared reset work_mem; alter {change} set work_mem = '{value}'")
+                    owner.execute(f"alter role carol reset work_mem; alter role carol in database shared reset work_mem; alter {change} "
+                                  f"set work_mem = '{value}'")
                 time.sleep(0.1)  # it looks for such changes every 50 ms
                 with connect(env, target, "carol") as after:
                     equal(after.value("show work_mem"), value, change)
         finally:
-            owner.execute("alter role carol reset work_mem; alter role carol in database shared reset work_mem; alter database shared reset work_mem")
+            owner.execute("alter role carol reset work_mem; alter role carol in database shared reset work_mem; alter database shared "
+                          "reset work_mem")
 
 
 @pooler_only
@@ -498,7 +503,8 @@ def test_what_is_missing_is_said(env):
         with env.pooler_with(append=entry.format(cluster.address, "pooler", good), hba=HBA) as target:
             equal(connect(env, target, "bob").rows(WHO), [("bob", "bob", "bob")])
             assert 'database "shared": users share its server connections' in check(target), check(target)
-    with env.pooler_with(append=entry.format(env.cluster.address, "app", good).replace('name = "shared"', 'name = "app"'), hba=HBA) as target:
+    with env.pooler_with(append=entry.format(env.cluster.address, "app", good).replace('name = "shared"', 'name = "app"'),
+                         hba=HBA) as target:
         try:
             env.connect(target, user="app2")
             raise AssertionError("logged in")
@@ -516,7 +522,7 @@ def test_a_login_does_not_wait_for_a_pool_that_is_busy_and_its_query_does(env):
         for client in busy:
             client.execute("begin")
             client.send(m.query("select pg_sleep(5)"))
-        time.sleep(0.2)
+        time.sleep(0.2)  # the server connections are theirs
         began = time.monotonic()
         comers = [connect(env, target, "ann" if number % 2 else f"u{number}", timeout=30) for number in range(10)]
         took = time.monotonic() - began
@@ -536,7 +542,7 @@ def test_a_login_does_not_wait_for_a_pool_that_is_busy_and_its_query_does(env):
         # A user who may not log in is told at his first query.
         for client in busy:
             client.send(m.query("begin; select pg_sleep(2)"))
-        time.sleep(0.2)
+        time.sleep(0.2)  # the server connections are theirs
         outsider = connect(env, target, "outsider", timeout=30)
         outsider.send(m.query("select 1"))
         for client in busy:
@@ -582,7 +588,8 @@ def test_a_role_of_the_startup_packet_is_its_clients(env):
                 equal(plain.rows(WHO), [("bob", "bob", "bob")])
             for client in bobs:
                 equal((client.attempt(WHO).sqlstate, client.attempt(WHO).rows), (NO_RIGHT, []))
-        for sql, role in (("reset role", "sub"), ("set role none", "ann"), ("set role to default", "sub"), ("begin; set local role none; commit", "sub"),
+        for sql, role in (("reset role", "sub"), ("set role none", "ann"), ("set role to default", "sub"),
+                          ("begin; set local role none; commit", "sub"),
                           ("set role ann", "ann"), ("discard all", "sub")):
             anns[0].execute(sql)
             equal(plain.rows(WHO), [("bob", "bob", "bob")])

@@ -31,7 +31,7 @@ def test_a_client_that_reads_nothing_costs_bounded_memory(env):
         slow = [env.connect(target) for _ in range(8)]
         for client in slow:
             client.send(m.query(BIG))
-        time.sleep(2)
+        time.sleep(2)  # what fits is taken from the server
         grown = (target.pooler.rss_bytes() - before) / MIB
         assert grown < 16, f"8 clients that read nothing of 160 MB each cost {grown:.1f} MiB"
         equal(read_to_the_end(slow[0])[0], 20000)
@@ -67,7 +67,7 @@ def test_trap_24_clients_that_read_nothing_do_not_starve_the_others(env):
         slow = [env.connect(target) for _ in range(10)]
         for client in slow:
             client.send(m.query(BIG))
-        time.sleep(0.3)
+        time.sleep(0.3)  # the server connections are theirs
         started = time.monotonic()
         equal(env.connect(target).value("select 'served'"), "served")
         assert time.monotonic() - started < 8
@@ -82,7 +82,7 @@ def test_a_client_that_reads_nothing_is_left_alone_while_nobody_waits(env):
     with env.pooler_with(pool_size=2, client_write_timeout="1s") as target:
         slow = env.connect(target)
         slow.send(m.query(BIG))
-        time.sleep(3)
+        time.sleep(3)  # longer than client_write_timeout
         equal(env.connect(target).value("select 'not waiting'"), "not waiting")
         rows, end = read_to_the_end(slow)
         equal((rows, end and end.kind), (20000, "Z"))
@@ -109,7 +109,7 @@ def test_session_mode_never_cuts_off(env):
         waiting = target.open()
         env.open.append(waiting)
         waiting.send(m.startup({"user": "app_trust", "database": "app"}))
-        time.sleep(3)
+        time.sleep(3)  # longer than client_write_timeout
         rows, end = read_to_the_end(slow)
         equal((rows, end and end.kind), (20000, "Z"))
 
@@ -117,7 +117,7 @@ def test_session_mode_never_cuts_off(env):
 def test_a_slow_reader_gets_every_byte_in_order(env):
     client = env.connect()
     client.send(m.query("select n || repeat('x', 1000) from generate_series(1, 30000) n"))
-    time.sleep(0.5)
+    time.sleep(0.5)  # the answer waits in buffers
     for expected in range(-1, 30000):
         message = client.receive()
         if expected >= 0:
@@ -131,7 +131,8 @@ def test_a_large_upload_against_a_slow_server_costs_bounded_memory(env):
     """COPY into a table that somebody has locked: nothing is read by the server, and the client is held back."""
     server = env.server()
     server.execute("drop table if exists held; create table held (t text); grant all on held to app")
-    server.execute("create or replace function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.5); return null; end $$")
+    server.execute("create or replace function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.5); return "
+                   "null; end $$")
     server.execute("create trigger slow before insert on held for each row execute function slow()")
     with env.pooler_with(pool_size=2) as target:
         env.connect(target).value("select 1")

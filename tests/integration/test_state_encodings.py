@@ -161,7 +161,8 @@ def test_start_values_are_the_bytes_that_came(env):
 
 def test_identifiers_beyond_ascii(env):
     server = env.server()
-    server.execute('drop role if exists "größe"; create role "größe"; grant "größe" to app; drop schema if exists "größe"; create schema "größe"')
+    server.execute('drop role if exists "größe"; create role "größe"; grant "größe" to app; drop schema if exists "größe"; create '
+                   'schema "größe"')
     other = env.connect()
     try:
         for encoding in ("UTF8", "LATIN1", "GB18030"):
@@ -170,7 +171,8 @@ def test_identifiers_beyond_ascii(env):
             client.execute(f"set client_encoding to '{encoding}'")
             for _ in range(2):
                 other.value("select 1")
-                equal(client.rows("select encode(convert_to(current_setting('search_path'), 'UTF8'), 'hex'), encode(convert_to(current_user, 'UTF8'), 'hex')"),
+                equal(client.rows("select encode(convert_to(current_setting('search_path'), 'UTF8'), 'hex'), "
+                                  "encode(convert_to(current_user, 'UTF8'), 'hex')"),
                       [(hexadecimal('"größe", "it\'s""\\", public'), hexadecimal("größe"))], encoding)
             client.close()
     finally:
@@ -183,12 +185,13 @@ def test_a_statement_prepared_anew_puts_back_what_was_in_force(env):
     client.execute("set client_encoding to 'EUC_JP'")
     client.execute("set a.b to 'x'")
     equal(client.exchange(m.parse("select current_setting('a.b'), '01/02/2024'::date", "p"), m.SYNC).kinds, "1Z")
-    client.exchange(m.parse("select set_config('a.b', $1, false)"), m.bind(values=["日".encode("euc_jp")], formats=[0]), m.execute(), m.SYNC)
+    client.exchange(m.parse("select set_config('a.b', $1, false)"), m.bind(values=["日".encode("euc_jp")], formats=[0]),
+                    m.execute(), m.SYNC)
     client.execute("set datestyle to 'SQL, DMY'")
     for _ in range(2):
         other.execute("set datestyle to 'German'")
         other.value("select 1")
-        result = client.exchange(m.query("begin"), m.bind("p") + m.execute() + m.SYNC, m.query("commit"))
+        client.exchange(m.query("begin"), m.bind("p") + m.execute() + m.SYNC, m.query("commit"))
         equal(client.rows(STORED), [(hexadecimal("日"), None)])
 
 

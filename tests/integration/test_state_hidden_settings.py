@@ -53,7 +53,8 @@ def test_trap_10_search_path_is_quoted_exactly(env):
     names = ['Mixed Case', 'with"quote', "with'apostrophe", 'a,b', 'semi;colon', 'back\\slash', '$user', 'per%cent', 'öäü']
     for name in names:
         quoted = '"' + name.replace('"', '""') + '"'
-        client.execute(f"create schema if not exists {quoted}; drop table if exists {quoted}.here; create table {quoted}.here as select $tag${name}$tag$::text as t")
+        client.execute(f"create schema if not exists {quoted}; drop table if exists {quoted}.here; create table {quoted}.here as select "
+                       f"$tag${name}$tag$::text as t")
     for name in names:
         quoted = '"' + name.replace('"', '""') + '"'
         # What the server itself makes of it, before the client has a chance to move.
@@ -174,7 +175,9 @@ def test_session_characteristics_and_names(env):
     first.execute("set session characteristics as transaction isolation level serializable, read only")
     first.execute("set names 'latin1'")
     first.execute("set time zone interval '+02:30' hour to minute")
-    equal(second.rows("select current_setting('transaction_isolation'), current_setting('client_encoding'), current_setting('transaction_read_only')"),
+    equal(second.rows("select current_setting('transaction_isolation'), current_setting('client_encoding'), "
+                      "current_setting('transaction_read_only')"),
           [("read committed", "UTF8", "off")])
-    equal(first.rows("select current_setting('transaction_isolation'), current_setting('client_encoding'), current_setting('transaction_read_only'), current_setting('timezone')"),
+    equal(first.rows("select current_setting('transaction_isolation'), current_setting('client_encoding'), "
+                     "current_setting('transaction_read_only'), current_setting('timezone')"),
           [("serializable", "LATIN1", "on", "<+02:30>-02:30")])

@@ -8,7 +8,7 @@ import threading
 import time
 
 from harness import messages as m
-from harness.suite import equal, not_yet, on_every_backend, pooler_only, until
+from harness.suite import crowd, equal, limit, on_every_backend, pooler_only, until
 
 TAKES_SECONDS = 40
 
@@ -36,7 +36,8 @@ def test_temporary_objects_of_every_kind(env):
                       ("create function pg_temp.tf() returns int language sql as 'select 1'", "select pg_temp.tf()"),
                       ("create domain pg_temp.td as int", "select 1::pg_temp.td"),
                       ("create table pg_temp.tp (x int); insert into pg_temp.tp values (1)", "select x from pg_temp.tp"),
-                      ("set search_path to pg_temp, public; create table hidden as select 1 as x; reset search_path", "select x from pg_temp.hidden")):
+                      ("set search_path to pg_temp, public; create table hidden as select 1 as x; reset search_path",
+                       "select x from pg_temp.hidden")):
         with env.target.connect() as owner:
             stir = neighbours(env)
             owner.execute(make)
@@ -278,8 +279,10 @@ def test_who_has_asked_for_lastval_once_gets_it_in_later_transactions(env):
             lambda: client.extended("insert into later (t) values ($1) returning id", ("a",)).value,
             lambda: client.value("insert into later (t) values ('b') returning id"),
             lambda: client.value("select nextval('later_id_seq')"),
-            lambda: client.exchange(m.parse("insert into later (t) values ('c') returning id", "i") + m.bind("i") + m.execute() + m.close_statement("i"), m.SYNC).value,
-            lambda: client.exchange(m.query("begin"), m.query("select lastval()"), m.query("rollback"), m.query("insert into later (t) values ('d') returning id")).rows[-1][0],
+            lambda: client.exchange(m.parse("insert into later (t) values ('c') returning id", "i") + m.bind("i") + m.execute()
+                                    + m.close_statement("i"), m.SYNC).value,
+            lambda: client.exchange(m.query("begin"), m.query("select lastval()"), m.query("rollback"),
+                                    m.query("insert into later (t) values ('d') returning id")).rows[-1][0],
             lambda: client.execute("begin; set work_mem = '99kB'; insert into later (t) values ('e') returning id; commit").value,
         )
         for number, draw in enumerate(ways):
@@ -291,7 +294,8 @@ def test_who_has_asked_for_lastval_once_gets_it_in_later_transactions(env):
             keeps(target, [])
             others_draw()
         equal(client.value("show work_mem"), "99kB")
-        equal(client.attempt("insert into later (id) values (1 / (nextval('later_id_seq') - nextval('later_id_seq') + 1))").sqlstate, "22012")
+        equal(client.attempt("insert into later (id) values (1 / (nextval('later_id_seq') - nextval('later_id_seq') + 1))").sqlstate,
+              "22012")
         keeps(target, [])
         client.value("select nextval('later_id_seq')")
         client.execute("discard sequences")
@@ -304,18 +308,27 @@ DRAWS_FIRST = {
     "extended": lambda client: client.extended("insert into early (t) values ($1) returning id", ("a",)).value,
     "nextval": lambda client: client.value("select nextval('early_id_seq')"),
     "function": lambda client: client.value("select early_draws()"),
-    "block": lambda client: client.exchange(m.query("begin"), m.query("select 1"), m.query("insert into early (t) values ('b') returning id"), m.query("commit")).rows[-1][0],
+    "block": lambda client: client.exchange(m.query("begin"), m.query("select 1"),
+                                            m.query("insert into early (t) values ('b') returning id"), m.query("commit")).rows[-1][0],
 }
 
 
+# Longer than a server connection is kept for a question.
+KEPT_SECONDS = 1.3
+
+
+@limit(120)
 def test_the_very_first_question_of_an_only_client_is_answered_in_a_later_transaction(env):
     """However late, and after an INSERT that has failed."""
     with env.connect() as server:
-        server.execute("drop table if exists early; create table early (id serial, t text not null); create or replace function early_draws() returns bigint language sql as $$ select nextval('early_id_seq') $$")
-    for name, draw in DRAWS_FIRST.items():
-        with env.pooler_with(pool_size=2) as target, target.connect() as client:
-            given = draw(client)
-            time.sleep(1.3)  # longer than a server connection is kept for a question
+        server.execute("drop table if exists early; create table early (id serial, t text not null); create or replace function "
+                       "early_draws() returns bigint language sql as $$ select nextval('early_id_seq') $$")
+    with contextlib.ExitStack() as poolers:
+        clients = {name: poolers.enter_context(poolers.enter_context(env.pooler_with(pool_size=2)).connect()) for name in DRAWS_FIRST}
+        drawn = {name: draw(clients[name]) for name, draw in DRAWS_FIRST.items()}
+        time.sleep(KEPT_SECONDS)  # "later" is the subject
+        for name, draw in DRAWS_FIRST.items():
+            client, given = clients[name], drawn[name]
             equal(client.attempt("select lastval()").rows, [(given,)], name)
             equal(client.attempt("select currval('early_id_seq')").rows, [(given,)], name)
             given = draw(client)
@@ -333,7 +346,7 @@ def test_the_very_first_question_beside_another_client_is_answered_after_an_inse
         with env.pooler_with(pool_size=1) as target, target.connect() as client, target.connect() as other:
             DRAWS_FIRST[name](other)
             other.attempt("select 1")
-            time.sleep(1.3)
+            time.sleep(KEPT_SECONDS)
             given = DRAWS_FIRST[name](client)
             other.send(m.query("select nextval('early_id_seq')"))
             time.sleep(0.05)
@@ -456,7 +469,8 @@ def test_what_functions_and_triggers_draw_is_answered_in_a_later_transaction(env
 
 def test_who_asks_again_gets_the_same_again(env):
     """It got the server's error where another client had got its server connection in between. One client learns that."""
-    inserts, child = "insert into drawn (t) values ('a') returning id", "insert into child (t) values (currval('drawn_id_seq')) returning id"
+    inserts = "insert into drawn (t) values ('a') returning id"
+    child = "insert into child (t) values (currval('drawn_id_seq')) returning id"
     one, two, last = "select currval('drawn_id_seq')", "select currval('child_id_seq')", "select lastval()"
     ways = ((inserts, last, last), (inserts, one, "select 1", one), (inserts, "insert into child (t) values ('b') returning id", one, two),
             (inserts, child, last, one))
@@ -487,6 +501,7 @@ def test_who_does_not_ask_again_keeps_no_server_connection(env):
         client.execute("drop table once")
 
 
+@limit(120)
 def test_the_very_first_question_gives_no_value_of_another_client(env):
     """In a block, in a pipeline; what the transaction itself has drawn is given."""
     plain = "drop table if exists undrawn; create table undrawn (t text); "
@@ -528,28 +543,36 @@ def test_the_very_first_question_gives_no_value_of_another_client(env):
     with env.connect() as server:
         server.execute("drop sequence if exists firsts_other; create sequence firsts_other")
     asks = ("select lastval()", "select currval('firsts_id_seq')", "select currval(pg_get_serial_sequence('firsts', 'id'))")
-    for way in (of_its_own, none_drawn, own_in_a_pipeline, none_in_a_pipeline, of_another_sequence, behind_setval, behind_setval_of_it):
-        for ask in asks:
-            with env.pooler_with(pool_size=1) as target, target.connect() as client, target.connect() as other:
-                other.value(insert)
-                assert way(client, ask), (way.__name__, ask)
+    ways = (of_its_own, none_drawn, own_in_a_pipeline, none_in_a_pipeline, of_another_sequence, behind_setval, behind_setval_of_it)
+
+    def asked(way, ask):
+        with env.pooler_with(pool_size=1) as target, target.connect() as client, target.connect() as other:
+            other.value(insert)
+            assert way(client, ask), (way.__name__, ask)
+
+    for ask in asks:  # together: the client waits until the server connection is not kept for the other any more
+        crowd(len(ways), lambda number, ask=ask: asked(ways[number], ask))
     with env.connect() as server:
         server.execute("drop table firsts; drop table undrawn; drop sequence firsts_other")
 
 
+@limit(120)
 def test_the_first_question_by_a_parameter_is_answered_with_the_transactions_own_value(env):
     """PHP's lastInsertId('s') in the block of its INSERT."""
     with env.connect() as server:
-        server.execute("drop table if exists bound; create table bound (id serial, t text); drop sequence if exists bound_other; create sequence bound_other")
+        server.execute("drop table if exists bound; create table bound (id serial, t text); drop sequence if exists bound_other; create "
+                       "sequence bound_other")
         sequence = int(server.value("select 'bound_id_seq'::regclass::oid"))
     insert = "insert into bound (t) values ('x') returning id"
 
     def ask(text, *values, types=(), binary=False):
         """As PQexecParams() sends it."""
-        return lambda client: client.exchange(m.parse(text, types=types), m.bind(values=values, formats=(int(binary),)), m.describe_portal(), m.execute(), m.SYNC)
+        return lambda client: client.exchange(m.parse(text, types=types), m.bind(values=values, formats=(int(binary),)),
+                                              m.describe_portal(), m.execute(), m.SYNC)
 
     def by_name(client):
-        return client.exchange(m.parse("select currval($1)", "asks"), m.bind("asks", values=("bound_id_seq",)), m.execute(), m.close_statement("asks"), m.SYNC)
+        return client.exchange(m.parse("select currval($1)", "asks"), m.bind("asks", values=("bound_id_seq",)), m.execute(),
+                               m.close_statement("asks"), m.SYNC)
 
     def after_its_parse(client):
         client.exchange(m.parse("select currval($1)"), m.SYNC)
@@ -564,7 +587,7 @@ def test_the_first_question_by_a_parameter_is_answered_with_the_transactions_own
         "by name": by_name,
         "after its Parse": after_its_parse,
     }
-    for name, way in asks.items():
+    def asked(name, way):
         with env.pooler_with(pool_size=1) as target, target.connect() as client, target.connect() as other:
             other.value(insert)
             client.execute("begin")
@@ -577,6 +600,8 @@ def test_the_first_question_by_a_parameter_is_answered_with_the_transactions_own
             client.execute("begin; select nextval('bound_other')")
             equal(way(client).sqlstate, "55000", f"{name}: another client's value")
             client.execute("rollback")
+
+    crowd(len(asks), lambda number: asked(*list(asks.items())[number]))  # together: each waits twice as long as a connection is kept
     with env.connect() as server:
         server.execute("drop table bound; drop sequence bound_other")
 
@@ -584,7 +609,8 @@ def test_the_first_question_by_a_parameter_is_answered_with_the_transactions_own
 @pooler_only
 def test_a_value_to_be_asked_for_disconnects_nobody(env):
     """Where no more server connections may be kept, what is lost is the answer."""
-    with env.pooler_with(pool_size=2, max_pinned=1) as target, target.connect() as keeper, target.connect() as client, target.connect() as other:
+    with env.pooler_with(pool_size=2,
+                         max_pinned=1) as target, target.connect() as keeper, target.connect() as client, target.connect() as other:
         client.execute("drop sequence if exists unkept; create sequence unkept")
         keeper.execute("create temp table kept (a int)")
         client.attempt("select lastval()")
@@ -687,7 +713,7 @@ def test_discard_forms(env):
 def test_a_pin_ends_with_its_state(env):
     """Twice as many clients as backends each make, use and drop such state; all of them are served."""
     clients = [env.connect() for _ in range(4)]
-    for turn in range(3):
+    for _ in range(3):
         for client in clients:
             client.execute("create temp table pinned (i int)")
             client.execute("insert into pinned values (1)")
@@ -728,8 +754,10 @@ def test_who_gets_the_lock_of_a_client_that_has_left_finds_no_temporary_object_o
         owner = env.connect()
         owner.execute("select pg_advisory_lock(4711)")
         for first in range(0, 600, 100):
-            owner.execute("begin; " + "; ".join(f"create temp table left_{n} (i int primary key, t text)" for n in range(first, first + 100)) + "; commit")
+            owner.execute("begin; " + "; ".join(f"create temp table left_{n} (i int primary key, t text)"
+                                                for n in range(first, first + 100)) + "; commit")
         server.send(m.query("select pg_advisory_lock(4711); select count(*) from pg_class where relname like 'left\\_%'"))
-        until(lambda: watcher.rows("select 1 from pg_locks where locktype = 'advisory' and not granted") == [("1",)], "the lock is waited for")
+        until(lambda: watcher.rows("select 1 from pg_locks where locktype = 'advisory' and not granted") == [("1",)],
+              "the lock is waited for")
         owner.close()
         equal(server.collect().rows[-1], ("0",))

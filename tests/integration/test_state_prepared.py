@@ -3,7 +3,7 @@
 import time
 
 from harness import messages as m
-from harness.suite import crowd, equal, not_yet
+from harness.suite import crowd, equal
 
 SETTINGS = {"pool_size": 1}
 INT4, TEXT = 23, 25
@@ -144,7 +144,8 @@ def test_trap_06_names_are_resolved_under_the_search_path_of_the_parse(env):
     with env.pooler_with(pool_size=3) as target:  # such state may pin
         setup = env.connect(target)
         for schema in ("path_a", "path_b"):
-            setup.execute(f"create schema if not exists {schema}; drop table if exists {schema}.t; create table {schema}.t as select '{schema}'::text as v")
+            setup.execute(f"create schema if not exists {schema}; drop table if exists {schema}.t; create table {schema}.t as select "
+                          f"'{schema}'::text as v")
         first, second = env.connect(target, search_path="path_a"), env.connect(target, search_path="path_b")
         prepare(first, "s", "select v from t")
         prepare(second, "s", "select v from t")
@@ -159,7 +160,7 @@ def test_trap_06_words_for_now_have_the_moment_of_the_clients_own_parse(env):
     sql = "select extract(epoch from 'now'::timestamptz)::text"
     moments = []
     for client in clients * 2:
-        time.sleep(0.02)
+        time.sleep(0.02)  # another moment
         client.exchange(m.close_statement("s"), m.SYNC)
         prepare(client, "s", sql)
         moments.append(run(client, "s").value)
@@ -271,10 +272,12 @@ def test_trap_05_parse_complete_keeps_its_place(env):
     prepare(first, "known", "select 'shared text'")
     second.value("select 1")
     result = second.exchange(m.run("select 1"), m.parse("select 'shared text'", "a"), m.run("select 2"), m.close_statement("a"),
-                             m.parse("select 'shared text'", "b"), m.describe_statement("b"), m.bind("b"), m.execute(), m.close_statement("b"), m.SYNC)
+                             m.parse("select 'shared text'", "b"), m.describe_statement("b"), m.bind("b"), m.execute(),
+                             m.close_statement("b"), m.SYNC)
     equal(result.kinds, "12TDC" + "1" + "12TDC" + "3" + "1" + "tT" + "2DC" + "3" + "Z")
     # The same when the very first message is one that needs no server.
-    result = second.exchange(m.close_statement("none"), m.parse("select 'shared text'", "c"), m.run("select 3"), m.close_statement("c"), m.SYNC)
+    result = second.exchange(m.close_statement("none"), m.parse("select 'shared text'", "c"), m.run("select 3"), m.close_statement("c"),
+                             m.SYNC)
     equal(result.kinds, "3" + "1" + "12TDC" + "3" + "Z")
 
 
@@ -351,7 +354,7 @@ def test_more_statements_than_the_backend_keeps(env):
     """LRU beyond max_prepared_statements: every one of 60 still answers, on any backend, in any order."""
     with env.pooler_with(pool_size=2, max_prepared_statements=10) as target:
         clients = [env.connect(target) for _ in range(4)]
-        for number, client in enumerate(clients):
+        for client in clients:
             for n in range(60):
                 prepare(client, f"s{n}", f"select {n} * 1000 + $1::int")
         for step in (1, 7, 13):
@@ -405,7 +408,8 @@ def test_many_clients_with_many_statements(env):
                     prepare(client, f"s{n}", f"select {n + number % 3}, extract(epoch from '2024-01-01'::timestamptz)::bigint, $1::int")
                 for turn in range(10):
                     for n in range(10):
-                        equal(run(client, f"s{n}", [turn]).rows, [(str(n + number % 3), "1704034800" if number % 2 else "1704067200", str(turn))])
+                        equal(run(client, f"s{n}", [turn]).rows, [(str(n + number % 3), "1704034800" if number % 2 else "1704067200",
+                                                                   str(turn))])
         crowd(12, work)
 
 
@@ -508,7 +512,8 @@ def test_what_the_server_alone_knows_outlasts_queries_of_hawsers(env):
             call = client.exchange(m.parse("select currval('counted')", "asks"), m.bind("asks"), m.execute(), m.SYNC)
             equal((call.sqlstate, call.rows), ("55000", []))
             equal((run(client, "").value, run(client, "named").value), ("unnamed", "named"))
-            listed = client.exchange(m.parse("select name from pg_prepared_statements order by name", "list"), m.bind("list"), m.execute(), m.SYNC)
+            listed = client.exchange(m.parse("select name from pg_prepared_statements order by name", "list"), m.bind("list"), m.execute(),
+                                     m.SYNC)
             equal(listed.rows, [("asks",), ("list",), ("named",)])
             equal((run(client, "").value, run(client, "named").value), ("unnamed", "named"))
             prepare(client, "listens", "listen heard_here")

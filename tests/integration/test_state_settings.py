@@ -281,7 +281,8 @@ def test_more_clients_than_backends_each_sees_its_own(env):
                     name = f"client {number} turn {turn}" if number % 2 else f"client {number}"
                     if number % 2:
                         client.execute(f"set application_name to '{name}'")
-                    equal(client.rows("select current_setting('application_name'), current_setting('timezone'), current_setting('datestyle')"),
+                    equal(client.rows("select current_setting('application_name'), current_setting('timezone'), "
+                                      "current_setting('datestyle')"),
                           [(name, profile["TimeZone"], profile["DateStyle"])])
                     equal(client.rows(FORMAT_QUERY), [FORMATTED[number % 4]])
         crowd(16, work)

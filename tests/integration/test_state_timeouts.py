@@ -15,7 +15,8 @@ def test_a_short_statement_timeout_moves(env):
     plain = env.connect()
     for _ in range(3):
         for number, client in enumerate(clients):
-            equal(client.rows("select current_setting('statement_timeout'), current_setting('my.number')"), [(f"{500 + number}ms", str(number))])
+            equal(client.rows("select current_setting('statement_timeout'), current_setting('my.number')"),
+                  [(f"{500 + number}ms", str(number))])
             equal(plain.value("show statement_timeout"), "0")
     equal(clients[0].attempt("select pg_sleep(5)").sqlstate, "57014")
     plain.value("select pg_sleep(0.7)")
@@ -29,7 +30,8 @@ def test_as_a_start_parameter(env):
     plain = env.connect()
     for _ in range(3):
         for number, client in enumerate(clients):
-            equal(client.rows("select current_setting('statement_timeout'), current_setting('work_mem')"), [(f"{500 + number}ms", f"{5 + number}MB")])
+            equal(client.rows("select current_setting('statement_timeout'), current_setting('work_mem')"),
+                  [(f"{500 + number}ms", f"{5 + number}MB")])
             plain.value("select pg_sleep(0.01)")
     equal(clients[1].attempt("select pg_sleep(5)").sqlstate, "57014")
 

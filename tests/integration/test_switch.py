@@ -1,4 +1,5 @@
-"""What somebody meets who comes from PgBouncer: what is seen of those who wait, what the log says, formats, and the names that tools rely on."""
+"""What somebody meets who comes from PgBouncer: what is seen of those who wait, what the log says, formats, and the names that tools rely
+on."""
 
 import contextlib
 import json
@@ -108,7 +109,8 @@ def test_metrics_come_in_the_format_that_is_accepted(env):
         env.connect(target).value("select 1")
 
         def get(accept):
-            request = urllib.request.Request(f"http://127.0.0.1:{target.pooler.http_port}/metrics", headers={"Accept": accept} if accept else {})
+            request = urllib.request.Request(f"http://127.0.0.1:{target.pooler.http_port}/metrics",
+                                             headers={"Accept": accept} if accept else {})
             with urllib.request.urlopen(request, timeout=5) as answer:
                 return answer.headers["Content-Type"], answer.read().decode()
         kind, text = get("application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.2")
@@ -203,7 +205,8 @@ def test_serve_runs_a_pgbouncer_ini_as_it_is_and_again_at_each_reload(env):
             with ini.target.connect(user="admin", database="pgbouncer") as console:
                 (error,) = console.attempt("RELOAD").errors
             assert "`foo` is not known" in error["D"] and f"hawser check --pgbouncer {ini.path.name} " in error["H"], error
-            ran = subprocess.run([binary(), "check", "--pgbouncer", ini.path.name], capture_output=True, text=True, timeout=20, cwd=ini.directory)
+            ran = subprocess.run([binary(), "check", "--pgbouncer", ini.path.name], capture_output=True, text=True, timeout=20,
+                                 cwd=ini.directory)
             assert ran.returncode == 1 and "`foo` is not known" in ran.stdout, ran
             equal(dict(row[:2] for row in ini.show("CONFIG"))["default_pool_size"], "4")
             equal(client.value("select 2"), "2")
@@ -233,7 +236,7 @@ def test_by_the_name_pgbouncer_it_takes_pgbouncers_arguments_and_signals(env):
         client = ini.target.connect(user="app_trust", database="app")
         equal(client.value("select 1"), "1")
         ini.process.send_signal(signal.SIGTERM)  # waits for clients
-        time.sleep(0.5)
+        time.sleep(0.5)  # it does not end
         equal(client.value("select 2"), "2")
         client.close()
         equal(ini.process.wait(10), 0)
@@ -275,7 +278,8 @@ def test_pgbouncer_d_goes_to_the_background_when_it_serves(env):
             assert again.returncode == 1 and "did not start: could not listen on 127.0.0.1" in again.stderr, again
         finally:
             os.kill(process, signal.SIGQUIT)
-            until(lambda: not os.path.exists(f"/proc/{process}") or "Z" in pathlib.Path(f"/proc/{process}/stat").read_text().split(")")[1][:3],
+            until(lambda: not os.path.exists(f"/proc/{process}")
+                  or "Z" in pathlib.Path(f"/proc/{process}/stat").read_text().split(")")[1][:3],
                   "that it has ended", 10)
 
 
@@ -285,7 +289,8 @@ def test_the_console_counts_as_pgbouncers_does(env):
         ini.databases += "named = host=/tmp pool_mode=statement\n"
         ini.write()
         ini.run(binary(), "serve", "--pgbouncer", ini.path.name)
-        with ini.target.connect(user="app_trust", database="app") as client, ini.target.connect(user="admin", database="pgbouncer") as console:
+        with ini.target.connect(user="app_trust",
+                                database="app") as client, ini.target.connect(user="admin", database="pgbouncer") as console:
             client.value("select 1")
             databases = {row[0]: row[9] for row in console.rows("SHOW DATABASES")}
             equal(databases, {"app": None, "named": "statement", "pgbouncer": "statement"}, "databases and their own modes")
@@ -376,7 +381,8 @@ def test_application_name_add_host_has_the_clients_address_follow_its_name(env):
 
 def database(env, name, **settings):
     """A [[database]] of its own, for env.pooler_with(append=...)."""
-    lines = [f'name = "{name}"', f'servers = ["{env.cluster.address}"]', 'dbname = "app"', *(f'{key} = "{value}"' for key, value in settings.items())]
+    lines = [f'name = "{name}"', f'servers = ["{env.cluster.address}"]', 'dbname = "app"',
+             *(f'{key} = "{value}"' for key, value in settings.items())]
     return "\n[[database]]\n" + "\n".join(lines) + "\n"
 
 
@@ -547,5 +553,6 @@ def test_abstract_unix_sockets_of_a_pgbouncer_ini_serve_clients_and_reach_server
             equal(client.value("select 2"), "2")
             (row,) = [row for row in far.show("DATABASES") if row[0] == "app"]
             equal(row[1:3], (name, str(near.port)), "host and port")
-        ran = subprocess.run([binary(), "check", "--pgbouncer", near.path.name], capture_output=True, text=True, timeout=20, cwd=near.directory)
+        ran = subprocess.run([binary(), "check", "--pgbouncer", near.path.name], capture_output=True, text=True, timeout=20,
+                             cwd=near.directory)
         assert "no directory" not in ran.stdout + ran.stderr, ran

@@ -159,7 +159,8 @@ def test_a_cancel_by_the_id_of_the_client_hits_it(env):
         ann = connect(env, target, "ann")
         ann.send(m.query("select pg_sleep(20)"))
         with env.cluster.superuser("shared") as owner:
-            until(lambda: owner.value(f"select count(*) from hawser.hawser_sessions where pid = {ann.pid} and state = 'active'") == "1", "ann is known")
+            until(lambda: owner.value(f"select count(*) from hawser.hawser_sessions where pid = {ann.pid} and state = 'active'") == "1",
+                  "ann is known")
             owner.execute(f"select hawser.cancel_backend({ann.pid})")
         equal(ann.collect().sqlstate, "57014")
         equal(ann.rows(ADDRESS), own_address(ann))
@@ -201,7 +202,8 @@ def test_what_is_missing_is_said(env):
             equal(client.rows(WHO), [("ann", "ann", "ann")])  # `user` is who logs in, whoever the client is
             equal(client.rows(ADDRESS), own_address(client))
             assert 'database "shared": its server is told of each client' in check(target), check(target)
-    with env.pooler_with(append=entry.format(env.cluster.address, good).replace('name = "shared"', 'name = "app"').replace("ann", "app"), hba=HBA) as target:
+    with env.pooler_with(append=entry.format(env.cluster.address, good).replace('name = "shared"', 'name = "app"').replace("ann", "app"),
+                         hba=HBA) as target:
         try:
             env.connect(target, user="app2")
             raise AssertionError("logged in")
@@ -222,7 +224,8 @@ def test_a_client_over_mptcp_of_a_pooler_elsewhere_is_in_pg_stat_mptcp(env):
             client.login()
             for one in (client, plain):
                 one.execute("begin")
-            status = json.loads(subprocess.run([poolers.binary(), "mptcp", "status", "--json"], capture_output=True, text=True, timeout=20, check=True).stdout)
+            status = json.loads(subprocess.run([poolers.binary(), "mptcp", "status", "--json"], capture_output=True, text=True, timeout=20,
+                                               check=True).stdout)
             own = connected.getsockname()[1]
             [token] = [one["token"] for one in status["connections"] if one["remote"] == f"127.0.0.1:{own}" and not one["dialled"]]
             columns = "mptcp, fallback, subflows, local_token, remote_token, bytes_sent, pooler is not null"

@@ -14,9 +14,9 @@ import threading
 import time
 import traceback
 
-from harness import extension
 from operations import OPERATIONS, WITHOUT_DEATHS, give_up_what_pins
 from session import ROLES, ROLES_SETUP, SETUP, Gone, Lost, Session, WatchedTarget, Wrong
+from harness import extension
 
 # For the pooler. Sessions wait for what others keep; none is sent away for it.
 SETTINGS = {"pool_size": 4, "max_pinned": 0, "query_wait_timeout": "35s"}
@@ -51,7 +51,8 @@ def clear(cluster):
 def shared(cluster, directory, library):
     """Users share server connections meanwhile: the extension is preloaded. The value is the settings of the pooler for that."""
     text = "what the crowd's pooler and its server know"
-    paths = [extension.secret_file(directory, f"{of}-isolation.secret", text, owner) for of, owner in (("server", "postgres"), ("pooler", None))]
+    paths = [extension.secret_file(directory, f"{of}-isolation.secret", text, owner)
+             for of, owner in (("server", "postgres"), ("pooler", None))]
     with extension.preloaded(cluster, library, paths[0], POOLER_ROLE):
         with cluster.superuser("postgres") as owner:
             owner.execute(f"create role {POOLER_ROLE} login")
@@ -105,7 +106,8 @@ def play(session, end, done, failures):
                 continue
             kind = "" if isinstance(error, (Wrong, Gone)) else "".join(traceback.format_tb(error.__traceback__)[-2:])
             history = "".join(f"\n      {line}" for line in session.history[-12:])
-            failures.append(f"  session {session.number} as {session.user}, {work.__name__}: {type(error).__name__}: {error}{kind}{history}")
+            failures.append(f"  session {session.number} as {session.user}, {work.__name__}: {type(error).__name__}: "
+                            f"{error}{kind}{history}")
             session.end(resets=False)
     session.end(resets=False)
 
@@ -140,7 +142,8 @@ def run(target, seed, seconds, cluster=None, deaths=None):
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     address = (target.port, target.socket_dir, target.secrets)
-    processes = [context.Process(target=process, args=(number, seed, seconds, address, bool(deaths), results), daemon=True) for number in range(PROCESSES)]
+    processes = [context.Process(target=process, args=(number, seed, seconds, address, bool(deaths), results), daemon=True)
+                 for number in range(PROCESSES)]
     for one in processes:
         one.start()
     done, failures = collections.Counter(), []

@@ -8,8 +8,8 @@ import os
 import time
 import zoneinfo
 
-from harness import messages as m
 from session import ROLES, UMLAUT, VALUES, Wrong, header_of
+from harness import messages as m
 
 OPERATIONS = {}
 WITHIN_BLOCKS = []
@@ -41,7 +41,8 @@ LOOK = ("select coalesce(current_setting('app.who', true), ''), coalesce(current
 @operation(14, within_block=True)
 def look(session):
     state = session.state
-    wanted = [state[name] for name in ("app.who", "app.x", "application_name", "search_path", "work_mem", "TimeZone", "DateStyle", "client_encoding")]
+    wanted = [state[name] for name in ("app.who", "app.x", "application_name", "search_path", "work_mem", "TimeZone", "DateStyle",
+                                       "client_encoding")]
     wanted += [state["role"] or session.user, UMLAUT[state["client_encoding"]]]
     result = session.query(LOOK) if chance(session, 50) else session.extended(LOOK)
     session.rows(result, [wanted], "the session's settings")
@@ -62,7 +63,8 @@ def literal(name, value):
 
 @operation(14, within_block=True)
 def change_setting(session):
-    name = session.rng.choice(["app.who", "app.who", "app.x", "application_name", "search_path", "work_mem", "TimeZone", "DateStyle", "client_encoding", "role"])
+    name = session.rng.choice(["app.who", "app.who", "app.x", "application_name", "search_path", "work_mem", "TimeZone", "DateStyle",
+                               "client_encoding", "role"])
     value, kind = own_value(session, name), session.rng.randrange(12)
     local = session.in_block and chance(session, 25)
     if kind == 0:
@@ -71,7 +73,8 @@ def change_setting(session):
     if kind == 1:
         session.rows(session.query(f"select set_config('{name}', '{value}', {local})"), [[value]], "set_config")
     elif kind == 2:
-        session.rows(session.extended("select set_config($1, $2, $3::bool)", name, value, str(local)), [[value]], "set_config of parameters")
+        session.rows(session.extended("select set_config($1, $2, $3::bool)", name, value, str(local)), [[value]],
+                     "set_config of parameters")
     elif kind == 3:
         session.rows(session.extended(f"select set_config('{name}', $1, {local})", value), [[value]], "set_config of a value")
     elif kind == 4 and name == "app.who" and not local:
@@ -163,7 +166,8 @@ def tags(session):
 def much(session):
     """A parameter that is longer than any buffer."""
     long = (session.secret("long") + "-") * session.rng.randrange(1000, 30_000)
-    session.rows(session.extended("select length($1::text)::text, right($1::text, 30)", long), [[str(len(long)), long[-30:]]], "a long parameter")
+    session.rows(session.extended("select length($1::text)::text, right($1::text, 30)", long), [[str(len(long)), long[-30:]]],
+                 "a long parameter")
 
 
 # Prepared statements
@@ -458,7 +462,7 @@ def block(session):
     end = session.rng.randrange(100)
     if end >= 90:
         return session.end()  # as it is
-    if 75 <= end:
+    if end >= 75:
         session.query("select 1/0", fails=True)
         session.fails_with(session.query("select 5", fails=True), "in a transaction that has failed", "25P02")
     session.in_block = False
@@ -467,7 +471,8 @@ def block(session):
     look(session)
 
 
-FAILURES = (m.parse("select 1/0") + m.bind() + m.execute(), m.parse("selec"), m.bind("nothing"), m.execute("no_portal"), m.describe_portal("no_portal"),
+FAILURES = (m.parse("select 1/0") + m.bind() + m.execute(), m.parse("selec"), m.bind("nothing"), m.execute("no_portal"),
+            m.describe_portal("no_portal"),
             m.parse("select $1::int") + m.bind(values=("x",)) + m.execute())
 
 
@@ -574,9 +579,11 @@ def traffic(session):
         b"".join(map(m.query, ("begin", f"set app.who = '{secret}'", f"create temporary table kept as select '{secret}' as v", "commit"))),
         m.run(f"set app.x = '{secret}'") + m.run(f"set timezone = '{zone_of(session)}'") + m.SYNC
         + b"".join(m.parse(SHARED[which], same) for which, same in zip(SHARED, SHARED_NAMES)) + m.run(SHARED["time"], (secret,)) + m.SYNC,
-        m.run(SHARED["custom"], (secret,)) + m.run("set datestyle = 'ISO, DMY'") + m.parse(SHARED["date"], "same0") + m.run("select 1/0") + m.SYNC,
+        m.run(SHARED["custom"], (secret,)) + m.run("set datestyle = 'ISO, DMY'") + m.parse(SHARED["date"], "same0") + m.run("select 1/0")
+        + m.SYNC,
         m.query(f"set role {role}; set application_name = '{secret}'; prepare p0(text) as select '{secret}'"),
-        m.query(f"listen channel1; declare held scroll cursor with hold for select '{secret}'") + m.parse(f"select '{secret}' || $1", "s1") + m.SYNC,
+        m.query(f"listen channel1; declare held scroll cursor with hold for select '{secret}'") + m.parse(f"select '{secret}' || $1", "s1")
+        + m.SYNC,
         m.query("copy isolated.plain from stdin") + m.copy_data(f"1\t{secret}\n".encode()) + m.COPY_DONE + m.query(f"select '{secret}'"),
         m.run("copy isolated.plain from stdin") + m.SYNC + m.copy_data(f"1\t{secret}\n".encode()) + m.copy_fail("no") + m.SYNC,
         m.run(f"select '{secret}' from generate_series(1, 20000)") + m.FLUSH + m.execute(rows=5) + m.SYNC,
@@ -608,11 +615,16 @@ def goodbye(session):
 def violation(session):
     """What breaks the protocol."""
     return session.rng.choice((
-        header_of(b"?", 4), header_of(b"Q", 3), header_of(b"Q", 0), header_of(b"Q", -1), header_of(b"Q", 1 << 31, b"abc"), header_of(b"P", 5, b"a"),
-        m.message("B", b"\0\0\0\1"), m.message("B", b"\0s0\0\0\0\xff\xff"), m.message("B", b"\0s0\0\0\0\1\0\0\0\1\x7f\xff\xff\xff"), m.message("E", b"x"),
-        m.message("D", b"Zx\0"), m.message("C", b"Q\0"), m.message("F", b"\0\0\0\1"), m.message("F", session.rng.randbytes(20)), m.message("p", b"x\0"),
-        m.copy_data(b"stray"), m.COPY_DONE, m.copy_fail("stray"), m.message("S", b"more"), m.message("H", b"more"), m.message("Q", b"select 1"),
-        m.message("Q", b"select 1\0select 2\0"), m.message("P", b"n\0select 1\0\0\5"), m.message("R", b"\0\0\0\0"), m.message("Z", b"I"), m.message("D"),
+        header_of(b"?", 4), header_of(b"Q", 3), header_of(b"Q", 0), header_of(b"Q", -1), header_of(b"Q", 1 << 31, b"abc"),
+        header_of(b"P", 5, b"a"),
+        m.message("B", b"\0\0\0\1"), m.message("B", b"\0s0\0\0\0\xff\xff"), m.message("B", b"\0s0\0\0\0\1\0\0\0\1\x7f\xff\xff\xff"),
+        m.message("E", b"x"),
+        m.message("D", b"Zx\0"), m.message("C", b"Q\0"), m.message("F", b"\0\0\0\1"), m.message("F", session.rng.randbytes(20)),
+        m.message("p", b"x\0"),
+        m.copy_data(b"stray"), m.COPY_DONE, m.copy_fail("stray"), m.message("S", b"more"), m.message("H", b"more"),
+        m.message("Q", b"select 1"),
+        m.message("Q", b"select 1\0select 2\0"), m.message("P", b"n\0select 1\0\0\5"), m.message("R", b"\0\0\0\0"), m.message("Z", b"I"),
+        m.message("D"),
         m.message("T"), session.rng.randbytes(session.rng.randrange(1, 60)),
     ))  # fmt: skip
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The isolation test by hand: 40 sessions with the same names and a secret each, on four server connections.
 
-    tests/isolation/run.py [--seed N] [--seconds N] [--seeds N] [--direct | --extension | --shared] [--pool-size N] [--deaths SECONDS] [--keep]
+    tests/isolation/run.py [--seed N] [--seconds N] [--seeds N] [--direct | --extension | --shared] [--pool-size N] [--deaths SECONDS]
+    [--keep]
 
 Every byte that a session receives is searched for the secrets of others, and every answer compared with the one that a
 server of its own would give. --direct is the control: PostgreSQL itself, which must find nothing. --extension loads the
@@ -20,9 +21,10 @@ sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(HERE))
 sys.dont_write_bytecode = True
 
-import crowd  # noqa: E402  (after the path is set)
-from harness import extension, postgres  # noqa: E402
-from harness.pooler import Pooler  # noqa: E402
+import crowd
+from harness import extension, postgres
+from harness.pooler import Pooler
+
 
 def arguments():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -61,7 +63,8 @@ def main():
                 pooler.check_log()
                 assert pooler.is_alive(), f"hawser died:\n{pooler.tail()}"
                 mismatches, tell = crowd.mismatches(pooler)
-                print(f"  {tell} server connections tell what they hold, {mismatches} have told of other settings than they were given", flush=True)
+                print(f"  {tell} server connections tell what they hold, {mismatches} have told of other settings than they were given",
+                      flush=True)
                 failed += bool(mismatches) and not found.failures
         if pooler:
             pooler.stop()

@@ -53,7 +53,8 @@ BY_ITSELF = {"app.who": "", "app.x": "", "application_name": "", "search_path": 
              "TimeZone": "", "DateStyle": "", "client_encoding": "", "role": None}
 REPORTED = ("application_name", "TimeZone", "DateStyle", "client_encoding")
 VALUES = {"search_path": ("public", "pg_catalog, public", "isolated, public"), "work_mem": ("1MB", "2MB", "3MB"),
-          "TimeZone": ("Europe/Berlin", "Asia/Tokyo", "UTC"), "DateStyle": ("ISO, DMY", "ISO, MDY", "SQL, DMY"), "client_encoding": ("LATIN1", "UTF8", "WIN1252")}
+          "TimeZone": ("Europe/Berlin", "Asia/Tokyo", "UTC"), "DateStyle": ("ISO, DMY", "ISO, MDY", "SQL, DMY"),
+          "client_encoding": ("LATIN1", "UTF8", "WIN1252")}
 # What a client is told whose server process has been ended: by the server, and by the pooler.
 DEATH = ("57P01", "08006", "08003", "08001")
 # A character that encodings spell differently.

@@ -15,6 +15,8 @@ def worker_id():
 def pytest_runtest_logreport(report):
     if report.when == "call" or report.outcome != "passed":
         verdict = "skipped" if report.skipped else report.outcome
-        why = "" if report.passed else str(getattr(report.longrepr, "reprcrash", None) and report.longrepr.reprcrash.message or report.longrepr)
+        why = "" if report.passed else str(getattr(report.longrepr, "reprcrash", None) and report.longrepr.reprcrash.message
+                                           or report.longrepr)
         with open(os.environ["SUITE_RECORD"], "a") as record:
-            record.write(json.dumps({"test": report.nodeid, "verdict": verdict, "seconds": round(report.duration, 2), "why": why[-2000:]}) + "\n")
+            record.write(json.dumps({"test": report.nodeid, "verdict": verdict, "seconds": round(report.duration, 2), "why": why[-2000:]})
+                         + "\n")

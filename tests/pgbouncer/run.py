@@ -27,11 +27,11 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "suites")]
 sys.dont_write_bytecode = True
 
-import fetching  # noqa: E402  (after the path is set)
-from places import Missing, give_to_server, own  # noqa: E402
-from harness import flaky  # noqa: E402
-from harness.pooler import NotBuilt, binary  # noqa: E402
-from harness.postgres import bin_directories  # noqa: E402
+import fetching
+from places import Missing, give_to_server, own
+from harness import flaky
+from harness.pooler import NotBuilt, binary
+from harness.postgres import bin_directories
 
 VERSION = "1.25.2"
 URL = f"https://www.pgbouncer.org/downloads/files/{VERSION}/pgbouncer-{VERSION}.tar.gz"
@@ -119,12 +119,15 @@ class Run:
         """{test: what recorder.py says of it}."""
         self.turn += 1
         record, log = self.work / f"record{self.turn}", self.work / f"log{self.turn}"
-        command = [*as_server(), self.python, "-m", "pytest", *(f"test/{test}" for test in tests), "-p", "no:cacheprovider", "-p", "recorder", "-q",
-                   "-o", "asyncio_default_fixture_loop_scope=function", "--timeout", str(TEST_SECONDS), "--basetemp", str(self.work / f"base{self.turn}")]
+        command = [*as_server(), self.python, "-m", "pytest", *(f"test/{test}" for test in tests), "-p", "no:cacheprovider",
+                   "-p", "recorder", "-q",
+                   "-o", "asyncio_default_fixture_loop_scope=function", "--timeout", str(TEST_SECONDS),
+                   "--basetemp", str(self.work / f"base{self.turn}")]
         environment = {**self.environment, "SUITE_RECORD": str(record), "XDG_RUNTIME_DIR": str(self.work)}
         with open(log, "wb") as output:
             try:
-                subprocess.run(command, cwd=self.tree, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, timeout=seconds)
+                subprocess.run(command, cwd=self.tree, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                               timeout=seconds)
             except subprocess.TimeoutExpired:
                 print(f"stopped after {seconds} s")
         found = {}

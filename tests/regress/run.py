@@ -27,10 +27,10 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 sys.dont_write_bytecode = True
 
-from suites import DRIVER, Installation, Missing, PgRegress, Pipeline, give_to_server  # noqa: E402  (after the path is set)
-from targets import Hawser, Server  # noqa: E402
-from harness.pooler import NotBuilt, binary  # noqa: E402
-from harness.postgres import bin_directories  # noqa: E402
+from suites import DRIVER, Installation, Missing, PgRegress, Pipeline, give_to_server
+from targets import Hawser, Server
+from harness.pooler import NotBuilt, binary
+from harness.postgres import bin_directories
 
 SUITES = ("regress", "isolation", "libpq_pipeline")
 THROUGH = {
@@ -47,7 +47,7 @@ DIFF_LINES = 400
 
 
 def source_of(major):
-    done = subprocess.run([ROOT / "scripts/postgres_source.sh", str(major)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run([ROOT / "scripts/postgres_source.sh", str(major)], capture_output=True, text=True)
     sys.stderr.write(done.stderr)
     if done.returncode:
         raise Missing(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no source of PostgreSQL")
@@ -179,7 +179,8 @@ def arguments():
     options.add_argument("--through", action="append", choices=HOWS, help="only this way; may be repeated")
     options.add_argument("--pg-config", help="of the server to test with (default: that of the server programs that tests/run.py takes)")
     options.add_argument("--ready", action="store_true", help="fetch the source and see what else is needed; run nothing")
-    options.add_argument("--pool-size", type=int, default=POOL_SIZE, help="server connections for each user and database (default %(default)s)")
+    options.add_argument("--pool-size", type=int, default=POOL_SIZE, help="server connections for each user and database (default "
+                                                                          "%(default)s)")
     options.add_argument("--keep", action="store_true", help="leave clusters, outputs and logs behind, and say where")
     options.add_argument("tests", nargs="*", metavar="TEST", help="files of the suite, run one after the other")
     chosen = options.parse_args()
@@ -204,7 +205,8 @@ def run_suites(chosen, work, kept, report):
         tests = chosen.tests and (["test_setup"] if name == "regress" else []) + [test for test in chosen.tests if test != "test_setup"]
         suite = make_suite(name, installation, source, work)
         hows = chosen.through or THROUGH[name]
-        preload = build_extension(installation, work) if any("extension" in how for how in hows) and not (work / "hawser.so").exists() else work / "hawser.so"
+        preload = build_extension(installation, work) if any("extension" in how
+                                                             for how in hows) and not (work / "hawser.so").exists() else work / "hawser.so"
         started = time.monotonic()
         direct = run_direct(suite, installation, work / name / "direct", tests)
         print(f"{name}, direct: {time.monotonic() - started:.0f} s", flush=True)

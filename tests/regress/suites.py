@@ -163,7 +163,8 @@ class PgRegress:
         verdicts = read_verdicts(log.read_text(errors="replace"))
         if not verdicts:
             raise Missing(f"pg_regress ended with {code} and ran nothing:\n{log.read_text(errors='replace')[-1500:]}")
-        return {name: Outcome("ok" if passed else "hangs" if exit_code == TIMED_OUT else "FAILED", output / "results" / f"{name}.out", seconds)
+        return {name: Outcome("ok" if passed else "hangs" if exit_code == TIMED_OUT else "FAILED", output / "results" / f"{name}.out",
+                              seconds)
                 for name, (passed, seconds, exit_code) in verdicts.items()}
 
 
@@ -194,7 +195,8 @@ class Pipeline:
         for name in names:
             trace, said = output / f"{name}.trace", output / f"{name}.said"
             connection = f"host={target[0]} port={target[1]} user=postgres dbname=postgres"
-            code = execute(["timeout", "--kill-after=5", FILE_SECONDS[self.name], self.program, "-r", self.ROWS, "-t", trace, name, connection],
+            code = execute(["timeout", "--kill-after=5", FILE_SECONDS[self.name], self.program, "-r", self.ROWS, "-t", trace, name,
+                            connection],
                            directory, {}, said)
             verdict = "ok" if code == 0 else "hangs" if code == TIMED_OUT else "FAILED"
             expected = self.traces / f"{name}.trace"

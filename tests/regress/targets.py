@@ -13,10 +13,10 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from harness.pooler import binary, toml_value  # noqa: E402  (after the path is set)
-from harness.postgres import Cluster, free_port  # noqa: E402
-from harness.wire import Target  # noqa: E402
-from suites import as_server, give_to_server  # noqa: E402
+from suites import as_server, give_to_server
+from harness.pooler import binary, toml_value
+from harness.postgres import Cluster, free_port
+from harness.wire import Target
 
 # As pg_regress's own temporary instance; files are not flushed, since nothing of them outlives the run.
 SETTINGS = """\
@@ -103,7 +103,8 @@ class Hawser:
 
     def __enter__(self):
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(as_server([binary(), "serve", "-c", "hawser.toml"]), cwd=self.directory, stdin=subprocess.DEVNULL,
+            self.process = subprocess.Popen(as_server([binary(), "serve", "-c", "hawser.toml"]), cwd=self.directory,
+                                            stdin=subprocess.DEVNULL,
                                             stdout=log, stderr=subprocess.STDOUT)
         end = time.monotonic() + START_SECONDS
         while "listening" not in self.said().lower() and self.process.poll() is None and time.monotonic() < end:

@@ -31,7 +31,8 @@ def call(command, directory=None, environment=None):
     for pause in PAUSES:
         time.sleep(pause)
         try:
-            done = subprocess.run(list(map(str, command)), cwd=directory, env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL,
+            done = subprocess.run(list(map(str, command)), cwd=directory, env={**os.environ, **(environment or {})},
+                                  stdin=subprocess.DEVNULL,
                                   capture_output=True, text=True, timeout=SECONDS_MAX)
         except subprocess.TimeoutExpired:
             raise Missing(f"{' '.join(map(str, command[:4]))}: not done after {SECONDS_MAX} s") from None
@@ -67,7 +68,8 @@ def unpack(archive, directory):
 def wheels(name, requirements):
     """A directory for PYTHONPATH with these packages."""
     def make(directory):
-        call([sys.executable, "-m", "pip", "install", "-q", "--root-user-action=ignore", "--disable-pip-version-check", "--target", directory, *requirements])
+        call([sys.executable, "-m", "pip", "install", "-q", "--root-user-action=ignore", "--disable-pip-version-check", "--target",
+              directory, *requirements])
     return kept(f"{name}-packages", make)
 
 
@@ -75,7 +77,8 @@ def sdist(package, version):
     """The unpacked source distribution."""
     def make(directory):
         # pip asks a source distribution for its metadata before it keeps it, by the build system that it names.
-        call([sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", "--no-binary", package, "-d", directory,
+        call([sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", "--no-binary", package,
+              "-d", directory,
               f"{package}=={version}"])
         unpack(next(directory.glob("*.tar.gz")), directory)
     return kept(f"{package}-{version}", make)
@@ -100,7 +103,8 @@ def crate(name, version):
         asks = directory / "asks"
         (asks / "src").mkdir(parents=True)
         (asks / "src/lib.rs").touch()
-        (asks / "Cargo.toml").write_text(f'[workspace]\n[package]\nname = "asks"\nversion = "0.0.0"\nedition = "2024"\n[dependencies]\n{name} = "={version}"\n')
+        (asks / "Cargo.toml").write_text(f'[workspace]\n[package]\nname = "asks"\nversion = "0.0.0"\nedition = '
+                                         f'"2024"\n[dependencies]\n{name} = "={version}"\n')
         call(["cargo", "fetch", "-q"], asks)
         known = json.loads(call(["cargo", "metadata", "--format-version", "1", "-q"], asks))
         manifest = next(package["manifest_path"] for package in known["packages"] if package["name"] == name)

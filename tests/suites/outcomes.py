@@ -69,7 +69,8 @@ def died_in_go(path):
             within[package], last[package] = set(), False
         elif test and said["Action"] == "run":
             within.setdefault(package, set()).add(test)
-        elif said["Action"] == "output" and said["Output"].startswith("panic: ") and "[recovered" in said["Output"] or "panic: test timed out" in said.get("Output", ""):
+        elif "panic: test timed out" in said.get("Output", "") or (
+                said["Action"] == "output" and said["Output"].startswith("panic: ") and "[recovered" in said["Output"]):
             last[package] = True
             died.setdefault(package, set()).update({test} - {""})
         elif said["Action"] in ("pass", "fail", "skip") and test and "/" not in said["Test"]:

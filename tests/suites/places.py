@@ -8,9 +8,9 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "regress"))
 
-from targets import Hawser, Server  # noqa: E402  (after the path is set)
-from suites import Installation, Missing, give_to_server  # noqa: E402
-from harness.postgres import bin_directories, free_port  # noqa: E402
+from suites import Installation, Missing, give_to_server
+from targets import Hawser, Server
+from harness.postgres import bin_directories, free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Beside what the regression suites set: TLS is not tested here, and suites of drivers open many connections.

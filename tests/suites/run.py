@@ -3,7 +3,8 @@
 
     tests/suites/run.py [NAME...] [--through HOW]... [--full]
 
-A test is lost where it fails through Hawser twice (up to five of a suite: three times) and passes on the same server directly. Both are found out in this run,
+A test is lost where it fails through Hawser twice (up to five of a suite: three times) and passes on the same server directly. Both are
+found out in this run,
 each way against a new copy of one cluster. A lost test fails the run unless tests/drivers/differences.md lists it with its
 reason; a listed one that is lost no more is reported. Without --full a suite runs its short form.
 
@@ -27,11 +28,11 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 sys.dont_write_bytecode = True
 
-from places import ROOT, Hawser, Installation, Missing, Place, Template, give_to_server  # noqa: E402  (after the path is set)
-from report import Report, failed, listed  # noqa: E402
-from suites_of import SUITES  # noqa: E402
-from harness.certificates import Certificates  # noqa: E402
-from harness.pooler import NotBuilt, binary  # noqa: E402
+from places import ROOT, Hawser, Installation, Missing, Place, Template, give_to_server
+from report import Report, failed, listed
+from suites_of import SUITES
+from harness.certificates import Certificates
+from harness.pooler import NotBuilt, binary
 
 HOWS = ("transaction", "transaction+tls", "transaction+extension", "transaction+extension+tls", "session")
 # The default of `pool_size`.
@@ -44,7 +45,8 @@ def build_extension(bin_directory, work):
     """The library alone, loaded by its path: nothing is installed into the server."""
     installation = Installation(f"{bin_directory}/pg_config" if os.access(f"{bin_directory}/pg_config", os.X_OK) else "pg_config")
     shutil.copytree(ROOT / "extension", work / "extension", ignore=shutil.ignore_patterns("*.o", "*.so", "*.bc", "results"))
-    done = subprocess.run(["make", "-s", "-C", work / "extension", f"PG_CONFIG={installation.pg_config}", "with_llvm=no"], capture_output=True, text=True)
+    done = subprocess.run(["make", "-s", "-C", work / "extension", f"PG_CONFIG={installation.pg_config}", "with_llvm=no"],
+                          capture_output=True, text=True)
     if done.returncode:
         raise Missing(f"the extension cannot be built: {done.stderr[-600:]}")
     return work / "extension/hawser.so"
@@ -125,7 +127,8 @@ class Runner:
 def arguments():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("names", nargs="*", metavar="NAME", help="of a suite: " + ", ".join(SUITES))
-    options.add_argument("--through", action="append", choices=HOWS, help="this way (default: transaction, and of some suites with the extension or TLS too); may be repeated")
+    options.add_argument("--through", action="append", choices=HOWS, help="this way (default: transaction, and of some suites with the "
+                                                                          "extension or TLS too); may be repeated")
     options.add_argument("--full", action="store_true", help="all of each suite, and all of it directly, too")
     options.add_argument("--jobs", type=int, default=2, help="suites at once in the first turn (default %(default)s)")
     chosen = options.parse_args()
@@ -136,7 +139,8 @@ def arguments():
 
 def main():
     chosen = arguments()
-    suites = [suite for name, suite in SUITES.items() if not chosen.names or any(fnmatch.fnmatch(name, pattern) for pattern in chosen.names)]
+    suites = [suite for name, suite in SUITES.items() if not chosen.names or any(fnmatch.fnmatch(name, pattern)
+                                                                                 for pattern in chosen.names)]
     report = Report(listed((ROOT / "tests/drivers/differences.md").read_text()))
     kept = ROOT / ".run/suites/logs"
     work = pathlib.Path(tempfile.mkdtemp(prefix="hawser-suites-"))

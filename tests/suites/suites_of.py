@@ -73,8 +73,10 @@ class Pytest(Suite):
     def run(self, place, directory, tests, full, how):
         record = directory / "record.jsonl"
         chosen = [self.selected(test) for test in tests] if tests else self.whole if full else self.short
-        environment = {**self.variables(place), "PYTHONPATH": f"{self.packages}:{HERE}:{self.tree}", "SUITE_RECORD": str(record), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-m", "pytest", "-p", "record_pytest", "-o", f"cache_dir={directory}/cache", "-o", "addopts=", "-q", "--timeout", TEST_SECONDS,
+        environment = {**self.variables(place), "PYTHONPATH": f"{self.packages}:{HERE}:{self.tree}", "SUITE_RECORD": str(record),
+                       "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, "-m", "pytest", "-p", "record_pytest", "-o", f"cache_dir={directory}/cache", "-o", "addopts=",
+                   "-q", "--timeout", TEST_SECONDS,
                    *self.arguments, *self.dsn(place), *dict.fromkeys(chosen)]
         code = execute(command, self.tree, environment, directory / "log")
         self.faults = () if code in (0, 1) else (f"pytest ended with {code}",)
@@ -132,7 +134,8 @@ class Psycopg(Pytest):
     ways = ("transaction", "transaction+tls", "transaction+extension")
     takes_seconds = 900
     arguments = ("-p", "no:randomly")
-    whole = ("tests", "--ignore=tests/crdb", "--ignore=tests/test_typing.py", "--ignore=tests/test_module.py", "--ignore=tests/pool/test_module.py")
+    whole = ("tests", "--ignore=tests/crdb", "--ignore=tests/test_typing.py", "--ignore=tests/test_module.py",
+             "--ignore=tests/pool/test_module.py")
     short = (*whole, "-m", "not slow")
     prepare = (("postgres", "create database suite"),)
 
@@ -156,7 +159,8 @@ class SqlAlchemy(Pytest):
     # The dialect's own, and the suite that each dialect must pass.
     short = ("test/dialect/postgresql", "test/engine/test_transaction.py")
     whole = ("test",)
-    prepare = (("postgres", "create database suite"), ("suite", "create schema test_schema; create schema test_schema_2; create extension hstore; create extension citext"))
+    prepare = (("postgres", "create database suite"), ("suite", "create schema test_schema; create schema test_schema_2; create extension "
+                                                                "hstore; create extension citext"))
 
     def __init__(self, driver, requirement):
         self.name = f"sqlalchemy-{driver}"
@@ -184,18 +188,21 @@ class Django(Suite):
     prepare = (("postgres", "create database django"), ("postgres", "create database django2"))
 
     def fetch(self):
-        self.packages = fetching.wheels("django", (f"django=={self.version}", "psycopg[binary,pool]==3.3.9", "jinja2==3.1.6", "tblib==3.1.0", "tzdata==2025.2"))
+        self.packages = fetching.wheels("django", (f"django=={self.version}", "psycopg[binary,pool]==3.3.9", "jinja2==3.1.6",
+                                                   "tblib==3.1.0", "tzdata==2025.2"))
         self.tree = fetching.sdist("django", self.version)
 
     def run(self, place, directory, tests, full, how):
         record = directory / "record.jsonl"
-        environment = {**self.variables(place), "PYTHONPATH": f"{self.packages}:{HERE}:{self.tree}", "SUITE_RECORD": str(record), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {**self.variables(place), "PYTHONPATH": f"{self.packages}:{HERE}:{self.tree}", "SUITE_RECORD": str(record),
+                       "PYTHONDONTWRITEBYTECODE": "1"}
         labels = [test for test in tests or () if "databases" not in test.split(".")[0]]
         if not labels:
             labels = [] if full and not tests else ["transactions"] if tests else list(self.short)
         # "setUpClass (queries.tests.Class)" is all of the class.
         labels = list(dict.fromkeys(re.sub(r"^\w+ \((.*)\)$", r"\1", label) for label in labels))
-        code = execute([sys.executable, self.tree / "tests/runtests.py", "--settings=record_django", f"--parallel={self.parallel}", "--noinput", *labels],
+        code = execute([sys.executable, self.tree / "tests/runtests.py", "--settings=record_django", f"--parallel={self.parallel}",
+                        "--noinput", *labels],
                        self.tree / "tests", environment, directory / "log")
         self.faults = ("did not end",) if code is None else ()
         return outcomes.from_record(record)
@@ -304,7 +311,8 @@ class NodePostgres(Suite):
         if not os.environ.get("NODE_POSTGRES_SOURCE"):
             raise Missing("npm's packages of node-postgres have no tests; NODE_POSTGRES_SOURCE may name a checkout of it")
         self.tree = pathlib.Path(os.environ["NODE_POSTGRES_SOURCE"]).resolve() / "packages"
-        versions = {package: json.loads((self.tree / package / "package.json").read_text())["version"] for package in ("pg", *self.BY_MOCHA)}
+        versions = {package: json.loads((self.tree / package / "package.json").read_text())["version"]
+                    for package in ("pg", *self.BY_MOCHA)}
 
         def make(directory):
             fetching.call(["npm", "install", "--prefix", directory, "--no-save", "--no-audit", "--no-fund", "--ignore-scripts",
@@ -313,11 +321,13 @@ class NodePostgres(Suite):
 
     def variables(self, place):
         # `require` asks for a certificate that can be verified, too.
-        return {**super().variables(place), "PGSSLMODE": "no-verify" if place[2] == "require" else place[2], "NODE_PATH": str(self.packages)}
+        return {**super().variables(place), "PGSSLMODE": "no-verify" if place[2] == "require" else place[2],
+                "NODE_PATH": str(self.packages)}
 
     def run(self, place, directory, tests, full, how):
-        files = [file.relative_to(self.tree) for file in (*sorted(self.tree.glob("pg/test/integration/**/*-tests.js")),
-                                                          *(file for package in self.BY_MOCHA for file in sorted(self.tree.glob(f"{package}/test/*.js")) if file.name != self.NO_TEST))]
+        by_mocha = (file for package in self.BY_MOCHA for file in sorted(self.tree.glob(f"{package}/test/*.js"))
+                    if file.name != self.NO_TEST)
+        files = [file.relative_to(self.tree) for file in (*sorted(self.tree.glob("pg/test/integration/**/*-tests.js")), *by_mocha)]
         chosen = {test.partition(": ")[0] for test in tests or ()}
         # Some tests have 100 ms for a login. The first one to a database takes longer: Hawser reads what its functions do.
         execute(["psql", "-X", "-c", "select 1"], self.tree, super().variables(place), directory / "psql.log")
@@ -331,7 +341,8 @@ class NodePostgres(Suite):
         package, within = file.parts[0], pathlib.Path(*file.parts[1:])
         log = out.with_suffix(".log")
         if package in self.BY_MOCHA:
-            command = [self.packages / "mocha/bin/mocha.js", "--timeout", self.MOCHA_MS, "--reporter", "json", "--reporter-option", f"output={out}.json", within]
+            command = [self.packages / "mocha/bin/mocha.js", "--timeout", self.MOCHA_MS, "--reporter", "json",
+                       "--reporter-option", f"output={out}.json", within]
         else:
             command = [within]
         code = execute(["node", *command], self.tree / package, environment, log, TEST_SECONDS)
@@ -363,7 +374,8 @@ class TokioPostgres(Suite):
             manifest.write_text("[workspace]\n\n" + "".join(wanted))
         for path in (self.tree / "tests").rglob("*.rs"):
             # Its makers' port is written into the tests.
-            path.write_text(re.sub(r'connect\("127\.0\.0\.1:5433"\)', 'connect(format!("127.0.0.1:{}", std::env::var("PGPORT").unwrap()))', path.read_text()))
+            path.write_text(re.sub(r'connect\("127\.0\.0\.1:5433"\)', 'connect(format!("127.0.0.1:{}", std::env::var("PGPORT").unwrap()))',
+                                   path.read_text()))
         fetching.call(["cargo", "test", "--no-run", "--quiet", "--test", "test"], self.tree, {"CARGO_TARGET_DIR": self.target})
 
     def run(self, place, directory, tests, full, how):
@@ -386,9 +398,12 @@ class Pgjdbc(Suite):
     prepare = (("postgres", "create role test login password 'test'"), ("postgres", "create database test owner test"),
                ("test", "create extension hstore; create extension citext"))
     short = tuple(f"org.postgresql.test.{name}Test" for name in (
-        "jdbc2.BatchExecute", "jdbc2.Connection", "jdbc2.Copy", "jdbc2.CursorFetch", "jdbc2.Notify", "jdbc2.PreparedStatement", "jdbc2.ServerCursor",
-        "jdbc2.ServerPreparedStmt", "jdbc2.Statement", "jdbc2.Timestamp", "jdbc2.UpdateableResult", "jdbc3.GeneratedKeys", "jdbc3.Jdbc3CallableStatement",
-        "jdbc3.Jdbc3Savepoint", "jdbc3.ProcedureTransaction", "jdbc42.CustomizeDefaultFetchSize", "jdbc4.ClientInfo", "jdbc4.IsValid", "core.QueryExecutor"))
+        "jdbc2.BatchExecute", "jdbc2.Connection", "jdbc2.Copy", "jdbc2.CursorFetch", "jdbc2.Notify", "jdbc2.PreparedStatement",
+        "jdbc2.ServerCursor",
+        "jdbc2.ServerPreparedStmt", "jdbc2.Statement", "jdbc2.Timestamp", "jdbc2.UpdateableResult", "jdbc3.GeneratedKeys",
+        "jdbc3.Jdbc3CallableStatement",
+        "jdbc3.Jdbc3Savepoint", "jdbc3.ProcedureTransaction", "jdbc42.CustomizeDefaultFetchSize", "jdbc4.ClientInfo", "jdbc4.IsValid",
+        "core.QueryExecutor"))
 
     def fetch(self):
         self.tree = fetching.maven_archive(f"org.postgresql:postgresql:{self.version}:tar.gz:jdbc-src", f"pgjdbc-{self.version}")
@@ -397,13 +412,15 @@ class Pgjdbc(Suite):
 
     def run(self, place, directory, tests, full, how):
         reports = directory / "reports"
-        properties = {"test.url.PGHOST": place[0], "test.url.PGPORT": place[1], "test.url.PGDBNAME": self.database, "user": self.user, "password": "test",
+        properties = {"test.url.PGHOST": place[0], "test.url.PGPORT": place[1], "test.url.PGDBNAME": self.database, "user": self.user,
+                      "password": "test",
                       "privilegedUser": "postgres", "privilegedPassword": ""}
         text = (self.tree / "build.properties").read_text()
         text = "\n".join(line for line in text.splitlines() if line.partition("=")[0] not in properties)
         (self.tree / "build.local.properties").write_text("\n".join(f"{name}={value}" for name, value in properties.items()) + "\n")
         chosen = sorted({re.sub(r"[\[({].*", "", test).rpartition(".")[0] for test in tests}) if tests else None if full else self.short
-        command = ["mvn", "-B", "surefire:test", f"-Dsurefire.reportsDirectory={reports}", f"-DreportsDirectory={reports}", "-DtrimStackTrace=false"]
+        command = ["mvn", "-B", "surefire:test", f"-Dsurefire.reportsDirectory={reports}", f"-DreportsDirectory={reports}",
+                   "-DtrimStackTrace=false"]
         if chosen:
             command.append("-Dtest=" + ",".join(chosen))
         shutil.rmtree(self.tree / "target/surefire-reports", ignore_errors=True)
@@ -413,5 +430,6 @@ class Pgjdbc(Suite):
 
 
 SUITES = {suite.name: suite for suite in (
-    Asyncpg(), Psycopg2(), Psycopg(), SqlAlchemy("psycopg", "psycopg[binary]==3.3.9"), SqlAlchemy("asyncpg", "asyncpg==0.32.0"), Django(), DjangoParallel(), Pgx(), LibPq(),
+    Asyncpg(), Psycopg2(), Psycopg(), SqlAlchemy("psycopg", "psycopg[binary]==3.3.9"), SqlAlchemy("asyncpg", "asyncpg==0.32.0"), Django(),
+    DjangoParallel(), Pgx(), LibPq(),
     NodePostgres(), TokioPostgres(), Pgjdbc())}

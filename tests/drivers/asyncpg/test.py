@@ -8,7 +8,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent / ".packages"))
 
-import asyncpg  # noqa: E402  (after the path is set)
+import asyncpg
 
 
 async def connect(**how):
@@ -70,7 +70,7 @@ async def cancel():
     try:
         await connection.execute("select pg_sleep(20)", timeout=0.5)
         raise AssertionError("not cancelled")
-    except asyncio.TimeoutError:
+    except TimeoutError:
         pass
     assert await connection.fetchval("select 1") == 1
     await connection.close()

@@ -11,8 +11,8 @@ import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent / ".packages"))
 
-import django  # noqa: E402  (after the path is set)
-from django.conf import settings  # noqa: E402
+import django
+from django.conf import settings
 
 
 def database(zone=None, **options):
@@ -31,8 +31,8 @@ settings.configure(
 )
 django.setup()
 
-from django.db import DatabaseError, connection, connections, models, transaction  # noqa: E402  (after setup)
-from django.db.models import F, Sum  # noqa: E402
+from django.db import DatabaseError, connection, connections, models, transaction
+from django.db.models import F, Sum
 
 
 class Order(models.Model):
@@ -74,7 +74,8 @@ def time_zones_by_connection():
     for _ in range(10):
         for alias, zone in (("default", "UTC"), ("berlin", "Europe/Berlin"), ("tokyo", "Asia/Tokyo")):
             equal(asked(alias, "show timezone"), (zone,))
-            equal(asked(alias, "select '2024-06-01 12:00+00'::timestamptz::text")[0][11:16], {"UTC": "12:00", "Europe/Berlin": "14:00", "Asia/Tokyo": "21:00"}[zone])
+            equal(asked(alias, "select '2024-06-01 12:00+00'::timestamptz::text")[0][11:16],
+                  {"UTC": "12:00", "Europe/Berlin": "14:00", "Asia/Tokyo": "21:00"}[zone])
 
 
 def nested_savepoints():

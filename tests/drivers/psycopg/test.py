@@ -8,8 +8,8 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent / ".packages"))
 
-import psycopg  # noqa: E402  (after the path is set)
-from psycopg import errors  # noqa: E402
+import psycopg
+from psycopg import errors
 
 
 def connect(**how):

@@ -4,15 +4,14 @@ Each engine keeps four connections (there are five server connections), with set
 at check-out, as row-level security by a setting does.
 """
 
-import os
 import pathlib
 import sys
 import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent / ".packages"))
 
-import sqlalchemy as sa  # noqa: E402  (after the path is set)
-from sqlalchemy import event, exc, orm  # noqa: E402
+import sqlalchemy as sa
+from sqlalchemy import event, exc, orm
 
 CONNECTIONS = 4
 URL = sa.URL.create("postgresql+psycopg")  # libpq's variables say where
@@ -103,7 +102,8 @@ def set_at_connect():
     in_threads(CONNECTIONS, look)
     plain = engine(pool_size=1)
     with plain.connect() as connection:
-        equal(connection.execute(sa.text("select current_setting('statement_timeout'), current_setting('search_path')")).one(), ("0", '"$user", public'))
+        equal(connection.execute(sa.text("select current_setting('statement_timeout'), current_setting('search_path')")).one(),
+              ("0", '"$user", public'))
     plain.dispose()
     rails.dispose()
 
